@@ -1,0 +1,62 @@
+"""A Trio-native engine for the Model Context Protocol, with recording and deterministic replay."""
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mcp_trio._client import Client as Client
+    from mcp_trio._client import connect_client as connect_client
+    from mcp_trio._errors import ConnectionLost as ConnectionLost
+    from mcp_trio._errors import LocalProtocolError as LocalProtocolError
+    from mcp_trio._errors import MCPError as MCPError
+    from mcp_trio._errors import ProtocolError as ProtocolError
+    from mcp_trio._errors import RecordingError as RecordingError
+    from mcp_trio._errors import RemoteProtocolError as RemoteProtocolError
+    from mcp_trio._errors import ReplayDivergence as ReplayDivergence
+    from mcp_trio._errors import RequestError as RequestError
+    from mcp_trio._errors import RequestTimeout as RequestTimeout
+    from mcp_trio._errors import ToolError as ToolError
+    from mcp_trio._limits import Limits as Limits
+    from mcp_trio._server import Context as Context
+    from mcp_trio._server import Image as Image
+    from mcp_trio._server import Server as Server
+    from mcp_trio._server import ThreadContext as ThreadContext
+
+__version__ = "0.1.0"
+
+_HOMES: Final = {
+    "Client": "mcp_trio._client",
+    "ConnectionLost": "mcp_trio._errors",
+    "Context": "mcp_trio._server",
+    "Image": "mcp_trio._server",
+    "Limits": "mcp_trio._limits",
+    "LocalProtocolError": "mcp_trio._errors",
+    "MCPError": "mcp_trio._errors",
+    "ProtocolError": "mcp_trio._errors",
+    "RecordingError": "mcp_trio._errors",
+    "RemoteProtocolError": "mcp_trio._errors",
+    "ReplayDivergence": "mcp_trio._errors",
+    "RequestError": "mcp_trio._errors",
+    "RequestTimeout": "mcp_trio._errors",
+    "Server": "mcp_trio._server",
+    "ThreadContext": "mcp_trio._server",
+    "ToolError": "mcp_trio._errors",
+    "connect_client": "mcp_trio._client",
+}
+
+__all__ = [*_HOMES]  # noqa: PLE0604  the names are strings of a table
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home when it is first asked for (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, imported or not."""
+    return sorted([*globals(), *_HOMES])

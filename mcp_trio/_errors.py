@@ -1,0 +1,118 @@
+"""The errors of the engine, named by whose fault it was.
+
+    MCPError
+    ├── ProtocolError
+    │   ├── LocalProtocolError     our side asked for something the protocol forbids
+    │   └── RemoteProtocolError    the peer sent something the protocol forbids
+    ├── RequestError               the request was answered with a JSON-RPC error
+    ├── RequestTimeout             the answer did not come within a budget
+    ├── ConnectionLost             the channel ended while somebody needed it
+    ├── ToolError                  the tool itself reports a failure, in words for the model
+    ├── RecordingError             a recording cannot be used
+    ├── ReplayDivergence           the replay differs from the recording
+    └── ReplayedError              an exception that is known only from a recording
+
+JSON-RPC codes are chosen in the pure core only; the shell passes them on.
+"""
+
+from typing import Any, Final
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+RESOURCE_NOT_FOUND: Final = -32002
+SERVER_BUSY: Final = -32000
+USER_REJECTED: Final = -1
+
+
+class MCPError(Exception):
+    """The root of all errors that this package raises on purpose."""
+
+
+class ProtocolError(MCPError):
+    """One side broke the rules of the protocol; catch a child to know which."""
+
+
+class LocalProtocolError(ProtocolError):
+    """Our side asked for something that the protocol forbids now; nothing was sent."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something that the protocol forbids."""
+
+
+class RequestError(MCPError):
+    """A request ends with a JSON-RPC error.
+
+    Raised to a caller when the peer answered so; raised by a handler to answer so.
+    """
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(f"{message} (code {code})")
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class RequestTimeout(MCPError):
+    """The answer did not come in time; the peer has been told that nobody waits any more.
+
+    `budget` is "idle" (nothing heard for `seconds`), or "total" (unfinished after `seconds`).
+    """
+
+    def __init__(self, method: str, budget: str, seconds: float, setting: str) -> None:
+        super().__init__(
+            f"{method}: no answer within the {budget} budget of {seconds:g} s; raise {setting}"
+        )
+        self.method = method
+        self.budget = budget
+        self.seconds = seconds
+
+
+class ConnectionLost(MCPError):
+    """The channel ended; the request's outcome is unknown unless it was never sent.
+
+    `exit_status` (negative: the signal's number) and `stderr_tail` are known for subprocesses.
+    """
+
+    def __init__(
+        self, reason: str, *, exit_status: int | None = None, stderr_tail: str = ""
+    ) -> None:
+        text = reason
+        if stderr_tail:
+            text += "\nlast lines of its stderr:\n" + stderr_tail
+        super().__init__(text)
+        self.reason = reason
+        self.exit_status = exit_status
+        self.stderr_tail = stderr_tail
+
+
+class ToolError(MCPError):
+    """A tool failed and says why.
+
+    Raised by a tool, its text goes to the peer as a result with `isError`; raised by a client,
+    `result` is that whole result.
+    """
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class RecordingError(MCPError):
+    """A recording cannot be read, or cannot serve the purpose that was asked of it."""
+
+
+class ReplayDivergence(MCPError):
+    """The replay did something else than the recording; the text tells where and what."""
+
+    def __init__(self, message: str, *, record: int, lane: str | None = None) -> None:
+        super().__init__(message)
+        self.record = record
+        self.lane = lane
+
+
+class ReplayedError(MCPError):
+    """Stands for a recorded exception whose class is not known here."""

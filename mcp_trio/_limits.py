@@ -1,0 +1,66 @@
+"""Every limit of the engine, named with its unit: the one place where a bound is written down."""
+
+import attrs
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """What a session may cost; each refusal names the field that it ran into."""
+
+    # One message.
+    frame_bytes_max: int = 32 * MIB
+    json_depth_max: int = 512
+    fault_text_chars_max: int = 300
+    chunk_bytes: int = 64 * KIB
+
+    # One message's arguments and URI.
+    argument_errors_max: int = 32
+    argument_error_chars_max: int = 200
+    uri_chars_max: int = 4 * KIB
+
+    # Requests taken from the peer.
+    handlers_in_flight_max: int = 256
+    requests_queued_max: int = 1024
+    requests_queued_bytes_max: int = 8 * MIB
+    threads_max: int = 40
+
+    # Messages on their way to the peer.
+    outbound_bytes_max: int = 16 * MIB
+    write_stall_seconds: float = 30.0
+
+    # Requests sent to the peer.
+    initialize_seconds: float = 30.0
+    request_idle_seconds: float = 60.0
+    request_total_seconds: float = 600.0
+    requests_remembered_max: int = 1024
+    ping_interval_seconds: float | None = None
+    ping_answer_seconds: float = 10.0
+
+    # What people's callbacks have not yet looked at.
+    notifications_queued_max: int = 1024
+    progress_queued_max: int = 1024
+
+    # Lists.
+    page_items_max: int = 1000
+    pages_max: int = 1000
+
+    # Endings.
+    drain_seconds: float = 1.5
+    close_seconds: float = 2.0
+    terminate_seconds: float = 2.0
+    kill_seconds: float = 2.0
+    exit_status_seconds: float = 0.5
+    parent_poll_seconds: float = 1.0
+    stderr_tail_bytes: int = 8 * KIB
+
+    # Recording.
+    journal_write_ms_max: float = 250.0
+    journal_buffer_bytes_max: int = 8 * MIB
+    journal_retry_seconds: float = 1.0
+    journal_close_seconds: float = 2.0
+
+
+DEFAULT_LIMITS = Limits()

@@ -1,0 +1,76 @@
+"""Every check of the project, each in an environment of its own: `nox -s tests`, `nox --list`."""
+
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.5.1"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = True
+
+GROUPS = nox.project.load_toml("pyproject.toml")
+SCRIPTS = ("mcp_trio", "tools", "tests", "noxfile.py")
+
+
+def install(session: nox.Session, *groups: str, package: bool = True) -> None:
+    """Install the package, where it is needed, and the dependency groups of a session."""
+    own = ("-e", ".") if package else ()
+    session.install("-q", *own, *nox.project.dependency_groups(GROUPS, *groups))
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests and hold the floor of branch coverage; with arguments, without the floor."""
+    install(session, "test")
+    # One data file per run, named in full: tests start processes in other folders.
+    session.env["COVERAGE_FILE"] = str(Path(session.create_tmp(), "coverage").resolve())
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "combine", "--quiet")
+    session.run("coverage", "report", *(["--fail-under=0"] if session.posargs else []))
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Hold the style, the format and the tables of requirements."""
+    install(session, "lint", package=False)
+    session.run("ruff", "check", *SCRIPTS)
+    session.run("ruff", "format", "--check", *SCRIPTS)
+    session.run("python", "tools/requirements.py", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check all types twice, and that the public ones are complete."""
+    install(session, "types")
+    session.run("mypy")
+    session.run("pyright")
+    session.run("pyright", "--verifytypes", "mcp_trio", "--ignoreexternal")
+
+
+@nox.session
+def layers(session: nox.Session) -> None:
+    """Hold the floors: imports point down only, and the core is pure."""
+    install(session, "layers", package=False)
+    session.run("python", "tools/layers.py")
+
+
+@nox.session
+def recordings(session: nox.Session) -> None:
+    """Replay every golden recording of a server, check and show the others."""
+    install(session)
+    session.run("python", "tools/recordings.py", *session.posargs)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Record a session, replay it, and show it."""
+    install(session)
+    session.run("mcp-trio", "demo", *session.posargs)
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Measure the cost of a call over stdio, beside the official SDK."""
+    install(session, "bench")
+    session.run("python", "tools/bench/stdio.py", *session.posargs)

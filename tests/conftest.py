@@ -1,0 +1,30 @@
+"""What holds for every test: the Hypothesis profiles, and requirement ids that exist."""
+
+import os
+
+import hypothesis
+import pytest
+import requirements
+
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_sessionstart():
+    if os.environ.get("CI") and not os.environ.get("MCP_SCHEMA_DIR"):
+        msg = "MCP_SCHEMA_DIR must name the folder of the published JSON schemas when CI is set"
+        raise pytest.UsageError(msg)
+
+
+def pytest_collection_modifyitems(items):
+    known = {requirement.id for requirement in requirements.read_requirements()}
+    unknown = [
+        f"{item.nodeid}: {id_!r} is no requirement"
+        for item in items
+        for marker in item.iter_markers("requirement")
+        for id_ in marker.args
+        if id_ not in known
+    ]
+    if unknown:
+        raise pytest.UsageError(*unknown)

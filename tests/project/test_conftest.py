@@ -1,0 +1,42 @@
+"""The test suite refuses to run on false premises."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HOME = Path(__file__).parents[2]
+
+
+def run_pytest(folder, test, **environment):
+    shutil.copy(HOME / "tests" / "conftest.py", folder)
+    (folder / "test_one.py").write_text(test, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-c", HOME / "pyproject.toml", folder]
+    inherited = {k: v for k, v in os.environ.items() if k not in {"CI", "MCP_SCHEMA_DIR"}}
+    return subprocess.run(
+        command, env=inherited | environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_an_unknown_requirement_id_stops_the_run(tmp_path):
+    test = "import pytest\n@pytest.mark.requirement('BASE-01', 'BASE-99')\ndef test_x(): pass\n"
+    done = run_pytest(tmp_path, test)
+    assert done.returncode == 4, done.stdout
+    assert "test_one.py::test_x: 'BASE-99' is no requirement" in done.stderr
+
+
+def test_ci_without_the_published_schemas_stops_the_run(tmp_path):
+    done = run_pytest(tmp_path, "def test_x(): pass\n", CI="true")
+    assert done.returncode == 4, done.stdout
+    assert "MCP_SCHEMA_DIR" in done.stderr
+
+
+def test_a_run_outside_ci_needs_no_schemas(tmp_path):
+    assert run_pytest(tmp_path, "def test_x(): pass\n").returncode == 0
+
+
+def test_ci_draws_the_same_examples_each_time(tmp_path):
+    test = "import hypothesis\ndef test_x(): assert hypothesis.settings.default.derandomize\n"
+    assert run_pytest(tmp_path, test, CI="1", MCP_SCHEMA_DIR=".").returncode == 0
+    assert run_pytest(tmp_path, test).returncode == 1

@@ -1,0 +1,173 @@
+"""The requirement table is sound, ticks are found wherever they stand, and the gate closes."""
+
+import re
+
+import pytest
+import requirements
+from requirements import Requirement, Tick, Untested
+
+TICKED_EVERYWHERE = """
+import pytest
+from pytest import mark
+
+pytestmark = [pytest.mark.requirement("BASE-01"), pytest.mark.real_time]
+
+@pytest.mark.parametrize("x", [1, pytest.param(2, marks=pytest.mark.requirement("BASE-02"))])
+@mark.requirement("BASE-03", "BASE-04")
+def test_x(x):
+    "a text that says pytest.mark.requirement('BASE-09') ticks nothing"
+"""
+ROW = Requirement("BASE-01", "BASE", "A....", "B", "MUST NOT", "A rule.", "page")
+
+
+def run(capsys, *arguments):
+    status = requirements.main([str(argument) for argument in arguments])
+    return status, capsys.readouterr().out
+
+
+def a_test_that_ticks(tmp_path, *ids):
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    marks = ", ".join(map(repr, ids))
+    text = f"import pytest\n@pytest.mark.requirement({marks})\ndef test_x(): ...\n"
+    (folder / "test_x.py").write_text(text)
+    return folder
+
+
+def test_the_tables_are_sound():
+    rows, traps = requirements.read_requirements(), requirements.read_traps()
+    assert (len(rows), len(traps)) == (847, 133)
+    assert list(requirements.bad_fields(rows)) == []
+    assert list(requirements.bad_ids(rows, traps)) == []
+
+
+def test_every_tick_of_the_test_suite_names_a_requirement():
+    known = {row.id for row in requirements.read_requirements()}
+    assert list(requirements.bad_ticks(requirements.read_ticks(requirements.TESTS), known)) == []
+
+
+def test_ticks_are_found_in_decorators_module_marks_and_parameter_marks():
+    ticks = requirements.ticks_in(TICKED_EVERYWHERE, "test_x.py")
+    assert {tick.id for tick in ticks} == {"BASE-01", "BASE-02", "BASE-03", "BASE-04"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("NAME", "must be written out"),
+        ("*NAMES", "must be written out"),
+        ("1", "must be written out"),
+        ("id='BASE-02'", "'BASE-02' is no requirement"),
+    ],
+)
+def test_a_tick_that_cannot_be_read_or_does_not_exist_is_a_problem(argument, said):
+    ticks = requirements.ticks_in(f"\n@pytest.mark.requirement({argument})\ndef f(): ...", "t.py")
+    (problem,) = requirements.bad_ticks(ticks, {"BASE-01"})
+    assert problem.startswith("t.py:2: ")
+    assert said in problem
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", "base1"),
+        ("revisions", "....."),
+        ("revisions", "E...."),
+        ("who", "X"),
+        ("level", "MAY NOT"),
+        ("text", ""),
+        ("source", ""),
+        ("area", "LIFE"),
+    ],
+)
+def test_a_malformed_row_is_a_problem(field, value):
+    assert list(requirements.bad_fields([ROW])) == []
+    assert any(value in text for text in requirements.bad_fields([ROW._replace(**{field: value})]))
+
+
+def test_an_id_used_twice_and_a_dangling_reference_are_problems():
+    dangling = ROW._replace(id="BASE-02", text="As in BASE-77 and RFC-6570.")
+    problems = list(requirements.bad_ids([ROW, ROW, dangling], []))
+    assert problems == ["BASE-01: used 2 times", "BASE-02: refers to unknown BASE-77"]
+
+
+@pytest.mark.parametrize(
+    ("exception", "said"),
+    [
+        (Untested("NONE-01", "other role", ""), "unknown id"),
+        (Untested("BASE-02", "other role", ""), "although a test ticks it"),
+        (Untested("BASE-01", "no time", ""), "'no time' is not one of"),
+    ],
+)
+def test_an_exception_needs_an_unticked_id_and_a_reason_from_the_list(exception, said):
+    known, ticked = {"BASE-01", "BASE-02"}, {"BASE-02"}
+    (problem,) = requirements.bad_exceptions([exception], known, ticked)
+    assert said in problem
+
+
+def test_the_gate_asks_for_each_duty_of_its_areas_and_for_nothing_else():
+    rows = [
+        ROW,
+        ROW._replace(id="BASE-02", level="SHOULD"),
+        ROW._replace(id="BASE-03", level="MAY"),
+        ROW._replace(id="BASE-04", revisions=".BCDE"),
+        ROW._replace(id="TOOL-01", area="TOOL"),
+    ]
+    gaps = list(requirements.gaps_at_the_gate(rows, {"BASE-02"}, []))
+    assert [gap.partition(":")[0] for gap in gaps] == ["BASE-01"]
+
+
+@pytest.mark.parametrize(("count", "is_refused"), [(1, False), (2, True)])
+def test_the_gate_allows_exceptions_for_five_per_cent_of_the_duties(count, is_refused):
+    rows = [ROW._replace(id=f"BASE-{number:02}") for number in range(20)]
+    exceptions = [Untested(row.id, "later issue", "") for row in rows[:count]]
+    gaps = list(requirements.gaps_at_the_gate(rows, {row.id for row in rows[2:]}, exceptions))
+    assert any("2 exceptions, 1 allowed for 20 duties" in gap for gap in gaps) is is_refused
+
+
+def test_the_report_counts_ticked_rows_by_area_revision_and_level(capsys, tmp_path):
+    tests = a_test_that_ticks(tmp_path, "PING-01", "PING-05")
+    status, out = run(capsys, "--tests", tests, "--area", "PING", "--uncovered")
+    assert status == 0
+    heading, ping, total, *uncovered = out.splitlines()
+    assert heading.split() == [
+        "area",
+        *requirements.REVISIONS.values(),
+        "MUST",
+        "SHOULD",
+        "MAY",
+        "all",
+    ]
+    assert ping.split() == ["PING", "1/4", "1/4", "1/4", "1/4", "1/1", "2/2", "0/2", "0/1", "2/5"]
+    assert total.split()[1:] == ping.split()[1:]
+    assert [line.split()[0] for line in uncovered[:-1]] == ["PING-02", "PING-03", "PING-04"]
+
+
+def test_rows_are_chosen_by_revision_and_level(capsys, tmp_path):
+    tests = a_test_that_ticks(tmp_path, "PING-01")
+    chosen = ("--area", "PING", "--revision", "2026-07-28", "--level", "MUST", "--uncovered")
+    _, out = run(capsys, "--tests", tests, *chosen)
+    assert [line.split()[0] for line in out.splitlines()[3:-1]] == ["PING-05"]
+
+
+def test_an_excepted_row_is_listed_with_its_reason(capsys, tmp_path):
+    _, out = run(capsys, "--tests", tmp_path, "--area", "CANC", "--uncovered")
+    assert re.search(r"^CANC-12 .*\[host's duty\]", out, re.MULTILINE)
+
+
+def test_an_unknown_id_fails_the_check(capsys, tmp_path):
+    status, out = run(capsys, "--tests", a_test_that_ticks(tmp_path, "BASE-99"), "--check")
+    assert status == 1
+    assert "tests/test_x.py:2: 'BASE-99' is no requirement" in out
+    assert "area" not in out.splitlines()[0]
+
+
+def test_the_gate_fails_while_duties_are_not_ticked(capsys, tmp_path):
+    status, out = run(capsys, "--tests", tmp_path, "--gate")
+    assert status == 1
+    assert "PING-01: MUST, 2024-11-05, not ticked: " in out
+
+
+def test_a_tick_says_where_it_stands():
+    (tick,) = requirements.ticks_in("pytestmark = pytest.mark.requirement('A-01')", "t.py")
+    assert tick == Tick("A-01", "t.py:1")
