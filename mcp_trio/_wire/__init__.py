@@ -1,0 +1,39 @@
+"""JSON-RPC messages to bytes and back, and bytes to lines. Pure."""
+
+from mcp_trio._wire.envelope import (
+    Decoder,
+    ErrorObject,
+    ErrorResponse,
+    Malformed,
+    Message,
+    Notification,
+    Request,
+    Response,
+    Unencodable,
+    encode_error,
+    encode_notification,
+    encode_request,
+    encode_response,
+    malformed,
+)
+from mcp_trio._wire.lines import LineSplitter, Oversized, join_lines
+
+__all__ = [
+    "Decoder",
+    "ErrorObject",
+    "ErrorResponse",
+    "LineSplitter",
+    "Malformed",
+    "Message",
+    "Notification",
+    "Oversized",
+    "Request",
+    "Response",
+    "Unencodable",
+    "encode_error",
+    "encode_notification",
+    "encode_request",
+    "encode_response",
+    "join_lines",
+    "malformed",
+]

@@ -1,0 +1,323 @@
+"""Every frame has one defined answer, and every message one frame."""
+
+import json
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from mcp_trio._wire import (
+    Decoder,
+    ErrorObject,
+    ErrorResponse,
+    Malformed,
+    Notification,
+    Request,
+    Response,
+    Unencodable,
+    encode_error,
+    encode_notification,
+    encode_request,
+    encode_response,
+)
+
+decode = Decoder(json_depth_max=512).decode
+
+text = st.text(st.characters(exclude_categories=["Cs"]))
+numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    st.none() | st.booleans() | numbers | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(text, values, max_size=3)
+ids = st.integers() | text
+
+
+def rest(raw):
+    return msgspec.json.decode(raw)
+
+
+@pytest.mark.requirement("BASE-01", "BASE-02", "BASE-06", "META-01")
+@given(ids, text, objects)
+def test_a_request_comes_back_as_it_was_sent(id_, method, params):
+    frame = encode_request(id_, method, params)
+    assert json.loads(frame) == {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
+    message = decode(frame)
+    assert isinstance(message, Request)
+    assert (message.id, type(message.id), message.method) == (id_, type(id_), method)
+    assert rest(message.params) == params
+
+
+@pytest.mark.requirement("BASE-13")
+@given(text, objects)
+def test_a_notification_has_no_id(method, params):
+    frame = encode_notification(method, params)
+    assert json.loads(frame) == {"jsonrpc": "2.0", "method": method, "params": params}
+    message = decode(frame)
+    assert isinstance(message, Notification)
+    assert rest(message.params) == params
+
+
+@pytest.mark.requirement("BASE-06", "BASE-09")
+@given(ids, objects)
+def test_a_response_repeats_the_id_with_its_type(id_, result):
+    frame = encode_response(id_, result)
+    assert json.loads(frame) == {"jsonrpc": "2.0", "id": id_, "result": result}
+    message = decode(frame)
+    assert isinstance(message, Response)
+    assert (message.id, type(message.id)) == (id_, type(id_))
+    assert rest(message.result) == result
+
+
+@pytest.mark.requirement("BASE-09", "BASE-11", "BASE-12", "ERR-01")
+@given(ids, st.integers(-(2**53), 2**53), text, values)
+def test_an_error_comes_back_as_it_was_sent(id_, code, message, data):
+    frame = encode_error(id_, code, message, data)
+    error = {"code": code, "message": message, "data": data}
+    assert json.loads(frame) == {"jsonrpc": "2.0", "id": id_, "error": error}
+    received = decode(frame)
+    assert isinstance(received, ErrorResponse)
+    assert (received.id, received.error.code, received.error.message) == (id_, code, message)
+    assert rest(received.error.data) == data
+
+
+def test_absent_differs_from_null_in_error_data():
+    assert encode_error(1, -1, "no") == (
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"}}'
+    )
+    assert decode(encode_error(1, -1, "no")) == ErrorResponse(1, ErrorObject(-1, "no"))
+    assert bytes(decode(encode_error(1, -1, "no", None)).error.data) == b"null"
+
+
+def test_absent_params_stay_absent():
+    assert encode_request(1, "ping") == b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+    assert decode(encode_request(1, "ping")) == Request(1, "ping", None)
+    assert encode_notification("n") == b'{"jsonrpc":"2.0","method":"n"}'
+    assert decode(encode_notification("n")) == Notification("n", None)
+
+
+@pytest.mark.requirement("BASE-02", "BASE-06")
+def test_ids_that_python_thinks_equal_stay_distinct():
+    one = decode(b'{"jsonrpc":"2.0","id":1,"method":"m"}')
+    word = decode(b'{"jsonrpc":"2.0","id":"1","method":"m"}')
+    assert (one.id, word.id) == (1, "1")
+    huge = 2**70
+    assert decode(encode_request(huge, "m")).id == huge
+
+
+@pytest.mark.requirement("BASE-08")
+@pytest.mark.parametrize("id_", ['"id":null,', ""])
+def test_an_error_response_without_an_id_is_accepted_from_a_peer(id_):
+    frame = f'{{"jsonrpc":"2.0",{id_}"error":{{"code":-32700,"message":"m"}}}}'
+    assert decode(frame.encode()) == ErrorResponse(None, ErrorObject(-32700, "m"))
+
+
+@pytest.mark.requirement("BASE-07")
+def test_an_error_without_an_id_is_never_sent():
+    with pytest.raises(Unencodable, match="needs the id"):
+        encode_error(None, -32700, "Parse error")
+
+
+@pytest.mark.requirement("BASE-17")
+def test_unknown_members_are_ignored():
+    frame = b'{"jsonrpc":"2.0","later":[1,{"a":null}],"id":1,"method":"m","params":{},"more":0}'
+    message = decode(frame)
+    assert (message.id, message.method, bytes(message.params)) == (1, "m", b"{}")
+
+
+def test_of_a_member_that_occurs_twice_the_last_one_counts():
+    assert decode(b'{"jsonrpc":"2.0","id":1,"method":"a","id":2,"method":"b"}') == Request(
+        2, "b", None
+    )
+
+
+def test_params_and_result_stay_as_they_stood_on_the_wire():
+    params = b'{ "a" : [1.50,  "\\u00e9"] }'
+    message = decode(b'{"jsonrpc":"2.0", "id":1 ,"method":"m","params": ' + params + b" }")
+    assert bytes(message.params) == params
+
+
+ENVELOPE = '"jsonrpc":"2.0",'
+MALFORMED = [
+    # frame, code, what the text says, id, is_request
+    ("{", -32700, "cut off", None, True),
+    ("", -32700, "cut off", None, True),
+    ("hello", -32700, "not JSON", None, True),
+    ("\ufeff{}", -32700, "not JSON", None, True),
+    (f'{{{ENVELOPE}"id":1,"method":"m","params":{{"a":NaN}}}}', -32700, "not JSON", 1, True),
+    (f'{{{ENVELOPE}"id":1,"method":"m","params":{{"a":Infinity}}}}', -32700, "not JSON", 1, True),
+    (f'{{{ENVELOPE}"id":1,"method":"m","params":{{"a":-Infinity}}}}', -32700, "not JSON", 1, True),
+    (f'{{{ENVELOPE}"id":1,"method":"m"}} x', -32700, "trailing", 1, True),
+    (f'{{{ENVELOPE}"id":1,"method":"m",}}', -32700, "not JSON", 1, True),
+    (f'{{{ENVELOPE}"id":1,"method":"m","params":{{"a":"\\ud83d"}}}}', -32700, "half", 1, True),
+    (f'{{{ENVELOPE}"id":1,"method":"m","params":{{"a":"\\ude00"}}}}', -32700, "surrogate", 1, True),
+    (f'{{{ENVELOPE}"id":1,"method":"m","params":{{"a":"b\nc"}}}}', -32700, "not JSON", 1, True),
+    (f'{{{ENVELOPE}"id":1,"result":{{"a":"\\ud83d"}}}}', -32700, "half", 1, False),
+    ("[]", -32600, "batches are not part of this revision", None, True),
+    (f' [{{{ENVELOPE}"id":1,"method":"m"}}]', -32600, "batches", None, True),
+    ("1", -32600, "Expected `object`", None, True),
+    ("null", -32600, "Expected `object`", None, True),
+    ("{}", -32600, "jsonrpc", None, True),
+    ('{"id":1,"method":"m"}', -32600, "jsonrpc", 1, True),
+    ('{"jsonrpc":"1.0","id":1,"method":"m"}', -32600, "jsonrpc", 1, True),
+    ('{"jsonrpc":2.0,"id":1,"method":"m"}', -32600, "jsonrpc", 1, True),
+    ('{"jsonrpc":null,"id":1,"method":"m"}', -32600, "jsonrpc", 1, True),
+    (f'{{{ENVELOPE}"id":null,"method":"m"}}', -32600, "id is null", None, True),
+    (f'{{{ENVELOPE}"id":1.0,"method":"m"}}', -32600, "id", None, True),
+    (f'{{{ENVELOPE}"id":1.5,"method":"m"}}', -32600, "id", None, True),
+    (f'{{{ENVELOPE}"id":1e3,"method":"m"}}', -32600, "id", None, True),
+    (f'{{{ENVELOPE}"id":true,"method":"m"}}', -32600, "id", None, True),
+    (f'{{{ENVELOPE}"id":[1],"method":"m"}}', -32600, "id", None, True),
+    (f'{{{ENVELOPE}"id":{{}},"method":"m"}}', -32600, "id", None, True),
+    (f'{{{ENVELOPE}"id":{"9" * 5000},"method":"m"}}', -32600, "id", None, True),
+    (f'{{{ENVELOPE}"id":1,"method":null}}', -32600, "method", 1, True),
+    (f'{{{ENVELOPE}"id":1,"method":7}}', -32600, "method", 1, True),
+    (f'{{{ENVELOPE}"id":1}}', -32600, "neither", 1, True),
+    (f'{{{ENVELOPE}"params":{{}}}}', -32600, "neither", None, True),
+    (f'{{{ENVELOPE}"id":1,"method":"m","params":null}}', -32600, "params", 1, True),
+    (f'{{{ENVELOPE}"id":1,"method":"m","params":[1]}}', -32600, "params", 1, True),
+    (f'{{{ENVELOPE}"id":"a","method":"m","params":"x"}}', -32600, "params", "a", True),
+    (f'{{{ENVELOPE}"method":"m","params":[]}}', -32600, "params", None, False),
+    (f'{{{ENVELOPE}"id":1,"result":null}}', -32600, "result", 1, False),
+    (f'{{{ENVELOPE}"id":1,"result":[]}}', -32600, "result", 1, False),
+    (f'{{{ENVELOPE}"id":1,"result":"x"}}', -32600, "result", 1, False),
+    (f'{{{ENVELOPE}"id":null,"result":{{}}}}', -32600, "id is null", None, False),
+    (f'{{{ENVELOPE}"result":{{}}}}', -32600, "neither", None, False),
+    (f'{{{ENVELOPE}"id":1,"result":{{}},"error":null}}', -32600, "error", 1, False),
+    (
+        f'{{{ENVELOPE}"id":1,"result":{{}},"error":{{"code":1,"message":"m"}}}}',
+        -32600,
+        "neither",
+        1,
+        False,
+    ),
+    (f'{{{ENVELOPE}"id":1,"method":"m","result":{{}}}}', -32600, "neither", 1, True),
+    (f'{{{ENVELOPE}"id":1,"error":"no"}}', -32600, "error", 1, False),
+    (f'{{{ENVELOPE}"id":1,"error":{{"code":1}}}}', -32600, "message", 1, False),
+    (f'{{{ENVELOPE}"id":1,"error":{{"message":"m"}}}}', -32600, "code", 1, False),
+    (f'{{{ENVELOPE}"id":1,"error":{{"code":"1","message":"m"}}}}', -32600, "code", 1, False),
+    (f'{{{ENVELOPE}"id":1,"error":{{"code":1.5,"message":"m"}}}}', -32600, "code", 1, False),
+    (f'{{{ENVELOPE}"id":1,"error":{{"code":true,"message":"m"}}}}', -32600, "code", 1, False),
+    (f'{{{ENVELOPE}"id":1,"error":{{"code":1,"message":null}}}}', -32600, "message", 1, False),
+]
+
+
+@pytest.mark.requirement(
+    "BASE-01", "BASE-02", "BASE-03", "BASE-09", "BASE-10", "BASE-11", "BASE-15", "BASE-29"
+)
+@pytest.mark.requirement("BASE-30", "BASE-31", "ERR-01", "STDIO-04")
+@pytest.mark.parametrize(("frame", "code", "says", "id_", "is_request"), MALFORMED)
+def test_what_is_no_message_has_a_defined_answer(frame, code, says, id_, is_request):
+    message = decode(frame.encode())
+    assert isinstance(message, Malformed)
+    assert (message.code, message.id, message.is_request) == (code, id_, is_request)
+    assert says in message.message
+
+
+@pytest.mark.requirement("BASE-30")
+@pytest.mark.parametrize("bad", [b"\xff", b"\xed\xa0\xbd", b"\xc3"])
+def test_text_that_is_not_utf_8_is_malformed_wherever_it_stands(bad):
+    frame = b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"a":"' + bad + b'"}}'
+    message = decode(frame)
+    assert (message.code, message.id, message.is_request) == (-32700, 7, True)
+    assert "UTF-8" in message.message
+
+
+def test_text_beyond_ascii_is_welcome():
+    frame = '{"jsonrpc":"2.0","id":"é😀","method":"m","params":{"a":"\u2028"}}'.encode()
+    assert decode(frame).id == "é😀"
+
+
+def nested(depth, opening="[", closing="]"):
+    inner = opening * (depth - 2) + closing * (depth - 2)
+    return f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"a":{inner}}}}}'.encode()
+
+
+@pytest.mark.parametrize(("depth", "is_fine"), [(5, True), (6, False)])
+def test_the_nesting_limit_is_exact(depth, is_fine):
+    message = Decoder(json_depth_max=5).decode(nested(depth))
+    assert isinstance(message, Request) is is_fine
+    assert is_fine or message == Malformed(
+        -32600, "nested deeper than json_depth_max (5)", 1, is_request=True
+    )
+
+
+def test_brackets_in_strings_and_side_by_side_are_no_nesting():
+    tricky = r'{"a":"[[[[[[\"[[[[","b\\":[],"c":[{},{},{}],"d\"{":"{\\\\","e":[[]]}'
+    frame = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{tricky}}}'.encode()
+    assert isinstance(Decoder(json_depth_max=4).decode(frame), Request)
+    assert isinstance(Decoder(json_depth_max=3).decode(frame), Malformed)
+
+
+@pytest.mark.parametrize("depth", [2_000, 200_000])
+def test_hostile_nesting_is_refused_and_the_id_still_found(depth):
+    for frame in (nested(depth), nested(depth)[: depth // 2]):
+        message = decode(frame)
+        assert (message.code, message.id, message.is_request) == (-32600, 1, True)
+
+
+def test_a_nesting_limit_beyond_the_stack_still_raises_nothing():
+    message = Decoder(json_depth_max=100_000).decode(nested(50_000))
+    assert (message.code, message.id) == (-32600, 1)
+
+
+@given(st.binary(max_size=60))
+def test_the_decoder_never_raises(frame):
+    assert isinstance(decode(frame), Malformed)
+
+
+@given(st.data())
+def test_a_damaged_frame_never_yields_another_id(data):
+    whole = b'{"jsonrpc":"2.0","method":"m","params":{"id":5,"a":"\\"id\\":6"},"id":"seven"}'
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    message = decode(whole[:cut])
+    assert message.id == ("seven" if cut >= len(whole) - 1 else None)
+
+
+def cyclic():
+    loop = []
+    loop.append(loop)
+    return loop
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["\ud83d", {"\ud83d": 1}, object(), {(1, 2): 3}, cyclic(), 10**5000],
+    ids=["half emoji", "half emoji as key", "object", "tuple key", "cycle", "endless number"],
+)
+def test_what_json_cannot_say_is_unencodable(value):
+    with pytest.raises(Unencodable, match="cannot be sent as JSON: "):
+        encode_response(1, {"a": value})
+    with pytest.raises(Unencodable):
+        encode_request(1, "m", {"a": value})
+    with pytest.raises(Unencodable):
+        encode_notification("m", {"a": value})
+    with pytest.raises(Unencodable):
+        encode_error(1, -1, "m", value)
+
+
+def test_what_is_nested_too_deeply_is_unencodable():
+    value = []
+    for _ in range(600):
+        value = [value]
+    with pytest.raises(Unencodable, match=r"json_depth_max \(512\)"):
+        encode_response(1, {"a": value})
+    assert encode_response(1, {"a": value}, json_depth_max=603)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_json_has_only_null_for_what_is_no_number(number):
+    assert encode_response(1, {"a": number}) == b'{"jsonrpc":"2.0","id":1,"result":{"a":null}}'
+
+
+@pytest.mark.requirement("STDIO-03")
+@pytest.mark.parametrize("space", [b"\n", b"\r\n", b"\r"])
+def test_a_frame_never_holds_a_line_end(space):
+    raw = Raw(b'{"a":' + space + b' "x\\ny" , "b" : 1.50}')
+    frame = encode_response(1, raw)
+    assert frame == b'{"jsonrpc":"2.0","id":1,"result":{"a":"x\\ny","b":1.50}}'
+    assert encode_response(1, {"a": "x\r\ny"}).endswith(rb'"x\r\ny"}}')
