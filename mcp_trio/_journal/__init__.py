@@ -1,0 +1,1 @@
+"""The journal's records: to bytes and back, checked and compared. Pure."""

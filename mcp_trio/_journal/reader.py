@@ -1,0 +1,185 @@
+"""Lines of a recording to records, and to what is wrong with them.
+
+The reader streams and gives up only on what is no recording at all; every other flaw is reported at
+its place, between the records, and reading goes on. A torn tail (the writer was killed) is one flaw
+in the last line. Damage is anywhere else: a line that is no record, a hole in the numbers that no
+`gap` explains, or a digest that does not fit the lines that it covers.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final, Literal
+
+import msgspec
+
+from mcp_trio._errors import RecordingError
+from mcp_trio._journal.records import (
+    FORMAT_VERSION,
+    KINDS,
+    GapBody,
+    OpenBody,
+    Record,
+    RunningDigest,
+    body_of,
+    frame_of,
+)
+
+FlawKind = Literal["torn", "damaged", "digest", "numbering", "unknown-kind", "unknown-key"]
+
+
+class Flaw(msgspec.Struct, frozen=True):
+    """What is wrong with a line (the first is 1), in a word and in a sentence."""
+
+    line: int
+    kind: FlawKind
+    text: str
+
+
+class CheckReport(msgspec.Struct, frozen=True):
+    """What a recording holds, what is wrong with it, and whether it was closed (`complete`)."""
+
+    records: int
+    kinds: dict[str, int]
+    flaws: list[Flaw]
+    complete: bool
+
+
+class _TolerantRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """A record that may have keys of a later writer."""
+
+
+_DECODE: Final = msgspec.json.Decoder(Record).decode
+_DECODE_TOLERANTLY: Final = msgspec.json.Decoder(_TolerantRecord).decode
+
+
+def read_recording(lines: Iterable[bytes]) -> Iterator[Record | Flaw]:
+    """The records of a recording, each behind the flaws that were found in its line.
+
+    `lines` end in LF, except where the recording was cut. Records of unknown kinds, and those with
+    unknown keys, come behind a flaw that says so: skip the former, trust the latter.
+
+    Raises:
+        RecordingError: this is no recording, or one of a format that is not known here.
+    """
+    reader = _Reader()
+    pairs = pairwise(_with_end(lines))
+    for number, (line, following) in enumerate(pairs, 1):
+        yield from reader.read(number, line or b"", is_last=following is None)
+    if not reader.has_begun:
+        raise RecordingError("not a recording: it is empty")
+
+
+def check(lines: Iterable[bytes]) -> CheckReport:
+    """Read a whole recording and report on it.
+
+    Raises:
+        RecordingError: as `read_recording`.
+    """
+    kinds: Counter[str] = Counter()
+    flaws: list[Flaw] = []
+    last = ""
+    for item in read_recording(lines):
+        if isinstance(item, Flaw):
+            flaws.append(item)
+        else:
+            last = item.kind
+            kinds[last] += 1
+    return CheckReport(
+        records=kinds.total(), kinds=dict(kinds), flaws=flaws, complete=last == "end"
+    )
+
+
+def _with_end(lines: Iterable[bytes]) -> Iterator[bytes | None]:
+    yield from lines
+    yield None
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.has_begun = False
+        self._next_number: int | None = 0
+        self._is_in_gap = False
+        self._digest = RunningDigest()
+
+    def read(self, line_number: int, line: bytes, *, is_last: bool) -> Iterator[Record | Flaw]:
+        record = None if is_last and not line.endswith(b"\n") else _decode(line)
+        if not self.has_begun:
+            self._begin(record)
+        if record is None:
+            yield _unreadable(line_number, is_last=is_last)
+            self._next_number = None
+            self._digest.add(line)
+            return
+        for kind, text in self._flaws(record, line):
+            yield Flaw(line_number, kind, text)
+        yield record
+
+    def _begin(self, record: Record | None) -> None:
+        if record is None or record.kind != "open":
+            raise RecordingError("not a recording: its first line is no whole `open` record")
+        version = body_of(record, _FormatVersion).format_version
+        if version != FORMAT_VERSION:
+            raise RecordingError(
+                f"format version {version} is not known here, only {FORMAT_VERSION}"
+            )
+        body_of(record, OpenBody)
+        self.has_begun = True
+
+    def _flaws(self, record: Record, line: bytes) -> Iterator[tuple[FlawKind, str]]:
+        if record.kind not in KINDS:
+            yield "unknown-kind", f"a record of kind {record.kind!r}"
+        if isinstance(record, _TolerantRecord):
+            yield "unknown-key", "a record with keys that are not known here"
+        yield from self._numbering(record)
+        yield from self._digesting(record, line)
+
+    def _numbering(self, record: Record) -> Iterator[tuple[FlawKind, str]]:
+        expected, self._next_number = self._next_number, record.number + 1
+        is_explained = self._is_in_gap or record.kind == "gap"
+        if record.kind == "gap":
+            self._is_in_gap = body_of(record, GapBody).count is None
+        if expected is None or record.number == expected:
+            return
+        if record.number < expected or not is_explained:
+            yield "numbering", f"record {record.number} where {expected} should be"
+
+    def _digesting(self, record: Record, line: bytes) -> Iterator[tuple[FlawKind, str]]:
+        if record.kind == "gap":
+            self._digest.restart()
+        elif record.digest is not None:
+            if record.digest != self._digest.value():
+                yield "digest", "something between the last digest and this record was changed"
+            self._digest.restart(record.digest)
+        self._digest.add(line)
+
+
+class _FormatVersion(msgspec.Struct):
+    format_version: int
+
+
+def _decode(line: bytes) -> Record | None:
+    """The record of a line, or None if it is none."""
+    try:
+        if not line.isascii():
+            line.decode()  # the parser does not look into frames
+        record = _decode_any_writers(line)
+        if record.kind == "gap":
+            body_of(record, GapBody)
+        frame_of(record)
+    except (ValueError, RecursionError, RecordingError):
+        return None
+    return record
+
+
+def _decode_any_writers(line: bytes) -> Record:
+    try:
+        return _DECODE(line)
+    except msgspec.ValidationError:
+        return _DECODE_TOLERANTLY(line)
+
+
+def _unreadable(line_number: int, *, is_last: bool) -> Flaw:
+    if is_last:
+        return Flaw(line_number, "torn", "the recording was cut in its last line")
+    return Flaw(line_number, "damaged", "not a record")

@@ -1,0 +1,284 @@
+"""The records of a journal, and the bytes that they are in a recording.
+
+A recording is JSON Lines: one record a line, its keys always in the order of `Record`. A frame or
+body stands in its line verbatim (`f`) if that gives back the same bytes, else in base64 (`b`).
+
+Numbers run from 0 without a hole, except that what a `gap` lost keeps its numbers: lanes are named
+by them. A running digest (`h`) stands in every 64th record and in `end`; it covers everything since
+the last one, so damage shows in its own stretch. It starts anew at each `gap`, which has none.
+"""
+
+import hashlib
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from mcp_trio._errors import RecordingError
+
+FORMAT_VERSION: Final = 0
+DIGEST_INTERVAL: Final = 64
+
+KINDS: Final[Mapping[str, str]] = {
+    "open": "the recording begins: what is known then",
+    "in": "the dispatcher took a frame",
+    "cmd": "a handler started an effect",
+    "res": "an operation's task resumed with a value",
+    "err": "an operation's task resumed with an error",
+    "cxl": "an operation was cancelled, or a lane ended without an answer",
+    "val": "a handler read a clock",
+    "out": "a frame was handed to the writer",
+    "mark": "a named fact: a handler's start, the negotiation, an annotation",
+    "gap": "the disk failed or could not keep up; a second one closes it",
+    "shut": "the dispatcher began to close",
+    "end": "the recording is whole",
+}
+
+# Kinds that begin a new stretch of the digest, whatever their number.
+_TURNS: Final = frozenset({"gap", "end"})
+
+_SPACE: Final = ord(" ")
+_LF: Final = ord("\n")
+_CR: Final = ord("\r")
+
+_KEYS: Final = {
+    "number": "n",
+    "kind": "k",
+    "channel": "c",
+    "lane": "l",
+    "ordinal": "o",
+    "time_ns": "t",
+    "envelope": "x",
+    "frame": "f",
+    "frame_base64": "b",
+    "digest": "h",
+}
+
+
+class Record(
+    msgspec.Struct,
+    kw_only=True,
+    frozen=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    gc=False,
+    rename=_KEYS,
+):
+    """One line of a recording; `frame_of` gives its frame or body."""
+
+    number: int
+    kind: str
+    channel: int = 0
+    lane: str | None = None
+    ordinal: int | None = None
+    time_ns: int
+    envelope: Mapping[str, Any] | None = None
+    frame: Raw | UnsetType = UNSET
+    frame_base64: str | None = None
+    digest: str | None = None
+
+
+class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
+    """What is known when a recording begins; `started` is the wall clock in ISO 8601."""
+
+    format_version: int = FORMAT_VERSION
+    transport: str
+    role: str
+    name: str
+    version: str
+    tools_digest: str | None = None
+    seed: int | None = None
+    redaction: dict[str, Any] | None = None
+    started: str
+    lifespan: bool = False
+
+
+class MarkBody(msgspec.Struct, kw_only=True, frozen=True):
+    """A fact and its name."""
+
+    name: str
+    value: Any = None
+
+
+class CommandBody(msgspec.Struct, kw_only=True, frozen=True):
+    """An effect's name and what it was called with."""
+
+    name: str
+    arguments: Any = None
+
+
+class ErrorBody(msgspec.Struct, kw_only=True, frozen=True):
+    """An exception's class and text."""
+
+    type: str
+    text: str
+
+
+class ShutBody(msgspec.Struct, kw_only=True, frozen=True):
+    """Why the dispatcher began to close: eof, signal, closed or lost."""
+
+    cause: str
+
+
+class EndBody(msgspec.Struct, kw_only=True, frozen=True):
+    """What happened how often."""
+
+    counts: dict[str, int]
+
+
+class GapBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A gap opens with its reason, and closes with the count of records that it lost."""
+
+    reason: str | None = None
+    count: int | None = None
+
+
+class RunningDigest:
+    """What `h` says of the lines before it; writer and reader of a recording each keep one."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self, previous: str = "") -> None:
+        """Begin a stretch of lines, behind the digest that ended the one before."""
+        self._hash = hashlib.sha256(previous.encode())
+
+    def add(self, lines: bytes) -> None:
+        """Cover more lines, including their LF."""
+        self._hash.update(lines)
+
+    def value(self) -> str:
+        """The digest of the stretch so far."""
+        return self._hash.hexdigest()[:16]
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class RecordEncoder:
+    """Numbers records from 0, and turns them into lines in that order.
+
+    `next_number` may be set back over records that nobody will ever see, if a `gap` comes next.
+    """
+
+    def __init__(self) -> None:
+        self.next_number = 0
+        self._digest = RunningDigest()
+
+    def record(  # noqa: PLR0917  this is the hot path, and keywords cost
+        self,
+        kind: str,
+        body: bytes | None,
+        time_ns: int,
+        lane: str | None = None,
+        ordinal: int | None = None,
+        channel: int = 0,
+        envelope: Mapping[str, Any] | None = None,
+        *,
+        embed: bool = True,
+    ) -> Record:
+        """The next record.
+
+        `body` is a frame or a JSON text; `embed=False` is for bytes that may not be JSON in UTF-8.
+        """
+        number = self.next_number
+        self.next_number = number + 1
+        frame: Raw | UnsetType = UNSET
+        frame_base64 = None
+        if body is not None:
+            if embed and _is_verbatim_in_json(body):
+                frame = Raw(body)
+            else:
+                frame_base64 = b64encode(body).decode()
+        return Record(
+            number=number,
+            kind=kind,
+            channel=channel,
+            lane=lane,
+            ordinal=ordinal,
+            time_ns=time_ns,
+            envelope=envelope,
+            frame=frame,
+            frame_base64=frame_base64,
+        )
+
+    def skip(self) -> int:
+        """The number of a record that is lost to a gap."""
+        self.next_number += 1
+        return self.next_number - 1
+
+    def lines(self, records: Sequence[Record]) -> bytes:
+        """The lines, each with its LF, of the records that come next in the recording."""
+        stretches: list[bytes] = []
+        begin = 0
+        for index, record in enumerate(records):
+            if not record.number % DIGEST_INTERVAL or record.kind in _TURNS:
+                stretches.append(self._covered(records[begin:index]))
+                stretches.append(self._turn(record))
+                begin = index + 1
+        stretches.append(self._covered(records[begin:]))
+        return b"".join(stretches)
+
+    def _turn(self, record: Record) -> bytes:
+        """The line of a record that begins a new stretch of the digest."""
+        if record.kind == "gap":
+            self._digest.restart()
+        elif record.number:
+            digest = self._digest.value()
+            self._digest.restart(digest)
+            record = msgspec.structs.replace(record, digest=digest)
+        return self._covered([record])
+
+    def _covered(self, records: Sequence[Record]) -> bytes:
+        lines = _ENCODER.encode_lines(records)
+        self._digest.add(lines)
+        return lines
+
+
+def _is_verbatim_in_json(body: bytes) -> bool:
+    """Whether a JSON reader gives `body` back as it is: on one line, no space around it."""
+    return (
+        body != b""
+        and body[0] > _SPACE
+        and body[-1] > _SPACE
+        and _LF not in body
+        and _CR not in body
+    )
+
+
+def frame_of(record: Record) -> bytes | None:
+    """The frame or body of a record, verbatim; None if it has none.
+
+    Raises:
+        RecordingError: its base64 is damaged.
+    """
+    if record.frame is not UNSET:
+        return bytes(record.frame)
+    if record.frame_base64 is None:
+        return None
+    try:
+        return b64decode(record.frame_base64, validate=True)
+    except ValueError as error:
+        raise RecordingError(f"record {record.number}: damaged base64: {error}") from error
+
+
+def encode_body(body: Any) -> bytes:
+    """The bytes of one of the bodies above, or of any value that JSON can say."""
+    return _ENCODER.encode(body)
+
+
+_Body = TypeVar("_Body")
+
+
+def body_of(record: Record, body_type: type[_Body]) -> _Body:
+    """The body of a record, as what a record of its kind holds.
+
+    Raises:
+        RecordingError: it holds something else.
+    """
+    try:
+        return msgspec.json.decode(frame_of(record) or b"", type=body_type)
+    except ValueError as error:
+        raise RecordingError(f"record {record.number} ({record.kind}): {error}") from error

@@ -1,0 +1,1 @@
+"""The file of a recording: where records are written to and read from."""

@@ -1,0 +1,91 @@
+"""Where the bytes of a recording go, and where they come from."""
+
+import io
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Protocol, cast
+
+from mcp_trio._errors import RecordingError
+
+
+class Sink(Protocol):
+    """Takes the bytes of a recording, from one thread at a time."""
+
+    def write(self, data: bytes) -> None:
+        """Append all of `data`, or raise and append nothing as far as that is possible."""
+        ...
+
+    def close(self) -> None:
+        """Let go of whatever `write` needed."""
+        ...
+
+
+class FileSink:
+    """A file that only its owner may read; whatever it held before is gone.
+
+    Raises:
+        OSError: the file cannot be made; its folder must exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o600)
+        self._is_regular = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+        self._written_bytes = 0
+        if self._is_regular:  # it may have been there, and open to others
+            os.fchmod(self._descriptor, 0o600)
+
+    def write(self, data: bytes) -> None:
+        """Append `data`; if the disk takes only a part of it, take that back and raise OSError."""
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError:
+            self._take_back()
+            raise
+        self._written_bytes += len(data)
+
+    def _take_back(self) -> None:
+        if self._is_regular:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._written_bytes)
+                os.lseek(self._descriptor, self._written_bytes, os.SEEK_SET)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def open_recording(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """The lines of a recording, LF included; a name that ends in `.zst` is decompressed.
+
+    A compressed file that was cut gives the lines up to there.
+
+    Raises:
+        RecordingError: the file cannot be read, or not decompressed.
+    """
+    read = _compressed_lines if os.fspath(path).endswith(".zst") else _lines
+    try:
+        with Path(path).open("rb") as file:
+            yield from read(file)
+    except OSError as error:
+        raise RecordingError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    yield from file
+
+
+def _compressed_lines(file: IO[bytes]) -> Iterator[bytes]:
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor()
+    try:
+        with decompressor.stream_reader(file, read_across_frames=True) as reader:
+            yield from io.BufferedReader(cast("io.RawIOBase", reader))
+    except zstandard.ZstdError as error:
+        raise RecordingError(f"cannot decompress: {error}") from error

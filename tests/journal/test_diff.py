@@ -1,0 +1,142 @@
+"""Two recordings, two frames: where they differ."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from mcp_trio._journal.diff import diff
+from mcp_trio._journal.frames import json_difference
+from mcp_trio._journal.records import OpenBody, RecordEncoder, encode_body
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab.", max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.", max_size=2), inner),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "places"),
+    [
+        ('{"a":1}', '{ "a" : 1 }', []),
+        ('{"a":1,"b":2}', '{"b":2,"a":1}', []),
+        ('{"a":"\\u0041"}', '{"a":"A"}', []),
+        ("1", "1.0", [("$", 1, 1.0)]),
+        ("1", "true", [("$", 1, True)]),
+        ('{"a":1}', '{"a":2}', [("$.a", 1, 2)]),
+        ('{"a":null}', "{}", [("$.a", None, UNSET)]),
+        ("{}", '{"a":null}', [("$.a", UNSET, None)]),
+        ("[1,2]", "[1,3,4]", [("$[1]", 2, 3), ("$[2]", UNSET, 4)]),
+        ("[1]", "[]", [("$[0]", 1, UNSET)]),
+        ('{"a":[]}', '{"a":{}}', [("$.a", [], {})]),
+        ('{"a b":{"":1}}', '{"a b":{"":2}}', [('$["a b"][""]', 1, 2)]),
+        (
+            '{"result":{"content":[{"type":"text","text":"x"}],"z":1}}',
+            '{"result":{"content":[{"type":"text","text":"y"}],"z":2}}',
+            [("$.result.content[0].text", "x", "y"), ("$.result.z", 1, 2)],
+        ),
+        ("{", "{", []),
+        ("{", "{}", [("$", b"{", {})]),
+    ],
+)
+def test_a_difference_has_a_path(left, right, places):
+    found = json_difference(left.encode(), right.encode())
+    assert found == places
+    assert [type(place[1]) for place in found] == [type(place[1]) for place in places]
+
+
+@given(values, values)
+def test_frames_differ_exactly_where_there_is_a_place(a, b):
+    left, right = (json.dumps(value, sort_keys=True) for value in (a, b))
+    assert bool(json_difference(left.encode(), right.encode())) is (left != right)
+    assert json_difference(left.encode(), left.encode()) == []
+
+
+def test_deep_frames_are_compared():
+    deep = b"[" * 900 + b"%d" + b"]" * 900
+    assert json_difference(deep % 1, deep % 2)[0][1:] in {(1, 2), (deep % 1, deep % 2)}
+
+
+def recorded(*rows, shift=0):
+    encoder = RecordEncoder()
+    body = OpenBody(transport="t", role="server", name="n", version="1", started=f"at {shift}")
+    records = [encoder.record("open", encode_body(body), 0)]
+    for _ in range(shift):
+        records.append(encoder.record("mark", b'{"name":"x"}', 0))
+    for kind, frame, lane, ordinal in rows:
+        if lane is not None:
+            lane = f"r{lane + shift}"
+        records.append(encoder.record(kind, frame, shift, lane, ordinal))
+    return records
+
+
+SESSION = [
+    ("in", b'{"id":1}', None, None),
+    ("in", b'{"id":2}', None, None),
+    ("out", b'{"id":2,"a":1}', 2, 0),
+    ("out", b'{"id":1,"a":1}', 1, 0),
+]
+
+
+def changed(at, frame):
+    rows = list(SESSION)
+    rows[at] = (rows[at][0], frame, *rows[at][2:])
+    return recorded(*rows)
+
+
+def test_a_recording_does_not_differ_from_itself():
+    assert diff(recorded(*SESSION), recorded(*SESSION)) == []
+
+
+def test_numbers_times_and_the_start_do_not_count():
+    found = diff(recorded(*SESSION), recorded(*SESSION, shift=3))
+    assert [(one.what, one.kind) for one in found] == [("extra", "mark")] * 3
+
+
+def test_a_changed_frame_is_told_with_its_path():
+    (one,) = diff(recorded(*SESSION), changed(2, b'{"id":2,"a":7}'))
+    assert (one.what, one.kind, one.lane, one.left, one.right) == ("changed", "out", "r2", 3, 3)
+    assert (one.path, one.left_value, one.right_value) == ("$.a", 1, 7)
+
+
+@pytest.mark.parametrize(("a", "b"), [(b"{}", None), (None, b"{}")])
+def test_a_frame_on_one_side_only_is_told(a, b):
+    (one,) = diff(changed(2, a), changed(2, b))
+    assert (one.path, one.left_value, one.right_value) == (
+        "$",
+        UNSET if a is None else a,
+        UNSET if b is None else b,
+    )
+
+
+def test_changed_envelopes_are_told():
+    def with_envelope(envelope):
+        encoder = RecordEncoder()
+        return [encoder.record("in", b"{}", 0, envelope=envelope)]
+
+    (one,) = diff(with_envelope({"method": "GET"}), with_envelope({"method": "PUT"}))
+    assert (one.path, one.left_value, one.right_value) == ("$x.method", "GET", "PUT")
+    (one,) = diff(with_envelope({"method": "GET"}), with_envelope(None))
+    assert (one.path, one.right_value) == ("$x", UNSET)
+
+
+def test_missing_and_extra_records_are_told():
+    longer, shorter = recorded(*SESSION), recorded(*SESSION[:3])
+    (one,) = diff(longer, shorter)
+    assert (one.what, one.kind, one.lane, one.left, one.right) == ("missing", "out", "r1", 4, None)
+    (one,) = diff(shorter, longer)
+    assert (one.what, one.lane, one.left, one.right) == ("extra", "r1", None, 4)
+
+
+def test_another_order_is_told_where_the_orders_part():
+    swapped = recorded(*SESSION[:2], SESSION[3], SESSION[2])
+    (one,) = diff(recorded(*SESSION), swapped)
+    assert (one.what, one.kind, one.lane, one.left, one.right) == ("order", "out", "r2", 3, 3)
+
+
+def test_a_lane_without_its_inbound_frame_keeps_its_name():
+    rows = [("out", b"{}", 9, 0)]
+    assert diff(recorded(*rows), recorded(*rows)) == []

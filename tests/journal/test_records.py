@@ -1,0 +1,154 @@
+"""Records to lines and back."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_trio._errors import RecordingError
+from mcp_trio._journal.records import (
+    KINDS,
+    CommandBody,
+    EndBody,
+    ErrorBody,
+    GapBody,
+    MarkBody,
+    OpenBody,
+    Record,
+    RecordEncoder,
+    ShutBody,
+    body_of,
+    encode_body,
+    frame_of,
+)
+
+text = st.text(st.characters(exclude_categories=["Cs"]))
+frames = st.dictionaries(text, text, max_size=3).map(lambda value: json.dumps(value).encode())
+decode = msgspec.json.Decoder(Record).decode
+
+
+def one_line(**fields):
+    encoder = RecordEncoder()
+    fields = {"kind": "in", "body": None, "time_ns": 5} | fields
+    return encoder.lines([encoder.record(**fields)])
+
+
+def test_a_line_has_its_keys_in_the_order_of_the_format():
+    encoder = RecordEncoder()
+    encoder.next_number = 64
+    record = encoder.record("in", b"{}", 9, "r0", 1, 2, {"method": "POST"})
+    (line,) = encoder.lines([record]).splitlines()
+    assert line.startswith(
+        b'{"n":64,"k":"in","c":2,"l":"r0","o":1,"t":9,"x":{"method":"POST"},"f":{},"h":"'
+    )
+    assert list(json.loads(line)) == list("nkclotxfh")
+    assert one_line(body=b"\xff", embed=False) == b'{"n":0,"k":"in","t":5,"b":"/w=="}\n'
+
+
+def test_what_is_not_there_is_left_out():
+    assert one_line(kind="cxl", time_ns=0) == b'{"n":0,"k":"cxl","t":0}\n'
+
+
+records = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(sorted(KINDS)),
+        "body": st.none() | frames,
+        "time_ns": st.integers(0, 2**62),
+        "lane": st.none() | text,
+        "ordinal": st.none() | st.integers(-1, 2**31),
+        "channel": st.integers(0, 9),
+        "envelope": st.none() | st.dictionaries(text, text, min_size=1, max_size=2),
+    }
+)
+
+
+@given(records)
+def test_a_record_comes_back_as_it_was(fields):
+    line = one_line(**fields)
+    assert line.count(b"\n") == 1
+    back = decode(line)
+    body = fields.pop("body")
+    assert {name: getattr(back, name) for name in fields} == fields
+    assert frame_of(back) == body
+    assert body is None or b'"f":' + body in line
+
+
+@given(st.binary(max_size=40))
+def test_bytes_that_may_not_be_json_come_back_as_they_were(body):
+    assert frame_of(decode(one_line(body=body, embed=False))) == body
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b' {"a":1}', b'{"a":1} ', b'{"a":\n1}', b'{"a":\r1}', b"\t{}", b"{}\r"]
+)
+def test_a_frame_that_a_line_would_change_goes_in_base64(body):
+    line = one_line(body=body)
+    assert b'"b":' in line
+    assert line.count(b"\n") == 1
+    assert frame_of(decode(line)) == body
+
+
+def test_numbers_run_from_zero_whether_kept_or_not():
+    encoder = RecordEncoder()
+    numbers = [encoder.record("in", None, 0).number, encoder.skip(), encoder.record("in", None, 0)]
+    assert (numbers[0], numbers[1], numbers[2].number, encoder.next_number) == (0, 1, 2, 3)
+
+
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=8))
+def test_lines_do_not_depend_on_how_records_are_batched(batches):
+    def lines_of(batches):
+        encoder = RecordEncoder()
+        return b"".join(
+            encoder.lines([encoder.record("in", b"{}", 0) for _ in range(batch)])
+            for batch in batches
+        )
+
+    assert lines_of(batches) == lines_of([sum(batches)])
+
+
+def test_every_64th_record_and_the_end_carry_a_digest_but_no_gap_does():
+    encoder = RecordEncoder()
+    kinds = ["in"] * 128 + ["gap"] + ["in"] * 64 + ["end"]
+    lines = encoder.lines([encoder.record(kind, b"{}", 0) for kind in kinds]).splitlines()
+    assert [n for n, line in enumerate(lines) if b'"h":' in line] == [64, 192, 193]
+
+
+def test_a_record_without_a_body_has_no_frame():
+    assert frame_of(decode(one_line())) is None
+
+
+def test_damaged_base64_is_told():
+    with pytest.raises(RecordingError, match="record 3: damaged base64"):
+        frame_of(Record(number=3, kind="in", time_ns=0, frame_base64="?"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        OpenBody(transport="stdio", role="server", name="n", version="1", started="2026"),
+        MarkBody(name="start", value={"a": [1, None]}),
+        CommandBody(name="fetch", arguments=["x"]),
+        ErrorBody(type="ValueError", text="no"),
+        ShutBody(cause="eof"),
+        EndBody(counts={"in": 3}),
+        GapBody(reason="slow disk"),
+        GapBody(count=0),
+    ],
+    ids=lambda body: type(body).__name__,
+)
+def test_a_body_comes_back_as_it_was(body):
+    assert body_of(decode(one_line(body=encode_body(body))), type(body)) == body
+
+
+@pytest.mark.parametrize("body", [None, b"[]", b'{"cause":1}', b'"eof"'])
+def test_a_body_of_another_shape_is_told(body):
+    with pytest.raises(RecordingError, match=r"record 0 \(shut\)"):
+        body_of(decode(one_line(kind="shut", body=body)), ShutBody)
+
+
+def test_a_body_that_is_only_a_word_is_embedded():
+    line = one_line(kind="cxl", body=b'"unstarted"')
+    assert b'"f":"unstarted"' in line
+    assert body_of(decode(line), str) == "unstarted"
