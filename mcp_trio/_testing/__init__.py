@@ -1,0 +1,1 @@
+"""Fakes and checks for people who test against the engine."""

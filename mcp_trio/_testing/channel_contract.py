@@ -1,0 +1,344 @@
+"""The contract of `Channel`, as checks that any transport can be put through.
+
+Each check is given two fresh ends of one connection and raises AssertionError, saying what it
+expected. A check that fails only by waiting for ever is cut off: a channel has `PATIENCE_SECONDS`
+for what should happen, and counts as waiting after `QUIET_SECONDS` in which nothing did.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final, cast
+
+import trio
+import trio.testing
+
+from mcp_trio._errors import ConnectionLost
+from mcp_trio._limits import DEFAULT_LIMITS, KIB, MIB, Limits
+from mcp_trio._transports.channel import Channel
+from mcp_trio._wire.lines import Oversized
+
+PATIENCE_SECONDS: Final = 10.0
+QUIET_SECONDS: Final = 0.3
+
+_BIG_FRAME_BYTES: Final = 1 * MIB
+_BUFFERED_BYTES_MAX: Final = 64 * MIB
+_CANCELLED_RECEIVES_MAX: Final = 1000
+_SHOWN_CHARACTERS_MAX: Final = 160
+
+MakePair = Callable[[], Awaitable[tuple[Channel, Channel]]]
+Check = Callable[[Channel, Channel, Limits], Awaitable[None]]
+
+_LOST: Final = (trio.BrokenResourceError, ConnectionLost)
+
+
+async def check_channel(make_pair: MakePair, *, limits: Limits = DEFAULT_LIMITS) -> list[str]:
+    """Puts a transport through all of CHANNEL_CHECKS, from both ends; returns their names.
+
+    `make_pair` gives two connected channels each time; `limits` is what it made them with.
+
+    Raises:
+        AssertionError: A check failed; its name is in the text.
+    """
+    for name in CHANNEL_CHECKS:
+        await check_channel_for(name, make_pair, limits=limits)
+    return list(CHANNEL_CHECKS)
+
+
+async def check_channel_for(
+    name: str, make_pair: MakePair, *, limits: Limits = DEFAULT_LIMITS
+) -> None:
+    """Runs the one check called `name`, once from each end.
+
+    Raises:
+        AssertionError: The check failed.
+    """
+    for is_swapped in (False, True):
+        one, other = await make_pair()
+        await _run(name, *((other, one) if is_swapped else (one, other)), limits)
+
+
+async def _run(name: str, one: Channel, other: Channel, limits: Limits) -> None:
+    try:
+        with trio.fail_after(PATIENCE_SECONDS):
+            await CHANNEL_CHECKS[name](one, other, limits)
+    except trio.TooSlowError as error:
+        raise AssertionError(f"{name}: not over after {PATIENCE_SECONDS:g} s") from error
+    except Exception as error:
+        raise AssertionError(f"{name}: {_first(error)!r}") from error
+    finally:
+        await _close(one)
+        await _close(other)
+
+
+async def _close(channel: Channel) -> None:
+    # A close that raises or hangs has a check of its own, and must not hide what failed here.
+    with suppress(Exception), trio.move_on_after(PATIENCE_SECONDS, shield=True):
+        await channel.aclose()
+
+
+def _first(error: Exception) -> Exception:
+    """What went wrong, without the groups that nurseries put round it."""
+    if isinstance(error, ExceptionGroup):
+        return _first(cast("ExceptionGroup[Exception]", error).exceptions[0])
+    return error
+
+
+async def what_is_sent_arrives_unchanged(one: Channel, other: Channel, _limits: Limits) -> None:
+    """Both directions carry bytes verbatim."""
+    frames = [
+        b'{"jsonrpc":"2.0","method":"check"}',
+        '{"jsonrpc":"2.0","method":"prüfen","params":{"text":"\\n\u2028\U0001f642"}}'.encode(),
+    ]
+    for sender, receiver in ((one, other), (other, one)):
+        await sender.send(frames)
+        _expect(await _receive(receiver, len(frames)), frames, "the frames that were sent")
+
+
+async def order_is_kept(one: Channel, other: Channel, _limits: Limits) -> None:
+    """Frames of many sends arrive in the order of the sends."""
+    frames = [_frame(number) for number in range(300)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send_one_by_one, one, frames)
+        _expect(await _receive(other, len(frames)), frames, "all frames in order")
+
+
+async def many_frames_go_in_one_send(one: Channel, other: Channel, _limits: Limits) -> None:
+    """One send takes any number of frames, also more than the connection holds."""
+    frames = [_frame(number) for number in range(20_000)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.send, frames)
+        _expect(await _receive(other, len(frames)), frames, "all frames in order")
+
+
+async def a_big_frame_arrives_whole(one: Channel, other: Channel, _limits: Limits) -> None:
+    """A frame of one MiB arrives as one, and so does the next."""
+    frames = [_frame(1, size=_BIG_FRAME_BYTES), _frame(2)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.send, frames)
+        _expect(await _receive(other, len(frames)), frames, "both frames")
+
+
+async def both_ends_send_at_once(one: Channel, other: Channel, _limits: Limits) -> None:
+    """A send that waits for the peer keeps nobody from receiving."""
+    frames = [_frame(number, size=64 * KIB) for number in range(16)]
+    async with trio.open_nursery() as nursery:
+        for sender, receiver in ((one, other), (other, one)):
+            nursery.start_soon(sender.send, frames)
+            nursery.start_soon(_receive, receiver, len(frames))
+
+
+async def an_oversized_frame_is_reported(one: Channel, other: Channel, limits: Limits) -> None:
+    """A frame over `frame_bytes_max` is reported once, and the channel goes on behind it."""
+    frames = [_frame(1, size=limits.frame_bytes_max + 1), _frame(2)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.send, frames)
+        oversized, following = await _receive(other, len(frames))
+    _require(isinstance(oversized, Oversized), "an Oversized in the place of the first frame")
+    _expect(following, frames[1], "the frame behind it")
+
+
+async def closing_is_seen_by_the_peer(one: Channel, other: Channel, _limits: Limits) -> None:
+    """What was sent before the close arrives, then the end, and then the end again."""
+    await one.send([_frame(1)])
+    await one.aclose()
+    _expect(await _receive(other, 1), [_frame(1)], "the frame that was sent before the close")
+    for _ in range(2):
+        _require(await _has_ended(other), "an empty receive, or ConnectionLost, after a close")
+
+
+async def sending_to_a_closed_peer_ends(one: Channel, other: Channel, _limits: Limits) -> None:
+    """Each send to a peer that is gone raises or loses its frames; none waits."""
+    await other.aclose()
+    for number in range(64):
+        try:
+            await one.send([_frame(number, size=4 * KIB)])
+        except _LOST:
+            return
+
+
+async def closing_twice_is_closing_once(one: Channel, _other: Channel, _limits: Limits) -> None:
+    """A second close does nothing, also from two tasks at once; afterwards the channel refuses."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.aclose)
+        nursery.start_soon(one.aclose)
+    await one.aclose()
+    for use in (one.receive, lambda: one.send([_frame(1)])):
+        try:
+            await use()
+        except trio.ClosedResourceError:
+            continue
+        raise AssertionError("expected trio.ClosedResourceError from a channel that we closed")
+
+
+async def closing_wakes_a_receive(one: Channel, _other: Channel, _limits: Limits) -> None:
+    """A close from another task ends the receive that waits."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_receive_until_closed, one)
+        await trio.testing.wait_all_tasks_blocked()
+        await one.aclose()
+
+
+async def a_cancelled_close_closes(one: Channel, other: Channel, _limits: Limits) -> None:
+    """Closing in a cancelled scope closes all the same."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await one.aclose()
+    _require(await _has_ended(other), "the peer to see the end after a cancelled close")
+
+
+async def a_cancelled_receive_loses_nothing(one: Channel, other: Channel, _limits: Limits) -> None:
+    """Whenever a receive is cancelled, the next one goes on where it was."""
+    frames = [_frame(number, size=10_000) for number in range(100)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send_one_by_one, one, frames)
+        received: list[bytes | Oversized] = []
+        for turn in range(_CANCELLED_RECEIVES_MAX):
+            if len(received) < len(frames):
+                received += await _receive_cancelled(other, passes=turn % 8)
+        received += await _receive(other, len(frames) - len(received))
+    _expect(received, frames, "all frames in order, though receives were cancelled")
+
+
+async def a_full_channel_makes_the_sender_wait(
+    one: Channel, _other: Channel, _limits: Limits
+) -> None:
+    """Nobody reads: sooner or later a send waits. Without that, memory is the only bound."""
+    frame = _frame(1, size=256 * KIB)
+    for _ in range(_BUFFERED_BYTES_MAX // len(frame)):
+        with trio.move_on_after(QUIET_SECONDS) as quiet:
+            await one.send([frame])
+        if quiet.cancelled_caught:
+            return
+    raise AssertionError(
+        f"expected a send to wait before {_BUFFERED_BYTES_MAX} bytes that nobody reads"
+    )
+
+
+async def a_direct_send_takes_whole_frames(one: Channel, other: Channel, _limits: Limits) -> None:
+    """If there is `send_nowait`: what it says it took arrives whole, and in its place."""
+    send_nowait: Callable[[Sequence[bytes]], int] | None = getattr(one, "send_nowait", None)
+    if send_nowait is None:
+        return
+    frames = [_frame(number, size=10_000) for number in range(2_000)]
+    taken = send_nowait(frames)
+    _require(0 < taken < len(frames), "some frames to be taken, but not 20 MB of them")
+    taken += send_nowait(frames[taken:])  # may finish a frame, and begin another
+    expected = [*frames[:taken], _frame(-1)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.send, expected[-1:])
+        received = await _receive(other, len(expected))
+    _expect(received, expected, "the frames taken, then the next one")
+    _expect(getattr(one, "is_unfinished", None), False, "is_unfinished after a whole send")  # noqa: FBT003 (a value to compare with)
+
+
+async def progress_is_counted(one: Channel, other: Channel, _limits: Limits) -> None:
+    """If there is `bytes_sent`: it grows by at least what was sent, already during the send."""
+    before: int | None = getattr(one, "bytes_sent", None)
+    if before is None:
+        return
+    frame = _frame(1, size=_BIG_FRAME_BYTES)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.send, [frame, frame])
+        await _receive(other, 1)
+        _require(getattr(one, "bytes_sent", 0) > before, "bytes_sent to grow during a send")
+        await _receive(other, 1)
+    _require(
+        getattr(one, "bytes_sent", 0) >= before + 2 * len(frame),
+        "bytes_sent to grow by what was sent",
+    )
+
+
+CHANNEL_CHECKS: Final[dict[str, Check]] = {
+    check.__name__: check
+    for check in (
+        what_is_sent_arrives_unchanged,
+        order_is_kept,
+        many_frames_go_in_one_send,
+        a_big_frame_arrives_whole,
+        both_ends_send_at_once,
+        an_oversized_frame_is_reported,
+        closing_is_seen_by_the_peer,
+        sending_to_a_closed_peer_ends,
+        closing_twice_is_closing_once,
+        closing_wakes_a_receive,
+        a_cancelled_close_closes,
+        a_cancelled_receive_loses_nothing,
+        a_full_channel_makes_the_sender_wait,
+        a_direct_send_takes_whole_frames,
+        progress_is_counted,
+    )
+}
+"""Every check by its name, so that a test can be parametrised with them."""
+
+
+def _frame(number: int, *, size: int = 0) -> bytes:
+    """A notification of at least `size` bytes."""
+    head = b'{"jsonrpc":"2.0","method":"check","params":{"number":%d,"padding":"' % number
+    return head + b"x" * (size - len(head)) + b'"}}'
+
+
+async def _send_one_by_one(channel: Channel, frames: Sequence[bytes]) -> None:
+    for frame in frames:
+        await channel.send([frame])
+
+
+async def _receive(channel: Channel, count: int) -> list[bytes | Oversized]:
+    """Exactly the next `count` messages."""
+    received: list[bytes | Oversized] = []
+    while len(received) < count:
+        received += await _some(channel)
+    _require(len(received) == count, f"{count} messages, and not {len(received)}")
+    return received
+
+
+async def _some(channel: Channel) -> Sequence[bytes | Oversized]:
+    frames = await channel.receive()
+    _require(bool(frames), "messages, and not the end")
+    return frames
+
+
+async def _receive_cancelled(channel: Channel, *, passes: int) -> list[bytes | Oversized]:
+    """What arrives until the scheduler has run everybody `passes` times."""
+    received: list[bytes | Oversized] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel, nursery.cancel_scope, passes)
+        received += await _some(channel)
+        nursery.cancel_scope.cancel()
+    return received
+
+
+async def _cancel(scope: trio.CancelScope, passes: int) -> None:
+    for _ in range(passes):
+        await trio.lowlevel.checkpoint()
+    scope.cancel()
+
+
+async def _has_ended(channel: Channel) -> bool:
+    try:
+        return not await channel.receive()
+    except ConnectionLost:
+        return True
+
+
+async def _receive_until_closed(channel: Channel) -> None:
+    try:
+        frames = await channel.receive()
+    except (trio.ClosedResourceError, ConnectionLost):
+        return
+    _require(not frames, "no message from a channel that was closed")
+
+
+def _require(holds: bool, what: str) -> None:  # noqa: FBT001 (the one thing an assertion is about)
+    if not holds:
+        raise AssertionError(f"expected {what}")
+
+
+def _expect(found: object, expected: object, what: str) -> None:
+    if found != expected:
+        raise AssertionError(f"expected {what}: {_short(expected)}, not {_short(found)}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    beginning = text[:_SHOWN_CHARACTERS_MAX]
+    return text if text == beginning else f"{beginning}… ({len(text)} characters)"

@@ -1,0 +1,1 @@
+"""Channels of whole messages: memory, and stdio from both ends."""

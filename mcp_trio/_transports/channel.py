@@ -1,0 +1,67 @@
+"""What the engine asks of a transport.
+
+A transport is any class with the three methods of `Channel`; nothing is inherited or registered.
+Setting up the connection is the transport's own affair: it hands out a channel that is ready.
+From then on each frame is the bytes of exactly one JSON-RPC message, without LF or CR, and frames
+arrive whole, unchanged and in order. One task sends and one receives, at the same time.
+
+Four more members are used if they are there:
+
+`transport: str`
+    The name that recordings carry, such as "memory" or "stdio".
+
+`send_nowait(frames: Sequence[bytes]) -> int`
+    Takes as many whole frames as can go now, without waiting, and returns how many. A frame that
+    was begun but not finished counts as taken: the channel finishes it before anything else in the
+    next `send` or `send_nowait` (`send([])` finishes it and sends nothing more). Called only while
+    no `send` runs; raises like `send`. With it, an answer needs no second task to leave.
+
+`is_unfinished: bool`
+    Comes with `send_nowait`: whether a frame was begun and not finished, so that a `send` is due.
+
+`bytes_sent: int`
+    Grows while a `send` makes progress, so that a slow peer is told from one that never reads.
+
+`mcp_trio.testing.check_channel` verifies all of this for any transport.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from mcp_trio._wire.lines import Oversized
+
+
+class Channel(Protocol):
+    """A connection that carries whole messages in both directions."""
+
+    async def send(self, frames: Sequence[bytes]) -> None:
+        """Returns when all frames were handed to the system; waits while the peer does not read.
+
+        Cancelled: some of the frames have gone and some have not. If one is unfinished, the channel
+        may refuse everything but `aclose` from then on.
+
+        Raises:
+            trio.BrokenResourceError: The peer is gone.
+            ConnectionLost: The peer is gone, and the channel knows more about it.
+            trio.ClosedResourceError: This side was closed.
+        """
+        ...
+
+    async def receive(self) -> Sequence[bytes | Oversized]:
+        """The messages that arrived, at least one; empty when the peer closed.
+
+        A frame over the limit comes as `Oversized`, and the channel goes on behind it. Cancelled:
+        nothing is lost, the next call returns what this one would have.
+
+        Raises:
+            ConnectionLost: The channel ended, and a reason is known.
+            trio.ClosedResourceError: This side was closed, before the call or during it.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Closes this side, in bounded time, from any task and any number of times.
+
+        Cancelled: closes all the same. What was sent and not yet read by the peer still arrives.
+        """
+        ...

@@ -1,0 +1,347 @@
+"""Every channel of ours keeps the contract, and the contract's checks see channels that do not."""
+
+import os
+import socket
+import sys
+from contextlib import suppress
+from itertools import count
+
+import attrs
+import pytest
+import trio
+
+from mcp_trio._limits import KIB, MIB, Limits
+from mcp_trio._transports.descriptors import PolledDescriptor
+from mcp_trio.testing import CHANNEL_CHECKS, check_channel, check_channel_for
+from mcp_trio.transports import (
+    LineChannel,
+    Oversized,
+    memory_pair,
+    open_process_channel,
+    open_stdio_channel,
+)
+
+LIMITS = Limits(frame_bytes_max=2 * MIB, close_seconds=0.3)
+
+RELAY = """
+import os, socket, sys, threading
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(sys.argv[1])
+
+def answers():
+    try:
+        while data := peer.recv(65536):
+            while data:
+                data = data[os.write(1, data):]
+    finally:
+        os._exit(0)
+
+threading.Thread(target=answers, daemon=True).start()
+while data := os.read(0, 65536):
+    peer.sendall(data)
+peer.close()
+os._exit(0)
+"""
+
+
+async def memory():
+    return memory_pair(limits=LIMITS)
+
+
+async def memory_in_small_pieces():
+    return memory_pair(limits=LIMITS, buffer_bytes_max=3000, chunk_bytes=1000)
+
+
+async def pipes():
+    (there_read, there_write), (back_read, back_write) = os.pipe(), os.pipe()
+    return (
+        open_stdio_channel(back_read, there_write, limits=LIMITS),
+        open_stdio_channel(there_read, back_write, limits=LIMITS),
+    )
+
+
+async def polled_pipes():
+    def polled(fd_in, fd_out):
+        return LineChannel(
+            source=PolledDescriptor(fd=fd_in),
+            sink=PolledDescriptor(fd=fd_out),
+            transport="stdio",
+            limits=LIMITS,
+        )
+
+    (there_read, there_write), (back_read, back_write) = os.pipe(), os.pipe()
+    return polled(back_read, there_write), polled(there_read, back_write)
+
+
+async def sockets():
+    return tuple(channel_on_socket(end) for end in socket.socketpair())
+
+
+def channel_on_socket(end):
+    fd = end.detach()
+    return open_stdio_channel(fd, os.dup(fd), limits=LIMITS)
+
+
+@pytest.fixture
+def subprocess_relay(tmp_path):
+    numbers = count()
+
+    async def make_pair():
+        path = tmp_path / f"relay{next(numbers)}"
+        with trio.socket.socket(trio.socket.AF_UNIX) as listener:
+            await listener.bind(os.fspath(path))
+            listener.listen()
+            channel = await open_process_channel(
+                [sys.executable, "-S", "-E", "-c", RELAY, os.fspath(path)], limits=LIMITS
+            )
+            accepted, _ = await listener.accept()
+        return channel, channel_on_socket(accepted)
+
+    return make_pair
+
+
+BOTH_ENDS_HERE = [memory, memory_in_small_pieces, pipes, polled_pipes, sockets]
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("TRAN-01", "TRAN-02", "STDIO-02")
+@pytest.mark.parametrize("check", CHANNEL_CHECKS)
+@pytest.mark.parametrize("make_pair", BOTH_ENDS_HERE)
+async def test_our_channels_keep_the_contract(make_pair, check):
+    await check_channel_for(check, make_pair, limits=LIMITS)
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("TRAN-01", "STDIO-01")
+@pytest.mark.parametrize("check", CHANNEL_CHECKS)
+async def test_a_channel_to_a_subprocess_keeps_the_contract(subprocess_relay, check):
+    await check_channel_for(check, subprocess_relay, limits=LIMITS)
+
+
+# Third parties: a class with the three methods, and nothing of ours behind it.
+
+
+@attrs.define
+class Mailboxes:
+    """A correct channel by somebody else."""
+
+    sender: trio.MemorySendChannel
+    receiver: trio.MemoryReceiveChannel
+    closed: bool = False
+
+    async def send(self, frames):
+        await trio.lowlevel.checkpoint()
+        if self.closed:
+            raise trio.ClosedResourceError
+        for frame in frames:
+            await self.sender.send(frame)
+
+    async def receive(self):
+        try:
+            frame = await self.receiver.receive()
+        except trio.EndOfChannel:
+            return []
+        if len(frame) > LIMITS.frame_bytes_max:
+            return [Oversized(size=len(frame), head=frame[:4096])]
+        return [frame]
+
+    async def aclose(self):
+        self.closed = True
+        self.sender.close()
+        self.receiver.close()
+        await trio.lowlevel.checkpoint()
+
+
+def mailboxes_of(kind, *, places=4):
+    async def make_pair():
+        there, back = (trio.open_memory_channel(places) for _ in range(2))
+        return kind(there[0], back[1]), kind(back[0], there[1])
+
+    return make_pair
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("TRAN-02")
+async def test_a_channel_by_somebody_else_passes_without_the_optional_members():
+    passed = await check_channel(mailboxes_of(Mailboxes), limits=LIMITS)
+    assert passed == list(CHANNEL_CHECKS)
+
+
+class Mangles(Mailboxes):
+    async def send(self, frames):
+        await super().send([frame.upper() for frame in frames])
+
+
+class Reorders(Mailboxes):
+    held = b""
+
+    async def send(self, frames):
+        if len(frames) == 1 and not self.held:
+            self.held = frames[0]
+        else:
+            await super().send([*frames, self.held])
+            self.held = b""
+
+
+class Truncates(Mailboxes):
+    async def send(self, frames):
+        await super().send([frame[: 64 * KIB] for frame in frames])
+
+
+class Drops(Mailboxes):
+    async def send(self, frames):
+        await super().send(frames[:1000])
+
+
+class TellsTooMany(Mailboxes):
+    async def receive(self):
+        return [*await super().receive()] * 2
+
+
+class TakesAnything(Mailboxes):
+    async def receive(self):
+        try:
+            return [await self.receiver.receive()]
+        except trio.EndOfChannel:
+            return []
+
+
+class ForgetsToClose(Mailboxes):
+    async def aclose(self):
+        await trio.lowlevel.checkpoint()
+        await super().aclose()
+
+
+class WaitsForTheDead(Mailboxes):
+    async def send(self, frames):
+        try:
+            await super().send(frames)
+        except trio.BrokenResourceError:
+            await trio.sleep_forever()
+
+
+class ClosesOnce(Mailboxes):
+    async def aclose(self):
+        if self.closed:
+            raise RuntimeError("closed already")
+        await super().aclose()
+
+
+class StaysOpen(Mailboxes):
+    async def receive(self):
+        return [] if self.closed else await super().receive()
+
+
+class SpeaksAfterClose(Mailboxes):
+    async def receive(self):
+        try:
+            return await super().receive()
+        except trio.ClosedResourceError:
+            return [b"{}"]
+
+
+class LosesWhenCancelled(Mailboxes):
+    async def receive(self):
+        frames = await super().receive()
+        await trio.lowlevel.checkpoint()
+        return frames
+
+
+class Overstates(Mailboxes):
+    def send_nowait(self, frames):
+        return len(frames)
+
+
+class TakesButDrops(Mailboxes):
+    def send_nowait(self, _frames):
+        return 1
+
+
+class Unfinished(Mailboxes):
+    def send_nowait(self, frames):
+        self.sender.send_nowait(frames[0])
+        return 1
+
+
+class CountsNothing(Mailboxes):
+    bytes_sent = 0
+
+
+class CountsOnce(Mailboxes):
+    bytes_sent = 0
+
+    async def send(self, frames):
+        self.bytes_sent = 1
+        await super().send(frames)
+
+
+BROKEN = [
+    ("what_is_sent_arrives_unchanged", Mangles, "the frames that were sent"),
+    ("order_is_kept", Reorders, "all frames in order"),
+    ("many_frames_go_in_one_send", Drops, "not over after"),
+    ("a_big_frame_arrives_whole", Truncates, "both frames"),
+    ("both_ends_send_at_once", TellsTooMany, "not over after"),
+    ("an_oversized_frame_is_reported", TakesAnything, "an Oversized"),
+    ("closing_is_seen_by_the_peer", TellsTooMany, "1 messages, and not 2"),
+    ("sending_to_a_closed_peer_ends", WaitsForTheDead, "not over after"),
+    ("closing_twice_is_closing_once", ClosesOnce, "closed already"),
+    ("closing_twice_is_closing_once", StaysOpen, "ClosedResourceError"),
+    ("closing_wakes_a_receive", SpeaksAfterClose, "no message from a channel"),
+    ("a_cancelled_close_closes", ForgetsToClose, "not over after"),
+    ("a_cancelled_receive_loses_nothing", LosesWhenCancelled, "not over after"),
+    ("a_direct_send_takes_whole_frames", Overstates, "not 20 MB"),
+    ("a_direct_send_takes_whole_frames", TakesButDrops, "not over after"),
+    ("a_direct_send_takes_whole_frames", Unfinished, "is_unfinished after"),
+    ("progress_is_counted", CountsNothing, "to grow during a send"),
+    ("progress_is_counted", CountsOnce, "to grow by what was sent"),
+]
+
+
+@pytest.mark.parametrize(("check", "kind", "complaint"), BROKEN)
+async def test_a_channel_that_breaks_the_contract_is_caught(autojump_clock, check, kind, complaint):
+    with pytest.raises(AssertionError, match=f"{check}: .*{complaint}"):
+        await check_channel_for(check, mailboxes_of(kind), limits=LIMITS)
+
+
+async def test_a_channel_may_lose_quietly_what_a_closed_peer_is_sent(autojump_clock):
+    class LosesQuietly(Mailboxes):
+        async def send(self, frames):
+            with suppress(trio.BrokenResourceError):
+                await super().send(frames)
+
+    await check_channel_for("sending_to_a_closed_peer_ends", mailboxes_of(LosesQuietly))
+
+
+async def test_an_end_that_is_never_told_is_caught(autojump_clock):
+    class NeverTells(Mailboxes):
+        async def aclose(self):
+            self.closed = True
+            await trio.lowlevel.checkpoint()
+
+    with pytest.raises(AssertionError, match="not over after"):
+        await check_channel_for("closing_is_seen_by_the_peer", mailboxes_of(NeverTells))
+
+
+async def test_a_channel_without_a_bound_is_caught(autojump_clock):
+    make_pair = mailboxes_of(Mailboxes, places=1_000_000)
+    with pytest.raises(AssertionError, match="expected a send to wait"):
+        await check_channel_for("a_full_channel_makes_the_sender_wait", make_pair)
+
+
+async def test_a_wrong_end_is_caught(autojump_clock):
+    class EndsWithANoise(Mailboxes):
+        async def receive(self):
+            return [*await super().receive()] or [b"{}"]
+
+    with pytest.raises(AssertionError, match="an empty receive"):
+        await check_channel_for("closing_is_seen_by_the_peer", mailboxes_of(EndsWithANoise))
+
+
+async def test_an_early_end_is_caught(autojump_clock):
+    class EndsAtOnce(Mailboxes):
+        async def receive(self):
+            await trio.lowlevel.checkpoint()
+            return []
+
+    with pytest.raises(AssertionError, match="messages, and not the end"):
+        await check_channel_for("order_is_kept", mailboxes_of(EndsAtOnce))

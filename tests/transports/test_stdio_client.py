@@ -1,0 +1,450 @@
+"""A server as a subprocess: its start, what is told of its end, and that nothing of it is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._errors import ConnectionLost
+from mcp_trio._limits import MIB, Limits
+from mcp_trio._transports.stderr_tail import StderrTail
+from mcp_trio.transports import open_process_channel
+
+QUICK = Limits(close_seconds=0.2, terminate_seconds=0.2, exit_status_seconds=2)
+
+PYTHON = [sys.executable, "-S", "-E", "-c"]
+
+ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
+
+
+def python(code, *arguments):
+    return [*PYTHON, code, *map(str, arguments)]
+
+
+async def lost(channel):
+    """The loss that receiving ends with."""
+    while True:
+        try:
+            await channel.receive()
+        except ConnectionLost as loss:
+            return loss
+
+
+def is_alive(pid):
+    """False for a zombie, too: whoever adopts it may take its time."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def descriptors():
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+async def until_gone(pid):
+    with trio.fail_after(5):
+        while is_alive(pid):
+            await trio.sleep(0.01)
+
+
+# The start
+
+
+@pytest.mark.requirement("STDIO-01")
+async def test_a_server_is_started_and_talked_to():
+    channel = await open_process_channel(python(ECHO))
+    await channel.send([b"{1}", b"{2}"])
+    assert channel.send_nowait([b"{3}"]) == 1
+    received = []
+    while len(received) < 3:
+        received += await channel.receive()
+    assert received == [b"{1}", b"{2}", b"{3}"]
+    assert channel.transport == "stdio"
+    assert channel.bytes_sent == 12
+    assert not channel.is_unfinished
+    assert channel.exit_status is None
+    await channel.aclose()
+    assert channel.exit_status == 0
+
+
+@pytest.mark.requirement("STDIO-02", "STDIO-03", "STDIO-07")
+async def test_a_server_reads_nothing_but_messages_one_a_line(tmp_path):
+    path = tmp_path / "stdin"
+    code = "import sys; open(sys.argv[1], 'wb').write(sys.stdin.buffer.read())"
+    channel = await open_process_channel(python(code, path))
+    await channel.send([b"{1}", b"{2}"])
+    await channel.aclose()
+    assert path.read_bytes() == b"{1}\n{2}\n"
+
+
+async def test_a_missing_command_is_named_with_the_path_that_was_searched():
+    with pytest.raises(
+        ConnectionLost, match="cannot start 'no-such-server': not found on PATH"
+    ) as caught:
+        await open_process_channel(["no-such-server"], env={"PATH": "/nowhere"})
+    assert "/nowhere" in str(caught.value)
+
+
+async def test_a_missing_file_a_missing_folder_and_a_forbidden_file_are_named(tmp_path):
+    forbidden = tmp_path / "text"
+    forbidden.write_text("no program")
+    with pytest.raises(ConnectionLost, match="'/no/such/file': No such file"):
+        await open_process_channel(["/no/such/file"])
+    with pytest.raises(ConnectionLost, match="there is no folder '/no/such/folder'"):
+        await open_process_channel(python(ECHO), cwd="/no/such/folder")
+    with pytest.raises(ConnectionLost, match="Permission denied"):
+        await open_process_channel([os.fspath(forbidden)], cwd=tmp_path)
+
+
+@pytest.mark.parametrize("command", ["python server.py", []])
+async def test_a_command_is_a_list(command):
+    with pytest.raises(TypeError, match="a command is a list"):
+        await open_process_channel(command)
+
+
+async def test_a_failed_start_and_a_closed_channel_leave_no_descriptor_open():
+    await (await open_process_channel(python(ECHO))).aclose()
+    before = descriptors()
+    with pytest.raises(ConnectionLost):
+        await open_process_channel(["/no/such/file"])
+    await (await open_process_channel(python(ECHO))).aclose()
+    assert descriptors() == before
+
+
+SHOW_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+@pytest.mark.parametrize("inherits", [False, True])
+async def test_a_server_sees_only_harmless_variables_unless_asked(monkeypatch, inherits):
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2")
+    monkeypatch.setenv("LC_TIME", "C")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    channel = await open_process_channel(
+        python(SHOW_ENVIRONMENT), env={"HOME": "/elsewhere", "GIVEN": "1"}, inherit_env=inherits
+    )
+    (frame,) = await channel.receive()
+    seen = json.loads(frame)
+    assert seen["GIVEN"] == "1"
+    assert seen["HOME"] == "/elsewhere"
+    assert seen["LC_TIME"] == "C"
+    assert seen["PATH"] == os.environ["PATH"]
+    assert ("SECRET_TOKEN" in seen) == inherits
+    await channel.aclose()
+
+
+async def test_a_server_is_started_in_its_folder_and_its_own_group(tmp_path):
+    code = "import os; print(os.getcwd()); print(os.getpid() == os.getpgrp() == os.getsid(0))"
+    channel = await open_process_channel(python(code), cwd=tmp_path)
+    received = []
+    while len(received) < 2:
+        received += await channel.receive()
+    assert received == [os.fsencode(tmp_path), b"True"]
+    await channel.aclose()
+
+
+# What is told of the end
+
+
+async def test_an_early_exit_is_told_with_its_status_and_last_words():
+    """L11: other clients say "Connection closed", and nothing of why."""
+    code = "import sys; print('{}'); print('no licence found', file=sys.stderr); sys.exit(3)"
+    channel = await open_process_channel(python(code))
+    assert await channel.receive() == [b"{}"]
+    loss = await lost(channel)
+    assert loss.exit_status == channel.exit_status == 3
+    assert loss.stderr_tail == channel.stderr_tail == "no licence found"
+    assert "exited with status 3" in loss.reason
+    with pytest.raises(ConnectionLost, match="no licence found"):
+        await channel.send([b"{}"])
+    with pytest.raises(trio.BrokenResourceError):
+        channel.send_nowait([b"{}"])
+    await channel.aclose()
+
+
+@pytest.mark.requirement("LIFE-22", "STDIO-10")
+async def test_a_server_may_end_the_session_by_closing_stdout_and_exiting():
+    channel = await open_process_channel(python("import sys; sys.stderr.write('bye')"))
+    loss = await lost(channel)
+    assert loss.exit_status == 0
+    assert "exited with status 0" in loss.reason
+    await channel.aclose()
+
+
+async def test_a_killed_server_is_told_by_the_name_of_the_signal():
+    channel = await open_process_channel(python("import os; os.kill(os.getpid(), 9)"))
+    loss = await lost(channel)
+    assert loss.exit_status == -9
+    assert "was killed by SIGKILL" in loss.reason
+    await channel.aclose()
+
+
+@pytest.mark.real_time
+async def test_a_server_that_closes_stdout_and_runs_on_is_told_so():
+    code = "import os, time; os.close(1); time.sleep(60)"
+    limits = Limits(exit_status_seconds=0.05, close_seconds=0.05)
+    channel = await open_process_channel(python(code), limits=limits)
+    loss = await lost(channel)
+    assert loss.exit_status is None
+    assert "closed its end but still runs" in loss.reason
+    await channel.aclose()
+    assert channel.exit_status == -signal.SIGTERM
+
+
+async def test_the_run_may_end_without_a_close_and_still_nothing_is_left():
+    async def main():
+        channel = await open_process_channel(
+            python("import os, time; print(os.getpid(), flush=True); time.sleep(60)")
+        )
+        (frame,) = await channel.receive()
+        return int(frame)
+
+    pid = await trio.to_thread.run_sync(trio.run, main)
+    assert not is_alive(pid)
+
+
+# stderr
+
+
+@pytest.mark.requirement("STDIO-09", "STDIO-10")
+async def test_a_flood_on_stderr_blocks_nothing():
+    code = f"import sys; sys.stderr.write('x' * 79 + '\\n'); sys.stderr.write('y' * {4 * MIB}); print('{{}}')"
+    channel = await open_process_channel(python(code))
+    assert await channel.receive() == [b"{}"]
+    loss = await lost(channel)
+    assert loss.stderr_tail == "y" * Limits().stderr_tail_bytes
+    await channel.aclose()
+
+
+SPEAKS = "import sys; sys.stderr.buffer.write(b'one\\r\\n\\nthr\\xffee\\nunfinished')"
+
+
+@pytest.mark.requirement("STDIO-09")
+async def test_lines_of_stderr_go_to_a_function():
+    lines = []
+    channel = await open_process_channel(python(SPEAKS), stderr=lines.append)
+    loss = await lost(channel)
+    assert lines == ["one", "", "thr\ufffdee", "unfinished"]
+    assert loss.stderr_tail.endswith("unfinished")
+    await channel.aclose()
+
+
+@pytest.mark.requirement("STDIO-09")
+async def test_lines_of_stderr_go_to_our_own(capsys):
+    channel = await open_process_channel(python(SPEAKS), stderr="inherit")
+    await lost(channel)
+    assert capsys.readouterr().err == "one\n\nthr\ufffdee\nunfinished\n"
+    await channel.aclose()
+
+
+async def test_a_consumer_of_stderr_that_raises_is_logged_once_and_ends_nothing(caplog):
+    def consume(_line):
+        raise ValueError("not this line")
+
+    channel = await open_process_channel(python(SPEAKS), stderr=consume)
+    loss = await lost(channel)
+    assert loss.exit_status == 0
+    assert loss.stderr_tail.startswith("one")
+    assert [record.exc_info[0] for record in caplog.records] == [ValueError]
+    await channel.aclose()
+
+
+def test_a_tail_begins_with_a_whole_line_where_it_can():
+    tail = StderrTail(bytes_max=10)
+    tail.feed(b"first\n")
+    assert tail.text == "first"
+    tail.feed(b"second\nlast\n")
+    assert tail.text == "last"
+
+
+def test_a_line_without_end_is_forwarded_in_pieces():
+    lines = []
+    tail = StderrTail(bytes_max=4, forward=lines.append)
+    tail.feed(b"123456789")
+    tail.feed(b"0\n")
+    tail.finish()
+    assert lines == ["1234", "5678", "90"]
+
+
+async def test_a_fault_of_the_watcher_ends_the_server_and_not_the_run(caplog):
+    class Faulty(StderrTail):
+        def feed(self, _chunk):
+            raise RuntimeError("a fault")
+
+    channel = await open_process_channel(
+        python("import sys, time; print('x', file=sys.stderr, flush=True); time.sleep(60)")
+    )
+    channel._child.tail = Faulty(bytes_max=10)
+    await channel._child.ended.wait()
+    assert [record.message for record in caplog.records] == ["watching a subprocess failed"]
+    assert channel.exit_status == -signal.SIGKILL
+    await channel.aclose()
+
+
+# The stop
+
+STUBBORN = """
+import signal, sys, time
+for number in map(int, sys.argv[1:]):
+    signal.signal(number, signal.SIG_IGN)
+print("{}", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("LIFE-21", "LIFE-20")
+@pytest.mark.parametrize(
+    ("code", "ignored", "rungs", "status"),
+    [
+        ("print('{}', flush=True); import sys; sys.stdin.read(); sys.exit(7)", [], 0, 7),
+        (STUBBORN, [], 1, -signal.SIGTERM),
+        (STUBBORN, [signal.SIGTERM], 2, -signal.SIGKILL),
+    ],
+)
+async def test_a_server_is_stopped_by_eof_then_sigterm_then_sigkill(code, ignored, rungs, status):
+    channel = await open_process_channel(python(code, *map(int, ignored)), limits=QUICK)
+    assert await channel.receive() == [b"{}"]
+    started = time.monotonic()
+    await channel.aclose()
+    assert channel.exit_status == status
+    assert rungs * 0.2 <= time.monotonic() - started < rungs * 0.2 + 2
+
+
+@pytest.mark.requirement("LIFE-21")
+async def test_a_server_that_still_has_much_to_say_is_let_finish():
+    code = f"import sys; sys.stdin.read(); print('x' * {4 * MIB}); sys.exit(5)"
+    channel = await open_process_channel(python(code))
+    await channel.aclose()
+    assert channel.exit_status == 5
+
+
+async def test_closing_from_several_tasks_waits_for_the_same_end():
+    channel = await open_process_channel(python(ECHO))
+
+    async def close():
+        await channel.aclose()
+        assert channel.exit_status == 0
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(close)
+        nursery.start_soon(close)
+    await close()
+    with pytest.raises(trio.ClosedResourceError):
+        await channel.receive()
+
+
+async def test_a_cancelled_close_still_stops_the_server_and_reaps_it():
+    channel = await open_process_channel(python(ECHO))
+    pid = channel._child.process.pid
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await channel.aclose()
+    assert scope.cancelled_caught
+    assert channel.exit_status == 0
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+async def test_a_receive_that_waits_ends_when_closing_begins():
+    channel = await open_process_channel(python(ECHO))
+    async with trio.open_nursery() as nursery:
+
+        async def receive():
+            with pytest.raises(trio.ClosedResourceError):
+                await channel.receive()
+
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked()
+        await channel.aclose()
+
+
+@pytest.mark.real_time
+async def test_a_receive_amid_an_endless_line_ends_when_closing_begins():
+    channel = await open_process_channel(
+        python("import os\nos.write(1, b'{}\\n')\nwhile True: os.write(1, b'x' * 65536)"),
+        limits=Limits(close_seconds=0.2, chunk_bytes=64),
+    )
+    assert await channel.receive() == [b"{}"]
+    await trio.sleep(0.05)  # the pipe is full now: receiving never waits
+    async with trio.open_nursery() as nursery:
+
+        async def receive():
+            with pytest.raises(trio.ClosedResourceError):  # noqa: PT012 (whichever call it hits)
+                while True:
+                    await channel.receive()
+            assert channel.exit_status is None
+
+        nursery.start_soon(receive)
+        for _ in range(50):
+            await trio.lowlevel.checkpoint()
+        await channel.aclose()
+    assert channel.exit_status == -signal.SIGTERM
+
+
+async def test_a_broken_channel_still_gets_the_end_of_its_stdin():
+    code = "import os, sys; os.close(1); sys.stdin.read(); os._exit(4)"
+    channel = await open_process_channel(python(code), limits=Limits(exit_status_seconds=0))
+    await lost(channel)
+    await channel.aclose()
+    assert channel.exit_status == 4
+
+
+LEAVES_A_CHILD = """
+import os, subprocess, sys
+child = subprocess.Popen(["sleep", "60"], start_new_session="apart" in sys.argv)
+print(child.pid, flush=True)
+if "stays" in sys.argv:
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("stays", ["stays", "goes"])
+async def test_what_the_server_left_running_is_swept_after_a_clean_exit(stays):
+    """L6: other clients leave a tool's `sleep` behind."""
+    channel = await open_process_channel(python(LEAVES_A_CHILD, stays))
+    (frame,) = await channel.receive()
+    assert is_alive(int(frame))
+    if stays == "goes":
+        await lost(channel)
+    await channel.aclose()
+    assert channel.exit_status == 0
+    await until_gone(int(frame))
+
+
+@pytest.mark.real_time
+async def test_a_descendant_outside_the_group_that_holds_the_pipes_delays_no_end():
+    channel = await open_process_channel(python(LEAVES_A_CHILD, "apart"))
+    (frame,) = await channel.receive()
+    loss = await lost(channel)
+    assert loss.exit_status == 0
+    await channel.aclose()
+    os.kill(int(frame), signal.SIGKILL)
+
+
+@pytest.mark.real_time
+async def test_without_pidfd_the_same_is_done(monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    channel = await open_process_channel(python(LEAVES_A_CHILD, "stays"))
+    (frame,) = await channel.receive()
+    await channel.aclose()
+    assert channel.exit_status == 0
+    await until_gone(int(frame))
+
+
+async def test_an_empty_group_is_swept_without_a_word():
+    channel = await open_process_channel(python(ECHO))
+    await channel.aclose()
+    channel._child.terminate()
+    channel._child.kill()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(channel._child.process.pid, 0)
+    assert subprocess.run([*PYTHON, ""], check=True).returncode == 0
