@@ -117,9 +117,11 @@ def try_out(home: Path, mutation: Mutation) -> str:
 def run_tests(home: Path, tests: Iterable[str]) -> str:
     """Run them against the copy: its folder comes before the installed package.
 
-    Byte code is not written, since a file changed twice within a second would not be seen.
+    Byte code is not written, since a file changed twice within a second would not be seen; nor is
+    coverage, of files that are gone when it is reported.
     """
-    environment = os.environ | {"PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    environment = kept | {"PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(
         command, cwd=home, env=environment, capture_output=True, text=True, check=False

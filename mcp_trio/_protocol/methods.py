@@ -1,0 +1,200 @@
+"""Every method of every revision: who sends it, what it carries, what it needs.
+
+A method that has no row is unknown. A later revision adds rows, or an `until` to old ones.
+"""
+
+import functools
+from typing import Any, Final, cast
+
+import attrs
+import msgspec
+
+from mcp_trio import _schema as s
+from mcp_trio._protocol.states import Input, Role
+
+CLIENT: Final = frozenset({Role.CLIENT})
+SERVER: Final = frozenset({Role.SERVER})
+BOTH: Final = frozenset(Role)
+_NO_PARAMS: Final = msgspec.Raw(b"{}")
+
+
+@attrs.frozen(kw_only=True)
+class Need:
+    """A capability that `holder` must have announced: a path such as `resources.subscribe`."""
+
+    holder: Role
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.holder.value} capability {self.path!r}"
+
+
+def _decoder_of_params(row: "Method") -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(row.params)
+
+
+def _decoder_of_result(row: "Method") -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(row.result or s.EmptyResult)
+
+
+@attrs.frozen(kw_only=True)
+class Method:
+    """One row: `result` is None for notifications; `input` is what it is to the session table."""
+
+    name: str
+    senders: frozenset[Role]
+    params: type[s.Params]
+    result: type[s.Result] | None = None
+    input: Input
+    need: Need | None = None
+    since: str = "2024-11-05"
+    _params_decoder: msgspec.json.Decoder[Any] = attrs.field(
+        default=attrs.Factory(_decoder_of_params, takes_self=True), init=False, eq=False, repr=False
+    )
+    _result_decoder: msgspec.json.Decoder[Any] = attrs.field(
+        default=attrs.Factory(_decoder_of_result, takes_self=True), init=False, eq=False, repr=False
+    )
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it is answered."""
+        return self.result is not None
+
+    def decode_params(self, raw: msgspec.Raw | None) -> Any:
+        """The params of this method; absent ones read as an empty object.
+
+        Raises:
+            msgspec.MsgspecError: They do not have the method's shape.
+        """
+        return _decoded(self._params_decoder, _NO_PARAMS if raw is None else raw)
+
+    def decode_result(self, raw: msgspec.Raw) -> Any:
+        """The result of this method.
+
+        Raises:
+            msgspec.MsgspecError: It does not have the method's shape.
+        """
+        return _decoded(self._result_decoder, raw)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
+    try:
+        return decoder.decode(raw)
+    except RecursionError:  # the stack below us left less room than the envelope's decoder had
+        raise msgspec.ValidationError("nested too deeply") from None
+
+
+def _request(
+    name: str,
+    senders: frozenset[Role],
+    params: type[s.Params],
+    result: type[s.Result],
+    *,
+    need: Need | None = None,
+    kind: Input = Input.REQUEST,
+) -> Method:
+    return Method(name=name, senders=senders, params=params, result=result, input=kind, need=need)
+
+
+def _notification(
+    name: str,
+    senders: frozenset[Role],
+    params: type[s.Params],
+    *,
+    need: Need | None = None,
+    kind: Input = Input.NOTIFICATION,
+) -> Method:
+    return Method(name=name, senders=senders, params=params, input=kind, need=need)
+
+
+INITIALIZE: Final = "initialize"
+INITIALIZED: Final = "notifications/initialized"
+PING: Final = "ping"
+CANCELLED: Final = "notifications/cancelled"
+PROGRESS: Final = "notifications/progress"
+
+_TOOLS: Final = Need(holder=Role.SERVER, path="tools")
+_RESOURCES: Final = Need(holder=Role.SERVER, path="resources")
+_SUBSCRIPTIONS: Final = Need(holder=Role.SERVER, path="resources.subscribe")
+_PROMPTS: Final = Need(holder=Role.SERVER, path="prompts")
+_LOGGING: Final = Need(holder=Role.SERVER, path="logging")
+_SAMPLING: Final = Need(holder=Role.CLIENT, path="sampling")
+_ROOTS: Final = Need(holder=Role.CLIENT, path="roots")
+_RESOURCE_CHANGES: Final = Need(holder=Role.SERVER, path="resources.listChanged")
+_TOOL_CHANGES: Final = Need(holder=Role.SERVER, path="tools.listChanged")
+_PROMPT_CHANGES: Final = Need(holder=Role.SERVER, path="prompts.listChanged")
+_ROOT_CHANGES: Final = Need(holder=Role.CLIENT, path="roots.listChanged")
+
+_ROWS: Final = (
+    _request(INITIALIZE, CLIENT, s.InitializeParams, s.InitializeResult, kind=Input.INITIALIZE),
+    _request(PING, BOTH, s.EmptyParams, s.EmptyResult, kind=Input.PING),
+    _request("tools/list", CLIENT, s.PaginatedParams, s.ListToolsResult, need=_TOOLS),
+    _request("tools/call", CLIENT, s.CallToolParams, s.CallToolResult, need=_TOOLS),
+    _request("resources/list", CLIENT, s.PaginatedParams, s.ListResourcesResult, need=_RESOURCES),
+    _request(
+        "resources/templates/list",
+        CLIENT,
+        s.PaginatedParams,
+        s.ListResourceTemplatesResult,
+        need=_RESOURCES,
+    ),
+    _request("resources/read", CLIENT, s.ReadResourceParams, s.ReadResourceResult, need=_RESOURCES),
+    _request("resources/subscribe", CLIENT, s.SubscribeParams, s.EmptyResult, need=_SUBSCRIPTIONS),
+    _request(
+        "resources/unsubscribe", CLIENT, s.UnsubscribeParams, s.EmptyResult, need=_SUBSCRIPTIONS
+    ),
+    _request("prompts/list", CLIENT, s.PaginatedParams, s.ListPromptsResult, need=_PROMPTS),
+    _request("prompts/get", CLIENT, s.GetPromptParams, s.GetPromptResult, need=_PROMPTS),
+    # The capability `completions` comes with 2025-03-26: here anybody may ask.
+    _request("completion/complete", CLIENT, s.CompleteParams, s.CompleteResult),
+    _request("logging/setLevel", CLIENT, s.SetLevelParams, s.EmptyResult, need=_LOGGING),
+    _request(
+        "sampling/createMessage",
+        SERVER,
+        s.CreateMessageParams,
+        s.CreateMessageResult,
+        need=_SAMPLING,
+    ),
+    _request("roots/list", SERVER, s.EmptyParams, s.ListRootsResult, need=_ROOTS),
+    _notification(INITIALIZED, CLIENT, s.EmptyParams, kind=Input.INITIALIZED),
+    _notification(CANCELLED, BOTH, s.CancelledParams, kind=Input.REFERENCE),
+    _notification(PROGRESS, BOTH, s.ProgressParams, kind=Input.REFERENCE),
+    _notification(
+        "notifications/message", SERVER, s.LoggingMessageParams, need=_LOGGING, kind=Input.LOG
+    ),
+    _notification(
+        "notifications/resources/updated", SERVER, s.ResourceUpdatedParams, need=_SUBSCRIPTIONS
+    ),
+    _notification(
+        "notifications/resources/list_changed", SERVER, s.EmptyParams, need=_RESOURCE_CHANGES
+    ),
+    _notification("notifications/tools/list_changed", SERVER, s.EmptyParams, need=_TOOL_CHANGES),
+    _notification(
+        "notifications/prompts/list_changed", SERVER, s.EmptyParams, need=_PROMPT_CHANGES
+    ),
+    _notification("notifications/roots/list_changed", CLIENT, s.EmptyParams, need=_ROOT_CHANGES),
+)
+
+METHODS: Final = {row.name: row for row in _ROWS}
+
+
+def announced(capabilities: msgspec.Struct | None, path: str) -> bool:
+    """Whether `capabilities` holds `path` (wire names, dotted): present, and not false."""
+    value: Any = capabilities
+    for step in path.split("."):
+        value = _member(value, step)
+        if value is None or value is False:
+            return False
+    return True
+
+
+def _member(holder: Any, wire_name: str) -> Any:
+    if isinstance(holder, msgspec.Struct):
+        name = _attribute_names(type(holder)).get(wire_name)
+        return None if name is None else getattr(holder, name)
+    return cast("dict[str, Any]", holder).get(wire_name) if isinstance(holder, dict) else None
+
+
+@functools.cache
+def _attribute_names(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))

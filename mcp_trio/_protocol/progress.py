@@ -1,0 +1,69 @@
+"""Progress tokens, and which reports may leave.
+
+The sender of a request chooses its token (PROG-02); ours is the request's id, so that one table
+serves both. A null in place of a token reads as none, as everywhere.
+"""
+
+import math
+
+import msgspec
+
+from mcp_trio import _schema as s
+from mcp_trio._errors import LocalProtocolError
+from mcp_trio._protocol.requests import RequestId, TheirRequest
+from mcp_trio._protocol.states import TheirState
+
+_MEMBER = "progressToken"
+
+
+def token_of(params: s.Params) -> RequestId | None:
+    """The token that a received request asks progress with; None when it asks for none.
+
+    Raises:
+        msgspec.ValidationError: It is neither a string nor an integer (PROG-01).
+    """
+    token = params.meta.get(_MEMBER) if params.meta else None
+    if token is None or type(token) in {int, str}:
+        return token
+    raise msgspec.ValidationError(f"_meta.{_MEMBER} must be a string or an integer")
+
+
+def with_token(params: s.Params, token: int) -> s.Params:
+    """The params of a request of ours that asks for progress."""
+    return msgspec.structs.replace(params, meta={**(params.meta or {}), _MEMBER: token})
+
+
+def check_reserved(params: s.Params | None) -> None:
+    """Refuse a token that a caller put into `_meta`, where only the engine may (META-10).
+
+    Raises:
+        LocalProtocolError: There is one.
+    """
+    if params is not None and params.meta and _MEMBER in params.meta:
+        raise LocalProtocolError(f"_meta.{_MEMBER} is reserved: ask with wants_progress")
+
+
+def may_report(request: TheirRequest, progress: float) -> bool:
+    """Whether a report of `progress` may be sent.
+
+    It may not when nobody asked (no token), when the request is not running any more (PROG-05,
+    PROG-09), and when the value has not grown (PROG-06).
+    """
+    if request.progress_token is None or request.state is not TheirState.RUNNING:
+        return False
+    return request.progress_last is None or progress > request.progress_last
+
+
+def report(request: TheirRequest, progress: float, total: float | None) -> s.ProgressParams | None:
+    """What to tell about a request of theirs; None when `may_report` says no.
+
+    Raises:
+        LocalProtocolError: A number is NaN or infinite, for which JSON has no word.
+    """
+    for number in (progress, total):
+        if number is not None and not -math.inf < number < math.inf:
+            raise LocalProtocolError(f"progress is told in finite numbers, not {number}")
+    if request.progress_token is None or not may_report(request, progress):
+        return None
+    request.progress_last = progress
+    return s.ProgressParams(progress_token=request.progress_token, progress=progress, total=total)

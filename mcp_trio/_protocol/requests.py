@@ -1,0 +1,167 @@
+"""Request accounting in both directions: ids are unique, each request ends exactly once.
+
+Two tables, because both sides number their requests independently (TRAP-06). Keys keep their JSON
+type: `1` and `"1"` are different requests, and the decoder lets no other type through (TRAP-04).
+"""
+
+from collections import OrderedDict
+from typing import Any, TypeAlias
+
+import attrs
+import msgspec
+
+from mcp_trio._errors import LocalProtocolError
+from mcp_trio._protocol.budgets import Budget
+from mcp_trio._protocol.methods import Method
+from mcp_trio._protocol.states import (
+    OUR_MOVES,
+    THEIR_MOVES,
+    OurMove,
+    OurState,
+    TheirMove,
+    TheirState,
+    moved,
+)
+
+RequestId: TypeAlias = int | str
+
+
+class TheirRequest(msgspec.Struct, gc=False, eq=False):
+    """A request that we received; `progress_last` is what we reported last (it must grow)."""
+
+    id: RequestId
+    method: Method
+    params: Any
+    size_bytes: int = 0
+    progress_token: RequestId | None = None
+    progress_last: float | None = None
+    state: TheirState = TheirState.TAKEN
+
+    def move(self, move: TheirMove) -> TheirState:
+        """Take one row of the table.
+
+        Raises:
+            LocalProtocolError: There is no such row; a second answer, for instance.
+        """
+        after = moved(THEIR_MOVES, self.state, move)
+        if after is None:
+            raise LocalProtocolError(
+                f"request {self.id!r} ({self.method.name}) is {self.state.name}:"
+                f" it cannot {move.name} any more"
+            )
+        self.state = after
+        return after
+
+
+class OurRequest(msgspec.Struct, gc=False, eq=False):
+    """A request that we sent, its encoded frame, and how long it may take."""
+
+    id: int
+    method: Method
+    frame: bytes
+    budget: Budget
+    wants_progress: bool = False
+    state: OurState = OurState.SENT
+
+    def move(self, move: OurMove) -> OurState:
+        """Take one row of the table.
+
+        Raises:
+            LocalProtocolError: There is no such row; our own code never asks for one.
+        """
+        after = moved(OUR_MOVES, self.state, move)
+        if after is None:
+            raise LocalProtocolError(
+                f"our request {self.id} ({self.method.name}) is {self.state.name}:"
+                f" it cannot {move.name}"
+            )
+        self.state = after
+        return after
+
+
+@attrs.define
+class TheirRequests:
+    """The requests that we received and have not finished."""
+
+    _open: dict[RequestId, TheirRequest] = attrs.field(
+        factory=dict[RequestId, TheirRequest], init=False
+    )
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, request_id: RequestId) -> TheirRequest | None:
+        """The unfinished request with this id, if there is one."""
+        return self._open.get(request_id)
+
+    def add(self, request: TheirRequest) -> None:
+        """Enter a request whose id no other one here has."""
+        self._open[request.id] = request
+
+    def finish(self, request: TheirRequest) -> bool:
+        """End it; True when the peer may hear of it, False when it was cancelled before."""
+        after = request.move(TheirMove.ANSWER)
+        if self._open.get(request.id) is request:  # a cancelled one may be finished twice
+            del self._open[request.id]
+        return after is TheirState.ANSWERED
+
+
+@attrs.define(kw_only=True)
+class OurRequests:
+    """The requests that we sent: the open ones, and the ids of the last ones abandoned."""
+
+    remembered_max: int
+    _next_id: int = attrs.field(default=0, init=False)
+    _open: dict[int, OurRequest] = attrs.field(factory=dict[int, OurRequest], init=False)
+    _abandoned: OrderedDict[int, OurRequest] = attrs.field(
+        factory=OrderedDict[int, OurRequest], init=False
+    )
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def next_id(self) -> int:
+        """A number never used before in this session (BASE-04)."""
+        self._next_id += 1
+        return self._next_id
+
+    def add(self, request: OurRequest) -> None:
+        """Enter a request whose frame is about to leave."""
+        self._open[request.id] = request
+
+    def get(self, request_id: RequestId | None) -> OurRequest | None:
+        """The open request with exactly this id: our ids are integers, so `"1"` is none."""
+        return self._open.get(request_id) if isinstance(request_id, int) else None
+
+    def answered(self, request_id: RequestId | None) -> OurRequest | None:
+        """Take the open request that this answer ends; None when nobody waits for it."""
+        request = self.get(request_id)
+        if request is not None:
+            del self._open[request.id]
+            request.move(OurMove.ANSWER)
+        return request
+
+    def is_late(self, request_id: RequestId | None) -> bool:
+        """Whether this answer belongs to a request that we abandoned; forgets it then."""
+        late = self._abandoned.pop(request_id, None) if isinstance(request_id, int) else None
+        if late is not None:
+            late.move(OurMove.ANSWER)
+        return late is not None
+
+    def abandon(self, request: OurRequest) -> bool:
+        """Nobody waits for it any more; True when the peer still works on it."""
+        request.move(OurMove.ABANDON)
+        if self._open.pop(request.id, None) is None:
+            return False
+        self._abandoned[request.id] = request
+        while len(self._abandoned) > self.remembered_max:
+            self._abandoned.popitem(last=False)
+        return True
+
+    def lose_all(self) -> list[OurRequest]:
+        """The channel is gone: the open ones end as lost."""
+        lost = list(self._open.values())
+        self._open.clear()
+        for request in lost:
+            request.move(OurMove.LOSE)
+        return lost

@@ -1,0 +1,286 @@
+"""Two ends joined by queues, and anything at all in between."""
+
+import functools
+import json
+from collections import Counter, deque
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from mcp_trio._errors import LocalProtocolError
+from mcp_trio._protocol import (
+    METHODS,
+    AnswerArrived,
+    Ignored,
+    OurState,
+    ProgressArrived,
+    Reply,
+    RequestCancelled,
+    RequestToRun,
+    Role,
+    SessionState,
+    TheirState,
+)
+from mcp_trio._wire import encode_error, encode_response
+
+SIDES = st.sampled_from(Role)
+PICK = st.integers(0, 30)
+IDS = st.one_of(st.integers(0, 12), st.sampled_from(["1", "a", None, 2.5, True]))
+
+FORGED = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": IDS,
+        "method": st.sampled_from([*METHODS, "tools/dance"]),
+        "params": st.one_of(
+            st.just({}),
+            st.none(),
+            st.builds(lambda id_: {"requestId": id_}, IDS),
+            st.builds(lambda id_, at: {"progressToken": id_, "progress": at}, IDS, st.floats(0, 9)),
+            st.builds(lambda token: {"name": "n", "_meta": {"progressToken": token}}, IDS),
+        ),
+        "result": st.sampled_from([{}, {"tools": []}, [], None]),
+        "error": st.sampled_from([{"code": -1, "message": "no"}, {"code": "x"}]),
+    },
+).map(lambda members: json.dumps({"jsonrpc": "2.0", **members}).encode())
+
+
+class End:
+    """One side, with what the model remembers of it."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.inbox = deque()
+        self.opened = []
+        self.endings = Counter()
+        self.taken = []
+        self.answered = Counter()
+        self.told = {}
+
+    @property
+    def role(self):
+        return self.connection.our_role
+
+
+class Conversation(RuleBasedStateMachine):
+    """Frames leave legally or are forged; each arrives or is still under way."""
+
+    def __init__(self, connect, params, *, with_handshake):
+        super().__init__()
+        self.ends = {role: End(connect(role)) for role in Role}
+        self.params = params
+        self.with_handshake = with_handshake
+
+    @initialize()
+    def shake_hands(self):
+        if self.with_handshake:
+            self.open(Role.CLIENT, "initialize", wants_progress=False)
+            self.deliver(Role.SERVER)
+            self.deliver(Role.CLIENT)
+            self.deliver(Role.SERVER)
+            assert {end.connection.state for end in self.ends.values()} == {SessionState.READY}
+
+    def post(self, sender, frame):
+        assert b"\n" not in frame
+        self.ends[sender.peer].inbox.append(frame)
+
+    @rule(sender=SIDES, method=st.sampled_from(list(METHODS)), wants_progress=st.booleans())
+    def open(self, sender, method, wants_progress):
+        end = self.ends[sender]
+        open_before = len(end.connection.ours)
+        try:
+            request = end.connection.open_request(
+                method, self.params[method], now=0.0, wants_progress=wants_progress
+            )
+        except LocalProtocolError:
+            assert len(end.connection.ours) == open_before
+            return
+        assert request.id not in {earlier.id for earlier in end.opened}
+        end.opened.append(request)
+        self.post(sender, request.frame)
+
+    @rule(sender=SIDES, method=st.sampled_from(list(METHODS)))
+    def notify(self, sender, method):
+        try:
+            self.post(
+                sender, self.ends[sender].connection.notification(method, self.params[method])
+            )
+        except LocalProtocolError:
+            return
+
+    @rule(receiver=SIDES, frame=FORGED)
+    def forge(self, receiver, frame):
+        self.ends[receiver].inbox.append(frame)
+
+    @rule(receiver=SIDES)
+    def deliver(self, receiver):
+        end = self.ends[receiver]
+        if not end.inbox:
+            return
+        frame = end.inbox.popleft()
+        progress_states = {request.id: request.state for request in end.opened}
+        event = end.connection.receive(frame, 0.0)
+        message = json.loads(frame)
+        if "id" not in message:
+            assert not isinstance(event, Reply)
+        if "method" not in message:
+            assert isinstance(event, AnswerArrived | Ignored | Reply)
+        self.absorb(end, event, progress_states)
+
+    def absorb(self, end, event, states_before):
+        match event:
+            case RequestToRun(request):
+                assert request.method.name not in {"ping", "initialize"}
+                end.taken.append(request)
+            case Reply(frame):
+                self.post(end.role, frame)
+            case AnswerArrived(request, result, error):
+                assert (result is None) is not (error is None)
+                assert states_before[request.id] is OurState.SENT
+                end.endings[request.id] += 1
+                self.accept_initialize(end, event)
+            case ProgressArrived(request):
+                assert states_before[request.id] is OurState.SENT
+                assert request.wants_progress
+            case RequestCancelled(request):
+                assert request in end.taken
+                assert request.state is TheirState.CANCELLED
+                assert end.answered[id(request)] == 0
+            case _:
+                assert isinstance(event, Ignored) or event.method.name in METHODS
+
+    def accept_initialize(self, end, event):
+        if event.request.method.name != "initialize" or event.error is not None:
+            return
+        forged = b"serverInfo" not in bytes(event.result)
+        if not forged and end.connection.state is SessionState.ANSWERED:
+            result = end.connection.decode_result(event.request, event.result)
+            self.post(end.role, end.connection.accept_initialize(result))
+
+    @rule(side=SIDES, pick=PICK)
+    def start(self, side, pick):
+        if taken := self.ends[side].taken:
+            request = taken[pick % len(taken)]
+            if request.state is TheirState.TAKEN:
+                self.ends[side].connection.start(request)
+                assert request.state is TheirState.RUNNING
+            else:
+                with pytest.raises(LocalProtocolError):
+                    self.ends[side].connection.start(request)
+
+    @rule(side=SIDES, pick=PICK, fails=st.booleans())
+    def finish(self, side, pick, fails):
+        end = self.ends[side]
+        if not end.taken:
+            return
+        request = end.taken[pick % len(end.taken)]
+        if request.state is TheirState.ANSWERED:
+            with pytest.raises(LocalProtocolError):
+                end.connection.finish(request)
+            return
+        cancelled = request.state is TheirState.CANCELLED
+        assert end.connection.finish(request) is not cancelled
+        if not cancelled:
+            end.answered[id(request)] += 1
+            self.post(
+                side,
+                encode_error(request.id, -32603, "internal error")
+                if fails
+                else (encode_response(request.id, {})),
+            )
+
+    @rule(side=SIDES, pick=PICK, value=st.one_of(st.integers(0, 5), st.floats(0, 5)))
+    def report(self, side, pick, value):
+        end = self.ends[side]
+        if not end.taken:
+            return
+        request = end.taken[pick % len(end.taken)]
+        frame = end.connection.progress(request, value)
+        if frame is None:
+            return
+        assert request.state is TheirState.RUNNING
+        assert value > end.told.get(id(request), -1)
+        assert json.loads(frame)["params"]["progressToken"] == request.progress_token
+        end.told[id(request)] = value
+        self.post(side, frame)
+
+    @rule(side=SIDES, pick=PICK)
+    def abandon(self, side, pick):
+        end = self.ends[side]
+        if not end.opened:
+            return
+        request = end.opened[pick % len(end.opened)]
+        was_open = request.state is OurState.SENT
+        frame = end.connection.abandon(request, "enough")
+        end.endings[request.id] += was_open
+        assert (frame is not None) is (was_open and request.method.name != "initialize")
+        if frame is not None:
+            self.post(side, frame)
+
+    @rule(receiver=SIDES, number=st.integers(0, 10**6))
+    def ping(self, receiver, number):
+        end = self.ends[receiver]
+        fresh_id = f"ping {number}"
+        frame = json.dumps({"jsonrpc": "2.0", "id": fresh_id, "method": "ping"}).encode()
+        event = end.connection.receive(frame, 0.0)
+        assert isinstance(event, Reply)
+        if end.connection.state is not SessionState.CLOSED:
+            assert json.loads(event.frame) == {"jsonrpc": "2.0", "id": fresh_id, "result": {}}
+
+    @rule(side=SIDES, really=st.sampled_from([False] * 19 + [True]))
+    def close(self, side, really):
+        if really:
+            end = self.ends[side]
+            for request in end.connection.close():
+                end.endings[request.id] += 1
+            assert end.connection.state is SessionState.CLOSED
+
+    @invariant()
+    def every_request_of_ours_ends_at_most_once(self):
+        for end in self.ends.values():
+            for request in end.opened:
+                still_open = request.state is OurState.SENT
+                assert end.endings[request.id] == (0 if still_open else 1)
+            assert len(end.connection.ours) == sum(
+                request.state is OurState.SENT for request in end.opened
+            )
+
+    @invariant()
+    def every_request_of_theirs_is_answered_at_most_once(self):
+        for end in self.ends.values():
+            assert all(count == 1 for count in end.answered.values())
+
+    def teardown(self):
+        """The channels break: whatever is open ends, once."""
+        for side in Role:
+            self.close(side, really=True)
+        self.every_request_of_ours_ends_at_most_once()
+        for end in self.ends.values():
+            assert all(end.endings[request.id] == 1 for request in end.opened)
+
+
+@pytest.mark.requirement(
+    "BASE-04",
+    "BASE-14",
+    "CANC-03",
+    "CANC-06",
+    "CANC-09",
+    "PROG-05",
+    "PROG-06",
+    "PROG-09",
+    "PING-01",
+)
+@pytest.mark.parametrize("with_handshake", [True, False])
+def test_no_conversation_breaks_the_accounting(connect, valid_params, with_handshake):
+    run_state_machine_as_test(
+        functools.partial(Conversation, connect, valid_params, with_handshake=with_handshake),
+        settings=settings(max_examples=60, stateful_step_count=40, deadline=None),
+    )
