@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from mcp_trio._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from mcp_trio._client import Client as Client
     from mcp_trio._client import connect_client as connect_client
@@ -13,16 +15,16 @@ if TYPE_CHECKING:
     from mcp_trio._errors import RecordingError as RecordingError
     from mcp_trio._errors import RemoteProtocolError as RemoteProtocolError
     from mcp_trio._errors import ReplayDivergence as ReplayDivergence
+    from mcp_trio._errors import RequestAbandoned as RequestAbandoned
     from mcp_trio._errors import RequestError as RequestError
     from mcp_trio._errors import RequestTimeout as RequestTimeout
     from mcp_trio._errors import ToolError as ToolError
+    from mcp_trio._errors import UserRejected as UserRejected
     from mcp_trio._limits import Limits as Limits
     from mcp_trio._server import Context as Context
     from mcp_trio._server import Image as Image
     from mcp_trio._server import Server as Server
     from mcp_trio._server import ThreadContext as ThreadContext
-
-__version__ = "0.1.0"
 
 _HOMES: Final = {
     "Client": "mcp_trio._client",
@@ -36,11 +38,13 @@ _HOMES: Final = {
     "RecordingError": "mcp_trio._errors",
     "RemoteProtocolError": "mcp_trio._errors",
     "ReplayDivergence": "mcp_trio._errors",
+    "RequestAbandoned": "mcp_trio._errors",
     "RequestError": "mcp_trio._errors",
     "RequestTimeout": "mcp_trio._errors",
     "Server": "mcp_trio._server",
     "ThreadContext": "mcp_trio._server",
     "ToolError": "mcp_trio._errors",
+    "UserRejected": "mcp_trio._errors",
     "connect_client": "mcp_trio._client",
 }
 

@@ -5,7 +5,9 @@
     │   ├── LocalProtocolError     our side asked for something the protocol forbids
     │   └── RemoteProtocolError    the peer sent something the protocol forbids
     ├── RequestError               the request was answered with a JSON-RPC error
+    │   └── UserRejected           a person refused what was asked for
     ├── RequestTimeout             the answer did not come within a budget
+    ├── RequestAbandoned           a handler's thread acts for a request that is over
     ├── ConnectionLost             the channel ended while somebody needed it
     ├── ToolError                  the tool itself reports a failure, in words for the model
     ├── RecordingError             a recording cannot be used
@@ -56,6 +58,13 @@ class RequestError(MCPError):
         self.data = data
 
 
+class UserRejected(RequestError):
+    """Raised by a client's callback: the user says no to what the server asks (ERR-18)."""
+
+    def __init__(self, message: str = "the user rejected the request") -> None:
+        super().__init__(USER_REJECTED, message)
+
+
 class RequestTimeout(MCPError):
     """The answer did not come in time; the peer has been told that nobody waits any more.
 
@@ -69,6 +78,13 @@ class RequestTimeout(MCPError):
         self.method = method
         self.budget = budget
         self.seconds = seconds
+
+
+class RequestAbandoned(MCPError):
+    """The request of this `def` handler is over: cancelled, answered, or lost with its session.
+
+    Raised in the handler's thread by each call of its context; let it out, nobody hears it.
+    """
 
 
 class ConnectionLost(MCPError):

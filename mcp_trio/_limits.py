@@ -58,6 +58,7 @@ class Limits:
 
     # Recording.
     journal_write_ms_max: float = 250.0
+    journal_unwritten_bytes_max: int = 256 * KIB
     journal_buffer_bytes_max: int = 8 * MIB
     journal_retry_seconds: float = 1.0
     journal_close_seconds: float = 2.0

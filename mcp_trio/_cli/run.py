@@ -1,0 +1,66 @@
+"""`mcp-trio run`: serve somebody's server."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import click
+
+Serve = Callable[[str, str | None], None]
+
+
+def _serve_stdio(target: str, record: str | None) -> None:
+    from mcp_trio._transports.stdio_server import divert_stdio
+
+    # Before anything of theirs is imported: what it prints must not meet the messages.
+    descriptors = divert_stdio()
+
+    from mcp_trio._cli.targets import load_server
+    from mcp_trio._engine import bare
+    from mcp_trio._server.stdio import run_stdio
+
+    server = load_server(target)
+    try:
+        run_stdio(server, record=record, descriptors=descriptors)
+    except Exception as error:
+        raise bare(error) from None
+
+
+TRANSPORTS: Final[Mapping[str, Serve]] = {"stdio": _serve_stdio}
+
+
+def _known_transport(_: click.Context, __: click.Parameter, name: str) -> str:
+    if name not in TRANSPORTS:
+        raise click.BadParameter(
+            f"{name!r}: this version serves over {' and '.join(TRANSPORTS)} only"
+        )
+    return name
+
+
+@click.command(
+    short_help="Serve a server.",
+    epilog="""\b
+Ends when the client closes stdin or stops reading, with the parent process, and on SIGINT or
+SIGTERM (status 128 plus the signal's number). What the server prints goes to stderr.
+
+\b
+Examples:
+  mcp-trio run server.py
+  mcp-trio run package.module:server --record recordings/
+""",
+)
+@click.argument("target")
+@click.option(
+    "--transport",
+    default="stdio",
+    show_default=True,
+    callback=_known_transport,
+    help="How the client is connected.",
+)
+@click.option(
+    "--record",
+    metavar="PATH",
+    help="Record the session: to a file, or to a file of its own in an existing folder.",
+)
+def run(target: str, transport: str, record: str | None) -> None:
+    """Serve the server TARGET, file.py[:object] or package.module[:object]."""
+    TRANSPORTS[transport](target, record)

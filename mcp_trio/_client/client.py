@@ -1,0 +1,409 @@
+"""The client that people hold: one conversation with one server."""
+
+import logging
+import os
+from collections.abc import Mapping
+from operator import attrgetter
+from types import TracebackType
+from typing import Any, Final, Self, Unpack
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio import _schema as s
+from mcp_trio._client.callbacks import (
+    Callbacks,
+    ListChangedCallback,
+    LogCallback,
+    ResourceUpdatedCallback,
+    Roots,
+    SamplingCallback,
+)
+from mcp_trio._client.lifetime import Lifetime, Spawn, in_system_task
+from mcp_trio._client.options import ClientOptions
+from mcp_trio._client.pages import read_pages
+from mcp_trio._client.targets import Connected, ProcessOptions, Stderr, Target, open_target
+from mcp_trio._engine import ProgressCallback, Sequencer, Session, Unrecorded, start_recording
+from mcp_trio._errors import LocalProtocolError, ToolError
+from mcp_trio._limits import DEFAULT_LIMITS, Limits
+from mcp_trio._protocol import Connection, Role
+from mcp_trio._version import __version__
+from mcp_trio._wire import Unencodable
+
+logger = logging.getLogger("mcp_trio")
+
+
+@attrs.define(eq=False)
+class Client:
+    """A conversation with the server at `target`; `async with Client(target) as client:` has it.
+
+    `target` is a command (`["python", "server.py"]`), a server object, or a channel. The session
+    lives in a task of its own: exceptions of the block arrive as they are, and a server that dies
+    fails the calls in flight and nothing else. Leaving a cancel scope round a call cancels the
+    handler at the server. A client connects once.
+
+    Attributes:
+        name: Who we say that we are, with `version`.
+        limits: What the session may cost; the time-outs are among them.
+        record: Where the session is recorded: a file, or a folder for a file of its own.
+        raise_tool_errors: Whether `call_tool` raises `ToolError`.
+        env: For a command: variables that it gets besides the few that are inherited.
+        inherit_env: For a command: whether it inherits all our variables.
+        cwd: For a command: the folder that it starts in.
+        stderr: For a command: a function for each line of its stderr, or "inherit" for ours.
+        progress: Called with the reports of every `call_tool` that brings no callback of its own.
+        log: Called with the server's log messages.
+        resource_updated: Called when a resource that was subscribed to has changed.
+        list_changed: Called with "tools", "resources" or "prompts" when that list has changed.
+        roots: The places that the server may work in, or a function that gives them.
+        sampling: Asks a model on behalf of the server; `UserRejected` says no.
+    """
+
+    target: Target
+    name: str = attrs.field(default="mcp_trio", kw_only=True)
+    version: str = attrs.field(default=__version__, kw_only=True)
+    limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
+    record: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
+    raise_tool_errors: bool = attrs.field(default=True, kw_only=True)
+    env: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
+    inherit_env: bool = attrs.field(default=False, kw_only=True)
+    cwd: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
+    stderr: Stderr | None = attrs.field(default=None, kw_only=True)
+    progress: ProgressCallback | None = attrs.field(default=None, kw_only=True)
+    log: LogCallback | None = attrs.field(default=None, kw_only=True)
+    resource_updated: ResourceUpdatedCallback | None = attrs.field(default=None, kw_only=True)
+    list_changed: ListChangedCallback | None = attrs.field(default=None, kw_only=True)
+    roots: Roots | None = attrs.field(default=None, kw_only=True)
+    sampling: SamplingCallback | None = attrs.field(default=None, kw_only=True)
+
+    _is_connected_once: bool = attrs.field(default=False, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
+    _told_of_junk: bool = attrs.field(default=False, init=False)
+    _server_name: str = attrs.field(default="", init=False)
+    _lifetime: Lifetime | None = attrs.field(default=None, init=False)
+
+    # Connecting and closing.
+
+    async def __aenter__(self) -> Self:
+        """Connect, and shake hands within `initialize_seconds`.
+
+        Failed: nothing is left. Cancelled: returns at once; a server that was started is stopped by
+        the session's task, and `aclose` waits for that.
+
+        Raises:
+            ConnectionLost: The server could not be started or has ended; why, if that is known.
+            RequestTimeout: It did not answer in time.
+            RequestError: It refused.
+            RemoteProtocolError: It speaks no revision that is known here.
+            RecordingError: The recording cannot be made.
+        """
+        await self._connect(in_system_task)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close, from any task, any number of times; returns when nothing of the session is left.
+
+        Calls in flight end with `ConnectionLost`. Shielded from cancellation, but bounded: a
+        command has `close_seconds` to leave by itself, and is stopped after that.
+        """
+        self._is_closed = True
+        if self._lifetime is not None:
+            self._lifetime.session.shut("closed")
+            await self._lifetime.over()
+            self._tell_of_junk(self._lifetime.session)
+
+    async def _connect(self, spawn: Spawn) -> None:
+        if self._is_connected_once:
+            raise RuntimeError("a client connects once: make another")
+        self._is_connected_once = True
+        process = ProcessOptions(
+            env=self.env, inherit_env=self.inherit_env, cwd=self.cwd, stderr=self.stderr
+        )
+        connected = await open_target(self.target, process=process, limits=self.limits)
+        self._server_name = connected.name
+        session = await self._open_session(connected)
+        self._lifetime = Lifetime(session=session, served=connected.served)
+        if self._is_closed:
+            session.shut("closed")
+        spawn(self._lifetime.live)
+        await self._initialize(self._lifetime)
+
+    async def _open_session(self, connected: Connected) -> Session:
+        callbacks = Callbacks(
+            log=self.log,
+            resource_updated=self.resource_updated,
+            list_changed=self.list_changed,
+            roots=self.roots,
+            sampling=self.sampling,
+        )
+        connection = Connection(
+            our_role=Role.CLIENT,
+            our_info=s.Implementation(name=self.name, version=self.version),
+            our_capabilities=callbacks.capabilities(),
+            limits=self.limits,
+        )
+        try:
+            sequencer = self._sequencer(connected)
+        except BaseException:
+            await connected.channel.aclose()
+            raise
+        return Session(connected.channel, connection, callbacks, sequencer)
+
+    def _sequencer(self, connected: Connected) -> Sequencer:
+        if self.record is None:
+            return Unrecorded()
+        return start_recording(
+            self.record,
+            role="client",
+            transport=getattr(connected.channel, "transport", type(connected.channel).__name__),
+            name=self.name,
+            version=self.version,
+            limits=self.limits,
+        )
+
+    async def _initialize(self, lifetime: Lifetime) -> None:
+        try:
+            await lifetime.session.initialize()
+        except trio.Cancelled:
+            raise
+        except BaseException:
+            await self.aclose()
+            raise
+
+    # What is known of the server.
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made: connected, not closed, and not lost."""
+        if self._lifetime is None:
+            return False
+        session = self._lifetime.session
+        return session.negotiated.is_set() and session.cause is None
+
+    @property
+    def server_info(self) -> s.Implementation:
+        """Name and version of the server."""
+        info = self._connection.peer_info
+        assert info is not None
+        return info
+
+    @property
+    def server_capabilities(self) -> s.ServerCapabilities:
+        """What the server offers."""
+        capabilities = self._connection.peer_capabilities
+        assert isinstance(capabilities, s.ServerCapabilities)
+        return capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        """The server's advice on how it is used."""
+        return self._connection.instructions
+
+    @property
+    def revision(self) -> str:
+        """The revision of the protocol that both sides agreed on."""
+        revision = self._connection.revision
+        assert revision is not None
+        return revision.name
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often the server did something that was not worth an error, by name."""
+        return dict(self._session.connection.counts)
+
+    @property
+    def _session(self) -> Session:
+        if self._lifetime is None:
+            raise LocalProtocolError("the client is not connected: use `async with`")
+        return self._lifetime.session
+
+    @property
+    def _connection(self) -> Connection:
+        session = self._session
+        if not session.negotiated.is_set():
+            raise LocalProtocolError("the client has not shaken hands")
+        return session.connection
+
+    # Calls. Each raises what `request` raises.
+
+    async def request(
+        self,
+        method: str,
+        params: s.Params | None = None,
+        *,
+        idle_seconds: float | None = None,
+        total_seconds: float | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> Any:
+        """The server's typed result of any request of the protocol; all calls go through here.
+
+        Cancelled, or out of time: the server is told, and its late answer only counted. The budgets
+        default to `request_idle_seconds` (starts again with each report) and
+        `request_total_seconds`. `progress` is called in this task; what it raises arrives here.
+
+        Raises:
+            RequestError: The server answered with an error.
+            RequestTimeout: A budget ran out.
+            ConnectionLost: The session ended first, or had ended.
+            LocalProtocolError: The protocol forbids the request, or the server does not offer it.
+            RemoteProtocolError: The result does not have the method's shape.
+        """
+        session = self._session
+        try:
+            return await session.request(
+                method,
+                params,
+                idle_seconds=idle_seconds,
+                total_seconds=total_seconds,
+                on_progress=progress,
+            )
+        finally:
+            self._tell_of_junk(session)
+
+    async def list_tools(self) -> list[s.Tool]:
+        """All tools; pages are read to the last, at most `pages_max`."""
+        return await self._list("tools/list", "tools")
+
+    async def list_resources(self) -> list[s.Resource]:
+        """All resources; see `list_tools`."""
+        return await self._list("resources/list", "resources")
+
+    async def list_resource_templates(self) -> list[s.ResourceTemplate]:
+        """All resource templates; see `list_tools`."""
+        return await self._list("resources/templates/list", "resource_templates")
+
+    async def list_prompts(self) -> list[s.Prompt]:
+        """All prompts; see `list_tools`."""
+        return await self._list("prompts/list", "prompts")
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        idle_seconds: float | None = None,
+        total_seconds: float | None = None,
+        progress: ProgressCallback | None = None,
+        raise_tool_errors: bool | None = None,
+    ) -> s.CallToolResult:
+        """What a tool gave back; budgets and progress as with `request`.
+
+        Raises:
+            Unencodable: The arguments cannot be written as JSON.
+            ToolError: The tool says that it failed; `result` is the whole result. Switched off by
+                `raise_tool_errors`, here or for the client.
+        """
+        result: s.CallToolResult = await self.request(
+            "tools/call",
+            s.CallToolParams(name=name, arguments=_encoded(arguments)),
+            idle_seconds=idle_seconds,
+            total_seconds=total_seconds,
+            progress=progress or self.progress,
+        )
+        raises = self.raise_tool_errors if raise_tool_errors is None else raise_tool_errors
+        if result.is_error and raises:
+            raise ToolError(_error_text(name, result), result)
+        return result
+
+    async def read_resource(self, uri: str) -> s.ReadResourceResult:
+        """The contents of a resource."""
+        result: s.ReadResourceResult = await self.request(
+            "resources/read", s.ReadResourceParams(uri=uri)
+        )
+        return result
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, str] | None = None
+    ) -> s.GetPromptResult:
+        """A prompt, filled in."""
+        result: s.GetPromptResult = await self.request(
+            "prompts/get", s.GetPromptParams(name=name, arguments=arguments)
+        )
+        return result
+
+    async def complete(self, ref: s.Reference, argument: s.CompletionArgument) -> s.CompleteResult:
+        """How an argument of a prompt or a resource template could go on."""
+        result: s.CompleteResult = await self.request(
+            "completion/complete", s.CompleteParams(ref=ref, argument=argument)
+        )
+        return result
+
+    async def ping(self) -> None:
+        """Returns when the server has answered."""
+        await self.request("ping")
+
+    async def set_log_level(self, level: s.LoggingLevel) -> None:
+        """From now on the server logs only what is at least as severe."""
+        await self.request("logging/setLevel", s.SetLevelParams(level=level))
+
+    async def subscribe(self, uri: str) -> None:
+        """From now on `resource_updated` is called when the resource changes."""
+        await self.request("resources/subscribe", s.SubscribeParams(uri=uri))
+
+    async def unsubscribe(self, uri: str) -> None:
+        """The end of a subscription."""
+        await self.request("resources/unsubscribe", s.UnsubscribeParams(uri=uri))
+
+    async def notify_roots_changed(self) -> None:
+        """Tell the server to ask for the roots again.
+
+        Raises:
+            LocalProtocolError: The client was made without `roots`.
+            ConnectionLost: The session has ended.
+        """
+        await self._session.notify("notifications/roots/list_changed")
+
+    async def _list(self, method: str, member: str) -> list[Any]:
+        pages_max = self.limits.pages_max
+        return await read_pages(self.request, method, attrgetter(member), pages_max=pages_max)
+
+    def _tell_of_junk(self, session: Session) -> None:
+        """Name the server and the likely cause, once; each message was logged when it came."""
+        count = session.connection.counts["malformed"]
+        if count and not self._told_of_junk:
+            self._told_of_junk = True
+            info = session.connection.peer_info
+            logger.warning(_JUNK, self._server_name if info is None else info.name, count)
+
+
+async def connect_client(
+    target: Target, nursery: trio.Nursery, **options: Unpack[ClientOptions]
+) -> Client:
+    """A connected `Client` whose session lives in `nursery`, until `aclose`, or its cancellation.
+
+    What the server does, even its death, never ends the nursery. Options and errors are those of
+    `Client` and of entering it.
+    """
+    client = Client(target, **options)
+    # This function is a part of the class.
+    await client._connect(nursery.start_soon)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return client
+
+
+def _encoded(arguments: Mapping[str, Any] | None) -> msgspec.Raw | msgspec.UnsetType:
+    if arguments is None:
+        return msgspec.UNSET
+    try:
+        return msgspec.Raw(msgspec.json.encode(arguments))
+    except Exception as error:  # people's values fail in many ways
+        raise Unencodable(f"the arguments cannot be sent as JSON: {error}") from error
+
+
+def _error_text(name: str, result: s.CallToolResult) -> str:
+    texts = [part.text for part in result.content if isinstance(part, s.TextContent)]
+    return "\n".join(texts) or f"the tool {name} failed and did not say why"
+
+
+_JUNK: Final = (
+    "%s sent what is no message, %d times so far: a print to stdout, its own or of something that"
+    " it starts, is the usual cause"
+)

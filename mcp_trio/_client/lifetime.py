@@ -1,0 +1,101 @@
+"""The task that a client's session lives in, and the wall between it and everybody else.
+
+A session has a nursery, and a nursery in somebody's `async with` would tie that block to the
+session's faults, wrap its exceptions in groups, and forbid closing from another task. So the
+session lives in a task of its own, which lets nothing but `Cancelled` out: faults become the loss
+that fails the calls in flight, and closing is to shut the session and wait.
+"""
+
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import TypeAlias
+
+import attrs
+import trio
+
+from mcp_trio._client.targets import Served
+from mcp_trio._engine import Session, bare
+from mcp_trio._errors import ConnectionLost
+from mcp_trio._limits import Limits
+
+logger = logging.getLogger("mcp_trio")
+
+Spawn: TypeAlias = Callable[[Callable[[], Awaitable[None]]], object]
+
+
+def in_system_task(live: Callable[[], Awaitable[None]]) -> None:
+    """Start `live` in a Trio system task, with the context of the caller."""
+    trio.lowlevel.spawn_system_task(live, context=copy_context())
+
+
+@attrs.define(kw_only=True, eq=False)
+class Lifetime:
+    """A session, and the server object at its other end, if that lives in this process.
+
+    `ended` is set when nothing of either runs any more.
+    """
+
+    session: Session
+    served: Served | None
+    ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    async def live(self) -> None:
+        """The task: run the session until somebody shuts it or it ends by itself."""
+        try:
+            async with trio.open_nursery() as nursery:
+                if self.served is not None:
+                    nursery.start_soon(self._serve, self.served)
+                await self.session.run()
+                limits = self._limits
+                grace_seconds = limits.drain_seconds + limits.close_seconds
+                nursery.cancel_scope.deadline = trio.current_time() + grace_seconds
+        except BaseException as error:
+            faults = BaseExceptionGroup("", [error]).split(trio.Cancelled)[1]
+            if faults is None:
+                raise
+            self._contain(faults)
+        finally:
+            self.ended.set()
+
+    async def over(self) -> None:
+        """Wait, shielded, until everything has ended; bounded, since people's code may hang."""
+        seconds_max = _closing_seconds_max(self._limits)
+        with trio.move_on_after(seconds_max, shield=True):
+            await self.ended.wait()
+            return
+        logger.error("the session has not ended within %g s: a callback is shielded", seconds_max)
+
+    @property
+    def _limits(self) -> Limits:
+        return self.session.connection.limits
+
+    async def _serve(self, served: Served) -> None:
+        try:
+            await served.server.serve(served.channel)
+        except Exception as error:
+            logger.exception("the server object failed")
+            self._lose("the server object failed", bare(error))
+        finally:
+            await served.channel.aclose()
+
+    def _contain(self, faults: BaseExceptionGroup[BaseException]) -> None:
+        """Keep as the loss what must not leave this task; pass an interrupt to the main task."""
+        logger.error("the session failed", exc_info=faults)
+        self._lose("the session failed", faults)
+        if faults.subgroup(KeyboardInterrupt) is not None:
+            signal.raise_signal(signal.SIGINT)  # this task is protected: Trio tells the main task
+
+    def _lose(self, what: str, error: BaseException) -> None:
+        loss = ConnectionLost(f"{what}: {error!r}")
+        loss.__cause__ = error
+        self.session.shut("lost", loss)
+
+
+def _closing_seconds_max(limits: Limits) -> float:
+    """More than the steps of closing take: two sessions wind down, channel and journal close."""
+    winding_seconds = limits.drain_seconds + 2 * limits.close_seconds
+    ladder_seconds = limits.close_seconds + limits.terminate_seconds + limits.kill_seconds
+    channel_seconds = ladder_seconds + limits.exit_status_seconds
+    return 2 * winding_seconds + channel_seconds + limits.journal_close_seconds

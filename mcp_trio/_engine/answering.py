@@ -1,0 +1,112 @@
+"""One request in its own task: how a handler is started, and its single answer.
+
+People's exceptions end here. An `Exception` becomes the answer of its own request; what is none
+(`KeyboardInterrupt`, `SystemExit`) is not ours to keep, and ends the session on its way out.
+"""
+
+import logging
+from typing import Protocol, cast
+
+import msgspec
+import trio
+
+from mcp_trio._engine.application import Application
+from mcp_trio._engine.handling import Handling
+from mcp_trio._engine.lanes import LANE
+from mcp_trio._errors import INTERNAL_ERROR, RequestError
+from mcp_trio._wire import Unencodable, encode_error, encode_response
+
+logger = logging.getLogger("mcp_trio")
+
+
+class Desk(Protocol):
+    """Who starts handlers and takes their answers."""
+
+    @property
+    def application(self) -> Application:
+        """Where the handlers are."""
+        ...
+
+    def finish(self, handling: Handling, frame: bytes | None) -> None:
+        """The answer of a request, or its end without one."""
+        ...
+
+
+def start(nursery: trio.Nursery, handling: Handling, desk: Desk) -> None:
+    """Give a request its task. The one place where handlers are started."""
+    nursery.start_soon(_run, handling, desk)
+
+
+async def _run(handling: Handling, desk: Desk) -> None:
+    lane, sequencer = handling.lane, handling.session.sequencer
+    if lane is not None:
+        if sequencer.gates:
+            await sequencer.turn_to_start(lane)
+        LANE.set(lane)
+    frame = await _answer(handling, desk.application)
+    if lane is not None and sequencer.gates:
+        await sequencer.turn(lane)
+    desk.finish(handling, frame)
+
+
+async def _answer(handling: Handling, application: Application) -> bytes | None:
+    """The one frame that answers a request, whatever its handler did; None: it was cancelled."""
+    try:
+        with handling.scope:
+            if handling.session.outbox.is_full_of_answers:
+                await handling.session.outbox.room_for_answers()
+            if not handling.scope.cancel_called:
+                _begin(handling)
+                return _encoded(handling, await application.handle(handling))
+    except Exception as error:
+        return _failure(handling, bare(error))
+    return None
+
+
+def _begin(handling: Handling) -> None:
+    handling.is_started = True
+    if handling.lane is not None:
+        handling.session.sequencer.started(handling.lane)
+    handling.session.connection.start(handling.request)
+
+
+def _encoded(handling: Handling, result: msgspec.Struct | msgspec.Raw) -> bytes:
+    request, limits = handling.request, handling.session.connection.limits
+    try:
+        frame = encode_response(request.id, result, json_depth_max=limits.json_depth_max)
+    except Unencodable as error:
+        return _unsendable(handling, str(error))
+    if len(frame) > limits.frame_bytes_max:
+        text = f"{len(frame)} bytes exceed frame_bytes_max={limits.frame_bytes_max}"
+        return _unsendable(handling, text)
+    return frame
+
+
+def _unsendable(handling: Handling, reason: str) -> bytes:
+    logger.warning("%s: the result cannot be sent: %s", handling.request.method.name, reason)
+    text = f"the result cannot be sent: {reason}"
+    return encode_error(handling.request.id, INTERNAL_ERROR, text)
+
+
+def _failure(handling: Handling, error: Exception) -> bytes:
+    request_id = handling.request.id
+    if isinstance(error, RequestError):
+        try:
+            data = msgspec.UNSET if error.data is None else error.data
+            return encode_error(request_id, error.code, error.message, data)
+        except Unencodable:
+            return encode_error(request_id, error.code, "the error cannot be sent as JSON")
+    logger.error("the handler of %s failed", handling.request.method.name, exc_info=error)
+    return encode_error(request_id, INTERNAL_ERROR, "internal error")
+
+
+def bare(error: Exception) -> Exception:
+    """The one exception inside groups of one: what a handler's own nursery wrapped."""
+    inside = _members(error)
+    return bare(inside[0]) if len(inside) == 1 else error
+
+
+def _members(error: Exception) -> list[Exception]:
+    if not isinstance(error, ExceptionGroup):
+        return []
+    return list(cast("ExceptionGroup[Exception]", error).exceptions)

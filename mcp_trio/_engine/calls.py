@@ -1,0 +1,104 @@
+"""One request of ours that somebody waits for."""
+
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+from copy import copy
+from typing import Any, TypeAlias
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._errors import ConnectionLost, RequestError
+from mcp_trio._protocol import AnswerArrived, OurRequest
+
+ProgressCallback: TypeAlias = Callable[[Any], Awaitable[None] | None]
+
+
+@attrs.define(eq=False)
+class Call:
+    """One waiting caller: settled by an answer or by the loss of the connection, never both.
+
+    `scope` is the caller's cancel scope; its deadline is the request's, and moves with progress.
+    """
+
+    request: OurRequest
+    progress_queued_max: int
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    answer: AnswerArrived | None = attrs.field(default=None, init=False)
+    loss: ConnectionLost | None = attrs.field(default=None, init=False)
+    _progress: deque[Any] = attrs.field(factory=deque[Any], init=False)
+    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.scope.deadline = self.request.budget.deadline
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.answer is not None or self.loss is not None
+
+    @property
+    def has_result(self) -> bool:
+        """Whether it was settled by a result."""
+        return self.answer is not None and self.answer.error is None
+
+    def settle(self, answer: AnswerArrived) -> None:
+        """The answer has come; what is left of the budgets is not the callbacks' problem."""
+        self.answer = answer
+        if self.request.wants_progress:
+            self.scope.deadline = math.inf
+        self._news.set()
+
+    def lose(self, loss: ConnectionLost) -> None:
+        """No answer will come."""
+        self.loss = loss
+        self._news.set()
+
+    def report(self, params: Any) -> bool:
+        """Progress has come; False when an older report was dropped for it."""
+        dropped = len(self._progress) >= self.progress_queued_max
+        if dropped:
+            self._progress.popleft()
+        self._progress.append(params)
+        self.scope.deadline = self.request.budget.deadline
+        self._news.set()
+        return not dropped
+
+    async def wait(self, on_progress: ProgressCallback | None) -> None:
+        """Wait until settled; progress is handed to `on_progress` in this task, in order."""
+        while True:
+            while self._progress:
+                await _deliver(on_progress, self._progress.popleft())
+            if self.is_settled:
+                return
+            self._news = trio.Event()
+            await self._news.wait()
+
+    def outcome(self) -> msgspec.Raw:
+        """The result.
+
+        Raises:
+            RequestError: The peer answered with an error.
+            ConnectionLost: The connection ended before the answer.
+        """
+        if self.loss is not None:
+            raise copy(self.loss)  # each caller gets one of its own: raising changes it
+        assert self.answer is not None
+        error = self.answer.error
+        if error is not None:
+            raise RequestError(error.code, error.message, _plain(error.data))
+        assert self.answer.result is not None
+        return self.answer.result
+
+
+async def _deliver(on_progress: ProgressCallback | None, params: Any) -> None:
+    if on_progress is not None:
+        waiting = on_progress(params)
+        if waiting is not None:
+            await waiting
+
+
+def _plain(raw: Any) -> Any:
+    return msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else None

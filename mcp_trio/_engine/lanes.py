@@ -1,0 +1,58 @@
+"""Lanes: who did it.
+
+A request's handler has the lane `r` plus the number of the request's `in` record. A child task has
+its spawner's lane, a dot, and the spawner's spawn count. Both depend on what the code does and not
+on the order in which the scheduler runs tasks, so that the lanes of a replay are those of the
+recording. What the session itself does at moments of its own has a lane named for it.
+
+Spawning is seen through Trio's public `task_spawned` hook. Trio removes an instrument that raises,
+so this one does nothing that can.
+"""
+
+from contextvars import ContextVar
+from typing import Final
+
+import msgspec
+import trio
+
+START_ORDINAL: Final = 0
+
+
+class Lane(msgspec.Struct, gc=False, eq=False):
+    """One line of execution; operations on it are numbered from 1, its start is 0."""
+
+    name: str
+    ordinal: int = START_ORDINAL
+    children: int = 0
+
+    def next_ordinal(self) -> int:
+        """The number of the operation that happens now."""
+        self.ordinal += 1
+        return self.ordinal
+
+    def child(self) -> "Lane":
+        """The lane of the next task that this one spawns."""
+        lane = Lane(f"{self.name}.{self.children}")
+        self.children += 1
+        return lane
+
+
+LANE: Final[ContextVar[Lane | None]] = ContextVar("mcp_trio_lane", default=None)
+
+
+class _LaneInstrument(trio.abc.Instrument):
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        spawner = task.context.get(LANE)
+        if spawner is not None:
+            task.context.run(LANE.set, spawner.child())
+
+
+_INSTRUMENT: Final = trio.lowlevel.RunVar[_LaneInstrument | None]("mcp_trio_lanes", None)
+
+
+def watch_lanes() -> None:
+    """From now on each task of this Trio run gets its lane; one instrument a run, whoever asks."""
+    if _INSTRUMENT.get() is None:
+        instrument = _LaneInstrument()
+        trio.lowlevel.add_instrument(instrument)
+        _INSTRUMENT.set(instrument)

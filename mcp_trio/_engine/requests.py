@@ -1,0 +1,125 @@
+"""The waiting side: requests of ours, from the first byte to the caller's result."""
+
+from copy import copy
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_trio._engine.calls import Call, ProgressCallback
+from mcp_trio._engine.lanes import Lane
+from mcp_trio._engine.outbox import Outbox
+from mcp_trio._engine.sequencer import take_turn
+from mcp_trio._errors import ConnectionLost, RequestTimeout
+from mcp_trio._protocol import AnswerArrived, Connection, OurRequest, ProgressArrived
+from mcp_trio._schema import Params
+
+
+@attrs.define(eq=False)
+class Requests:
+    """The requests of ours that are open, each with its caller.
+
+    Each ends exactly once: with a result, an error, cancelled, out of time, or lost. `loss` tells
+    why no more can be sent.
+    """
+
+    connection: Connection
+    outbox: Outbox
+    loss: ConnectionLost | None = attrs.field(default=None, init=False)
+    _calls: dict[int, Call] = attrs.field(factory=dict[int, Call], init=False)
+
+    # The caller's side.
+
+    async def request(
+        self,
+        method: str,
+        params: Params | None = None,
+        *,
+        idle_seconds: float | None = None,
+        total_seconds: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        lane: Lane | None = None,
+    ) -> Any:
+        """See `Session.request`."""
+        await self.outbox.ready(lane)
+        self.check_open(lane)
+        limits = self.connection.limits
+        request = self.connection.open_request(
+            method,
+            params,
+            now=trio.current_time(),
+            idle_seconds=limits.request_idle_seconds if idle_seconds is None else idle_seconds,
+            total_seconds=limits.request_total_seconds if total_seconds is None else total_seconds,
+            wants_progress=on_progress is not None,
+        )
+        call = Call(request, limits.progress_queued_max)
+        self._calls[request.id] = call
+        self.outbox.post_now(request.frame, lane)
+        await self._wait(call, on_progress, lane)
+        if not call.is_settled:
+            raise self._timeout(request)
+        return self.connection.decode_result(request, call.outcome())
+
+    def check_open(self, lane: Lane | None = None) -> None:
+        """Refuse what cannot be answered any more; in a lane that is an outcome.
+
+        Raises:
+            ConnectionLost: The session is closing, or has ended.
+        """
+        if self.loss is None:
+            return
+        if lane is not None:
+            self.outbox.sequencer.resumed(lane, "err")
+        raise copy(self.loss)
+
+    async def _wait(
+        self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
+    ) -> None:
+        """Return when the call is settled or its time is up; an answer that came counts."""
+        kind = "cxl"
+        try:
+            with call.scope:
+                if lane is not None:
+                    await take_turn(self.outbox.sequencer, lane)
+                await call.wait(on_progress)
+            if call.is_settled:
+                kind = "res" if call.has_result else "err"
+        finally:
+            if lane is not None:
+                self.outbox.sequencer.resumed(lane, kind)
+            if not call.is_settled:
+                self._abandon(call, lane)
+
+    def _abandon(self, call: Call, lane: Lane | None) -> None:
+        del self._calls[call.request.id]
+        reason = "timeout" if call.scope.cancelled_caught else "cancelled by the caller"
+        frame = self.connection.abandon(call.request, reason)
+        if frame is not None:
+            self.outbox.post_now(frame, lane)
+
+    def _timeout(self, request: OurRequest) -> RequestTimeout:
+        budget = request.budget
+        which = budget.expired(trio.current_time()) or "total"
+        seconds = {"idle": budget.idle_seconds, "total": budget.total_seconds}[which]
+        setting = f"request_{which}_seconds"
+        if seconds != getattr(self.connection.limits, setting):
+            setting = f"{which}_seconds"  # the caller's own
+        return RequestTimeout(request.method.name, which, seconds, setting)
+
+    # The dispatcher's side.
+
+    def settle(self, event: AnswerArrived) -> None:
+        """An answer has come for an open request."""
+        self._calls.pop(event.request.id).settle(event)
+
+    def report(self, event: ProgressArrived) -> bool:
+        """Progress has come for an open request; False when an older report was dropped for it."""
+        return self._calls[event.request.id].report(event.params)
+
+    def lose(self, loss: ConnectionLost) -> None:
+        """No more answers come: every call ends as lost, and so does every later one."""
+        self.loss = loss
+        self.connection.ours.lose_all()
+        for call in self._calls.values():
+            call.lose(loss)
+        self._calls.clear()

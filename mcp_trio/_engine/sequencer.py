@@ -1,0 +1,232 @@
+"""The total order of a session: everything that happens to it passes here, in one synchronous step.
+
+The engine calls a sequencer at each of these moments, whether anything is recorded or not. Three
+things implement the protocol: `Unrecorded` (nobody looks), `Recording` (a record each), and the
+replay's player, which compares each call with the record at its cursor.
+
+A sequencer that `gates` decides when a lane may go on. Before an operation the lane awaits `turn`,
+which returns when the lane's next record is at the cursor; whatever the operation then does up to
+its record happens in the same step. A live sequencer has no turns: the order in which lanes come is
+the order.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import attrs
+import msgspec
+
+from mcp_trio._engine.lanes import START_ORDINAL, Lane
+from mcp_trio._journal.records import MarkBody, ShutBody
+from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._recorder.recorder import Recorder
+from mcp_trio._wire import Oversized
+
+_encode = msgspec.json.Encoder().encode
+START_BODY: Final = _encode(MarkBody(name="start", value=None))
+UNSTARTED_BODY: Final = b'"unstarted"'
+
+# What a record takes besides its body, about.
+_RECORD_BYTES: Final = 64
+
+
+class Sequencer(Protocol):
+    """The moments of a session; see the module."""
+
+    has_lanes: bool
+    gates: bool
+
+    def took(self, frame: bytes | Oversized, *, embed: bool) -> int:
+        """The dispatcher takes a frame; returns the number that names a request's lane."""
+        ...
+
+    def started(self, lane: Lane) -> None:
+        """A handler begins."""
+        ...
+
+    def sent(self, frame: bytes, lane: Lane | None) -> None:
+        """A frame is handed to the writer, by a lane or by the dispatcher."""
+        ...
+
+    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
+        """A lane has resumed with a value (`res`), an error (`err`) or a cancellation (`cxl`)."""
+        ...
+
+    def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
+        """A lane ends without an answer."""
+        ...
+
+    def marked(self, name: str, value: Any, lane: Lane | None = None) -> None:
+        """A fact worth a record."""
+        ...
+
+    def shut(self, cause: str) -> None:
+        """The dispatcher begins to close."""
+        ...
+
+    def flush(self) -> None:
+        """What was recorded so far is handed to the system before the bytes that it explains."""
+        ...
+
+    def close(self, counts: dict[str, int]) -> None:
+        """The session is over."""
+        ...
+
+    async def turn_to_start(self, lane: Lane) -> None:
+        """Wait until the lane's first record is at the cursor."""
+        ...
+
+    async def turn(self, lane: Lane) -> str:
+        """Wait until the lane's next record is at the cursor; returns its kind."""
+        ...
+
+    async def until_cancelled(self, lane: Lane) -> None:
+        """Wait for the cancellation that the record at the cursor promises; never returns."""
+        ...
+
+
+async def take_turn(sequencer: Sequencer, lane: Lane) -> None:
+    """Wait for the lane's turn to go on; if a cancellation is what comes next, for that."""
+    if sequencer.gates and await sequencer.turn(lane) == "cxl":
+        await sequencer.until_cancelled(lane)
+
+
+class _Ungated:
+    """A live session: nobody waits for a turn."""
+
+    gates = False
+
+    async def turn_to_start(self, lane: Lane) -> None:
+        """Go on."""
+
+    async def turn(self, lane: Lane) -> str:  # noqa: ARG002 (the protocol's words)
+        """Go on."""
+        return ""
+
+    async def until_cancelled(self, lane: Lane) -> None:
+        """Go on."""
+
+
+class Unrecorded(_Ungated):
+    """Nobody looks."""
+
+    has_lanes = False
+
+    def took(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002 (the same)
+        """Nothing is kept, no number needed."""
+        return 0
+
+    def started(self, lane: Lane) -> None:
+        """Nothing is kept."""
+
+    def sent(self, frame: bytes, lane: Lane | None) -> None:
+        """Nothing is kept."""
+
+    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
+        """Nothing is kept."""
+
+    def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
+        """Nothing is kept."""
+
+    def marked(self, name: str, value: Any, lane: Lane | None = None) -> None:
+        """Nothing is kept."""
+
+    def shut(self, cause: str) -> None:
+        """Nothing is kept."""
+
+    def flush(self) -> None:
+        """Nothing is kept."""
+
+    def close(self, counts: dict[str, int]) -> None:
+        """Nothing is kept."""
+
+
+@attrs.define(eq=False)
+class Recording(_Ungated):
+    """Writes a record for each moment.
+
+    The start of a handler is a record of its own only if something else happens before the lane's
+    first record; `_begun` remembers the one that was not written yet, and when it was. Records are
+    written out before the bytes that they explain, and early if nothing is sent for a long time.
+    """
+
+    has_lanes = True
+
+    recorder: Recorder
+    clock_ns: Callable[[], int]
+    unwritten_bytes_max: int = DEFAULT_LIMITS.journal_unwritten_bytes_max
+    _begun: Lane | None = attrs.field(default=None, init=False)
+    _begun_ns: int = attrs.field(default=0, init=False)
+    _unwritten_bytes: int = attrs.field(default=0, init=False)
+
+    def took(self, frame: bytes | Oversized, *, embed: bool) -> int:
+        """Record `in`."""
+        self._settle_start(None)
+        envelope = None
+        if isinstance(frame, Oversized):
+            envelope = {"discarded": frame.size}
+            frame = frame.head
+            embed = False
+        number = self.recorder.record("in", frame, envelope=envelope, embed=embed)
+        self._count(frame)
+        return number
+
+    def started(self, lane: Lane) -> None:
+        """Record a start mark, unless the very next record is the lane's own."""
+        self._settle_start(None)
+        self._begun = lane
+        self._begun_ns = self.clock_ns()
+
+    def sent(self, frame: bytes, lane: Lane | None) -> None:
+        """Record `out`."""
+        self._record("out", frame, lane)
+
+    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
+        """Record the outcome."""
+        self._record(kind, body, lane)
+
+    def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
+        """Record `cxl`."""
+        self._record("cxl", UNSTARTED_BODY if unstarted else None, lane)
+
+    def marked(self, name: str, value: Any, lane: Lane | None = None) -> None:
+        """Record `mark`."""
+        self._record("mark", _encode(MarkBody(name=name, value=value)), lane)
+
+    def shut(self, cause: str) -> None:
+        """Record `shut`."""
+        self._record("shut", _encode(ShutBody(cause=cause)), None)
+
+    def flush(self) -> None:
+        """One write of everything recorded since the last."""
+        self._unwritten_bytes = 0
+        self.recorder.flush()
+
+    def close(self, counts: dict[str, int]) -> None:
+        """Record `end` and close the file."""
+        self._settle_start(None)
+        self.recorder.close(counts)
+
+    def _record(self, kind: str, body: bytes | None, lane: Lane | None) -> None:
+        self._settle_start(lane)
+        if lane is None:
+            self.recorder.record(kind, body)
+        else:
+            self.recorder.record(kind, body, lane=lane.name, ordinal=lane.next_ordinal())
+        self._count(body)
+
+    def _count(self, body: bytes | None) -> None:
+        self._unwritten_bytes += _RECORD_BYTES + len(body or b"")
+        if self._unwritten_bytes > self.unwritten_bytes_max:
+            self.flush()
+
+    def _settle_start(self, lane: Lane | None) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None and begun is not lane:
+            self.recorder.record(
+                "mark",
+                START_BODY,
+                lane=begun.name,
+                ordinal=START_ORDINAL,
+                time_ns=self._begun_ns,
+            )

@@ -1,0 +1,346 @@
+"""A session: the nursery of actors around one channel.
+
+The rules of this folder
+------------------------
+- The **reader** hands each batch of frames to the **dispatcher** by a synchronous call and never
+  waits for a handler. It stops only while answers fill the outbox.
+- The **writer** and the direct writes live in the **outbox**; our own requests wait in `requests`;
+  a **handler** is a task per request, in `answering`.
+- People's code runs in handler tasks, in the actor of `deliveries`, or in the caller's own task;
+  not in the reader or the dispatcher. It cannot end the session by raising.
+- A session ends once, by `shut`, with a cause: `eof` (the peer finished; what runs may finish
+  within `drain_seconds`), `signal`, `closed` (we want to), `lost`. Every call in flight then ends
+  as lost, and nothing more is read.
+
+The nurseries of a session
+--------------------------
+`run` holds three, one inside the other. The outer one feels the caller's cancellation, which only
+shuts the session. Inside it, under a shield, is the one of people's code, and in that the one of
+the actors. So the actors are gone before the channel is closed, and people's code is waited for
+last: a handler that shields itself keeps `run` from returning, as in any nursery, but nothing else.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import attrs
+import trio
+
+from mcp_trio._engine.application import Application
+from mcp_trio._engine.calls import ProgressCallback
+from mcp_trio._engine.deliveries import Deliveries
+from mcp_trio._engine.dispatcher import Dispatcher
+from mcp_trio._engine.lanes import LANE, Lane, watch_lanes
+from mcp_trio._engine.outbox import Outbox
+from mcp_trio._engine.requests import Requests
+from mcp_trio._engine.sequencer import Sequencer, Unrecorded, take_turn
+from mcp_trio._errors import ConnectionLost, MCPError, RequestTimeout
+from mcp_trio._protocol import INITIALIZE, PING, Connection
+from mcp_trio._schema import Params
+from mcp_trio._transports.channel import Channel
+from mcp_trio._wire import Oversized
+
+logger = logging.getLogger("mcp_trio")
+
+PING_LANE: Final = "ping"
+CLOSE_LANE: Final = "close"
+DRAINED: Final = "drained"
+
+_LOSS_TEXTS: Final = {
+    "eof": "the peer closed the connection",
+    "signal": "the session was ended by a signal",
+    "closed": "the session was closed on this side",
+    "lost": "the connection is lost",
+}
+
+# How a transport says that the peer is gone; anything else is a fault of the transport.
+_LOSSES: Final = (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionLost, OSError)
+
+
+@attrs.define(eq=False)
+class Session:
+    """One conversation. Give it to a nursery: `await nursery.start(session.run)`.
+
+    `cause` and `loss` tell why it ended, from the moment of `shut`. `negotiated` is set when the
+    handshake is over, `ended` when the channel is closed and the journal complete.
+    """
+
+    channel: Channel
+    connection: Connection
+    application: Application
+    sequencer: Sequencer = attrs.field(factory=Unrecorded)
+
+    cause: str | None = attrs.field(default=None, init=False)
+    negotiated: trio.Event = attrs.field(factory=trio.Event, init=False)
+    ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    outbox: Outbox = attrs.field(init=False)
+    _requests: Requests = attrs.field(init=False)
+    _deliveries: Deliveries = attrs.field(init=False)
+    _dispatcher: Dispatcher = attrs.field(init=False)
+    _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _closing: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        connection, application = self.connection, self.application
+        limits = connection.limits
+        self.outbox = Outbox(self.channel, self.sequencer, limits, self._lost)
+        self._requests = Requests(connection, self.outbox)
+        self._deliveries = Deliveries(
+            application, limits.notifications_queued_max, connection.counts
+        )
+        self._dispatcher = Dispatcher(
+            self, application, self._requests, self._deliveries, self._mark_negotiated
+        )
+
+    @property
+    def loss(self) -> ConnectionLost | None:
+        """Why requests fail since the session was shut; None before."""
+        return self._requests.loss
+
+    # The life of a session.
+
+    async def run(
+        self, *, task_status: trio.TaskStatus["Session"] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve the channel until either side ends the session; closes the channel.
+
+        No `Exception` leaves it. Cancelled: the session is shut as `closed` and wound down in
+        bounded time, and then the cancellation goes on.
+        """
+        if self.sequencer.has_lanes:
+            watch_lanes()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._shut_when_cancelled)
+            with trio.CancelScope(shield=True):
+                await self._live(task_status)
+
+    async def _shut_when_cancelled(self) -> None:
+        try:
+            await self._closing.wait()
+        finally:
+            self.shut("closed")
+
+    async def _live(self, task_status: trio.TaskStatus["Session"]) -> None:
+        async with trio.open_nursery() as people:
+            self._dispatcher.nursery = people
+            people.start_soon(self._deliveries.run)
+            try:
+                async with trio.open_nursery() as actors:
+                    for actor in self._actors():
+                        actors.start_soon(actor)
+                    task_status.started(self)
+                    await self._closing.wait()
+                    await self._wind_down()
+                    actors.cancel_scope.cancel()
+            finally:
+                self.shut("closed")  # for what is no Exception, and takes this way out
+                await self._close()
+            people.cancel_scope.cancel()
+
+    def _actors(self) -> list[Callable[[], Awaitable[None]]]:
+        actors: list[Callable[[], Awaitable[None]]] = [
+            self._read,
+            self.outbox.write,
+            self.outbox.watch,
+        ]
+        if self.connection.limits.ping_interval_seconds is not None:
+            actors.append(self._ping)
+        return actors
+
+    def shut(self, cause: str, loss: ConnectionLost | None = None) -> None:
+        """Begin to close, from any task; only the first call counts.
+
+        Every call in flight ends with `ConnectionLost` at once. Handlers may finish when the peer
+        closed (`eof`), within `drain_seconds`; otherwise they are cancelled.
+        """
+        if self.cause is not None:
+            return
+        self.cause = cause
+        self.sequencer.shut(cause)
+        if cause == "lost":
+            self.outbox.lose()
+        self._reading.cancel()
+        self._deliveries.close()
+        self._requests.lose(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
+        self._closing.set()
+
+    def _lost(self, error: Exception) -> None:
+        if not isinstance(error, _LOSSES):
+            logger.error("the transport failed", exc_info=error)
+        if self.cause is None:
+            logger.info("the session ends: %s", error)
+        loss = error
+        if not isinstance(loss, ConnectionLost):
+            loss = ConnectionLost(f"{_LOSS_TEXTS['lost']}: {error!r}")
+            loss.__cause__ = error
+        self.shut("lost", loss)
+
+    async def _wind_down(self) -> None:
+        limits = self.connection.limits
+        if self.cause == "eof":
+            with trio.move_on_after(limits.drain_seconds):
+                await self._dispatcher.handlers_done()
+                await self._deliveries.done.wait()
+        await self._mark_drained()
+        self._dispatcher.cancel_all()
+        with trio.move_on_after(limits.close_seconds) as patience:
+            await self._dispatcher.handlers_done()
+        if patience.cancelled_caught:
+            logger.error(
+                "a handler shields itself: still there %g s after its cancellation",
+                limits.close_seconds,
+            )
+        with trio.move_on_after(limits.close_seconds):
+            await self.outbox.drained()
+
+    async def _mark_drained(self) -> None:
+        """Record when handlers are cancelled, so that a replay does it at the same place."""
+        if self.sequencer.has_lanes:
+            lane = Lane(CLOSE_LANE)
+            await take_turn(self.sequencer, lane)
+            self.sequencer.marked(DRAINED, None, lane)
+
+    async def _close(self) -> None:
+        limits = self.connection.limits
+        ladder_seconds = limits.close_seconds + limits.terminate_seconds + limits.kill_seconds
+        self.outbox.lose()
+        with trio.move_on_after(ladder_seconds + limits.exit_status_seconds, shield=True):
+            try:
+                await self.channel.aclose()
+            except Exception:
+                logger.exception("the transport failed to close")
+        self.connection.close()
+        try:
+            self.sequencer.close(dict(self.connection.counts))
+        finally:
+            self.ended.set()
+
+    # Receiving.
+
+    async def _read(self) -> None:
+        try:
+            with self._reading:
+                while self.cause is None:
+                    await self.outbox.room_for_answers()
+                    self._take_batch(await self.channel.receive())
+        except Exception as error:  # whatever a transport may raise, it ends this session alone
+            self._lost(error)
+
+    def _take_batch(self, batch: Sequence[bytes | Oversized]) -> None:
+        if self.cause is not None:
+            return  # it came while the session was shut, and stays unread
+        if not batch:
+            self.shut("eof")
+            return
+        self.outbox.hold()
+        for frame in batch:
+            self.take(frame)
+        self.outbox.release()
+
+    def take(self, frame: bytes | Oversized) -> None:
+        """Act upon one received frame; never waits, never raises."""
+        self._dispatcher.take(frame)
+
+    # Sending.
+
+    async def notify(self, method: str, params: Params | None = None) -> None:
+        """Send a notification that belongs to no request.
+
+        Raises:
+            LocalProtocolError: The protocol forbids it now.
+            Unencodable: The params cannot be written as JSON.
+            ConnectionLost: The session is closing, or has ended.
+        """
+        await self.outbox.ready(None)
+        self._requests.check_open()
+        self.outbox.post_now(self.connection.notification(method, params))
+
+    async def request(
+        self,
+        method: str,
+        params: Params | None = None,
+        *,
+        idle_seconds: float | None = None,
+        total_seconds: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        lane: Lane | None = None,
+    ) -> Any:
+        """The peer's typed result.
+
+        Cancelled, or out of time: the peer is told, once, and a late answer is only counted. What
+        `on_progress` raises goes to the caller, in whose task it runs; the request is cancelled.
+
+        Raises:
+            RequestError: The peer answered with an error.
+            RequestTimeout: A budget ran out; defaults are `request_idle_seconds` (started again by
+                progress) and `request_total_seconds`.
+            ConnectionLost: The session ended first, or had ended.
+            LocalProtocolError: The protocol forbids the request now; nothing was sent.
+            RemoteProtocolError: The result does not have the method's shape.
+            Unencodable: The params cannot be written as JSON; nothing was sent.
+        """
+        return await self._requests.request(
+            method,
+            params,
+            idle_seconds=idle_seconds,
+            total_seconds=total_seconds,
+            on_progress=on_progress,
+            lane=lane,
+        )
+
+    # A client's handshake, and the actor that pings.
+
+    async def initialize(self) -> None:
+        """The client's handshake; when it fails, or is cancelled, the session is shut (CANC-03).
+
+        Raises:
+            RemoteProtocolError: The server chose an unknown revision (LIFE-09).
+            RequestTimeout: No answer within `initialize_seconds`.
+            RequestError, ConnectionLost: As `request`.
+        """
+        seconds = self.connection.limits.initialize_seconds
+        try:
+            result = await self.request(
+                INITIALIZE,
+                self.connection.initialize_params(),
+                idle_seconds=seconds,
+                total_seconds=seconds,
+            )
+            frame = self.connection.accept_initialize(result)
+        except RequestTimeout:
+            self.shut("closed")
+            raise RequestTimeout(INITIALIZE, "total", seconds, "initialize_seconds") from None
+        except (MCPError, trio.Cancelled):
+            self.shut("closed")
+            raise
+        self.outbox.post_now(frame)
+        self._mark_negotiated()
+
+    def _mark_negotiated(self) -> None:
+        connection = self.connection
+        assert connection.revision is not None
+        facts = {
+            "revision": connection.revision.name,
+            "peer": connection.peer_info,
+            "capabilities": connection.peer_capabilities,
+        }
+        self.sequencer.marked("negotiated", facts)
+        self.negotiated.set()
+
+    async def _ping(self) -> None:
+        limits = self.connection.limits
+        interval_seconds = limits.ping_interval_seconds
+        assert interval_seconds is not None
+        seconds = limits.ping_answer_seconds
+        lane = Lane(PING_LANE) if self.sequencer.has_lanes else None
+        LANE.set(lane)
+        while self.cause is None:
+            await trio.sleep(interval_seconds)
+            try:
+                await self.request(PING, idle_seconds=seconds, total_seconds=seconds, lane=lane)
+            except RequestTimeout:
+                logger.warning("the peer did not answer a ping within %g s", seconds)
+                self._lost(ConnectionLost(f"no answer to a ping within {seconds:g} s"))
+            except MCPError as error:
+                logger.debug("a ping ended without a result: %s", error)

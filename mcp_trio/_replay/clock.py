@@ -1,0 +1,73 @@
+"""The clock of a replay: it stands still until the player moves it."""
+
+import math
+from typing import Final
+
+import attrs
+import trio
+
+_NEVER_SECONDS: Final = 1e9
+
+# How often a run may look at the clock before somebody moves it; one that does so more often spins.
+_LOOKS_MAX: Final = 200_000
+
+# How long the end of a replay waits for what only the outside could wake, such as a thread.
+_IDLE_SECONDS: Final = 0.05
+_IDLES_MAX: Final = 5
+
+
+class NeverAtRest(BaseException):
+    """The tasks of a replay spin, or do not end when they should; raised through the whole run."""
+
+
+@attrs.define(eq=False)
+class VirtualClock(trio.abc.Clock):
+    """Seconds since the start of the recorded session; never runs by itself, never goes back.
+
+    `next_deadline` is what the tasks wait for, as it was when they last had nothing to do.
+
+    Set free at the end of a replay, it jumps from deadline to deadline, so that everything that
+    waits for a time can end; what even then waits for ever is given up with `NeverAtRest`.
+    """
+
+    next_deadline: float = attrs.field(default=math.inf, init=False)
+    _now: float = attrs.field(default=0.0, init=False)
+    _is_free: bool = attrs.field(default=False, init=False)
+    _looks: int = attrs.field(default=0, init=False)
+    _idles: int = attrs.field(default=0, init=False)
+
+    def start_clock(self) -> None:
+        """Nothing starts: see `reach`."""
+
+    def current_time(self) -> float:
+        """The time that was last reached."""
+        self._looks += 1
+        if self._looks > _LOOKS_MAX:
+            raise NeverAtRest
+        return self._now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Zero for what is due, otherwise for ever: only the player brings time."""
+        self.next_deadline = deadline
+        if deadline <= self._now:
+            return 0.0
+        return self._leap(deadline) if self._is_free else _NEVER_SECONDS
+
+    def _leap(self, deadline: float) -> float:
+        if deadline < math.inf:
+            self._now = deadline
+            return 0.0
+        self._idles += 1
+        if self._idles > _IDLES_MAX:
+            raise NeverAtRest
+        return _IDLE_SECONDS
+
+    def reach(self, seconds: float) -> None:
+        """Move on to `seconds`, if that is later."""
+        self._now = max(self._now, seconds)
+        self._looks = 0
+
+    def set_free(self) -> None:
+        """The replay is over: from now on time comes by itself."""
+        self._is_free = True
+        self._looks = 0

@@ -1,0 +1,164 @@
+"""`replay`: run a server's handlers against a recording of role `server`, strictly."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+import attrs
+import trio
+
+from mcp_trio._engine import Sequencer, Session
+from mcp_trio._replay.clock import NeverAtRest, VirtualClock
+from mcp_trio._replay.player import Abort, Player
+from mcp_trio._replay.score import Score, load_score
+from mcp_trio._replay.sites import site_of_error
+from mcp_trio._transports.channel import Channel
+from mcp_trio._wire.lines import Oversized
+
+_NEVER_AT_REST: Final = "a handler spins or cannot be ended: let it wait for an event or a time"
+
+# How deep scopes may be nested in a task that has to be closed by force.
+_CLOSES_MAX: Final = 1000
+
+
+class Replayable(Protocol):
+    """What can be replayed: a server that makes a session over a channel."""
+
+    def open_session(self, channel: Channel, *, sequencer: Sequencer) -> Session:
+        """A session that nobody runs yet."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class ReplayReport:
+    """A replay that did what was recorded: how many records were played, whether to the end.
+
+    `notes` are flaws of the file that did not matter, such as a torn tail.
+    """
+
+    records: int
+    requests: int
+    is_complete: bool
+    recorded_seconds: float
+    notes: tuple[str, ...]
+
+
+def replay(path: str | os.PathLike[str], server: Replayable) -> ReplayReport:
+    """Run the handlers of `server` against a recording; returns when every record was matched.
+
+    Starts a Trio run of its own, on a clock that only the recording moves: no sockets, no waiting.
+    A recording that was cut replays up to the cut. Inside a Trio program, see `replay_async`.
+
+    Raises:
+        ReplayDivergence: The first record that the handlers did not do again.
+        RecordingError: The file is unusable: not a recording, of another role than `server`, or
+            with effects that this version cannot replay.
+    """
+    score = load_score(path)
+    player = Player(score, VirtualClock())
+    _run(player, server)
+    if player.divergence is not None:
+        raise player.divergence
+    return _report(score, player.cursor)
+
+
+async def replay_async(path: str | os.PathLike[str], server: Replayable) -> ReplayReport:
+    """`replay` from inside a Trio program; it runs in a worker thread, in a Trio run of its own.
+
+    Cancelled: waits for the replay to end, which is bounded by the length of the recording.
+    """
+    return await trio.to_thread.run_sync(replay, path, server)
+
+
+def _report(score: Score, records: int) -> ReplayReport:
+    journal = score.journal
+    return ReplayReport(
+        records=records,
+        requests=sum(1 for lane in score.last_places if _is_of_request(lane)),
+        is_complete=score.is_complete,
+        recorded_seconds=journal[-1].time_ns / 1e9 if journal else 0.0,
+        notes=score.notes,
+    )
+
+
+def _is_of_request(lane: str) -> bool:
+    return lane.startswith("r") and "." not in lane
+
+
+# One run of Trio.
+
+
+def _run(player: Player, server: Replayable) -> None:
+    tasks: list[trio.lowlevel.Task] = []
+    try:
+        trio.run(_play, player, server, tasks, clock=player.clock)
+    except trio.TrioInternalError as error:
+        if not isinstance(error.__cause__, NeverAtRest):
+            raise
+        player.fail(_NEVER_AT_REST)
+        _close_by_force(tasks[0])
+
+
+async def _play(player: Player, server: Replayable, tasks: list[trio.lowlevel.Task]) -> None:
+    root = trio.lowlevel.current_root_task()
+    assert root is not None
+    tasks.append(root)
+    session = server.open_session(_SilentChannel(), sequencer=player)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(session.run)
+            await player.play(session)
+            nursery.cancel_scope.cancel()
+    except BaseException as error:
+        _judge(player, list(_leaves(error)))
+
+
+def _judge(player: Player, errors: Sequence[BaseException]) -> None:
+    """What broke out of the session: our own `Abort`, a person at the keyboard, or a failure."""
+    for error in errors:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+    for error in errors:
+        if isinstance(error, NeverAtRest):
+            player.fail(_NEVER_AT_REST)
+        elif not isinstance(error, Abort):
+            player.fail(f"{type(error).__name__}: {error}  {site_of_error(error)}".rstrip())
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    inner: Sequence[BaseException] = getattr(error, "exceptions", ())
+    if not inner:
+        yield error
+    for each in inner:
+        yield from _leaves(each)
+
+
+def _close_by_force(task: trio.lowlevel.Task) -> None:
+    """Close what a run left that was given up, innermost first, so that nothing stays suspended."""
+    for nursery in task.child_nurseries:
+        for child in nursery.child_tasks:
+            _close_by_force(child)
+    for _ in range(_CLOSES_MAX):
+        with suppress(Exception, Abort):  # outside a run, nothing in it can work any more
+            task.coro.close()
+            return
+
+
+class _SilentChannel:
+    """The wire of a replay: what leaves was compared already, what arrives comes by hand."""
+
+    transport = "replay"
+
+    def send_nowait(self, frames: Sequence[bytes]) -> int:
+        return len(frames)
+
+    async def send(self, frames: Sequence[bytes]) -> None:  # noqa: ARG002  the protocol's
+        await trio.lowlevel.checkpoint()
+
+    async def receive(self) -> Sequence[bytes | Oversized]:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,107 @@
+"""Where people's code is: file and line, for those who look for a divergence."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Final
+
+import msgspec
+import trio
+
+from mcp_trio._engine import Application
+from mcp_trio._errors import MCPError
+from mcp_trio._server.callables import plain_function
+from mcp_trio._server.registry import Registered, Registry
+from mcp_trio._server.serving import Serving
+
+_PACKAGE: Final = str(Path(__file__).resolve().parent.parent)
+_EXAMPLES: Final = str(Path(_PACKAGE) / "examples")
+_TRIO: Final = str(Path(trio.__file__).resolve().parent)
+
+
+def site_here() -> str:
+    """File and line of the people's code that is running now; empty if there is none."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if _is_peoples(frame.f_code):
+            return _site(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
+def site_of(task: trio.lowlevel.Task) -> str:
+    """File and line of the people's code in which a task waits; empty if there is none."""
+    if not is_alive(task):
+        return ""
+    sites = [_site(f.f_code, line) for f, line in task.iter_await_frames() if _is_peoples(f.f_code)]
+    return sites[-1] if sites else ""
+
+
+def site_of_error(error: BaseException) -> str:
+    """File and line of the people's code that raised; empty if it was not theirs."""
+    site = ""
+    traceback: TracebackType | None = error.__traceback__
+    while traceback is not None:
+        if _is_peoples(traceback.tb_frame.f_code):
+            site = _site(traceback.tb_frame.f_code, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return site
+
+
+def is_alive(task: trio.lowlevel.Task) -> bool:
+    """Whether a task has something left to run."""
+    return inspect.getcoroutinestate(task.coro) != inspect.CORO_CLOSED
+
+
+def _is_peoples(code: CodeType) -> bool:
+    name = code.co_filename
+    if name.startswith(_EXAMPLES):
+        return True
+    return not name.startswith((_PACKAGE, _TRIO, "<", sys.prefix, sys.base_prefix))
+
+
+def _site(code: CodeType, line: int) -> str:
+    return f"at {Path(code.co_filename).name}:{line}"
+
+
+# Where a handler is defined.
+
+
+class _Params(msgspec.Struct):
+    name: str = ""
+    uri: str = ""
+
+
+class _Request(msgspec.Struct):
+    method: str
+    params: _Params
+
+
+def definition_site(application: Application, request: bytes) -> str:
+    """Name, file and line of the handler that a request to a server calls; empty if none does."""
+    if not isinstance(application, Serving):
+        return ""
+    try:
+        decoded = msgspec.json.decode(request, type=_Request)
+        find = _FINDERS.get(decoded.method)
+        found = find and find(application.registry, decoded.params)
+    except (ValueError, MCPError):  # no such request, no such URI
+        return ""
+    if found is None:
+        return ""
+    code = plain_function(found.signature.handler).__code__
+    return f"in {found.name} {_site(code, code.co_firstlineno)}"
+
+
+def _find_resource(registry: Registry, params: _Params) -> Registered | None:
+    found = registry.find_resource(params.uri)
+    return None if found is None else found[0]
+
+
+_FINDERS: Final[dict[str, Callable[[Registry, _Params], Registered | None]]] = {
+    "tools/call": lambda registry, params: registry.tools.get(params.name),
+    "prompts/get": lambda registry, params: registry.prompts.get(params.name),
+    "resources/read": _find_resource,
+}

@@ -1,0 +1,138 @@
+"""Serving this process's own stdin and stdout: diversion, signals, the parent's life."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from typing import Any, Final, Protocol
+
+import attrs
+import trio
+
+from mcp_trio._engine import Session, bare
+from mcp_trio._errors import ConnectionLost
+from mcp_trio._limits import Limits
+from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.stdio_server import (
+    divert_stdio,
+    open_stdio_channel,
+    wait_parent_death,
+)
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+SIGNAL_STATUS_BASE: Final = 128
+
+
+class ServesChannels(Protocol):
+    """A server, as far as a transport needs it."""
+
+    limits: Limits
+
+    async def serve(
+        self,
+        channel: Channel,
+        *,
+        record: str | os.PathLike[str] | None,
+        task_status: trio.TaskStatus[Session],
+    ) -> None:
+        """Serves one channel and reports its session; returns when that has ended."""
+        ...
+
+
+async def serve_stdio(
+    server: ServesChannels,
+    *,
+    record: str | os.PathLike[str] | None = None,
+    descriptors: tuple[int, int] | None = None,
+    task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve over `descriptors`, or divert stdin and stdout now; ends when the parent dies.
+
+    A lifespan has `close_seconds` to be left in, and is cancelled after that.
+    Cancelled: the session is wound down in bounded time.
+
+    Raises:
+        Exception: What `server.serve` raises, bare.
+    """
+    parent_pid = os.getppid()
+    channel = open_stdio_channel(*(descriptors or divert_stdio()), limits=server.limits)
+
+    async def serve(*, task_status: trio.TaskStatus[Session]) -> None:
+        await server.serve(channel, record=record, task_status=task_status)
+        nursery.cancel_scope.cancel()
+
+    try:
+        async with trio.open_nursery() as nursery:
+            session: Session = await nursery.start(serve)
+            nursery.start_soon(_end_with_parent, session, parent_pid, server.limits)
+            task_status.started(session)
+            await session.ended.wait()
+            nursery.cancel_scope.deadline = trio.current_time() + server.limits.close_seconds
+    except ExceptionGroup as error:
+        raise bare(error) from None
+
+
+async def _end_with_parent(session: Session, parent_pid: int, limits: Limits) -> None:
+    await wait_parent_death(parent_pid=parent_pid, limits=limits)
+    session.shut("lost", ConnectionLost("the parent process is gone"))
+
+
+def run_stdio(
+    server: ServesChannels,
+    *,
+    record: str | os.PathLike[str] | None = None,
+    descriptors: tuple[int, int] | None = None,
+) -> None:
+    """A Trio run of its own around `serve_stdio`, ended by SIGINT and SIGTERM as well.
+
+    A second signal ends the process at once.
+
+    Raises:
+        SystemExit: After a signal, with status 128 plus its number.
+        Exception: What `server.serve` raises, bare.
+    """
+    received = trio.run(_run, server, record, descriptors)
+    if received is not None:
+        raise SystemExit(SIGNAL_STATUS_BASE + received)
+
+
+async def _run(
+    server: ServesChannels,
+    record: str | os.PathLike[str] | None,
+    descriptors: tuple[int, int] | None,
+) -> int | None:
+    watch = _SignalWatch()
+    with trio.open_signal_receiver(*SIGNALS) as signals:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch.run, signals)
+                with watch.scope:
+                    await serve_stdio(
+                        server, record=record, descriptors=descriptors, task_status=watch
+                    )
+                nursery.cancel_scope.cancel()
+        except ExceptionGroup as error:
+            raise bare(error) from None
+    return watch.received
+
+
+@attrs.define(eq=False)
+class _SignalWatch:
+    """Ends the session at the first signal, or what comes before it; the process at the second."""
+
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    session: Session | None = attrs.field(default=None, init=False)
+    received: int | None = attrs.field(default=None, init=False)
+
+    def started(self, value: Any = None) -> None:
+        """The session is there: this is a `trio.TaskStatus`."""
+        self.session = value
+
+    async def run(self, signals: AsyncIterator[int]) -> None:
+        async for number in signals:
+            if self.received is not None:
+                os._exit(SIGNAL_STATUS_BASE + number)
+            self.received = number
+            if self.session is None:
+                self.scope.cancel()
+            else:
+                self.session.shut("signal")

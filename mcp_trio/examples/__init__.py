@@ -1,0 +1,1 @@
+"""Runnable examples; each module is a server of its own."""

@@ -1,0 +1,93 @@
+"""Recordings to look at: one whole demo, and small ones written by hand."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from mcp_trio._cli.commands import commands
+from mcp_trio._journal.records import RecordEncoder, encode_body
+
+OPEN = {
+    "format_version": 0,
+    "transport": "memory",
+    "role": "server",
+    "name": "hand",
+    "version": "1",
+    "started": "2026-11-21T00:00:00+00:00",
+}
+
+
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory):
+    """What `demo --keep` leaves and says."""
+    folder = tmp_path_factory.mktemp("kept") / "new" / "folder"
+    done = mcp_trio("demo", "--keep", str(folder))
+    assert done.returncode == 0, done.stderr
+    return SimpleNamespace(
+        folder=folder,
+        server=folder / "weather-server.mcprec.jsonl",
+        client=folder / "weather-client.mcprec.jsonl",
+        stdout=done.stdout,
+    )
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a recording of the given records: (kind, body) or (kind, body, lane, ordinal)."""
+
+    def write(*records, role="server", end=True):
+        encoder = RecordEncoder()
+        shown = [
+            ("open", OPEN | {"role": role}),
+            *records,
+            *([("end", {"counts": {}})] if end else []),
+        ]
+        made = [
+            encoder.record(
+                kind,
+                body if body is None or isinstance(body, bytes) else encode_body(body),
+                number * 1_000_000,
+                *lane,
+                embed=not isinstance(body, bytes),
+            )
+            for number, (kind, body, *lane) in enumerate(shown)
+        ]
+        path = tmp_path / "hand.mcprec.jsonl"
+        path.write_bytes(encoder.lines(made))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def invoke():
+    """Run a command in this process; returns click's result, errors not ours raised."""
+
+    def invoke(*arguments):
+        return CliRunner().invoke(
+            commands, [os.fspath(argument) for argument in arguments], catch_exceptions=False
+        )
+
+    return invoke
+
+
+def mcp_trio(*arguments, **options):
+    """Run the command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "mcp_trio", *map(os.fspath, arguments)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        stdin=subprocess.DEVNULL,
+        **options,
+    )
+
+
+@pytest.fixture(name="mcp_trio")
+def mcp_trio_fixture():
+    return mcp_trio

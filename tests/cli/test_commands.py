@@ -1,0 +1,76 @@
+"""The table of commands: help, version, statuses, and what is imported when."""
+
+import re
+import subprocess
+import sys
+
+import mcp_trio as package
+from mcp_trio._cli.commands import COMMANDS
+
+
+def modules_after(code):
+    shown = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    return {name.split(".")[0] for name in shown.stdout.split()}
+
+
+def test_the_version_is_the_packages(invoke):
+    shown = invoke("--version")
+    assert shown.output.split()[-1] == package.__version__
+    assert shown.exit_code == 0
+
+
+def test_the_help_lists_every_command_and_teaches_by_examples(invoke):
+    shown = invoke("--help").output
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} +[A-Z].*[a-z]\.$", shown, re.MULTILINE)
+    assert "mcp-trio replay recordings/trip.mcprec.jsonl server.py" in shown
+    assert "file.py[:object]" in shown
+
+
+def test_every_command_has_a_help_of_its_own(invoke):
+    for name in COMMANDS:
+        shown = invoke(name, "--help")
+        assert shown.exit_code == 0
+        assert "Example" in shown.output
+
+
+def test_an_unknown_command_is_a_usage_error(invoke):
+    shown = invoke("serve")
+    assert shown.exit_code == 2
+    assert "No such command 'serve'" in shown.output
+
+
+def test_an_unknown_transport_is_refused_and_the_known_one_named(invoke):
+    shown = invoke("run", "--transport", "http", "server.py")
+    assert shown.exit_code == 2
+    assert "'http': this version serves over stdio only" in shown.output
+
+
+def test_the_module_runs_as_the_command(mcp_trio):
+    assert mcp_trio("--version").stdout == f"mcp-trio {package.__version__}\n"
+
+
+def test_the_command_line_is_light_until_it_is_used():
+    assert modules_after("import mcp_trio._cli").isdisjoint({"click", "trio", "rich", "msgspec"})
+
+
+def test_run_imports_nothing_that_only_draws_or_serves_the_web():
+    loaded = modules_after(
+        "import mcp_trio._cli.commands, mcp_trio._cli.run, mcp_trio._cli.targets, mcp_trio._server.stdio"
+    )
+    assert loaded.isdisjoint({"rich", "httpx", "h11", "hypercorn", "zstandard", "jsonschema"})
+
+
+def test_help_needs_no_event_loop():
+    code = """
+from click.testing import CliRunner
+from mcp_trio._cli.commands import commands
+assert "whole" in CliRunner().invoke(commands, ["--help"]).output
+"""
+    assert "trio" not in modules_after(code)

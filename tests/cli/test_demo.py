@@ -1,0 +1,158 @@
+"""The demo: a real session over stdio, recorded by both sides and replayed."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mcp_trio._cli.show import read_rows
+from mcp_trio.examples import weather
+
+EXAMPLE = "mcp_trio.examples.weather"
+
+
+def rows_of(file):
+    rows, _ = read_rows(file)
+    return rows
+
+
+def example_with(tmp_path, old, new):
+    """A copy of the example with something changed."""
+    code = Path(weather.__file__).read_text(encoding="utf-8")
+    assert old in code
+    copy = tmp_path / "weather.py"
+    copy.write_text(code.replace(old, new, 1), encoding="utf-8")
+    return copy
+
+
+def test_the_demo_records_replays_and_shows_in_a_moment(mcp_trio):
+    begin = time.monotonic()
+    done = mcp_trio("demo")
+    assert time.monotonic() - begin < 10  # 3 s on a machine that is at rest
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "the same, byte for byte: " in done.stdout
+    assert re.search(r"cxl +tools/call forecast", done.stdout)
+    assert done.stdout.endswith("What to try next:\n  mcp-trio demo --keep recordings\n")
+
+
+def test_the_demo_shows_a_bit_of_everything(kept):
+    rows, tally = read_rows(kept.server)
+    assert (tally.flaws, tally.cancelled, tally.errors) == (0, 1, 1)
+    seen = {row.what for row in rows}
+    assert seen >= {
+        "answer tools/call forecast",
+        "answer resources/read weather://Bergen/now",
+        "answer prompts/get plan_trip",
+        "cancel tools/call forecast",
+        "notifications/progress 3/3",
+        "notifications/message info: asked 4 stations",
+    }
+    answered = [row.what for row in rows].index("answer tools/call warmest")
+    assert [row.what.split()[0] for row in rows[:answered]].count("tools/call") == 4
+
+
+def test_both_sides_recorded_the_same_frames(kept):
+    def frames(file, *kinds):
+        records = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        return [record["f"] for record in records if record["k"] in kinds]
+
+    assert frames(kept.server, "in") == frames(kept.client, "out")
+    assert frames(kept.server, "out") == frames(kept.client, "in")
+    assert '"role":"server"' in kept.server.read_text(encoding="utf-8")
+    assert '"role":"client"' in kept.client.read_text(encoding="utf-8")
+
+
+def test_every_command_that_the_demo_proposes_works(kept, mcp_trio, tmp_path):
+    proposed = kept.stdout.split("What to try next:\n")[1].splitlines()
+    assert len(proposed) == 4
+    for line in proposed:
+        for command in line.split("#")[0].split("&&"):
+            program, *arguments = command.split()
+            if program == "cp":
+                (tmp_path / "weather.py").write_bytes(Path(arguments[0]).read_bytes())
+            else:
+                done = mcp_trio(*arguments, cwd=tmp_path)
+                assert done.returncode == 0, (command, done.stderr)
+
+
+def test_what_the_demo_kept_replays(kept, mcp_trio):
+    done = mcp_trio("replay", kept.server, EXAMPLE)
+    assert done.returncode == 0, done.stderr
+    records = len(kept.server.read_bytes().splitlines())
+    played = re.match(r"the same, byte for byte: (\d+) records, 7 requests handled\n", done.stdout)
+    assert records - 2 <= int(played[1]) <= records
+    assert re.search(r"^recorded in \d\.\d{3} s, replayed in \d+\.\d ms$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "affected"),
+    [
+        ("Look at the forecast first", "Look out", "answer prompts/get plan_trip"),
+        ("ctx.progress(day, days)", "ctx.progress(day, 9)", "notifications/progress 1/"),
+        ("asked {len(best)} stations", "asked", "notifications/message info: asked 4 stations"),
+        ('mime_type="application/json"', 'mime_type="text/json"', "answer resources/read"),
+        ("return forecast", "return forecast[1:]", "answer tools/call forecast"),
+    ],
+)
+def test_an_edited_handler_diverges_at_the_first_affected_record(
+    kept, mcp_trio, tmp_path, old, new, affected
+):
+    expected = next(
+        row.record
+        for row in rows_of(kept.server)
+        if row.kind == "out" and row.outcome is None and row.what.startswith(affected)
+    )
+    done = mcp_trio("replay", kept.server, example_with(tmp_path, old, new))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"replay diverged at record {expected} of ")
+    assert "weather.py:" in done.stderr
+
+
+def test_one_changed_byte_of_an_out_frame_diverges_at_that_record(kept, mcp_trio, tmp_path):
+    lines = kept.server.read_bytes().splitlines(keepends=True)
+    changed = next(
+        row.record for row in rows_of(kept.server) if row.what == "answer tools/call warmest"
+    )
+    assert b"degrees" in lines[changed]
+    lines[changed] = lines[changed].replace(b"degrees", b"degreez")
+    copy = tmp_path / "changed.mcprec.jsonl"
+    copy.write_bytes(b"".join(lines))
+    done = mcp_trio("replay", copy, EXAMPLE)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"replay diverged at record {changed} of ")
+    assert mcp_trio("check", copy).returncode == 1
+
+
+def test_a_cut_recording_replays_up_to_the_cut(kept, mcp_trio, tmp_path):
+    copy = tmp_path / "cut.mcprec.jsonl"
+    copy.write_bytes(kept.server.read_bytes()[:-300])
+    done = mcp_trio("replay", copy, EXAMPLE)
+    assert done.returncode == 0, done.stderr
+    assert ", up to where the recording was cut\n" in done.stdout
+    assert re.search(r"^note: line \d+: ", done.stdout, re.MULTILINE)
+
+
+def test_a_recording_of_a_client_is_unusable_for_replay(kept, mcp_trio):
+    done = mcp_trio("replay", kept.client, EXAMPLE)
+    assert done.returncode == 2
+    assert "this recording is of role 'client'" in done.stderr
+
+
+def test_what_cannot_be_replayed_exits_2(kept, mcp_trio, tmp_path):
+    assert mcp_trio("replay", tmp_path / "missing.mcprec.jsonl", EXAMPLE).returncode == 2
+    broken = mcp_trio("replay", kept.server, tmp_path / "missing.py")
+    assert broken.returncode == 2
+    assert "no such file" in broken.stderr
+
+
+def test_a_recording_shows_and_checks_alike_from_both_sides(kept, mcp_trio):
+    for file in (kept.server, kept.client):
+        assert mcp_trio("check", file).stdout.startswith(f"{file}: whole\n")
+        shown = mcp_trio("show", "--json", file).stdout.splitlines()
+        answers = [row for row in map(msgspec.json.decode, shown) if "took_ms" in row]
+        assert len(answers) >= 8

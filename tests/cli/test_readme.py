@@ -1,0 +1,67 @@
+"""What the README shows works as it stands there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+NEWCOMER_COMMANDS = [
+    "python3 -m venv .venv && .venv/bin/pip install -q -e . && .venv/bin/mcp-trio demo",
+    "python3 -m venv .venv && .venv/bin/pip install -q nox && .venv/bin/nox -s tests",
+]
+
+
+def run_python(block, folder):
+    name = re.match(r"# (\w+\.py)\n", block)[1]
+    (folder / name).write_text(block, encoding="utf-8")
+    runner = ["-m", "pytest", "-q"] if name.startswith("test_") else []
+    run([sys.executable, *runner, name], folder)
+
+
+def run_console(block, folder):
+    for line in block.splitlines():
+        program, *arguments = line.removeprefix("$ ").split()
+        assert program == "mcp-trio"
+        run([sys.executable, "-m", "mcp_trio", *arguments], folder)
+
+
+def run(command, folder):
+    done = subprocess.run(
+        command,
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+
+
+def test_every_example_of_the_readme_runs_in_its_order(tmp_path):
+    runners = {"python": run_python, "console": run_console}
+    shown = [(language, block) for language, block in BLOCKS if language in runners]
+    assert len(shown) == 6
+    for language, block in shown:
+        runners[language](block, tmp_path)
+
+
+def test_the_readme_has_the_two_commands_for_newcomers():
+    assert [block.strip() for language, block in BLOCKS if language == "sh"] == NEWCOMER_COMMANDS
+
+
+def test_the_readme_lists_the_commands_that_there_are():
+    from mcp_trio._cli.commands import COMMANDS
+
+    listed = re.findall(r"^\| `(\w+) ?[A-Z\[][^|]*` \|", README, re.MULTILINE)
+    assert listed == list(COMMANDS)
+
+
+def test_the_readme_lists_the_kinds_of_records_that_there_are():
+    from mcp_trio._journal.records import KINDS
+
+    table = README.split("| kind | when | body |")[1].split("\n\n")[0]
+    listed = re.findall(r"`(\w{2,4})`", "".join(re.findall(r"^\|[^|]*", table, re.MULTILINE)))
+    assert set(listed) == KINDS.keys() - {"cmd", "val"}

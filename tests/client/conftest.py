@@ -1,0 +1,176 @@
+"""Servers to connect to: one in memory with tools of a test's own, a scripted one, subprocesses."""
+
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from mcp_trio import types as t
+from mcp_trio._engine import Session
+from mcp_trio._limits import Limits
+from mcp_trio._protocol import Connection, Role
+from mcp_trio._testing.wire_peer import WirePeer
+from mcp_trio._transports.memory import memory_pair
+
+QUICK = Limits(close_seconds=0.2, terminate_seconds=0.2, exit_status_seconds=2)
+
+EVERYTHING = t.ServerCapabilities(
+    logging={},
+    tools=t.ToolsCapability(list_changed=True),
+    prompts=t.PromptsCapability(list_changed=True),
+    resources=t.ResourcesCapability(subscribe=True, list_changed=True),
+)
+
+
+def text(words):
+    return t.CallToolResult(content=[t.TextContent(text=words)])
+
+
+@attrs.define(eq=False)
+class Bench:
+    """A server object; `tools` are async functions that get the `Handling`."""
+
+    tools: dict = attrs.field(factory=dict)
+    notifications: list = attrs.field(factory=list)
+    sessions: list = attrs.field(factory=list)
+    instructions: str = "be kind"
+
+    def tool(self, function):
+        self.tools[function.__name__] = function
+        return function
+
+    async def serve(self, channel):
+        connection = Connection(
+            our_role=Role.SERVER,
+            our_info=t.Implementation(name="bench", version="7"),
+            our_capabilities=EVERYTHING,
+            instructions=self.instructions,
+        )
+        session = Session(channel, connection, self)
+        self.sessions.append(session)
+        await session.run()
+
+    async def handle(self, handling):
+        return await self.tools[handling.request.params.name](handling)
+
+    async def notified(self, method, _params):
+        self.notifications.append(method.name)
+
+
+@pytest.fixture
+def bench():
+    bench = Bench()
+
+    @bench.tool
+    async def hello(handling):
+        return text("hello")
+
+    @bench.tool
+    async def forever(handling):
+        await trio.sleep_forever()
+
+    return bench
+
+
+ALL = {
+    "logging": {},
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {"subscribe": True, "listChanged": True},
+}
+
+
+@pytest.fixture
+def scripted():
+    """A channel for a client, and the server at its other end, played by hand."""
+    ours, theirs = memory_pair()
+    return ours, WirePeer(theirs)
+
+
+PROGRAM = """
+import json, os, subprocess, sys, time
+
+def send(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+def answer(message, text):
+    send(id=message["id"], result={"content": [{"type": "text", "text": text}]})
+
+def die(message):
+    print("the tide\\nhas turned", file=sys.stderr, flush=True)
+    os._exit(3)
+
+def spawn(message):
+    child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    answer(message, str(child.pid))
+
+def junk(message):
+    print("one\\ntwo\\nthree", flush=True)
+    answer(message, "after the junk")
+
+def variables(message):
+    answer(message, json.dumps(dict(os.environ)))
+
+TOOLS = {
+    "die": die,
+    "spawn": spawn,
+    "junk": junk,
+    "variables": variables,
+    "hang": lambda message: None,
+    "pid": lambda message: answer(message, str(os.getpid())),
+}
+
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] == "initialize":
+        capabilities = {"tools": {}}
+        info = {"name": "program", "version": "1"}
+        version = message["params"]["protocolVersion"]
+        send(
+            id=message["id"],
+            result={"protocolVersion": version, "capabilities": capabilities, "serverInfo": info},
+        )
+    elif message["method"] == "tools/call":
+        TOOLS[message["params"]["name"]](message)
+"""
+
+
+def python(code):
+    """The command of a subprocess that runs `code` and starts fast."""
+    return [sys.executable, "-S", "-E", "-c", code]
+
+
+@pytest.fixture
+def program():
+    """The command of a server without any of our code; see PROGRAM."""
+    return python(PROGRAM)
+
+
+def said(result):
+    """The text of a tool's result."""
+    return result.content[0].text
+
+
+def is_alive(pid):
+    """False for a zombie, too: whoever adopts it may take its time."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def open_descriptors():
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def running_tasks():
+    """How many tasks of this Trio run exist."""
+
+    def count(task):
+        return 1 + sum(
+            count(child) for nursery in task.child_nurseries for child in nursery.child_tasks
+        )
+
+    return count(trio.lowlevel.current_root_task())

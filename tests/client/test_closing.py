@@ -1,0 +1,223 @@
+"""How a session ends: from any task, in any order, by faults; and what the block sees of it."""
+
+import contextlib
+import signal
+import sys
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import types as t
+from mcp_trio._client import Client
+from mcp_trio._errors import ConnectionLost
+from mcp_trio._transports.memory import memory_pair
+from tests.client.conftest import Bench, open_descriptors, running_tasks, said, text
+
+LOG = t.LoggingMessageParams(level="info", data="x")
+EXTREME = [
+    KeyError("mine"),
+    KeyboardInterrupt(),
+    SystemExit(3),
+    ExceptionGroup("own", [ValueError()]),
+]
+
+
+@pytest.mark.parametrize("error", EXTREME, ids=repr)
+async def test_l02_an_exception_of_the_block_arrives_bare(bench, error):
+    """L2: a KeyError arrived as a group in a group."""
+    with pytest.raises(type(error)) as caught:
+        async with Client(bench):
+            raise error
+    assert caught.value is error
+
+
+async def test_an_exception_of_the_block_is_not_masked_by_a_cancellation(bench):
+    with trio.CancelScope() as scope, pytest.raises(KeyError):  # noqa: PT012  (the block is the point)
+        async with Client(bench):
+            scope.cancel()
+            raise KeyError
+
+
+async def test_closing_is_not_cut_short_by_a_cancellation(bench):
+    tasks = running_tasks()
+    with trio.move_on_after(0):
+        async with contextlib.AsyncExitStack() as stack:
+            with trio.CancelScope(shield=True):
+                client = await stack.enter_async_context(Client(bench))
+            await trio.sleep_forever()
+    assert not client.is_open
+    assert running_tasks() == tasks
+
+
+@pytest.mark.requirement("LIFE-20")
+async def test_closing_says_nothing_and_closes_the_channel(scripted, nursery):
+    channel, server = scripted
+    client = Client(channel)
+    nursery.start_soon(client.__aenter__)
+    await server.answer_initialize()
+    await client.aclose()
+    assert await server.receive_end() == []
+
+
+async def test_l13_closing_works_from_another_task_and_twice(bench):
+    """L13: "attempted to exit cancel scope in a different task"."""
+    client = await Client(bench).__aenter__()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.aclose)
+        nursery.start_soon(client.aclose)
+    await client.aclose()
+    assert not client.is_open
+
+
+async def test_l13_clients_may_be_closed_in_the_order_in_which_they_were_opened():
+    first, second = [await Client(Bench()).__aenter__() for _ in range(2)]
+    await first.aclose()
+    await second.ping()
+    await second.aclose()
+
+
+async def test_l13_a_stack_may_be_opened_in_one_task_and_closed_in_another(bench):
+    stack = contextlib.AsyncExitStack()
+
+    async def enter(task_status):
+        task_status.started(await stack.enter_async_context(Client(bench)))
+
+    async with trio.open_nursery() as nursery:
+        client = await nursery.start(enter)
+    assert said(await client.call_tool("hello")) == "hello"
+    await stack.aclose()
+    assert not client.is_open
+
+
+async def test_calls_in_flight_end_when_somebody_closes(bench, autojump_clock):
+    async with Client(bench) as client:
+        async with trio.open_nursery() as nursery:
+
+            async def call():
+                with pytest.raises(ConnectionLost, match="closed on this side"):
+                    await client.call_tool("forever")
+
+            nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+            await client.aclose()
+        with pytest.raises(ConnectionLost, match="closed on this side"):
+            await client.ping()
+
+
+async def test_l01_a_lost_server_fails_the_calls_in_flight_and_nothing_else(bench):
+    """L1: the whole block was cancelled, and the error shown only outside, in a group."""
+    async with Client(bench) as client:
+        async with trio.open_nursery() as nursery:
+
+            async def call():
+                with pytest.raises(ConnectionLost, match="the peer closed"):
+                    await client.call_tool("forever")
+
+            nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+            bench.sessions[0].shut("closed")
+        assert not client.is_open
+        with pytest.raises(ConnectionLost):
+            await client.list_tools()
+        await trio.lowlevel.checkpoint()
+
+
+async def test_nothing_is_left_after_many_sessions(bench):
+    tasks, descriptors = running_tasks(), open_descriptors()
+    for _ in range(20):
+        async with Client(bench) as client:
+            await client.call_tool("hello")
+    assert running_tasks() == tasks
+    assert open_descriptors() == descriptors
+
+
+def test_a_client_that_nobody_closes_ends_with_the_run(bench):
+    async def main():
+        return await Client(bench).__aenter__()
+
+    assert not trio.run(main).is_open
+
+
+async def test_a_callback_that_is_shielded_does_not_keep_the_client_from_closing(
+    bench, autojump_clock, caplog
+):
+    release = trio.Event()
+
+    async def log(params):
+        with trio.CancelScope(shield=True):
+            await release.wait()
+
+    @bench.tool
+    async def speak(handling):
+        await handling.notify("notifications/message", LOG)
+        return text("spoken")
+
+    async with Client(bench, log=log) as client:
+        await client.call_tool("speak")
+    assert "has not ended within" in caplog.text
+    release.set()
+    await trio.testing.wait_all_tasks_blocked()
+
+
+class Faulty:
+    """A channel that fails in a way that no channel may."""
+
+    def __init__(self, channel, error):
+        self.channel, self.error = channel, error
+        self.fails = trio.Event()
+
+    async def send(self, frames):
+        await self.channel.send(frames)
+
+    async def receive(self):
+        async with trio.open_nursery() as nursery:
+
+            async def fail():
+                await self.fails.wait()
+                raise self.error
+
+            nursery.start_soon(fail)
+            frames = await self.channel.receive()
+            nursery.cancel_scope.cancel()
+        return frames
+
+    async def aclose(self):
+        await self.channel.aclose()
+
+
+async def test_a_fault_that_no_channel_may_have_is_a_loss(bench, nursery, autojump_clock, caplog):
+    ours, theirs = memory_pair()
+    channel = Faulty(ours, RuntimeError("broken transport"))
+    nursery.start_soon(bench.serve, theirs)
+    async with Client(channel) as client:
+        channel.fails.set()
+        with pytest.raises(ConnectionLost):
+            await client.call_tool("forever")
+    assert "broken transport" in caplog.text
+
+
+async def test_an_exit_inside_the_session_is_a_loss(bench, caplog):
+    @bench.tool
+    async def leave(handling):
+        sys.exit(3)
+
+    async with Client(bench) as client:
+        with pytest.raises(ConnectionLost):
+            await client.call_tool("leave")
+    assert "the session failed" in caplog.text
+
+
+def test_an_interrupt_inside_the_session_reaches_the_main_task(bench):
+    @bench.tool
+    async def interrupt(handling):
+        signal.raise_signal(signal.SIGINT)
+
+    async def main():
+        async with Client(bench) as client:
+            with contextlib.suppress(ConnectionLost):
+                await client.call_tool("interrupt")
+            await trio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)

@@ -1,0 +1,204 @@
+"""Commands as servers: what is told of their end, and that nothing of them is left."""
+
+import contextlib
+import os
+import signal
+import sys
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._client import Client
+from mcp_trio._errors import ConnectionLost, RequestTimeout
+from mcp_trio._limits import Limits
+from tests.client.conftest import (
+    PROGRAM,
+    QUICK,
+    is_alive,
+    open_descriptors,
+    python,
+    running_tasks,
+    said,
+)
+
+DEAF = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+
+
+async def until_gone(pid):
+    with trio.fail_after(5):
+        while is_alive(pid):
+            await trio.sleep(0.01)
+
+
+@pytest.mark.requirement("STDIO-01", "TRAN-01", "LIFE-21")
+async def test_a_command_is_started_talked_to_and_stopped(program):
+    tasks, descriptors = running_tasks(), open_descriptors()
+    async with Client(program) as client:
+        assert client.server_info.name == "program"
+        pid = int(said(await client.call_tool("pid")))
+        assert is_alive(pid)
+    assert not is_alive(pid)
+    assert running_tasks() == tasks
+    assert open_descriptors() == descriptors
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("STDIO-07")
+async def test_a_server_reads_messages_and_nothing_else(tmp_path):
+    path = tmp_path / "stdin"
+    code = "import sys; open(sys.argv[1], 'wb').write(sys.stdin.buffer.read())"
+    with pytest.raises(RequestTimeout):
+        await Client([*python(code), str(path)], limits=Limits(initialize_seconds=0.3)).__aenter__()
+    (line,) = path.read_bytes().splitlines()
+    assert line.startswith(b'{"jsonrpc":"2.0","id":1,"method":"initialize"')
+
+
+async def test_l01_a_killed_server_fails_the_calls_in_flight_and_the_block_goes_on(program):
+    """L1: the whole block was cancelled, and the error shown only outside, in a group."""
+    async with Client(program) as client:
+        pid = int(said(await client.call_tool("pid")))
+        async with trio.open_nursery() as nursery:
+
+            async def call():
+                with pytest.raises(ConnectionLost, match="was killed by SIGKILL") as caught:
+                    await client.call_tool("hang")
+                assert caught.value.exit_status == -signal.SIGKILL
+
+            for _ in range(3):
+                nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+            os.kill(pid, signal.SIGKILL)
+        assert not client.is_open
+        with pytest.raises(ConnectionLost, match="SIGKILL"):
+            await client.ping()
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.requirement("STDIO-09")
+async def test_l11_a_lost_call_tells_the_exit_status_and_the_last_words(program):
+    """L11: "connection closed", and nothing about exit status or stderr."""
+    async with Client(program) as client:
+        with pytest.raises(ConnectionLost, match="exited with status 3") as caught:
+            await client.call_tool("die")
+    assert caught.value.exit_status == 3
+    assert caught.value.stderr_tail == "the tide\nhas turned"
+
+
+@pytest.mark.requirement("LIFE-16")
+async def test_l11_a_server_that_exits_at_once_says_why():
+    """L11: "connection closed", and nothing about exit status or stderr."""
+    tasks, descriptors = running_tasks(), open_descriptors()
+    command = python("import sys; sys.exit('no licence')")
+    with pytest.raises(ConnectionLost, match="exited with status 1") as caught:
+        async with Client(command):
+            raise AssertionError
+    assert caught.value.stderr_tail == "no licence"
+    assert running_tasks() == tasks
+    assert open_descriptors() == descriptors
+
+
+async def test_a_command_that_is_not_there_says_so():
+    with pytest.raises(ConnectionLost, match="not found on PATH"):
+        await Client(["no-such-program-anywhere"]).__aenter__()
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("LIFE-17", "LIFE-21", "TIME-01")
+async def test_l12_a_server_that_never_answers_is_given_up_and_swept(tmp_path):
+    """L12: no connect timeout of its own."""
+    tasks, descriptors = running_tasks(), open_descriptors()
+    path = tmp_path / "pid"
+    limits = Limits(initialize_seconds=1.5, close_seconds=0.1)
+    with pytest.raises(RequestTimeout):
+        await Client([*python(DEAF), str(path)], limits=limits).__aenter__()
+    assert not is_alive(int(path.read_text()))
+    assert running_tasks() == tasks
+    assert open_descriptors() == descriptors
+
+
+@pytest.mark.real_time
+async def test_l12_the_limit_of_a_caller_is_kept(tmp_path, nursery):
+    """L12: a caller's 8 s limit took 10 s because of the kill grace."""
+    path = tmp_path / "pid"
+    client = Client([*python(DEAF), str(path)], limits=Limits(close_seconds=1.5))
+
+    async def cancel(scope):
+        while not (path.exists() and path.read_text()):
+            await trio.sleep(0.01)
+        scope.cancel()
+
+    with trio.CancelScope() as scope:
+        nursery.start_soon(cancel, scope)
+        await client.__aenter__()
+    pid = int(path.read_text())
+    assert is_alive(pid)
+    await client.aclose()
+    assert not is_alive(pid)
+
+
+async def test_l06_what_a_server_started_goes_with_it(program):
+    """L6: the grandchild lived on."""
+    async with Client(program) as client:
+        grandchild = int(said(await client.call_tool("spawn")))
+        assert is_alive(grandchild)
+    await until_gone(grandchild)
+
+
+async def test_l13_clients_of_commands_may_be_closed_in_opened_order_from_any_task(program):
+    """L13: "attempted to exit cancel scope in a different task"."""
+    clients = [await Client(program).__aenter__() for _ in range(2)]
+    pids = [int(said(await client.call_tool("pid"))) for client in clients]
+    for client in clients:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.aclose)
+    assert not any(is_alive(pid) for pid in pids)
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("LIFE-17", "LIFE-21")
+async def test_a_server_that_does_not_leave_is_stopped_in_time():
+    stubborn = "import time\ntry:\n    exec(PROGRAM)\nfinally:\n    time.sleep(600)"
+    command = python(f"PROGRAM = {PROGRAM!r}\n{stubborn}")
+    started = trio.current_time()
+    async with Client(command, limits=QUICK) as client:
+        pid = int(said(await client.call_tool("pid")))
+    assert not is_alive(pid)
+    assert trio.current_time() - started < 5
+
+
+async def test_l10_junk_on_stdout_names_the_server_once_and_nothing_is_answered(program, caplog):
+    """L10: junk was dropped without a log line that the host could see."""
+    async with Client(program) as client:
+        assert said(await client.call_tool("junk")) == "after the junk"
+        assert client.counts == {"malformed": 3}
+        assert said(await client.call_tool("junk")) == "after the junk"
+    naming = [
+        text for text in caplog.messages if text.startswith("program sent what is no message")
+    ]
+    assert len(naming) == 1
+    assert "a print to stdout" in naming[0]
+
+
+async def test_junk_before_a_failure_is_named_too(caplog):
+    command = python("print('Welcome!', flush=True)")
+    with pytest.raises(ConnectionLost):
+        await Client(command).__aenter__()
+    assert f"{sys.executable} sent what is no message, 1 times so far" in caplog.text
+
+
+@pytest.mark.requirement("STDIO-09")
+async def test_the_environment_the_folder_and_stderr_are_the_callers_choice(
+    program, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    lines = []
+    async with Client(program, env={"PORT": "Bergen"}, cwd=tmp_path, stderr=lines.append) as client:
+        variables = said(await client.call_tool("variables"))
+        with contextlib.suppress(ConnectionLost):
+            await client.call_tool("die")
+    assert '"PORT": "Bergen"' in variables
+    assert "SECRET_TOKEN" not in variables
+    assert lines == ["the tide", "has turned"]
+    async with Client(program, inherit_env=True) as client:
+        assert "SECRET_TOKEN" in said(await client.call_tool("variables"))

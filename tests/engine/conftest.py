@@ -1,0 +1,242 @@
+"""Sessions for the tests: a server of named tools or a client, each with a raw peer."""
+
+import io
+import logging
+
+import attrs
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import _schema as s
+from mcp_trio._engine import Recording, Session, Unrecorded
+from mcp_trio._journal.reader import read_recording
+from mcp_trio._journal.records import OpenBody, encode_body
+from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._protocol import Connection, Role
+from mcp_trio._recorder.recorder import Recorder
+from mcp_trio._testing.fake_channel import DirectFakeChannel
+from mcp_trio._testing.wire_peer import WirePeer
+from mcp_trio._transports.memory import memory_pair
+
+SERVER_CAPABILITIES = s.ServerCapabilities(tools=s.ToolsCapability(list_changed=True), logging={})
+CLIENT_CAPABILITIES = s.ClientCapabilities(roots=s.RootsCapability(list_changed=True))
+
+
+HANDSHAKE = (
+    {
+        "id": "handshake",
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2024-11-05",
+            "capabilities": {"roots": {}},
+            "clientInfo": {"name": "theirs", "version": "1"},
+        },
+    },
+    {"method": "notifications/initialized"},
+)
+
+
+@attrs.define(eq=False)
+class Tools:
+    """An application of named functions; `tools/call` runs one, other requests run one by method."""
+
+    tools: dict
+    heard: list = attrs.field(factory=list)
+
+    async def handle(self, handling):
+        request = handling.request
+        name = request.params.name if request.method.name == "tools/call" else request.method.name
+        result = await self.tools[name](handling)
+        if isinstance(result, msgspec.Struct):
+            return result
+        return s.CallToolResult(content=[s.TextContent(text=str(result))])
+
+    async def notified(self, method, params):
+        self.heard.append((method.name, params))
+        if method.name in self.tools:
+            await self.tools[method.name](params)
+
+
+@attrs.define(eq=False)
+class MemorySink:
+    """A recording in memory; `fail` makes every write fail."""
+
+    content: bytearray = attrs.field(factory=bytearray)
+    writes: int = 0
+    fail: bool = False
+    is_closed: bool = False
+
+    def write(self, data):
+        if self.fail:
+            raise OSError("the disk is full")
+        self.writes += 1
+        self.content += data
+
+    def close(self):
+        self.is_closed = True
+
+    def records(self):
+        return list(read_recording(io.BytesIO(self.content)))
+
+
+def make_connection(role, limits=DEFAULT_LIMITS):
+    return Connection(
+        our_role=role,
+        our_info=s.Implementation(name="ours", version="1"),
+        our_capabilities=SERVER_CAPABILITIES if role is Role.SERVER else CLIENT_CAPABILITIES,
+        limits=limits,
+    )
+
+
+@pytest.fixture
+def make_session():
+    """A session over any channel, that nobody runs yet."""
+
+    def make(channel, tools=None, *, role=Role.SERVER, limits=DEFAULT_LIMITS, sequencer=None):
+        return Session(
+            channel, make_connection(role, limits), Tools(tools or {}), sequencer or Unrecorded()
+        )
+
+    return make
+
+
+@pytest.fixture
+def serve(nursery, make_session):
+    """Start a server of named tools; returns it and a peer that has shaken hands."""
+
+    async def start(tools=None, *, limits=DEFAULT_LIMITS, sequencer=None, handshake=True, **pair):
+        ours, theirs = memory_pair(**pair)
+        session = make_session(ours, tools, limits=limits, sequencer=sequencer)
+        peer = WirePeer(theirs)
+        await nursery.start(session.run)
+        if handshake:
+            await peer.handshake(capabilities={"roots": {}})
+        return session, peer
+
+    return start
+
+
+@pytest.fixture
+def serve_fake(nursery, make_session, message):
+    """Start a server over a fake channel; returns both after the handshake."""
+
+    async def start(tools=None, *, channel=None, limits=DEFAULT_LIMITS, sequencer=None):
+        channel = channel or DirectFakeChannel()
+        session = make_session(channel, tools, limits=limits, sequencer=sequencer)
+        await nursery.start(session.run)
+        channel.feed(*(message(**shape) for shape in HANDSHAKE))
+        await trio.testing.wait_all_tasks_blocked()
+        channel.writes.clear()
+        channel.sends = 0
+        return session, channel
+
+    return start
+
+
+@pytest.fixture
+def handshake():
+    """What a client sends to begin a session, message by message."""
+    return HANDSHAKE
+
+
+@pytest.fixture
+def message():
+    """The frame of a message."""
+
+    def make(**members):
+        return msgspec.json.encode({"jsonrpc": "2.0", **members})
+
+    return make
+
+
+@pytest.fixture
+def dial(nursery, make_session):
+    """Start a client that has shaken hands; returns it and the peer that plays its server."""
+
+    async def start(tools=None, *, limits=DEFAULT_LIMITS, sequencer=None, handshake=True):
+        ours, theirs = memory_pair()
+        session = make_session(ours, tools, role=Role.CLIENT, limits=limits, sequencer=sequencer)
+        peer = WirePeer(theirs)
+        await nursery.start(session.run)
+        if handshake:
+            async with trio.open_nursery() as shaking:
+                shaking.start_soon(session.initialize)
+                capabilities = {"tools": {"listChanged": True}, "logging": {}}
+                await peer.answer_initialize(capabilities=capabilities)
+        return session, peer
+
+    return start
+
+
+@pytest.fixture
+def sink():
+    return MemorySink()
+
+
+@pytest.fixture
+def recording(sink):
+    """A sequencer that records to `sink`."""
+
+    def clock_ns():
+        return int(trio.current_time() * 1e9) if trio.lowlevel.in_trio_run() else 0
+
+    recorder = Recorder(sink, clock_ns=clock_ns, limits=DEFAULT_LIMITS)
+    body = OpenBody(transport="memory", role="server", name="ours", version="1", started="-")
+    recorder.record("open", encode_body(body))
+    return Recording(recorder, clock_ns)
+
+
+@pytest.fixture
+def call():
+    """The message of a `tools/call`."""
+
+    def make(name, request_id, *, token=None):
+        params = {"name": name}
+        if token is not None:
+            params["_meta"] = {"progressToken": token}
+        return {"id": request_id, "method": "tools/call", "params": params}
+
+    return make
+
+
+@pytest.fixture
+def text_of():
+    """The text in the answer of a tool."""
+
+    def text(answer):
+        return answer["result"]["content"][0]["text"]
+
+    return text
+
+
+@pytest.fixture
+def small():
+    """Limits that are soon reached."""
+
+    def make(**limits):
+        return attrs.evolve(DEFAULT_LIMITS, **limits)
+
+    return make
+
+
+@pytest.fixture
+def logged(caplog):
+    """The messages that were logged from `level` on, as texts."""
+    caplog.set_level(logging.DEBUG, logger="mcp_trio")
+
+    def texts(level=logging.WARNING):
+        return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+    return texts
+
+
+@pytest.fixture
+def echo():
+    """A tool that answers at once."""
+
+    async def tool(handling):
+        return "echo"
+
+    return tool

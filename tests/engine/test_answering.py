@@ -1,0 +1,311 @@
+"""A request in its own task, and its single answer."""
+
+import logging
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import _schema as s
+from mcp_trio._engine import bare
+from mcp_trio._errors import RequestError
+from mcp_trio._testing.fake_channel import DirectFakeChannel
+
+
+def one_error(answer):
+    assert "result" not in answer
+    return answer["error"]
+
+
+@pytest.mark.requirement("BASE-06")
+@pytest.mark.parametrize("request_id", [1, "1", -(2**53), "é\U0001f642", ""])
+async def test_an_answer_repeats_the_id_of_its_request(serve, echo, call, text_of, request_id):
+    _, peer = await serve({"echo": echo})
+    await peer.send(call("echo", request_id))
+    answer = await peer.receive()
+    assert (type(answer["id"]), answer["id"]) == (type(request_id), request_id)
+    assert text_of(answer) == "echo"
+
+
+@pytest.mark.requirement("BASE-35")
+async def test_a_failing_handler_is_an_internal_error_and_nothing_of_it_leaks(
+    serve, echo, call, logged, text_of
+):
+    async def secret(handling):
+        raise KeyError("the password is swordfish")
+
+    _, peer = await serve({"secret": secret, "echo": echo})
+    await peer.send(call("secret", 1))
+    assert one_error(await peer.receive()) == {"code": -32603, "message": "internal error"}
+    assert logged(logging.ERROR) == ["the handler of tools/call failed"]
+    await peer.send(call("echo", 2))
+    assert text_of(await peer.receive()) == "echo"
+
+
+async def test_a_request_error_is_answered_as_it_is(serve, call):
+    async def refuse(handling):
+        raise RequestError(-1, "the user said no", {"why": [1, None]})
+
+    _, peer = await serve({"refuse": refuse})
+    await peer.send(call("refuse", 1))
+    error = {"code": -1, "message": "the user said no", "data": {"why": [1, None]}}
+    assert one_error(await peer.receive()) == error
+
+
+async def test_an_error_that_cannot_be_sent_is_still_an_error(serve, call):
+    async def refuse(handling):
+        raise RequestError(-1, "no", object())
+
+    _, peer = await serve({"refuse": refuse})
+    await peer.send(call("refuse", 1))
+    error = {"code": -1, "message": "the error cannot be sent as JSON"}
+    assert one_error(await peer.receive()) == error
+
+
+async def test_an_error_inside_groups_of_one_is_answered_bare(serve, call):
+    async def refuse(handling):
+        async with trio.open_nursery(), trio.open_nursery():
+            raise RequestError(-5, "inside two nurseries")
+
+    _, peer = await serve({"refuse": refuse})
+    await peer.send(call("refuse", 1))
+    assert one_error(await peer.receive())["code"] == -5
+
+
+def test_a_group_of_several_stays_a_group():
+    group = ExceptionGroup("", [ValueError(), ExceptionGroup("", [KeyError()])])
+    assert bare(group) is group
+    assert isinstance(bare(ExceptionGroup("", [group.exceptions[1]])), KeyError)
+
+
+async def test_a_fault_beside_a_cancellation_does_not_end_the_session(
+    serve, echo, call, logged, text_of
+):
+    async def messy(handling):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise ValueError("while cleaning up")
+
+    _, peer = await serve({"messy": messy, "echo": echo})
+    await peer.send(call("messy", 1))
+    assert await peer.receive_available() == []
+    await peer.cancel(1)
+    await peer.send(call("echo", 2))
+    assert text_of(await peer.receive()) == "echo"
+    assert logged(logging.ERROR) == ["the handler of tools/call failed"]
+
+
+async def test_a_result_over_the_frame_limit_fails_that_request_alone(
+    serve, echo, call, small, text_of
+):
+    async def huge(handling):
+        return "x" * 5000
+
+    _, peer = await serve({"huge": huge, "echo": echo}, limits=small(frame_bytes_max=4000))
+    await peer.send(call("huge", 1), call("echo", 2))
+    answers = {answer["id"]: answer for answer in await peer.receive_many(2)}
+    assert one_error(answers[1])["code"] == -32603
+    assert "frame_bytes_max=4000" in one_error(answers[1])["message"]
+    assert text_of(answers[2]) == "echo"
+
+
+async def test_a_result_nested_too_deeply_fails_that_request_alone(serve, call, small):
+    deep = []
+    for _ in range(20):
+        deep = [deep]
+
+    async def nested(handling):
+        return s.CallToolResult(content=[], meta={"deep": deep})
+
+    _, peer = await serve({"nested": nested}, limits=small(json_depth_max=20))
+    await peer.send(call("nested", 1))
+    assert "json_depth_max (20)" in one_error(await peer.receive())["message"]
+
+
+@pytest.mark.requirement("BASE-35")
+async def test_l16_a_result_with_a_lone_surrogate_fails_that_call_and_nothing_else(
+    serve, echo, call, text_of
+):
+    """Elsewhere the writer dies of it, the call hangs, and the server is gone."""
+
+    async def file_name(handling):
+        return "caf\udce9.txt"
+
+    _, peer = await serve({"file_name": file_name, "echo": echo})
+    await peer.send(call("file_name", 1), call("echo", 2))
+    answers = {answer["id"]: answer for answer in await peer.receive_many(2)}
+    assert one_error(answers[1])["code"] == -32603
+    assert "cannot be sent" in one_error(answers[1])["message"]
+    assert text_of(answers[2]) == "echo"
+
+
+async def test_l17_half_an_emoji_pair_in_an_argument_is_answered(serve, echo, call, text_of):
+    """Elsewhere the frame is dropped without a reply, and the host waits for its timeout."""
+    _, peer = await serve({"echo": echo})
+    await peer.send(
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call",'
+        b'"params":{"name":"echo","arguments":{"x":"\\ud83d"}}}',
+        call("echo", 2),
+    )
+    answers = {answer["id"]: answer for answer in await peer.receive_many(2)}
+    assert set(answers) == {1, 2}
+    assert one_error(answers[1])["code"] == -32700
+    assert text_of(answers[2]) == "echo"
+
+
+async def test_l10_junk_is_counted_and_logged_and_answered_where_an_id_is_known(
+    serve, echo, call, logged, text_of
+):
+    """Elsewhere junk is dropped without a reply or a log line that the host can see."""
+    session, peer = await serve({"echo": echo})
+    await peer.send(b"junk", b'{"id": 7}', b'{"jsonrpc":"2.0","id":8,"method":', call("echo", 9))
+    answers = {answer["id"]: answer for answer in await peer.receive_many(3)}
+    assert one_error(answers[7])["code"] == -32600
+    assert one_error(answers[8])["code"] == -32700
+    assert text_of(answers[9]) == "echo"
+    assert session.connection.counts["malformed"] == 3
+    assert len(logged()) == 3
+
+
+@pytest.mark.requirement("BASE-14")
+async def test_nothing_is_sent_back_for_notifications(serve):
+    _, peer = await serve()
+    await peer.send_notification("notifications/unknown")
+    await peer.send_notification("notifications/progress", {"progressToken": []})
+    await peer.send_notification("tools/call", {"name": "x"})
+    await peer.send(b'{"jsonrpc":"2.0","method":5}')
+    assert await peer.receive_available() == []
+
+
+@pytest.mark.requirement("BASE-32", "BASE-34")
+async def test_what_the_protocol_refuses_never_reaches_a_handler(serve, call):
+    _, peer = await serve({})
+    await peer.send({"id": 1, "method": "nothing/here"}, {"id": 2, "method": "tools/call"})
+    codes = [one_error(answer)["code"] for answer in await peer.receive_many(2)]
+    assert codes == [-32601, -32602]
+
+
+@pytest.mark.requirement("CANC-06")
+async def test_a_cancelled_handler_stops_and_is_never_answered(serve, call, logged):
+    stopped = trio.Event()
+
+    async def slow(handling):
+        try:
+            await trio.sleep_forever()
+        finally:
+            assert handling.is_cancelled
+            stopped.set()
+
+    _, peer = await serve({"slow": slow})
+    await peer.send(call("slow", 1))
+    assert await peer.receive_available() == []
+    await peer.cancel(1, "lunch")
+    await stopped.wait()
+    assert await peer.receive_available() == []
+
+
+@pytest.mark.requirement("CANC-11")
+async def test_the_reason_of_a_cancellation_is_logged(serve, call, logged):
+    async def slow(handling):
+        await trio.sleep_forever()
+
+    _, peer = await serve({"slow": slow})
+    await peer.send(call("slow", 1))
+    await peer.cancel(1, "the user went to lunch")
+    await peer.receive_available()
+    assert any("the user went to lunch" in text for text in logged(logging.INFO))
+
+
+@pytest.mark.requirement("CANC-06", "CANC-09")
+async def test_a_handler_that_answers_in_spite_of_its_cancellation_is_not_heard(
+    serve, call, echo, text_of
+):
+    leave = trio.Event()
+
+    async def stubborn(handling):
+        with trio.CancelScope(shield=True):
+            await leave.wait()
+        return "too late"
+
+    _, peer = await serve({"stubborn": stubborn, "echo": echo})
+    await peer.send(call("stubborn", 1))
+    assert await peer.receive_available() == []
+    await peer.cancel(1)
+    await peer.send(call("echo", 2))
+    assert (await peer.receive())["id"] == 2
+    leave.set()
+    assert await peer.receive_available() == []
+
+
+@pytest.mark.requirement("CANC-07", "CANC-09", "CANC-10")
+async def test_cancellations_of_unknown_and_finished_requests_do_no_harm(
+    serve, echo, call, text_of
+):
+    session, peer = await serve({"echo": echo})
+    await peer.send(call("echo", 1))
+    assert text_of(await peer.receive()) == "echo"
+    await peer.cancel(1)
+    await peer.cancel("never sent")
+    await peer.send_notification("notifications/cancelled", {"reason": "no id"})
+    await peer.send(call("echo", 2))
+    assert (await peer.receive())["id"] == 2
+    assert session.connection.counts["late cancellation"] == 2
+
+
+@pytest.mark.requirement("CANC-06")
+async def test_an_id_is_free_again_only_when_its_cancelled_handler_has_ended(serve, call):
+    leave = trio.Event()
+
+    async def slow(handling):
+        with trio.CancelScope(shield=True):
+            await leave.wait()
+
+    _, peer = await serve({"slow": slow})
+    await peer.send(call("slow", 1))
+    assert await peer.receive_available() == []
+    await peer.cancel(1)
+    await peer.send(call("slow", 1))
+    assert one_error(await peer.receive())["code"] == -32600
+    leave.set()
+    await peer.receive_available()
+    await peer.send(call("slow", 1))
+    assert (await peer.receive())["id"] == 1
+
+
+async def test_a_handler_whose_cancellation_is_there_before_it_starts_never_runs(
+    serve_fake, call, message, sink, recording
+):
+    ran = []
+
+    async def tool(handling):
+        ran.append(handling.request.id)
+
+    _, channel = await serve_fake({"tool": tool}, sequencer=recording)
+    cancel = message(method="notifications/cancelled", params={"requestId": 1})
+    channel.feed(message(**call("tool", 1)), cancel)
+    await trio.testing.wait_all_tasks_blocked()
+    assert ran == channel.sent == []
+    recording.flush()
+    last = sink.records()[-1]
+    assert (last.kind, bytes(last.frame), last.ordinal) == ("cxl", b'"unstarted"', 1)
+
+
+async def test_what_is_no_exception_ends_the_session_in_order_and_goes_on(
+    make_session, message, handshake, sink, recording
+):
+    async def leave(handling):
+        raise SystemExit(3)
+
+    channel = DirectFakeChannel()
+    session = make_session(channel, {"tools/list": leave}, sequencer=recording)
+    channel.feed(*(message(**shape) for shape in handshake))
+    channel.feed(message(id=1, method="tools/list"))
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await session.run()
+    assert caught.value.subgroup(SystemExit)
+    assert session.ended.is_set()
+    assert channel.is_closed
+    assert [record.kind for record in sink.records()][-2:] == ["shut", "end"]

@@ -1,0 +1,222 @@
+"""Generated handlers under generated clients: recorded once, replayed under other schedules."""
+
+import tempfile
+from pathlib import Path
+
+import attrs
+import msgspec
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mcp_trio import Context, Server, ToolError
+from mcp_trio._engine import Unrecorded
+from mcp_trio._errors import MCPError
+from mcp_trio._limits import Limits
+from mcp_trio._replay.clock import VirtualClock
+from mcp_trio._replay.score import load_score
+
+EVENTS = range(3)
+
+# What handlers do. Shared memory is touched only between two calls of the context.
+
+
+@attrs.define
+class World:
+    """What the handlers of one server share."""
+
+    total: int = 0
+    log: list = attrs.field(factory=list)
+    events: list = attrs.field(factory=lambda: [trio.Event() for _ in EVENTS])
+
+
+async def race(world, ctx, seen, amount):
+    """A lost update: another handler may act while the client is asked."""
+    await ctx.info("race")
+    before = world.total
+    await ctx.list_roots()
+    world.total = before + amount
+    await ctx.info([before, world.total])
+    seen.append(before)
+
+
+async def say(world, ctx, seen, amount):
+    await ctx.info("say")
+    world.log.append(amount)
+    await ctx.info(list(world.log))
+
+
+async def ask(world, ctx, seen, amount):
+    seen.append(len(await ctx.list_roots()))
+
+
+async def ask_within(world, ctx, seen, amount):
+    with trio.move_on_after(amount / 1000):
+        await ctx.list_roots()
+        seen.append("answered")
+    seen.append("went on")
+
+
+async def progress(world, ctx, seen, amount):
+    await ctx.progress(len(seen) + 1)
+
+
+async def sleep(world, ctx, seen, amount):
+    await trio.sleep(amount / 1000)
+
+
+async def sleep_twice(world, ctx, seen, amount):
+    await trio.sleep(amount / 1500)
+    await trio.sleep(amount / 1500)
+
+
+async def time_out(world, ctx, seen, amount):
+    with trio.move_on_after(amount / 1000):
+        await trio.sleep_forever()
+
+
+async def checkpoint(world, ctx, seen, amount):
+    await trio.lowlevel.checkpoint()
+
+
+async def signal(world, ctx, seen, amount):
+    await ctx.info("signal")
+    world.events[amount % len(EVENTS)].set()
+    await ctx.info("signalled")
+
+
+async def wait(world, ctx, seen, amount):
+    await world.events[amount % len(EVENTS)].wait()
+
+
+async def shield(world, ctx, seen, amount):
+    with trio.CancelScope(shield=True):
+        await trio.sleep(amount / 1000)
+        await ctx.info("shielded")
+
+
+async def clean_up(world, ctx, seen, amount):
+    try:
+        await trio.sleep(amount / 1000)
+    finally:
+        with trio.CancelScope(shield=True):
+            await ctx.list_roots()
+
+
+async def fail(world, ctx, seen, amount):
+    if amount > 15:
+        raise ToolError(f"failed at {amount}")
+
+
+async def nest(world, ctx, seen, amount):
+    async def child(number):
+        await trio.sleep(number * amount / 1000)
+        await ctx.info(["child", number])
+
+    async with trio.open_nursery() as nursery:
+        for number in range(2):
+            nursery.start_soon(child, number)
+
+
+STEPS = (
+    race, say, ask, ask_within, progress, sleep, sleep_twice, time_out, checkpoint, signal, wait,
+    shield, clean_up, fail, nest,
+)  # fmt: skip
+PLACES = Limits(handlers_in_flight_max=3, requests_queued_max=4, drain_seconds=0.05)
+
+
+def server_of(scripts):
+    world = World()
+    server = Server("generated", limits=PLACES)
+
+    @server.tool
+    async def run(script: int, *, ctx: Context) -> list[str]:
+        seen = []
+        for step, amount in scripts[script]:
+            try:
+                await step(world, ctx, seen, amount)
+            except MCPError as error:
+                if isinstance(error, ToolError):
+                    raise
+                seen.append(type(error).__name__)
+                break
+        return [str(each) for each in seen]
+
+    return server
+
+
+# What clients do.
+
+
+@attrs.define
+class Scripted:
+    """A client that calls and cancels by a timetable, and answers each question after a while."""
+
+    timetable: list
+    delays: list
+    leaves_after: int
+
+    async def __call__(self, peer, session):
+        await peer.handshake(capabilities={"roots": {}})
+        with trio.move_on_after(self.leaves_after / 1000):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._answer, peer, nursery)
+                for number, (delay, script, cancels_after) in enumerate(self.timetable):
+                    await trio.sleep(delay / 1000)
+                    nursery.start_soon(self._call, peer, number, script, cancels_after)
+
+    async def _call(self, peer, number, script, cancels_after):
+        meta = {"progressToken": number} if number % 2 else {}
+        params = {"name": "run", "arguments": {"script": script}, "_meta": meta}
+        messages = [{"id": number, "method": "tools/call", "params": params}]
+        cancel = {"method": "notifications/cancelled", "params": {"requestId": number}}
+        if cancels_after == 0:
+            messages.append(cancel)
+        await peer.send(*messages)
+        if cancels_after:
+            await trio.sleep(cancels_after / 1000)
+            await peer.send(cancel)
+
+    async def _answer(self, peer, nursery):
+        asked = 0
+        while True:
+            message = await peer.receive()
+            if "id" in message and "method" in message:
+                nursery.start_soon(self._answer_one, peer, message, asked)
+                asked += 1
+
+    async def _answer_one(self, peer, question, number):
+        await trio.sleep(self.delays[number % len(self.delays)] / 1000)
+        await peer.send_result(question, {"roots": [{"uri": "file:///a"}] * (number % 3)})
+
+
+steps = st.tuples(st.sampled_from(STEPS), st.integers(1, 20))
+scripts_ = st.lists(st.lists(steps, max_size=6), min_size=3, max_size=3)
+clients = st.builds(
+    Scripted,
+    timetable=st.lists(
+        st.tuples(
+            st.integers(0, 4), st.integers(0, 2), st.none() | st.just(0) | st.integers(1, 15)
+        ),
+        min_size=2,
+        max_size=8,
+    ),
+    delays=st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    leaves_after=st.integers(1, 80),
+)
+quickly = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+
+
+@quickly
+@given(scripts=scripts_, client=clients, number=st.integers(0, 99))
+def test_handlers_send_the_same_bytes_in_the_same_order_whatever_the_schedule(
+    world, scripts, client, number
+):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.mcprec.jsonl")
+        world.record(server_of(scripts), path, client, number=number)
+        for other in (number + 100, number + 200, number + 300):
+            heard = world.replayed(path, server_of(scripts), number=other)
+            assert heard.frames == world.sent_frames(path)
+            assert heard.moments == world.played(path)

@@ -1,0 +1,70 @@
+"""Servers over memory, with a peer on the other side that is scripted word by word."""
+
+import functools
+import itertools
+
+import attrs
+import pytest
+
+from mcp_trio._testing.wire_peer import WirePeer
+from mcp_trio._transports.memory import memory_pair
+
+
+@attrs.define(eq=False)
+class Asker:
+    """A client that asks one thing after the other; `told` is what came besides the answers."""
+
+    wire: WirePeer
+    hello: dict
+    told: list = attrs.field(factory=list)
+    _ids: itertools.count = attrs.field(factory=functools.partial(itertools.count, 1))
+
+    async def begin(self, method, params=None):
+        """Send a request; returns its id."""
+        request_id = next(self._ids)
+        await self.wire.send_request(method, params, id=request_id)
+        return request_id
+
+    async def end(self, request_id):
+        """The answer to a request, as a message."""
+        while True:
+            message = await self.wire.receive()
+            if message.get("id") == request_id and "method" not in message:
+                return message
+            self.told.append(message)
+
+    async def ask(self, method, params=None):
+        """The answer to a new request."""
+        return await self.end(await self.begin(method, params))
+
+    async def result(self, method, params=None):
+        """The result of a new request that succeeds."""
+        return (await self.ask(method, params))["result"]
+
+    async def error(self, method, params=None):
+        """The error of a new request that fails."""
+        return (await self.ask(method, params))["error"]
+
+    async def call(self, name, **arguments):
+        """The text of a tool's first content."""
+        result = await self.result("tools/call", {"name": name, "arguments": arguments})
+        assert "isError" not in result
+        return result["content"][0]["text"]
+
+    async def next_told(self):
+        """The next message of the server's own."""
+        return self.told.pop(0) if self.told else await self.wire.receive()
+
+
+@pytest.fixture
+def serve(nursery):
+    """Serve a server until the test ends; gives the asker behind the handshake."""
+
+    async def start(server, *, capabilities=None, record=None):
+        ours, theirs = memory_pair(limits=server.limits)
+        await nursery.start(functools.partial(server.serve, theirs, record=record))
+        wire = WirePeer(ours)
+        hello = await wire.handshake(capabilities=capabilities)
+        return Asker(wire, hello["result"])
+
+    return start

@@ -1,0 +1,268 @@
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Context, LocalProtocolError, Server, ThreadContext, types
+
+CLIENT_CAN = {"roots": {"listChanged": True}, "sampling": {}}
+
+
+@pytest.fixture
+def server():
+    return Server("harbour")
+
+
+def told_data(asker):
+    return [
+        (message["params"]["level"], message["params"]["data"])
+        for message in asker.told
+        if message["method"] == "notifications/message"
+    ]
+
+
+# Facts.
+
+
+async def test_a_handler_knows_its_client_and_its_request(server, serve):
+    def facts(ctx):
+        return [
+            ctx.request_id,
+            ctx.revision,
+            ctx.client_info.name,
+            ctx.client_can("roots"),
+            ctx.client_can("roots.listChanged"),
+            ctx.client_can("sampling"),
+            ctx.client_capabilities.roots.list_changed,
+            ctx.is_cancelled,
+            ctx.lifespan,
+        ]
+
+    @server.tool
+    async def here(ctx: Context) -> list:
+        return facts(ctx)
+
+    @server.tool
+    def there(ctx: ThreadContext) -> list:
+        return facts(ctx)
+
+    asker = await serve(server, capabilities={"roots": {"listChanged": True}})
+    end = '"2024-11-05","wire peer",true,true,false,true,false,null]'
+    assert await asker.call("here") == f"[1,{end}"
+    assert await asker.call("there") == f"[2,{end}"
+
+
+async def test_before_the_handshake_nothing_is_known_of_the_client():
+    from mcp_trio._server.context import LogGate
+    from mcp_trio._transports.memory import memory_pair
+
+    session = Server("harbour").open_session(memory_pair()[0])
+    handling = type("Handling", (), {"session": session})()
+    ctx = Context(handling, LogGate(), None)
+    assert (ctx.revision, ctx.client_info, ctx.client_capabilities) == ("", None, None)
+    assert not ctx.client_can("roots")
+
+
+# Progress.
+
+
+@pytest.mark.requirement("PROG-03", "PROG-04", "PROG-06", "PROG-07", "PROG-09")
+async def test_progress_is_told_when_asked_for_and_while_it_grows(server, serve):
+    left = []
+
+    @server.tool
+    async def load(ctx: Context) -> str:
+        left.append(ctx)
+        for progress in (0, 0.5, 0.5, 0.2, 2):
+            await ctx.progress(progress, 2)
+        await ctx.progress(3)
+        return "loaded"
+
+    @server.tool
+    def load_in_thread(ctx: ThreadContext) -> str:
+        ctx.progress(1, total=2)
+        ctx.progress(1)
+        return "loaded"
+
+    asker = await serve(server)
+    assert await asker.call("load") == "loaded"
+    assert asker.told == []
+    for name in ("load", "load_in_thread"):
+        await asker.result("tools/call", {"name": name, "_meta": {"progressToken": name}})
+    await left[1].progress(4)
+    assert [message["params"] for message in asker.told] == [
+        {"progressToken": "load", "progress": 0, "total": 2},
+        {"progressToken": "load", "progress": 0.5, "total": 2},
+        {"progressToken": "load", "progress": 2, "total": 2},
+        {"progressToken": "load", "progress": 3},
+        {"progressToken": "load_in_thread", "progress": 1, "total": 2},
+    ]
+    assert await asker.wire.receive_available() == []
+
+
+# Logs.
+
+
+@pytest.mark.requirement("LOG-03", "LOG-05")
+async def test_every_level_is_told_until_the_client_chooses(server, serve):
+    @server.tool
+    async def talk(ctx: Context) -> None:
+        await ctx.debug("d")
+        await ctx.info({"n": [1]})
+        await ctx.warning(None)
+        await ctx.error("e")
+        await ctx.log("alert", "a", logger="tower")
+
+    @server.tool
+    def talk_in_thread(ctx: ThreadContext) -> None:
+        ctx.debug("d")
+        ctx.info({"n": [1]})
+        ctx.warning(None)
+        ctx.error("e")
+        ctx.log("alert", "a", logger="tower")
+
+    asker = await serve(server)
+    for name in ("talk", "talk_in_thread"):
+        asker.told.clear()
+        await asker.result("tools/call", {"name": name})
+        assert [message["params"] for message in asker.told] == [
+            {"level": "debug", "data": "d"},
+            {"level": "info", "data": {"n": [1]}},
+            {"level": "warning", "data": None},
+            {"level": "error", "data": "e"},
+            {"level": "alert", "data": "a", "logger": "tower"},
+        ]
+
+
+@pytest.mark.requirement("LOG-02", "LOG-04", "LOG-06")
+async def test_only_the_chosen_level_and_what_is_more_severe_is_told(server, serve):
+    levels = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
+    @server.tool
+    async def talk(ctx: Context) -> None:
+        for level in levels:
+            await ctx.log(level, level)
+
+    asker = await serve(server)
+    for number, level in enumerate(levels):
+        asker.told.clear()
+        assert await asker.result("logging/setLevel", {"level": level}) == {}
+        await asker.result("tools/call", {"name": "talk"})
+        assert told_data(asker) == [(louder, louder) for louder in levels[number:]]
+
+
+@pytest.mark.requirement("LOG-07")
+async def test_an_unknown_level_is_invalid_params_and_changes_nothing(server, serve):
+    @server.tool
+    async def talk(ctx: Context) -> None:
+        await ctx.debug("d")
+
+    asker = await serve(server)
+    assert (await asker.error("logging/setLevel", {"level": "loud"}))["code"] == -32602
+    await asker.result("tools/call", {"name": "talk"})
+    assert told_data(asker) == [("debug", "d")]
+
+
+async def test_the_level_belongs_to_one_session(server, serve):
+    @server.tool
+    async def talk(ctx: Context) -> None:
+        await ctx.info("i")
+
+    quiet, loud = await serve(server), await serve(server)
+    await quiet.result("logging/setLevel", {"level": "error"})
+    for asker in (quiet, loud):
+        await asker.result("tools/call", {"name": "talk"})
+    assert (told_data(quiet), told_data(loud)) == ([], [("info", "i")])
+
+
+@pytest.mark.parametrize("level", ["debug", "error"])
+async def test_logging_is_a_check_for_cancellation_even_of_what_is_not_told(server, serve, level):
+    started, ended = trio.Event(), trio.Event()
+
+    @server.tool
+    async def talk(ctx: Context) -> None:
+        started.set()
+        try:
+            with trio.CancelScope(shield=True):
+                while not ctx.is_cancelled:
+                    await trio.lowlevel.checkpoint()
+            await ctx.log(level, "too late")
+        finally:
+            ended.set()
+
+    asker = await serve(server)
+    await asker.result("logging/setLevel", {"level": "error"})
+    call = await asker.begin("tools/call", {"name": "talk"})
+    await started.wait()
+    await asker.wire.cancel(call)
+    await ended.wait()
+    assert await asker.result("ping") == {}
+    assert asker.told == []
+
+
+# Questions to the client.
+
+
+@pytest.mark.requirement("ROOT-03", "SAMP-06", "SAMP-08", "BASE-21")
+async def test_a_handler_asks_its_client(server, serve):
+    question = types.CreateMessageParams(
+        messages=[types.SamplingMessage(role="user", content=types.TextContent(text="Why?"))],
+        max_tokens=9,
+    )
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        roots = await ctx.list_roots()
+        answer = await ctx.sample(question)
+        return f"{roots[0].uri} {answer.content.text}"
+
+    @server.tool
+    def ask_in_thread(ctx: ThreadContext) -> str:
+        roots = ctx.list_roots()
+        answer = ctx.sample(question)
+        return f"{roots[0].uri} {answer.content.text}"
+
+    asker = await serve(server, capabilities=CLIENT_CAN)
+    for name in ("ask", "ask_in_thread"):
+        call = await asker.begin("tools/call", {"name": name})
+        asked = await asker.next_told()
+        assert asked["method"] == "roots/list"
+        await asker.wire.send_result(asked, {"roots": [{"uri": "file:///pier"}]})
+        asked = await asker.next_told()
+        assert asked["method"] == "sampling/createMessage"
+        assert asked["params"] == {
+            "messages": [{"role": "user", "content": {"type": "text", "text": "Why?"}}],
+            "maxTokens": 9,
+        }
+        said = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "So."}}
+        await asker.wire.send_result(asked, said)
+        result = (await asker.end(call))["result"]
+        assert result["content"][0]["text"] == "file:///pier So."
+
+
+@pytest.mark.requirement("LIFE-14", "ROOT-10")
+async def test_a_client_that_cannot_is_not_asked(server, serve):
+    caught = []
+
+    @server.tool
+    async def ask(ctx: Context) -> None:
+        for question in (
+            ctx.list_roots(),
+            ctx.sample(types.CreateMessageParams(messages=[], max_tokens=1)),
+        ):
+            try:
+                await question
+            except LocalProtocolError as error:
+                caught.append(str(error))
+
+    @server.tool
+    def ask_in_thread(ctx: ThreadContext) -> None:
+        try:
+            ctx.list_roots()
+        except LocalProtocolError as error:
+            caught.append(str(error))
+
+    asker = await serve(server)
+    for name in ("ask", "ask_in_thread"):
+        await asker.result("tools/call", {"name": name})
+    assert ["roots" in text for text in caught] == [True, False, True]
+    assert asker.told == []

@@ -1,0 +1,153 @@
+import base64
+
+import pytest
+
+from mcp_trio import Server
+from mcp_trio._limits import Limits
+
+INVALID_PARAMS = -32602
+
+METHODS = ["tools/list", "resources/list", "resources/templates/list", "prompts/list"]
+
+
+def offer(server, number):
+    """One more of everything."""
+
+    async def nothing():
+        pass
+
+    async def one(port):
+        pass
+
+    server.tool(name=f"n{number}")(nothing)
+    server.prompt(name=f"n{number}")(nothing)
+    server.resource(f"x:{number}", name=f"n{number}")(nothing)
+    server.resource(f"x:{number}/{{port}}", name=f"n{number}")(one)
+
+
+@pytest.fixture
+def server():
+    made = Server("harbour", limits=Limits(page_items_max=2))
+    for number in range(5):
+        offer(made, number)
+    return made
+
+
+def names_of(result):
+    (rows,) = (rows for member, rows in result.items() if member != "nextCursor")
+    return [row["name"] for row in rows]
+
+
+@pytest.mark.requirement("PAG-01", "TOOL-02", "RES-02", "PROM-02")
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_long_list_comes_in_pages_and_the_last_has_no_cursor(server, serve, method):
+    asker = await serve(server)
+    pages, params = [], {}
+    while True:
+        result = await asker.result(method, params)
+        pages.append(names_of(result))
+        if "nextCursor" not in result:
+            break
+        params = {"cursor": result["nextCursor"]}
+    assert pages == [["n0", "n1"], ["n2", "n3"], ["n4"]]
+
+
+async def test_a_list_that_fills_its_pages_exactly_has_no_empty_one(serve):
+    server = Server("harbour", limits=Limits(page_items_max=2))
+    offer(server, 0)
+    offer(server, 1)
+    asker = await serve(server)
+    assert (await asker.result("tools/list")).keys() == {"tools"}
+
+
+@pytest.mark.requirement("PAG-08", "PAG-09")
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "",
+        "7",
+        "!",
+        "é",
+        base64.urlsafe_b64encode(b"tools/list from 1").decode(),
+        base64.urlsafe_b64encode(b"tools/list from 02").decode(),
+        base64.urlsafe_b64encode(b"tools/list from 0").decode(),
+        base64.urlsafe_b64encode(b"tools/list from 6").decode(),
+        base64.urlsafe_b64encode(b"tools/list from -2").decode(),
+    ],
+)
+async def test_a_cursor_that_we_never_gave_is_invalid_params(server, serve, cursor):
+    asker = await serve(server)
+    error = await asker.error("tools/list", {"cursor": cursor})
+    assert error == {"code": INVALID_PARAMS, "message": "invalid cursor"}
+    assert len(names_of(await asker.result("tools/list"))) == 2
+
+
+@pytest.mark.requirement("PAG-08")
+async def test_a_cursor_belongs_to_one_list(server, serve):
+    asker = await serve(server)
+    cursor = (await asker.result("tools/list"))["nextCursor"]
+    assert (await asker.error("prompts/list", {"cursor": cursor}))["code"] == INVALID_PARAMS
+    assert names_of(await asker.result("tools/list", {"cursor": cursor})) == ["n2", "n3"]
+
+
+@pytest.mark.requirement("PAG-08")
+async def test_a_list_knows_at_once_what_was_registered_and_cursors_stay_good(server, serve):
+    asker = await serve(server)
+    cursor = (await asker.result("tools/list"))["nextCursor"]
+    last = (await asker.result("tools/list", {"cursor": cursor}))["nextCursor"]
+    assert names_of(await asker.result("tools/list", {"cursor": last})) == ["n4"]
+    offer(server, 5)
+    assert names_of(await asker.result("tools/list", {"cursor": last})) == ["n4", "n5"]
+
+
+async def test_a_page_is_made_once_until_something_is_registered(server):
+    registry = server._registry
+    first = registry.page("tools/list", None)
+    assert registry.page("tools/list", None) is first
+    offer(server, 5)
+    assert registry.page("tools/list", None) is not first
+
+
+def test_the_digest_of_the_tools_covers_every_page_and_changes_with_each():
+    one, other = (Server("harbour", limits=Limits(page_items_max=1)) for _ in range(2))
+    for server, last in ((one, "yes"), (other, "no")):
+        offer(server, 0)
+        server.tool(name="last", description=last)(lambda: 1)
+    digests = [server._registry.tools_digest() for server in (one, other)]
+    assert digests[0] != digests[1]
+    assert all(len(digest) == 16 for digest in digests)
+
+
+def test_tools_that_cannot_be_listed_have_no_digest():
+    server = Server("harbour")
+
+    @server.tool
+    async def tide(port: complex):
+        pass
+
+    assert server._registry.tools_digest() is None
+
+
+@pytest.mark.requirement("LIFE-05", "TOOL-01", "RES-01", "PROM-01", "LOG-01", "LIFE-19")
+async def test_what_is_registered_is_announced(serve):
+    server = Server("harbour", version="2.1", instructions="Moor first.")
+    assert (await serve(server)).hello == {
+        "protocolVersion": "2024-11-05",
+        "capabilities": {"logging": {}},
+        "serverInfo": {"name": "harbour", "version": "2.1"},
+        "instructions": "Moor first.",
+    }
+    offer(server, 0)
+    assert (await serve(server)).hello["capabilities"] == {
+        "logging": {},
+        "tools": {},
+        "resources": {},
+        "prompts": {},
+    }
+
+
+@pytest.mark.requirement("LIFE-14", "PROM-15")
+@pytest.mark.parametrize("method", METHODS)
+async def test_what_was_not_announced_is_not_served(serve, method):
+    asker = await serve(Server("harbour"))
+    assert (await asker.error(method))["code"] == -32601

@@ -1,0 +1,310 @@
+import pytest
+import trio
+
+from mcp_trio import Context, Image, Server, ThreadContext
+from mcp_trio._limits import Limits
+from mcp_trio._server.templates import TemplateError
+
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+RESOURCE_NOT_FOUND = -32002
+
+
+@pytest.fixture
+def server():
+    return Server("harbour")
+
+
+# Resources.
+
+
+@pytest.mark.requirement("RES-02", "RES-07")
+async def test_static_resources_and_templates_are_two_lists(server, serve):
+    @server.resource("harbour://rules", mime_type="text/markdown")
+    async def rules() -> str:
+        """What holds here."""
+
+    @server.resource("harbour://{port}/tide", name="tides", description="How high.")
+    async def tide(port: str) -> str:
+        pass
+
+    asker = await serve(server)
+    assert await asker.result("resources/list") == {
+        "resources": [
+            {
+                "uri": "harbour://rules",
+                "name": "rules",
+                "description": "What holds here.",
+                "mimeType": "text/markdown",
+            }
+        ]
+    }
+    assert await asker.result("resources/templates/list") == {
+        "resourceTemplates": [
+            {
+                "uriTemplate": "harbour://{port}/tide",
+                "name": "tides",
+                "description": "How high.",
+            }
+        ]
+    }
+
+
+@pytest.mark.requirement("RES-05")
+async def test_a_static_resource_comes_before_templates_and_these_in_their_order(server, serve):
+    @server.resource("harbour://{port}/tide")
+    async def one_port(port: str, ctx: Context) -> str:
+        return f"{port} in {ctx.revision}"
+
+    @server.resource("harbour://{port}/{what}")
+    def anything(port: str, what: str, ctx: ThreadContext) -> str:
+        return f"{what} of {port} in {ctx.revision}"
+
+    @server.resource("harbour://oslo/tide")
+    async def oslo() -> str:
+        return "Oslo itself"
+
+    asker = await serve(server)
+    texts = {}
+    for uri in ("harbour://oslo/tide", "harbour://b%20b/tide", "harbour://lima/wind"):
+        (contents,) = (await asker.result("resources/read", {"uri": uri}))["contents"]
+        assert contents["uri"] == uri
+        assert contents["mimeType"] == "text/plain"
+        texts[uri] = contents["text"]
+    assert list(texts.values()) == [
+        "Oslo itself",
+        "b b in 2024-11-05",
+        "wind of lima in 2024-11-05",
+    ]
+
+
+@pytest.mark.requirement("RES-05", "RES-22")
+async def test_binary_contents_are_base64_with_their_type(server, serve):
+    @server.resource("harbour://chart")
+    async def chart() -> Image:
+        return Image(b"\0\xff")
+
+    asker = await serve(server)
+    result = await asker.result("resources/read", {"uri": "harbour://chart"})
+    assert result == {
+        "contents": [{"uri": "harbour://chart", "mimeType": "image/png", "blob": "AP8="}]
+    }
+
+
+@pytest.mark.requirement("ERR-02")
+async def test_a_missing_resource_has_its_own_code_and_names_the_uri(server, serve):
+    @server.resource("harbour://{port}/tide")
+    async def tide(port: str) -> str:
+        pass
+
+    asker = await serve(server)
+    error = await asker.error("resources/read", {"uri": "harbour://oslo/wind"})
+    assert error == {
+        "code": RESOURCE_NOT_FOUND,
+        "message": "resource not found: harbour://oslo/wind",
+        "data": {"uri": "harbour://oslo/wind"},
+    }
+
+
+@pytest.mark.requirement("RES-22")
+@pytest.mark.parametrize(
+    "uri", ["file:///../etc", "file:///%2e%2e/etc", "file:////etc", "file:///a%5c..", "x" * 5000]
+)
+async def test_a_uri_that_leaves_its_place_is_refused_before_the_handler_runs(server, serve, uri):
+    ran = []
+
+    @server.resource("file:///{+path}")
+    async def read(path: str) -> str:
+        ran.append(path)
+
+    asker = await serve(server)
+    error = await asker.error("resources/read", {"uri": uri})
+    assert error["code"] == INVALID_PARAMS
+    assert error["data"] == {"uri": uri}
+    assert len(error["message"]) < 200
+    assert ran == []
+
+
+async def test_the_length_of_a_uri_is_a_limit_of_the_server(serve):
+    server = Server("harbour", limits=Limits(uri_chars_max=20))
+
+    @server.resource("harbour://{port}")
+    async def port_of(port: str) -> str:
+        return port
+
+    asker = await serve(server)
+    assert await asker.result("resources/read", {"uri": "harbour://" + "o" * 10})
+    error = await asker.error("resources/read", {"uri": "harbour://" + "o" * 11})
+    assert error["code"] == INVALID_PARAMS
+    assert "uri_chars_max (20)" in error["message"]
+
+
+@pytest.mark.requirement("RES-22")
+async def test_values_of_a_template_are_read_as_the_types_of_the_parameters(server, serve):
+    @server.resource("harbour://{port}/{+days}")
+    async def days_of(port: str, days: int) -> str:
+        return f"{port} {days + 1}"
+
+    asker = await serve(server)
+    (contents,) = (await asker.result("resources/read", {"uri": "harbour://oslo/3"}))["contents"]
+    assert contents["text"] == "oslo 4"
+    error = await asker.error("resources/read", {"uri": "harbour://oslo/many"})
+    assert error["code"] == INVALID_PARAMS
+    assert error["message"].startswith("invalid arguments: days: ")
+
+
+@pytest.mark.requirement("RES-09")
+async def test_a_resource_that_crashes_is_an_internal_error(server, serve):
+    @server.resource("harbour://chart")
+    async def chart() -> str:
+        raise OSError("disk on fire")
+
+    asker = await serve(server)
+    error = await asker.error("resources/read", {"uri": "harbour://chart"})
+    assert error == {"code": INTERNAL_ERROR, "message": "internal error"}
+
+
+def test_a_resource_whose_parameters_are_not_its_variables_is_refused(server):
+    with pytest.raises(TemplateError, match="no parameter for the variable 'port'"):
+
+        @server.resource("harbour://{port}")
+        async def harbour(name: str):
+            pass
+
+
+def test_a_uri_is_given_once(server):
+    @server.resource("harbour://rules")
+    async def rules():
+        pass
+
+    with pytest.raises(ValueError, match="'harbour://rules' is registered already"):
+        server.resource("harbour://rules")(rules)
+
+
+# Prompts.
+
+
+@pytest.mark.requirement("PROM-02")
+async def test_a_prompt_is_listed_with_its_arguments(server, serve):
+    @server.prompt
+    async def sail(port: str, days: int = 2) -> str:
+        """Plan a trip.
+
+        Args:
+            port: Where to.
+        """
+
+    @server.prompt(name="rest", description="Do nothing.")
+    def idle() -> str:
+        pass
+
+    asker = await serve(server)
+    assert await asker.result("prompts/list") == {
+        "prompts": [
+            {
+                "name": "sail",
+                "description": "Plan a trip.",
+                "arguments": [
+                    {"name": "port", "description": "Where to.", "required": True},
+                    {"name": "days", "required": False},
+                ],
+            },
+            {"name": "rest", "description": "Do nothing."},
+        ]
+    }
+
+
+@pytest.mark.requirement("PROM-05", "PROM-07")
+async def test_a_prompt_is_filled_in_from_text(server, serve):
+    @server.prompt
+    async def sail(port: str, days: int = 2) -> list:
+        """Plan a trip."""
+        return [f"To {port}, {days * 2} half days", ("assistant", "Aye")]
+
+    asker = await serve(server)
+    arguments = {"port": "Oslo", "days": "3"}
+    assert await asker.result("prompts/get", {"name": "sail", "arguments": arguments}) == {
+        "description": "Plan a trip.",
+        "messages": [
+            {"role": "user", "content": {"type": "text", "text": "To Oslo, 6 half days"}},
+            {"role": "assistant", "content": {"type": "text", "text": "Aye"}},
+        ],
+    }
+
+
+@pytest.mark.requirement("PROM-06", "PROM-07")
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"name": "sial"}, "unknown prompt: sial"),
+        ({"name": "sail"}, "invalid arguments: port: missing"),
+        (
+            {"name": "sail", "arguments": {"port": "Oslo", "days": "x", "by": "y"}},
+            "invalid arguments: days: expected int, got str\nby: unknown argument",
+        ),
+    ],
+)
+async def test_a_prompt_that_cannot_be_filled_in_is_invalid_params(server, serve, params, message):
+    @server.prompt
+    async def sail(port: str, days: int = 2) -> str:
+        pass
+
+    asker = await serve(server)
+    error = await asker.error("prompts/get", params)
+    assert error == {"code": INVALID_PARAMS, "message": message}
+
+
+@pytest.mark.requirement("PROM-06")
+async def test_a_prompt_that_crashes_or_returns_nonsense_is_an_internal_error(
+    server, serve, caplog
+):
+    @server.prompt
+    async def crash() -> str:
+        raise RuntimeError("boom")
+
+    @server.prompt
+    async def nonsense() -> int:
+        await trio.lowlevel.checkpoint()
+        return 3
+
+    asker = await serve(server)
+    for name in ("crash", "nonsense"):
+        error = await asker.error("prompts/get", {"name": name})
+        assert error == {"code": INTERNAL_ERROR, "message": "internal error"}
+    assert "boom" in caplog.text
+    assert "this one returned a int" in caplog.text
+
+
+@pytest.mark.requirement("PROM-08")
+async def test_a_prompt_may_show_a_picture(server, serve):
+    @server.prompt
+    async def chart() -> Image:
+        return Image(b"\0\xff", format="jpeg")
+
+    asker = await serve(server)
+    (message,) = (await asker.result("prompts/get", {"name": "chart"}))["messages"]
+    assert message["content"] == {"type": "image", "data": "AP8=", "mimeType": "image/jpeg"}
+
+
+# What is not there.
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": "sail"}, "argument": {"name": "p", "value": ""}},
+        ),
+        ("resources/subscribe", {"uri": "harbour://rules"}),
+    ],
+)
+async def test_what_a_server_does_not_offer_is_a_method_that_is_not_found(
+    server, serve, method, params
+):
+    @server.resource("harbour://rules")
+    async def rules():
+        pass
+
+    asker = await serve(server)
+    assert (await asker.error(method, params))["code"] == -32601

@@ -1,0 +1,229 @@
+import base64
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import json
+import pathlib
+import subprocess
+import sys
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_trio._schema import (
+    CallToolResult,
+    EmbeddedResource,
+    GetPromptResult,
+    ImageContent,
+    PromptMessage,
+    ReadResourceResult,
+    ResourceContents,
+    TextContent,
+)
+from mcp_trio._server.results import BYTES_URI, Image, prompt_result, resource_result, tool_result
+
+PIXEL = b"\x89PNG\r\n"
+EMBEDDED = EmbeddedResource(resource=ResourceContents(uri="note:1", text="hello"))
+
+
+@dataclasses.dataclass
+class Place:
+    name: str
+    height: float
+
+
+@attrs.define
+class Wind:
+    knots: int
+
+
+class Sky(msgspec.Struct):
+    cover: str
+    wind: Wind | None = None
+
+
+class Mood(enum.StrEnum):
+    SUNNY = "sunny"
+
+
+def text(value):
+    return TextContent(text=value)
+
+
+@pytest.mark.requirement("TOOL-16", "TOOL-17")
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [
+        (None, []),
+        ("rain", [text("rain")]),
+        ("", [text("")]),
+        (Mood.SUNNY, [text("sunny")]),
+        (3, [text("3")]),
+        (True, [text("true")]),
+        (1.5, [text("1.5")]),
+        ({"b": 1, "a": [None]}, [text('{"b":1,"a":[null]}')]),
+        (Place("Oslo", 23.0), [text('{"name":"Oslo","height":23.0}')]),
+        (Wind(5), [text('{"knots":5}')]),
+        (Sky("low", Wind(3)), [text('{"cover":"low","wind":{"knots":3}}')]),
+        (["a", "b"], [text('["a","b"]')]),
+        (("a", 1), [text('["a",1]')]),
+        ([], [text("[]")]),
+        (pathlib.PurePosixPath("/a/b"), [text('"/a/b"')]),
+        ([pathlib.PurePosixPath("x")], [text('["x"]')]),
+        (dt.date(2024, 11, 5), [text('"2024-11-05"')]),
+        (decimal.Decimal("1.10"), [text('"1.10"')]),
+        (float("nan"), [text("null")]),
+        (text("t"), [text("t")]),
+        (EMBEDDED, [EMBEDDED]),
+        (
+            [text("t"), "s", {"n": 1}, None, [EMBEDDED]],
+            [text("t"), text("s"), text('{"n":1}'), EMBEDDED],
+        ),
+        ((EMBEDDED,), [EMBEDDED]),
+    ],
+)
+def test_what_a_tool_returns_becomes_content(value, content):
+    result = tool_result(value)
+    assert result == CallToolResult(content=content)
+    assert json.loads(msgspec.json.encode(result)).keys() == {"content"}
+
+
+@pytest.mark.requirement("TOOL-18")
+def test_an_image_is_base64_with_its_mime_type():
+    (png, jpeg) = tool_result([Image(PIXEL), Image(PIXEL, format="jpeg")]).content
+    assert isinstance(png, ImageContent)
+    assert base64.b64decode(png.data) == PIXEL
+    assert (png.mime_type, jpeg.mime_type) == ("image/png", "image/jpeg")
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_bytes_from_a_tool_are_an_embedded_blob(kind):
+    (content,) = tool_result(kind(b"\0\xff")).content
+    assert content.resource == ResourceContents(
+        uri=BYTES_URI, mime_type="application/octet-stream", blob="AP8="
+    )
+
+
+def test_a_whole_result_passes_through_untouched():
+    tool = CallToolResult(content=[], is_error=True, meta={"a": 1})
+    resource = ReadResourceResult(contents=[])
+    prompt = GetPromptResult(messages=[], description="other")
+    assert tool_result(tool) is tool
+    assert resource_result("x:1", None, resource) is resource
+    assert prompt_result("d", prompt) is prompt
+
+
+@pytest.mark.parametrize("value", [object(), [object()], {"a": object()}, iter([])])
+def test_a_value_without_a_json_form_is_refused_by_its_type(value):
+    with pytest.raises(TypeError, match=r"the type <class '\w+'> has no JSON form"):
+        tool_result(value)
+
+
+def test_a_set_has_the_same_order_whatever_the_hash_seed():
+    code = (
+        "from mcp_trio._server.results import tool_result;"
+        "print(tool_result({'s': {'a', 'b', 'c', 'd', 'e'}}).content[0].text)"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert runs == {b'{"s":["a","b","c","d","e"]}\n'}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.text() | st.integers(-(2**63), 2**64 - 1),
+        lambda inner: st.dictionaries(st.text(), inner),
+    )
+)
+def test_a_dict_is_its_own_json(value):
+    (content,) = tool_result({"value": value}).content
+    assert json.loads(content.text) == {"value": value}
+
+
+@pytest.mark.requirement("RES-05", "RES-22")
+@pytest.mark.parametrize(
+    ("value", "contents"),
+    [
+        ("hi", {"text": "hi", "mime_type": "text/plain"}),
+        (b"\0\xff", {"blob": "AP8=", "mime_type": "application/octet-stream"}),
+        (bytearray(b"\0\xff"), {"blob": "AP8=", "mime_type": "application/octet-stream"}),
+        (memoryview(b"\0\xff"), {"blob": "AP8=", "mime_type": "application/octet-stream"}),
+        (Image(b"\0\xff"), {"blob": "AP8=", "mime_type": "image/png"}),
+        ({"a": 1}, {"text": '{"a":1}', "mime_type": "application/json"}),
+        ([1, 2], {"text": "[1,2]", "mime_type": "application/json"}),
+        ([], {"text": "[]", "mime_type": "application/json"}),
+        (None, {"text": "null", "mime_type": "application/json"}),
+        (
+            Place("Oslo", 23.0),
+            {"text": '{"name":"Oslo","height":23.0}', "mime_type": "application/json"},
+        ),
+    ],
+)
+def test_what_a_resource_returns_becomes_text_or_a_blob(value, contents):
+    assert resource_result("x:1", None, value).contents == [ResourceContents(uri="x:1", **contents)]
+
+
+@pytest.mark.parametrize("value", ["hi", b"hi", Image(b"hi"), {"a": 1}])
+def test_the_declared_mime_type_of_a_resource_wins(value):
+    (contents,) = resource_result("x:1", "text/markdown", value).contents
+    assert contents.mime_type == "text/markdown"
+
+
+@pytest.mark.requirement("RES-06")
+def test_a_resource_may_give_several_contents():
+    one = ResourceContents(uri="x:1", text="1")
+    two = ResourceContents(uri="x:2", blob="Mg==")
+    assert resource_result("x:", None, one).contents == [one]
+    assert resource_result("x:", None, [one, two]).contents == [one, two]
+    assert resource_result("x:", None, (one, two)).contents == [one, two]
+
+
+USER_HI = PromptMessage(role="user", content=text("hi"))
+ASSISTANT_YO = PromptMessage(role="assistant", content=text("yo"))
+
+
+@pytest.mark.requirement("PROM-05")
+@pytest.mark.parametrize(
+    ("value", "messages"),
+    [
+        ("hi", [USER_HI]),
+        (USER_HI, [USER_HI]),
+        (("assistant", "yo"), [ASSISTANT_YO]),
+        (["hi", ("assistant", "yo")], [USER_HI, ASSISTANT_YO]),
+        ((USER_HI, ASSISTANT_YO), [USER_HI, ASSISTANT_YO]),
+        (("hi", "hi"), [USER_HI, USER_HI]),
+        (["user", "hi"], [PromptMessage(role="user", content=text("user")), USER_HI]),
+        ([("user", EMBEDDED)], [PromptMessage(role="user", content=EMBEDDED)]),
+        (text("hi"), [USER_HI]),
+        ([], []),
+    ],
+)
+def test_what_a_prompt_returns_becomes_messages(value, messages):
+    assert prompt_result("greets", value) == GetPromptResult(
+        messages=messages, description="greets"
+    )
+
+
+def test_a_prompt_may_show_an_image():
+    (message,) = prompt_result(None, Image(PIXEL)).messages
+    assert isinstance(message.content, ImageContent)
+
+
+@pytest.mark.parametrize(
+    "value", [None, 3, {"role": "user"}, [["user", "hi"]], [("system", "hi")], [("user", 3)]]
+)
+def test_a_prompt_that_returns_anything_else_is_refused(value):
+    with pytest.raises(TypeError, match="assistant or user and text, but this one returned a"):
+        prompt_result(None, value)

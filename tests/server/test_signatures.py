@@ -1,0 +1,548 @@
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import functools
+import json
+import pathlib
+import subprocess
+import sys
+import timeit
+import typing
+import uuid
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypedDict, TypeVar
+
+import attrs
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_trio._limits import Limits
+from mcp_trio._server.signatures import ArgumentsError, Signature
+
+State = TypeVar("State")
+
+
+class Context(Generic[State]):
+    pass
+
+
+class OwnContext(Context[int]):
+    pass
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@attrs.define
+class Trip:
+    """A way through points."""
+
+    stops: list[Point]
+
+
+class Filter(TypedDict):
+    title: str
+    exact: NotRequired[bool]
+
+
+class Unknown:
+    pass
+
+
+def signature(handler, **options):
+    return Signature(handler=handler, context_type=Context, **options)
+
+
+def lines_of(handler, arguments, **options):
+    with pytest.raises(ArgumentsError) as caught:
+        signature(handler, **options).decode(json.dumps(arguments).encode())
+    assert str(caught.value) == "\n".join(caught.value.lines)
+    return caught.value.lines
+
+
+def called(handler, arguments):
+    found = signature(handler)
+    return handler(**found.bind(found.decode(json.dumps(arguments).encode()), "the context"))
+
+
+async def forecast(
+    city: str,
+    days: Annotated[int, msgspec.Meta(ge=1, le=10)] = 3,
+    *,
+    ctx: Context,
+    colour: Colour = Colour.RED,
+) -> str:
+    """Tell the weather.
+
+    Args:
+        city: Where.
+        days: How many.
+        ctx: never shown.
+    """
+
+
+@pytest.mark.requirement("TOOL-05")
+def test_the_schema_is_a_closed_object_with_descriptions_and_defaults():
+    assert signature(forecast).schema == {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "Where."},
+            "days": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": 10,
+                "description": "How many.",
+                "default": 3,
+            },
+            "colour": {"$ref": "#/$defs/Colour", "default": "red"},
+        },
+        "required": ["city"],
+        "additionalProperties": False,
+        "$defs": {"Colour": {"enum": ["red"]}},
+    }
+    assert signature(forecast).docstring.description == "Tell the weather."
+
+
+def test_a_handler_without_parameters_has_an_empty_closed_schema():
+    def handler():
+        pass
+
+    found = signature(handler)
+    assert found.schema == {
+        "type": "object",
+        "properties": {},
+        "required": [],
+        "additionalProperties": False,
+    }
+    assert found.docstring.description == ""
+    for raw in (None, b"{}", msgspec.Raw(b" { } ")):
+        assert found.bind(found.decode(raw), "the context") == {}
+
+
+def test_a_meta_in_the_annotation_overrides_the_docstring():
+    def handler(a: Annotated[int, msgspec.Meta(description="From the annotation.")]):
+        """Short.
+
+        Args:
+            a: From the docstring.
+        """
+
+    assert signature(handler).schema["properties"]["a"]["description"] == "From the annotation."
+
+
+def test_named_types_stay_under_defs_without_title_noise():
+    def handler(trip: Trip, narrow: Filter, title: str, Arguments: Point | None = None):
+        """Short.
+
+        Args:
+            trip: Where to go.
+        """
+
+    schema = signature(handler).schema
+    assert schema["properties"]["trip"] == {"$ref": "#/$defs/Trip", "description": "Where to go."}
+    assert schema["properties"]["title"] == {"type": "string"}
+    assert schema["$defs"].keys() == {"Trip", "Filter", "Point"}
+    assert not any("title" in definition for definition in schema["$defs"].values())
+    assert schema["$defs"]["Filter"]["properties"]["title"] == {"type": "string"}
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(
+        {"trip": {"stops": [{"x": 1}]}, "narrow": {"title": "t"}, "title": "t"}, schema
+    )
+
+
+def test_every_supported_kind_of_type_arrives_as_itself():
+    def handler(  # noqa: PLR0917 - one of each
+        a: Trip,
+        b: Filter,
+        c: Colour,
+        d: Literal["x", 1],
+        e: dt.datetime,
+        f: uuid.UUID,
+        g: decimal.Decimal,
+        h: pathlib.Path,
+        i: "list[pathlib.PurePosixPath] | None",
+        j,
+        k: Any,
+        n: tuple[int, ...] = (),
+        m: bytes = b"",
+    ):
+        return locals()
+
+    number = uuid.UUID(int=5)
+    moment = "2024-11-05T10:00:00Z"
+    sent = {
+        "a": {"stops": [{"x": 1}]},
+        "b": {"title": "t"},
+        "c": "red",
+        "d": 1,
+        "e": moment,
+        "f": str(number),
+        "g": "1.50",
+        "h": "/a",
+        "i": ["b"],
+        "j": [None],
+        "k": {"n": 1},
+        "m": "AP8=",
+    }
+    assert called(handler, sent) == {
+        "a": Trip([Point(1)]),
+        "b": {"title": "t"},
+        "c": Colour.RED,
+        "d": 1,
+        "e": dt.datetime(2024, 11, 5, 10, tzinfo=dt.UTC),
+        "f": number,
+        "g": decimal.Decimal("1.50"),
+        "h": pathlib.Path("/a"),
+        "i": [pathlib.PurePosixPath("b")],
+        "j": [None],
+        "k": {"n": 1},
+        "n": (),
+        "m": b"\0\xff",
+    }
+    jsonschema.validate(sent, signature(handler).schema)
+
+
+def test_a_string_annotation_is_resolved_in_its_module():
+    def handler(point: "Point", ctx: "Context[int] | None" = None):
+        return point, ctx
+
+    assert called(handler, {"point": {"x": 1}}) == (Point(1), "the context")
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        Context,
+        OwnContext,
+        Context[str],
+        Context | None,
+        typing.Union[Context, None],  # noqa: UP007 - people still write it
+        Annotated[Context, "c"],
+        Annotated[Context[int] | None, "c"],
+        "Context",
+    ],
+)
+def test_the_context_is_known_by_its_annotation(hint):
+    def handler(a: int, anything=None):
+        return anything
+
+    handler.__annotations__["anything"] = hint
+    assert signature(handler).context_parameter == "anything"
+    assert "anything" not in signature(handler).schema["properties"]
+    assert called(handler, {"a": 1}) == "the context"
+    assert lines_of(handler, {"a": 1, "anything": 1}) == ["anything: unknown argument"]
+
+
+def test_a_second_context_is_refused():
+    def handler(a: Context, b: Context):
+        pass
+
+    with pytest.raises(TypeError, match="handler: parameter 'b' is a second context"):
+        signature(handler).parameters  # noqa: B018
+
+
+def test_what_is_left_out_is_the_functions_own_default():
+    shared = [1]
+
+    def handler(
+        a: list[int] = shared,
+        b: Point = Point(1),  # noqa: B008 - the default is what is tested
+        c: pathlib.Path = pathlib.Path("/x"),
+        d: Any = Unknown,
+        e: int | None = None,
+    ):
+        return a, b, c, d, e
+
+    assert called(handler, {}) == (shared, Point(1), pathlib.Path("/x"), Unknown, None)
+    assert called(handler, {})[0] is shared
+    properties = signature(handler).schema["properties"]
+    assert [properties[name].get("default", "unsaid") for name in "abcde"] == [
+        [1],
+        {"x": 1, "y": 0},
+        "/x",
+        "unsaid",
+        None,
+    ]
+
+
+class Weather:
+    def method(self, city: str):
+        """A method."""
+        return city
+
+    def odd(self, /, city: str):
+        return city
+
+    @classmethod
+    def of_class(cls, city: str):
+        return city
+
+    @staticmethod
+    def static(city: str):
+        return city
+
+    def __call__(self, city: str):
+        """A callable."""
+        return city
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+@decorated
+def plain(city: str):
+    return city
+
+
+def two(city: str, days: int):
+    return city, days
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        Weather().method,
+        Weather().odd,
+        Weather.of_class,
+        Weather.static,
+        Weather(),
+        plain,
+        decorated(Weather().method),
+        functools.partial(plain),
+        lambda city: city,
+    ],
+)
+def test_methods_callables_and_decorated_functions_are_handlers(handler):
+    assert called(handler, {"city": "Oslo"}) == "Oslo"
+    assert list(signature(handler).parameters) == ["city"]
+
+
+def test_a_partial_hides_or_defaults_what_it_binds():
+    assert called(functools.partial(two, "Oslo"), {"days": 2}) == ("Oslo", 2)
+    assert called(functools.partial(two, days=5), {"city": "Oslo"}) == ("Oslo", 5)
+
+
+def test_the_docstring_is_that_of_the_function_behind():
+    assert signature(Weather().method).docstring.description == "A method."
+    assert signature(Weather()).docstring.description == "A callable."
+
+
+def args(*cities: str): ...
+def kwargs(**cities: str): ...
+def positional(city: str, /): ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "text"),
+    [
+        (args, "args: parameter 'cities' takes any number of values"),
+        (kwargs, "kwargs: parameter 'cities' takes any names"),
+        (positional, "positional: parameter 'city' is positional-only"),
+        (functools.partial(args, "x"), "args: parameter 'cities' takes any number"),
+        (print, "is not a Python function"),
+        (Weather, "is not a Python function"),
+        (3, "is not a Python function"),
+    ],
+)
+def test_what_names_cannot_fill_is_refused_when_it_is_registered(handler, text):
+    with pytest.raises(TypeError, match=text):
+        signature(handler)
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        (
+            "Nowhere",
+            "the annotation 'Nowhere' cannot be resolved in module .*: name 'Nowhere' is not defined",
+        ),
+        ("list[", "the annotation 'list\\[' cannot be resolved"),
+        (Unknown, "the type <class '.*Unknown'> has no JSON form"),
+        (list[complex], "the type <class 'complex'> has no JSON form"),
+        (Point | Trip, "Type unions may not contain more than one"),
+        (int | pathlib.Path, "Type unions containing a custom type"),
+    ],
+)
+def test_an_annotation_that_cannot_work_names_function_and_parameter(hint, text):
+    def handler(good: int, bad):
+        pass
+
+    handler.__annotations__["bad"] = hint
+    registered = signature(handler)
+    with pytest.raises(TypeError, match=f"handler: parameter 'bad': {text}"):
+        registered.schema  # noqa: B018
+
+
+def test_every_wrong_argument_has_its_own_line():
+    def handler(  # noqa: PLR0917 - one of each
+        city: str,
+        days: int,
+        ratio: float,
+        trip: Trip,
+        counts: dict[int, int],
+        where: pathlib.Path,
+        colour: Colour = Colour.RED,
+        good: int = 1,
+    ):
+        pass
+
+    wrong = {
+        "days": "3",
+        "ratio": None,
+        "trip": {"stops": [{"x": 1}, {"x": "1"}]},
+        "counts": {"a": 1},
+        "where": 5,
+        "colour": "blue",
+        "good": 2,
+        "cty": "Oslo",
+    }
+    assert lines_of(handler, wrong) == [
+        "city: missing",
+        "days: expected int, got str",
+        "ratio: expected float, got null",
+        "trip.stops[1].x: expected int, got str",
+        "key in counts: expected int, got str",
+        "where: expected str, got int",
+        "colour: invalid enum value 'blue'",
+        "cty: unknown argument",
+    ]
+
+
+@pytest.mark.parametrize(("sent", "got"), [([], "array"), ("x", "str"), (None, "null"), (3, "int")])
+def test_arguments_that_are_no_object_are_refused(sent, got):
+    assert lines_of(forecast, sent) == [f"arguments: expected object, got {got}"]
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"city":"\xff"}', b'{"city":"\\ud800"}', b'{"city":', b'{"\xff":1}']
+)
+def test_text_that_is_no_json_is_an_arguments_error_too(raw):
+    with pytest.raises(ArgumentsError):
+        signature(forecast).decode(raw)
+
+
+def test_decoding_is_strict():
+    def handler(a: int = 0, b: bool = False, c: str = "", d: float = 0.0):
+        return d
+
+    assert lines_of(handler, {"a": 1.5, "b": 1, "c": 2, "d": "0.5"}) == [
+        "a: expected int, got float",
+        "b: expected bool, got int",
+        "c: expected str, got int",
+        "d: expected float, got str",
+    ]
+    assert called(handler, {"d": 1}) == 1.0
+
+
+def test_constraints_of_the_annotation_are_enforced():
+    assert lines_of(forecast, {"city": "Oslo", "days": 11}) == ["days: expected int <= 10"]
+
+
+def test_an_error_is_bounded_in_lines_and_length():
+    limits = Limits(argument_errors_max=2, argument_error_chars_max=20)
+    sent = {"a" * 1000: 1, "b": 2, "c": 3, "d": 4}
+    assert lines_of(lambda: None, sent, limits=limits) == [
+        "a" * 20,
+        "b: unknown argument",
+        "and 2 more",
+    ]
+
+
+def test_text_values_are_read_as_their_types():
+    def handler(city: str, days: int = 1, exact: bool = False, where: pathlib.Path | None = None):
+        return city, days, exact, where
+
+    found = signature(handler)
+    arguments = found.decode_text({"city": "7", "days": "3", "exact": "true", "where": "/a"})
+    assert handler(**found.bind(arguments, None)) == ("7", 3, True, pathlib.Path("/a"))
+    with pytest.raises(ArgumentsError) as caught:
+        found.decode_text({"days": "x", "town": "Oslo"})
+    assert caught.value.lines == [
+        "city: missing",
+        "days: expected int, got str",
+        "town: unknown argument",
+    ]
+
+
+def test_bound_values_are_the_decoded_objects_and_not_copies():
+    found = signature(lambda trip: trip)
+    arguments = found.decode(b'{"trip":{"stops":[]}}')
+    assert found.bind(arguments, None)["trip"] is arguments.trip
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {"city": st.text(), "days": st.integers(1, 10)}, optional={"colour": st.just("red")}
+    )
+)
+def test_what_the_schema_accepts_is_decoded(sent):
+    found = signature(forecast)
+    jsonschema.validate(sent, found.schema)
+    keywords = found.bind(found.decode(json.dumps(sent).encode()), "c")
+    assert keywords == {"days": 3} | sent | {"colour": Colour.RED, "ctx": "c"}
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["city", "days", "colour", "ctx", "x"]), json_values, max_size=4
+    )
+)
+def test_decoding_and_the_schema_agree(sent):
+    found = signature(forecast)
+    try:
+        found.decode(json.dumps(sent).encode())
+        lines = []
+    except ArgumentsError as error:
+        lines = error.lines
+    assert jsonschema.Draft202012Validator(found.schema).is_valid(sent) == (lines == [])
+
+
+def test_registering_builds_nothing():
+    def handler(a: "Nowhere", b: "list["):  # noqa: F821, F722
+        pass
+
+    assert signature(handler).context_type is Context
+
+
+@pytest.mark.real_time
+def test_registering_costs_next_to_nothing():
+    assert min(timeit.repeat(lambda: signature(forecast), number=100, repeat=5)) / 100 < 50e-6
+
+
+def test_cattrs_is_loaded_only_for_a_type_that_needs_it():
+    code = """
+import pathlib, sys
+from mcp_trio._server.signatures import Signature
+def handler(a: int, b: pathlib.Path = pathlib.Path("x")): pass
+found = Signature(handler=handler, context_type=Signature)
+found.schema, found.decode(b'{"a":1}')
+assert "cattrs" not in sys.modules
+found.decode(b'{"a":1,"b":"y"}')
+assert "cattrs" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

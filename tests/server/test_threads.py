@@ -1,0 +1,217 @@
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import RequestAbandoned, Server, ThreadContext
+from mcp_trio._limits import Limits
+
+# A thread that is abandoned runs on: each test lets its own go in the end.
+
+
+@pytest.fixture
+def server():
+    return Server("harbour", limits=Limits(threads_max=2))
+
+
+@pytest.fixture
+def gate():
+    made = threading.Event()
+    yield made
+    made.set()
+
+
+async def wait_thread(event):
+    """Wait for a `threading.Event`, in Trio."""
+    assert await trio.to_thread.run_sync(event.wait, 10)
+
+
+async def test_a_def_handler_does_not_block_the_others(server, serve, gate):
+    @server.tool
+    def block() -> str:
+        assert gate.wait(10)
+        return threading.current_thread() is not threading.main_thread() and "free"
+
+    asker = await serve(server)
+    call = await asker.begin("tools/call", {"name": "block"})
+    assert await asker.result("ping") == {}
+    gate.set()
+    answer = await asker.end(call)
+    assert answer["result"]["content"][0]["text"] == "free"
+
+
+async def test_at_most_threads_max_handlers_run_and_the_others_wait(server, serve, gate):
+    running, most = [], []
+
+    @server.tool
+    def block(number: int) -> int:
+        running.append(number)
+        most.append(len(running))
+        assert gate.wait(10)
+        running.remove(number)
+        return number
+
+    asker = await serve(server)
+    for number in range(5):
+        await asker.begin("tools/call", {"name": "block", "arguments": {"number": number}})
+    while len(running) < 2:
+        await trio.to_thread.run_sync(threading.Event().wait, 0.001)
+    assert await asker.result("ping") == {}
+    assert len(running) == 2
+    gate.set()
+    answers = await asker.wire.receive_many(5)
+    assert {message["id"] for message in answers} == {1, 2, 3, 4, 5}
+    assert max(most) == 2
+
+
+async def test_a_cancelled_def_handler_is_abandoned_and_its_calls_are_refused(server, serve, gate):
+    entered, left = threading.Event(), threading.Event()
+    seen = []
+
+    @server.tool
+    def block(ctx: ThreadContext) -> str:
+        seen.append(ctx.is_cancelled)
+        entered.set()
+        assert gate.wait(10)
+        seen.append(ctx.is_cancelled)
+        for call in (
+            lambda: ctx.progress(1),
+            lambda: ctx.info("never told"),
+            ctx.list_roots,
+        ):
+            with pytest.raises(RequestAbandoned, match="is over"):
+                call()
+        left.set()
+        return "dropped"
+
+    asker = await serve(server, capabilities={"roots": {}})
+    call = await asker.begin("tools/call", {"name": "block"})
+    await wait_thread(entered)
+    await asker.wire.cancel(call)
+    assert await asker.result("ping") == {}
+    gate.set()
+    await wait_thread(left)
+    assert seen == [False, True]
+    assert await asker.result("ping") == {}
+    assert asker.told == []
+
+
+async def test_a_call_that_waits_in_the_loop_ends_with_its_request(server, serve):
+    left = threading.Event()
+
+    @server.tool
+    def ask(ctx: ThreadContext) -> None:
+        with pytest.raises(RequestAbandoned):
+            ctx.list_roots()
+        left.set()
+
+    asker = await serve(server, capabilities={"roots": {}})
+    call = await asker.begin("tools/call", {"name": "ask"})
+    asked = await asker.next_told()
+    await asker.wire.cancel(call)
+    await wait_thread(left)
+    cancelled = await asker.next_told()
+    assert cancelled["method"] == "notifications/cancelled"
+    assert cancelled["params"]["requestId"] == asked["id"]
+
+
+async def test_a_request_that_is_cancelled_before_it_gets_a_thread_never_runs(serve, gate):
+    server = Server("harbour", limits=Limits(threads_max=1))
+    entered, ran = threading.Event(), []
+
+    @server.tool
+    def block(number: int) -> int:
+        entered.set()
+        ran.append(number)
+        assert gate.wait(10)
+        return number
+
+    asker = await serve(server)
+    first, second = [
+        await asker.begin("tools/call", {"name": "block", "arguments": {"number": n}})
+        for n in range(2)
+    ]
+    await wait_thread(entered)
+    (kept,) = {0, 1} - {1 - ran[0]}
+    dropped = (first, second)[1 - kept]
+    await asker.wire.cancel(dropped)
+    assert await asker.result("ping") == {}
+    gate.set()
+    await asker.end((first, second)[kept])
+    assert ran == [kept]
+
+
+async def test_a_context_that_outlives_its_handler_is_refused(server, serve):
+    kept = []
+
+    @server.tool
+    def leak(ctx: ThreadContext) -> str:
+        kept.append(ctx)
+        return "left"
+
+    @server.tool
+    def use() -> str:
+        with pytest.raises(RequestAbandoned):
+            kept[0].info("late")
+        return "refused"
+
+    asker = await serve(server)
+    assert await asker.call("leak") == "left"
+    assert await asker.call("use") == "refused"
+    assert asker.told == []
+
+
+@pytest.mark.parametrize("is_run_over", [False, True])
+def test_a_thread_that_outlives_its_session_is_refused_and_never_hangs(gate, is_run_over):
+    from mcp_trio._testing.wire_peer import WirePeer
+    from mcp_trio._transports.memory import memory_pair
+
+    server = Server("harbour")
+    entered, left = threading.Event(), threading.Event()
+    caught = []
+
+    @server.tool
+    def block(ctx: ThreadContext) -> None:
+        entered.set()
+        assert gate.wait(10)
+        for call in (lambda: ctx.progress(1), lambda: ctx.info("late"), ctx.list_roots):
+            try:
+                call()
+            except RequestAbandoned as error:
+                caught.append(error)
+        left.set()
+
+    async def main():
+        ours, theirs = memory_pair()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.serve, theirs)
+            wire = WirePeer(ours)
+            await wire.handshake(capabilities={"roots": {}})
+            await wire.send_request("tools/call", {"name": "block"}, id=1)
+            await wait_thread(entered)
+            nursery.cancel_scope.cancel()
+        if not is_run_over:
+            gate.set()
+            await wait_thread(left)
+
+    trio.run(main)
+    gate.set()
+    assert left.wait(10)
+    assert len(caught) == 3
+
+
+async def test_a_thread_that_nobody_cancels_may_still_fail_in_its_call(server, serve):
+    @server.tool
+    def ask(ctx: ThreadContext) -> str:
+        try:
+            ctx.list_roots()
+        except Exception as error:
+            return type(error).__name__
+
+    asker = await serve(server, capabilities={"roots": {}})
+    call = await asker.begin("tools/call", {"name": "ask"})
+    asked = await asker.next_told()
+    await asker.wire.send({"id": asked["id"], "error": {"code": -32603, "message": "no"}})
+    answer = await asker.end(call)
+    assert answer["result"]["content"][0]["text"] == "RequestError"

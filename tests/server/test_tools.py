@@ -1,0 +1,451 @@
+import functools
+import json
+import logging
+
+import msgspec
+import pytest
+import trio
+
+from mcp_trio import Context, RequestError, Server, ToolError
+from mcp_trio._limits import Limits
+
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+
+
+@pytest.fixture
+def server():
+    return Server("harbour", version="2.1")
+
+
+@pytest.mark.requirement("TOOL-02", "TOOL-05", "TOOL-08")
+async def test_a_tool_is_listed_with_its_name_its_words_and_its_schema(server, serve):
+    @server.tool
+    async def tide(port: str, hours: int = 12) -> str:
+        """When the water comes.
+
+        Args:
+            port: Where.
+        """
+
+    @server.tool(name="ebb", description="When it goes.")
+    async def leaves() -> str:
+        """Not shown."""
+
+    @server.tool
+    async def silent():
+        pass
+
+    asker = await serve(server)
+    assert await asker.result("tools/list") == {
+        "tools": [
+            {
+                "name": "tide",
+                "description": "When the water comes.",
+                "inputSchema": {
+                    "type": "object",
+                    "properties": {
+                        "port": {"type": "string", "description": "Where."},
+                        "hours": {"type": "integer", "default": 12},
+                    },
+                    "required": ["port"],
+                    "additionalProperties": False,
+                },
+            },
+            {
+                "name": "ebb",
+                "description": "When it goes.",
+                "inputSchema": {
+                    "type": "object",
+                    "properties": {},
+                    "required": [],
+                    "additionalProperties": False,
+                },
+            },
+            {
+                "name": "silent",
+                "inputSchema": {
+                    "type": "object",
+                    "properties": {},
+                    "required": [],
+                    "additionalProperties": False,
+                },
+            },
+        ]
+    }
+
+
+def test_a_decorator_gives_the_function_back(server):
+    def tide():
+        pass
+
+    assert server.tool(tide) is tide
+    assert server.tool(name="again")(tide) is tide
+    assert server.prompt(tide) is tide
+    assert server.prompt(name="again")(tide) is tide
+    assert server.resource("tide://now")(tide) is tide
+
+
+@pytest.mark.requirement("TOOL-08")
+def test_a_name_is_given_once(server):
+    @server.tool
+    async def tide():
+        pass
+
+    with pytest.raises(ValueError, match="'tide' is registered already"):
+        server.tool(name="tide")(plain)
+
+
+class Caller:
+    async def __call__(self, port: str) -> str:
+        return f"called {port}"
+
+    async def method(self, port: str) -> str:
+        return f"method {port}"
+
+    @staticmethod
+    def static(port: str) -> str:
+        return f"static {port}"
+
+
+def plainly(function):
+    @functools.wraps(function)
+    def wrapper(*args, **keywords):
+        return function(*args, **keywords)
+
+    return wrapper
+
+
+def awaiting(function):
+    @functools.wraps(function)
+    async def wrapper(*args, **keywords):
+        await trio.lowlevel.checkpoint()
+        return function(*args, **keywords)
+
+    return wrapper
+
+
+async def asynchronous(port: str, *, ctx: Context) -> str:
+    await ctx.info("here")
+    return f"async {port}"
+
+
+def plain(port: str) -> str:
+    return f"plain {port}"
+
+
+@pytest.mark.parametrize(
+    ("handler", "name", "text"),
+    [
+        (asynchronous, "asynchronous", "async Oslo"),
+        (plain, "plain", "plain Oslo"),
+        (plainly(asynchronous), "asynchronous", "async Oslo"),
+        (awaiting(plain), "plain", "plain Oslo"),
+        (functools.partial(functools.partial(asynchronous)), "asynchronous", "async Oslo"),
+        (functools.partial(plain), "plain", "plain Oslo"),
+        (Caller(), "Caller", "called Oslo"),
+        (Caller().method, "method", "method Oslo"),
+        (Caller.static, "static", "static Oslo"),
+    ],
+)
+async def test_whatever_can_be_called_by_names_is_a_tool(server, serve, handler, name, text):
+    server.tool(handler)
+    asker = await serve(server)
+    assert await asker.call(name, port="Oslo") == text
+
+
+async def test_a_trivial_def_tool_runs_in_place(server, serve):
+    @server.tool(thread=False)
+    def where(ctx: Context) -> str:
+        return trio.lowlevel.current_task().name and ctx.revision
+
+    asker = await serve(server)
+    assert await asker.call("where") == "2024-11-05"
+
+
+@pytest.mark.requirement("TOOL-30", "TOOL-38", "BASE-34")
+async def test_arguments_are_strict_and_each_fault_is_one_line(server, serve):
+    ran = []
+
+    @server.tool
+    async def tide(port: str, hours: int, days: int = 1):
+        ran.append(port)
+
+    asker = await serve(server)
+    arguments = {"port": 7, "days": "2", "colour": "red"}
+    error = await asker.error("tools/call", {"name": "tide", "arguments": arguments})
+    assert error == {
+        "code": INVALID_PARAMS,
+        "message": "invalid arguments: port: expected str, got int\n"
+        "hours: missing\n"
+        "days: expected int, got str\n"
+        "colour: unknown argument",
+    }
+    assert ran == []
+
+
+@pytest.mark.parametrize("params", [{}, {"arguments": None}, {"arguments": {}}])
+async def test_a_tool_without_parameters_is_called_without_arguments(server, serve, params):
+    @server.tool
+    async def ring():
+        return "dong"
+
+    asker = await serve(server)
+    result = await asker.result("tools/call", {"name": "ring", **params})
+    assert result == {"content": [{"type": "text", "text": "dong"}]}
+
+
+@pytest.mark.requirement("TOOL-32")
+async def test_an_unknown_tool_is_invalid_params(server, serve):
+    server.tool(plain)
+    asker = await serve(server)
+    error = await asker.error("tools/call", {"name": "palin"})
+    assert error == {"code": INVALID_PARAMS, "message": "unknown tool: palin"}
+
+
+@pytest.mark.requirement("BASE-12")
+async def test_what_an_error_quotes_is_cut(serve):
+    server = Server("harbour", limits=Limits(fault_text_chars_max=20))
+    server.tool(plain)
+    asker = await serve(server)
+    error = await asker.error("tools/call", {"name": "p" * 1000})
+    assert error["message"] == "unknown tool: pppppp…"
+
+
+@pytest.mark.requirement("TOOL-29")
+async def test_a_tool_error_is_a_result_for_the_model(server, serve):
+    @server.tool
+    async def fail():
+        raise ToolError("the pier is closed")
+
+    @server.tool
+    def fail_in_thread():
+        raise ToolError("the pier is closed")
+
+    asker = await serve(server)
+    for name in ("fail", "fail_in_thread"):
+        assert await asker.result("tools/call", {"name": name}) == {
+            "content": [{"type": "text", "text": "the pier is closed"}],
+            "isError": True,
+        }
+
+
+@pytest.mark.requirement("TOOL-29")
+async def test_a_tool_error_out_of_the_tools_own_nursery_is_the_same(server, serve):
+    @server.tool
+    async def fail():
+        async with trio.open_nursery() as nursery, trio.open_nursery() as inner:
+            nursery.start_soon(trio.sleep_forever)
+            inner.start_soon(closed)
+
+    async def closed():
+        raise ToolError("the pier is closed")
+
+    asker = await serve(server)
+    result = await asker.result("tools/call", {"name": "fail"})
+    assert result["isError"]
+    assert result["content"][0]["text"] == "the pier is closed"
+
+
+async def test_several_failures_at_once_are_a_crash(server, serve, caplog):
+    @server.tool
+    async def fail():
+        raise ExceptionGroup("two", [ToolError("one"), ToolError("other")])
+
+    asker = await serve(server)
+    error = await asker.error("tools/call", {"name": "fail"})
+    assert error == {"code": INTERNAL_ERROR, "message": "internal error"}
+    assert "other" in caplog.text
+
+
+@pytest.mark.requirement("BASE-35", "LOG-14")
+@pytest.mark.parametrize("thread", [True, False])
+async def test_a_crash_tells_the_peer_nothing_and_the_log_everything(server, serve, caplog, thread):
+    @server.tool(thread=thread)
+    def crash():
+        raise RuntimeError("password: tuna")
+
+    asker = await serve(server)
+    assert await asker.ask("tools/call", {"name": "crash"}) == {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "error": {"code": INTERNAL_ERROR, "message": "internal error"},
+    }
+    assert "RuntimeError: password: tuna" in caplog.text
+    assert "in crash" in caplog.text
+    assert await asker.result("ping") == {}
+
+
+async def test_a_tool_may_answer_with_an_error_of_its_own(server, serve):
+    @server.tool
+    async def fail():
+        raise RequestError(-32050, "high tide", {"metres": 3})
+
+    asker = await serve(server)
+    error = await asker.error("tools/call", {"name": "fail"})
+    assert error == {"code": -32050, "message": "high tide", "data": {"metres": 3}}
+
+
+async def test_l16_a_lone_surrogate_in_a_result_fails_that_call_alone(server, serve, caplog):
+    """Other servers lose their writer and are gone."""
+
+    @server.tool
+    async def names(how: str):
+        return {"text": "\udcff", "inside": ["\udcff"], "error": "\udcff"}[how]
+
+    @server.tool
+    async def fail():
+        raise ToolError("no file \udcff")
+
+    asker = await serve(server)
+    for name, arguments in [
+        ("names", {"how": "text"}),
+        ("names", {"how": "inside"}),
+        ("fail", {}),
+    ]:
+        error = await asker.error("tools/call", {"name": name, "arguments": arguments})
+        assert error["code"] == INTERNAL_ERROR
+    assert await asker.result("ping") == {}
+    assert "cannot be sent" in caplog.text
+
+
+async def test_l17_half_an_emoji_in_an_argument_is_answered(server, serve):
+    r"""Other servers drop the frame, and the host waits for its timeout."""
+    server.tool(plain)
+    asker = await serve(server)
+    await asker.wire.send(
+        rb'{"jsonrpc":"2.0","id":"half","method":"tools/call",'
+        rb'"params":{"name":"plain","arguments":{"port":"\ud83d"}}}'
+    )
+    answer = await asker.wire.receive()
+    assert answer["id"] == "half"
+    assert answer["error"]["code"] in {-32700, INVALID_PARAMS}
+    assert await asker.call("plain", port="Oslo") == "plain Oslo"
+
+
+@pytest.mark.requirement("TOOL-16", "TOOL-17")
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [
+        (None, []),
+        ("calm", [{"type": "text", "text": "calm"}]),
+        ({"b": 1, "a": {"z", "y"}}, [{"type": "text", "text": '{"b":1,"a":["y","z"]}'}]),
+        (
+            b"\0",
+            [
+                {
+                    "type": "resource",
+                    "resource": {
+                        "uri": "result:bytes",
+                        "mimeType": "application/octet-stream",
+                        "blob": "AA==",
+                    },
+                }
+            ],
+        ),
+    ],
+)
+async def test_results_of_all_kinds_reach_the_wire(server, serve, value, content):
+    @server.tool
+    async def give():
+        return value
+
+    asker = await serve(server)
+    assert await asker.result("tools/call", {"name": "give"}) == {"content": content}
+
+
+async def test_a_result_without_a_json_form_is_a_crash(server, serve, caplog):
+    @server.tool
+    async def give():
+        return object()
+
+    asker = await serve(server)
+    error = await asker.error("tools/call", {"name": "give"})
+    assert error == {"code": INTERNAL_ERROR, "message": "internal error"}
+    assert "has no JSON form" in caplog.text
+
+
+@pytest.mark.requirement("BASE-35")
+async def test_a_tool_that_cannot_be_listed_is_named_in_the_log(server, serve, caplog):
+    @server.tool(name="tidal")
+    async def tide(port: complex):
+        pass
+
+    asker = await serve(server)
+    error = await asker.error("tools/list")
+    assert error == {"code": INTERNAL_ERROR, "message": "internal error"}
+    assert "'tidal' cannot be listed" in caplog.text
+    assert "tide: parameter 'port'" in caplog.text
+    assert await asker.result("ping") == {}
+
+
+@pytest.mark.parametrize(
+    ("handler", "text"),
+    [
+        ("def handler(ctx: Context): ...", "'ctx' is to be a ThreadContext"),
+        ("async def handler(ctx: ThreadContext): ...", "'ctx' is to be a Context"),
+    ],
+)
+async def test_the_wrong_kind_of_context_is_named_in_the_log(server, serve, caplog, handler, text):
+    names = {}
+    exec(f"from mcp_trio import Context, ThreadContext\n{handler}", names)
+    server.tool(names["handler"])
+    asker = await serve(server)
+    assert (await asker.error("tools/list"))["code"] == INTERNAL_ERROR
+    assert text in caplog.text
+
+
+async def test_many_arguments_that_are_wrong_fill_no_answer(serve):
+    server = Server("harbour", limits=Limits(argument_errors_max=2, argument_error_chars_max=30))
+    server.tool(plain)
+    asker = await serve(server)
+    arguments = {f"{n}" * 100: n for n in range(9)}
+    error = await asker.error("tools/call", {"name": "plain", "arguments": arguments})
+    lines = error["message"].splitlines()
+    assert lines == ["invalid arguments: port: missing", "0" * 30, "and 8 more"]
+
+
+async def test_an_argument_arrives_as_its_type(server, serve):
+    class Port(msgspec.Struct):
+        name: str
+        berths: list[int]
+
+    @server.tool
+    async def dock(port: Port) -> str:
+        assert isinstance(port, Port)
+        return f"{port.name} {sum(port.berths)}"
+
+    asker = await serve(server)
+    assert await asker.call("dock", port={"name": "Oslo", "berths": [1, 2]}) == "Oslo 3"
+
+
+async def test_many_calls_run_at_the_same_time(server, serve):
+    gate = trio.Event()
+    waiting = []
+
+    @server.tool
+    async def meet(number: int) -> int:
+        waiting.append(number)
+        if len(waiting) == 3:
+            gate.set()
+        await gate.wait()
+        return number
+
+    asker = await serve(server)
+    ids = [
+        await asker.begin("tools/call", {"name": "meet", "arguments": {"number": n}})
+        for n in range(3)
+    ]
+    answers = {message["id"]: message for message in await asker.wire.receive_many(3)}
+    assert [json.loads(answers[id_]["result"]["content"][0]["text"]) for id_ in ids] == [0, 1, 2]
+
+
+async def test_the_log_is_that_of_the_package(server, serve, caplog):
+    @server.tool
+    async def crash():
+        raise RuntimeError
+
+    asker = await serve(server)
+    await asker.error("tools/call", {"name": "crash"})
+    (record,) = [item for item in caplog.records if item.levelno >= logging.ERROR]
+    assert record.name == "mcp_trio"
