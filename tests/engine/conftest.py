@@ -30,7 +30,7 @@ HANDSHAKE = (
         "method": "initialize",
         "params": {
             "protocolVersion": "2024-11-05",
-            "capabilities": {"roots": {}},
+            "capabilities": {"roots": {"listChanged": True}},
             "clientInfo": {"name": "theirs", "version": "1"},
         },
     },
@@ -112,21 +112,21 @@ def serve(nursery, make_session):
         peer = WirePeer(theirs)
         await nursery.start(session.run)
         if handshake:
-            await peer.handshake(capabilities={"roots": {}})
+            await peer.handshake(capabilities={"roots": {"listChanged": True}})
         return session, peer
 
     return start
 
 
 @pytest.fixture
-def serve_fake(nursery, make_session, message):
+def serve_fake(nursery, make_session, handshake):
     """Start a server over a fake channel; returns both after the handshake."""
 
     async def start(tools=None, *, channel=None, limits=DEFAULT_LIMITS, sequencer=None):
         channel = channel or DirectFakeChannel()
         session = make_session(channel, tools, limits=limits, sequencer=sequencer)
         await nursery.start(session.run)
-        channel.feed(*(message(**shape) for shape in HANDSHAKE))
+        channel.feed(*handshake)
         await trio.testing.wait_all_tasks_blocked()
         channel.writes.clear()
         channel.sends = 0
@@ -136,9 +136,9 @@ def serve_fake(nursery, make_session, message):
 
 
 @pytest.fixture
-def handshake():
-    """What a client sends to begin a session, message by message."""
-    return HANDSHAKE
+def handshake(message):
+    """The frames that a client sends to begin a session."""
+    return [message(**shape) for shape in HANDSHAKE]
 
 
 @pytest.fixture
@@ -170,22 +170,25 @@ def dial(nursery, make_session):
     return start
 
 
-@pytest.fixture
-def sink():
-    return MemorySink()
+class Recorded(Recording):
+    """A recording in memory."""
+
+    def records(self):
+        """What is written so far."""
+        return self.recorder._sink.records()
 
 
 @pytest.fixture
-def recording(sink):
-    """A sequencer that records to `sink`."""
+def recording():
+    """A sequencer that records to memory."""
 
     def clock_ns():
         return int(trio.current_time() * 1e9) if trio.lowlevel.in_trio_run() else 0
 
-    recorder = Recorder(sink, clock_ns=clock_ns, limits=DEFAULT_LIMITS)
+    recorder = Recorder(MemorySink(), clock_ns=clock_ns, limits=DEFAULT_LIMITS)
     body = OpenBody(transport="memory", role="server", name="ours", version="1", started="-")
     recorder.record("open", encode_body(body))
-    return Recording(recorder, clock_ns)
+    return Recorded(recorder, clock_ns)
 
 
 @pytest.fixture

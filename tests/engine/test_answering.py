@@ -276,7 +276,7 @@ async def test_an_id_is_free_again_only_when_its_cancelled_handler_has_ended(ser
 
 
 async def test_a_handler_whose_cancellation_is_there_before_it_starts_never_runs(
-    serve_fake, call, message, sink, recording
+    serve_fake, call, message, recording
 ):
     ran = []
 
@@ -289,23 +289,23 @@ async def test_a_handler_whose_cancellation_is_there_before_it_starts_never_runs
     await trio.testing.wait_all_tasks_blocked()
     assert ran == channel.sent == []
     recording.flush()
-    last = sink.records()[-1]
+    last = recording.records()[-1]
     assert (last.kind, bytes(last.frame), last.ordinal) == ("cxl", b'"unstarted"', 1)
 
 
 async def test_what_is_no_exception_ends_the_session_in_order_and_goes_on(
-    make_session, message, handshake, sink, recording
+    make_session, message, handshake, recording
 ):
     async def leave(handling):
         raise SystemExit(3)
 
     channel = DirectFakeChannel()
     session = make_session(channel, {"tools/list": leave}, sequencer=recording)
-    channel.feed(*(message(**shape) for shape in handshake))
+    channel.feed(*handshake)
     channel.feed(message(id=1, method="tools/list"))
     with pytest.raises(BaseExceptionGroup) as caught:
         await session.run()
     assert caught.value.subgroup(SystemExit)
     assert session.ended.is_set()
     assert channel.is_closed
-    assert [record.kind for record in sink.records()][-2:] == ["shut", "end"]
+    assert [record.kind for record in recording.records()][-2:] == ["shut", "end"]

@@ -116,14 +116,14 @@ async def test_a_long_queue_leaves_in_chunks(serve_fake, message, small):
 
 @CHANNELS
 async def test_the_journal_is_written_before_the_bytes_that_it_explains(
-    serve_fake, message, sink, recording, kind
+    serve_fake, message, recording, kind
 ):
     async def busy(handling):
         await handling.notify("notifications/message", log("busy"))
         await trio.sleep_forever()
 
     def written_so_far():
-        return [bytes(record.frame) for record in sink.records() if record.kind == "out"]
+        return [bytes(record.frame) for record in recording.records() if record.kind == "out"]
 
     class Checked(kind):
         def _write(self, frames):
@@ -136,17 +136,15 @@ async def test_the_journal_is_written_before_the_bytes_that_it_explains(
     assert len(channel.sent) == 2
 
 
-async def test_a_recording_is_written_early_when_nothing_leaves(
-    serve_fake, message, sink, recording
-):
+async def test_a_recording_is_written_early_when_nothing_leaves(serve_fake, message, recording):
     recording.unwritten_bytes_max = 1000
     _, channel = await serve_fake(sequencer=recording)
-    writes = sink.writes
+    written = len(recording.records())
     for _ in range(20):
         channel.feed(message(method="notifications/unknown"))
     await trio.testing.wait_all_tasks_blocked()
     assert channel.sent == []
-    assert sink.writes > writes
+    assert len(recording.records()) > written
 
 
 @pytest.mark.parametrize("token", [None, "t"])

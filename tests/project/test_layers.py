@@ -15,6 +15,7 @@ CLEAN = {
     "__init__.py": '"""Face."""\n',
     "_errors.py": "",
     "_limits.py": "",
+    "_version.py": "",
     "types.py": "from mcp_trio._schema import rows\n",
     "_schema/rows.py": "import msgspec\n",
     "_wire/lines.py": "import re\nfrom mcp_trio import _limits\n",

@@ -1,7 +1,6 @@
 """Sessions recorded over memory in virtual time, and replayed under a scheduler seed of one's own."""
 
 import json
-import logging
 from types import SimpleNamespace
 
 import attrs
@@ -137,17 +136,16 @@ async def _serve(server, path, client, channels):
         await peer.aclose()
 
 
-def record(server, path, client, *, number=0):
+def record(server, path, client, *, number=0, channels=None):
     """Record what `await client(peer, session)` does with a server, in virtual time."""
     seed(number)
     clock = trio.testing.MockClock(autojump_threshold=0)
-    trio.run(_serve, server, path, client, memory_pair(), clock=clock)
+    trio.run(_serve, server, path, client, channels or memory_pair(), clock=clock)
     return path
 
 
 @pytest.fixture(scope="session")
 def world():
-    logging.getLogger("mcp_trio").setLevel(logging.CRITICAL)
     return SimpleNamespace(
         seed=seed,
         Listened=Listened,

@@ -4,18 +4,14 @@ import tempfile
 from pathlib import Path
 
 import attrs
-import msgspec
-import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcp_trio import Context, Server, ToolError
-from mcp_trio._engine import Unrecorded
-from mcp_trio._errors import MCPError
+from mcp_trio._errors import MCPError, ReplayDivergence
 from mcp_trio._limits import Limits
-from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.score import load_score
+from mcp_trio._replay import replay
 
 EVENTS = range(3)
 
@@ -157,7 +153,7 @@ class Scripted:
     delays: list
     leaves_after: int
 
-    async def __call__(self, peer, session):
+    async def __call__(self, peer, _session):
         await peer.handshake(capabilities={"roots": {}})
         with trio.move_on_after(self.leaves_after / 1000):
             async with trio.open_nursery() as nursery:
@@ -220,3 +216,74 @@ def test_handlers_send_the_same_bytes_in_the_same_order_whatever_the_schedule(
             heard = world.replayed(path, server_of(scripts), number=other)
             assert heard.frames == world.sent_frames(path)
             assert heard.moments == world.played(path)
+
+
+# What is not promised is loud.
+
+
+async def race_raw(world, ctx, seen, amount):
+    """Shared memory on both sides of a sleep that the journal does not know."""
+    before = world.total
+    await trio.sleep(amount / 1000)
+    world.total = before + amount
+    seen.append(world.total)
+
+
+raw_steps = st.tuples(
+    st.sampled_from((race_raw, checkpoint, signal, wait, nest)), st.integers(1, 4)
+)
+
+
+@quickly
+@given(
+    scripts=st.lists(st.lists(raw_steps, max_size=6), min_size=3, max_size=3),
+    client=clients,
+    number=st.integers(0, 99),
+)
+def test_a_race_that_the_journal_cannot_know_is_replayed_or_reported_but_never_silent(
+    world, scripts, client, number
+):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.mcprec.jsonl")
+        world.record(server_of(scripts), path, client, number=number)
+        for other in (number + 100, number + 200):
+            listened = world.Listened(server_of(scripts))
+            world.seed(other)
+            try:
+                replay(path, listened)
+            except ReplayDivergence:
+                continue
+            assert listened.heard.frames == world.sent_frames(path)
+
+
+# The control: without the gate the schedule decides.
+
+
+@attrs.define
+class Ungated:
+    """A server whose handlers do not wait for their turn in a replay."""
+
+    server: object
+
+    def open_session(self, channel, *, sequencer):
+        sequencer.gates = False
+        return self.server.open_session(channel, sequencer=sequencer)
+
+
+def differs(path, server, number, world):
+    world.seed(number)
+    try:
+        replay(path, server)
+    except ReplayDivergence:
+        return True
+    return False
+
+
+def test_without_the_gate_most_replays_differ(world, tmp_path):
+    script = [(race, 3), (sleep, 2), (say, 1), (nest, 2), (race, 5)]
+    client = Scripted([(0, 0, None)] * 8, [3, 1, 2], 200)
+    path = world.record(server_of([script]), tmp_path / "a.mcprec.jsonl", client)
+    gated = [differs(path, server_of([script]), number, world) for number in range(20)]
+    ungated = [differs(path, Ungated(server_of([script])), number, world) for number in range(20)]
+    assert not any(gated)
+    assert sum(ungated) > 10

@@ -34,7 +34,7 @@ Meta = msgspec.Meta
         (dict[str, Annotated[int, at.Ge(1)]], dict[str, Annotated[int, Meta(ge=1)]]),
         (tuple[Annotated[int, at.Ge(1)], ...], tuple[Annotated[int, Meta(ge=1)], ...]),
         (Annotated[int, at.Ge(1)] | None, Annotated[int, Meta(ge=1)] | None),
-        (Optional[Annotated[int, at.Ge(1)]], Annotated[int, Meta(ge=1)] | None),
+        (Optional[Annotated[int, at.Ge(1)]], Annotated[int, Meta(ge=1)] | None),  # noqa: UP045
         (
             Annotated[list[Annotated[str, at.MinLen(1)]], at.MaxLen(3)],
             Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=3)],

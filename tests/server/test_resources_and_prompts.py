@@ -93,6 +93,10 @@ async def test_binary_contents_are_base64_with_their_type(server, serve):
 
 @pytest.mark.requirement("ERR-02")
 async def test_a_missing_resource_has_its_own_code_and_names_the_uri(server, serve):
+    @server.resource("harbour://rules")
+    async def rules() -> str:
+        pass
+
     @server.resource("harbour://{port}/tide")
     async def tide(port: str) -> str:
         pass

@@ -1,0 +1,343 @@
+"""A server run by `mcp-trio run`, as a host sees it: pipes, signals, and how it ends.
+
+The L items are probes of other implementations; each test states its defect in one line.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from mcp_trio._limits import DEFAULT_LIMITS
+
+# What a machine may take longer than it should.
+GRACE_SECONDS = 4.0
+DEADLINE_SECONDS = DEFAULT_LIMITS.drain_seconds + DEFAULT_LIMITS.close_seconds + GRACE_SECONDS
+
+SERVER = """
+import os, sys, time
+import trio
+from mcp_trio import Context, Server
+
+print("printed at import")
+os.write(1, b"written at import\\n")
+os.system("echo a child at import")
+server = Server("probe")
+
+@server.tool
+async def echo(text: str) -> str:
+    print(f"printed by a tool: {text}", flush=True)
+    return text
+
+@server.tool
+def block(path: str) -> str:
+    with open(path, "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(30)
+    return "never"
+
+@server.tool
+async def wait(*, ctx: Context) -> str:
+    await ctx.progress(1)
+    await trio.sleep(30)
+    return "never"
+"""
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2024-11-05",
+        "capabilities": {},
+        "clientInfo": {"name": "host", "version": "1"},
+    },
+}
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+
+
+def call(id_, name, **arguments):
+    params = {"name": name, "arguments": arguments, "_meta": {"progressToken": id_}}
+    return {"jsonrpc": "2.0", "id": id_, "method": "tools/call", "params": params}
+
+
+def lines(*messages):
+    return "".join(json.dumps(message) + "\n" for message in messages)
+
+
+@pytest.fixture
+def command(tmp_path):
+    (tmp_path / "server.py").write_text(SERVER, encoding="utf-8")
+    return [sys.executable, "-m", "mcp_trio", "run", str(tmp_path / "server.py")]
+
+
+@contextmanager
+def started(command, **options):
+    """A server process, initialized; killed at the end if it still lives."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    ) as process:
+        try:
+            send(process, INITIALIZE, INITIALIZED)
+            assert receive(process)["id"] == 0
+            yield process
+        finally:
+            process.kill()
+
+
+def send(process, *messages):
+    process.stdin.write(lines(*messages))
+    process.stdin.flush()
+
+
+def receive(process):
+    return json.loads(process.stdout.readline())
+
+
+def wait_for(path):
+    """The text of a file that a tool writes when it begins."""
+    while not (path.exists() and path.read_text()):  # pytest-timeout bounds it
+        time.sleep(0.01)
+    return path.read_text()
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_gone(pid):
+    """Wait for the end of a process that is not our child."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while is_alive(pid) and not is_zombie(pid):
+        assert time.monotonic() < deadline, "the process lives on"
+        time.sleep(0.02)
+
+
+def is_zombie(pid):
+    """Whether it has ended and merely nobody has asked how (containers without an init)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.requirement("STDIO-06", "STDIO-08")
+def test_prints_at_import_and_in_tools_go_to_stderr(command):
+    done = subprocess.run(
+        command,
+        check=False,
+        input=lines(INITIALIZE, INITIALIZED, call(1, "echo", text="hé\U0001f600")),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["id"] for answer in answers] == [0, 1]
+    assert sorted(done.stderr.splitlines()) == [
+        "a child at import",
+        "printed at import",
+        "printed by a tool: hé\U0001f600",
+        "written at import",
+    ]
+
+
+def test_stdin_that_is_a_file_is_served_to_its_end(command, tmp_path):
+    requests = tmp_path / "requests.jsonl"
+    requests.write_text(lines(INITIALIZE, INITIALIZED, *(call(n, "echo", text="x") for n in range(1, 6))))
+    with requests.open() as stdin:
+        done = subprocess.run(
+            command, check=False, stdin=stdin, capture_output=True, text=True, timeout=30
+        )
+    assert done.returncode == 0
+    assert sorted(json.loads(line)["id"] for line in done.stdout.splitlines()) == list(range(6))
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_l03_a_signal_ends_an_idle_server_though_stdin_stays_open(command, number):
+    """Defect: an idle server outlives SIGINT by eight seconds, and leaves only with its stdin."""
+    with started(command) as process:
+        begin = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(DEADLINE_SECONDS) == 128 + number
+        assert time.monotonic() - begin < DEADLINE_SECONDS
+        assert process.stdout.read() == ""
+        assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.real_time
+def test_a_signal_ends_a_server_while_a_blocking_tool_runs(command, tmp_path):
+    with started(command) as process:
+        send(process, call(1, "block", path=str(tmp_path / "pid")))
+        wait_for(tmp_path / "pid")
+        process.terminate()
+        assert process.wait(DEADLINE_SECONDS) == 128 + signal.SIGTERM
+
+
+@pytest.mark.real_time
+def test_a_second_signal_ends_the_server_at_once(command, tmp_path):
+    with started(command) as process:
+        send(process, call(1, "block", path=str(tmp_path / "pid")))
+        wait_for(tmp_path / "pid")
+        process.terminate()
+        time.sleep(0.2)
+        process.terminate()
+        assert process.wait(1.0) == 128 + signal.SIGTERM
+
+
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=sys.stdout)
+child.stdin.write(open(sys.argv[1], "rb").read())
+child.stdin.flush()
+time.sleep(60)
+"""
+
+
+@pytest.mark.real_time
+def test_l07_the_parents_death_ends_a_server_while_a_blocking_tool_runs(command, tmp_path):
+    """Defect: a server whose parent was killed goes on, with the tool's thread in it.
+
+    Another process holds the pipes, so that no end of file tells of the death.
+    """
+    requests = tmp_path / "requests.jsonl"
+    requests.write_text(
+        lines(INITIALIZE, INITIALIZED, call(1, "block", path=str(tmp_path / "pid")))
+    )
+    reader, writer = os.pipe()
+    parent = subprocess.Popen(
+        ["sh", "-c", 'exec "$@" 3<&0', "sh", sys.executable, "-c", PARENT, requests, *command],
+        stdin=writer,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        pid = int(wait_for(tmp_path / "pid"))
+        assert is_alive(pid)
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_gone(pid)
+    for fd in (reader, writer):
+        os.close(fd)
+    parent.stdout.close()
+
+
+@pytest.mark.real_time
+def test_l08_the_end_of_stdin_ends_a_server_while_a_blocking_tool_runs(command, tmp_path):
+    """Defect: a server whose stdin was closed stays until its blocking tool returns."""
+    with started(command) as process:
+        send(process, call(1, "block", path=str(tmp_path / "pid")))
+        wait_for(tmp_path / "pid")
+        process.stdin.close()
+        assert process.wait(DEADLINE_SECONDS) == 0
+
+
+@pytest.mark.real_time
+def test_l09_a_host_that_stops_reading_is_a_quiet_end(command):
+    """Defect: closing the read end of stdout gives a storm of tracebacks and status 1."""
+    with started(command) as process:
+        process.stdout.close()
+        send(process, call(1, "echo", text="to nobody"))
+        assert process.wait(DEADLINE_SECONDS) == 0
+        assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("LIFE-22")
+def test_a_server_that_ends_by_itself_closes_stdout_and_exits(command):
+    with started(command) as process:
+        process.terminate()
+        assert process.stdout.read() == ""
+        assert process.wait(DEADLINE_SECONDS) > 0
+
+
+def test_l10_junk_is_answered_and_the_next_request_too(command):
+    """Defect: lines that are no messages vanish without an answer or a word."""
+    junk = 'junk\n{"jsonrpc":"2.0","id":7\n[1,2]\n'
+    with started(command) as process:
+        process.stdin.write(junk + lines(call(1, "echo", text="x")))
+        process.stdin.flush()
+        answers = [receive(process) for _ in range(4)]
+    by_id = {answer["id"]: answer for answer in answers}
+    assert by_id[1]["result"]["content"][0]["text"] == "x"
+    codes = sorted(answer["error"]["code"] for answer in answers if "error" in answer)
+    assert codes == [-32700, -32700, -32600]
+
+
+def test_a_recording_goes_to_the_file_or_into_the_folder_that_is_named(command, tmp_path):
+    (tmp_path / "folder").mkdir()
+    for path in ("one.mcprec.jsonl", "folder", "folder"):
+        done = subprocess.run(
+            [*command, "--record", tmp_path / path],
+            check=False,
+            input=lines(INITIALIZE, INITIALIZED),
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == 0
+    made = [tmp_path / "one.mcprec.jsonl", *(tmp_path / "folder").iterdir()]
+    assert len(made) == 3
+    for file in made:
+        assert file.name.endswith(".mcprec.jsonl")
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert '"k":"end"' in file.read_text(encoding="utf-8").splitlines()[-1]
+
+
+def test_a_recording_that_cannot_be_made_stops_the_server_before_it_serves(command, tmp_path):
+    done = subprocess.run(
+        [*command, "--record", tmp_path / "missing" / "x.mcprec.jsonl"],
+        check=False,
+        input=lines(INITIALIZE),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "cannot record to" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_lifespan_that_fails_shows_its_own_traceback(tmp_path):
+    code = """
+        from contextlib import asynccontextmanager
+        from mcp_trio import Server
+
+        @asynccontextmanager
+        async def lifespan(server):
+            raise ZeroDivisionError("no database")
+            yield
+
+        server = Server("broken", lifespan=lifespan)
+    """
+    (tmp_path / "broken.py").write_text(textwrap.dedent(code), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mcp_trio", "run", tmp_path / "broken.py"],
+        check=False,
+        input=lines(INITIALIZE),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1] == "ZeroDivisionError: no database"
+    assert "ExceptionGroup" not in done.stderr
