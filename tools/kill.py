@@ -37,6 +37,7 @@ from mcp_trio.transports import Channel, open_stdio_channel
 IN_FLIGHT_MIN: Final = 16
 IN_FLIGHT_AIM: Final = 48
 FRAMES_BEFORE_MAX: Final = 120
+PING_SHARE: Final = 0.25
 AT_ONCE_SHARE: Final = 0.05
 DELAY_MS_MAX: Final = 3.0
 CHUNK_BYTES: Final = 65_536
@@ -130,6 +131,7 @@ class Flood:
         self._child = child
         self._dice = dice
         self._calls = 0
+        self._pings = 0
         self._answers = 0
         self._unread = b""
         self._poll = select.poll()
@@ -144,6 +146,7 @@ class Flood:
     def pump(self, seconds: float) -> None:
         """Send the calls that are due, and read what comes within so much time."""
         due = [self._call() for _ in range(self.in_flight, IN_FLIGHT_AIM)]
+        due += [self._ping() for _ in due if self._dice.random() < PING_SHARE]
         if due:  # a pipe has room for all calls in flight: this never waits
             os.write(self._child.to_child, b"".join(due))
         if self._poll.poll(seconds * 1000) and not self.read():
@@ -166,6 +169,11 @@ class Flood:
         params = {"name": "work", "arguments": arguments, "_meta": {"progressToken": self._calls}}
         call = {"jsonrpc": "2.0", "id": self._calls, "method": "tools/call", "params": params}
         return msgspec.json.encode(call) + b"\n"
+
+    def _ping(self) -> bytes:
+        """What is answered at once, by a direct write, while the handlers run."""
+        self._pings += 1
+        return b'{"jsonrpc":"2.0","id":-%d,"method":"ping"}\n' % self._pings
 
 
 class _Head(msgspec.Struct):
