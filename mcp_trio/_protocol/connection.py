@@ -95,6 +95,7 @@ class Connection:
     revision: Revision | None = attrs.field(default=None, init=False)
     peer_info: s.Implementation | None = attrs.field(default=None, init=False)
     peer_capabilities: Capabilities | None = attrs.field(default=None, init=False)
+    their_role: Role = attrs.field(init=False)
     theirs: TheirRequests = attrs.field(factory=TheirRequests, init=False)
     ours: OurRequests = attrs.field(init=False)
     counts: Counter[str] = attrs.field(factory=Counter[str], init=False)
@@ -102,6 +103,7 @@ class Connection:
     _takers: dict[type, Callable[[Any, int, float], Event]] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.their_role = self.our_role.peer
         self.ours = OurRequests(remembered_max=self.limits.requests_remembered_max)
         self._decoder = Decoder(json_depth_max=self.limits.json_depth_max)
         self._takers = {
@@ -155,13 +157,13 @@ class Connection:
     def _take_request(self, message: Request, size_bytes: int, _now: float) -> Event:
         request_id = message.id
         row = METHODS.get(message.method)
-        if row is None or not row.is_request or self.our_role.peer not in row.senders:
+        if row is None or not row.is_request or self.their_role not in row.senders:
             text = f"method not found: {message.method}"
             return self._refusal(request_id, METHOD_NOT_FOUND, text)
         if self.theirs.get(request_id) is not None:
             text = f"an unfinished request has the same id: {request_id!r}"
             return self._refusal(request_id, INVALID_REQUEST, text, counted="duplicate id")
-        if not self._move(self.our_role.peer, row.input):
+        if not self._move(self.their_role, row.input):
             text = f"{row.name} is not allowed now: the session is {self.state.name}"
             return self._refusal(request_id, INVALID_REQUEST, text, counted="out of order")
         if not self._is_announced(row.need):
@@ -205,9 +207,9 @@ class Connection:
 
     def _take_notification(self, message: Notification, _size: int, now: float) -> Event:
         row = METHODS.get(message.method)
-        if row is None or row.is_request or self.our_role.peer not in row.senders:
+        if row is None or row.is_request or self.their_role not in row.senders:
             return self._ignored("unknown notification", f"unknown notification {message.method}")
-        if not self._is_legal(self.our_role.peer, row.input):
+        if not self._is_legal(self.their_role, row.input):
             text = f"{row.name} came out of order: the session is {self.state.name}"
             return self._ignored("out of order", text)
         # A server may log before its capabilities are known here (LIFE-13).
@@ -218,7 +220,7 @@ class Connection:
             params = row.decode_params(message.params)
         except msgspec.MsgspecError as error:
             return self._ignored("malformed notification", f"{row.name}: {error}")
-        self._move(self.our_role.peer, row.input)
+        self._move(self.their_role, row.input)
         return self._notified(row, params, now)
 
     def _notified(self, row: Method, params: Any, now: float) -> Event:
@@ -264,7 +266,7 @@ class Connection:
             what = f": {error.message}" if error is not None else ""
             text = f"nobody asked for an answer {request_id!r}{what}"
             return self._ignored("unknown answer", text)
-        self._move(self.our_role.peer, _answer_input(request, error))
+        self._move(self.their_role, _answer_input(request, error))
         return AnswerArrived(request, result, error)
 
     # What leaves.

@@ -43,7 +43,13 @@ from collections.abc import Mapping
 from typing import Final, TypeVar
 
 
-class Role(enum.Enum):
+class _Identical(enum.Enum):
+    """Members hash by identity: enum's own hash is Python code, and every message asks a table."""
+
+    __hash__ = object.__hash__
+
+
+class Role(_Identical):
     """Who sends: the two ends of a conversation."""
 
     CLIENT = "client"
@@ -55,7 +61,7 @@ class Role(enum.Enum):
         return Role.SERVER if self is Role.CLIENT else Role.CLIENT
 
 
-class SessionState(enum.Enum):
+class SessionState(_Identical):
     """How far the handshake has come."""
 
     FRESH = enum.auto()
@@ -65,7 +71,7 @@ class SessionState(enum.Enum):
     CLOSED = enum.auto()
 
 
-class Input(enum.Enum):
+class Input(_Identical):
     """What a message is to the session table."""
 
     INITIALIZE = enum.auto()
@@ -143,7 +149,7 @@ SESSION_MOVES: Final[Mapping[SessionState, Mapping[tuple[Role, Input], SessionSt
 }
 
 
-class TheirState(enum.Enum):
+class TheirState(_Identical):
     """The life of a request that we received."""
 
     TAKEN = enum.auto()
@@ -152,7 +158,7 @@ class TheirState(enum.Enum):
     CANCELLED = enum.auto()
 
 
-class TheirMove(enum.Enum):
+class TheirMove(_Identical):
     """What happens to a request that we received."""
 
     START = enum.auto()
@@ -180,7 +186,7 @@ THEIR_MOVES: Final[Mapping[TheirState, Mapping[TheirMove, TheirState]]] = {
 }
 
 
-class OurState(enum.Enum):
+class OurState(_Identical):
     """The life of a request that we sent."""
 
     SENT = enum.auto()
@@ -189,7 +195,7 @@ class OurState(enum.Enum):
     LOST = enum.auto()
 
 
-class OurMove(enum.Enum):
+class OurMove(_Identical):
     """What happens to a request that we sent."""
 
     ANSWER = enum.auto()
