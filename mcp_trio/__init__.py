@@ -48,7 +48,27 @@ _HOMES: Final = {
     "connect_client": "mcp_trio._client",
 }
 
-__all__ = [*_HOMES]  # noqa: PLE0604  the names are strings of a table
+__all__ = [
+    "Client",
+    "ConnectionLost",
+    "Context",
+    "Image",
+    "Limits",
+    "LocalProtocolError",
+    "MCPError",
+    "ProtocolError",
+    "RecordingError",
+    "RemoteProtocolError",
+    "ReplayDivergence",
+    "RequestAbandoned",
+    "RequestError",
+    "RequestTimeout",
+    "Server",
+    "ThreadContext",
+    "ToolError",
+    "UserRejected",
+    "connect_client",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -246,7 +246,9 @@ def _answer(
     )
 
 
-def _malformed(_: _Seen, message: Malformed, record: Record, __: Direction) -> Row:
+def _malformed(seen: _Seen, message: Malformed, record: Record, direction: Direction) -> Row:
+    if message.is_request and message.id is not None:
+        seen.asked[direction, message.id] = _Asked("no message", record.time_ns)
     return Row(
         kind=record.kind,
         what="no message",

@@ -94,10 +94,10 @@ class Call:
 
 
 async def _deliver(on_progress: ProgressCallback | None, params: Any) -> None:
-    if on_progress is not None:
-        waiting = on_progress(params)
-        if waiting is not None:
-            await waiting
+    assert on_progress is not None  # progress arrives only if it was asked for
+    waiting = on_progress(params)
+    if waiting is not None:
+        await waiting
 
 
 def _plain(raw: Any) -> Any:

@@ -75,10 +75,10 @@ class Dispatcher:
             Ignored: self._ignore,
         }
 
-    def take(self, frame: bytes | Oversized) -> None:
+    def take(self, frame: bytes | Oversized, now: float) -> None:
         """One received frame: decide what it is, record it, act. Never waits, never raises."""
         session = self.session
-        event = session.connection.receive(frame, trio.current_time())
+        event = session.connection.receive(frame, now)
         is_accepted = getattr(event, "counted", None) != MALFORMED
         number = session.sequencer.took(frame, embed=is_accepted)
         self._actions[type(event)](event, number)
@@ -134,7 +134,7 @@ class Dispatcher:
             (outbox.post_now if is_last else outbox.post)(frame, lane, is_answer=True)
         elif lane is not None:
             self.session.sequencer.ended(lane, unstarted=not handling.is_started)
-        if is_last:
+        if is_last and self._idle:
             self._idle.unpark_all()
 
     async def handlers_done(self) -> None:

@@ -24,6 +24,9 @@ from mcp_trio._transports.channel import Channel
 
 _Queue: TypeAlias = list[tuple[bytes, bool]]
 
+# What a queued frame takes besides its bytes, about: a flood of small ones must not be cheaper.
+_FRAME_BYTES = 128
+
 # How often a write is looked at before it counts as stalled.
 _LOOKS_PER_STALL = 10
 
@@ -61,7 +64,7 @@ class Outbox:
 
     @property
     def queued_bytes(self) -> int:
-        """How much waits for the wire."""
+        """How much memory what waits for the wire takes, about."""
         return self._bytes
 
     @property
@@ -87,9 +90,10 @@ class Outbox:
         if self._is_lost:
             return
         self._queue.append((frame, is_answer))
-        self._bytes += len(frame)
+        size = len(frame) + _FRAME_BYTES
+        self._bytes += size
         if is_answer:
-            self._answer_bytes += len(frame)
+            self._answer_bytes += size
 
     # Who waits.
 
@@ -195,11 +199,13 @@ class Outbox:
         if self._is_lost:
             return
         for frame, is_answer in gone:
-            self._bytes -= len(frame)
-            self._gone_bytes += len(frame)
+            size = len(frame) + _FRAME_BYTES
+            self._bytes -= size
+            self._gone_bytes += size
             if is_answer:
-                self._answer_bytes -= len(frame)
-        self._written.unpark_all()
+                self._answer_bytes -= size
+        if self._written:
+            self._written.unpark_all()
 
     # Who watches.
 
@@ -209,7 +215,7 @@ class Outbox:
         Progress is a frame handed to the channel, or its `bytes_sent` if it has one. Asleep while
         nothing is written.
         """
-        while not self._is_lost:
+        while True:
             await self._busy.wait()
             await self._watch_until_empty()
             self._busy = trio.Event()

@@ -161,7 +161,8 @@ class Recording(_Ungated):
 
     def took(self, frame: bytes | Oversized, *, embed: bool) -> int:
         """Record `in`."""
-        self._settle_start(None)
+        if self._begun is not None:
+            self._settle_start(None)
         envelope = None
         if isinstance(frame, Oversized):
             envelope = {"discarded": frame.size}
@@ -173,7 +174,8 @@ class Recording(_Ungated):
 
     def started(self, lane: Lane) -> None:
         """Record a start mark, unless the very next record is the lane's own."""
-        self._settle_start(None)
+        if self._begun is not None:
+            self._settle_start(None)
         self._begun = lane
         self._begun_ns = self.clock_ns()
 
@@ -208,7 +210,10 @@ class Recording(_Ungated):
         self.recorder.close(counts)
 
     def _record(self, kind: str, body: bytes | None, lane: Lane | None) -> None:
-        self._settle_start(lane)
+        if self._begun is lane:
+            self._begun = None
+        elif self._begun is not None:
+            self._settle_start(lane)
         if lane is None:
             self.recorder.record(kind, body)
         else:

@@ -234,13 +234,14 @@ class Session:
             self.shut("eof")
             return
         self.outbox.hold()
+        now = trio.current_time()
         for frame in batch:
-            self.take(frame)
+            self._dispatcher.take(frame, now)
         self.outbox.release()
 
     def take(self, frame: bytes | Oversized) -> None:
         """Act upon one received frame; never waits, never raises."""
-        self._dispatcher.take(frame)
+        self._dispatcher.take(frame, trio.current_time())
 
     # Sending.
 

@@ -39,14 +39,14 @@ own here, because only they move the session. The method table names each method
 """
 
 import enum
-from collections.abc import Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 
 class _Identical(enum.Enum):
     """Members hash by identity: enum's own hash is Python code, and every message asks a table."""
 
-    __hash__ = object.__hash__
+    __hash__: Callable[[Any], int] = object.__hash__  # type: ignore[assignment]
 
 
 class Role(_Identical):

@@ -8,16 +8,12 @@ import trio
 
 _NEVER_SECONDS: Final = 1e9
 
-# How often a run may look at the clock before somebody moves it; one that does so more often spins.
-_LOOKS_MAX: Final = 200_000
+# How often a run may look at the clock before somebody moves it: one that does so more often spins.
+_LOOKS_MAX: Final = 100_000
+_LOOKS_WHEN_FREE_MAX: Final = 2_000
 
 # How long the end of a replay waits for what only the outside could wake, such as a thread.
 _IDLE_SECONDS: Final = 0.05
-_IDLES_MAX: Final = 5
-
-
-class NeverAtRest(BaseException):
-    """The tasks of a replay spin, or do not end when they should; raised through the whole run."""
 
 
 @attrs.define(eq=False)
@@ -27,14 +23,15 @@ class VirtualClock(trio.abc.Clock):
     `next_deadline` is what the tasks wait for, as it was when they last had nothing to do.
 
     Set free at the end of a replay, it jumps from deadline to deadline, so that everything that
-    waits for a time can end; what even then waits for ever is given up with `NeverAtRest`.
+    waits for a time can end. `trouble` is set when the tasks spin, or wait for ever even then.
     """
 
     next_deadline: float = attrs.field(default=math.inf, init=False)
+    trouble: trio.Event = attrs.field(factory=trio.Event, init=False)
     _now: float = attrs.field(default=0.0, init=False)
     _is_free: bool = attrs.field(default=False, init=False)
     _looks: int = attrs.field(default=0, init=False)
-    _idles: int = attrs.field(default=0, init=False)
+    _has_idled: bool = attrs.field(default=False, init=False)
 
     def start_clock(self) -> None:
         """Nothing starts: see `reach`."""
@@ -42,8 +39,8 @@ class VirtualClock(trio.abc.Clock):
     def current_time(self) -> float:
         """The time that was last reached."""
         self._looks += 1
-        if self._looks > _LOOKS_MAX:
-            raise NeverAtRest
+        if self._looks > (_LOOKS_WHEN_FREE_MAX if self._is_free else _LOOKS_MAX):
+            self._cry()
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
@@ -57,10 +54,15 @@ class VirtualClock(trio.abc.Clock):
         if deadline < math.inf:
             self._now = deadline
             return 0.0
-        self._idles += 1
-        if self._idles > _IDLES_MAX:
-            raise NeverAtRest
+        if self._has_idled:
+            self._cry()
+        self._has_idled = True
         return _IDLE_SECONDS
+
+    def _cry(self) -> None:
+        self._looks = 0
+        self._has_idled = False
+        self.trouble.set()
 
     def reach(self, seconds: float) -> None:
         """Move on to `seconds`, if that is later."""

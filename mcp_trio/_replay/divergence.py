@@ -74,8 +74,9 @@ class Finding:
     def lane(self) -> str | None:
         """Who differs: the lane that was recorded here, or the one that does something more."""
         is_surplus = self.record is None or (self.wanted is not None and self.wanted.kind is None)
-        recorded = None if is_surplus or self.record is None else self.record.lane
-        return recorded or (None if self.wanted is None else self.wanted.lane)
+        recorded = self.journal[self.cursor].lane if self.cursor < len(self.journal) else None
+        acting = None if self.wanted is None else self.wanted.lane
+        return (acting or recorded) if is_surplus else (recorded or acting)
 
 
 def describe(finding: Finding) -> ReplayDivergence:
@@ -184,7 +185,7 @@ def _meaning(finding: Finding) -> str:
         return f"the code now does a {_doing(wanted.kind)} here instead"
     if record.ordinal != wanted.ordinal:
         return "the lane has done more or fewer operations than when recorded"
-    return "the code now does this with something else in it"
+    return "the code now does this with something else in it: see what changed"
 
 
 def _doing(kind: str | None) -> str:
@@ -192,4 +193,4 @@ def _doing(kind: str | None) -> str:
 
 
 def _parked(waiting: Mapping[str, str]) -> str:
-    return ", ".join(f"{lane} {site}" for lane, site in waiting.items()) or "nothing"
+    return ", ".join(f"{lane} {site}".rstrip() for lane, site in waiting.items()) or "nothing"

@@ -84,7 +84,10 @@ class _Doomed:
 
 @attrs.define(eq=False)
 class Player:
-    """Plays a score to a session. `divergence` is what came of it: None if all went as recorded."""
+    """Plays a score to a session. `divergence` is what came of it: None if all went as recorded.
+
+    `is_over` says that nothing is played or compared any more, and every task is to end.
+    """
 
     score: Score
     clock: VirtualClock
@@ -93,7 +96,8 @@ class Player:
     gates: bool = attrs.field(default=True, init=False)
     cursor: int = attrs.field(default=0, init=False)
     divergence: ReplayDivergence | None = attrs.field(default=None, init=False)
-    _is_over: bool = attrs.field(default=False, init=False)
+    is_over: bool = attrs.field(default=False, init=False)
+    _has_shut_itself: bool = attrs.field(default=False, init=False)
     _session: Session | None = attrs.field(default=None, init=False)
     _delivered: int = attrs.field(default=0, init=False)
     _parked: dict[str, _Parked] = attrs.field(factory=dict[str, _Parked], init=False)
@@ -116,6 +120,7 @@ class Player:
             await wait_all_tasks_blocked()
             while (record := self._at_cursor()) is not None:
                 before = self.cursor
+                self._check_surplus()
                 await self._approach(record)
                 self._check_surplus()
                 if self.cursor == before:
@@ -195,9 +200,9 @@ class Player:
 
     def finish(self) -> None:
         """The replay is over: wake everybody with `Abort`, and let time run for those who sleep."""
-        if self._is_over:
+        if self.is_over:
             return
-        self._is_over = True
+        self.is_over = True
         self.clock.set_free()
         for parked in self._parked.values():
             parked.turn.set()
@@ -218,7 +223,7 @@ class Player:
         return record.kind
 
     async def _turn(self, lane: Lane, *, at_start: bool) -> None:
-        if self._is_over:
+        if self.is_over:
             await self._abort()
         self._tasks[lane.name] = trio.lowlevel.current_task()
         self._sites[lane.name] = site_here() or self._sites.get(lane.name, "")
@@ -231,7 +236,7 @@ class Player:
                 await parked.turn.wait()
             finally:
                 self._parked.pop(lane.name, None)
-        if self._is_over:
+        if self.is_over:
             await self._abort()
 
     def _may_be_cancelled(self, lane: str) -> bool:
@@ -247,7 +252,7 @@ class Player:
     def _passes(self, lane: Lane, *, at_start: bool) -> bool:
         """Whether the lane's record is at the cursor, and nobody is due before its time."""
         record = self._at_cursor()
-        if record is None or record.lane != lane.name:
+        if record is None or record.lane != lane.name or self.cursor in self.score.missing:
             return False
         if at_start and not _is_start(record):
             return True
@@ -285,7 +290,7 @@ class Player:
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
         """Compare with the recorded outcome."""
-        if self._is_over or kind != "cxl" or not self._is_unrecorded(lane.name):
+        if self.is_over or kind != "cxl" or not self._is_unrecorded(lane.name):
             self._consume(kind, lane, body)
 
     def _is_unrecorded(self, lane: str) -> bool:
@@ -307,7 +312,9 @@ class Player:
 
     def shut(self, cause: str) -> None:
         """Compare with `shut`; what is shut because the replay is over is not compared."""
-        if not self._is_over:
+        if not self.is_over:
+            record = self._at_cursor()
+            self._has_shut_itself = record is None or record.kind != "shut"
             self._consume("shut", None, encode_body(ShutBody(cause=cause)))
 
     def flush(self) -> None:
@@ -315,7 +322,7 @@ class Player:
 
     def close(self, counts: dict[str, int]) -> None:  # noqa: ARG002  the protocol's
         """Compare with `end`; the counts tell nothing that the records do not."""
-        if not self._is_over:
+        if not self.is_over:
             record = self._at_cursor()
             self._consume("end", None, None if record is None else frame_of(record))
 
@@ -324,7 +331,7 @@ class Player:
         return journal[self.cursor] if self.cursor < len(journal) else None
 
     def _consume(self, kind: str, lane: Lane | None, body: bytes | None) -> None:
-        if self._is_over:
+        if self.is_over:
             raise Abort
         name = None if lane is None else lane.name
         ordinal = None if lane is None else lane.next_ordinal()
@@ -349,6 +356,8 @@ class Player:
 
     def fail(self, problem: str) -> None:
         """The replay ends by something that is no record, unless a divergence was found before."""
+        if self._has_shut_itself:  # because of this
+            self.divergence = None
         self._find(None, problem)
 
     def _diverge(self, wanted: Wanted | None) -> NoReturn:
@@ -371,9 +380,9 @@ class Player:
 
     def _waiting(self) -> dict[str, str]:
         return {
-            name: f"{site_of(task)} (for its turn)" if name in self._parked else site_of(task)
+            name: site_of(task) + (" (for its turn)" if name in self._parked else "")
             for name, task in self._tasks.items()
-            if is_alive(task)
+            if is_alive(task) and task is not trio.lowlevel.current_task()
         }
 
 

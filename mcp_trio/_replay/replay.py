@@ -2,24 +2,21 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Final, Protocol
 
 import attrs
 import trio
 
 from mcp_trio._engine import Sequencer, Session
-from mcp_trio._replay.clock import NeverAtRest, VirtualClock
+from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.player import Abort, Player
 from mcp_trio._replay.score import Score, load_score
+from mcp_trio._replay.shields import unshield
 from mcp_trio._replay.sites import site_of_error
 from mcp_trio._transports.channel import Channel
 from mcp_trio._wire.lines import Oversized
 
-_NEVER_AT_REST: Final = "a handler spins or cannot be ended: let it wait for an event or a time"
-
-# How deep scopes may be nested in a task that has to be closed by force.
-_CLOSES_MAX: Final = 1000
+_SPINS: Final = "a handler spins: let it wait for an event or a time"
 
 
 class Replayable(Protocol):
@@ -57,7 +54,7 @@ def replay(path: str | os.PathLike[str], server: Replayable) -> ReplayReport:
     """
     score = load_score(path)
     player = Player(score, VirtualClock())
-    _run(player, server)
+    trio.run(_run, player, server, clock=player.clock)
     if player.divergence is not None:
         raise player.divergence
     return _report(score, player.cursor)
@@ -89,29 +86,39 @@ def _is_of_request(lane: str) -> bool:
 # One run of Trio.
 
 
-def _run(player: Player, server: Replayable) -> None:
-    tasks: list[trio.lowlevel.Task] = []
-    try:
-        trio.run(_play, player, server, tasks, clock=player.clock)
-    except trio.TrioInternalError as error:
-        if not isinstance(error.__cause__, NeverAtRest):
-            raise
-        player.fail(_NEVER_AT_REST)
-        _close_by_force(tasks[0])
-
-
-async def _play(player: Player, server: Replayable, tasks: list[trio.lowlevel.Task]) -> None:
-    root = trio.lowlevel.current_root_task()
-    assert root is not None
-    tasks.append(root)
+async def _run(player: Player, server: Replayable) -> None:
     session = server.open_session(_SilentChannel(), sequencer=player)
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(session.run)
-            await player.play(session)
-            nursery.cancel_scope.cancel()
-    except BaseException as error:
-        _judge(player, list(_leaves(error)))
+    scope = trio.CancelScope()
+    errors: list[BaseException] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_end_what_does_not_end, player, scope)
+        try:
+            with scope:
+                await _play(player, session)
+        except BaseException as error:
+            errors += _leaves(error)
+        nursery.cancel_scope.cancel()
+    _judge(player, errors)
+
+
+async def _play(player: Player, session: Session) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(session.run)
+        await player.play(session)
+        nursery.cancel_scope.cancel()
+
+
+async def _end_what_does_not_end(player: Player, scope: trio.CancelScope) -> None:
+    """Whenever tasks spin, or do not end when they should, cancel them, shields or not."""
+    main = trio.lowlevel.current_task().parent_nursery
+    assert main is not None
+    while True:
+        await player.clock.trouble.wait()
+        player.clock.trouble = trio.Event()
+        if not player.is_over:
+            player.fail(_SPINS)
+        scope.cancel()
+        unshield(main.parent_task)
 
 
 def _judge(player: Player, errors: Sequence[BaseException]) -> None:
@@ -120,9 +127,7 @@ def _judge(player: Player, errors: Sequence[BaseException]) -> None:
         if isinstance(error, KeyboardInterrupt):
             raise error
     for error in errors:
-        if isinstance(error, NeverAtRest):
-            player.fail(_NEVER_AT_REST)
-        elif not isinstance(error, Abort):
+        if not isinstance(error, Abort | trio.Cancelled):
             player.fail(f"{type(error).__name__}: {error}  {site_of_error(error)}".rstrip())
 
 
@@ -132,17 +137,6 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
     for each in inner:
         yield from _leaves(each)
-
-
-def _close_by_force(task: trio.lowlevel.Task) -> None:
-    """Close what a run left that was given up, innermost first, so that nothing stays suspended."""
-    for nursery in task.child_nurseries:
-        for child in nursery.child_tasks:
-            _close_by_force(child)
-    for _ in range(_CLOSES_MAX):
-        with suppress(Exception, Abort):  # outside a run, nothing in it can work any more
-            task.coro.close()
-            return
 
 
 class _SilentChannel:

@@ -22,9 +22,10 @@ _TRIO: Final = str(Path(trio.__file__).resolve().parent)
 
 
 def site_here() -> str:
-    """File and line of the people's code that is running now; empty if there is none."""
+    """File and line of the people's code that runs in this task; empty if there is none."""
+    outermost = getattr(trio.lowlevel.current_task().coro, "cr_frame", None)
     frame = inspect.currentframe()
-    while frame is not None:
+    while frame is not None and frame is not outermost:
         if _is_peoples(frame.f_code):
             return _site(frame.f_code, frame.f_lineno)
         frame = frame.f_back

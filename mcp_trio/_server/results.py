@@ -24,7 +24,7 @@ from mcp_trio._schema import (
     TextContent,
 )
 from mcp_trio._server.custom_types import unstructure
-from mcp_trio._server.set_order import with_sorted_sets
+from mcp_trio._server.ordering import in_order
 
 # Where bytes that a tool returns pretend to come from: embedded contents need a URI.
 BYTES_URI: Final = "result:bytes"
@@ -61,12 +61,12 @@ def _base64(data: bytes | bytearray | memoryview) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON text: members in the order that they have, sets in sorted order.
+    """JSON text: members as they were declared or added, sets in sorted order.
 
     Raises:
         TypeError: a value inside has no JSON form.
     """
-    return _JSON.encode(with_sorted_sets(value)).decode()
+    return _JSON.encode(in_order(value)).decode()
 
 
 # Tools ------------------------------------------------------------------------------------------

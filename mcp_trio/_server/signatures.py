@@ -29,7 +29,7 @@ from mcp_trio._server.callables import (
 from mcp_trio._server.constraints import with_meta
 from mcp_trio._server.custom_types import custom_schema, structure, unstructure
 from mcp_trio._server.docstrings import Docstring, parse_docstring
-from mcp_trio._server.set_order import with_sorted_sets
+from mcp_trio._server.ordering import in_order
 
 Handler = Callable[..., Any]
 
@@ -86,7 +86,7 @@ def _line(name: str, error: object) -> str:
 def _default_keyword(default: Any) -> dict[str, Any]:
     """A default without a JSON form is the function's own affair and stays unsaid."""
     try:
-        plain = with_sorted_sets(default)
+        plain = in_order(default)
         return {"default": msgspec.to_builtins(plain, enc_hook=unstructure)}
     except TypeError:
         return {}

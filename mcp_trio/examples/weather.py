@@ -13,7 +13,9 @@ from msgspec import Meta
 
 from mcp_trio import Context, Server, ToolError
 
-server = Server("weather", version="1.0", instructions="Ask for a forecast before you advise.")
+server: Server = Server(
+    "weather", version="1.0", instructions="Ask for a forecast before you advise."
+)
 
 CITIES = {"Bergen": 7, "Lima": 19, "Oslo": 4, "Pune": 27}
 SKIES = ("clear", "cloudy", "rain", "snow")

@@ -64,8 +64,9 @@ def write(tmp_path):
 
 
 @pytest.fixture
-def invoke():
+def invoke(monkeypatch):
     """Run a command in this process; returns click's result, errors not ours raised."""
+    monkeypatch.setattr(sys, "path", sys.path[:])
 
     def invoke(*arguments):
         return CliRunner().invoke(

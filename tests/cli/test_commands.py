@@ -1,10 +1,12 @@
 """The table of commands: help, version, statuses, and what is imported when."""
 
+import importlib
 import re
 import subprocess
 import sys
 
 import mcp_trio as package
+from mcp_trio._cli import main
 from mcp_trio._cli.commands import COMMANDS
 
 
@@ -54,6 +56,10 @@ def test_an_unknown_transport_is_refused_and_the_known_one_named(invoke):
 
 def test_the_module_runs_as_the_command(mcp_trio):
     assert mcp_trio("--version").stdout == f"mcp-trio {package.__version__}\n"
+
+
+def test_importing_the_main_module_runs_nothing():
+    assert importlib.import_module("mcp_trio.__main__").main is main
 
 
 def test_the_command_line_is_light_until_it_is_used():

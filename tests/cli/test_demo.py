@@ -87,7 +87,9 @@ def test_what_the_demo_kept_replays(kept, mcp_trio):
     records = len(kept.server.read_bytes().splitlines())
     played = re.match(r"the same, byte for byte: (\d+) records, 7 requests handled\n", done.stdout)
     assert records - 2 <= int(played[1]) <= records
-    assert re.search(r"^recorded in \d\.\d{3} s, replayed in \d+\.\d ms$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^recorded in \d\.\d{3} s, replayed in \d+\.\d ms$", done.stdout, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,21 +103,21 @@ def test_what_the_demo_kept_replays(kept, mcp_trio):
     ],
 )
 def test_an_edited_handler_diverges_at_the_first_affected_record(
-    kept, mcp_trio, tmp_path, old, new, affected
+    *, kept, invoke, tmp_path, old, new, affected
 ):
     expected = next(
         row.record
         for row in rows_of(kept.server)
         if row.kind == "out" and row.outcome is None and row.what.startswith(affected)
     )
-    done = mcp_trio("replay", kept.server, example_with(tmp_path, old, new))
-    assert done.returncode == 1
+    done = invoke("replay", kept.server, example_with(tmp_path, old, new))
+    assert done.exit_code == 1
     assert done.stdout == ""
     assert done.stderr.startswith(f"replay diverged at record {expected} of ")
     assert "weather.py:" in done.stderr
 
 
-def test_one_changed_byte_of_an_out_frame_diverges_at_that_record(kept, mcp_trio, tmp_path):
+def test_one_changed_byte_of_an_out_frame_diverges_at_that_record(kept, invoke, tmp_path):
     lines = kept.server.read_bytes().splitlines(keepends=True)
     changed = next(
         row.record for row in rows_of(kept.server) if row.what == "answer tools/call warmest"
@@ -124,37 +126,37 @@ def test_one_changed_byte_of_an_out_frame_diverges_at_that_record(kept, mcp_trio
     lines[changed] = lines[changed].replace(b"degrees", b"degreez")
     copy = tmp_path / "changed.mcprec.jsonl"
     copy.write_bytes(b"".join(lines))
-    done = mcp_trio("replay", copy, EXAMPLE)
-    assert done.returncode == 1
+    done = invoke("replay", copy, EXAMPLE)
+    assert done.exit_code == 1
     assert done.stderr.startswith(f"replay diverged at record {changed} of ")
-    assert mcp_trio("check", copy).returncode == 1
+    assert invoke("check", copy).exit_code == 1
 
 
-def test_a_cut_recording_replays_up_to_the_cut(kept, mcp_trio, tmp_path):
+def test_a_cut_recording_replays_up_to_the_cut(kept, invoke, tmp_path):
     copy = tmp_path / "cut.mcprec.jsonl"
     copy.write_bytes(kept.server.read_bytes()[:-300])
-    done = mcp_trio("replay", copy, EXAMPLE)
-    assert done.returncode == 0, done.stderr
+    done = invoke("replay", copy, EXAMPLE)
+    assert done.exit_code == 0, done.stderr
     assert ", up to where the recording was cut\n" in done.stdout
     assert re.search(r"^note: line \d+: ", done.stdout, re.MULTILINE)
 
 
-def test_a_recording_of_a_client_is_unusable_for_replay(kept, mcp_trio):
-    done = mcp_trio("replay", kept.client, EXAMPLE)
-    assert done.returncode == 2
+def test_a_recording_of_a_client_is_unusable_for_replay(kept, invoke):
+    done = invoke("replay", kept.client, EXAMPLE)
+    assert done.exit_code == 2
     assert "this recording is of role 'client'" in done.stderr
 
 
-def test_what_cannot_be_replayed_exits_2(kept, mcp_trio, tmp_path):
-    assert mcp_trio("replay", tmp_path / "missing.mcprec.jsonl", EXAMPLE).returncode == 2
-    broken = mcp_trio("replay", kept.server, tmp_path / "missing.py")
-    assert broken.returncode == 2
+def test_what_cannot_be_replayed_exits_2(kept, invoke, tmp_path):
+    assert invoke("replay", tmp_path / "missing.mcprec.jsonl", EXAMPLE).exit_code == 2
+    broken = invoke("replay", kept.server, tmp_path / "missing.py")
+    assert broken.exit_code == 2
     assert "no such file" in broken.stderr
 
 
-def test_a_recording_shows_and_checks_alike_from_both_sides(kept, mcp_trio):
+def test_a_recording_shows_and_checks_alike_from_both_sides(kept, invoke):
     for file in (kept.server, kept.client):
-        assert mcp_trio("check", file).stdout.startswith(f"{file}: whole\n")
-        shown = mcp_trio("show", "--json", file).stdout.splitlines()
+        assert invoke("check", file).stdout.startswith(f"{file}: whole\n")
+        shown = invoke("show", "--json", file).stdout.splitlines()
         answers = [row for row in map(msgspec.json.decode, shown) if "took_ms" in row]
         assert len(answers) >= 8

@@ -150,6 +150,12 @@ def test_what_is_no_message_is_marked_and_its_size_told(write):
     assert row.note.startswith("-32700: ")
 
 
+def test_the_refusal_of_what_is_no_message_is_its_answer(write):
+    refusal = {"jsonrpc": "2.0", "id": 7, "error": {"code": -32700, "message": "cut off"}}
+    _, answer = rows_of(write(("in", b'{"id":7,"method":"ping"'), ("out", refusal)))
+    assert facts(answer, "what", "took_ms", "outcome") == ("answer no message", 1.0, "error")
+
+
 def test_an_oversized_frame_is_told_with_its_whole_size(write):
     path = write(("in", b'{"jsonrpc"'))
     path.write_bytes(path.read_bytes().replace(b'"b":', b'"x":{"discarded":99},"b":', 1))

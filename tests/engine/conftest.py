@@ -14,7 +14,7 @@ from mcp_trio._engine import Recording, Session, Unrecorded
 from mcp_trio._journal.reader import read_recording
 from mcp_trio._journal.records import OpenBody, encode_body
 from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._protocol import Connection, Role
+from mcp_trio._protocol import INITIALIZED, Connection, Role
 from mcp_trio._recorder.recorder import Recorder
 from mcp_trio._testing.fake_channel import DirectFakeChannel
 from mcp_trio._testing.wire_peer import WirePeer
@@ -54,7 +54,8 @@ class Tools:
         return s.CallToolResult(content=[s.TextContent(text=str(result))])
 
     async def notified(self, method, params):
-        self.heard.append((method.name, params))
+        if method.name != INITIALIZED:
+            self.heard.append((method.name, params))
         if method.name in self.tools:
             await self.tools[method.name](params)
 

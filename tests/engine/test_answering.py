@@ -275,6 +275,36 @@ async def test_an_id_is_free_again_only_when_its_cancelled_handler_has_ended(ser
     assert (await peer.receive())["id"] == 1
 
 
+@pytest.mark.requirement("PROG-05", "PROG-06", "PROG-09")
+async def test_progress_is_told_while_the_request_runs_if_it_was_asked_for_and_grows(
+    serve, call, nursery
+):
+    later = trio.Event()
+
+    async def reports(handling):
+        for progress in (1, 1, 0.5, 2.5):
+            await handling.progress(progress, 3)
+        nursery.start_soon(reports_late, handling)
+        return ""
+
+    async def reports_late(handling):
+        await later.wait()
+        await handling.progress(3)
+
+    _, peer = await serve({"reports": reports})
+    await peer.send(call("reports", 1))
+    assert [message.get("id") for message in await peer.receive_available()] == [1]
+    await peer.send(call("reports", 2, token="t"))
+    *told, answer = await peer.receive_available()
+    assert [message["params"] for message in told] == [
+        {"progressToken": "t", "progress": 1.0, "total": 3.0},
+        {"progressToken": "t", "progress": 2.5, "total": 3.0},
+    ]
+    assert answer["id"] == 2
+    later.set()
+    assert await peer.receive_available() == []
+
+
 async def test_a_handler_whose_cancellation_is_there_before_it_starts_never_runs(
     serve_fake, call, message, recording
 ):

@@ -24,6 +24,8 @@ async def test_closing_ends_the_session_without_a_message(serve):
     session, peer = await serve()
     session.shut("closed")
     assert await peer.receive_end() == []
+    with pytest.raises(EOFError):
+        await peer.receive()
     await session.ended.wait()
     assert (session.cause, str(session.loss)) == (
         "closed",
@@ -243,11 +245,13 @@ async def test_a_handler_that_shields_itself_delays_only_its_own_task(  # noqa: 
     async def shielded(handling):
         with trio.CancelScope(shield=True):
             await leave.wait()
-        return "much too late"
+            await handling.progress(1)
+        return {}
 
     channel = DirectFakeChannel()
     session = make_session(channel, {"tools/list": shielded}, sequencer=recording)
-    channel.feed(*handshake, message(id=1, method="tools/list"))
+    params = {"_meta": {"progressToken": "t"}}
+    channel.feed(*handshake, message(id=1, method="tools/list", params=params))
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             await nursery.start(session.run)

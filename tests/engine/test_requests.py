@@ -304,19 +304,24 @@ async def test_a_callback_may_take_longer_than_the_budgets_once_the_answer_is_th
     session, peer = await dial()
     heard = []
 
-    async def on_progress(params):
+    async def takes_long(progress):
         await trio.sleep(1000)
-        heard.append(params.progress)
+        heard.append(progress)
+
+    def on_progress(params):
+        return takes_long(params.progress) if params.progress == 1 else heard.append("quick")
 
     async def play():
         asked = await peer.receive()
-        params = {"progressToken": asked["params"]["_meta"]["progressToken"], "progress": 1}
-        await peer.send_notification("notifications/progress", params)
+        token = asked["params"]["_meta"]["progressToken"]
+        for number in (1, 2):
+            params = {"progressToken": token, "progress": number}
+            await peer.send_notification("notifications/progress", params)
         await peer.send_result(asked, {"tools": []})
 
     nursery.start_soon(play)
     assert (await session.request("tools/list", on_progress=on_progress)).tools == []
-    assert heard == [1]
+    assert heard == [1, "quick"]
 
 
 async def test_a_slow_callback_costs_the_oldest_reports_and_stops_nobody(dial, small, nursery):

@@ -239,7 +239,7 @@ async def test_a_handler_asks_its_client(server, serve):
         assert result["content"][0]["text"] == "file:///pier So."
 
 
-@pytest.mark.requirement("LIFE-14", "ROOT-10")
+@pytest.mark.requirement("LIFE-14")
 async def test_a_client_that_cannot_is_not_asked(server, serve):
     caught = []
 

@@ -1,0 +1,46 @@
+"""Taking shields away from tasks that are to end now.
+
+A task that waits for ever under a shield cannot be ended by Trio's means, and a replay has to end.
+The scopes that a task has entered stand in its frames; `gc` shows them, locals or not.
+"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
+from typing import Any, Final
+
+import trio
+
+# What leads from a frame to a scope that was entered in it.
+_WAYS: Final = (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncGeneratorType,
+    CoroutineType,
+    GeneratorType,
+    MethodType,
+)
+
+
+def unshield(task: trio.lowlevel.Task) -> None:
+    """Take the shields from a task and from all tasks below it."""
+    for scope in _scopes(task.coro):
+        scope.shield = False
+    for nursery in task.child_nurseries:
+        nursery.cancel_scope.shield = False
+        for child in nursery.child_tasks:
+            unshield(child)
+
+
+def _scopes(root: Any) -> Iterator[trio.CancelScope]:
+    seen = {id(root)}
+    found = [root]
+    while found:
+        for inner in gc.get_referents(found.pop()):
+            is_new_way = isinstance(inner, _WAYS) and id(inner) not in seen
+            if isinstance(inner, trio.CancelScope):
+                yield inner
+            elif is_new_way:
+                seen.add(id(inner))
+                found.append(inner)

@@ -1,0 +1,444 @@
+"""The total order of a session: what is recorded, when, and that nobody notices."""
+
+# ruff: noqa: ARG002  a sequencer's methods have the words of the protocol
+
+import itertools
+import json
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import _schema as s
+from mcp_trio._engine import LANE, Unrecorded
+from mcp_trio._engine.lanes import Lane, watch_lanes
+from mcp_trio._errors import ConnectionLost, LocalProtocolError
+from mcp_trio._journal.records import MarkBody, Record, body_of, frame_of
+from mcp_trio._testing.fake_channel import DirectFakeChannel
+from mcp_trio._wire import Oversized
+
+
+def story(recording, *, since=0):
+    """Kind, lane and ordinal of each record."""
+    recording.flush()
+    records = [r for r in recording.records() if isinstance(r, Record) and r.number >= since]
+    return [
+        f"{r.kind} {r.lane} {r.ordinal}" if r.lane else f"{r.kind}{mark_of(r)}" for r in records
+    ]
+
+
+def mark_of(record):
+    return f" {body_of(record, MarkBody).name}" if record.kind == "mark" else ""
+
+
+async def test_a_whole_session_in_records(serve_fake, call, message, recording, echo):
+    session, channel = await serve_fake({"echo": echo}, sequencer=recording)
+    channel.feed(message(**call("echo", 1)))
+    await trio.testing.wait_all_tasks_blocked()
+    channel.feed()
+    await session.ended.wait()
+    records = recording.records()
+    assert story(recording) == [
+        *("open", "in", "out", "mark negotiated", "in"),
+        *("in", "out r5 1", "shut", "mark close 1", "end"),
+    ]
+    assert frame_of(records[5]) == message(**call("echo", 1))
+    assert frame_of(records[6]) == channel.sent[0]
+    assert json.loads(frame_of(records[3]))["value"]["revision"] == "2024-11-05"
+    assert json.loads(frame_of(records[7])) == {"cause": "eof"}
+
+
+async def test_a_start_has_a_record_only_if_something_else_comes_first(
+    serve_fake, call, message, recording
+):
+    async def waits(handling):
+        await trio.lowlevel.checkpoint()
+        await handling.notify("notifications/message", level("one"))
+        await handling.notify("notifications/message", level("two"))
+        return ""
+
+    _, channel = await serve_fake({"waits": waits}, sequencer=recording)
+    channel.feed(message(**call("waits", 1)))
+    await trio.testing.wait_all_tasks_blocked()
+    assert story(recording, since=5) == ["in", "out r5 1", "out r5 2", "out r5 3"]
+    channel.feed(message(**call("waits", 1)), message(**call("waits", 2)))
+    await trio.testing.wait_all_tasks_blocked()
+    starts = [text for text in story(recording, since=9) if text.startswith("mark")]
+    assert sorted(starts) in (["mark r10 0", "mark r9 0"], ["mark r9 0"], ["mark r10 0"])
+
+
+def level(data):
+    return s.LoggingMessageParams(level="info", data=data)
+
+
+async def test_a_start_is_dated_when_it_happened(mock_clock, serve_fake, message, recording):
+    async def waits(handling):
+        await trio.sleep(1)
+        return {}
+
+    _, channel = await serve_fake({"tools/list": waits}, sequencer=recording)
+    mock_clock.jump(1)
+    channel.feed(message(id=1, method="tools/list"))
+    await trio.testing.wait_all_tasks_blocked()
+    mock_clock.jump(0.5)
+    channel.feed(message(id=2, method="ping"))
+    await trio.testing.wait_all_tasks_blocked()
+    recording.flush()
+    times = {f"{r.kind} {r.lane}": r.time_ns / 1e9 for r in recording.records()[5:]}
+    assert times["mark r5"] == times["in None"] - 0.5
+
+
+async def test_the_lanes_of_child_tasks_are_named_by_their_spawner(
+    serve_fake, call, message, recording
+):
+    lanes = []
+
+    async def nests(handling):
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(child, handling)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child, handling)
+        return ""
+
+    async def child(handling):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.lowlevel.checkpoint)
+            nursery.start_soon(leaf, handling)
+
+    async def leaf(handling):
+        lanes.append(handling.current_lane().name)
+
+    _, channel = await serve_fake({"nests": nests}, sequencer=recording)
+    channel.feed(message(**call("nests", 1)))
+    await trio.testing.wait_all_tasks_blocked()
+    assert sorted(lanes) == ["r5.0.1", "r5.1.1", "r5.2.1"]
+
+
+async def test_a_task_without_a_lane_may_not_act_for_a_request(
+    serve_fake, call, message, nursery, recording
+):
+    refused = []
+
+    async def elsewhere(handling):
+        with pytest.raises(LocalProtocolError, match="no lane"):
+            await handling.notify("notifications/message", level("x"))
+        refused.append(1)
+
+    async def hands_over(handling):
+        nursery.start_soon(outside, handling, elsewhere)
+        await trio.sleep_forever()
+
+    async def outside(handling, act):
+        LANE.set(None)
+        await act(handling)
+
+    _, channel = await serve_fake({"hands_over": hands_over}, sequencer=recording)
+    channel.feed(message(**call("hands_over", 1)))
+    await trio.testing.wait_all_tasks_blocked()
+    assert refused == [1]
+
+
+async def test_watching_lanes_twice_is_watching_once():
+    watch_lanes()
+    watch_lanes()
+    LANE.set(Lane("r1"))
+    names = []
+
+    async def child():
+        names.append(LANE.get().name)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(child)
+    assert names == ["r1.0"]
+
+
+async def test_outcomes_are_recorded_when_the_lane_resumes(serve, call, recording):
+    async def asks(handling):
+        await handling.ask("roots/list")
+        with trio.move_on_after(0):
+            await handling.ask("roots/list")
+        with pytest.raises(Exception, match="no roots"):
+            await handling.ask("roots/list")
+        return ""
+
+    _, peer = await serve({"asks": asks}, sequencer=recording)
+    await peer.send(call("asks", 1))
+    await peer.send_result(await peer.receive(), {"roots": []})
+    while (asked := await peer.receive()).get("method") != "roots/list":
+        pass
+    await peer.send({"id": asked["id"], "error": {"code": 1, "message": "no roots"}})
+    await peer.receive()
+    assert [text for text in story(recording, since=5) if "r5" in text] == [
+        *("out r5 1", "res r5 2"),
+        "cxl r5 3",
+        *("out r5 4", "err r5 5"),
+        "out r5 6",
+    ]
+
+
+async def test_a_question_after_the_end_began_is_an_outcome_too(
+    autojump_clock, serve_fake, call, message, recording
+):
+    async def asks_late(handling):
+        await trio.sleep(1)
+        with pytest.raises(ConnectionLost):
+            await handling.ask("roots/list")
+        return ""
+
+    session, channel = await serve_fake({"asks_late": asks_late}, sequencer=recording)
+    channel.feed(message(**call("asks_late", 1)))
+    await trio.testing.wait_all_tasks_blocked()
+    channel.feed()
+    await session.ended.wait()
+    assert story(recording, since=5) == [
+        *("in", "mark r5 0", "shut", "err r5 1", "out r5 2", "mark close 1", "end")
+    ]
+
+
+async def test_a_cancelled_question_tells_the_peer_right_after_its_outcome(serve, call, recording):
+    async def asks(handling):
+        await handling.ask("roots/list")
+
+    _, peer = await serve({"asks": asks}, sequencer=recording)
+    await peer.send(call("asks", 1))
+    await peer.receive()
+    await peer.cancel(1)
+    assert (await peer.receive())["method"] == "notifications/cancelled"
+    assert story(recording, since=6) == ["out r5 1", "in", "cxl r5 2", "out r5 3", "cxl r5 4"]
+
+
+async def test_a_handler_that_ends_without_an_answer_is_recorded(serve, call, recording):
+    async def slow(handling):
+        await trio.sleep_forever()
+
+    _, peer = await serve({"slow": slow}, sequencer=recording)
+    await peer.send(call("slow", 1))
+    await peer.receive_available()
+    await peer.cancel(1)
+    await peer.receive_available()
+    assert story(recording, since=5) == ["in", "mark r5 0", "in", "cxl r5 1"]
+
+
+async def test_frames_that_were_no_messages_are_recorded_verbatim(serve_fake, recording):
+    _, channel = await serve_fake(sequencer=recording)
+    odd = [b"junk", b'\xff{"jsonrpc":"2.0"}', b'{"jsonrpc":"2.0","id":\n5}']
+    channel.feed(*odd)
+    channel.feed(Oversized(size=10_000_000, head=b'{"jsonrpc":"2.0","id":"big","method":"x"'))
+    await trio.testing.wait_all_tasks_blocked()
+    recording.flush()
+    taken = [r for r in recording.records()[5:] if r.kind == "in"]
+    assert [frame_of(r) for r in taken[:3]] == odd
+    assert taken[0].frame_base64
+    assert taken[3].envelope == {"discarded": 10_000_000}
+    assert json.loads(channel.sent[-1])["id"] == "big"
+
+
+async def test_pings_have_a_lane_of_their_own(mock_clock, serve_fake, message, recording, small):
+    limits = small(ping_interval_seconds=5.0)
+    session, channel = await serve_fake(sequencer=recording, limits=limits)
+    mock_clock.jump(5)
+    await trio.testing.wait_all_tasks_blocked()
+    channel.feed(message(id=json.loads(channel.sent[0])["id"], result={}))
+    await trio.testing.wait_all_tasks_blocked()
+    assert story(recording, since=5) == ["out ping 1", "in", "res ping 2"]
+    session.shut("closed")
+    await session.ended.wait()
+
+
+async def test_a_client_is_recorded_as_well(dial, recording):
+    session, peer = await dial(sequencer=recording)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(session.request, "tools/list")
+        await peer.send_result(await peer.receive(), {"tools": []})
+    session.shut("closed")
+    await session.ended.wait()
+    assert story(recording) == [
+        *("open", "out", "in", "out", "mark negotiated"),
+        *("out", "in", "shut", "mark close 1", "end"),
+    ]
+
+
+async def conversation(serve_fake, call, message, sequencer):
+    """One long exchange in which the order of handlers is settled by events; what was sent."""
+    turns = {number: trio.Event() for number in range(6)}
+
+    async def asks(handling):
+        await turns[0].wait()
+        answer = await handling.ask("roots/list")
+        await handling.progress(len(answer.roots))
+        turns[1].set()
+        return "asked"
+
+    async def nests(handling):
+        await turns[1].wait()
+        async with trio.open_nursery() as nursery:
+            for number in range(70):
+                await handling.progress(number)
+            nursery.start_soon(turns[2].wait)
+            turns[2].set()
+        turns[3].set()
+        return "nested"
+
+    async def fails(handling):
+        await turns[3].wait()
+        turns[4].set()
+        raise ValueError
+
+    async def slow(handling):
+        turns[0].set()
+        await trio.sleep_forever()
+
+    tools = {"asks": asks, "nests": nests, "fails": fails, "slow": slow}
+    session, channel = await serve_fake(tools, sequencer=sequencer)
+    for number, name in enumerate(tools):
+        channel.feed(message(**call(name, number, token=f"t{number}")))
+    channel.feed(b"junk", message(id="p", method="ping"))
+    await trio.testing.wait_all_tasks_blocked()
+    asked = next(m for m in map(json.loads, channel.sent) if m.get("method") == "roots/list")
+    channel.feed(message(id=asked["id"], result={"roots": [{"uri": "file:///"}]}))
+    await trio.testing.wait_all_tasks_blocked()
+    channel.feed(message(method="notifications/cancelled", params={"requestId": 3}))
+    await trio.testing.wait_all_tasks_blocked()
+    session.shut("closed")
+    await session.ended.wait()
+    return channel.sent
+
+
+async def test_recording_changes_no_outbound_byte(serve_fake, call, message, recording):
+    unrecorded = await conversation(serve_fake, call, message, Unrecorded())
+    recorded = await conversation(serve_fake, call, message, recording)
+    assert len(unrecorded) > 70
+    assert recorded == unrecorded
+
+
+async def test_a_recorder_that_fails_does_not_disturb_the_session(
+    serve_fake, call, message, recording
+):
+    unrecorded = await conversation(serve_fake, call, message, Unrecorded())
+    recording.recorder._sink.fail = True
+    assert await conversation(serve_fake, call, message, recording) == unrecorded
+
+
+async def test_a_start_is_recorded_even_if_it_was_the_last_thing_that_happened(
+    make_session, handshake, message, recording
+):
+    async def leave(handling):
+        raise KeyboardInterrupt
+
+    channel = DirectFakeChannel()
+    session = make_session(channel, {"tools/list": leave}, sequencer=recording)
+    channel.feed(*handshake, message(id=1, method="tools/list"))
+    with pytest.raises(BaseExceptionGroup):
+        await session.run()
+    assert story(recording, since=5) == ["in", "mark r5 0", "shut", "end"]
+
+
+class Gating(Unrecorded):
+    """A sequencer that gates: the test says whose turn it is, and of which kind."""
+
+    has_lanes = True
+    gates = True
+
+    def __init__(self):
+        self.turns = {}
+        self.log = []
+        self.numbers = itertools.count()
+
+    def allow(self, lane, kind):
+        self.turns.setdefault(lane, trio.open_memory_channel(100))[0].send_nowait(kind)
+
+    async def turn(self, lane):
+        with trio.CancelScope(shield=True):
+            return await self.turns.setdefault(lane.name, trio.open_memory_channel(100))[
+                1
+            ].receive()
+
+    async def turn_to_start(self, lane):
+        await self.turn(lane)
+
+    async def until_cancelled(self, lane):
+        await trio.sleep_forever()
+
+    def took(self, frame, *, embed):
+        return next(self.numbers)
+
+    def sent(self, frame, lane):
+        self.log.append(f"out {lane.name if lane else None}")
+
+    def resumed(self, lane, kind, body=None):
+        self.log.append(f"{kind} {lane.name}")
+
+    def ended(self, lane, *, unstarted=False):
+        self.log.append(f"cxl {lane.name}{' unstarted' if unstarted else ''}")
+
+    def marked(self, name, value, lane=None):
+        self.log.append(f"mark {name}")
+
+
+async def test_a_sequencer_that_gates_decides_who_goes_on(serve_fake, call, message):
+    async def asks(handling):
+        await handling.notify("notifications/message", level("hello"))
+        await handling.ask("roots/list")
+        return ""
+
+    gating = Gating()
+    session, channel = await serve_fake({"asks": asks}, sequencer=gating)
+    channel.feed(message(**call("asks", 1)), message(**call("asks", 2)))
+    await trio.testing.wait_all_tasks_blocked()
+    gating.log.clear()
+
+    async def expect(lane, kind, *happened):
+        gating.allow(lane, kind)
+        await trio.testing.wait_all_tasks_blocked()
+        assert gating.log == list(happened)
+        gating.log.clear()
+
+    await expect("r3", "mark")
+    await expect("r3", "out", "out r3")
+    await expect("r2", "mark")
+    await expect("r3", "out", "out r3")
+    asked = json.loads(channel.sent[-1])
+    channel.feed(message(id=asked["id"], result={"roots": []}))
+    await trio.testing.wait_all_tasks_blocked()
+    assert gating.log == []
+    await expect("r3", "res", "res r3")
+    await expect("r3", "out", "out r3")
+    channel.feed(message(method="notifications/cancelled", params={"requestId": 1}))
+    await trio.testing.wait_all_tasks_blocked()
+    await expect("r2", "cxl", "cxl r2")
+    await expect("r2", "cxl", "cxl r2")
+    session.shut("closed")
+    await expect("close", "mark", "mark drained")
+    await session.ended.wait()
+
+
+async def test_a_live_sequencer_has_no_turns(recording):
+    lane = Lane("r1")
+    for sequencer in (Unrecorded(), recording):
+        await sequencer.turn_to_start(lane)
+        assert await sequencer.turn(lane) == ""
+        await sequencer.until_cancelled(lane)
+
+
+async def test_a_gated_handler_that_is_cancelled_before_its_turn_never_runs(
+    serve_fake, call, message
+):
+    ran = []
+
+    async def tool(handling):
+        ran.append(1)
+
+    gating = Gating()
+    session, channel = await serve_fake({"tool": tool}, sequencer=gating)
+    channel.feed(message(**call("tool", 1)))
+    channel.feed(message(method="notifications/cancelled", params={"requestId": 1}))
+    await trio.testing.wait_all_tasks_blocked()
+    gating.allow("r2", "cxl")
+    gating.allow("r2", "cxl")
+    await trio.testing.wait_all_tasks_blocked()
+    assert gating.log[-1] == "cxl r2 unstarted"
+    assert ran == []
+    gating.allow("close", "mark")
+    session.shut("closed")
+    await session.ended.wait()
