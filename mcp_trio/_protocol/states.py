@@ -39,14 +39,15 @@ own here, because only they move the session. The method table names each method
 """
 
 import enum
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
 
 
 class _Identical(enum.Enum):
     """Members hash by identity: enum's own hash is Python code, and every message asks a table."""
 
-    __hash__: Callable[[Any], int] = object.__hash__  # type: ignore[assignment]
+    if not TYPE_CHECKING:  # type checkers take an assigned hash for none at all
+        __hash__ = object.__hash__
 
 
 class Role(_Identical):
