@@ -1,42 +1,26 @@
 """Make the golden recordings anew: `python tools/make_recordings.py [NAME...]`.
 
-Each runs a server of `recordings/servers.py` over memory against a client that is scripted here, and
-leaves `recordings/NAME.mcprec.jsonl`. Times are real and so differ from run to run: look at the
-difference before it is committed.
+Each runs a server of `recordings/servers.py` over memory against a client that is scripted here,
+and leaves `recordings/NAME.mcprec.jsonl`. No two runs are alike, since times are real: look at what
+has changed before it is committed.
 """
 
 import argparse
-import importlib.util
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 import trio
+from golden import HOME, load_server, path_of
 
-from mcp_trio import Client, Server
+from mcp_trio import Client
 from mcp_trio._engine import Session
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio.examples import weather
 from mcp_trio.transports import memory_pair
 
-HOME: Final = Path(__file__).resolve().parent.parent
-RECORDINGS: Final = HOME / "recordings"
-SUFFIX: Final = ".mcprec.jsonl"
-
 Script: TypeAlias = Callable[[WirePeer, Session], Awaitable[None]]
 Message: TypeAlias = dict[str, Any]
-
-
-def load_servers() -> ModuleType:
-    """The servers, made anew: nothing of an earlier session is left in them."""
-    spec = importlib.util.spec_from_file_location("golden_servers", RECORDINGS / "servers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.weather = weather.server  # type: ignore[attr-defined]
-    return module
 
 
 # What the scripted clients say.
@@ -188,7 +172,7 @@ SCRIPTS: Final[Mapping[str, Script]] = {
 
 async def record_server(name: str, path: Path) -> None:
     """Record one session of the server of that name."""
-    server: Server = getattr(load_servers(), name)
+    server = load_server(name)
     ours, theirs = memory_pair()
     peer = WirePeer(theirs)
 
@@ -212,7 +196,7 @@ async def record_client(path: Path) -> None:
 
 def make(name: str) -> Path:
     """Make one recording."""
-    path = RECORDINGS / f"{name}{SUFFIX}"
+    path = path_of(name)
     if name == "client":
         trio.run(record_client, path)
     else:

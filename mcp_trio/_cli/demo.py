@@ -1,5 +1,6 @@
 """`mcp-trio demo`: a session recorded, replayed and shown."""
 
+import shlex
 import sys
 import tempfile
 import time
@@ -27,7 +28,12 @@ Examples:
   mcp-trio demo --keep recordings
 """,
 )
-@click.option("--keep", metavar="DIR", help="Leave the recordings of both sides in this folder.")
+@click.option(
+    "--keep",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Leave the recordings of both sides in this folder.",
+)
 def demo(keep: str | None) -> None:
     """Record a session with the example server, replay it byte for byte, and show it."""
     from mcp_trio._cli.replay import replayed
@@ -60,8 +66,15 @@ def _folder(keep: str | None) -> Generator[Path, None, None]:
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder)
     else:
-        Path(keep).mkdir(parents=True, exist_ok=True)
-        yield Path(keep)
+        yield _made(Path(keep))
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.ClickException(f"cannot make {folder}: {error.strerror}") from error
+    return folder
 
 
 def _record(server_file: Path, client_file: Path) -> None:
@@ -136,11 +149,12 @@ def _next_steps(keep: str | None) -> Iterator[str]:
     if keep is None:
         yield "mcp-trio demo --keep recordings"
         return
-    server_file, client_file = Path(keep) / SERVER_FILE, Path(keep) / CLIENT_FILE
+    names = (SERVER_FILE, CLIENT_FILE)
+    server_file, client_file = (shlex.quote(str(Path(keep) / name)) for name in names)
     yield f"mcp-trio replay {server_file} {EXAMPLE}"
     yield f"mcp-trio show {client_file}"
     yield f"mcp-trio check {server_file}"
-    yield f"cp {_source()} . && mcp-trio replay {server_file} weather.py    # edit it in between"
+    yield f"cp {shlex.quote(_source())} . && mcp-trio replay {server_file} weather.py    # edit it in between"
 
 
 def _source() -> str:

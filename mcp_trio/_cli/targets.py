@@ -54,6 +54,8 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _import_module(name: str) -> ModuleType:
+    if not all(map(str.isidentifier, name.split("."))):
+        raise TargetError(f"{name!r} is no module's name; a file ends with .py")
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
@@ -89,6 +91,8 @@ def _only_server(module: ModuleType, target: str) -> Server:
     servers = {id(value): value for value in _servers(module).values()}
     if len(servers) == 1:
         return servers.popitem()[1]
+    if not servers:
+        raise TargetError(f"{target} holds no Server at its top level")
     raise TargetError(
         f"{target} holds {len(servers)} servers, not one: name it as {target}:object;"
         f" {_choices(module)}"

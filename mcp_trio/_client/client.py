@@ -34,7 +34,7 @@ from mcp_trio._wire import Unencodable
 logger = logging.getLogger("mcp_trio")
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Client:
     """A conversation with the server at `target`; `async with Client(target) as client:` has it.
 
@@ -112,6 +112,7 @@ class Client:
     async def aclose(self) -> None:
         """Close, from any task, any number of times; returns when nothing of the session is left.
 
+        In a callback of the session's own it only begins to close: the callback is cancelled.
         Calls in flight end with `ConnectionLost`. Shielded from cancellation, but bounded: a
         command has `close_seconds` to leave by itself, and is stopped after that.
         """
@@ -177,9 +178,16 @@ class Client:
             raise
         except BaseException:
             await self.aclose()
+            if lifetime.fault is not None:
+                raise lifetime.fault from lifetime.fault.__cause__
             raise
 
     # What is known of the server.
+
+    def __repr__(self) -> str:
+        """Without the environment and whatever else has secrets in it."""
+        state = "open" if self.is_open else "closed" if self._is_closed else "not connected"
+        return f"<{type(self).__name__} {self.name!r} of {self._server_name!r}, {state}>"
 
     @property
     def is_open(self) -> bool:

@@ -34,15 +34,19 @@ def in_system_task(live: Callable[[], Awaitable[None]]) -> None:
 class Lifetime:
     """A session, and the server object at its other end, if that lives in this process.
 
-    `ended` is set when nothing of either runs any more.
+    `ended` is set when nothing of either runs any more. `fault` is what went wrong on this side of
+    the channel, if anything did: the session may only have seen the channel's end.
     """
 
     session: Session
     served: Served | None
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    fault: ConnectionLost | None = attrs.field(default=None, init=False)
+    _task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
 
     async def live(self) -> None:
         """The task: run the session until somebody shuts it or it ends by itself."""
+        self._task = trio.lowlevel.current_task()
         try:
             async with trio.open_nursery() as nursery:
                 if self.served is not None:
@@ -60,12 +64,23 @@ class Lifetime:
             self.ended.set()
 
     async def over(self) -> None:
-        """Wait, shielded, until everything has ended; bounded, since people's code may hang."""
+        """Wait, shielded, until everything has ended; bounded, since people's code may hang.
+
+        A task of the session itself (a callback) would wait for its own end, and does not.
+        """
+        if self._holds_current_task():
+            return
         seconds_max = _closing_seconds_max(self._limits)
         with trio.move_on_after(seconds_max, shield=True):
             await self.ended.wait()
             return
         logger.error("the session has not ended within %g s: a callback is shielded", seconds_max)
+
+    def _holds_current_task(self) -> bool:
+        task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+        while task is not None and task is not self._task:
+            task = None if task.parent_nursery is None else task.parent_nursery.parent_task
+        return task is not None
 
     @property
     def _limits(self) -> Limits:
@@ -88,9 +103,9 @@ class Lifetime:
             signal.raise_signal(signal.SIGINT)  # this task is protected: Trio tells the main task
 
     def _lose(self, what: str, error: BaseException) -> None:
-        loss = ConnectionLost(f"{what}: {error!r}")
-        loss.__cause__ = error
-        self.session.shut("lost", loss)
+        self.fault = ConnectionLost(f"{what}: {error!r}")
+        self.fault.__cause__ = error
+        self.session.shut("lost", self.fault)
 
 
 def _closing_seconds_max(limits: Limits) -> float:

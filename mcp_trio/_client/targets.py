@@ -9,7 +9,7 @@ import attrs
 from mcp_trio._limits import Limits
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.memory import memory_pair
-from mcp_trio._transports.stdio_client import open_process_channel
+from mcp_trio._transports.stdio_client import Command, open_process_channel
 
 Stderr: TypeAlias = Callable[[str], None] | Literal["inherit"]
 
@@ -23,7 +23,7 @@ class Serving(Protocol):
         ...
 
 
-Target: TypeAlias = Sequence[str] | Serving | Channel
+Target: TypeAlias = Command | Serving | Channel
 """A command (a program and its arguments), a server object, or a channel to a server."""
 
 
@@ -81,7 +81,7 @@ def _is_channel(target: object) -> bool:
 
 
 async def _open_command(
-    command: Sequence[str], process: ProcessOptions, limits: Limits
+    command: Command, process: ProcessOptions, limits: Limits
 ) -> Connected:
     channel = await open_process_channel(
         command,
@@ -91,7 +91,7 @@ async def _open_command(
         stderr=process.stderr,
         limits=limits,
     )
-    return Connected(channel, command[0])
+    return Connected(channel, os.fspath(command[0]))
 
 
 async def _open_server(server: Serving, process: ProcessOptions, limits: Limits) -> Connected:

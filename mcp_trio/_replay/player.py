@@ -99,6 +99,7 @@ class Player:
     is_over: bool = attrs.field(default=False, init=False)
     _has_shut_itself: bool = attrs.field(default=False, init=False)
     _session: Session | None = attrs.field(default=None, init=False)
+    _excused: str | None = attrs.field(default=None, init=False)
     _delivered: int = attrs.field(default=0, init=False)
     _parked: dict[str, _Parked] = attrs.field(factory=dict[str, _Parked], init=False)
     _doomed: dict[str, _Doomed] = attrs.field(factory=dict[str, _Doomed], init=False)
@@ -172,9 +173,8 @@ class Player:
 
     def _hindrance(self, record: Record) -> Wanted | None:
         """A child task that does something more, so that its parent does not come to a record."""
-        for name in self._parked:
-            is_below = record.lane is not None and name.startswith(f"{record.lane}.")
-            if is_below and self.score.is_spent(name, self.cursor):
+        for name in self._spent():
+            if record.lane is not None and name.startswith(f"{record.lane}."):
                 return self._one_more(name)
         return None
 
@@ -185,15 +185,26 @@ class Player:
     def _check_surplus(self) -> None:
         """A request that will have no turn any more does what was not recorded.
 
-        If the file lacks records, what it does may have been among them: then it has until there.
+        If the file lacks records, what it does may be among them: then it has until there.
         """
-        is_hole = self.cursor in self.score.missing
-        if is_hole and self.score.is_complete and not self.score.has_shut:
-            self._diverge(None)
-        if is_hole or self.cursor > self.score.last_hole:
-            for name in self._parked:
-                if self.score.is_spent(name, self.cursor) and (is_hole or not is_child(name)):
+        if self.cursor in self.score.missing:
+            self._check_hole()
+        elif self.cursor > self.score.last_hole:
+            for name in self._spent():
+                if not is_child(name):
                     self._diverge(self._one_more(name))
+
+    def _check_hole(self) -> None:
+        """Whether the session did something that the file lacks here."""
+        for name in self._spent():
+            self._diverge(self._one_more(name))
+        if self._excused is not None:
+            self._diverge(Wanted(kind="cxl", lane=self._excused))
+        if self.score.is_complete and not self.score.has_shut:
+            self._diverge(None)
+
+    def _spent(self) -> list[str]:
+        return [name for name in self._parked if self.score.is_spent(name, self.cursor)]
 
     def _one_more(self, lane: str) -> Wanted:
         return Wanted(kind=None, lane=lane, site=site_of(self._tasks[lane]))
@@ -231,18 +242,14 @@ class Player:
             return
         parked = _Parked(lane, at_start)
         self._parked[lane.name] = parked
-        with trio.CancelScope(shield=not self._may_be_cancelled(lane.name)):
+        may_be_cancelled = is_child(lane.name) and self.score.is_spent(lane.name, self.cursor)
+        with trio.CancelScope(shield=not may_be_cancelled):
             try:
                 await parked.turn.wait()
             finally:
                 self._parked.pop(lane.name, None)
         if self.is_over:
             await self._abort()
-
-    def _may_be_cancelled(self, lane: str) -> bool:
-        """Whether a child task came to a call that it never made, as told at the head."""
-        is_whole_from_here = self.cursor > self.score.last_hole
-        return is_child(lane) and is_whole_from_here and self.score.is_spent(lane, self.cursor)
 
     async def _abort(self) -> NoReturn:
         """Raise `Abort`, but yield first: a loop that swallows it must not block the run."""
@@ -290,10 +297,12 @@ class Player:
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
         """Compare with the recorded outcome."""
-        if self.is_over or kind != "cxl" or not self._is_unrecorded(lane.name):
+        if not self.is_over and kind == "cxl" and self._is_excused(lane.name):
+            self._excused = lane.name
+        else:
             self._consume(kind, lane, body)
 
-    def _is_unrecorded(self, lane: str) -> bool:
+    def _is_excused(self, lane: str) -> bool:
         """Whether a cancelled call was never made in the recording, as told at the head."""
         score, place = self.score, self.cursor
         return score.is_cancelled_end(lane, place) or score.is_spent(lane, place)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from inspect import isasyncgenfunction
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
 import attrs
@@ -37,6 +38,9 @@ class Server:
 
     `lifespan` is an async context manager made from the server; what it yields is `ctx.lifespan` of
     every handler. It is entered once for each served channel, before the handshake.
+
+    Raises:
+        TypeError: `lifespan` is a bare generator.
     """
 
     name: str
@@ -44,9 +48,11 @@ class Server:
     instructions: str | None = attrs.field(default=None, kw_only=True)
     lifespan: Lifespan | None = attrs.field(default=None, kw_only=True)
     limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
-    _registry: Registry = attrs.field(init=False)
+    _registry: Registry = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
+        if isasyncgenfunction(self.lifespan):
+            raise TypeError("a lifespan is decorated with contextlib.asynccontextmanager")
         self._registry = Registry(self.limits)
 
     # Registering.
@@ -212,8 +218,8 @@ class Server:
             RecordingError: The recording cannot be made; nothing was served.
             Exception: What the lifespan raises, as it is.
         """
-        lifespan = nullcontext() if self.lifespan is None else self.lifespan(self)
         try:
+            lifespan = nullcontext() if self.lifespan is None else self.lifespan(self)
             async with lifespan as value:
                 session = self.open_session(
                     channel, sequencer=self._sequencer(channel, record), lifespan=value

@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import attrs
 import trio
@@ -24,6 +24,8 @@ INHERITED_VARIABLES: Final = frozenset(
 _INHERITED_PREFIX: Final = "LC_"
 
 Folder = str | os.PathLike[str]
+Command: TypeAlias = Sequence[str | os.PathLike[str]]
+Pipe: TypeAlias = tuple[int, int]
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -139,7 +141,7 @@ class ProcessChannel:
 
 
 async def open_process_channel(
-    command: Sequence[str],
+    command: Command,
     *,
     env: Mapping[str, str] | None = None,
     inherit_env: bool = False,
@@ -158,9 +160,8 @@ async def open_process_channel(
     """
     if isinstance(command, str) or not command:
         raise TypeError("a command is a list: the program and its arguments")
-    (to_read, stdin), (stdout, to_write), (stderr_read, stderr_write) = (
-        os.pipe() for _ in range(3)
-    )
+    name = os.fspath(command[0])
+    (to_read, stdin), (stdout, to_write), (stderr_read, stderr_write) = _open_pipes(name)
     ours, theirs = (stdin, stdout, stderr_read), (to_read, to_write, stderr_write)
     try:
         process = await _start(
@@ -172,7 +173,7 @@ async def open_process_channel(
     finally:
         _close_all(theirs)
     forward = to_our_stderr if stderr == "inherit" else stderr
-    return _join(command[0], process, pipes=ours, forward=forward, limits=limits)
+    return _join(name, process, pipes=ours, forward=forward, limits=limits)
 
 
 def _join(
@@ -201,8 +202,18 @@ def _own_end(fd: int, limits: Limits) -> Descriptor:
     return Descriptor(fd=fd, chunk_bytes=limits.chunk_bytes)
 
 
+def _open_pipes(name: str) -> list[Pipe]:
+    pipes: list[Pipe] = []
+    try:
+        pipes += (os.pipe() for _ in range(3))
+    except OSError as error:
+        _close_all([fd for pipe in pipes for fd in pipe])
+        raise ConnectionLost(f"cannot start {name!r}: {error.strerror}") from error
+    return pipes
+
+
 async def _start(
-    command: Sequence[str],
+    command: Command,
     *,
     pipes: tuple[int, int, int],
     cwd: Folder | None,
@@ -220,8 +231,9 @@ async def _start(
             start_new_session=True,
         )
     except OSError as error:
-        reason = _why_not_started(error, command[0], cwd, env)
-        raise ConnectionLost(f"cannot start {command[0]!r}: {reason}") from error
+        program = os.fspath(command[0])
+        reason = _why_not_started(error, program, cwd, env)
+        raise ConnectionLost(f"cannot start {program!r}: {reason}") from error
 
 
 def _why_not_started(
@@ -252,5 +264,13 @@ def _ending(exit_status: int | None) -> str:
     if exit_status is None:
         return "closed its end but still runs"
     if exit_status < 0:
-        return f"was killed by {signal.Signals(-exit_status).name}"
+        return f"was killed by {_signal_name(-exit_status)}"
     return f"exited with status {exit_status}"
+
+
+def _signal_name(number: int) -> str:
+    """Most real-time signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -8,7 +8,10 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Context, Server
+from mcp_trio._errors import ReplayDivergence
 from mcp_trio._journal.records import frame_of
+from mcp_trio._limits import Limits
 from mcp_trio._recorder.sink import open_recording
 from mcp_trio._replay import replay
 from mcp_trio._replay.score import load_score
@@ -144,6 +147,127 @@ def record(server, path, client, *, number=0, channels=None):
     return path
 
 
+# The desk: a server, and one session with everything in it.
+
+LIMITS = Limits(handlers_in_flight_max=6, drain_seconds=0.05)
+
+
+async def add(state, ctx, amount):
+    before = state["total"]
+    await ctx.list_roots()
+    state["total"] = before + amount
+    return before
+
+
+async def wait(state, ctx, amount):
+    await state["door"].wait()
+    await ctx.info("through the door")
+    return amount
+
+
+async def open_door(state, ctx, amount):
+    await trio.sleep(0.010)
+    await trio.sleep(0.010)
+    await ctx.progress(1)
+    state["door"].set()
+    return amount
+
+
+async def forever(state, ctx, amount):
+    await trio.sleep_forever()
+
+
+async def heartbeat(state, ctx, amount):
+    async def beat():
+        for number in range(1000):
+            await trio.sleep(0.007)
+            await ctx.progress(number)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(beat)
+        await trio.sleep(amount / 1000)
+        nursery.cancel_scope.cancel()
+    return amount
+
+
+async def in_time(state, ctx, amount):
+    with trio.move_on_after(amount / 1000) as scope:
+        await ctx.list_roots()
+    return int(scope.cancelled_caught)
+
+
+HANDLERS = (add, wait, open_door, forever, heartbeat, in_time)
+
+
+def make_server(**changed):
+    """The server of the recordings here, with some handlers replaced."""
+    server = Server("desk", limits=LIMITS)
+    state = {"total": 0, "door": trio.Event()}
+
+    def register(handler):
+        @server.tool(name=handler.__name__)
+        async def tool(amount: int, *, ctx: Context) -> int:
+            return await changed.get(handler.__name__, handler)(state, ctx, amount)
+
+    for handler in HANDLERS:
+        register(handler)
+    return server
+
+
+def call(number, name, amount):
+    params = {"name": name, "arguments": {"amount": amount}, "_meta": {"progressToken": number}}
+    return {"id": number, "method": "tools/call", "params": params}
+
+
+def cancel(number):
+    return {"method": "notifications/cancelled", "params": {"requestId": number}}
+
+
+async def answer_roots(peer, *, after=0.004):
+    while True:
+        message = await peer.receive()
+        if message.get("method") == "roots/list":
+            await trio.sleep(after)
+            await peer.send_result(message, {"roots": [{"uri": "file:///a"}]})
+
+
+async def talk(peer, session):
+    await peer.handshake(capabilities={"roots": {}})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer_roots, peer)
+        await peer.send(call(1, "add", 1), call(2, "add", 10), call(3, "wait", 3))
+        await peer.send(call(4, "forever", 4), call(5, "heartbeat", 30))
+        await trio.sleep(0.0051)
+        await peer.send({"id": 6, "method": "ping"}, call(7, "forever", 7), cancel(7))
+        await peer.send(call(8, "in_time", 2), call(9, "forever", 9), call(10, "forever", 10))
+        await peer.send(cancel(10), b'{"jsonrpc":"2.0","id":11,"method":"no/such"}')
+        await trio.sleep(0.0051)
+        await peer.send(cancel(4), call(12, "open_door", 12))
+        await trio.sleep(0.0451)
+        await peer.send(call(13, "add", 100), call(14, "forever", 14))
+        await trio.sleep(0.0002)
+        nursery.cancel_scope.cancel()
+
+
+def is_out(record, request_id):
+    return record["k"] == "out" and "result" in record["f"] and record["f"]["id"] == request_id
+
+
+def first_of_add(path, ordinal):
+    """The first record with an ordinal in the lanes of the two calls of `add`."""
+    return place_of(path, lambda r: r.get("o") == ordinal and r["l"] in {"r5", "r6"})
+
+
+def place_of_answer(path, request_id):
+    return place_of(path, lambda record: is_out(record, request_id))
+
+
+def assert_diverges(path, server=None):
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, server or make_server())
+    return caught.value
+
+
 @pytest.fixture(scope="session")
 def world():
     return SimpleNamespace(
@@ -158,3 +282,22 @@ def world():
         record=record,
         Oversized=Oversized,
     )
+
+
+@pytest.fixture(scope="session")
+def desk():
+    return SimpleNamespace(
+        make_server=make_server,
+        call=call,
+        cancel=cancel,
+        talk=talk,
+        first_of_add=first_of_add,
+        place_of_answer=place_of_answer,
+        assert_diverges=assert_diverges,
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    """The recording of that session."""
+    return record(make_server(), tmp_path / "desk.mcprec.jsonl", talk)

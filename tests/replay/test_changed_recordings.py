@@ -1,0 +1,153 @@
+"""A recording that was changed diverges, and where."""
+
+import json
+
+import pytest
+
+from mcp_trio import Server
+from mcp_trio._journal.records import encode_body
+from mcp_trio._limits import Limits
+from mcp_trio._replay import replay
+from mcp_trio._transports.memory import memory_pair
+
+# Changed recordings.
+
+
+def test_each_changed_out_diverges_at_that_record(desk, world, path, tmp_path):
+    for place, record in enumerate(world.records(path)):
+        if record["k"] != "out":
+            continue
+
+        def change(lines, place=place):
+            lines[place] = lines[place].replace(b'"jsonrpc"', b'"jsonrqc"')
+
+        changed = world.rewrite(path, tmp_path / "changed.jsonl", change)
+        divergence = desk.assert_diverges(changed)
+        assert divergence.record == record["n"]
+        assert divergence.lane == record.get("l")
+
+
+@pytest.mark.parametrize("request_id", [1, 2, 3, 5, 8, 12])
+def test_a_changed_in_diverges_at_the_first_out_that_it_affects(
+    desk, world, path, tmp_path, request_id
+):
+    place = world.place_of(
+        path,
+        lambda r: (
+            r["k"] == "in" and r["f"].get("params", {}).get("name") and r["f"]["id"] == request_id
+        ),
+    )
+
+    def change(lines):
+        token = b'"progressToken":%d' % request_id
+        lines[place] = lines[place].replace(
+            b'"id":%d' % request_id, b'"id":%d' % (request_id + 100)
+        )
+        assert token in lines[place]
+
+    changed = world.rewrite(path, tmp_path / "changed.jsonl", change)
+    answer = world.records(path)[desk.place_of_answer(path, request_id)]
+    divergence = desk.assert_diverges(changed)
+    assert (divergence.record, divergence.lane) == (answer["n"], answer["l"])
+    assert f"$.id: {request_id} became {request_id + 100}" in str(divergence)
+
+
+def test_each_removed_cxl_diverges_at_its_place(desk, world, path, tmp_path):
+    removed = [r["n"] for r in world.records(path) if r["k"] == "cxl"]
+    assert len(removed) >= 6
+    for number in removed:
+        without = world.rewrite(
+            path, tmp_path / "without.jsonl", lambda lines, n=number: lines[:n] + lines[n + 1 :]
+        )
+        divergence = desk.assert_diverges(without)
+        assert divergence.record == number
+        assert "missing from the file" in str(divergence)
+
+
+def test_a_removed_shut_diverges_at_its_place(desk, world, path, tmp_path):
+    number = world.place_of(path, lambda record: record["k"] == "shut")
+    without = world.rewrite(
+        path, tmp_path / "without.jsonl", lambda lines: lines[:number] + lines[number + 1 :]
+    )
+    assert desk.assert_diverges(without).record == number
+
+
+def test_a_shut_removed_without_a_trace_diverges_at_the_end_at_the_latest(
+    desk, world, path, tmp_path
+):
+    async def hang_up(peer, session):
+        await peer.handshake()
+
+    path = world.record(desk.make_server(), tmp_path / "short.mcprec.jsonl", hang_up)
+    number = world.place_of(path, lambda record: record["k"] == "shut")
+
+    def remove(lines):
+        rest = [json.loads(line) for line in lines[number + 1 :]]
+        renumbered = [{**record, "n": record["n"] - 1} for record in rest]
+        return lines[:number] + [encode_body(record) + b"\n" for record in renumbered]
+
+    divergence = desk.assert_diverges(world.rewrite(path, tmp_path / "without.jsonl", remove))
+    assert divergence.record >= number
+
+
+def test_a_removed_answer_of_the_client_diverges_where_it_was_needed(desk, world, path, tmp_path):
+    place = world.place_of(path, lambda r: r["k"] == "in" and "result" in r["f"])
+    res = world.place_of(path, lambda r: r["k"] == "res")
+    without = world.rewrite(
+        path, tmp_path / "without.jsonl", lambda lines: lines[:place] + lines[place + 1 :]
+    )
+    divergence = desk.assert_diverges(without)
+    assert (divergence.record, divergence.lane) == (place, world.records(path)[res]["l"])
+    assert f"line {place + 1}: record {place + 1} where {place} should be" in str(divergence)
+
+
+def test_a_removed_cancellation_by_the_client_diverges_at_the_cxl(desk, world, path, tmp_path):
+    place = world.place_of(
+        path, lambda r: r["k"] == "in" and r["f"].get("params", {}).get("requestId") == 4
+    )
+    without = world.rewrite(
+        path, tmp_path / "without.jsonl", lambda lines: lines[:place] + lines[place + 1 :]
+    )
+    cxl = world.place_of(path, lambda r: r["k"] == "cxl" and r["n"] > place)
+    assert desk.assert_diverges(without).record == cxl
+
+
+def test_a_frame_that_was_made_unreadable_diverges_and_does_not_crash(desk, world, path, tmp_path):
+    for place, record in enumerate(world.records(path)):
+        if record["k"] != "in" or record["f"].get("method") in {None, "notifications/initialized"}:
+            continue
+        for frame in (b'"b":"AA=="', b'"f":null', b'"f":[]', b'"f":{"method":3}', b'"f":7'):
+
+            def change(lines, place=place, frame=frame):
+                head, _, _ = lines[place].partition(b'"f":')
+                lines[place] = head + frame + b"}\n"
+
+            changed = world.rewrite(path, tmp_path / "changed.jsonl", change)
+            assert desk.assert_diverges(changed).record > place
+
+
+def test_a_mark_of_another_name_diverges(desk, world, path, tmp_path):
+    place = world.place_of(path, lambda r: r["k"] == "mark")
+
+    def rename(lines):
+        lines[place] = lines[place].replace(b'"negotiated"', b'"agreed"')
+
+    assert (
+        desk.assert_diverges(world.rewrite(path, tmp_path / "renamed.jsonl", rename)).record
+        == place
+    )
+
+
+def test_a_frame_over_the_limit_is_replayed_from_its_head(world, tmp_path):
+    limits = Limits(frame_bytes_max=400)
+
+    async def shout(peer, session):
+        await peer.handshake()
+        await peer.send({"id": 1, "method": "ping", "params": {"x": "y" * 500}})
+        await peer.receive()
+
+    channels = memory_pair(limits=limits)
+    server = Server("small", limits=limits)
+    path = world.record(server, tmp_path / "a.mcprec.jsonl", shout, channels=channels)
+    assert any(record.get("x") for record in world.records(path))
+    assert replay(path, Server("small", limits=limits)).is_complete

@@ -1,0 +1,114 @@
+"""Code takes no time in a replay, so a sleep may end that was cancelled just before its end."""
+
+import pytest
+import trio
+
+from mcp_trio import Context, Server
+from mcp_trio._replay import replay
+
+# Longer than what comes to cut it short, by less than a recorded time can tell.
+JUST_LONGER = 0.0100005
+
+
+async def sleeping(ctx):
+    await trio.sleep(JUST_LONGER)
+    await ctx.info("never said")
+
+
+async def sleeping_child(ctx):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleeping, ctx)
+
+
+async def sleeping_child_in_time(ctx):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleeping, ctx)
+        await trio.sleep(0.010)
+        await ctx.info("enough")
+        nursery.cancel_scope.cancel()
+
+
+async def woken_and_cancelled(ctx):
+    """The child is woken before it is cancelled, so its call is made, and cancelled."""
+    bell = trio.Event()
+
+    async def listen():
+        await bell.wait()
+        await ctx.info("never said")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listen)
+        await trio.sleep(0.005)
+        await ctx.info("ring")
+        bell.set()
+        nursery.cancel_scope.cancel()
+
+
+def make_server(handler):
+    server = Server("early")
+
+    @server.tool
+    async def run(*, ctx: Context) -> str:
+        await handler(ctx)
+        return "done"
+
+    return server
+
+
+async def cut_short(peer, _session):
+    await peer.handshake()
+    params = {"name": "run", "arguments": {}}
+    await peer.send_request("tools/call", params, id=1)
+    await peer.send_request("tools/call", params, id=2)
+    await trio.sleep(0.010)
+    await peer.cancel(1)
+    await peer.cancel(2)
+    await trio.sleep(0.1)
+
+
+@pytest.fixture(params=[sleeping, sleeping_child, sleeping_child_in_time, woken_and_cancelled])
+def handler(request):
+    return request.param
+
+
+@pytest.fixture
+def recorded(world, tmp_path, handler):
+    return world.record(make_server(handler), tmp_path / "early.mcprec.jsonl", cut_short)
+
+
+def test_what_is_then_not_done_any_more_is_no_divergence(world, recorded, handler):
+    heard = world.replayed(recorded, make_server(handler))
+    assert heard.frames == world.sent_frames(recorded)
+    assert heard.moments == world.played(recorded)
+
+
+def test_each_cxl_that_was_removed_is_missed_all_the_same(desk, world, recorded, handler):
+    numbers = [r["n"] for r in world.records(recorded) if r["k"] == "cxl"]
+    for number in numbers:
+        without = world.rewrite(
+            recorded,
+            recorded.with_name("without.jsonl"),
+            lambda lines, n=number: lines[:n] + lines[n + 1 :],
+        )
+        divergence = desk.assert_diverges(without, make_server(handler))
+        assert divergence.record == number
+
+
+def test_a_removed_shut_is_missed_at_its_place(desk, world, recorded, handler):
+    number = world.place_of(recorded, lambda r: r["k"] == "shut")
+    without = world.rewrite(
+        recorded,
+        recorded.with_name("without.jsonl"),
+        lambda lines: lines[:number] + lines[number + 1 :],
+    )
+    assert desk.assert_diverges(without, make_server(handler)).record == number
+
+
+def test_two_sleeps_in_a_row_are_both_over_in_time(world, tmp_path):
+    async def sleep_twice(ctx):
+        await trio.sleep(0.003)
+        await trio.sleep(0.004)
+        await ctx.info("awake")
+
+    path = world.record(make_server(sleep_twice), tmp_path / "a.mcprec.jsonl", cut_short)
+    assert replay(path, make_server(sleep_twice)).is_complete

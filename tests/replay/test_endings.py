@@ -1,0 +1,97 @@
+"""Whatever handlers do, a replay ends and leaves nothing behind."""
+
+import threading
+
+import pytest
+import trio
+
+from mcp_trio._replay import replay
+
+# Handlers that hold up the end.
+
+
+async def shielded(state, ctx, amount):
+    with trio.CancelScope(shield=True):
+        await trio.sleep_forever()
+
+
+async def shielded_for_an_hour(state, ctx, amount):
+    with trio.CancelScope(shield=True):
+        await trio.sleep(3600)
+
+
+async def swallowing(state, ctx, amount):
+    while True:
+        try:
+            await ctx.info("again")
+            await trio.sleep(1)
+        except Exception:
+            pass
+
+
+async def swallowing_all_once(state, ctx, amount):
+    try:
+        await ctx.info("again")
+    except BaseException:
+        return amount
+
+
+async def spinning(state, ctx, amount):
+    while True:
+        await trio.sleep(0)
+
+
+async def shielded_and_busy(state, ctx, amount):
+    with trio.CancelScope(shield=True):
+        while True:
+            await trio.sleep(1)
+
+
+async def exiting(state, ctx, amount):
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        shielded,
+        shielded_for_an_hour,
+        swallowing,
+        swallowing_all_once,
+        spinning,
+        shielded_and_busy,
+        exiting,
+    ],
+)
+def test_a_divergence_ends_whatever_handlers_do(desk, path, handler):
+    before = threading.active_count()
+    divergence = desk.assert_diverges(path, desk.make_server(add=handler, forever=handler))
+    assert divergence.record > 4
+    assert threading.active_count() <= before
+
+
+def test_a_failure_that_no_session_survives_is_a_divergence_with_its_place(desk, path):
+    divergence = desk.assert_diverges(path, desk.make_server(add=exiting))
+    assert "SystemExit: 3  at test_endings.py:" in str(divergence)
+    assert "the replay cannot go on" in str(divergence)
+
+
+def test_a_spinning_handler_is_called_that(desk, path):
+    assert "spins" in str(desk.assert_diverges(path, desk.make_server(add=spinning)))
+
+
+def test_ctrl_c_is_not_a_divergence(desk, path):
+    async def interrupted(state, ctx, amount):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replay(path, desk.make_server(add=interrupted))
+
+
+def test_an_error_of_the_server_itself_arrives_bare(path):
+    class Broken:
+        def open_session(self, *_, **__):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        replay(path, Broken())
