@@ -25,7 +25,7 @@ from mcp_trio._client.options import ClientOptions
 from mcp_trio._client.pages import read_pages
 from mcp_trio._client.targets import Connected, ProcessOptions, Stderr, Target, open_target
 from mcp_trio._engine import ProgressCallback, Sequencer, Session, Unrecorded, start_recording
-from mcp_trio._errors import LocalProtocolError, ToolError
+from mcp_trio._errors import ConnectionLost, LocalProtocolError, ToolError
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol import Connection, Role
 from mcp_trio._version import __version__
@@ -132,11 +132,16 @@ class Client:
         connected = await open_target(self.target, process=process, limits=self.limits)
         self._server_name = connected.name
         session = await self._open_session(connected)
-        self._lifetime = Lifetime(session=session, served=connected.served)
+        lifetime = self._lifetime = Lifetime(session=session, served=connected.served)
         if self._is_closed:
             session.shut("closed")
-        spawn(self._lifetime.live)
-        await self._initialize(self._lifetime)
+        try:
+            spawn(lifetime.live)
+        except RuntimeError:  # the caller's nursery is over; what was opened is closed elsewhere
+            session.shut("closed")
+            in_system_task(lifetime.live)
+            raise
+        await self._initialize(lifetime)
 
     async def _open_session(self, connected: Connected) -> Session:
         callbacks = Callbacks(
@@ -176,10 +181,11 @@ class Client:
             await lifetime.session.initialize()
         except trio.Cancelled:
             raise
+        except ConnectionLost as loss:
+            await self.aclose()
+            raise lifetime.fault or loss
         except BaseException:
             await self.aclose()
-            if lifetime.fault is not None:
-                raise lifetime.fault from lifetime.fault.__cause__
             raise
 
     # What is known of the server.

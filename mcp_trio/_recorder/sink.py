@@ -1,5 +1,7 @@
 """Where the bytes of a recording go, and where they come from."""
 
+import errno
+import fcntl
 import io
 import os
 import stat
@@ -27,16 +29,28 @@ class FileSink:
     """A file that only its owner may read; whatever it held before is gone.
 
     Raises:
-        OSError: the file cannot be made; its folder must exist.
+        OSError: the file cannot be made (its folder must exist), or another sink writes to it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o600)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._is_regular = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
         self._written_bytes = 0
-        if self._is_regular:  # it may have been there, and open to others
-            os.fchmod(self._descriptor, 0o600)
+        if self._is_regular:
+            try:
+                self._take_over()
+            except OSError:
+                self.close()
+                raise
+
+    def _take_over(self) -> None:
+        """The file may have been there, with something in it, open to others, or in use."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OSError(errno.EBUSY, "another session is being recorded to it") from error
+        os.fchmod(self._descriptor, 0o600)
+        os.ftruncate(self._descriptor, 0)
 
     def write(self, data: bytes) -> None:
         """Append `data`; if the disk takes only a part of it, take that back and raise OSError."""
@@ -88,4 +102,4 @@ def _compressed_lines(file: IO[bytes]) -> Iterator[bytes]:
         with decompressor.stream_reader(file, read_across_frames=True) as reader:
             yield from io.BufferedReader(cast("io.RawIOBase", reader))
     except zstandard.ZstdError as error:
-        raise RecordingError(f"cannot decompress: {error}") from error
+        raise RecordingError(f"cannot decompress {file.name}: {error}") from error

@@ -1,8 +1,9 @@
 """A server's side of one session: each method's handler, by a table."""
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 import msgspec
@@ -26,6 +27,8 @@ from mcp_trio._server.templates import UriError
 from mcp_trio._server.threads import Bridge, run_in_thread
 
 THREAD_MARK: Final = "thread"
+
+Result = TypeVar("Result")
 
 
 @attrs.define(eq=False)
@@ -68,7 +71,8 @@ class Serving:
         raw = None if params.arguments is msgspec.UNSET else params.arguments
         arguments = _decoded(tool.signature.decode, raw)
         try:
-            return tool_result(await self._run(tool, handling, arguments))
+            value = await self._run(tool, handling, arguments)
+            return _converted(tool, functools.partial(tool_result, value))
         except Exception as error:
             failure = bare(error)
             if not isinstance(failure, ToolError):
@@ -89,7 +93,8 @@ class Serving:
         resource, values = found
         arguments = _decoded(resource.signature.decode_text, values)
         value = await self._run(resource, handling, arguments)
-        return resource_result(params.uri, resource.mime_type, value)
+        convert = functools.partial(resource_result, params.uri, resource.mime_type, value)
+        return _converted(resource, convert)
 
     async def get_prompt(self, handling: Handling, params: s.GetPromptParams) -> s.GetPromptResult:
         """Answer `prompts/get`."""
@@ -97,7 +102,8 @@ class Serving:
         if prompt is None:
             raise self._refusal(INVALID_PARAMS, f"unknown prompt: {params.name}")
         arguments = _decoded(prompt.signature.decode_text, params.arguments or {})
-        return prompt_result(prompt.description, await self._run(prompt, handling, arguments))
+        value = await self._run(prompt, handling, arguments)
+        return _converted(prompt, functools.partial(prompt_result, prompt.description, value))
 
     def _refusal(self, code: int, text: str, data: Any = None) -> RequestError:
         """What quotes the peer is cut: a message is one short sentence (BASE-12)."""
@@ -140,6 +146,15 @@ def _decoded(decode: Callable[[Any], msgspec.Struct], raw: Any) -> msgspec.Struc
         return decode(raw)
     except ArgumentsError as error:
         raise RequestError(INVALID_PARAMS, f"invalid arguments: {error}") from error
+
+
+def _converted(registered: Registered, convert: Callable[[], Result]) -> Result:
+    """The result for what a handler returned; no traceback of a fault would name the handler."""
+    try:
+        return convert()
+    except TypeError as error:
+        error.add_note(f"in what {registered.name!r} returned")
+        raise
 
 
 _Handler = Callable[[Serving, Handling, Any], Awaitable[msgspec.Struct | msgspec.Raw]]

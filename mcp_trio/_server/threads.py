@@ -5,6 +5,7 @@ dropped, and each call that it still makes back into the loop, or is making, is 
 """
 
 import functools
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -74,10 +75,21 @@ async def run_in_thread(
     """
     try:
         return await trio.to_thread.run_sync(
-            functools.partial(handler, **keywords),
+            functools.partial(_called, handler, keywords),
             abandon_on_cancel=True,
             limiter=limiter,
             thread_name=name,
         )
     finally:
         bridge.abandon()
+
+
+def _called(handler: Callable[..., Result], keywords: Mapping[str, Any]) -> Result:
+    result = handler(**keywords)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError(
+            "a `def` handler returned a coroutine: if it decorates an `async def`, functools.wraps"
+            " makes that known"
+        )
+    return result

@@ -62,7 +62,10 @@ async def _run(name: str, one: Channel, other: Channel, limits: Limits) -> None:
         with trio.fail_after(PATIENCE_SECONDS):
             await CHANNEL_CHECKS[name](one, other, limits)
     except trio.TooSlowError as error:
-        raise AssertionError(f"{name}: not over after {PATIENCE_SECONDS:g} s") from error
+        wanted = CHANNEL_CHECKS[name].__doc__
+        raise AssertionError(
+            f"{name}: not over after {PATIENCE_SECONDS:g} s; it wants: {wanted}"
+        ) from error
     except Exception as error:
         raise AssertionError(f"{name}: {_first(error)!r}") from error
     finally:

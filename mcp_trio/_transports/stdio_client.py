@@ -205,7 +205,8 @@ def _own_end(fd: int, limits: Limits) -> Descriptor:
 def _open_pipes(name: str) -> list[Pipe]:
     pipes: list[Pipe] = []
     try:
-        pipes += (os.pipe() for _ in range(3))
+        for _ in ("stdin", "stdout", "stderr"):
+            pipes.append(os.pipe())  # noqa: PERF401  the next one may fail, and these be closed
     except OSError as error:
         _close_all([fd for pipe in pipes for fd in pipe])
         raise ConnectionLost(f"cannot start {name!r}: {error.strerror}") from error

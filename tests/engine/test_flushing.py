@@ -450,3 +450,28 @@ async def test_an_unsendable_notification_is_its_callers_error(serve):
     session, _ = await serve()
     with pytest.raises(LocalProtocolError):
         await session.notify("notifications/cancelled")
+
+
+@pytest.mark.requirement("PROG-11")
+async def test_progress_goes_no_faster_than_the_peer_reads(serve_fake, call, message, small):
+    """The peer sets the rate: what it has not read yet makes the reporting handler wait."""
+    told = 0
+
+    async def chatty(handling):
+        nonlocal told
+        for number in range(100_000):
+            await handling.progress(number)
+            told += 1
+
+    _, channel = await serve_fake({"chatty": chatty}, limits=small(outbound_bytes_max=10_000))
+    channel.is_stuck = True
+    channel.feed(message(**call("chatty", 1, token="t")))
+    await trio.testing.wait_all_tasks_blocked()
+    assert 0 < told < 200
+    first = told
+    channel.release()
+    while told == first:
+        await trio.lowlevel.checkpoint()
+    channel.is_stuck = True
+    await trio.testing.wait_all_tasks_blocked()
+    assert told < 1_000

@@ -3,8 +3,9 @@
 import json
 
 import pytest
+import trio
 
-from mcp_trio import Server
+from mcp_trio import Context, Server
 from mcp_trio._journal.records import encode_body
 from mcp_trio._limits import Limits
 from mcp_trio._replay import replay
@@ -151,3 +152,87 @@ def test_a_frame_over_the_limit_is_replayed_from_its_head(world, tmp_path):
     path = world.record(server, tmp_path / "a.mcprec.jsonl", shout, channels=channels)
     assert any(record.get("x") for record in world.records(path))
     assert replay(path, Server("small", limits=limits)).is_complete
+
+
+def test_a_request_that_does_more_than_its_records_diverges_at_once(desk, world, path):
+    """The last lane's end is gone, and the numbers do not show it."""
+
+    def remove(lines):
+        end = json.loads(lines[-1])
+        return [*lines[:-2], encode_body({**end, "n": end["n"] - 1}) + b"\n"]
+
+    last = world.records(path)[-2]
+    assert last["k"] == "cxl"
+    divergence = desk.assert_diverges(world.rewrite(path, path.with_name("short.jsonl"), remove))
+    assert divergence.lane == last["l"]
+    assert "something more than it did" in str(divergence)
+
+
+def test_another_ordinal_diverges(desk, world, path):
+    place = desk.first_of_add(path, 1)
+
+    def change(lines):
+        lines[place] = lines[place].replace(b'"o":1,', b'"o":2,')
+
+    divergence = desk.assert_diverges(world.rewrite(path, path.with_name("o.jsonl"), change))
+    assert divergence.record == place
+    assert "more or fewer operations" in str(divergence)
+
+
+def test_a_cancelled_start_that_is_told_as_started_diverges(desk, world, path):
+    place = world.place_of(path, lambda r: r.get("f") == "unstarted")
+
+    def change(lines):
+        lines[place] = lines[place].replace(b',"f":"unstarted"', b"")
+
+    divergence = desk.assert_diverges(world.rewrite(path, path.with_name("s.jsonl"), change))
+    assert divergence.record == place
+
+
+def moved(lines, place, milliseconds):
+    """The lines, the time of one record and those after it moved."""
+    for number, line in enumerate(lines[place:], place):
+        record = json.loads(line)
+        lines[number] = encode_body({**record, "t": record["t"] + milliseconds * 1_000_000}) + b"\n"
+
+
+def test_a_deadline_may_be_a_little_later_than_its_record(desk, world, path):
+    place = world.place_of(path, lambda r: r["k"] == "cxl" and r["l"] == "r24")
+
+    def change(lines):
+        record = json.loads(lines[place])
+        lines[place] = encode_body({**record, "t": record["t"] - 50_000}) + b"\n"
+
+    assert replay(world.rewrite(path, path.with_name("t.jsonl"), change), desk.make_server())
+
+
+def test_who_is_due_before_a_lane_goes_on_is_woken_before(world, tmp_path):
+    """A pause of the machine between two sends: a neighbour's two sleeps go on meanwhile."""
+    server = Server("pausing")
+
+    @server.tool
+    async def send(*, ctx: Context) -> None:
+        await ctx.info(1)
+        await ctx.info(2)
+        await trio.sleep(0.001)
+
+    @server.tool
+    async def sleep(*, ctx: Context) -> None:
+        await trio.sleep(0.003)
+        await trio.sleep(0.003)
+        await ctx.info(3)
+
+    async def ask(peer, _session):
+        await peer.handshake()
+        await peer.send_request("tools/call", {"name": "sleep", "arguments": {}}, id=1)
+        await trio.sleep(0.002)
+        await peer.send_request("tools/call", {"name": "send", "arguments": {}}, id=2)
+        await trio.sleep(0.01)
+
+    path = world.record(server, tmp_path / "a.mcprec.jsonl", ask)
+    place = world.place_of(
+        path, lambda r: r["k"] == "out" and r["f"].get("params", {}).get("data") == 2
+    )
+    assert world.records(path)[place - 1]["l"] == world.records(path)[place]["l"]
+    paused = world.rewrite(path, tmp_path / "b.jsonl", lambda lines: moved(lines, place, 2))
+    assert replay(paused, server).is_complete

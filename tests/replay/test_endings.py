@@ -1,6 +1,7 @@
 """Whatever handlers do, a replay ends and leaves nothing behind."""
 
 import threading
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -95,3 +96,25 @@ def test_an_error_of_the_server_itself_arrives_bare(path):
 
     with pytest.raises(ZeroDivisionError):
         replay(path, Broken())
+
+
+def test_a_handler_that_spins_behind_a_cut_is_told_so(desk, world, path):
+    place = world.place_of(path, lambda r: r["k"] == "mark" and r.get("l") == "r5")
+    cut = world.rewrite(path, path.with_name("cut.jsonl"), lambda lines: lines[: place + 1])
+    divergence = desk.assert_diverges(cut, desk.make_server(add=spinning))
+    assert "nothing more" in str(divergence)
+
+
+def test_a_task_that_shields_itself_by_a_context_manager_of_its_own_is_ended(desk, path):
+    @asynccontextmanager
+    async def protected():
+        with trio.CancelScope() as scope:
+            scope.shield = True
+            yield
+
+    async def handler(state, ctx, amount):
+        async with protected(), trio.open_nursery() as nursery:
+            nursery.cancel_scope.shield = True
+            nursery.start_soon(trio.sleep_forever)
+
+    assert desk.assert_diverges(path, desk.make_server(add=handler)).record > 4

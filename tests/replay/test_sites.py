@@ -1,0 +1,72 @@
+"""Where people's code is."""
+
+import trio
+import trio.testing
+
+from mcp_trio import Context, Server
+from mcp_trio._replay.sites import definition_site, is_alive, site_here, site_of
+from mcp_trio._transports.memory import memory_pair
+from mcp_trio.examples import weather
+
+server = Server("places")
+
+
+@server.tool
+async def tool(*, ctx: Context) -> None: ...
+
+
+@server.prompt
+async def prompt() -> str:
+    return ""
+
+
+@server.resource("place://{name}")
+async def resource(name: str) -> str:
+    return name
+
+
+def site(request):
+    application = server.open_session(memory_pair()[0])._dispatcher.application
+    return definition_site(application, request)
+
+
+async def test_the_handler_of_each_kind_of_request_is_found():
+    assert (
+        site(b'{"method":"tools/call","params":{"name":"tool"}}') == "in tool at test_sites.py:13"
+    )
+    assert "in prompt at " in site(b'{"method":"prompts/get","params":{"name":"prompt"}}')
+    assert "in resource at " in site(b'{"method":"resources/read","params":{"uri":"place://a"}}')
+
+
+async def test_no_handler_is_no_site():
+    assert site(b'{"method":"tools/list","params":{}}') == ""
+    assert site(b'{"method":"tools/call","params":{"name":"none"}}') == ""
+    assert site(b'{"method":"resources/read","params":{"uri":"other://a"}}') == ""
+    assert site(b'{"method":"resources/read","params":{"uri":"place://.."}}') == ""
+    assert site(b"[]") == ""
+    assert site(b"") == ""
+    assert definition_site(object(), b"{}") == ""
+
+
+async def test_the_examples_are_peoples_code():
+    session = weather.server.open_session(memory_pair()[0])
+    request = b'{"method":"tools/call","params":{"name":"warmest"}}'
+    assert "at weather.py:" in definition_site(session._dispatcher.application, request)
+
+
+async def test_the_place_of_a_task_is_where_its_code_waits(nursery):
+    async def wait():
+        await trio.sleep_forever()
+
+    nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked()
+    (task,) = nursery.child_tasks
+    assert site_of(task).startswith("at test_sites.py:")
+    nursery.cancel_scope.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    assert not is_alive(task)
+    assert site_of(task) == ""
+
+
+async def test_the_place_of_running_code_is_that_of_its_own_task():
+    assert site_here().startswith("at test_sites.py:")
