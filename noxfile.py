@@ -9,7 +9,7 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
 GROUPS = nox.project.load_toml("pyproject.toml")
-SCRIPTS = ("mcp_trio", "tools", "tests", "noxfile.py")
+SCRIPTS = ("mcp_trio", "recordings", "tests", "tools", "noxfile.py")
 
 
 def install(session: nox.Session, *groups: str, package: bool = True) -> None:

@@ -9,7 +9,7 @@ import trio
 _NEVER_SECONDS: Final = 1e9
 
 # How often a run may look at the clock before somebody moves it: one that does so more often spins.
-_LOOKS_MAX: Final = 100_000
+_LOOKS_MAX: Final = 50_000
 _LOOKS_WHEN_FREE_MAX: Final = 2_000
 
 # How long the end of a replay waits for what only the outside could wake, such as a thread.

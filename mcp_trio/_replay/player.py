@@ -47,7 +47,7 @@ from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.divergence import Finding, Wanted, describe, request_frame
 from mcp_trio._replay.score import Score, is_child
 from mcp_trio._replay.sites import definition_site, is_alive, site_here, site_of
-from mcp_trio._wire.lines import Oversized
+from mcp_trio._wire import Oversized
 
 _NS_PER_SECOND: Final = 1e9
 _START_ORDINAL: Final = 0
@@ -173,10 +173,9 @@ class Player:
 
     def _hindrance(self, record: Record) -> Wanted | None:
         """A child task that does something more, so that its parent does not come to a record."""
-        for name in self._spent():
-            if record.lane is not None and name.startswith(f"{record.lane}."):
-                return self._one_more(name)
-        return None
+        below = (name for name in self._spent() if name.startswith(f"{record.lane}."))
+        name = next(below, None)
+        return None if name is None else self._one_more(name)
 
     def _give_turn(self, parked: _Parked) -> None:
         self._parked.pop(parked.lane.name)

@@ -8,7 +8,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -33,14 +33,17 @@ def unshield(task: trio.lowlevel.Task) -> None:
             unshield(child)
 
 
-def _scopes(root: Any) -> Iterator[trio.CancelScope]:
+def _scopes(root: object) -> Iterator[trio.CancelScope]:
     seen = {id(root)}
     found = [root]
     while found:
         for inner in gc.get_referents(found.pop()):
-            is_new_way = isinstance(inner, _WAYS) and id(inner) not in seen
             if isinstance(inner, trio.CancelScope):
                 yield inner
-            elif is_new_way:
+            elif _leads_on(inner) and id(inner) not in seen:
                 seen.add(id(inner))
                 found.append(inner)
+
+
+def _leads_on(value: object) -> bool:
+    return isinstance(value, _WAYS)

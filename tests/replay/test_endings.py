@@ -48,6 +48,13 @@ async def shielded_and_busy(state, ctx, amount):
             await trio.sleep(1)
 
 
+async def exiting_when_aborted(state, ctx, amount):
+    try:
+        await ctx.info("again")
+    except BaseException as error:
+        raise SystemExit(3) from error
+
+
 async def exiting(state, ctx, amount):
     raise SystemExit(3)
 
@@ -62,6 +69,7 @@ async def exiting(state, ctx, amount):
         spinning,
         shielded_and_busy,
         exiting,
+        exiting_when_aborted,
     ],
 )
 def test_a_divergence_ends_whatever_handlers_do(desk, path, handler):
