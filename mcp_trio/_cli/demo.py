@@ -154,7 +154,8 @@ def _next_steps(keep: str | None) -> Iterator[str]:
     yield f"mcp-trio replay {server_file} {EXAMPLE}"
     yield f"mcp-trio show {client_file}"
     yield f"mcp-trio check {server_file}"
-    yield f"cp {shlex.quote(_source())} . && mcp-trio replay {server_file} weather.py    # edit it in between"
+    source = shlex.quote(_source())
+    yield f"cp {source} . && mcp-trio replay {server_file} weather.py    # edit it in between"
 
 
 def _source() -> str:

@@ -181,9 +181,11 @@ class Client:
             await lifetime.session.initialize()
         except trio.Cancelled:
             raise
-        except ConnectionLost as loss:
+        except ConnectionLost:
             await self.aclose()
-            raise lifetime.fault or loss
+            if lifetime.fault is None:
+                raise
+            raise lifetime.fault from lifetime.fault.__cause__
         except BaseException:
             await self.aclose()
             raise

@@ -80,9 +80,7 @@ def _is_channel(target: object) -> bool:
     return all(hasattr(target, name) for name in ("send", "receive", "aclose"))
 
 
-async def _open_command(
-    command: Command, process: ProcessOptions, limits: Limits
-) -> Connected:
+async def _open_command(command: Command, process: ProcessOptions, limits: Limits) -> Connected:
     channel = await open_process_channel(
         command,
         env=process.env,

@@ -45,12 +45,18 @@ class FileSink:
 
     def _take_over(self) -> None:
         """The file may have been there, with something in it, open to others, or in use."""
+        self._lock()
+        os.fchmod(self._descriptor, 0o600)
+        os.ftruncate(self._descriptor, 0)
+
+    def _lock(self) -> None:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise OSError(errno.EBUSY, "another session is being recorded to it") from error
-        os.fchmod(self._descriptor, 0o600)
-        os.ftruncate(self._descriptor, 0)
+            text = "another session is being recorded to it; a folder has room for both"
+            raise OSError(errno.EBUSY, text) from error
+        except OSError:  # a file system without locks: nobody can tell
+            pass
 
     def write(self, data: bytes) -> None:
         """Append `data`; if the disk takes only a part of it, take that back and raise OSError."""

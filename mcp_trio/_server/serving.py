@@ -1,7 +1,6 @@
 """A server's side of one session: each method's handler, by a table."""
 
 import functools
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -122,7 +121,7 @@ class Serving:
         context = Context(handling, self._gate, self.lifespan)
         signature = registered.signature
         value: Any = signature.handler(**signature.bind(arguments, context))
-        return await value if inspect.isawaitable(value) else value
+        return await value if hasattr(value, "__await__") else value
 
     async def _run_in_thread(
         self, registered: Registered, handling: Handling, arguments: msgspec.Struct

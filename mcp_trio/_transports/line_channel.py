@@ -63,6 +63,7 @@ class LineChannel:
     bytes_sent: int = attrs.field(default=0, init=False)
     _splitter: LineSplitter = attrs.field(init=False)
     _tail: bytes | memoryview = attrs.field(default=b"", init=False)
+    _was_drained: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
     _is_ended: bool = attrs.field(default=False, init=False)
 
@@ -144,16 +145,23 @@ class LineChannel:
     # Receiving
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """See `Channel.receive`; reads once more only while no message is complete."""
+        """See `Channel.receive`; reads once more only while no message is complete.
+
+        A read that filled less than its buffer took all that was there; the next one waits first.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         has_waited = False
         while True:
             self._check_open()
+            if self._was_drained:  # a read would fail, and cost what the wait costs
+                self._was_drained = False
+                await self.source.wait_readable()
+                has_waited = True
+                continue
             try:
                 chunk = self._read()
             except BlockingIOError:
-                await self.source.wait_readable()
-                has_waited = True
+                self._was_drained = True
                 continue
             frames = self._splitter.feed(chunk) if chunk else self._splitter.finish()
             if not has_waited:
@@ -174,6 +182,7 @@ class LineChannel:
         except OSError as error:
             raise ConnectionLost(f"reading failed: {error}") from error
         self._is_ended = not chunk
+        self._was_drained = 0 < len(chunk) < self.limits.chunk_bytes
         return chunk
 
     # Closing

@@ -70,7 +70,11 @@ class ReadEnd:
 
     async def wait_readable(self) -> None:
         """See `ByteSource.wait_readable`."""
-        await self.pipe.wait_change()
+        pipe = self.pipe
+        if pipe.content or not (pipe.has_writer and pipe.has_reader):
+            await trio.lowlevel.checkpoint()
+        else:
+            await pipe.wait_change()
 
     def close(self) -> None:
         """See `ByteSource.close`."""

@@ -8,6 +8,9 @@ import msgspec
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _HEAD_BYTES: Final = 4096
 
+# Smaller pieces are held together: an object each would cost more memory than their bytes.
+_PIECE_BYTES_MIN: Final = 512
+
 # A byte order mark and a CR are no part of the frame; before its end they cannot be told from it.
 _MARGIN_BYTES: Final = len(_BYTE_ORDER_MARK) + len(b"\r")
 
@@ -27,12 +30,13 @@ class LineSplitter:
 
     A CR before the LF, a byte order mark at the start of the stream and lines of whitespace are
     dropped. A frame over `frame_bytes_max` is reported once; those after it arrive as usual.
-    Each byte is looked at once and copied twice at most, however the stream is chunked.
+    Each byte is looked at once and copied three times at most, and what is held of a frame takes
+    hardly more memory than the frame, however the stream is chunked.
     """
 
     def __init__(self, *, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | bytearray] = []
         self._pending_bytes = 0
         self._is_discarding = False
         self._is_first_line = True
@@ -69,7 +73,7 @@ class LineSplitter:
         return [line] if line and not line.isspace() else []
 
     def _keep(self, piece: bytes) -> list[bytes | Oversized]:
-        self._pieces.append(piece)
+        self._hold(piece)
         self._pending_bytes += len(piece)
         if self._pending_bytes <= self._frame_bytes_max + _MARGIN_BYTES:
             return []
@@ -78,6 +82,15 @@ class LineSplitter:
         self._is_discarding = True
         self._is_first_line = False
         return [oversized]
+
+    def _hold(self, piece: bytes) -> None:
+        last = self._pieces[-1] if self._pieces else None
+        if len(piece) >= _PIECE_BYTES_MIN:
+            self._pieces.append(piece)
+        elif isinstance(last, bytearray):
+            last += piece
+        else:
+            self._pieces.append(bytearray(piece))
 
     def _oversized(self, line: bytes, size: int) -> Oversized:
         if self._is_first_line:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mcp_trio._cli.demo import _next_steps
 from mcp_trio._cli.show import read_rows
 from mcp_trio.examples import weather
 
@@ -79,6 +80,20 @@ def test_every_command_that_the_demo_proposes_works(kept, mcp_trio, tmp_path):
             else:
                 done = mcp_trio(*arguments, cwd=tmp_path)
                 assert done.returncode == 0, (command, done.stderr)
+
+
+def test_commands_for_a_folder_with_a_space_in_its_name_are_quoted():
+    assert any("'my folder/weather" in command for command in _next_steps("my folder"))
+
+
+@pytest.mark.parametrize(
+    ("folder", "text"), [("file", "is a file"), ("file/x", "cannot make .*Not a directory")]
+)
+def test_a_folder_that_cannot_be_made_is_named(invoke, tmp_path, folder, text):
+    (tmp_path / "file").touch()
+    done = invoke("demo", "--keep", tmp_path / folder)
+    assert done.exit_code != 0
+    assert re.search(text, done.output)
 
 
 def test_what_the_demo_kept_replays(kept, mcp_trio):

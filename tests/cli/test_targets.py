@@ -96,9 +96,7 @@ def test_several_servers_are_listed():
 
 @pytest.mark.usefixtures("folder")
 def test_a_module_without_a_server_says_so():
-    assert refusal("first") == (
-        "first holds 0 servers, not one: name it as first:object; servers in it: none"
-    )
+    assert refusal("first") == "first holds no Server at its top level"
 
 
 @pytest.mark.usefixtures("folder")
@@ -114,6 +112,12 @@ def test_what_does_not_exist_is_named():
     assert refusal("missing.py") == "missing.py: no such file"
     assert refusal("missing") == "missing: no such module; a file ends with .py"
     assert refusal("missing.deeper") == "missing.deeper: no such module; a file ends with .py"
+
+
+@pytest.mark.parametrize("target", ["", ".only", "./only", ":server", "a b"])
+def test_what_can_be_no_modules_name_is_told_so(target):
+    place = target.partition(":")[0]
+    assert refusal(target) == f"{place!r} is no module's name; a file ends with .py"
 
 
 @pytest.mark.parametrize("target", ["broken.py", "broken"])

@@ -221,3 +221,34 @@ def test_an_interrupt_inside_the_session_reaches_the_main_task(bench):
 
     with pytest.raises(KeyboardInterrupt):
         trio.run(main)
+
+
+async def test_l13_a_callback_may_close_its_own_client(bench, autojump_clock, caplog):
+    """L13: closing from a task of the session waited for that task."""
+
+    async def log(params):
+        await client.aclose()
+
+    @bench.tool
+    async def speak(handling):
+        await handling.notify("notifications/message", LOG)
+        await trio.sleep_forever()
+
+    async with Client(bench, log=log) as client:
+        with pytest.raises(ConnectionLost, match="closed on this side"):
+            await client.call_tool("speak")
+    assert "has not ended within" not in caplog.text
+
+
+async def test_a_handler_may_close_the_client_of_its_own_server_object(
+    bench, autojump_clock, caplog
+):
+    @bench.tool
+    async def hang_up(handling):
+        await client.aclose()
+        return text("too late")
+
+    async with Client(bench) as client:
+        with pytest.raises(ConnectionLost, match="closed on this side"):
+            await client.call_tool("hang_up")
+    assert "has not ended within" not in caplog.text

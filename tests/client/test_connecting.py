@@ -1,5 +1,6 @@
 """How a client connects: its targets, the handshake, and what is left when that fails."""
 
+import contextlib
 import typing
 
 import attrs
@@ -7,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Server
 from mcp_trio import types as t
 from mcp_trio._client import Client, ClientOptions, connect_client
 from mcp_trio._errors import (
@@ -190,6 +192,17 @@ async def test_a_server_object_that_fails_says_why(caplog):
     assert "the server object failed" in caplog.text
 
 
+async def test_a_server_object_that_fails_says_why_also_if_it_closes_its_channel_first(caplog):
+    @contextlib.asynccontextmanager
+    async def lifespan(server):
+        raise ValueError("no database")
+        yield
+
+    with pytest.raises(ConnectionLost, match=r"object failed: .*no database") as caught:
+        await Client(Server("harbour", lifespan=lifespan)).__aenter__()
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
 async def test_a_server_object_that_returns_has_closed_the_session():
     class Bored:
         async def serve(self, channel):
@@ -282,6 +295,27 @@ async def test_a_nursery_that_was_cancelled_before_is_no_place_for_a_session(ben
         nursery.cancel_scope.cancel()
         with trio.fail_after(5, shield=True), pytest.raises(ConnectionLost):
             await connect_client(bench, nursery)
+
+
+async def test_a_nursery_that_is_over_is_no_place_for_a_session(program):
+    descriptors, tasks = open_descriptors(), running_tasks()
+    async with trio.open_nursery() as nursery:
+        pass
+    with pytest.raises(RuntimeError, match="closed to new arrivals"):
+        await connect_client(program, nursery)
+    with trio.fail_after(5):
+        while running_tasks() > tasks:
+            await trio.sleep(0.01)
+    assert open_descriptors() == descriptors
+
+
+async def test_what_is_shown_of_a_client_holds_no_secrets(bench, program):
+    client = Client(bench, name="me")
+    assert repr(client) == "<Client 'me' of '', not connected>"
+    async with client:
+        assert repr(client) == "<Client 'me' of 'the server object', open>"
+    assert repr(client) == "<Client 'me' of 'the server object', closed>"
+    assert "hunter2" not in repr(Client(program, env={"TOKEN": "hunter2"}))
 
 
 # Recording

@@ -325,7 +325,7 @@ def test_a_required_member_must_be_there(definition, body):
 
 
 def test_every_struct_with_required_members_has_a_complete_body():
-    tried = {DEFINITIONS[name].params or DEFINITIONS[name].body for _, name, _ in COMPLETE}
+    tried = {DEFINITIONS[name].params or DEFINITIONS[name].body for name, _ in COMPLETE}
     inner = {CompletionArgument, Completion}
     for struct in STRUCTS:
         if any(field.required for field in msgspec.structs.fields(struct)):

@@ -244,3 +244,21 @@ async def test_recording_does_not_stop_a_server_whose_list_is_broken(tmp_path, s
 def test_an_unknown_transport_is_refused():
     with pytest.raises(ValueError, match="unknown transport 'smoke': one of stdio"):
         Server("harbour").run("smoke")
+
+
+async def test_a_lifespan_that_cannot_be_made_closes_the_channel():
+    def lifespan(server):
+        raise ValueError("no database")
+
+    ours, theirs = memory_pair()
+    with pytest.raises(ValueError, match="no database"):
+        await Server("harbour", lifespan=lifespan).serve(theirs)
+    assert await ours.receive() == []
+
+
+def test_a_bare_generator_is_no_lifespan():
+    async def lifespan(server):
+        yield
+
+    with pytest.raises(TypeError, match="asynccontextmanager"):
+        Server("harbour", lifespan=lifespan)

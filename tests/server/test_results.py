@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcp_trio import Server
 from mcp_trio._schema import (
     CallToolResult,
     EmbeddedResource,
@@ -227,3 +228,24 @@ def test_a_prompt_may_show_an_image():
 def test_a_prompt_that_returns_anything_else_is_refused(value):
     with pytest.raises(TypeError, match="assistant or user and text, but this one returned a"):
         prompt_result(None, value)
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/call", {"name": "odd"}),
+        ("resources/read", {"uri": "odd://one"}),
+        ("prompts/get", {"name": "odd"}),
+    ],
+)
+async def test_the_log_names_the_handler_whose_value_cannot_be_sent(serve, caplog, method, params):
+    server = Server("harbour")
+
+    async def odd() -> object:
+        return object()
+
+    for offer in (server.tool, server.prompt, server.resource("odd://one")):
+        offer(odd)
+    asker = await serve(server)
+    assert (await asker.error(method, params))["message"] == "internal error"
+    assert "in what 'odd' returned" in caplog.text

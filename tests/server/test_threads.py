@@ -215,3 +215,21 @@ async def test_a_thread_that_nobody_cancels_may_still_fail_in_its_call(server, s
     await asker.wire.send({"id": asked["id"], "error": {"code": -32603, "message": "no"}})
     answer = await asker.end(call)
     assert answer["result"]["content"][0]["text"] == "RequestError"
+
+
+async def test_a_decorated_handler_that_turns_out_to_be_async_is_told_what_helps(
+    server, serve, caplog
+):
+    def decorated(handler):
+        def call() -> str:
+            return handler()
+
+        return call
+
+    async def forecast() -> str:
+        return "rain"
+
+    server.tool(name="forecast")(decorated(forecast))
+    asker = await serve(server)
+    assert (await asker.error("tools/call", {"name": "forecast"}))["message"] == "internal error"
+    assert "functools.wraps" in caplog.text

@@ -278,7 +278,7 @@ class CountsOnce(Mailboxes):
 BROKEN = [
     ("what_is_sent_arrives_unchanged", Mangles, "the frames that were sent"),
     ("order_is_kept", Reorders, "all frames in order"),
-    ("many_frames_go_in_one_send", Drops, "not over after"),
+    ("many_frames_go_in_one_send", Drops, "it wants: One send takes any number"),
     ("a_big_frame_arrives_whole", Truncates, "both frames"),
     ("both_ends_send_at_once", TellsTooMany, "not over after"),
     ("an_oversized_frame_is_reported", TakesAnything, "an Oversized"),

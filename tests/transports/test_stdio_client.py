@@ -1,5 +1,6 @@
 """A server as a subprocess: its start, what is told of its end, and that nothing of it is left."""
 
+import errno
 import json
 import os
 import signal
@@ -108,6 +109,37 @@ async def test_a_missing_file_a_missing_folder_and_a_forbidden_file_are_named(tm
 async def test_a_command_is_a_list(command):
     with pytest.raises(TypeError, match="a command is a list"):
         await open_process_channel(command)
+
+
+async def test_a_program_may_be_a_path(tmp_path):
+    with pytest.raises(ConnectionLost, match="cannot start 'no-such-server': not found on PATH"):
+        await open_process_channel([Path("no-such-server")])
+    channel = await open_process_channel([Path(sys.executable), "-c", "exit(3)"])
+    assert str(await lost(channel)) == f"{sys.executable} exited with status 3"
+    await channel.aclose()
+
+
+async def test_a_signal_without_a_name_is_told_by_its_number():
+    code = f"import os; os.kill(os.getpid(), {signal.SIGRTMIN + 1})"
+    channel = await open_process_channel(python(code))
+    assert str(await lost(channel)).endswith(f"was killed by signal {signal.SIGRTMIN + 1}")
+    await channel.aclose()
+
+
+async def test_too_many_open_files_leave_no_descriptor_open(monkeypatch):
+    """As many pipes as a process may have, and one more."""
+    before = descriptors()
+    pipes = [os.pipe(), os.pipe()]
+
+    def pipe():
+        if pipes:
+            return pipes.pop()
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe", pipe)
+    with pytest.raises(ConnectionLost, match=r"cannot start .*: Too many open files"):
+        await open_process_channel(python(ECHO))
+    assert descriptors() == before
 
 
 async def test_a_failed_start_and_a_closed_channel_leave_no_descriptor_open():

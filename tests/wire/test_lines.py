@@ -1,5 +1,6 @@
 """Bytes in any chunks become the same frames, at a cost that is linear."""
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -138,3 +139,15 @@ def test_a_large_frame_is_copied_once_more_than_it_arrives(chunk_bytes):
     (frame,) = splitter.feed(b"\n")
     assert len(frame) == 8 * MIB
     assert CountedPieces.copied == 8 * MIB
+
+
+def test_a_frame_that_drips_in_takes_no_more_memory_than_it_has_bytes():
+    splitter = LineSplitter(frame_bytes_max=MIB)
+    tracemalloc.start()
+    try:
+        for number in range(200 * KIB):
+            splitter.feed(b"%02d" % (number % 100))
+        held_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 2 * 400 * KIB
