@@ -12,7 +12,7 @@ import trio
 
 from mcp_trio._engine.application import Application
 from mcp_trio._engine.handling import Handling
-from mcp_trio._engine.lanes import LANE
+from mcp_trio._engine.lanes import enter_lane
 from mcp_trio._errors import INTERNAL_ERROR, RequestError
 from mcp_trio._wire import Unencodable, encode_error, encode_response
 
@@ -42,7 +42,7 @@ async def _run(handling: Handling, desk: Desk) -> None:
     if lane is not None:
         if sequencer.gates:
             await sequencer.turn_to_start(lane)
-        LANE.set(lane)
+        enter_lane(lane)
     frame = await _answer(handling, desk.application)
     if lane is not None and sequencer.gates:
         await sequencer.turn(lane)
@@ -60,6 +60,11 @@ async def _answer(handling: Handling, application: Application) -> bytes | None:
                 return _encoded(handling, await application.handle(handling))
     except Exception as error:
         return _failure(handling, bare(error))
+    except BaseExceptionGroup as group:
+        faults, rest = apart(group)
+        if faults is not None:
+            _failure(handling, faults)
+        raise rest from None
     return None
 
 
@@ -104,6 +109,13 @@ def bare(error: Exception) -> Exception:
     """The one exception inside groups of one: what a handler's own nursery wrapped."""
     inside = _members(error)
     return bare(inside[0]) if len(inside) == 1 else error
+
+
+def apart(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:
+    """People's faults in a group, and what is none and goes on, such as `Cancelled`."""
+    faults, rest = group.split(Exception)
+    assert rest is not None  # or it were an ExceptionGroup
+    return None if faults is None else bare(faults), rest
 
 
 def _members(error: Exception) -> list[Exception]:

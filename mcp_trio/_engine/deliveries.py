@@ -6,6 +6,7 @@ from collections import Counter
 import attrs
 import trio
 
+from mcp_trio._engine.answering import apart
 from mcp_trio._engine.application import Application
 from mcp_trio._protocol import NotificationArrived
 
@@ -51,8 +52,20 @@ class Deliveries:
     async def run(self) -> None:
         """The actor."""
         async for event in self._queue:
-            try:
-                await self.application.notified(event.method, event.params)
-            except Exception:
-                logger.exception("the callback for %s failed", event.method.name)
+            await self._deliver(event)
         self.done.set()
+
+    async def _deliver(self, event: NotificationArrived) -> None:
+        try:
+            await self.application.notified(event.method, event.params)
+        except Exception as error:  # people's own: logged, and the next one is looked at
+            _log(event, error)
+        except BaseExceptionGroup as group:
+            faults, rest = apart(group)
+            if faults is not None:
+                _log(event, faults)
+            raise rest from None
+
+
+def _log(event: NotificationArrived, error: Exception) -> None:
+    logger.error("the callback for %s failed", event.method.name, exc_info=error)

@@ -7,6 +7,7 @@ place that a waiting request takes.
 
 import logging
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any, Final
 
 import attrs
@@ -47,7 +48,7 @@ _IGNORED_LEVELS: Final = {
 class Dispatcher:
     """Takes every frame of one session, and keeps the requests of the peer until their end.
 
-    `nursery` is where handlers run; `on_negotiated` is called when a handshake has been answered.
+    `on_negotiated` is called when a handshake has been answered.
     """
 
     session: HandlingSession
@@ -55,7 +56,8 @@ class Dispatcher:
     requests: Requests
     deliveries: Deliveries
     on_negotiated: Callable[[], None]
-    nursery: trio.Nursery = attrs.field(init=False)
+    _nursery: trio.Nursery = attrs.field(init=False)
+    _context: Context = attrs.field(init=False)
     _admission: Admission = attrs.field(init=False)
     _handlings: dict[RequestId, Handling] = attrs.field(
         factory=dict[RequestId, Handling], init=False
@@ -75,6 +77,14 @@ class Dispatcher:
             Ignored: self._ignore,
         }
 
+    def open(self, nursery: trio.Nursery) -> None:
+        """Handlers run in `nursery` from now on, and begin with the context variables of now.
+
+        Otherwise one that waited for a place would begin with those of the handler that left it.
+        """
+        self._nursery = nursery
+        self._context = copy_context()
+
     def take(self, frame: bytes | Oversized, now: float) -> None:
         """One received frame: decide what it is, record it, act. Never waits, never raises."""
         session = self.session
@@ -87,7 +97,8 @@ class Dispatcher:
 
     def _admit(self, event: RequestToRun, number: int) -> None:
         request = event.request
-        lane = Lane(f"r{number}") if self.session.sequencer.has_lanes else None
+        sequencer = self.session.sequencer
+        lane = Lane(f"r{number}", sequencer) if sequencer.has_lanes else None
         handling = Handling(self.session, request, lane)
         self._handlings[request.id] = handling
         if self._admission.has_place():
@@ -108,7 +119,7 @@ class Dispatcher:
 
     def _start(self, handling: Handling) -> None:
         self._admission.enter()
-        answering.start(self.nursery, handling, self)
+        self._context.run(answering.start, self._nursery, handling, self)
 
     def _cancel(self, event: RequestCancelled, _number: int) -> None:
         request = event.request

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import attrs
 import trio
 
-from mcp_trio._engine.lanes import LANE, Lane
+from mcp_trio._engine.lanes import Lane, lane_in
 from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.sequencer import Sequencer
 from mcp_trio._errors import LocalProtocolError
@@ -121,7 +121,7 @@ class Handling:
         """
         if not self.session.sequencer.has_lanes:
             return None
-        lane = LANE.get()
+        lane = lane_in(self.session.sequencer)
         if lane is None:
             raise LocalProtocolError(
                 "this task has no lane: use the context only in tasks that a handler started"

@@ -5,6 +5,11 @@ its spawner's lane, a dot, and the spawner's spawn count. Both depend on what th
 on the order in which the scheduler runs tasks, so that the lanes of a replay are those of the
 recording. What the session itself does at moments of its own has a lane named for it.
 
+A handler may hold a session itself: a client that it opened, a server beside it. The tasks of that
+inner session descend from the handler, and so act in its lane too. So a lane belongs to one total
+order, and remembers the lane of the outer session in which it came to be: a callback of the inner
+session has its own lane there, and one below the handler's here.
+
 Spawning is seen through Trio's public `task_spawned` hook. Trio removes an instrument that raises,
 so this one does nothing that can.
 """
@@ -18,10 +23,15 @@ import trio
 START_ORDINAL: Final = 0
 
 
-class Lane(msgspec.Struct, gc=False, eq=False):
-    """One line of execution; operations on it are numbered from 1, its start is 0."""
+class Lane(msgspec.Struct, eq=False):
+    """One line of execution; operations on it are numbered from 1, its start is 0.
+
+    `order` is the sequencer that it belongs to; `outer` is what else the task is, elsewhere.
+    """
 
     name: str
+    order: object = None
+    outer: "Lane | None" = None
     ordinal: int = START_ORDINAL
     children: int = 0
 
@@ -32,12 +42,27 @@ class Lane(msgspec.Struct, gc=False, eq=False):
 
     def child(self) -> "Lane":
         """The lane of the next task that this one spawns."""
-        lane = Lane(f"{self.name}.{self.children}")
+        outer = None if self.outer is None else self.outer.child()
+        lane = Lane(f"{self.name}.{self.children}", self.order, outer)
         self.children += 1
         return lane
 
 
 LANE: Final[ContextVar[Lane | None]] = ContextVar("mcp_trio_lane", default=None)
+
+
+def enter_lane(lane: Lane) -> None:
+    """The calling task is one of `lane` from now on, and remains what it was elsewhere."""
+    lane.outer = LANE.get()
+    LANE.set(lane)
+
+
+def lane_in(order: object) -> Lane | None:
+    """The calling task's lane in the total order of a sequencer; None if it has none there."""
+    lane = LANE.get()
+    while lane is not None and lane.order is not order:
+        lane = lane.outer
+    return lane
 
 
 class _LaneInstrument(trio.abc.Instrument):

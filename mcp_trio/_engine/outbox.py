@@ -142,7 +142,7 @@ class Outbox:
 
     def flush(self) -> None:
         """Write now if that is possible without waiting, else leave it to the writer."""
-        if not self._queue or self._is_holding:
+        if not self._queue:
             return
         if self._send_nowait is None or self._is_sending:
             self._work.set()

@@ -27,11 +27,12 @@ from typing import Any, Final
 import attrs
 import trio
 
+from mcp_trio._engine.answering import apart
 from mcp_trio._engine.application import Application
 from mcp_trio._engine.calls import ProgressCallback
 from mcp_trio._engine.deliveries import Deliveries
 from mcp_trio._engine.dispatcher import Dispatcher
-from mcp_trio._engine.lanes import LANE, Lane, watch_lanes
+from mcp_trio._engine.lanes import Lane, watch_lanes
 from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.requests import Requests
 from mcp_trio._engine.sequencer import Sequencer, Unrecorded, take_turn
@@ -123,12 +124,12 @@ class Session:
 
     async def _live(self, task_status: trio.TaskStatus["Session"]) -> None:
         async with trio.open_nursery() as people:
-            self._dispatcher.nursery = people
+            self._dispatcher.open(people)
             people.start_soon(self._deliveries.run)
             try:
                 async with trio.open_nursery() as actors:
                     for actor in self._actors():
-                        actors.start_soon(actor)
+                        actors.start_soon(self._act, actor)
                     task_status.started(self)
                     await self._closing.wait()
                     await self._wind_down()
@@ -147,6 +148,16 @@ class Session:
         if self.connection.limits.ping_interval_seconds is not None:
             actors.append(self._ping)
         return actors
+
+    async def _act(self, actor: Callable[[], Awaitable[None]]) -> None:
+        """Run an actor; what its transport raises beside a cancellation must not leave either."""
+        try:
+            await actor()
+        except BaseExceptionGroup as group:
+            fault, rest = apart(group)
+            if fault is not None:
+                self._lost(fault)
+            raise rest from None
 
     def shut(self, cause: str, loss: ConnectionLost | None = None) -> None:
         """Begin to close, from any task; only the first call counts.
@@ -205,11 +216,11 @@ class Session:
         limits = self.connection.limits
         ladder_seconds = limits.close_seconds + limits.terminate_seconds + limits.kill_seconds
         self.outbox.lose()
-        with trio.move_on_after(ladder_seconds + limits.exit_status_seconds, shield=True):
-            try:
+        try:
+            with trio.move_on_after(ladder_seconds + limits.exit_status_seconds, shield=True):
                 await self.channel.aclose()
-            except Exception:
-                logger.exception("the transport failed to close")
+        except Exception:
+            logger.exception("the transport failed to close")
         self.connection.close()
         try:
             self.sequencer.close(dict(self.connection.counts))
@@ -335,7 +346,6 @@ class Session:
         assert interval_seconds is not None
         seconds = limits.ping_answer_seconds
         lane = Lane(PING_LANE) if self.sequencer.has_lanes else None
-        LANE.set(lane)
         while self.cause is None:
             await trio.sleep(interval_seconds)
             try:

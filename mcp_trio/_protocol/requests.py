@@ -153,6 +153,7 @@ class OurRequests:
         request.move(OurMove.ABANDON)
         if self._open.pop(request.id, None) is None:
             return False
+        request.frame = b""  # it has left, and is not to be remembered for long
         self._abandoned[request.id] = request
         while len(self._abandoned) > self.remembered_max:
             self._abandoned.popitem(last=False)

@@ -44,7 +44,8 @@ class Bridge:
     async def _run(
         self, function: Callable[..., Awaitable[Result]], args: tuple[Any, ...]
     ) -> Result:
-        LANE.set(self.lane)
+        if self.lane is not None:
+            LANE.set(self.lane)
         if not self.is_abandoned:
             with trio.CancelScope() as self._running:
                 return await function(*args)

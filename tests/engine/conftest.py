@@ -12,7 +12,7 @@ import trio.testing
 from mcp_trio import _schema as s
 from mcp_trio._engine import Recording, Session, Unrecorded
 from mcp_trio._journal.reader import read_recording
-from mcp_trio._journal.records import OpenBody, encode_body
+from mcp_trio._journal.records import MarkBody, OpenBody, Record, body_of, encode_body
 from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._protocol import INITIALIZED, Connection, Role
 from mcp_trio._recorder.recorder import Recorder
@@ -178,18 +178,40 @@ class Recorded(Recording):
         """What is written so far."""
         return self.recorder._sink.records()
 
+    def story(self, *, since=0):
+        """Kind, lane and ordinal of each record; of a mark, the name."""
+        self.flush()
+        records = [r for r in self.records() if isinstance(r, Record) and r.number >= since]
+        return [
+            f"{r.kind} {r.lane} {r.ordinal}" if r.lane else f"{r.kind}{_mark_of(r)}"
+            for r in records
+        ]
+
+
+def _mark_of(record):
+    return f" {body_of(record, MarkBody).name}" if record.kind == "mark" else ""
+
 
 @pytest.fixture
-def recording():
-    """A sequencer that records to memory."""
+def make_recording():
+    """Sequencers that record to memory."""
 
     def clock_ns():
         return int(trio.current_time() * 1e9) if trio.lowlevel.in_trio_run() else 0
 
-    recorder = Recorder(MemorySink(), clock_ns=clock_ns, limits=DEFAULT_LIMITS)
-    body = OpenBody(transport="memory", role="server", name="ours", version="1", started="-")
-    recorder.record("open", encode_body(body))
-    return Recorded(recorder, clock_ns)
+    def make():
+        recorder = Recorder(MemorySink(), clock_ns=clock_ns, limits=DEFAULT_LIMITS)
+        body = OpenBody(transport="memory", role="server", name="ours", version="1", started="-")
+        recorder.record("open", encode_body(body))
+        return Recorded(recorder, clock_ns)
+
+    return make
+
+
+@pytest.fixture
+def recording(make_recording):
+    """A sequencer that records to memory."""
+    return make_recording()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Who writes what goes out, and when: every queued frame has a flusher, and the order is kept."""
 
 import json
-import logging
 from collections import Counter
 
 import pytest
@@ -89,6 +88,23 @@ async def test_order_is_kept_while_the_writer_is_inside_send(serve_fake, message
     assert ids(channel.sent) == [0, 1, 2, 3, 4]
 
 
+async def test_nothing_is_written_directly_while_the_writer_is_inside_send(serve_fake, message):
+    class Watched(DirectFakeChannel):
+        met = False
+
+        def send_nowait(self, frames):
+            self.met = self.met or self.is_sending
+            return super().send_nowait(frames)
+
+    _, channel = await serve_fake(channel=Watched())
+    channel.is_stuck = True
+    for number in range(3):
+        channel.feed(message(id=number, method="ping"))
+        await trio.testing.wait_all_tasks_blocked()
+    assert channel.is_sending
+    assert not channel.met
+
+
 async def test_a_direct_write_that_took_a_part_leaves_the_rest_to_the_writer(serve_fake, message):
     _, channel = await serve_fake()
     channel.frames_nowait_max = 2
@@ -104,6 +120,45 @@ async def test_a_frame_that_was_begun_is_finished(serve_fake, message):
     await trio.testing.wait_all_tasks_blocked()
     assert [ids(write) for write in channel.writes] == [[1], []]
     assert session.outbox.is_empty
+
+
+@pytest.fixture
+async def begun(serve_fake, message):
+    """A session with nothing to send but the rest of a frame, which the peer does not read."""
+
+    class Begins(DirectFakeChannel):
+        def send_nowait(self, frames):
+            taken = super().send_nowait(frames)
+            self.is_stuck = self.is_unfinished = True
+            return taken
+
+    session, channel = await serve_fake(channel=Begins())
+    channel.release()
+    await trio.testing.wait_all_tasks_blocked()
+    channel.writes.clear()
+    channel.feed(message(id=1, method="ping"))
+    await trio.testing.wait_all_tasks_blocked()
+    assert ids(channel.sent) == [1]
+    return session, channel
+
+
+async def test_a_frame_that_was_begun_is_finished_before_the_channel_is_closed(
+    autojump_clock, begun
+):
+    session, channel = begun
+    session.shut("closed")
+    await trio.sleep(1)
+    assert not channel.is_closed
+    channel.release()
+    await session.ended.wait()
+    assert not channel.is_unfinished
+
+
+async def test_the_rest_of_a_frame_that_nobody_reads_is_a_stalled_write(autojump_clock, begun):
+    session, _ = begun
+    with trio.fail_after(40):
+        await session.ended.wait()
+    assert session.cause == "lost"
 
 
 async def test_a_long_queue_leaves_in_chunks(serve_fake, message, small):
@@ -212,6 +267,22 @@ async def test_a_notification_is_a_cancellation_check(serve, call, token):
     assert reached == ["before"]
 
 
+@pytest.mark.parametrize("kind", ["progress", "log"])
+async def test_a_notification_in_a_cancelled_scope_is_not_sent(serve, call, text_of, kind):
+    async def chatty(handling):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            if kind == "progress":
+                await handling.progress(1)
+            else:
+                await handling.notify("notifications/message", log(1))
+        return scope.cancelled_caught
+
+    _, peer = await serve({"chatty": chatty})
+    await peer.send(call("chatty", 1, token="t"))
+    assert text_of(await peer.receive()) == "True"
+
+
 async def test_our_own_messages_wait_for_room_in_their_callers_task_and_stop_nobody_else(
     serve_fake, call, message, small
 ):
@@ -308,142 +379,6 @@ async def test_a_caller_that_waits_for_room_is_woken_when_the_session_ends(
     await session.ended.wait()
     await trio.testing.wait_all_tasks_blocked()
     assert lost == ["the session was closed on this side"]
-
-
-async def test_a_direct_write_that_fails_leaves_the_reason_to_send(serve_fake, message):
-    """A process channel learns only while waiting with which status its process exited."""
-
-    class Process(DirectFakeChannel):
-        def send_nowait(self, frames):
-            if ids(frames) == [1]:
-                raise trio.BrokenResourceError
-            return super().send_nowait(frames)
-
-    session, channel = await serve_fake(channel=Process())
-    channel.send_error = ConnectionLost("it exited", exit_status=3)
-    channel.feed(message(id=1, method="ping"))
-    await session.ended.wait()
-    assert session.loss.exit_status == 3
-
-
-@CHANNELS
-async def test_whatever_a_transport_raises_ends_its_own_session_alone(
-    serve_fake, message, logged, kind
-):
-    session, channel = await serve_fake(channel=kind())
-    channel.send_error = ZeroDivisionError("a bug in a transport")
-    channel.close_error = ValueError("another")
-    channel.feed(message(id=1, method="ping"))
-    await session.ended.wait()
-    assert session.cause == "lost"
-    assert isinstance(session.loss.__cause__, ZeroDivisionError)
-    assert logged(logging.ERROR) == ["the transport failed", "the transport failed to close"]
-
-
-@pytest.mark.parametrize("error", [trio.BrokenResourceError(), OSError("gone"), ValueError("bug")])
-async def test_a_receive_that_fails_ends_the_session_as_lost(serve_fake, error):
-    session, channel = await serve_fake()
-    channel.break_down(error)
-    await session.ended.wait()
-    assert session.cause == "lost"
-    assert session.loss.__cause__ is error
-
-
-async def test_a_peer_that_is_gone_is_no_error_in_the_log(serve_fake, message, logged):
-    session, channel = await serve_fake()
-    channel.send_error = BrokenPipeError()
-    channel.feed(message(id=1, method="ping"))
-    await session.ended.wait()
-    assert logged(logging.WARNING) == []
-
-
-async def test_a_write_without_progress_ends_the_session_as_lost(
-    autojump_clock, serve_fake, message
-):
-    session, channel = await serve_fake()
-    await trio.sleep(100)
-    began = trio.current_time()
-    channel.is_stuck = True
-    channel.feed(message(id=1, method="ping"))
-    await session.ended.wait()
-    assert 30 <= trio.current_time() - began <= 34
-    assert session.cause == "lost"
-    assert session.loss.reason == (
-        "the peer read nothing for 30 s while messages waited (write_stall_seconds)"
-    )
-
-
-async def test_a_peer_that_reads_slowly_is_not_stalled(autojump_clock, serve, call, text_of):
-    async def tool(handling):
-        return "x" * 10_000
-
-    session, peer = await serve({"tool": tool}, buffer_bytes_max=1000, chunk_bytes=1000)
-    await peer.send(call("tool", 1))
-    pipe = peer.channel.source
-    for _ in range(9):
-        await trio.sleep(25)
-        peer.channel._splitter.feed(pipe.read_nowait())
-    assert session.cause is None
-
-
-async def test_a_slow_peer_on_a_channel_that_tells_no_bytes_is_not_stalled(
-    autojump_clock, serve_fake, message
-):
-    session, channel = await serve_fake(channel=FakeChannel())
-    for number in range(10):
-        channel.is_stuck = True
-        channel.feed(message(id=number, method="ping"))
-        await trio.sleep(25)
-        channel.release()
-        await trio.sleep(0.1)
-    assert session.cause is None
-
-
-@pytest.mark.parametrize("error", [None, OSError("too late")])
-async def test_a_send_that_ends_after_the_loss_changes_nothing(serve_fake, message, error):
-    session, channel = await serve_fake(channel=FakeChannel())
-    channel.is_stuck = True
-    channel.feed(message(id=1, method="ping"))
-    await trio.testing.wait_all_tasks_blocked()
-    channel.send_error = error
-    channel.release()
-    session.shut("lost", ConnectionLost("first"))
-    await session.ended.wait()
-    assert session.outbox.queued_bytes == 0
-    assert str(session.loss) == "first"
-
-
-async def test_a_write_that_fails_while_draining_leaves_the_cause_as_it_was(
-    autojump_clock, serve_fake, call, message
-):
-    async def slow(handling):
-        await trio.sleep(1)
-        return ""
-
-    session, channel = await serve_fake({"slow": slow})
-    channel.feed(message(**call("slow", 1)))
-    channel.feed()
-    channel.send_error = BrokenPipeError()
-    await session.ended.wait()
-    assert session.cause == "eof"
-
-
-async def test_nobody_posts_after_a_loss(serve_fake, call, message):
-    async def tidy(handling):
-        try:
-            await trio.sleep_forever()
-        finally:
-            with trio.CancelScope(shield=True):
-                for number in range(3):
-                    await handling.notify("notifications/message", log(number))
-
-    session, channel = await serve_fake({"tidy": tidy})
-    channel.feed(message(**call("tidy", 1)))
-    await trio.testing.wait_all_tasks_blocked()
-    session.shut("lost")
-    await session.ended.wait()
-    assert session.outbox.queued_bytes == 0
-    assert channel.sent == []
 
 
 async def test_an_unsendable_notification_is_its_callers_error(serve):

@@ -322,9 +322,9 @@ async def test_callbacks_slower_than_the_peer_cost_notifications_that_are_counte
     assert "notifications_queued_max=2" in logged()[0]
 
 
-async def test_what_the_peer_said_last_is_heard_before_the_end(serve):
+async def test_what_the_peer_said_last_is_heard_before_the_end(autojump_clock, serve):
     async def slow(params):
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(0.1)
 
     session, peer = await serve({"notifications/roots/list_changed": slow})
     for _ in range(5):
@@ -402,3 +402,27 @@ async def test_a_custom_transport_of_three_methods_carries_a_session(
     await session.run()
     assert ids(channel.sent) == ["handshake", 1]
     assert all(json.loads(frame)["jsonrpc"] == "2.0" for frame in channel.sent)
+
+
+async def test_a_fault_beside_the_last_cancellation_does_not_leave_the_session(
+    autojump_clock, make_session, handshake, message, logged
+):
+    async def messy(*_):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            with trio.CancelScope(shield=True):
+                await trio.sleep(60)
+            raise ValueError("after the end")
+
+    channel = DirectFakeChannel()
+    changed = "notifications/roots/list_changed"
+    session = make_session(channel, {"tools/list": messy, changed: messy})
+    channel.feed(*handshake, message(id=1, method="tools/list"), message(method=changed))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(session.run)
+        await trio.testing.wait_all_tasks_blocked()
+        session.shut("closed")
+    assert sorted(logged(logging.ERROR))[1:] == [
+        "the callback for notifications/roots/list_changed failed",
+        "the handler of tools/list failed",
+    ]

@@ -1,12 +1,15 @@
 """Requests that wait for a place, and what never waits with them."""
 
 import json
+from contextvars import ContextVar
 
 import pytest
 import trio
 import trio.testing
 
 from mcp_trio._testing.fake_channel import DirectFakeChannel
+
+TRACE = ContextVar("trace", default=None)
 
 
 @pytest.fixture
@@ -161,3 +164,23 @@ async def test_the_reader_never_waits_for_a_handler(serve_fake, call, message, s
     release.set()
     await trio.testing.wait_all_tasks_blocked()
     assert len(channel.sent) == 50
+
+
+async def test_a_request_does_not_begin_with_the_context_variables_of_the_one_before(
+    serve, call, small, gate
+):
+    traces = []
+
+    async def traced(handling):
+        traces.append(TRACE.get())
+        TRACE.set(handling.request.id)
+        await gate.slow(handling)
+        return ""
+
+    TRACE.set("outside")
+    _, peer = await serve({"traced": traced}, limits=small(handlers_in_flight_max=1))
+    await peer.send(call("traced", 1), call("traced", 2))
+    gate.open(1)
+    gate.open(2)
+    await peer.receive_many(2)
+    assert len(set(traces)) == 1

@@ -10,25 +10,12 @@ import trio
 import trio.testing
 
 from mcp_trio import _schema as s
-from mcp_trio._engine import LANE, Unrecorded
-from mcp_trio._engine.lanes import Lane, watch_lanes
-from mcp_trio._errors import ConnectionLost, LocalProtocolError
-from mcp_trio._journal.records import MarkBody, Record, body_of, frame_of
+from mcp_trio._engine import Unrecorded
+from mcp_trio._engine.lanes import Lane
+from mcp_trio._errors import ConnectionLost, RequestTimeout
+from mcp_trio._journal.records import frame_of
 from mcp_trio._testing.fake_channel import DirectFakeChannel
 from mcp_trio._wire import Oversized
-
-
-def story(recording, *, since=0):
-    """Kind, lane and ordinal of each record."""
-    recording.flush()
-    records = [r for r in recording.records() if isinstance(r, Record) and r.number >= since]
-    return [
-        f"{r.kind} {r.lane} {r.ordinal}" if r.lane else f"{r.kind}{mark_of(r)}" for r in records
-    ]
-
-
-def mark_of(record):
-    return f" {body_of(record, MarkBody).name}" if record.kind == "mark" else ""
 
 
 async def test_a_whole_session_in_records(serve_fake, call, message, recording, echo):
@@ -38,7 +25,7 @@ async def test_a_whole_session_in_records(serve_fake, call, message, recording, 
     channel.feed()
     await session.ended.wait()
     records = recording.records()
-    assert story(recording) == [
+    assert recording.story() == [
         *("open", "in", "out", "mark negotiated", "in"),
         *("in", "out r5 1", "shut", "mark close 1", "end"),
     ]
@@ -60,10 +47,10 @@ async def test_a_start_has_a_record_only_if_something_else_comes_first(
     _, channel = await serve_fake({"waits": waits}, sequencer=recording)
     channel.feed(message(**call("waits", 1)))
     await trio.testing.wait_all_tasks_blocked()
-    assert story(recording, since=5) == ["in", "out r5 1", "out r5 2", "out r5 3"]
+    assert recording.story(since=5) == ["in", "out r5 1", "out r5 2", "out r5 3"]
     channel.feed(message(**call("waits", 1)), message(**call("waits", 2)))
     await trio.testing.wait_all_tasks_blocked()
-    starts = [text for text in story(recording, since=9) if text.startswith("mark")]
+    starts = [text for text in recording.story(since=9) if text.startswith("mark")]
     assert sorted(starts) in (["mark r10 0", "mark r9 0"], ["mark r9 0"], ["mark r10 0"])
 
 
@@ -88,71 +75,6 @@ async def test_a_start_is_dated_when_it_happened(mock_clock, serve_fake, message
     assert times["mark r5"] == times["in None"] - 0.5
 
 
-async def test_the_lanes_of_child_tasks_are_named_by_their_spawner(
-    serve_fake, call, message, recording
-):
-    lanes = []
-
-    async def nests(handling):
-        async with trio.open_nursery() as nursery:
-            for _ in range(2):
-                nursery.start_soon(child, handling)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(child, handling)
-        return ""
-
-    async def child(handling):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.lowlevel.checkpoint)
-            nursery.start_soon(leaf, handling)
-
-    async def leaf(handling):
-        lanes.append(handling.current_lane().name)
-
-    _, channel = await serve_fake({"nests": nests}, sequencer=recording)
-    channel.feed(message(**call("nests", 1)))
-    await trio.testing.wait_all_tasks_blocked()
-    assert sorted(lanes) == ["r5.0.1", "r5.1.1", "r5.2.1"]
-
-
-async def test_a_task_without_a_lane_may_not_act_for_a_request(
-    serve_fake, call, message, nursery, recording
-):
-    refused = []
-
-    async def elsewhere(handling):
-        with pytest.raises(LocalProtocolError, match="no lane"):
-            await handling.notify("notifications/message", level("x"))
-        refused.append(1)
-
-    async def hands_over(handling):
-        nursery.start_soon(outside, handling, elsewhere)
-        await trio.sleep_forever()
-
-    async def outside(handling, act):
-        LANE.set(None)
-        await act(handling)
-
-    _, channel = await serve_fake({"hands_over": hands_over}, sequencer=recording)
-    channel.feed(message(**call("hands_over", 1)))
-    await trio.testing.wait_all_tasks_blocked()
-    assert refused == [1]
-
-
-async def test_watching_lanes_twice_is_watching_once():
-    watch_lanes()
-    watch_lanes()
-    LANE.set(Lane("r1"))
-    names = []
-
-    async def child():
-        names.append(LANE.get().name)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(child)
-    assert names == ["r1.0"]
-
-
 async def test_outcomes_are_recorded_when_the_lane_resumes(serve, call, recording):
     async def asks(handling):
         await handling.ask("roots/list")
@@ -169,7 +91,7 @@ async def test_outcomes_are_recorded_when_the_lane_resumes(serve, call, recordin
         pass
     await peer.send({"id": asked["id"], "error": {"code": 1, "message": "no roots"}})
     await peer.receive()
-    assert [text for text in story(recording, since=5) if "r5" in text] == [
+    assert [text for text in recording.story(since=5) if "r5" in text] == [
         *("out r5 1", "res r5 2"),
         "cxl r5 3",
         *("out r5 4", "err r5 5"),
@@ -191,7 +113,7 @@ async def test_a_question_after_the_end_began_is_an_outcome_too(
     await trio.testing.wait_all_tasks_blocked()
     channel.feed()
     await session.ended.wait()
-    assert story(recording, since=5) == [
+    assert recording.story(since=5) == [
         *("in", "mark r5 0", "shut", "err r5 1", "out r5 2", "mark close 1", "end")
     ]
 
@@ -205,7 +127,19 @@ async def test_a_cancelled_question_tells_the_peer_right_after_its_outcome(serve
     await peer.receive()
     await peer.cancel(1)
     assert (await peer.receive())["method"] == "notifications/cancelled"
-    assert story(recording, since=6) == ["out r5 1", "in", "cxl r5 2", "out r5 3", "cxl r5 4"]
+    assert recording.story(since=6) == ["out r5 1", "in", "cxl r5 2", "out r5 3", "cxl r5 4"]
+
+
+async def test_a_question_that_ran_out_of_time_was_cancelled(serve, call, recording):
+    async def asks(handling):
+        with pytest.raises(RequestTimeout):
+            await handling.ask("roots/list", total_seconds=0)
+        return ""
+
+    _, peer = await serve({"asks": asks}, sequencer=recording)
+    await peer.send(call("asks", 1))
+    await peer.receive_many(3)
+    assert recording.story(since=6) == ["out r5 1", "cxl r5 2", "out r5 3", "out r5 4"]
 
 
 async def test_a_handler_that_ends_without_an_answer_is_recorded(serve, call, recording):
@@ -217,7 +151,7 @@ async def test_a_handler_that_ends_without_an_answer_is_recorded(serve, call, re
     await peer.receive_available()
     await peer.cancel(1)
     await peer.receive_available()
-    assert story(recording, since=5) == ["in", "mark r5 0", "in", "cxl r5 1"]
+    assert recording.story(since=5) == ["in", "mark r5 0", "in", "cxl r5 1"]
 
 
 async def test_frames_that_were_no_messages_are_recorded_verbatim(serve_fake, recording):
@@ -241,7 +175,7 @@ async def test_pings_have_a_lane_of_their_own(mock_clock, serve_fake, message, r
     await trio.testing.wait_all_tasks_blocked()
     channel.feed(message(id=json.loads(channel.sent[0])["id"], result={}))
     await trio.testing.wait_all_tasks_blocked()
-    assert story(recording, since=5) == ["out ping 1", "in", "res ping 2"]
+    assert recording.story(since=5) == ["out ping 1", "in", "res ping 2"]
     session.shut("closed")
     await session.ended.wait()
 
@@ -253,7 +187,7 @@ async def test_a_client_is_recorded_as_well(dial, recording):
         await peer.send_result(await peer.receive(), {"tools": []})
     session.shut("closed")
     await session.ended.wait()
-    assert story(recording) == [
+    assert recording.story() == [
         *("open", "out", "in", "out", "mark negotiated"),
         *("out", "in", "shut", "mark close 1", "end"),
     ]
@@ -331,7 +265,7 @@ async def test_a_start_is_recorded_even_if_it_was_the_last_thing_that_happened(
     channel.feed(*handshake, message(id=1, method="tools/list"))
     with pytest.raises(BaseExceptionGroup):
         await session.run()
-    assert story(recording, since=5) == ["in", "mark r5 0", "shut", "end"]
+    assert recording.story(since=5) == ["in", "mark r5 0", "shut", "end"]
 
 
 class Gating(Unrecorded):

@@ -136,6 +136,7 @@ def test_abandoned_ids_are_remembered_up_to_the_limit(ready, frame):
     opened = [client.open_request("ping", None, now=0.0) for _ in range(3)]
     for request in opened:
         client.abandon(request)
+    assert not any(request.frame for request in opened)  # their bytes are not
     kinds = [client.receive(frame(id=request.id, result={}), 0.0).counted for request in opened]
     assert kinds == ["unknown answer", "late answer", "late answer"]
 

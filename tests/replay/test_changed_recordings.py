@@ -236,3 +236,30 @@ def test_who_is_due_before_a_lane_goes_on_is_woken_before(world, tmp_path):
     assert world.records(path)[place - 1]["l"] == world.records(path)[place]["l"]
     paused = world.rewrite(path, tmp_path / "b.jsonl", lambda lines: moved(lines, place, 2))
     assert replay(paused, server).is_complete
+
+
+def test_who_waits_for_an_event_finds_the_time_at_which_it_came(world, tmp_path):
+    """No deadline is near that could bring the clock there."""
+    server = Server("timing")
+    opened = trio.Event()
+
+    @server.tool
+    async def wait() -> bool:
+        began = trio.current_time()
+        await opened.wait()
+        return trio.current_time() - began >= 0.02
+
+    @server.tool
+    async def open_door() -> None:
+        opened.set()
+
+    async def ask(peer, _session):
+        await peer.handshake()
+        await peer.send_request("tools/call", {"name": "wait", "arguments": {}}, id=1)
+        await trio.sleep(0.03)
+        await peer.send_request("tools/call", {"name": "open_door", "arguments": {}}, id=2)
+        await peer.receive_many(2)
+
+    path = world.record(server, tmp_path / "a.mcprec.jsonl", ask)
+    opened = trio.Event()
+    assert replay(path, server).is_complete
