@@ -36,7 +36,8 @@ def lint(session: nox.Session) -> None:
     install(session, "lint", package=False)
     session.run("ruff", "check", *SCRIPTS)
     session.run("ruff", "format", "--check", *SCRIPTS)
-    session.run("python", "tools/requirements.py", "--check")
+    session.run("python", "tools/requirements.py", "--check", silent=True)
+    session.run("python", "tools/requirements.py", "--gate", silent=True)
 
 
 @nox.session
@@ -67,6 +68,13 @@ def demo(session: nox.Session) -> None:
     """Record a session, replay it, and show it."""
     install(session)
     session.run("mcp-trio", "demo", *session.posargs)
+
+
+@nox.session(default=False)
+def mutations(session: nox.Session) -> None:
+    """Switch rules off, one at a time, and see their tests go red; 20 drawn ids by default."""
+    install(session, "test")
+    session.run("python", "tools/mutate.py", *(session.posargs or ["--draw", "20"]))
 
 
 @nox.session(default=False)
