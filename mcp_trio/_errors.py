@@ -11,8 +11,7 @@
     ├── ConnectionLost             the channel ended while somebody needed it
     ├── ToolError                  the tool itself reports a failure, in words for the model
     ├── RecordingError             a recording cannot be used
-    ├── ReplayDivergence           the replay differs from the recording
-    └── ReplayedError              an exception that is known only from a recording
+    └── ReplayDivergence           the replay differs from the recording
 
 JSON-RPC codes are chosen in the pure core only; the shell passes them on.
 """
@@ -128,7 +127,3 @@ class ReplayDivergence(MCPError):
         super().__init__(message)
         self.record = record
         self.lane = lane
-
-
-class ReplayedError(MCPError):
-    """Stands for a recorded exception whose class is not known here."""

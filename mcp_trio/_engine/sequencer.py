@@ -162,7 +162,7 @@ class Recording(_Ungated):
     def took(self, frame: bytes | Oversized, *, embed: bool) -> int:
         """Record `in`."""
         if self._begun is not None:
-            self._settle_start(None)
+            self._write_start(self._begun)
         envelope = None
         if isinstance(frame, Oversized):
             envelope = {"discarded": frame.size}
@@ -175,7 +175,7 @@ class Recording(_Ungated):
     def started(self, lane: Lane) -> None:
         """Record a start mark, unless the very next record is the lane's own."""
         if self._begun is not None:
-            self._settle_start(None)
+            self._write_start(self._begun)
         self._begun = lane
         self._begun_ns = self.clock_ns()
 
@@ -206,14 +206,15 @@ class Recording(_Ungated):
 
     def close(self, counts: dict[str, int]) -> None:
         """Record `end` and close the file."""
-        self._settle_start(None)
+        if self._begun is not None:
+            self._write_start(self._begun)
         self.recorder.close(counts)
 
     def _record(self, kind: str, body: bytes | None, lane: Lane | None) -> None:
         if self._begun is lane:
             self._begun = None
         elif self._begun is not None:
-            self._settle_start(lane)
+            self._write_start(self._begun)
         if lane is None:
             self.recorder.record(kind, body)
         else:
@@ -225,13 +226,8 @@ class Recording(_Ungated):
         if self._unwritten_bytes > self.unwritten_bytes_max:
             self.flush()
 
-    def _settle_start(self, lane: Lane | None) -> None:
-        begun, self._begun = self._begun, None
-        if begun is not None and begun is not lane:
-            self.recorder.record(
-                "mark",
-                START_BODY,
-                lane=begun.name,
-                ordinal=START_ORDINAL,
-                time_ns=self._begun_ns,
-            )
+    def _write_start(self, begun: Lane) -> None:
+        self._begun = None
+        self.recorder.record(
+            "mark", START_BODY, lane=begun.name, ordinal=START_ORDINAL, time_ns=self._begun_ns
+        )
