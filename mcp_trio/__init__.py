@@ -7,7 +7,13 @@ from mcp_trio._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from mcp_trio._client import Client as Client
+    from mcp_trio._client import ClientGroup as ClientGroup
+    from mcp_trio._client import ModelTraits as ModelTraits
+    from mcp_trio._client import ServerConfig as ServerConfig
+    from mcp_trio._client import choose_model as choose_model
     from mcp_trio._client import connect_client as connect_client
+    from mcp_trio._client import read_config as read_config
+    from mcp_trio._errors import ConfigError as ConfigError
     from mcp_trio._errors import ConnectionLost as ConnectionLost
     from mcp_trio._errors import LocalProtocolError as LocalProtocolError
     from mcp_trio._errors import MCPError as MCPError
@@ -25,15 +31,19 @@ if TYPE_CHECKING:
     from mcp_trio._server import Image as Image
     from mcp_trio._server import Server as Server
     from mcp_trio._server import ThreadContext as ThreadContext
+    from mcp_trio._wire import Unencodable as Unencodable
 
 _HOMES: Final = {
     "Client": "mcp_trio._client",
+    "ClientGroup": "mcp_trio._client",
+    "ConfigError": "mcp_trio._errors",
     "ConnectionLost": "mcp_trio._errors",
     "Context": "mcp_trio._server",
     "Image": "mcp_trio._server",
     "Limits": "mcp_trio._limits",
     "LocalProtocolError": "mcp_trio._errors",
     "MCPError": "mcp_trio._errors",
+    "ModelTraits": "mcp_trio._client",
     "ProtocolError": "mcp_trio._errors",
     "RecordingError": "mcp_trio._errors",
     "RemoteProtocolError": "mcp_trio._errors",
@@ -42,20 +52,27 @@ _HOMES: Final = {
     "RequestError": "mcp_trio._errors",
     "RequestTimeout": "mcp_trio._errors",
     "Server": "mcp_trio._server",
+    "ServerConfig": "mcp_trio._client",
     "ThreadContext": "mcp_trio._server",
     "ToolError": "mcp_trio._errors",
+    "Unencodable": "mcp_trio._wire",
     "UserRejected": "mcp_trio._errors",
+    "choose_model": "mcp_trio._client",
     "connect_client": "mcp_trio._client",
+    "read_config": "mcp_trio._client",
 }
 
 __all__ = [
     "Client",
+    "ClientGroup",
+    "ConfigError",
     "ConnectionLost",
     "Context",
     "Image",
     "Limits",
     "LocalProtocolError",
     "MCPError",
+    "ModelTraits",
     "ProtocolError",
     "RecordingError",
     "RemoteProtocolError",
@@ -64,10 +81,14 @@ __all__ = [
     "RequestError",
     "RequestTimeout",
     "Server",
+    "ServerConfig",
     "ThreadContext",
     "ToolError",
+    "Unencodable",
     "UserRejected",
+    "choose_model",
     "connect_client",
+    "read_config",
 ]
 
 

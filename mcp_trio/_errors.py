@@ -10,6 +10,7 @@
     ├── RequestAbandoned           a handler's thread acts for a request that is over
     ├── ConnectionLost             the channel ended while somebody needed it
     ├── ToolError                  the tool itself reports a failure, in words for the model
+    ├── ConfigError                a file of settings cannot be used
     ├── RecordingError             a recording cannot be used
     └── ReplayDivergence           the replay differs from the recording
 
@@ -26,6 +27,10 @@ INTERNAL_ERROR: Final = -32603
 RESOURCE_NOT_FOUND: Final = -32002
 SERVER_BUSY: Final = -32000
 USER_REJECTED: Final = -1
+
+
+def _last_words(stderr_tail: str) -> str:
+    return f"\nlast lines of its stderr:\n{stderr_tail}" if stderr_tail else ""
 
 
 class MCPError(Exception):
@@ -67,16 +72,20 @@ class UserRejected(RequestError):
 class RequestTimeout(MCPError):
     """The answer did not come in time; the peer has been told that nobody waits any more.
 
-    `budget` is "idle" (nothing heard for `seconds`), or "total" (unfinished after `seconds`).
+    `budget` is "idle" (nothing heard for `seconds`), or "total" (unfinished after `seconds`), and
+    `setting` what to raise. `stderr_tail` is known for a subprocess that does not shake hands.
     """
 
-    def __init__(self, method: str, budget: str, seconds: float, setting: str) -> None:
-        super().__init__(
-            f"{method}: no answer within the {budget} budget of {seconds:g} s; raise {setting}"
-        )
+    def __init__(
+        self, method: str, budget: str, seconds: float, setting: str, *, stderr_tail: str = ""
+    ) -> None:
+        text = f"{method}: no answer within the {budget} budget of {seconds:g} s; raise {setting}"
+        super().__init__(text + _last_words(stderr_tail))
         self.method = method
         self.budget = budget
         self.seconds = seconds
+        self.setting = setting
+        self.stderr_tail = stderr_tail
 
 
 class RequestAbandoned(MCPError):
@@ -95,10 +104,7 @@ class ConnectionLost(MCPError):
     def __init__(
         self, reason: str, *, exit_status: int | None = None, stderr_tail: str = ""
     ) -> None:
-        text = reason
-        if stderr_tail:
-            text += "\nlast lines of its stderr:\n" + stderr_tail
-        super().__init__(text)
+        super().__init__(reason + _last_words(stderr_tail))
         self.reason = reason
         self.exit_status = exit_status
         self.stderr_tail = stderr_tail
@@ -107,13 +113,17 @@ class ConnectionLost(MCPError):
 class ToolError(MCPError):
     """A tool failed and says why.
 
-    Raised by a tool, its text goes to the peer as a result with `isError`; raised by a client,
-    `result` is that whole result.
+    Raised by a tool, its text goes to the peer as a result with `isError`; raised by any other
+    handler, as that of an error. Raised by a client, `result` is that whole result.
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
         self.result = result
+
+
+class ConfigError(MCPError):
+    """A file of settings cannot be used; one line names it, and what in it is wrong."""
 
 
 class RecordingError(MCPError):

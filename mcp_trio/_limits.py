@@ -19,6 +19,8 @@ class Limits:
     # One message's arguments and URI.
     argument_errors_max: int = 32
     argument_error_chars_max: int = 200
+    argument_error_depth_max: int = 8
+    argument_error_members_max: int = 1000
     uri_chars_max: int = 4 * KIB
 
     # Requests taken from the peer.
@@ -26,6 +28,9 @@ class Limits:
     requests_queued_max: int = 1024
     requests_queued_bytes_max: int = 8 * MIB
     threads_max: int = 40
+
+    # What a client may ask to hear of.
+    subscriptions_max: int = 1024
 
     # Messages on their way to the peer.
     outbound_bytes_max: int = 16 * MIB
@@ -62,6 +67,7 @@ class Limits:
     journal_buffer_bytes_max: int = 8 * MIB
     journal_retry_seconds: float = 1.0
     journal_close_seconds: float = 2.0
+    recording_line_bytes_max: int = 64 * MIB
 
 
 DEFAULT_LIMITS = Limits()

@@ -14,12 +14,15 @@ import mcp_trio
 
 NAMES = [
     "Client",
+    "ClientGroup",
+    "ConfigError",
     "ConnectionLost",
     "Context",
     "Image",
     "Limits",
     "LocalProtocolError",
     "MCPError",
+    "ModelTraits",
     "ProtocolError",
     "RecordingError",
     "RemoteProtocolError",
@@ -28,10 +31,14 @@ NAMES = [
     "RequestError",
     "RequestTimeout",
     "Server",
+    "ServerConfig",
     "ThreadContext",
     "ToolError",
+    "Unencodable",
     "UserRejected",
+    "choose_model",
     "connect_client",
+    "read_config",
 ]
 
 HEAVY = {

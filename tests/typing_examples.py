@@ -1,34 +1,43 @@
 """What type checkers must see: mypy and pyright read this file, nobody runs it."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import assert_type
 
 import trio
 
 from mcp_trio import (
     Client,
+    ClientGroup,
     ConnectionLost,
     Context,
     Image,
     Limits,
     RequestError,
     Server,
+    ServerConfig,
     ThreadContext,
     ToolError,
+    UserRejected,
     connect_client,
+    read_config,
 )
 from mcp_trio.transports import memory_pair
 from mcp_trio.types import (
     CallToolResult,
     ClientCapabilities,
+    CompleteResult,
     CreateMessageParams,
     CreateMessageResult,
     GetPromptResult,
     Implementation,
+    LoggingMessageParams,
+    Params,
     Prompt,
     ReadResourceResult,
     Resource,
+    ResourceContents,
     ResourceTemplate,
     Root,
     ServerCapabilities,
@@ -83,8 +92,31 @@ async def pull(port: str) -> list[str]:
     return [port]
 
 
+@server.tool(input_schema={"type": "object"})
+async def moor(arguments: dict[str, object]) -> str:
+    """Be a tool whose schema is given."""
+    return str(arguments)
+
+
+@server.completion(sail, "port")
+def ports(typed: str) -> list[str]:
+    """Be a completion."""
+    return [typed]
+
+
+@server.method("acme/search")
+async def search(params: Params, ctx: Context) -> dict[str, str]:
+    """Be a low-level method."""
+    return {"method": ctx.method, "meta": str(params.meta)}
+
+
+bare = Server("bare", methods={"acme/search": search}, capabilities=ServerCapabilities())
+
+
 async def functions_stay_themselves() -> None:
     """Decorated functions are called like any other."""
+    assert_type(await moor({}), str)
+    assert_type(ports("O"), list[str])
     assert_type(await tide("Oslo", hours=3), float)
     assert_type(depth("Oslo"), int)
     assert_type(chart("Oslo"), Image)
@@ -106,6 +138,12 @@ async def ask(ctx: Context, question: CreateMessageParams) -> str:
     await ctx.log("alert", "text", logger="tower")
     assert_type(await ctx.list_roots(), list[Root])
     assert_type(await ctx.sample(question), CreateMessageResult)
+    assert_type(await ctx.sample("Why?", max_tokens=5, temperature=0.5), CreateMessageResult)
+    assert_type(await ctx.read_resource("harbour://Oslo/chart"), list[ResourceContents])
+    assert_type(ctx.server.tool(sail)("Oslo"), str)
+    ctx.server.remove_tool("sail")
+    ctx.server.resource_updated("harbour://Oslo/chart")
+    await ctx.ping()
     raise ToolError("no")
 
 
@@ -116,6 +154,7 @@ def ask_in_thread(ctx: ThreadContext, question: CreateMessageParams) -> str:
     ctx.warning("text")
     assert_type(ctx.is_cancelled, bool)
     assert_type(ctx.list_roots(), list[Root])
+    assert_type(ctx.read_resource("harbour://Oslo/chart"), list[ResourceContents])
     return assert_type(ctx.sample(question), CreateMessageResult).model
 
 
@@ -156,3 +195,57 @@ async def call() -> None:
     async with Client(server) as client, trio.open_nursery() as nursery:
         await client.ping()
         assert_type(await connect_client(server, nursery), Client)
+
+
+def sample_in_place(params: CreateMessageParams) -> CreateMessageResult:
+    """Answer at once."""
+    raise UserRejected(params.messages[0].role)
+
+
+async def sample_with_progress(
+    params: CreateMessageParams, report: Callable[[float, float], Awaitable[None]]
+) -> CreateMessageResult:
+    """Take a while, and say so."""
+    await report(1, params.max_tokens)
+    raise UserRejected
+
+
+def roots_of(name: str) -> list[Path | str | Root]:
+    """Say where one of a group's servers may work."""
+    return [Path(name), f"file:///{name}", Root(uri="file:///")]
+
+
+async def log_of(name: str, params: LoggingMessageParams) -> None:
+    """Hear what one of a group's servers logs."""
+    assert_type(params.logger, str | None)
+
+
+async def call_in_time() -> None:
+    """Give options to calls, and callbacks to clients."""
+    async with Client(server, sampling=sample_in_place, roots=[Path()]) as client:
+        assert_type(await client.list_tools(total_seconds=3), list[Tool])
+        assert_type(await client.complete("sail", "port", "O", idle_seconds=3), CompleteResult)
+        assert_type(client.server_can("tools"), bool)
+        await client.set_roots(lambda: ["file:///sea"])
+    async with Client(
+        server, sampling=sample_with_progress, methods={"acme/search": dict}
+    ) as client:
+        await client.request("acme/search", {"text": "tide"}, progress=print)
+
+
+async def call_several() -> None:
+    """Call everything in a group."""
+    servers = assert_type(read_config("mcp.json"), dict[str, ServerConfig])
+    group = ClientGroup({"harbour": server, **servers}, roots=roots_of, log=log_of, name="me")
+    async with group, ClientGroup.from_config("mcp.json", separator="."):
+        assert_type(group["harbour"], Client)
+        assert_type(await group.add("more", ["python", "server.py"]), Client)
+        assert_type(await group.list_tools(), list[Tool])
+        assert_type(await group.list_resources(), list[Resource])
+        assert_type(await group.list_resource_templates(), list[ResourceTemplate])
+        assert_type(await group.list_prompts(), list[Prompt])
+        assert_type(await group.call_tool("harbour_tide", {"port": "Oslo"}), CallToolResult)
+        assert_type(await group.get_prompt("harbour_sail"), GetPromptResult)
+        assert_type(await group.read_resource("a:b", server="harbour"), ReadResourceResult)
+        assert_type(await group.complete("harbour_sail", "port", "O"), CompleteResult)
+        await group.remove("more")

@@ -24,18 +24,20 @@ VERDICTS: Final = {
 Exit status: 0 complete and without flaws; 1 flawed, cut, or with a gap; 2 not a recording.
 
 \b
-Example:
+Examples:
   mcp-trio check recordings/trip.mcprec.jsonl
+  mcp-trio check recordings/trip.mcprec.jsonl.zst && echo whole
 """,
 )
 @click.argument("file")
 @click.pass_context
 def check(context: click.Context, file: str) -> None:
     """Verify the recording FILE: its records, numbers and digests, and whether it was closed."""
+    from mcp_trio._cli.recordings import lines_of, naming
     from mcp_trio._journal.reader import check
-    from mcp_trio._recorder.sink import open_recording
 
-    report = check(open_recording(file))
+    with naming(file):
+        report = check(lines_of(file))
     click.echo(f"{file}: {verdict(report)}")
     kinds = ", ".join(f"{count} {kind}" for kind, count in report.kinds.items())
     click.echo(f"{report.records} records: {kinds}")

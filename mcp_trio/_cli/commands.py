@@ -7,38 +7,65 @@ from typing import Any, Final
 import click
 
 import mcp_trio
-from mcp_trio._errors import MCPError, RecordingError, ReplayDivergence
+from mcp_trio._cli.terminal import printable_lines
+from mcp_trio._errors import ConfigError, MCPError, RecordingError
 
-COMMANDS: Final[Mapping[str, str]] = {
-    "demo": "mcp_trio._cli.demo",
-    "run": "mcp_trio._cli.run",
-    "replay": "mcp_trio._cli.replay",
-    "show": "mcp_trio._cli.show",
-    "check": "mcp_trio._cli.check",
+# A row is a command and the module that holds it, under the command's own name.
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Serve": {
+        "demo": "mcp_trio._cli.demo",
+        "run": "mcp_trio._cli.run",
+    },
+    "Ask a server": {
+        "list": "mcp_trio._cli.list",
+        "call": "mcp_trio._cli.call",
+        "read": "mcp_trio._cli.read",
+        "prompt": "mcp_trio._cli.prompt",
+    },
+    "Record and replay": {
+        "record": "mcp_trio._cli.record",
+        "replay": "mcp_trio._cli.replay",
+        "show": "mcp_trio._cli.show",
+        "diff": "mcp_trio._cli.diff",
+        "check": "mcp_trio._cli.check",
+    },
 }
 
-# An error without a row is nobody's expectation: it keeps its traceback.
-STATUSES: Final[Mapping[type[MCPError], int]] = {ReplayDivergence: 1, RecordingError: 2}
+COMMANDS: Final[Mapping[str, str]] = {
+    name: module for rows in GROUPS.values() for name, module in rows.items()
+}
+
+# The first row that fits an error counts; errors that are not ours keep their traceback.
+STATUSES: Final[Mapping[type[MCPError], int]] = {
+    ConfigError: 2,
+    RecordingError: 2,
+    MCPError: 1,
+}
+INTERRUPTED_STATUS: Final = 130
 
 EPILOG: Final = """\b
 TARGET is file.py[:object] or package.module[:object];
 without an object, the only Server in the module.
+SERVER is a TARGET, or a name of the mcpServers file that --config names;
+left out when the server's own command follows: -- COMMAND...
 
 \b
 Examples:
   mcp-trio demo --keep recordings
   mcp-trio run server.py --record recordings/
+  mcp-trio list server.py
+  mcp-trio call server.py forecast city=Oslo days=2
+  mcp-trio call forecast city=Oslo -- npx -y some-weather-server
+  mcp-trio show recordings/trip.mcprec.jsonl --errors
   mcp-trio replay recordings/trip.mcprec.jsonl server.py
-  mcp-trio show recordings/trip.mcprec.jsonl
-  mcp-trio check recordings/trip.mcprec.jsonl
+
+\b
+Exit status: 0 done; 1 failed, as each command says; 2 misused or unusable; 130 interrupted.
 """
 
 
 class CommandTable(click.Group):
-    """A group that imports a command's module when the command is asked for.
-
-    A module holds its command under the command's own name.
-    """
+    """A group that imports a command's module when the command is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
         """The names, in the order of the table."""
@@ -51,16 +78,33 @@ class CommandTable(click.Group):
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, a section for each group."""
+        for group, rows in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name, self._short_help(ctx, name)) for name in rows])
+
+    def _short_help(self, ctx: click.Context, name: str) -> str:
+        command = self.get_command(ctx, name)
+        assert command is not None
+        return command.get_short_help_str()
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; errors that users can act on become a text and a status."""
         try:
             return super().invoke(ctx)
-        except tuple(STATUSES) as error:
-            click.echo(str(error), err=True)
-            ctx.exit(STATUSES[type(error)])
+        except MCPError as error:
+            click.echo(printable_lines(str(error)), err=True)
+            ctx.exit(_status(error))
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED_STATUS)
+
+
+def _status(error: MCPError) -> int:
+    return next(status for kind, status in STATUSES.items() if isinstance(error, kind))
 
 
 @click.group(cls=CommandTable, epilog=EPILOG, context_settings={"max_content_width": 100})
 @click.version_option(mcp_trio.__version__, message="%(prog)s %(version)s")
 def commands() -> None:
-    """Serve MCP servers, record their sessions, and replay them deterministically."""
+    """Serve MCP servers, use them, record their sessions, and replay them deterministically."""

@@ -23,6 +23,9 @@ CLIENT_FILE: Final = "weather-client.mcprec.jsonl"
 @click.command(
     short_help="Record, replay and show a session.",
     epilog="""\b
+Exit status: 0; 1 DIR cannot be made.
+
+\b
 Examples:
   mcp-trio demo
   mcp-trio demo --keep recordings

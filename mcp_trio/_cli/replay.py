@@ -16,20 +16,24 @@ Exit status: 0 the same, byte for byte; 1 diverged: the first record that differ
 2 unusable, such as a recording of a client.
 
 \b
-Example:
+Examples:
   mcp-trio replay recordings/trip.mcprec.jsonl server.py
+  mcp-trio replay recordings/trip.mcprec.jsonl.zst package.module:server
 """,
 )
 @click.argument("file")
 @click.argument("target")
 def replay(file: str, target: str) -> None:
     """Run the handlers of TARGET against the recording FILE, and compare every byte they send."""
+    from mcp_trio._cli.progress import patience
+    from mcp_trio._cli.recordings import naming
     from mcp_trio._cli.targets import load_server
     from mcp_trio._replay import replay
 
     server = load_server(target)
     begin = time.perf_counter()
-    report = replay(file, server)
+    with naming(file), patience("replaying"):
+        report = replay(file, server)
     click.echo(replayed(report, time.perf_counter() - begin))
 
 

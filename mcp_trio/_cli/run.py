@@ -40,7 +40,10 @@ def _known_transport(_: click.Context, __: click.Parameter, name: str) -> str:
     short_help="Serve a server.",
     epilog="""\b
 Ends when the client closes stdin or stops reading, with the parent process, and on SIGINT or
-SIGTERM (status 128 plus the signal's number). What the server prints goes to stderr.
+SIGTERM. What the server prints goes to stderr.
+
+\b
+Exit status: 0; 2 TARGET names no server; 128 plus the number of a signal.
 
 \b
 Examples:
@@ -51,6 +54,7 @@ Examples:
 @click.argument("target")
 @click.option(
     "--transport",
+    metavar="|".join(TRANSPORTS),
     default="stdio",
     show_default=True,
     callback=_known_transport,

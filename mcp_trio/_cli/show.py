@@ -1,59 +1,109 @@
 """`mcp-trio show`: a recording as a timeline."""
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from mcp_trio._cli.selection import Selection, bound
+
 if TYPE_CHECKING:
     from mcp_trio._cli.timeline import Row, Tally
+    from mcp_trio._journal.reader import Flaw
+    from mcp_trio._journal.records import Record
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Path = str | os.PathLike[str]
 
 ARROWS: Final = {"to server": "->", "to client": "<-", None: ""}
-STYLES: Final = {"error": "red", "cancelled": "yellow", None: ""}
-# The columns and how they are justified. What stands in them is told by `_cells`, in this order.
-COLUMNS: Final[Mapping[str, Literal["left", "right"]]] = {
-    "record": "right",
-    "ms": "right",
-    "lane": "left",
-    "kind": "left",
-    "": "left",
-    "what": "left",
-    "id": "right",
-    "bytes": "right",
-    "took ms": "right",
-    "note": "left",
-}
-_WHAT, _NOTE = (list(COLUMNS).index(name) for name in ("what", "note"))
-# A narrower screen wraps the rows, which is better than losing columns.
-SCREEN_COLUMNS_MIN: Final = 110
-SCREEN_WHAT_COLUMNS_MAX: Final = 48
-# Wider than nearly any row: where nobody looks at a screen, nothing is cut to its width.
-PLAIN_COLUMNS: Final = 10_000
+COLOURS: Final = {"error": "red", "cancelled": "yellow", None: None}
+# Stands before the number of a row with an outcome, where there are no colours to see it by.
+SIGNS: Final = {"error": "!", "cancelled": "~", None: ""}
+_SCREEN_WHAT_COLUMNS_MAX: Final = 48
+
+
+def _kinds(_: click.Context, __: click.Parameter, words: str | None) -> frozenset[str]:
+    from mcp_trio._journal.records import KINDS
+
+    kinds = frozenset(words.split(",") if words else ())
+    for kind in kinds - KINDS.keys():
+        raise click.BadParameter(f"no kind {kind!r}; there are {', '.join(KINDS)}")
+    return kinds
+
+
+_CHOICES: Final = (
+    click.option("--lane", metavar="LANE", help="Of this lane, such as r12: a request's number."),
+    click.option("--method", metavar="GLOB", help="Of these methods, such as 'tools/*'."),
+    click.option("--id", metavar="ID", help="Of requests with this id."),
+    click.option("--errors", is_flag=True, help="Errors only."),
+    click.option(
+        "--slower-than", metavar="MS", type=float, help="What took more than these milliseconds."
+    ),
+    click.option(
+        "--kind", "kinds", metavar="KIND,...", callback=_kinds, help="These kinds of records only."
+    ),
+    click.option(
+        "--from",
+        "begin",
+        metavar="PLACE",
+        callback=bound,
+        help="Nothing before this record (12) or time in seconds (1.5s).",
+    ),
+    click.option(
+        "--to", "end", metavar="PLACE", callback=bound, help="Nothing after this record or time."
+    ),
+)
+
+
+def _with_choices(command: _Command) -> _Command:
+    for choice in reversed(_CHOICES):
+        command = choice(command)
+    return command
 
 
 @click.command(
     short_help="A recording as a timeline.",
     epilog="""\b
--> goes to the server, <- to the client. An answer says how long its request took.
+-> goes to the server, <- to the client. An answer says how long its request took. Errors
+have a ! before their number, cancellations a ~. A lane is a request that a server
+handled; r12.1 is the first task that its handler started. Kinds: in and out are messages;
+cmd, res, err, cxl and val what a handler did; mark is a note; open, shut and end are the
+session's; a gap is what the disk lost.
+
+\b
+What --lane, --method, --id, --errors and --slower-than find is shown with its request
+and answer; they all have to be fulfilled. --kind, --from and --to show nothing else.
+
+\b
+Exit status: 0; 2 not a recording.
 
 \b
 Examples:
-  mcp-trio show recordings/trip.mcprec.jsonl
-  mcp-trio show --json recordings/trip.mcprec.jsonl | jq 'select(.took_ms > 100)'
+  mcp-trio show recordings/trip.mcprec.jsonl --errors
+  mcp-trio show recordings/trip.mcprec.jsonl --method 'tools/*' --slower-than 100
+  mcp-trio show recordings/trip.mcprec.jsonl --json | jq 'select(.took_ms > 100)'
 """,
 )
 @click.argument("file")
+@_with_choices
+@click.option("--full", is_flag=True, help="Below each message what stood on the wire, uncut.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for other programs.")
-def show(file: str, as_json: bool) -> None:  # noqa: FBT001  click passes a flag by its name
+def show(
+    file: str,
+    full: bool,  # noqa: FBT001  click passes a flag by its name
+    as_json: bool,  # noqa: FBT001  the same
+    **chosen: Any,
+) -> None:
     """Show the recording FILE as a timeline."""
+    selection = Selection(**chosen)
     if as_json:
-        print_json(file)
+        print_json(file, selection)
     else:
-        print_timeline(file)
+        print_timeline(file, selection, with_frames=full)
 
 
-def print_json(file: str | os.PathLike[str]) -> None:
+def print_json(file: _Path, selection: Selection) -> None:
     """Print the rows of a recording, an object each.
 
     Raises:
@@ -62,71 +112,103 @@ def print_json(file: str | os.PathLike[str]) -> None:
     import msgspec
 
     rows, _ = read_rows(file)
-    for row in rows:
-        click.echo(msgspec.json.encode(row))
+    lines = msgspec.json.Encoder().encode_lines(list(selection.rows(rows)))
+    click.echo(lines, nl=False)
 
 
-def print_timeline(file: str | os.PathLike[str]) -> None:
-    """Print a recording as a table: coloured on a terminal, plain and uncut elsewhere.
-
-    Raises:
-        RecordingError: The file is no recording.
-    """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    rows, tally = read_rows(file)
-    screen = Console()
-    width = max(screen.width, SCREEN_COLUMNS_MIN) if screen.is_terminal else PLAIN_COLUMNS
-    console = Console(highlight=False, width=width)
-    table = Table(box=None, pad_edge=False, header_style="bold", expand=screen.is_terminal)
-    for name, justify in COLUMNS.items():
-        table.add_column(name, justify=justify, no_wrap=True)
-    if screen.is_terminal:
-        table.columns[_WHAT].max_width = SCREEN_WHAT_COLUMNS_MAX
-        table.columns[_NOTE].ratio = 1
-    for row in rows:
-        table.add_row(*map(Text, _cells(row)), style=STYLES[row.outcome])
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        click.echo(line.rstrip())
-    click.echo(f"\n{summary(tally)}")
-
-
-def read_rows(file: str | os.PathLike[str]) -> "tuple[list[Row], Tally]":
-    """All rows of a recording, and their tally.
+def print_timeline(
+    file: _Path, selection: Selection | None = None, *, with_frames: bool = False
+) -> None:
+    """Print a recording as a table and what it adds up to: coloured and cut on a terminal only.
 
     Raises:
         RecordingError: The file is no recording.
     """
+    from mcp_trio._cli.tables import Column, Line, print_table
+
+    frames: dict[int | None, str] = {}
+    rows, tally = read_rows(file, frames if with_frames else None)
+    columns = (
+        Column("record", "right"),
+        Column("ms", "right"),
+        Column("lane"),
+        Column("kind"),
+        Column(""),
+        Column("what", screen_columns_max=_SCREEN_WHAT_COLUMNS_MAX),
+        Column("id", "right"),
+        Column("bytes", "right"),
+        Column("took ms", "right"),
+        Column("note"),
+    )
+    shown = list(selection.rows(rows) if selection else rows)
+    lines = [
+        Line(tuple(_cells(row)), COLOURS[row.outcome], frames.get(row.record)) for row in shown
+    ]
+    print_table(columns, lines)
+    _print_summary(rows, tally, len(shown))
+
+
+def _print_summary(rows: "list[Row]", tally: "Tally", shown: int) -> None:
+    from mcp_trio._cli.summary import METHOD_COLUMNS, exchanges, method_lines, slowest, totals
+    from mcp_trio._cli.tables import print_table
+
+    click.echo()
+    found = exchanges(rows)
+    if found:
+        print_table(METHOD_COLUMNS, method_lines(found))
+        click.echo()
+    if slow := slowest(found):
+        click.echo(f"slowest: {slow}")
+    if shown < len(rows):
+        click.echo(f"shown: {shown} of {len(rows)} rows; the figures are of all of them")
+    click.echo(totals(tally))
+
+
+def read_rows(
+    file: _Path, frames: dict[int | None, str] | None = None
+) -> "tuple[list[Row], Tally]":
+    """All rows of a recording, and their tally; fills `frames`, by number, if it is given.
+
+    Raises:
+        RecordingError: The file is no recording.
+    """
+    from mcp_trio._cli.recordings import records_of
     from mcp_trio._cli.timeline import Tally, timeline
-    from mcp_trio._journal.reader import read_recording
-    from mcp_trio._recorder.sink import open_recording
 
     tally = Tally()
-    return list(timeline(read_recording(open_recording(file)), tally)), tally
+    items = records_of(file)
+    if frames is not None:
+        items = _kept(items, frames)
+    return list(timeline(items, tally)), tally
 
 
-def summary(tally: "Tally") -> str:
-    """A tally in one line."""
-    import attrs
+def _kept(
+    items: "Iterable[Record | Flaw]", frames: dict[int | None, str]
+) -> "Iterator[Record | Flaw]":
+    from mcp_trio._cli.terminal import printable
+    from mcp_trio._journal.reader import Flaw
+    from mcp_trio._journal.records import frame_of
 
-    return ", ".join(f"{name} {count}" for name, count in attrs.asdict(tally).items())
+    for item in items:
+        if not isinstance(item, Flaw) and item.kind in {"in", "out"}:
+            frame = frame_of(item) or b""
+            frames[item.number] = printable(frame.decode(errors="backslashreplace"))
+        yield item
 
 
-def _cells(row: "Row") -> Iterable[str]:
-    yield _number(row.record)
+def _cells(row: "Row") -> Iterator[str]:
+    from mcp_trio._cli.terminal import printable
+
+    yield SIGNS[row.outcome] + _number(row.record)
     yield _ms(row.ms)
     yield row.lane or ""
     yield row.kind
     yield ARROWS[row.direction]
-    yield _printable(row.what)
-    yield _printable(_number(row.id))
+    yield printable(row.what)
+    yield printable(_number(row.id))
     yield _number(row.size_bytes)
     yield _ms(row.took_ms)
-    yield _printable(row.note)
+    yield printable(row.note)
 
 
 def _number(value: int | str | None) -> str:
@@ -135,10 +217,3 @@ def _number(value: int | str | None) -> str:
 
 def _ms(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def _printable(text: str) -> str:
-    """What a peer sent, without what would steer the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -6,7 +6,7 @@ way whoever recorded, so that both sides' recordings of one session look alike.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import attrs
 import msgspec
@@ -45,14 +45,17 @@ _DIRECTIONS: Final[Mapping[tuple[bool, str], Direction]] = {
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a timeline.
 
-    `record` is the record's number, `ms` its time. `took_ms` is the time since the request that
-    this row answers or ends. A flaw of the file has a row of its own, without a record.
+    `record` is the record's number, `ms` its time. `request` is the record of the request that the
+    row is about, and `method` its method, or the notification's. `took_ms` is the time since that
+    request, for a row that answers or ends it. A flaw of the file has a row without a record.
     """
 
     record: int | None = None
     ms: float | None = None
     kind: str
     lane: str | None = None
+    request: int | None = None
+    method: str | None = None
     direction: Direction | None = None
     what: str = ""
     id: int | str | None = None
@@ -66,6 +69,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class _Asked:
     """A request that was seen."""
 
+    record: int
+    method: str
     what: str
     time_ns: int
 
@@ -92,7 +97,12 @@ class _Seen:
     tally: Tally
     by_client: bool = False
     asked: dict[_RequestKey, _Asked] = attrs.field(factory=dict[_RequestKey, _Asked])
+    asked_by_token: dict[_RequestKey, _Asked] = attrs.field(factory=dict[_RequestKey, _Asked])
     asked_in_lane: dict[str, _Asked] = attrs.field(factory=dict[str, _Asked])
+
+    def lane_asked(self, record: Record) -> _Asked | None:
+        """The request that the lane of a record handles."""
+        return self.asked_in_lane.get((record.lane or "").split(".")[0])
 
 
 def timeline(items: Iterable[Record | Flaw], tally: Tally) -> Iterator[Row]:
@@ -110,8 +120,9 @@ def _flaw(seen: _Seen, flaw: Flaw) -> Row:
 def _row(seen: _Seen, record: Record) -> Row:
     seen.tally.records += 1
     tell = _TELLERS.get(record.kind, _body)
+    told = tell(seen, record)
     row: Row = msgspec.structs.replace(
-        tell(seen, record),
+        told if told.request is not None else _about(told, seen.lane_asked(record)),
         record=record.number,
         ms=round(record.time_ns / _NS_PER_MS, 3),
         lane=record.lane,
@@ -119,6 +130,13 @@ def _row(seen: _Seen, record: Record) -> Row:
     if row.outcome == "error":
         seen.tally.errors += 1
     return row
+
+
+def _about(row: Row, asked: _Asked | None) -> Row:
+    """The row, with the request that it is about."""
+    if asked is None:
+        return row
+    return msgspec.structs.replace(row, request=asked.record, method=row.method or asked.method)
 
 
 # Records that are no frames.
@@ -160,7 +178,7 @@ def _mark(_: _Seen, record: Record) -> Row:
 
 
 def _cancellation(seen: _Seen, record: Record) -> Row:
-    asked = seen.asked_in_lane.get((record.lane or "").split(".")[0])
+    asked = seen.lane_asked(record)
     unstarted = frame_of(record) is not None
     return Row(
         kind="cxl",
@@ -175,27 +193,43 @@ def _cancellation(seen: _Seen, record: Record) -> Row:
 
 
 def _frame(seen: _Seen, record: Record) -> Row:
-    frame = frame_of(record) or b""
+    frame, envelope = frame_of(record) or b"", record.envelope or {}
     direction = _DIRECTIONS[seen.by_client, record.kind]
-    message = _decode(frame)
-    row = _MESSAGES[type(message)](seen, message, record, direction)
-    size_bytes = (record.envelope or {}).get("discarded", len(frame))
+    if frame.strip() and "part" not in envelope:
+        message = _decode(frame)
+        row = _MESSAGES[type(message)](seen, message, record, direction)
+    else:
+        row = Row(kind=record.kind, what=_no_frame(envelope))
+    size_bytes = envelope.get("discarded", len(frame))
     return msgspec.structs.replace(row, direction=direction, size_bytes=size_bytes)
+
+
+def _no_frame(envelope: Mapping[str, Any]) -> str:
+    """What a proxy has seen on the wire that is no frame of its own."""
+    return f"part {envelope['part']} of a line" if "part" in envelope else "a blank line"
 
 
 def _request(seen: _Seen, message: Request, record: Record, direction: Direction) -> Row:
     what = _what(message)
-    asked = _Asked(what, record.time_ns)
+    asked = _Asked(record.number, message.method, what, record.time_ns)
     seen.tally.requests += 1
     seen.asked[direction, message.id] = asked
     seen.asked_in_lane[f"r{record.number}"] = asked
-    return Row(kind=record.kind, what=what, id=message.id)
+    token = _members(_members(message.params).get("_meta")).get("progressToken")
+    if isinstance(token, int | str):
+        seen.asked_by_token[direction, token] = asked
+    return _about(Row(kind=record.kind, what=what, id=message.id), asked)
 
 
 def _notification(seen: _Seen, message: Notification, record: Record, direction: Direction) -> Row:
     if message.method == "notifications/cancelled":
         return _cancelled(seen, message, record, direction)
-    return Row(kind=record.kind, what=_what(message))
+    row = Row(kind=record.kind, what=_what(message), method=message.method)
+    if message.method != "notifications/progress":
+        return row
+    token = _members(message.params).get("progressToken")
+    token = token if isinstance(token, int | str) else None
+    return _about(row, seen.asked_by_token.get((_OPPOSITE[direction], token)))
 
 
 def _cancelled(seen: _Seen, message: Notification, record: Record, direction: Direction) -> Row:
@@ -204,14 +238,16 @@ def _cancelled(seen: _Seen, message: Notification, record: Record, direction: Di
     id_ = named if isinstance(named, int | str) else None
     asked = seen.asked.get((direction, id_))
     seen.tally.cancelled += 1
-    return Row(
+    row = Row(
         kind=record.kind,
         what=f"cancel {_named(asked)}",
+        method=message.method,
         id=id_,
         took_ms=_ms_since(asked, record),
         outcome="cancelled",
         note=str(params.get("reason", "")),
     )
+    return _about(row, asked)
 
 
 def _response(seen: _Seen, message: Response, record: Record, direction: Direction) -> Row:
@@ -236,7 +272,7 @@ def _answer(
 ) -> Row:
     asked = seen.asked.pop((_OPPOSITE[direction], message.id), None)
     seen.tally.answers += 1
-    return Row(
+    row = Row(
         kind=record.kind,
         what=f"answer {_named(asked)}",
         id=message.id,
@@ -244,11 +280,13 @@ def _answer(
         outcome=None if failure is None else "error",
         note=failure or "",
     )
+    return _about(row, asked)
 
 
 def _malformed(seen: _Seen, message: Malformed, record: Record, direction: Direction) -> Row:
     if message.is_request and message.id is not None:
-        seen.asked[direction, message.id] = _Asked("no message", record.time_ns)
+        asked = _Asked(record.number, "", "no message", record.time_ns)
+        seen.asked[direction, message.id] = asked
     return Row(
         kind=record.kind,
         what="no message",
@@ -270,10 +308,14 @@ def _text(body: bytes | None) -> str:
     return (body or b"").decode(errors="replace")
 
 
-def _members(body: bytes | msgspec.Raw | None) -> dict[str, Any]:
-    """The members of a JSON object; none for what is no object."""
+def _members(body: object) -> dict[str, Any]:
+    """The members of a JSON object, decoded or not; none for what is no object."""
+    if isinstance(body, dict):
+        return cast("dict[str, Any]", body)
+    if not isinstance(body, bytes | msgspec.Raw):
+        return {}
     try:
-        return msgspec.json.decode(body or b"", type=dict[str, Any])
+        return msgspec.json.decode(body, type=dict[str, Any])
     except ValueError:
         return {}
 
@@ -316,6 +358,7 @@ _TARGETS: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
     "resources/subscribe": _member("uri"),
     "resources/unsubscribe": _member("uri"),
     "logging/setLevel": _member("level"),
+    "initialize": _member("protocolVersion"),
     "notifications/progress": _progress,
     "notifications/message": _log,
     "notifications/resources/updated": _member("uri"),

@@ -1,23 +1,22 @@
 """What a client does when its server asks or tells something: people's callbacks."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from inspect import isawaitable
-from typing import Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable, signature
+from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 import msgspec
 
-from mcp_trio._engine import Handling
+from mcp_trio._client.roots import RootList, Roots, wire_roots
+from mcp_trio._engine import AccompaniedSession, Handling
 from mcp_trio._protocol import Method
 from mcp_trio._schema import (
     ClientCapabilities,
     CreateMessageParams,
     CreateMessageResult,
-    EmptyParams,
     ListRootsResult,
     LoggingMessageParams,
     ResourceUpdatedParams,
-    Root,
     RootsCapability,
 )
 
@@ -27,30 +26,49 @@ ResourceUpdatedCallback: TypeAlias = Callable[[ResourceUpdatedParams], Awaitable
 ListChangedCallback: TypeAlias = Callable[[str], Awaitable[None] | None]
 """Called with the kind of the list: "tools", "resources" or "prompts"."""
 
-SamplingCallback: TypeAlias = Callable[[CreateMessageParams], Awaitable[CreateMessageResult]]
 
-RootList: TypeAlias = Sequence[Root | str]
-Roots: TypeAlias = RootList | Callable[[], RootList | Awaitable[RootList]]
-"""Roots or their `file://` URIs; a list is read, and a function called, whenever a server asks."""
+class Report(Protocol):
+    """Tells the server how far a request of its own has come; nothing if it did not ask for that.
+
+    The progress grows with each report. A cancellation check.
+    """
+
+    async def __call__(self, progress: float, total: float | None = None) -> None:
+        """Reports."""
+        ...
+
+
+Sampled: TypeAlias = CreateMessageResult | Awaitable[CreateMessageResult]
+SamplingCallback: TypeAlias = (
+    Callable[[CreateMessageParams], Sampled] | Callable[[CreateMessageParams, Report], Sampled]
+)
+"""Asks a model; with a second parameter it can say how far that has come."""
 
 _LISTS: Final = ("tools", "resources", "prompts")
-_ROOT_SCHEME: Final = "file://"
 
 
-@attrs.frozen(kw_only=True)
+def _check_given_roots(_callbacks: object, _field: object, roots: Roots | None) -> None:
+    if roots is not None and not callable(roots):
+        wire_roots(roots)
+
+
+@attrs.define(kw_only=True, eq=False)
 class Callbacks:
     """The `Application` of a client's session.
 
     The engine hands in one notification after the other and logs what a callback raises. Each
     request runs in a task of its own; what its callback raises is the answer: a `RequestError` as
-    it is, anything else as an internal error.
+    it is, anything else as an internal error. `roots` may be replaced at any time.
+
+    Raises:
+        TypeError, ValueError: The roots are no function, and not what `wire_roots` takes.
     """
 
-    log: LogCallback | None = None
-    resource_updated: ResourceUpdatedCallback | None = None
-    list_changed: ListChangedCallback | None = None
-    roots: Roots | None = None
-    sampling: SamplingCallback | None = None
+    log: LogCallback | None
+    resource_updated: ResourceUpdatedCallback | None
+    list_changed: ListChangedCallback | None
+    roots: Roots | None = attrs.field(validator=_check_given_roots)
+    sampling: SamplingCallback | None
 
     def capabilities(self) -> ClientCapabilities:
         """What the client announces: that for which it has a callback."""
@@ -61,30 +79,37 @@ class Callbacks:
 
     async def handle(self, handling: Handling) -> msgspec.Struct:
         """The answer to a request; what was not announced never comes here."""
-        request = handling.request
-        return await _REQUESTS[request.method.name](self, request.params)
+        return await _REQUESTS[handling.request.method.name](self, handling)
+
+    def hears(self, method: Method) -> bool:
+        """Whether there may be a callback for a notification."""
+        return method.name in _NOTIFICATIONS
 
     async def notified(self, method: Method, params: Any) -> None:
         """Hand a notification to its callback, if there is one."""
         await _settled(_NOTIFICATIONS[method.name](self, params))
 
-    async def list_roots(self, _params: EmptyParams) -> ListRootsResult:
+    async def accompany(self, session: AccompaniedSession) -> None:
+        """A client does nothing by itself."""
+
+    async def list_roots(self, _handling: Handling) -> ListRootsResult:
         """The answer to `roots/list`.
 
         Raises:
-            ValueError: The URI of a root is not a `file://` one (ROOT-05).
+            TypeError, ValueError: What was given are no roots; see `wire_roots`.
         """
         roots: RootList = await _settled(self.roots() if callable(self.roots) else self.roots)
-        return ListRootsResult(roots=[_root(root) for root in roots])
+        return ListRootsResult(roots=wire_roots(roots))
 
-    async def create_message(self, params: CreateMessageParams) -> CreateMessageResult:
+    async def create_message(self, handling: Handling) -> CreateMessageResult:
         """The answer to `sampling/createMessage`.
 
         Raises:
             TypeError: The callback returned something else.
         """
-        assert self.sampling is not None
-        result: Any = await self.sampling(params)
+        sampling: Any = self.sampling
+        given = [handling.request.params, handling.progress]
+        result: Any = await _settled(sampling(*given[: 2 if _wants_report(sampling) else 1]))
         if not isinstance(result, CreateMessageResult):
             raise TypeError(f"a sampling callback returns a CreateMessageResult, not {result!r}")
         return result
@@ -106,7 +131,7 @@ def _list_changed(kind: str) -> Callable[[Callbacks, Any], Awaitable[None] | Non
     return lambda callbacks, _params: callbacks.changed(kind)
 
 
-_REQUESTS: Final[dict[str, Callable[[Callbacks, Any], Awaitable[msgspec.Struct]]]] = {
+_REQUESTS: Final[dict[str, Callable[[Callbacks, Handling], Awaitable[msgspec.Struct]]]] = {
     "roots/list": Callbacks.list_roots,
     "sampling/createMessage": Callbacks.create_message,
 }
@@ -123,8 +148,10 @@ async def _settled(value: Any) -> Any:
     return await value if isawaitable(value) else value
 
 
-def _root(root: Root | str) -> Root:
-    root = Root(uri=root) if isinstance(root, str) else root
-    if not root.uri.startswith(_ROOT_SCHEME):
-        raise ValueError(f"the URI of a root starts with {_ROOT_SCHEME}, unlike {root.uri!r}")
-    return root
+def _wants_report(sampling: Callable[..., object]) -> bool:
+    """Whether one argument is not enough; a second parameter with a default is somebody's own."""
+    try:
+        signature(sampling).bind(None)
+    except TypeError:
+        return True
+    return False

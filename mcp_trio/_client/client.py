@@ -3,12 +3,12 @@
 import logging
 import os
 from collections.abc import Mapping
+from functools import partial
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 import attrs
-import msgspec
 import trio
 
 from mcp_trio import _schema as s
@@ -17,19 +17,21 @@ from mcp_trio._client.callbacks import (
     ListChangedCallback,
     LogCallback,
     ResourceUpdatedCallback,
-    Roots,
     SamplingCallback,
 )
 from mcp_trio._client.lifetime import Lifetime, Spawn, in_system_task
-from mcp_trio._client.options import ClientOptions
+from mcp_trio._client.methods import methods_with
+from mcp_trio._client.opening import open_session
+from mcp_trio._client.options import CallOptions
 from mcp_trio._client.pages import read_pages
-from mcp_trio._client.targets import Connected, ProcessOptions, Stderr, Target, open_target
-from mcp_trio._engine import ProgressCallback, Sequencer, Session, Unrecorded, start_recording
-from mcp_trio._errors import ConnectionLost, LocalProtocolError, ToolError
+from mcp_trio._client.params import call_tool_params, complete_params, get_prompt_params
+from mcp_trio._client.roots import Roots
+from mcp_trio._client.targets import ProcessOptions, Stderr, Target, open_target
+from mcp_trio._engine import ProgressCallback, Session
+from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestTimeout, ToolError
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._protocol import Connection, Role
+from mcp_trio._protocol import Connection, Method, ParamsToSend, Role, announced
 from mcp_trio._version import __version__
-from mcp_trio._wire import Unencodable
 
 logger = logging.getLogger("mcp_trio")
 
@@ -38,10 +40,13 @@ logger = logging.getLogger("mcp_trio")
 class Client:
     """A conversation with the server at `target`; `async with Client(target) as client:` has it.
 
-    `target` is a command (`["python", "server.py"]`), a server object, or a channel. The session
-    lives in a task of its own: exceptions of the block arrive as they are, and a server that dies
-    fails the calls in flight and nothing else. Leaving a cancel scope round a call cancels the
-    handler at the server. A client connects once.
+    `target` is a command (`["python", "server.py"]`), a `ServerConfig`, a server object, or a
+    channel. The session lives in a task of its own: exceptions of the block arrive as they are, and
+    a server that dies fails the calls in flight and nothing else. Leaving a cancel scope round a
+    call cancels the handler at the server. A client connects once.
+
+    Callbacks are functions, async or not. One that raises is logged, or is the error that the
+    server gets, and ends nothing but itself; only `progress` raises into the call that it is for.
 
     Attributes:
         name: Who we say that we are, with `version`.
@@ -56,8 +61,16 @@ class Client:
         log: Called with the server's log messages.
         resource_updated: Called when a resource that was subscribed to has changed.
         list_changed: Called with "tools", "resources" or "prompts" when that list has changed.
-        roots: The places that the server may work in, or a function that gives them.
-        sampling: Asks a model on behalf of the server; `UserRejected` says no.
+        roots: The places that the server may work in, as `Root`, `file://` URI or path: a list, or
+            a function that gives one whenever the server asks.
+        sampling: Asks a model on behalf of the server; `UserRejected` says no. With a second
+            parameter it gets a function that reports its progress to the server.
+        methods: Methods of the server's own, for `request`, with the types of their results; None
+            for a notification.
+
+    Raises:
+        TypeError: `roots` is no list and no function, or msgspec cannot decode a type of `methods`.
+        ValueError: A root in the list has no `file://` URI, or `methods` has one of the protocol.
     """
 
     target: Target
@@ -76,12 +89,25 @@ class Client:
     list_changed: ListChangedCallback | None = attrs.field(default=None, kw_only=True)
     roots: Roots | None = attrs.field(default=None, kw_only=True)
     sampling: SamplingCallback | None = attrs.field(default=None, kw_only=True)
+    methods: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
 
     _is_connected_once: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
     _told_of_junk: bool = attrs.field(default=False, init=False)
-    _server_name: str = attrs.field(default="", init=False)
+    _target_name: str = attrs.field(default="", init=False)
     _lifetime: Lifetime | None = attrs.field(default=None, init=False)
+    _callbacks: Callbacks = attrs.field(init=False)
+    _methods: Mapping[str, Method] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._methods = methods_with(self.methods)
+        self._callbacks = Callbacks(
+            log=self.log,
+            resource_updated=self.resource_updated,
+            list_changed=self.list_changed,
+            roots=self.roots,
+            sampling=self.sampling,
+        )
 
     # Connecting and closing.
 
@@ -93,7 +119,7 @@ class Client:
 
         Raises:
             ConnectionLost: The server could not be started or has ended; why, if that is known.
-            RequestTimeout: It did not answer in time.
+            RequestTimeout: It did not answer in time; with the last words of a command.
             RequestError: It refused.
             RemoteProtocolError: It speaks no revision that is known here.
             RecordingError: The recording cannot be made.
@@ -116,11 +142,16 @@ class Client:
         Calls in flight end with `ConnectionLost`. Shielded from cancellation, but bounded: a
         command has `close_seconds` to leave by itself, and is stopped after that.
         """
+        self._shut()
+        if self._lifetime is not None:
+            await self._lifetime.over()
+            self._tell_of_junk(self._lifetime.session)
+
+    def _shut(self) -> None:
+        """Begin to close, without waiting for the end."""
         self._is_closed = True
         if self._lifetime is not None:
             self._lifetime.session.shut("closed")
-            await self._lifetime.over()
-            self._tell_of_junk(self._lifetime.session)
 
     async def _connect(self, spawn: Spawn) -> None:
         if self._is_connected_once:
@@ -130,8 +161,10 @@ class Client:
             env=self.env, inherit_env=self.inherit_env, cwd=self.cwd, stderr=self.stderr
         )
         connected = await open_target(self.target, process=process, limits=self.limits)
-        self._server_name = connected.name
-        session = await self._open_session(connected)
+        self._target_name = connected.name
+        session = await open_session(
+            connected.channel, self._connection_to_open(), self._callbacks, record=self.record
+        )
         lifetime = self._lifetime = Lifetime(session=session, served=connected.served)
         if self._is_closed:
             session.shut("closed")
@@ -143,37 +176,13 @@ class Client:
             raise
         await self._initialize(lifetime)
 
-    async def _open_session(self, connected: Connected) -> Session:
-        callbacks = Callbacks(
-            log=self.log,
-            resource_updated=self.resource_updated,
-            list_changed=self.list_changed,
-            roots=self.roots,
-            sampling=self.sampling,
-        )
-        connection = Connection(
+    def _connection_to_open(self) -> Connection:
+        return Connection(
             our_role=Role.CLIENT,
             our_info=s.Implementation(name=self.name, version=self.version),
-            our_capabilities=callbacks.capabilities(),
+            our_capabilities=self._callbacks.capabilities(),
             limits=self.limits,
-        )
-        try:
-            sequencer = self._sequencer(connected)
-        except BaseException:
-            await connected.channel.aclose()
-            raise
-        return Session(connected.channel, connection, callbacks, sequencer)
-
-    def _sequencer(self, connected: Connected) -> Sequencer:
-        if self.record is None:
-            return Unrecorded()
-        return start_recording(
-            self.record,
-            role="client",
-            transport=getattr(connected.channel, "transport", type(connected.channel).__name__),
-            name=self.name,
-            version=self.version,
-            limits=self.limits,
+            methods=self._methods,
         )
 
     async def _initialize(self, lifetime: Lifetime) -> None:
@@ -186,6 +195,12 @@ class Client:
             if lifetime.fault is None:
                 raise
             raise lifetime.fault from lifetime.fault.__cause__
+        except RequestTimeout as late:
+            last_words = getattr(lifetime.session.channel, "stderr_tail", "")
+            await self.aclose()
+            raise RequestTimeout(
+                late.method, late.budget, late.seconds, late.setting, stderr_tail=last_words
+            ) from None
         except BaseException:
             await self.aclose()
             raise
@@ -195,7 +210,7 @@ class Client:
     def __repr__(self) -> str:
         """Without the environment and whatever else has secrets in it."""
         state = "open" if self.is_open else "closed" if self._is_closed else "not connected"
-        return f"<{type(self).__name__} {self.name!r} of {self._server_name!r}, {state}>"
+        return f"<{type(self).__name__} {self.name!r} of {self._known_name!r}, {state}>"
 
     @property
     def is_open(self) -> bool:
@@ -219,6 +234,10 @@ class Client:
         assert isinstance(capabilities, s.ServerCapabilities)
         return capabilities
 
+    def server_can(self, capability: str) -> bool:
+        """Whether the server offers it: "tools", say, or "resources.subscribe"."""
+        return announced(self.server_capabilities, capability)
+
     @property
     def instructions(self) -> str | None:
         """The server's advice on how it is used."""
@@ -235,6 +254,12 @@ class Client:
     def counts(self) -> dict[str, int]:
         """How often the server did something that was not worth an error, by name."""
         return dict(self._session.connection.counts)
+
+    @property
+    def _known_name(self) -> str:
+        """How texts name the server: by its own name, as soon as it has said that."""
+        info = None if self._lifetime is None else self._lifetime.session.connection.peer_info
+        return self._target_name if info is None else info.name
 
     @property
     def _session(self) -> Session:
@@ -254,14 +279,15 @@ class Client:
     async def request(
         self,
         method: str,
-        params: s.Params | None = None,
+        params: ParamsToSend | None = None,
         *,
         idle_seconds: float | None = None,
         total_seconds: float | None = None,
         progress: ProgressCallback | None = None,
     ) -> Any:
-        """The server's typed result of any request of the protocol; all calls go through here.
+        """The server's typed result of any request; all calls go through here.
 
+        The params are a struct of the protocol, or a mapping with the names of the wire.
         Cancelled, or out of time: the server is told, and its late answer only counted. The budgets
         default to `request_idle_seconds` (starts again with each report) and
         `request_total_seconds`. `progress` is called in this task; what it raises arrives here.
@@ -285,133 +311,139 @@ class Client:
         finally:
             self._tell_of_junk(session)
 
-    async def list_tools(self) -> list[s.Tool]:
-        """All tools; pages are read to the last, at most `pages_max`."""
-        return await self._list("tools/list", "tools")
+    async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
+        """Tell the server something that it does not answer.
 
-    async def list_resources(self) -> list[s.Resource]:
+        Raises:
+            LocalProtocolError: The protocol forbids it now, or does not know it, nor `methods`.
+            Unencodable: The params cannot be written as JSON.
+            ConnectionLost: The session has ended.
+        """
+        await self._session.notify(method, params)
+
+    async def list_tools(self, **options: Unpack[CallOptions]) -> list[s.Tool]:
+        """All tools; pages are read to the last, at most `pages_max`, each within the budgets.
+
+        One page alone is `await client.request("tools/list", {"cursor": cursor})`.
+        """
+        return await self._list("tools/list", "tools", options)
+
+    async def list_resources(self, **options: Unpack[CallOptions]) -> list[s.Resource]:
         """All resources; see `list_tools`."""
-        return await self._list("resources/list", "resources")
+        return await self._list("resources/list", "resources", options)
 
-    async def list_resource_templates(self) -> list[s.ResourceTemplate]:
+    async def list_resource_templates(
+        self, **options: Unpack[CallOptions]
+    ) -> list[s.ResourceTemplate]:
         """All resource templates; see `list_tools`."""
-        return await self._list("resources/templates/list", "resource_templates")
+        return await self._list("resources/templates/list", "resource_templates", options)
 
-    async def list_prompts(self) -> list[s.Prompt]:
+    async def list_prompts(self, **options: Unpack[CallOptions]) -> list[s.Prompt]:
         """All prompts; see `list_tools`."""
-        return await self._list("prompts/list", "prompts")
+        return await self._list("prompts/list", "prompts", options)
 
     async def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        idle_seconds: float | None = None,
-        total_seconds: float | None = None,
-        progress: ProgressCallback | None = None,
         raise_tool_errors: bool | None = None,
+        **options: Unpack[CallOptions],
     ) -> s.CallToolResult:
-        """What a tool gave back; budgets and progress as with `request`.
+        """What a tool gave back.
 
         Raises:
             Unencodable: The arguments cannot be written as JSON.
             ToolError: The tool says that it failed; `result` is the whole result. Switched off by
                 `raise_tool_errors`, here or for the client.
         """
-        result: s.CallToolResult = await self.request(
-            "tools/call",
-            s.CallToolParams(name=name, arguments=_encoded(arguments)),
-            idle_seconds=idle_seconds,
-            total_seconds=total_seconds,
-            progress=progress or self.progress,
-        )
+        options.setdefault("progress", self.progress)
+        params = call_tool_params(name, arguments)
+        result: s.CallToolResult = await self.request("tools/call", params, **options)
         raises = self.raise_tool_errors if raise_tool_errors is None else raise_tool_errors
         if result.is_error and raises:
             raise ToolError(_error_text(name, result), result)
         return result
 
-    async def read_resource(self, uri: str) -> s.ReadResourceResult:
+    async def read_resource(self, uri: str, **options: Unpack[CallOptions]) -> s.ReadResourceResult:
         """The contents of a resource."""
-        result: s.ReadResourceResult = await self.request(
-            "resources/read", s.ReadResourceParams(uri=uri)
-        )
+        params = s.ReadResourceParams(uri=uri)
+        result: s.ReadResourceResult = await self.request("resources/read", params, **options)
         return result
 
     async def get_prompt(
-        self, name: str, arguments: dict[str, str] | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        **options: Unpack[CallOptions],
     ) -> s.GetPromptResult:
-        """A prompt, filled in."""
-        result: s.GetPromptResult = await self.request(
-            "prompts/get", s.GetPromptParams(name=name, arguments=arguments)
-        )
+        """A prompt, filled in.
+
+        Raises:
+            TypeError: An argument is not text (PROM-04).
+        """
+        params = get_prompt_params(name, arguments)
+        result: s.GetPromptResult = await self.request("prompts/get", params, **options)
         return result
 
-    async def complete(self, ref: s.Reference, argument: s.CompletionArgument) -> s.CompleteResult:
-        """How an argument of a prompt or a resource template could go on."""
-        result: s.CompleteResult = await self.request(
-            "completion/complete", s.CompleteParams(ref=ref, argument=argument)
-        )
+    async def complete(
+        self, ref: s.Reference | str, argument: str, value: str, **options: Unpack[CallOptions]
+    ) -> s.CompleteResult:
+        """How `value`, typed so far for an argument of `ref`, could go on.
+
+        `ref` may be text: the URI template of a resource, known by its "://", or a prompt's name.
+        """
+        params = complete_params(ref, argument, value)
+        result: s.CompleteResult = await self.request("completion/complete", params, **options)
         return result
 
-    async def ping(self) -> None:
+    async def ping(self, **options: Unpack[CallOptions]) -> None:
         """Returns when the server has answered."""
-        await self.request("ping")
+        await self.request("ping", **options)
 
-    async def set_log_level(self, level: s.LoggingLevel) -> None:
+    async def set_log_level(self, level: s.LoggingLevel, **options: Unpack[CallOptions]) -> None:
         """From now on the server logs only what is at least as severe."""
-        await self.request("logging/setLevel", s.SetLevelParams(level=level))
+        await self.request("logging/setLevel", s.SetLevelParams(level=level), **options)
 
-    async def subscribe(self, uri: str) -> None:
+    async def subscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
         """From now on `resource_updated` is called when the resource changes."""
-        await self.request("resources/subscribe", s.SubscribeParams(uri=uri))
+        await self.request("resources/subscribe", s.SubscribeParams(uri=uri), **options)
 
-    async def unsubscribe(self, uri: str) -> None:
+    async def unsubscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
         """The end of a subscription."""
-        await self.request("resources/unsubscribe", s.UnsubscribeParams(uri=uri))
+        await self.request("resources/unsubscribe", s.UnsubscribeParams(uri=uri), **options)
+
+    async def set_roots(self, roots: Roots) -> None:
+        """Replace the roots, and tell the server to ask for them again.
+
+        Raises:
+            TypeError, ValueError: As making a client; the old ones stay.
+            LocalProtocolError: The client was made without `roots`, and so cannot have any.
+            ConnectionLost: The session has ended.
+        """
+        session = self._session
+        self._callbacks.roots = self.roots = roots
+        await session.notify(_ROOTS_CHANGED)
 
     async def notify_roots_changed(self) -> None:
-        """Tell the server to ask for the roots again.
+        """Tell the server to ask for the roots again, after a change of the list that was given.
 
         Raises:
             LocalProtocolError: The client was made without `roots`.
             ConnectionLost: The session has ended.
         """
-        await self._session.notify("notifications/roots/list_changed")
+        await self.notify(_ROOTS_CHANGED)
 
-    async def _list(self, method: str, member: str) -> list[Any]:
-        pages_max = self.limits.pages_max
-        return await read_pages(self.request, method, attrgetter(member), pages_max=pages_max)
+    async def _list(self, method: str, member: str, options: CallOptions) -> list[Any]:
+        fetch, pages_max = partial(self.request, **options), self.limits.pages_max
+        return await read_pages(fetch, method, attrgetter(member), pages_max=pages_max)
 
     def _tell_of_junk(self, session: Session) -> None:
         """Name the server and the likely cause, once; each message was logged when it came."""
         count = session.connection.counts["malformed"]
         if count and not self._told_of_junk:
             self._told_of_junk = True
-            info = session.connection.peer_info
-            logger.warning(_JUNK, self._server_name if info is None else info.name, count)
-
-
-async def connect_client(
-    target: Target, nursery: trio.Nursery, **options: Unpack[ClientOptions]
-) -> Client:
-    """A connected `Client` whose session lives in `nursery`, until `aclose`, or its cancellation.
-
-    What the server does, even its death, never ends the nursery. Options and errors are those of
-    `Client` and of entering it.
-    """
-    client = Client(target, **options)
-    # This function is a part of the class.
-    await client._connect(nursery.start_soon)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    return client
-
-
-def _encoded(arguments: Mapping[str, Any] | None) -> msgspec.Raw | msgspec.UnsetType:
-    if arguments is None:
-        return msgspec.UNSET
-    try:
-        return msgspec.Raw(msgspec.json.encode(arguments))
-    except Exception as error:  # people's values fail in many ways
-        raise Unencodable(f"the arguments cannot be sent as JSON: {error}") from error
+            logger.warning(_JUNK, self._known_name, count)
 
 
 def _error_text(name: str, result: s.CallToolResult) -> str:
@@ -419,6 +451,7 @@ def _error_text(name: str, result: s.CallToolResult) -> str:
     return "\n".join(texts) or f"the tool {name} failed and did not say why"
 
 
+_ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 _JUNK: Final = (
     "%s sent what is no message, %d times so far: a print to stdout, its own or of something that"
     " it starts, is the usual cause"

@@ -1,19 +1,32 @@
-"""What can be chosen about a client, by name."""
+"""What can be chosen about a client and about a call, by name."""
 
 import os
-from collections.abc import Mapping
-from typing import TypedDict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from mcp_trio._client.callbacks import (
     ListChangedCallback,
     LogCallback,
+    Report,
     ResourceUpdatedCallback,
-    Roots,
+    Sampled,
     SamplingCallback,
 )
+from mcp_trio._client.roots import RootList, Roots
 from mcp_trio._client.targets import Stderr
 from mcp_trio._engine import ProgressCallback
 from mcp_trio._limits import Limits
+from mcp_trio._schema import CreateMessageParams, LoggingMessageParams, ResourceUpdatedParams
+
+_Told: TypeAlias = Awaitable[None] | None
+
+
+class CallOptions(TypedDict, total=False):
+    """How long a call may take, and who hears of its progress; see `Client.request`."""
+
+    idle_seconds: float | None
+    total_seconds: float | None
+    progress: ProgressCallback | None
 
 
 class ClientOptions(TypedDict, total=False):
@@ -34,3 +47,26 @@ class ClientOptions(TypedDict, total=False):
     list_changed: ListChangedCallback | None
     roots: Roots | None
     sampling: SamplingCallback | None
+    methods: Mapping[str, Any] | None
+
+
+class GroupOptions(TypedDict, total=False):
+    """The options of `ClientGroup`; its callbacks get the server's name first."""
+
+    name: str
+    version: str
+    limits: Limits
+    record: str | os.PathLike[str] | None
+    raise_tool_errors: bool
+    stderr: Callable[[str, str], None] | Literal["inherit"] | None
+    progress: Callable[[str, Any], _Told] | None
+    log: Callable[[str, LoggingMessageParams], _Told] | None
+    resource_updated: Callable[[str, ResourceUpdatedParams], _Told] | None
+    list_changed: Callable[[str, str], _Told] | None
+    roots: RootList | Callable[[str], RootList | Awaitable[RootList]] | None
+    sampling: (
+        Callable[[str, CreateMessageParams], Sampled]
+        | Callable[[str, CreateMessageParams, Report], Sampled]
+        | None
+    )
+    methods: Mapping[str, Any] | None

@@ -6,10 +6,13 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_chec
 
 import attrs
 
+from mcp_trio._client.config import ServerConfig
+from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import Limits
 from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.child_process import Command
 from mcp_trio._transports.memory import memory_pair
-from mcp_trio._transports.stdio_client import Command, open_process_channel
+from mcp_trio._transports.stdio_client import open_process_channel
 
 Stderr: TypeAlias = Callable[[str], None] | Literal["inherit"]
 
@@ -23,8 +26,8 @@ class Serving(Protocol):
         ...
 
 
-Target: TypeAlias = Command | Serving | Channel
-"""A command (a program and its arguments), a server object, or a channel to a server."""
+Target: TypeAlias = Command | ServerConfig | Serving | Channel
+"""A command (a program and its arguments), one from a file, a server object, or a channel."""
 
 
 @attrs.frozen(kw_only=True)
@@ -64,12 +67,21 @@ async def open_target(target: Target, *, process: ProcessOptions, limits: Limits
             return await open_it(target, process, limits)
     raise TypeError(
         "a client connects to a command (a list: the program and its arguments),"
-        f" a server object or a channel, not {target!r}"
+        f" a ServerConfig, a server object or a channel, not {target!r}"
     )
 
 
 def _is_command(target: object) -> bool:
     return isinstance(target, Sequence) and not isinstance(target, str | bytes)
+
+
+def _is_config(target: object) -> bool:
+    return isinstance(target, ServerConfig)
+
+
+def starts_command(target: object) -> bool:
+    """Whether a process is started for `target`."""
+    return _is_command(target) or _is_config(target)
 
 
 def _is_server(target: object) -> bool:
@@ -92,6 +104,15 @@ async def _open_command(command: Command, process: ProcessOptions, limits: Limit
     return Connected(channel, os.fspath(command[0]))
 
 
+async def _open_config(config: ServerConfig, process: ProcessOptions, limits: Limits) -> Connected:
+    if config.command is None:
+        raise ConnectionLost("the server has a url, but this version connects to commands only")
+    process = attrs.evolve(
+        process, env={**config.env, **(process.env or {})}, cwd=process.cwd or config.cwd
+    )
+    return await _open_command([config.command, *config.args], process, limits)
+
+
 async def _open_server(server: Serving, process: ProcessOptions, limits: Limits) -> Connected:
     _refuse_process_options(process)
     ours, theirs = memory_pair(limits=limits)
@@ -110,6 +131,7 @@ def _refuse_process_options(process: ProcessOptions) -> None:
 
 _KINDS: Final[tuple[tuple[Callable[[object], bool], Callable[..., Awaitable[Connected]]], ...]] = (
     (_is_command, _open_command),
+    (_is_config, _open_config),
     (_is_server, _open_server),
     (_is_channel, _open_channel),
 )

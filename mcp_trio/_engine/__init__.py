@@ -1,7 +1,7 @@
 """Sessions as nurseries of actors, and the journal's total order."""
 
 from mcp_trio._engine.answering import bare
-from mcp_trio._engine.application import Application
+from mcp_trio._engine.application import AccompaniedSession, Application
 from mcp_trio._engine.calls import ProgressCallback
 from mcp_trio._engine.handling import Handling
 from mcp_trio._engine.lanes import LANE, Lane
@@ -11,6 +11,7 @@ from mcp_trio._engine.session import Session
 
 __all__ = [
     "LANE",
+    "AccompaniedSession",
     "Application",
     "Handling",
     "Lane",

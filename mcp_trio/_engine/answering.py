@@ -13,7 +13,7 @@ import trio
 from mcp_trio._engine.application import Application
 from mcp_trio._engine.handling import Handling
 from mcp_trio._engine.lanes import enter_lane
-from mcp_trio._errors import INTERNAL_ERROR, RequestError
+from mcp_trio._errors import INTERNAL_ERROR, RequestError, ToolError
 from mcp_trio._wire import Unencodable, encode_error, encode_response
 
 logger = logging.getLogger("mcp_trio")
@@ -101,6 +101,8 @@ def _failure(handling: Handling, error: Exception) -> bytes:
             return encode_error(request_id, error.code, error.message, data)
         except Unencodable:
             return encode_error(request_id, error.code, "the error cannot be sent as JSON")
+    if isinstance(error, ToolError):
+        return encode_error(request_id, INTERNAL_ERROR, str(error))
     logger.error("the handler of %s failed", handling.request.method.name, exc_info=error)
     return encode_error(request_id, INTERNAL_ERROR, "internal error")
 

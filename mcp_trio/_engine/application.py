@@ -3,9 +3,19 @@
 from typing import Any, Protocol
 
 import msgspec
+import trio
 
-from mcp_trio._engine.handling import Handling
+from mcp_trio._engine.handling import Handling, HandlingSession
 from mcp_trio._protocol import Method
+
+
+class AccompaniedSession(HandlingSession, Protocol):
+    """The session, as far as its application needs it outside of requests."""
+
+    @property
+    def initialized(self) -> trio.Event:
+        """Set when the handshake is complete on both sides."""
+        ...
 
 
 class Application(Protocol):
@@ -14,11 +24,26 @@ class Application(Protocol):
     async def handle(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
         """The result of a request; runs in the request's own task and cancel scope.
 
-        A `RequestError` is answered as it is; any other exception is logged and answered as an
-        internal error, without its text.
+        A `RequestError` is answered as it is, a `ToolError` as an internal error with its text; any
+        other exception is logged and answered as an internal error without.
         """
         ...
 
+    def hears(self, method: Method) -> bool:
+        """Whether `notified` would do anything with a notification of this method."""
+        ...
+
     async def notified(self, method: Method, params: Any) -> None:
-        """A notification arrived; one at a time, in order. An exception is logged."""
+        """A notification arrived; one at a time, in order. An exception is logged.
+
+        It acts in no lane, but when it begins is recorded.
+        """
+        ...
+
+    async def accompany(self, session: AccompaniedSession) -> None:
+        """What the application does by itself while the session lives; cancelled when it ends.
+
+        Called once, before anything arrives; what it sends has to wait for `initialized`, and for
+        the turn of a lane of its own. An exception is logged.
+        """
         ...

@@ -66,15 +66,12 @@ class Call:
         self._news.set()
         return not dropped
 
-    async def wait(self, on_progress: ProgressCallback | None) -> None:
-        """Wait until settled; progress is handed to `on_progress` in this task, in order."""
-        while True:
-            while self._progress:
-                await _deliver(on_progress, self._progress.popleft())
-            if self.is_settled:
-                return
+    async def next_report(self) -> Any:
+        """The oldest progress that is not handed on yet; None when settled, and there is none."""
+        while not (self._progress or self.is_settled):
             self._news = trio.Event()
             await self._news.wait()
+        return self._progress.popleft() if self._progress else None
 
     def outcome(self) -> msgspec.Raw:
         """The result.
@@ -93,7 +90,8 @@ class Call:
         return self.answer.result
 
 
-async def _deliver(on_progress: ProgressCallback | None, params: Any) -> None:
+async def deliver(on_progress: ProgressCallback | None, params: Any) -> None:
+    """Hand progress to its callback, and wait for that."""
     assert on_progress is not None  # progress arrives only if it was asked for
     waiting = on_progress(params)
     if waiting is not None:

@@ -1,18 +1,29 @@
-"""Notifications on their way to people's code, which looks at them one at a time, in order."""
+"""Notifications on their way to people's code, which looks at them one at a time, in order.
+
+When people's code begins to look at one is a fact that a replay needs: other handlers may have gone
+on since it came. So each has a lane, `n` and the number of its `in` record, with one record: a mark
+when it is looked at, or `cxl` if the session ended before.
+"""
 
 import logging
-from collections import Counter
+from collections import Counter, deque
+from typing import Final, TypeAlias
 
 import attrs
 import trio
 
 from mcp_trio._engine.answering import apart
 from mcp_trio._engine.application import Application
+from mcp_trio._engine.lanes import Lane
+from mcp_trio._engine.sequencer import Sequencer, take_turn
 from mcp_trio._protocol import NotificationArrived
 
 logger = logging.getLogger("mcp_trio")
 
-DROPPED = "notifications dropped"
+DROPPED: Final = "notifications dropped"
+NOTIFIED: Final = "notified"
+
+_Queue: TypeAlias = deque[tuple[NotificationArrived, Lane | None]]
 
 
 @attrs.define(eq=False)
@@ -23,39 +34,60 @@ class Deliveries:
     """
 
     application: Application
+    sequencer: Sequencer
     queued_max: int
     counts: Counter[str]
     done: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _put: trio.MemorySendChannel[NotificationArrived] = attrs.field(init=False)
-    _queue: trio.MemoryReceiveChannel[NotificationArrived] = attrs.field(init=False)
+    _queue: _Queue = attrs.field(factory=_Queue, init=False)
+    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self._put, self._queue = trio.open_memory_channel[NotificationArrived](self.queued_max)
-
-    def put(self, event: NotificationArrived) -> None:
-        """Queue a notification."""
-        try:
-            self._put.send_nowait(event)
-        except trio.WouldBlock:
-            self.counts[DROPPED] += 1
-            if self.counts[DROPPED] == 1:
-                logger.warning(
-                    "%s dropped: callbacks are slower than the peer (notifications_queued_max=%d)",
-                    event.method.name,
-                    self.queued_max,
-                )
+    def put(self, event: NotificationArrived, number: int) -> None:
+        """Queue the notification of an `in` record, if anybody hears it."""
+        if not self.application.hears(event.method):
+            return
+        if len(self._queue) < self.queued_max:
+            lane = Lane(f"n{number}", self.sequencer) if self.sequencer.has_lanes else None
+            self._queue.append((event, lane))
+            self._news.set()
+            return
+        self.counts[DROPPED] += 1
+        if self.counts[DROPPED] == 1:
+            logger.warning(
+                "%s dropped: callbacks are slower than the peer (notifications_queued_max=%d)",
+                event.method.name,
+                self.queued_max,
+            )
 
     def close(self) -> None:
         """No more will come; `done` is set when the last one was looked at."""
-        self._put.close()
+        self._is_closed = True
+        self._news.set()
+
+    def abandon(self) -> None:
+        """Nobody looks at what is left."""
+        for _, lane in self._queue:
+            if lane is not None:
+                self.sequencer.ended(lane, unstarted=True)
+        self._queue.clear()
 
     async def run(self) -> None:
         """The actor."""
-        async for event in self._queue:
-            await self._deliver(event)
+        while self._queue or not self._is_closed:
+            if self._queue:
+                await trio.lowlevel.checkpoint()
+                await self._deliver_next()
+            else:
+                self._news = trio.Event()
+                await self._news.wait()
         self.done.set()
 
-    async def _deliver(self, event: NotificationArrived) -> None:
+    async def _deliver_next(self) -> None:
+        event, lane = self._queue[0]
+        if lane is not None:
+            await take_turn(self.sequencer, lane)
+            self.sequencer.marked(NOTIFIED, event.method.name, lane)
+        self._queue.popleft()
         try:
             await self.application.notified(event.method, event.params)
         except Exception as error:  # people's own: logged, and the next one is looked at

@@ -24,6 +24,7 @@ from mcp_trio._protocol import (
     Admission,
     AnswerArrived,
     Ignored,
+    Input,
     NotificationArrived,
     ProgressArrived,
     Reply,
@@ -48,7 +49,8 @@ _IGNORED_LEVELS: Final = {
 class Dispatcher:
     """Takes every frame of one session, and keeps the requests of the peer until their end.
 
-    `on_negotiated` is called when a handshake has been answered.
+    `on_negotiated` is called when a handshake has been answered, `on_initialized` when the client
+    has acknowledged that.
     """
 
     session: HandlingSession
@@ -56,6 +58,7 @@ class Dispatcher:
     requests: Requests
     deliveries: Deliveries
     on_negotiated: Callable[[], None]
+    on_initialized: Callable[[], None]
     _nursery: trio.Nursery = attrs.field(init=False)
     _context: Context = attrs.field(init=False)
     _admission: Admission = attrs.field(init=False)
@@ -162,8 +165,10 @@ class Dispatcher:
 
     # Everything else.
 
-    def _pass_on(self, event: NotificationArrived, _number: int) -> None:
-        self.deliveries.put(event)
+    def _pass_on(self, event: NotificationArrived, number: int) -> None:
+        if event.method.input is Input.INITIALIZED:
+            self.on_initialized()
+        self.deliveries.put(event, number)
 
     def _report(self, event: ProgressArrived, _number: int) -> None:
         if not self.requests.report(event):

@@ -5,12 +5,12 @@ from typing import Any, Protocol
 import attrs
 import trio
 
+from mcp_trio._engine.calls import ProgressCallback
 from mcp_trio._engine.lanes import Lane, lane_in
 from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.sequencer import Sequencer
 from mcp_trio._errors import LocalProtocolError
-from mcp_trio._protocol import Connection, TheirRequest, may_report
-from mcp_trio._schema import Params
+from mcp_trio._protocol import Connection, ParamsToSend, TheirRequest, may_report
 
 # A handler that only notifies would otherwise never let another task run.
 NOTIFICATIONS_PER_CHECKPOINT = 64
@@ -37,10 +37,11 @@ class HandlingSession(Protocol):
     async def request(
         self,
         method: str,
-        params: Params | None = None,
+        params: ParamsToSend | None = None,
         *,
         idle_seconds: float | None = None,
         total_seconds: float | None = None,
+        on_progress: ProgressCallback | None = None,
         lane: Lane | None = None,
     ) -> Any:
         """The peer's typed result."""
@@ -84,7 +85,7 @@ class Handling:
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def notify(self, method: str, params: Params | None = None) -> None:
+    async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Send a notification on behalf of this request; like `progress` towards cancellation.
 
         Raises:
@@ -98,10 +99,11 @@ class Handling:
     async def ask(
         self,
         method: str,
-        params: Params | None = None,
+        params: ParamsToSend | None = None,
         *,
         idle_seconds: float | None = None,
         total_seconds: float | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> Any:
         """The peer's typed result of a request that this one needs; see `Session.request`."""
         return await self.session.request(
@@ -109,6 +111,7 @@ class Handling:
             params,
             idle_seconds=idle_seconds,
             total_seconds=total_seconds,
+            on_progress=on_progress,
             lane=self.current_lane(),
         )
 

@@ -1,18 +1,25 @@
 """The waiting side: requests of ours, from the first byte to the caller's result."""
 
 from copy import copy
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import trio
 
-from mcp_trio._engine.calls import Call, ProgressCallback
+from mcp_trio._engine.calls import Call, ProgressCallback, deliver
 from mcp_trio._engine.lanes import Lane
 from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.sequencer import take_turn
 from mcp_trio._errors import ConnectionLost, RequestTimeout
-from mcp_trio._protocol import AnswerArrived, Connection, OurRequest, ProgressArrived
-from mcp_trio._schema import Params
+from mcp_trio._protocol import (
+    AnswerArrived,
+    Connection,
+    OurRequest,
+    ParamsToSend,
+    ProgressArrived,
+)
+
+PROGRESS_BODY: Final = b'"progress"'
 
 
 @attrs.define(eq=False)
@@ -33,7 +40,7 @@ class Requests:
     async def request(
         self,
         method: str,
-        params: Params | None = None,
+        params: ParamsToSend | None = None,
         *,
         idle_seconds: float | None = None,
         total_seconds: float | None = None,
@@ -79,16 +86,35 @@ class Requests:
         kind = "cxl"
         try:
             with call.scope:
-                if lane is not None:
-                    await take_turn(self.outbox.sequencer, lane)
-                await call.wait(on_progress)
+                await self._wait_in_turn(call, on_progress, lane)
             if call.is_settled:
                 kind = "res" if call.has_result else "err"
         finally:
             if lane is not None:
-                self.outbox.sequencer.resumed(lane, kind)
+                await self._resume(lane, kind)
             if not call.is_settled:
                 self._abandon(call, lane)
+
+    async def _wait_in_turn(
+        self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
+    ) -> None:
+        """Progress is handed to `on_progress` in this task, in order; in a lane each is a turn."""
+        sequencer = self.outbox.sequencer
+        while True:
+            if lane is not None:
+                await take_turn(sequencer, lane)
+            report = await call.next_report()
+            if report is None:
+                return
+            if lane is not None:
+                sequencer.resumed(lane, "res", PROGRESS_BODY)
+            await deliver(on_progress, report)
+
+    async def _resume(self, lane: Lane, kind: str) -> None:
+        sequencer = self.outbox.sequencer
+        if kind == "cxl" and sequencer.gates:
+            await sequencer.turn(lane)  # the cancellation may have struck while a callback waited
+        sequencer.resumed(lane, kind)
 
     def _abandon(self, call: Call, lane: Lane | None) -> None:
         del self._calls[call.request.id]

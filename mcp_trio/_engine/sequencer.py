@@ -56,8 +56,8 @@ class Sequencer(Protocol):
         """A lane ends without an answer."""
         ...
 
-    def marked(self, name: str, value: Any, lane: Lane | None = None) -> None:
-        """A fact worth a record."""
+    def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
+        """A fact worth a record; returns the value that holds: in a replay, the recorded one."""
         ...
 
     def shut(self, cause: str) -> None:
@@ -128,8 +128,9 @@ class Unrecorded(_Ungated):
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Nothing is kept."""
 
-    def marked(self, name: str, value: Any, lane: Lane | None = None) -> None:
+    def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:  # noqa: ARG002
         """Nothing is kept."""
+        return value
 
     def shut(self, cause: str) -> None:
         """Nothing is kept."""
@@ -191,9 +192,10 @@ class Recording(_Ungated):
         """Record `cxl`."""
         self._record("cxl", UNSTARTED_BODY if unstarted else None, lane)
 
-    def marked(self, name: str, value: Any, lane: Lane | None = None) -> None:
+    def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
         """Record `mark`."""
         self._record("mark", _encode(MarkBody(name=name, value=value)), lane)
+        return value
 
     def shut(self, cause: str) -> None:
         """Record `shut`."""

@@ -8,6 +8,7 @@ The rules of this folder
   a **handler** is a task per request, in `answering`.
 - People's code runs in handler tasks, in the actor of `deliveries`, or in the caller's own task;
   not in the reader or the dispatcher. It cannot end the session by raising.
+- What the **application** does by itself, such as announcing changes, is an actor too.
 - A session ends once, by `shut`, with a cause: `eof` (the peer finished; what runs may finish
   within `drain_seconds`), `signal`, `closed` (we want to), `lost`. Every call in flight then ends
   as lost, and nothing more is read.
@@ -37,8 +38,7 @@ from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.requests import Requests
 from mcp_trio._engine.sequencer import Sequencer, Unrecorded, take_turn
 from mcp_trio._errors import ConnectionLost, MCPError, RequestTimeout
-from mcp_trio._protocol import INITIALIZE, PING, Connection
-from mcp_trio._schema import Params
+from mcp_trio._protocol import INITIALIZE, PING, Connection, ParamsToSend
 from mcp_trio._transports.channel import Channel
 from mcp_trio._wire import Oversized
 
@@ -64,7 +64,8 @@ class Session:
     """One conversation. Give it to a nursery: `await nursery.start(session.run)`.
 
     `cause` and `loss` tell why it ended, from the moment of `shut`. `negotiated` is set when the
-    handshake is over, `ended` when the channel is closed and the journal complete.
+    handshake has been answered, `initialized` when the client has acknowledged that, `ended` when
+    the channel is closed and the journal complete.
     """
 
     channel: Channel
@@ -74,6 +75,7 @@ class Session:
 
     cause: str | None = attrs.field(default=None, init=False)
     negotiated: trio.Event = attrs.field(factory=trio.Event, init=False)
+    initialized: trio.Event = attrs.field(factory=trio.Event, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     outbox: Outbox = attrs.field(init=False)
     _requests: Requests = attrs.field(init=False)
@@ -88,10 +90,15 @@ class Session:
         self.outbox = Outbox(self.channel, self.sequencer, limits, self._lost)
         self._requests = Requests(connection, self.outbox)
         self._deliveries = Deliveries(
-            application, limits.notifications_queued_max, connection.counts
+            application, self.sequencer, limits.notifications_queued_max, connection.counts
         )
         self._dispatcher = Dispatcher(
-            self, application, self._requests, self._deliveries, self._mark_negotiated
+            self,
+            application,
+            self._requests,
+            self._deliveries,
+            self._mark_negotiated,
+            self.initialized.set,
         )
 
     @property
@@ -144,6 +151,7 @@ class Session:
             self._read,
             self.outbox.write,
             self.outbox.watch,
+            self._accompany,
         ]
         if self.connection.limits.ping_interval_seconds is not None:
             actors.append(self._ping)
@@ -222,6 +230,7 @@ class Session:
         except Exception:
             logger.exception("the transport failed to close")
         self.connection.close()
+        self._deliveries.abandon()
         try:
             self.sequencer.close(dict(self.connection.counts))
         finally:
@@ -256,7 +265,7 @@ class Session:
 
     # Sending.
 
-    async def notify(self, method: str, params: Params | None = None) -> None:
+    async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Send a notification that belongs to no request.
 
         Raises:
@@ -271,7 +280,7 @@ class Session:
     async def request(
         self,
         method: str,
-        params: Params | None = None,
+        params: ParamsToSend | None = None,
         *,
         idle_seconds: float | None = None,
         total_seconds: float | None = None,
@@ -301,7 +310,7 @@ class Session:
             lane=lane,
         )
 
-    # A client's handshake, and the actor that pings.
+    # A client's handshake, and two actors: what the application does by itself, and pings.
 
     async def initialize(self) -> None:
         """The client's handshake; when it fails, or is cancelled, the session is shut (CANC-03).
@@ -328,6 +337,7 @@ class Session:
             raise
         self.outbox.post_now(frame)
         self._mark_negotiated()
+        self.initialized.set()
 
     def _mark_negotiated(self) -> None:
         connection = self.connection
@@ -339,6 +349,12 @@ class Session:
         }
         self.sequencer.marked("negotiated", facts)
         self.negotiated.set()
+
+    async def _accompany(self) -> None:
+        try:
+            await self.application.accompany(self)
+        except Exception:
+            logger.exception("what the application does beside the session failed")
 
     async def _ping(self) -> None:
         limits = self.connection.limits

@@ -1,13 +1,18 @@
 """Where two recordings differ.
 
-Records are paired by who did what: lane, ordinal and kind, and their occurrence where these are the
-same. Numbers and times are left out of account, so a lane, which is named by its request's number,
-counts by which inbound frame that was.
+Two recordings of the same role are compared record by record. Records are paired by who did what:
+lane, ordinal, kind and method, and their occurrence where these are the same. Numbers, times and
+ids are left out of account: an answer counts by the request that it answers, and a lane, which is
+named by its request's number, by which request that was. So a log message more, or answers in
+another order, do not make everything behind them differ.
+
+Two sides of one session have only the wire in common, and each direction has its own order: what
+is `out` here is `in` there. Frames are paired by direction, id and method, and their occurrence.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import filterfalse
 from typing import Any, Final, Literal
 
@@ -15,12 +20,14 @@ import msgspec
 from msgspec import UNSET
 
 from mcp_trio._journal.frames import Place, json_difference
-from mcp_trio._journal.records import Record, frame_of
+from mcp_trio._journal.records import OpenBody, Record, body_of, frame_of
 
 _LANE_NUMBER: Final = re.compile(r"(?<=^r)[0-9]+")
 
+_OPPOSITE: Final[Mapping[str, str]] = {"in": "out", "out": "in"}
+
 # What differs between any two recordings.
-_INCIDENTAL: Final = frozenset({("open", "$.started")})
+_INCIDENTAL: Final = frozenset({("open", "$.started"), ("open", "$.seed")})
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,13 +48,54 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     right_value: Any = UNSET
 
 
-_Key = tuple[str | None, int | None, str, int]
+_Key = tuple[Hashable, ...]
+"""Who did what, and how often that was done before."""
+
 _Keyed = dict[_Key, Record]
 
 
+class _Head(msgspec.Struct, frozen=True):
+    """Which message a frame is."""
+
+    id: msgspec.Raw = msgspec.Raw(b"")
+    method: msgspec.Raw = msgspec.Raw(b"")
+
+
 def diff(left: Iterable[Record], right: Iterable[Record]) -> list[Difference]:
-    """All differences between two recordings, in the order of the left one as far as it goes."""
-    a, b = _keyed(left), _keyed(right)
+    """All differences between two recordings, in the order of the left one as far as it goes.
+
+    If one was made by another role than the other, only what was on the wire is compared.
+    """
+    a, b = list(left), list(right)
+    if role_of(a) == role_of(b):
+        return _differences(_by_doer(a), _by_doer(b))
+    return [
+        difference
+        for kind in ("in", "out")
+        for difference in _differences(
+            _by_message(a, kind), _by_message(b, _same_way(kind, role_of(a), role_of(b)))
+        )
+    ]
+
+
+def role_of(records: Sequence[Record]) -> str | None:
+    """Who recorded; None if the first record does not say so.
+
+    Raises:
+        RecordingError: The first record says something else.
+    """
+    if not records or records[0].kind != "open":
+        return None
+    return body_of(records[0], OpenBody).role
+
+
+def _same_way(kind: str, left_role: str | None, right_role: str | None) -> str:
+    """What the right one calls frames that go the way of the left one's `kind`."""
+    are_opposite = (left_role == "client") is not (right_role == "client")
+    return _OPPOSITE[kind] if are_opposite else kind
+
+
+def _differences(a: _Keyed, b: _Keyed) -> list[Difference]:
     found: list[Difference] = []
     for key, record in a.items():
         if key in b:
@@ -58,20 +106,60 @@ def diff(left: Iterable[Record], right: Iterable[Record]) -> list[Difference]:
     return found + _order(a, b)
 
 
-def _keyed(records: Iterable[Record]) -> _Keyed:
-    lane_of_number: dict[str, str] = {}
-    occurrences: Counter[tuple[str | None, int | None, str]] = Counter()
+def _by_message(records: Iterable[Record], kind: str) -> _Keyed:
+    """The frames of one direction, without what is not told alike on both sides."""
+    occurrences: Counter[tuple[bytes, bytes]] = Counter()
     keyed: _Keyed = {}
     for record in records:
-        if record.kind == "in":
-            lane_of_number[str(record.number)] = str(len(lane_of_number))
-        lane = record.lane and _LANE_NUMBER.sub(
-            lambda match: lane_of_number.get(match[0], match[0]), record.lane
-        )
-        key = (lane, record.ordinal, record.kind)
-        keyed[*key, occurrences[key]] = record
-        occurrences[key] += 1
+        if record.kind == kind:
+            head = _head(record)
+            keyed[None, *head, occurrences[head]] = msgspec.structs.replace(record, envelope=None)
+            occurrences[head] += 1
     return keyed
+
+
+def _head(record: Record) -> tuple[bytes, bytes]:
+    """The id and the method of a frame, as they are written; empty is none."""
+    if record.kind not in _OPPOSITE:
+        return b"", b""
+    try:
+        head = msgspec.json.decode(frame_of(record) or b"", type=_Head)
+    except (ValueError, RecursionError):
+        return b"", b""
+    return bytes(head.id), bytes(head.method)
+
+
+def _by_doer(records: Iterable[Record]) -> _Keyed:
+    doers = _Doers()
+    return {doers.key(record): record for record in records}
+
+
+class _Doers:
+    """Who did what, said alike of two recordings whatever their numbers and ids."""
+
+    def __init__(self) -> None:
+        self._occurrences: Counter[_Key] = Counter()
+        self._requests: dict[tuple[str, bytes], str] = {}
+        self._frames: dict[str, str] = {}
+
+    def key(self, record: Record) -> _Key:
+        """The key of the next record."""
+        id_, method = _head(record)
+        asked = self._requests.get((_OPPOSITE.get(record.kind, ""), id_), "")
+        deed = method.decode(errors="replace") or asked
+        key = (self._lane(record), record.ordinal, record.kind, deed)
+        occurrence = self._occurrences[key]
+        self._occurrences[key] += 1
+        if record.kind in _OPPOSITE:
+            self._frames[str(record.number)] = f"{deed} {occurrence}"
+        if id_ and method:
+            self._requests[record.kind, id_] = f"{deed} {occurrence}"
+        return *key, occurrence
+
+    def _lane(self, record: Record) -> str | None:
+        return record.lane and _LANE_NUMBER.sub(
+            lambda match: self._frames.get(match[0], match[0]), record.lane
+        )
 
 
 def _changes(a: Record, b: Record) -> list[Difference]:

@@ -22,7 +22,9 @@ from mcp_trio._protocol.methods import (
     PROGRESS,
     Method,
     Need,
+    ParamsToSend,
     announced,
+    custom_method,
 )
 from mcp_trio._protocol.progress import may_report
 from mcp_trio._protocol.requests import (
@@ -74,6 +76,7 @@ __all__ = [
     "OurRequest",
     "OurRequests",
     "OurState",
+    "ParamsToSend",
     "ProgressArrived",
     "Reply",
     "RequestCancelled",
@@ -87,6 +90,7 @@ __all__ = [
     "TheirRequests",
     "TheirState",
     "announced",
+    "custom_method",
     "may_report",
     "moved",
     "negotiated",

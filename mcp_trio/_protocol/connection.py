@@ -11,7 +11,7 @@ the id, the moment, the capability, the params. Each has its code, and none move
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import attrs
@@ -38,7 +38,7 @@ from mcp_trio._protocol.events import (
     RequestCancelled,
     RequestToRun,
 )
-from mcp_trio._protocol.methods import METHODS, Method, Need, announced
+from mcp_trio._protocol.methods import METHODS, Method, Need, ParamsToSend, announced, unknown
 from mcp_trio._protocol.progress import check_reserved, report, token_of, with_token
 from mcp_trio._protocol.requests import (
     OurRequest,
@@ -82,7 +82,8 @@ class Connection:
 
     `revision`, `peer_info`, `peer_capabilities` and `instructions` (a client's view of the server's
     text, a server's own) are settled by the handshake. `counts` holds every fault and curiosity
-    that was not worth an error, by name.
+    that was not worth an error, by name. `methods` are those that both sides know; people's own
+    rows may join them at any time. `declare` tells a server's capabilities as of the handshake.
     """
 
     our_role: Role
@@ -90,6 +91,8 @@ class Connection:
     our_capabilities: Capabilities
     instructions: str | None = None
     limits: Limits = DEFAULT_LIMITS
+    methods: Mapping[str, Method] = METHODS
+    declare: Callable[[], s.ServerCapabilities] | None = None
 
     state: SessionState = attrs.field(default=SessionState.FRESH, init=False)
     revision: Revision | None = attrs.field(default=None, init=False)
@@ -156,7 +159,7 @@ class Connection:
 
     def _take_request(self, message: Request, size_bytes: int, _now: float) -> Event:
         request_id = message.id
-        row = METHODS.get(message.method)
+        row = self.methods.get(message.method)
         if row is None or not row.is_request or self.their_role not in row.senders:
             text = f"method not found: {message.method}"
             return self._refusal(request_id, METHOD_NOT_FOUND, text)
@@ -170,7 +173,7 @@ class Connection:
             text = f"method not found: {row.name} (the {row.need} is not announced)"
             return self._refusal(request_id, METHOD_NOT_FOUND, text)
         try:
-            return self._accept(request_id, row, row.decode_params(message.params), size_bytes)
+            return self._accept(row, message, size_bytes)
         except msgspec.MsgspecError as error:
             return self._refuse_params(request_id, row, error)
 
@@ -181,17 +184,19 @@ class Connection:
             self._move(self.our_role, Input.INITIALIZE_ERROR)
         return self._refusal(request_id, INVALID_PARAMS, f"invalid params: {error}")
 
-    def _accept(self, request_id: RequestId, row: Method, params: Any, size_bytes: int) -> Event:
+    def _accept(self, row: Method, message: Request, size_bytes: int) -> Event:
+        request_id, params = message.id, row.decode_params(message.params)
         if row.input is Input.PING:
             return Reply(encode_response(request_id, s.EmptyResult()))
         if row.input is Input.INITIALIZE:
             return self._answer_initialize(request_id, params)
-        token = token_of(params)
+        token = token_of(params, message.params)
         request = TheirRequest(request_id, row, params, size_bytes, token)
         self.theirs.add(request)
         return RequestToRun(request)
 
     def _answer_initialize(self, request_id: RequestId, params: s.InitializeParams) -> Reply:
+        self.our_capabilities = self.declare() if self.declare else self.our_capabilities
         assert isinstance(self.our_capabilities, s.ServerCapabilities)
         self.revision = negotiated(params.protocol_version)
         self.peer_info = params.client_info
@@ -206,7 +211,7 @@ class Connection:
         return Reply(encode_response(request_id, result), negotiated=True)
 
     def _take_notification(self, message: Notification, _size: int, now: float) -> Event:
-        row = METHODS.get(message.method)
+        row = self.methods.get(message.method)
         if row is None or row.is_request or self.their_role not in row.senders:
             return self._ignored("unknown notification", f"unknown notification {message.method}")
         if not self._is_legal(self.their_role, row.input):
@@ -274,7 +279,7 @@ class Connection:
     def open_request(
         self,
         method: str,
-        params: s.Params | None,
+        params: ParamsToSend | None,
         *,
         now: float,
         idle_seconds: float = math.inf,
@@ -292,7 +297,7 @@ class Connection:
         check_reserved(params)
         request_id = self.ours.next_id()
         if wants_progress:
-            params = with_token(row.params() if params is None else params, request_id)
+            params = with_token(params, request_id)
         depth_max = self.limits.json_depth_max
         frame = encode_request(request_id, method, params, json_depth_max=depth_max)
         self._move(self.our_role, row.input)
@@ -301,7 +306,7 @@ class Connection:
         self.ours.add(request)
         return request
 
-    def notification(self, method: str, params: s.Params | None = None) -> bytes:
+    def notification(self, method: str, params: ParamsToSend | None = None) -> bytes:
         """The frame of a notification of ours, but for those that `progress` and `abandon` make.
 
         Raises:
@@ -411,11 +416,9 @@ class Connection:
     # What both directions ask.
 
     def _sendable(self, method: str, *, is_request: bool) -> Method:
-        row = METHODS.get(method)
+        row = self.methods.get(method)
         if row is None or row.is_request is not is_request:
-            raise LocalProtocolError(
-                f"no such {'request' if is_request else 'notification'}: {method!r}"
-            )
+            raise LocalProtocolError(unknown(method, self.our_role, is_request=is_request))
         if self.our_role not in row.senders:
             raise LocalProtocolError(f"a {self.our_role.value} does not send {method}")
         if not self._is_legal(self.our_role, row.input):

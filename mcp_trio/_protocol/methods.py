@@ -1,10 +1,12 @@
 """Every method of every revision: who sends it, what it carries, what it needs.
 
-A method that has no row is unknown. A later revision adds rows, or an `until` to old ones.
+A method that has no row is unknown. A later revision adds rows, or an `until` to old ones; people
+add rows of their own by `custom_method`.
 """
 
 import functools
-from typing import Any, Final, cast
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias, cast
 
 import attrs
 import msgspec
@@ -16,6 +18,8 @@ CLIENT: Final = frozenset({Role.CLIENT})
 SERVER: Final = frozenset({Role.SERVER})
 BOTH: Final = frozenset(Role)
 _NO_PARAMS: Final = msgspec.Raw(b"{}")
+
+ParamsToSend: TypeAlias = s.Params | Mapping[str, Any]
 
 
 @attrs.frozen(kw_only=True)
@@ -39,12 +43,15 @@ def _decoder_of_result(row: "Method") -> msgspec.json.Decoder[Any]:
 
 @attrs.frozen(kw_only=True)
 class Method:
-    """One row: `result` is None for notifications; `input` is what it is to the session table."""
+    """One row: `result` is None for notifications; `input` is what it is to the session table.
+
+    `params` and `result` are types: those of the specification, or any that msgspec decodes.
+    """
 
     name: str
     senders: frozenset[Role]
-    params: type[s.Params]
-    result: type[s.Result] | None = None
+    params: Any
+    result: Any = None
     input: Input
     need: Need | None = None
     since: str = "2024-11-05"
@@ -176,6 +183,35 @@ _ROWS: Final = (
 )
 
 METHODS: Final = {row.name: row for row in _ROWS}
+
+_NOTIFICATIONS: Final = "notifications/"
+
+
+def custom_method(
+    name: str, *, senders: frozenset[Role] = CLIENT, params: Any = Any, result: Any = Any
+) -> Method:
+    """The row of a method that the protocol does not know, or one that it knows with other params.
+
+    A method that it knows keeps who sends it, its result, what it needs and when it is legal; any
+    other is a notification if its name begins with `notifications/`, and else a request.
+
+    Raises:
+        TypeError: A type that msgspec cannot decode.
+    """
+    known = METHODS.get(name)
+    if known is not None:
+        return attrs.evolve(known, params=params)
+    if name.startswith(_NOTIFICATIONS):
+        return Method(name=name, senders=senders, params=params, input=Input.NOTIFICATION)
+    return Method(name=name, senders=senders, params=params, result=result, input=Input.REQUEST)
+
+
+def unknown(method: str, sender: Role, *, is_request: bool) -> str:
+    """What to say to who wants to send a method that its session does not know."""
+    text = f"no such {'request' if is_request else 'notification'}: {method!r}"
+    if method in METHODS or sender is not Role.CLIENT:
+        return text
+    return f"{text}; Client(methods={{{method!r}: …}}) makes one of the server's own known"
 
 
 def announced(capabilities: msgspec.Struct | None, path: str) -> bool:

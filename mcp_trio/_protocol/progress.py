@@ -5,41 +5,60 @@ serves both. A null in place of a token reads as none, as everywhere.
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from mcp_trio import _schema as s
 from mcp_trio._errors import LocalProtocolError
+from mcp_trio._protocol.methods import ParamsToSend
 from mcp_trio._protocol.requests import RequestId, TheirRequest
 from mcp_trio._protocol.states import TheirState
 
 _MEMBER = "progressToken"
 
 
-def token_of(params: s.Params) -> RequestId | None:
+class _Carrier(s.Params, kw_only=True):
+    """What the params of every request may hold, whatever else they are."""
+
+
+def token_of(params: Any, raw: msgspec.Raw | None) -> RequestId | None:
     """The token that a received request asks progress with; None when it asks for none.
+
+    `params` are those that were decoded from `raw`, for a method of people's own to any type.
 
     Raises:
         msgspec.ValidationError: It is neither a string nor an integer (PROG-01).
     """
+    if not isinstance(params, s.Params):
+        params = msgspec.json.decode(raw or b"{}", type=_Carrier)
     token = params.meta.get(_MEMBER) if params.meta else None
     if token is None or type(token) in {int, str}:
         return token
     raise msgspec.ValidationError(f"_meta.{_MEMBER} must be a string or an integer")
 
 
-def with_token(params: s.Params, token: int) -> s.Params:
+def with_token(params: ParamsToSend | None, token: int) -> ParamsToSend:
     """The params of a request of ours that asks for progress."""
-    return msgspec.structs.replace(params, meta={**(params.meta or {}), _MEMBER: token})
+    meta = {**_meta(params), _MEMBER: token}
+    if isinstance(params, Mapping):
+        return {**params, "_meta": meta}
+    return msgspec.structs.replace(params or s.EmptyParams(), meta=meta)
 
 
-def check_reserved(params: s.Params | None) -> None:
+def _meta(params: ParamsToSend | None) -> dict[str, Any]:
+    meta = params.get("_meta") if isinstance(params, Mapping) else params and params.meta
+    return meta or {}
+
+
+def check_reserved(params: ParamsToSend | None) -> None:
     """Refuse a token that a caller put into `_meta`, where only the engine may (META-10).
 
     Raises:
         LocalProtocolError: There is one.
     """
-    if params is not None and params.meta and _MEMBER in params.meta:
+    if _MEMBER in _meta(params):
         raise LocalProtocolError(f"_meta.{_MEMBER} is reserved: ask with wants_progress")
 
 

@@ -48,7 +48,7 @@ class Recorder:
         write_clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._sink = sink
-        self._clock_ns = clock_ns
+        self.clock_ns = clock_ns
         self._write_clock = write_clock
         self._limits = limits
         self._slow_seconds = limits.journal_write_ms_max / 1000
@@ -87,7 +87,7 @@ class Recorder:
             self._lost += 1
             return self._encoder.skip()
         if time_ns is None:
-            time_ns = self._clock_ns()
+            time_ns = self.clock_ns()
         record = self._encoder.record(
             kind, body, time_ns, lane, ordinal, channel, envelope, embed=embed
         )
@@ -211,7 +211,7 @@ class Recorder:
         self._append("gap", GapBody(reason=reason, count=count))
 
     def _append(self, kind: str, body: GapBody | EndBody) -> None:
-        self._buffer.append(self._encoder.record(kind, encode_body(body), self._clock_ns()))
+        self._buffer.append(self._encoder.record(kind, encode_body(body), self.clock_ns()))
 
     def _take_buffered(self) -> tuple[bytes, int]:
         lines, records = self._encoder.lines(self._buffer), len(self._buffer)

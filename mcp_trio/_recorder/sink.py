@@ -5,12 +5,15 @@ import fcntl
 import io
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, Final, Protocol, cast
 
 from mcp_trio._errors import RecordingError
+from mcp_trio._limits import DEFAULT_LIMITS, Limits
+
+COMPRESSED_SUFFIX: Final = ".zst"
 
 
 class Sink(Protocol):
@@ -80,32 +83,45 @@ class FileSink:
         os.close(self._descriptor)
 
 
-def open_recording(path: str | os.PathLike[str]) -> Iterator[bytes]:
+def open_recording(
+    path: str | os.PathLike[str], *, limits: Limits = DEFAULT_LIMITS
+) -> Iterator[bytes]:
     """The lines of a recording, LF included; a name that ends in `.zst` is decompressed.
 
     A compressed file that was cut gives the lines up to there.
 
     Raises:
-        RecordingError: the file cannot be read, or not decompressed.
+        RecordingError: The file cannot be read, or not decompressed, or it has a line longer than
+            `recording_line_bytes_max`.
     """
-    read = _compressed_lines if os.fspath(path).endswith(".zst") else _lines
+    name = os.fspath(path)
+    bytes_max = limits.recording_line_bytes_max
+    read = _compressed if name.endswith(COMPRESSED_SUFFIX) else _plain
     try:
-        with Path(path).open("rb") as file:
-            yield from read(file)
+        with Path(path).open("rb") as file, read(file) as lines:
+            while line := lines.readline(bytes_max + 1):
+                if len(line) > bytes_max:
+                    raise RecordingError(
+                        f"cannot read {name}: it has a line longer than recording_line_bytes_max"
+                        f" ({bytes_max} bytes)"
+                    )
+                yield line
     except OSError as error:
-        raise RecordingError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+        raise RecordingError(f"cannot read {name}: {error.strerror}") from error
 
 
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    yield from file
+@contextmanager
+def _plain(file: IO[bytes]) -> Generator[IO[bytes], None, None]:
+    yield file
 
 
-def _compressed_lines(file: IO[bytes]) -> Iterator[bytes]:
+@contextmanager
+def _compressed(file: IO[bytes]) -> Generator[IO[bytes], None, None]:
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor()
     try:
         with decompressor.stream_reader(file, read_across_frames=True) as reader:
-            yield from io.BufferedReader(cast("io.RawIOBase", reader))
+            yield io.BufferedReader(cast("io.RawIOBase", reader))
     except zstandard.ZstdError as error:
         raise RecordingError(f"cannot decompress {file.name}: {error}") from error

@@ -109,8 +109,8 @@ def _headline(finding: Finding) -> str:
 
 
 def request_frame(journal: Sequence[Record], lane: str) -> bytes:
-    """The request that a lane belongs to; empty if none is recorded."""
-    number = lane.split(".", maxsplit=1)[0].removeprefix("r")
+    """The request or notification that a lane belongs to; empty if none is recorded."""
+    number = lane.split(".", maxsplit=1)[0][1:]
     frames = (frame_of(record) for record in journal if str(record.number) == number)
     return next(frames, None) or b""
 

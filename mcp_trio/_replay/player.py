@@ -310,13 +310,14 @@ class Player:
         """Compare with `cxl`."""
         self._consume("cxl", lane, _UNSTARTED if unstarted else None)
 
-    def marked(self, name: str, value: Any, lane: Lane | None = None) -> None:
+    def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
         """Compare with `mark`, by name: the value may hold facts of the machine."""
         record = self._at_cursor()
         if record is not None and record.kind == "mark" and _mark_name(record) == name:
             self._consume("mark", lane, frame_of(record))
-        else:
-            self._consume("mark", lane, encode_body(MarkBody(name=name, value=value)))
+            return body_of(record, MarkBody).value
+        self._consume("mark", lane, encode_body(MarkBody(name=name, value=value)))
+        return value
 
     def shut(self, cause: str) -> None:
         """Compare with `shut`; what is shut because the replay is over is not compared."""

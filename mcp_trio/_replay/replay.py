@@ -10,7 +10,7 @@ import trio
 from mcp_trio._engine import Sequencer, Session
 from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.player import Abort, Player
-from mcp_trio._replay.score import Score, load_score
+from mcp_trio._replay.score import Score, is_of_request, load_score
 from mcp_trio._replay.shields import unshield
 from mcp_trio._replay.sites import site_of_error
 from mcp_trio._transports.channel import Channel
@@ -72,15 +72,11 @@ def _report(score: Score, records: int) -> ReplayReport:
     journal = score.journal
     return ReplayReport(
         records=records,
-        requests=sum(1 for lane in score.last_places if _is_of_request(lane)),
+        requests=sum(map(is_of_request, score.last_places)),
         is_complete=score.is_complete,
         recorded_seconds=journal[-1].time_ns / 1e9 if journal else 0.0,
         notes=score.notes,
     )
-
-
-def _is_of_request(lane: str) -> bool:
-    return lane.startswith("r") and "." not in lane
 
 
 # One run of Trio.

@@ -46,7 +46,7 @@ class Score:
     def is_cancelled_end(self, lane: str, place: int) -> bool:
         """Whether the record at `place` is the end of a cancelled request, not of a call in it."""
         is_last = self.is_complete and self.last_places.get(lane) == place
-        return is_last and not is_child(lane) and self.journal[place].kind == "cxl"
+        return is_last and is_of_request(lane) and self.journal[place].kind == "cxl"
 
     @property
     def has_shut(self) -> bool:
@@ -57,6 +57,11 @@ class Score:
 def is_child(lane: str) -> bool:
     """Whether a lane is that of a task which a handler has started."""
     return "." in lane
+
+
+def is_of_request(lane: str) -> bool:
+    """Whether a lane is that of a handler, and not of a task below it or of the session itself."""
+    return lane.startswith("r") and not is_child(lane)
 
 
 def load_score(path: str | os.PathLike[str]) -> Score:

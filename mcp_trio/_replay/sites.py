@@ -5,15 +5,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, TracebackType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import trio
 
 from mcp_trio._engine import Application
 from mcp_trio._errors import MCPError
+from mcp_trio._schema import CompleteParams
 from mcp_trio._server.callables import plain_function
-from mcp_trio._server.registry import Registered, Registry
+from mcp_trio._server.completions import target_of
+from mcp_trio._server.registered import Registered
+from mcp_trio._server.registry import Registry
 from mcp_trio._server.serving import Serving
 
 _PACKAGE: Final = str(Path(__file__).resolve().parent.parent)
@@ -70,25 +73,23 @@ def _site(code: CodeType, line: int) -> str:
 # Where a handler is defined.
 
 
-class _Params(msgspec.Struct):
+class _Message(msgspec.Struct):
+    method: str
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Named(msgspec.Struct):
     name: str = ""
     uri: str = ""
 
 
-class _Request(msgspec.Struct):
-    method: str
-    params: _Params
-
-
-def definition_site(application: Application, request: bytes) -> str:
-    """Name, file and line of the handler that a request to a server calls; empty if none does."""
+def definition_site(application: Application, message: bytes) -> str:
+    """Name, file and line of the handler that a message to a server calls; empty if none does."""
     if not isinstance(application, Serving):
         return ""
     try:
-        decoded = msgspec.json.decode(request, type=_Request)
-        find = _FINDERS.get(decoded.method)
-        found = find and find(application.registry, decoded.params)
-    except (ValueError, MCPError):  # no such request, no such URI
+        found = _handler(application.registry, msgspec.json.decode(message, type=_Message))
+    except (ValueError, MCPError):  # no such message, no such URI
         return ""
     if found is None:
         return ""
@@ -96,13 +97,26 @@ def definition_site(application: Application, request: bytes) -> str:
     return f"in {found.name} {_site(code, code.co_firstlineno)}"
 
 
-def _find_resource(registry: Registry, params: _Params) -> Registered | None:
+def _handler(registry: Registry, message: _Message) -> Registered | None:
+    own = registry.methods.get(message.method)
+    if own is not None or message.method not in _FINDERS:
+        return own
+    kind, find = _FINDERS[message.method]
+    return find(registry, msgspec.json.decode(message.params, type=kind))
+
+
+def _find_resource(registry: Registry, params: _Named) -> Registered | None:
     found = registry.find_resource(params.uri)
     return None if found is None else found[0]
 
 
-_FINDERS: Final[dict[str, Callable[[Registry, _Params], Registered | None]]] = {
-    "tools/call": lambda registry, params: registry.tools.get(params.name),
-    "prompts/get": lambda registry, params: registry.prompts.get(params.name),
-    "resources/read": _find_resource,
+def _find_completion(registry: Registry, params: CompleteParams) -> Registered | None:
+    return registry.completions.get((target_of(params.ref), params.argument.name))
+
+
+_FINDERS: Final[dict[str, tuple[Any, Callable[[Registry, Any], Registered | None]]]] = {
+    "tools/call": (_Named, lambda registry, params: registry.tools.get(params.name)),
+    "prompts/get": (_Named, lambda registry, params: registry.prompts.get(params.name)),
+    "resources/read": (_Named, _find_resource),
+    "completion/complete": (CompleteParams, _find_completion),
 }

@@ -1,12 +1,17 @@
 """What a server offers: tools, resources, templates and prompts, and the lists of them.
 
 Registering costs next to nothing. Schemas and decoders are built at first need, and each page of a
-list is encoded once and kept until something is registered.
+list is encoded once and kept until something is registered or removed.
+
+Handlers in threads register and remove as well. So a table is changed by one operation that no
+thread can come between, and copied before anybody walks through it; and the pages are thrown away
+together with their dict, so that one which is being made meanwhile is kept where nobody looks.
 """
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -14,134 +19,144 @@ import msgspec
 
 from mcp_trio import _schema as s
 from mcp_trio._errors import INVALID_PARAMS, RequestError
-from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._server.context import ThreadContext
-from mcp_trio._server.signatures import Signature
-from mcp_trio._server.templates import UriTemplate
+from mcp_trio._limits import Limits
+from mcp_trio._protocol import METHODS, Method
+from mcp_trio._server.completions import Target
+from mcp_trio._server.methods import RegisteredMethod
+from mcp_trio._server.registered import (
+    Registered,
+    RegisteredPrompt,
+    RegisteredResource,
+    RegisteredTool,
+)
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class Registered:
-    """A handler with its name."""
-
-    name: str
-    signature: Signature
-    given_description: str | None = None
-
-    @property
-    def description(self) -> str | None:
-        """What was given at registration, else the first part of the docstring."""
-        return self.given_description or self.signature.docstring.description or None
-
-    @property
-    def runs_in_thread(self) -> bool:
-        """Whether it may block, so that it must not run in the loop."""
-        return self.signature.context_type is ThreadContext
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class RegisteredTool(Registered):
-    """A function that the model may call."""
-
-    def definition(self) -> s.Tool:
-        """Its row in `tools/list`."""
-        return s.Tool(
-            name=self.name, description=self.description, input_schema=self.signature.schema
-        )
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class RegisteredPrompt(Registered):
-    """A template of messages."""
-
-    def definition(self) -> s.Prompt:
-        """Its row in `prompts/list`."""
-        described = self.signature.docstring.parameters
-        arguments = [
-            s.PromptArgument(
-                name=parameter.name,
-                description=described.get(parameter.name),
-                required=parameter.is_required,
-            )
-            for parameter in self.signature.parameters.values()
-        ]
-        return s.Prompt(name=self.name, description=self.description, arguments=arguments or None)
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class RegisteredResource(Registered):
-    """Something to read: at one URI, or at every URI that its template matches."""
-
-    template: UriTemplate
-    mime_type: str | None = None
-
-    @property
-    def is_static(self) -> bool:
-        """Whether the URI has no variables."""
-        return not self.template.variables
-
-    def resource(self) -> s.Resource:
-        """Its row in `resources/list`."""
-        return s.Resource(
-            uri=self.template.text,
-            name=self.name,
-            description=self.description,
-            mime_type=self.mime_type,
-        )
-
-    def resource_template(self) -> s.ResourceTemplate:
-        """Its row in `resources/templates/list`."""
-        return s.ResourceTemplate(
-            uri_template=self.template.text,
-            name=self.name,
-            description=self.description,
-            mime_type=self.mime_type,
-        )
-
-
 @attrs.define(eq=False)
 class Registry:
-    """Everything that was registered, by name or URI."""
+    """Everything that was registered, by name or URI.
 
-    limits: Limits = DEFAULT_LIMITS
+    `changed` is called with the kind of the list after each change of "tools", "resources" or
+    "prompts". `rows` are the methods that a session knows, people's own among them.
+    """
+
+    limits: Limits
+    changed: Callable[[str], None]
     tools: dict[str, RegisteredTool] = attrs.field(factory=dict[str, Any], init=False)
     prompts: dict[str, RegisteredPrompt] = attrs.field(factory=dict[str, Any], init=False)
     resources: dict[str, RegisteredResource] = attrs.field(factory=dict[str, Any], init=False)
+    completions: dict[tuple[Target, str], Registered] = attrs.field(
+        factory=dict[Any, Registered], init=False
+    )
+    methods: dict[str, RegisteredMethod] = attrs.field(factory=dict[str, Any], init=False)
+    rows: dict[str, Method] = attrs.field(factory=lambda: dict(METHODS), init=False)
+    _tables: Mapping[str, dict[str, Any]] = attrs.field(init=False)
     _pages: dict[tuple[str, str | None], msgspec.Raw] = attrs.field(
         factory=dict[Any, msgspec.Raw], init=False
     )
 
-    def add_tool(self, tool: RegisteredTool) -> None:
-        """Offer a tool.
+    def __attrs_post_init__(self) -> None:
+        self._tables = {
+            "tools": self.tools,
+            "resources": self.resources,
+            "prompts": self.prompts,
+        }
+
+    @property
+    def kinds(self) -> set[str]:
+        """The lists in which something stands, or whose methods have handlers of people's own."""
+        needs = (method.row.need for method in tuple(self.methods.values()))
+        heads = {need.path.partition(".")[0] for need in needs if need is not None}
+        return {kind for kind, table in self._tables.items() if table or kind in heads}
+
+    def add(self, kind: str, key: str, row: Registered) -> None:
+        """Offer something.
 
         Raises:
-            ValueError: Its name is taken.
+            ValueError: The name, or the URI, is taken.
         """
-        self._add(self.tools, tool.name, tool)
-
-    def add_prompt(self, prompt: RegisteredPrompt) -> None:
-        """Offer a prompt.
-
-        Raises:
-            ValueError: Its name is taken.
-        """
-        self._add(self.prompts, prompt.name, prompt)
-
-    def add_resource(self, resource: RegisteredResource) -> None:
-        """Offer a resource or a template.
-
-        Raises:
-            ValueError: Its URI is taken.
-        """
-        self._add(self.resources, resource.template.text, resource)
-
-    def _add(self, table: dict[str, Any], key: str, row: Registered) -> None:
-        if key in table:
+        if self._tables[kind].setdefault(key, row) is not row:
             raise ValueError(f"{key!r} is registered already")
-        table[key] = row
-        self._pages.clear()
+        self._change(kind)
+
+    def remove(self, kind: str, key: str) -> None:
+        """Offer something no longer, nor what completes its arguments.
+
+        Raises:
+            LookupError: It is not there.
+        """
+        if self._tables[kind].pop(key, None) is None:
+            raise LookupError(f"no {kind.removesuffix('s')} {key!r} is registered")
+        for target, argument in tuple(self.completions):
+            if target == (kind, key):
+                self.completions.pop((target, argument), None)
+        self._change(kind)
+
+    def _change(self, kind: str) -> None:
+        self._pages = {}
+        self.changed(kind)
+
+    def add_method(self, method: RegisteredMethod) -> None:
+        """Let a handler have a method, also one that had another before."""
+        self.methods[method.name] = method
+        self.rows[method.name] = method.row
+
+    # Completion.
+
+    def find_target(self, target: object) -> Target:
+        """What somebody means by a name, a URI, or the function behind a prompt or resource.
+
+        Raises:
+            LookupError: Nothing of it is registered, or a function more than once.
+        """
+        found = [
+            (kind, key)
+            for kind in ("prompts", "resources")
+            for key, row in tuple(self._tables[kind].items())
+            if target in (key, row.signature.handler)
+        ]
+        if len(found) != 1:
+            what = "no prompt or resource" if not found else "more than one prompt or resource"
+            raise LookupError(f"{what} is registered for {target!r}")
+        return found[0]
+
+    def arguments_of(self, target: Target) -> Iterable[str] | None:
+        """The names of what can be completed there; None if there is no such thing."""
+        kind, key = target
+        row = self._tables[kind].get(key)
+        return None if row is None else row.arguments
+
+    def check_argument(self, target: Target, argument: str) -> None:
+        """Refuse to complete what is no argument; types are not looked at yet.
+
+        Raises:
+            ValueError: There is no such argument.
+        """
+        kind, key = target
+        names = inspect.signature(self._tables[kind][key].signature.handler).parameters
+        if argument not in names:
+            raise ValueError(f"{key!r} has no argument {argument!r}")
+
+    def add_completion(self, target: Target, argument: str, completion: Registered) -> None:
+        """Complete an argument.
+
+        Raises:
+            ValueError: It is completed already.
+        """
+        if self.completions.setdefault((target, argument), completion) is not completion:
+            raise ValueError(f"{argument!r} of {target[1]!r} is completed already")
+
+    def remove_completion(self, target: Target, argument: str) -> None:
+        """Complete an argument no longer.
+
+        Raises:
+            LookupError: It is not completed.
+        """
+        if self.completions.pop((target, argument), None) is None:
+            raise LookupError(f"{argument!r} of {target[1]!r} is not completed")
+
+    # Reading.
 
     def find_resource(self, uri: str) -> tuple[RegisteredResource, dict[str, str]] | None:
         """What is read at `uri`, with the values of the template's variables.
@@ -154,39 +169,44 @@ class Registry:
         static = self.resources.get(uri)
         if static is not None and static.is_static:
             return static, {}
-        for resource in self.resources.values():
+        for resource in tuple(self.resources.values()):
             if not resource.is_static:
                 values = resource.template.match(uri, uri_chars_max=self.limits.uri_chars_max)
                 if values is not None:
                     return resource, values
         return None
 
+    def resources_that(self, *, is_static: bool) -> list[RegisteredResource]:
+        """The resources at one URI, or the templates."""
+        return [row for row in tuple(self.resources.values()) if row.is_static is is_static]
+
     def page(self, method: str, cursor: str | None) -> msgspec.Raw:
         """One encoded page of the list that `method` asks for, a row of `LISTS`.
 
         Raises:
-            RequestError: The cursor is none of ours (invalid params).
+            RequestError: The cursor is none of ours, or follows what is gone (invalid params).
             TypeError: Something in it cannot be listed; a note names it.
         """
-        kept = self._pages.get((method, cursor))
+        pages = self._pages
+        kept = pages.get((method, cursor))
         if kept is None:
-            kept = msgspec.Raw(_encode(self._make_page(LISTS[method], method, cursor)))
-            self._pages[method, cursor] = kept
+            rows = list(LISTS[method].rows(self))
+            start = 0 if cursor is None else _start(method, cursor, rows)
+            kept = msgspec.Raw(_encode(self._make_page(method, rows, start)))
+            if start % self.limits.page_items_max == 0:  # what clients make up costs no memory
+                pages[method, cursor] = kept
         return kept
 
-    def _make_page(self, made: "Listing", method: str, cursor: str | None) -> msgspec.Struct:
-        rows = list(made.rows(self))
-        items_max = self.limits.page_items_max
-        start = 0 if cursor is None else _start(method, cursor, range(0, len(rows), items_max))
-        end = start + items_max
+    def _make_page(self, method: str, rows: Sequence[Registered], start: int) -> msgspec.Struct:
+        made, end = LISTS[method], start + self.limits.page_items_max
         items = [_defined(made.define, row) for row in rows[start:end]]
-        return made.result(items, _cursor(method, end) if end < len(rows) else None)
+        return made.result(items, _cursor(method, rows[end - 1]) if end < len(rows) else None)
 
     def tools_digest(self) -> str | None:
         """A digest of all tools as they are listed; None if one cannot be listed."""
         digest = hashlib.sha256()
         try:
-            for tool in self.tools.values():
+            for tool in tuple(self.tools.values()):
                 digest.update(_encode(tool.definition()))
         except TypeError:
             return None  # who asks for the list will hear of it
@@ -210,22 +230,22 @@ class Listing:
 
 LISTS: Final = {
     "tools/list": Listing(
-        rows=lambda registry: registry.tools.values(),
+        rows=lambda registry: tuple(registry.tools.values()),
         define=RegisteredTool.definition,
         result=lambda items, after: s.ListToolsResult(tools=items, next_cursor=after),
     ),
     "prompts/list": Listing(
-        rows=lambda registry: registry.prompts.values(),
+        rows=lambda registry: tuple(registry.prompts.values()),
         define=RegisteredPrompt.definition,
         result=lambda items, after: s.ListPromptsResult(prompts=items, next_cursor=after),
     ),
     "resources/list": Listing(
-        rows=lambda registry: (row for row in registry.resources.values() if row.is_static),
+        rows=lambda registry: registry.resources_that(is_static=True),
         define=RegisteredResource.resource,
         result=lambda items, after: s.ListResourcesResult(resources=items, next_cursor=after),
     ),
     "resources/templates/list": Listing(
-        rows=lambda registry: (row for row in registry.resources.values() if not row.is_static),
+        rows=lambda registry: registry.resources_that(is_static=False),
         define=RegisteredResource.resource_template,
         result=lambda items, after: s.ListResourceTemplatesResult(
             resource_templates=items, next_cursor=after
@@ -242,13 +262,13 @@ def _defined(define: Callable[[Any], Any], row: Registered) -> Any:
         raise
 
 
-def _cursor(method: str, start: int) -> str:
-    return base64.urlsafe_b64encode(f"{method} from {start}".encode()).decode()
+def _cursor(method: str, last: Registered) -> str:
+    """The cursor of the page after `last`, whatever is removed before that."""
+    return base64.urlsafe_b64encode(f"{method} after {last.key}".encode()).decode()
 
 
-def _start(method: str, cursor: str, starts: Iterable[int]) -> int:
-    """Where the page of a cursor starts; only those that we gave are known, so none is guessed."""
-    for start in starts:
-        if start and _cursor(method, start) == cursor:
+def _start(method: str, cursor: str, rows: Iterable[Registered]) -> int:
+    for start, last in enumerate(rows, 1):
+        if _cursor(method, last) == cursor:
             return start
     raise RequestError(INVALID_PARAMS, "invalid cursor")

@@ -5,11 +5,12 @@ what no row knows becomes JSON text. Values that are a result already pass throu
 """
 
 import base64
+import os
+import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar, cast, get_args
 
 import attrs
-import msgspec
 
 from mcp_trio._schema import (
     CallToolResult,
@@ -23,25 +24,62 @@ from mcp_trio._schema import (
     Role,
     TextContent,
 )
-from mcp_trio._server.custom_types import unstructure
-from mcp_trio._server.ordering import in_order
+from mcp_trio._server.ordering import JsonWriter
 
 # Where bytes that a tool returns pretend to come from: embedded contents need a URI.
 BYTES_URI: Final = "result:bytes"
-
-_JSON: Final = msgspec.json.Encoder(enc_hook=unstructure)
 
 _ROLES: Final = frozenset(get_args(Role))
 
 Row = TypeVar("Row")
 
+# How the data of an image begin, from which byte on, and the format that this tells.
+_BEGINNINGS: Final = (
+    (0, b"\x89PNG", "png"),
+    (0, b"\xff\xd8\xff", "jpeg"),
+    (0, b"GIF8", "gif"),
+    (8, b"WEBP", "webp"),
+    (4, b"ftypavif", "avif"),
+    (0, b"BM", "bmp"),
+    (0, b"II*\0", "tiff"),
+    (0, b"MM\0*", "tiff"),
+    (0, b"<svg", "svg+xml"),
+)
+_SUFFIXES: Final = {"": "png", "jpg": "jpeg", "svg": "svg+xml", "tif": "tiff"}
 
-@attrs.frozen
+
+@attrs.frozen(init=False)
 class Image:
-    """An image to return from a handler; `format` is the second half of its MIME type."""
+    """An image to return from a handler, from bytes or from a file that is read at once.
+
+    Attributes:
+        data: The bytes of the image.
+        format: The second half of its MIME type. If it is not given, the first bytes tell it, or
+            else the file's suffix; if nothing does, it is `png`.
+    """
 
     data: bytes
-    format: str = "png"
+    format: str
+
+    def __init__(
+        self,
+        data: bytes | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        format: str | None = None,  # noqa: A002 - the word of every image library
+    ) -> None:
+        """Take the bytes, or read the file.
+
+        Raises:
+            TypeError: There have to be either `data` or a `path`.
+            OSError: The file cannot be read.
+        """
+        if (data is None) is (path is None):
+            raise TypeError("an Image is made of data or of a path, one of the two")
+        found = pathlib.Path(path).read_bytes() if path is not None else data or b""
+        suffix = pathlib.PurePath(path or "").suffix
+        object.__setattr__(self, "data", found)
+        object.__setattr__(self, "format", format or _format(found, suffix))
 
     @property
     def mime_type(self) -> str:
@@ -49,49 +87,49 @@ class Image:
         return f"image/{self.format}"
 
 
-def _row(table: Mapping[type, Row], value: Any, default: Row) -> Row:
+def _format(data: bytes, suffix: str) -> str:
+    for start, beginning, name in _BEGINNINGS:
+        if data.startswith(beginning, start):
+            return name
+    suffix = suffix.removeprefix(".").lower()
+    return _SUFFIXES.get(suffix, suffix)
+
+
+def _row(table: Mapping[type, Row], value: Any) -> Row | None:
     for kind in type(value).__mro__:
         if kind in table:
             return table[kind]
-    return default
+    return None
 
 
 def _base64(data: bytes | bytearray | memoryview) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _json(value: Any) -> str:
-    """JSON text: members as they were declared or added, sets in sorted order.
-
-    Raises:
-        TypeError: a value inside has no JSON form.
-    """
-    return _JSON.encode(in_order(value)).decode()
-
-
 # Tools ------------------------------------------------------------------------------------------
 
 
-def tool_result(value: Any) -> CallToolResult:
+def tool_result(value: Any, writer: JsonWriter) -> CallToolResult:
     """The result of a tool that returned `value`.
 
     None is no content, text is text, bytes are an embedded blob, an `Image` and content objects
     are themselves, a list or tuple that holds any of the latter is flattened; the rest is JSON.
+    Generators are refused: what they would still do, nobody waits for.
 
     Raises:
         TypeError: the value has no JSON form.
     """
     if isinstance(value, CallToolResult):
         return value
-    return CallToolResult(content=_contents(value))
+    return CallToolResult(content=_contents(value, writer))
 
 
-def _contents(value: Any) -> list[Content]:
-    return _row(_CONTENTS, value, _json_contents)(value)
-
-
-def _json_contents(value: Any) -> list[Content]:
-    return [TextContent(text=_json(value))]
+def _contents(value: Any, writer: JsonWriter) -> list[Content]:
+    several = _members(value)
+    if several and any(isinstance(item, _CONTENT_TYPES) for item in several):
+        return [content for item in several for content in _contents(item, writer)]
+    row = _row(_CONTENTS, value)
+    return [TextContent(text=writer.encode(value).decode())] if row is None else row(value)
 
 
 def _blob_contents(value: bytes | bytearray | memoryview) -> list[Content]:
@@ -103,12 +141,6 @@ def _blob_contents(value: bytes | bytearray | memoryview) -> list[Content]:
 
 def _image_contents(image: Image) -> list[Content]:
     return [ImageContent(data=_base64(image.data), mime_type=image.mime_type)]
-
-
-def _sequence_contents(values: list[Any] | tuple[Any, ...]) -> list[Content]:
-    if any(isinstance(value, _CONTENT_TYPES) for value in values):
-        return [content for value in values for content in _contents(value)]
-    return _json_contents(values)
 
 
 _CONTENT_TYPES: Final = (TextContent, ImageContent, EmbeddedResource, Image)
@@ -123,15 +155,15 @@ _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
     ImageContent: lambda content: [content],
     EmbeddedResource: lambda content: [content],
     Image: _image_contents,
-    list: _sequence_contents,
-    tuple: _sequence_contents,
 }
 
 
 # Resources --------------------------------------------------------------------------------------
 
 
-def resource_result(uri: str, mime_type: str | None, value: Any) -> ReadResourceResult:
+def resource_result(
+    uri: str, mime_type: str | None, value: Any, writer: JsonWriter
+) -> ReadResourceResult:
     """The result of reading `uri`, when its handler returned `value`.
 
     Text is text, bytes and an `Image` are a blob, `ResourceContents`, alone or in a list or tuple,
@@ -145,8 +177,11 @@ def resource_result(uri: str, mime_type: str | None, value: Any) -> ReadResource
     several = _members(value)
     if several and all(isinstance(item, ResourceContents) for item in several):
         return ReadResourceResult(contents=several)
-    fill = _row(_RESOURCES, value, _json_resource)
-    return ReadResourceResult(contents=[fill(uri, mime_type, value)])
+    row = _row(_RESOURCES, value)
+    if row is None:
+        row, value = _text_resource, writer.encode(value).decode()
+        mime_type = mime_type or "application/json"
+    return ReadResourceResult(contents=[row(uri, mime_type, value)])
 
 
 def _members(value: Any) -> list[Any]:
@@ -165,10 +200,6 @@ def _blob_resource(uri: str, mime_type: str | None, data: bytes) -> ResourceCont
 
 def _image_resource(uri: str, mime_type: str | None, image: Image) -> ResourceContents:
     return _blob_resource(uri, mime_type or image.mime_type, image.data)
-
-
-def _json_resource(uri: str, mime_type: str | None, value: Any) -> ResourceContents:
-    return _text_resource(uri, mime_type or "application/json", _json(value))
 
 
 _RESOURCES: Final[dict[type, Callable[[str, str | None, Any], ResourceContents]]] = {
@@ -217,9 +248,10 @@ def _message(value: Any) -> PromptMessage:
         return value
     role: Role
     role, said = value if _is_pair(value) else ("user", value)
-    if isinstance(said, (str, *_CONTENT_TYPES)):
-        return PromptMessage(role=role, content=_contents(said)[0])
-    raise TypeError(
-        f"a prompt returns text, messages or pairs of {' or '.join(sorted(_ROLES))} and text, "
-        f"but this one returned a {type(said).__name__}"
-    )
+    row = _row(_CONTENTS, said) if isinstance(said, (str, *_CONTENT_TYPES)) else None
+    if row is None:
+        raise TypeError(
+            f"a prompt returns text, messages or pairs of {' or '.join(sorted(_ROLES))} and text, "
+            f"but this one returned a {type(said).__name__}"
+        )
+    return PromptMessage(role=role, content=row(said)[0])

@@ -4,187 +4,58 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from inspect import isasyncgenfunction
-from typing import Any, Final, TypeAlias, TypeVar, overload
+from typing import Any, ClassVar, Final, TypeAlias
 
 import attrs
 import trio
 
 from mcp_trio import _schema as s
 from mcp_trio._engine import Sequencer, Session, Unrecorded, start_recording
-from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol import Connection, Role
-from mcp_trio._server.callables import is_async, name_of
+from mcp_trio._server.announcements import Announcer
 from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.registry import (
-    RegisteredPrompt,
-    RegisteredResource,
-    RegisteredTool,
-    Registry,
-)
+from mcp_trio._server.offering import Offering
 from mcp_trio._server.serving import Serving
-from mcp_trio._server.signatures import Signature
 from mcp_trio._server.stdio import run_stdio, serve_stdio
-from mcp_trio._server.templates import UriTemplate
 from mcp_trio._transports.channel import Channel
 
 Lifespan: TypeAlias = Callable[["Server"], AbstractAsyncContextManager[Any]]
 Path: TypeAlias = str | os.PathLike[str]
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @attrs.define(eq=False)
-class Server:
+class Server(Offering):
     """A named set of tools, resources and prompts.
 
-    `lifespan` is an async context manager made from the server; what it yields is `ctx.lifespan` of
-    every handler. It is entered once for each served channel, before the handshake.
+    Attributes:
+        name: What the client is told of us, with `version` and `instructions`.
+        lifespan: An async context manager made from the server; what it yields is `ctx.lifespan` of
+            every handler. It is entered once for each served channel, before the handshake.
+        limits: What each session may cost.
+        offers: Of "tools", "resources" and "prompts" those that are declared though nothing of them
+            may be registered yet when a session begins.
+        capabilities: What is declared, instead of what follows from the above.
+        methods: Handlers by the method that they handle; see `method`.
+        converter: Reads and writes the values of classes that nothing else here knows, by the hooks
+            that were registered with it, as arguments and as results. What a hook says that it
+            takes is the schema. Its `ValueError` tells the client its text.
 
     Raises:
         TypeError: `lifespan` is a bare generator.
+        ValueError: `offers` holds something else; a method cannot be handled.
     """
 
     name: str
     version: str = attrs.field(default="0", kw_only=True)
     instructions: str | None = attrs.field(default=None, kw_only=True)
     lifespan: Lifespan | None = attrs.field(default=None, kw_only=True)
-    limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
-    _registry: Registry = attrs.field(init=False, repr=False)
+
+    _contexts: ClassVar = (Context, ThreadContext)
 
     def __attrs_post_init__(self) -> None:
         if isasyncgenfunction(self.lifespan):
             raise TypeError("a lifespan is decorated with contextlib.asynccontextmanager")
-        self._registry = Registry(self.limits)
-
-    # Registering.
-
-    @overload
-    def tool(self, handler: F, /) -> F: ...
-
-    @overload
-    def tool(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        thread: bool = True,
-    ) -> Callable[[F], F]: ...
-
-    def tool(
-        self,
-        handler: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        thread: bool = True,
-    ) -> Any:
-        """Offer a function as a tool; to be used bare or called.
-
-        The arguments' schema comes from the signature, descriptions from the docstring. A `def`
-        handler runs in a thread, unless `thread=False` says that it is trivial and never blocks.
-
-        Raises:
-            TypeError: The function cannot be called by argument names.
-            ValueError: The name is taken.
-        """
-
-        def register(handler: F) -> F:
-            tool = RegisteredTool(
-                name=name or name_of(handler),
-                signature=self._signature(handler, thread=thread),
-                given_description=description,
-            )
-            self._registry.add_tool(tool)
-            return handler
-
-        return register if handler is None else register(handler)
-
-    def resource(
-        self,
-        uri: str,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        mime_type: str | None = None,
-        thread: bool = True,
-    ) -> Callable[[F], F]:
-        """Offer a function as the reader of `uri`: one, or each that an RFC 6570 template matches.
-
-        The function's parameters are the template's variables. Values that could lead out of their
-        place (`..`, backslashes, encoded slashes) are refused before it runs.
-
-        Raises:
-            TypeError: The function cannot be called by argument names.
-            ValueError: The URI is taken, the template is malformed, or parameters and variables
-                differ.
-        """
-        template = UriTemplate.parse(uri)
-
-        def register(handler: F) -> F:
-            signature = self._signature(handler, thread=thread)
-            template.check_parameters(signature.parameters)
-            resource = RegisteredResource(
-                name=name or name_of(handler),
-                signature=signature,
-                given_description=description,
-                template=template,
-                mime_type=mime_type,
-            )
-            self._registry.add_resource(resource)
-            return handler
-
-        return register
-
-    @overload
-    def prompt(self, handler: F, /) -> F: ...
-
-    @overload
-    def prompt(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        thread: bool = True,
-    ) -> Callable[[F], F]: ...
-
-    def prompt(
-        self,
-        handler: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        thread: bool = True,
-    ) -> Any:
-        """Offer a function as a prompt; to be used bare or called. See `tool`.
-
-        Raises:
-            TypeError: The function cannot be called by argument names.
-            ValueError: The name is taken.
-        """
-
-        def register(handler: F) -> F:
-            prompt = RegisteredPrompt(
-                name=name or name_of(handler),
-                signature=self._signature(handler, thread=thread),
-                given_description=description,
-            )
-            self._registry.add_prompt(prompt)
-            return handler
-
-        return register if handler is None else register(handler)
-
-    def _signature(self, handler: Callable[..., Any], *, thread: bool) -> Signature:
-        gets_thread_context = thread and not is_async(handler)
-        own, foreign = _CONTEXTS if gets_thread_context else reversed(_CONTEXTS)
-        return Signature(
-            handler=handler,
-            context_type=own,
-            foreign_context_types=(foreign,),
-            limits=self.limits,
-        )
+        super().__attrs_post_init__()
 
     # Serving.
 
@@ -195,11 +66,13 @@ class Server:
         connection = Connection(
             our_role=Role.SERVER,
             our_info=s.Implementation(name=self.name, version=self.version),
-            our_capabilities=self._capabilities(),
+            our_capabilities=s.ServerCapabilities(),
+            declare=self.declared,
             instructions=self.instructions,
             limits=self.limits,
+            methods=self._registry.rows,
         )
-        serving = Serving(self._registry, lifespan)
+        serving = Serving(self, self._registry, Announcer(self._audience), lifespan)
         return Session(channel, connection, serving, sequencer or Unrecorded())
 
     async def serve(
@@ -265,15 +138,5 @@ class Server:
             limits=self.limits,
         )
 
-    def _capabilities(self) -> s.ServerCapabilities:
-        registry = self._registry
-        return s.ServerCapabilities(
-            logging={},
-            tools=s.ToolsCapability() if registry.tools else None,
-            resources=s.ResourcesCapability() if registry.resources else None,
-            prompts=s.PromptsCapability() if registry.prompts else None,
-        )
 
-
-_CONTEXTS: Final = (ThreadContext, Context)
 _RUNNERS: Final = {"stdio": run_stdio}

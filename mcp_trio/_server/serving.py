@@ -9,17 +9,23 @@ import msgspec
 import trio
 
 from mcp_trio import _schema as s
-from mcp_trio._engine import Handling, bare
+from mcp_trio._engine import AccompaniedSession, Handling, bare
 from mcp_trio._errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
+    SERVER_BUSY,
     RequestError,
     ToolError,
 )
 from mcp_trio._protocol import Method
+from mcp_trio._server.announcements import Announcer
+from mcp_trio._server.completions import completion_result, target_of
 from mcp_trio._server.context import Context, LogGate, ThreadContext
-from mcp_trio._server.registry import LISTS, Registered, Registry
+from mcp_trio._server.methods import method_result
+from mcp_trio._server.offering import Offering
+from mcp_trio._server.registered import Registered, RegisteredResource
+from mcp_trio._server.registry import LISTS, Registry
 from mcp_trio._server.results import prompt_result, resource_result, tool_result
 from mcp_trio._server.signatures import ArgumentsError
 from mcp_trio._server.templates import UriError
@@ -32,26 +38,48 @@ Result = TypeVar("Result")
 
 @attrs.define(eq=False)
 class Serving:
-    """The `Application` of a session: a registry, and what belongs to this session alone."""
+    """The `Application` of a session: a server's offering, and what is this session's alone."""
 
+    server: Offering
     registry: Registry
+    announcer: Announcer
     lifespan: Any
-    _gate: LogGate = attrs.field(factory=LogGate, init=False)
+    gate: LogGate = attrs.field(factory=LogGate, init=False)
     _threads: trio.CapacityLimiter = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._threads = trio.CapacityLimiter(self.registry.limits.threads_max)
 
+    async def accompany(self, session: AccompaniedSession) -> None:
+        """See `Application.accompany`."""
+        await self.announcer.run(session)
+
     async def handle(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
         """See `Application.handle`."""
-        method = handling.request.method.name
-        serve = _HANDLERS.get(method)
-        if serve is None:
-            raise RequestError(METHOD_NOT_FOUND, f"method not found: {method}")
-        return await serve(self, handling, handling.request.params)
+        method, params = handling.request.method.name, handling.request.params
+        own = self.registry.methods.get(method)
+        if own is not None:
+            value = await self._run(own, handling, params)
+            return _converted(own, functools.partial(method_result, value, self.server.writer))
+        return await _HANDLERS[method](self, handling, params)
+
+    def hears(self, method: Method) -> bool:
+        """See `Application.hears`: what people have given handlers to."""
+        return method.name in self.registry.methods
 
     async def notified(self, method: Method, params: Any) -> None:
-        """See `Application.notified`; a server has no use for any of them yet."""
+        """See `Application.notified`."""
+        own = self.registry.methods[method.name]
+        handler, keywords = own.signature.handler, own.signature.bind(params, None)
+        if own.runs_in_thread:
+            self.announcer.session.sequencer.marked(THREAD_MARK, own.name)
+            await run_in_thread(
+                handler, keywords, name=own.name, bridge=Bridge(None), limiter=self._threads
+            )
+        else:
+            value: Any = handler(**keywords)
+            if hasattr(value, "__await__"):
+                await value
 
     async def list_page(self, handling: Handling, params: s.PaginatedParams) -> msgspec.Raw:
         """Answer any of `LISTS`."""
@@ -59,7 +87,7 @@ class Serving:
 
     async def set_level(self, _: Handling, params: s.SetLevelParams) -> s.EmptyResult:
         """Answer `logging/setLevel`."""
-        self._gate.level = params.level
+        self.gate.level = params.level
         return s.EmptyResult()
 
     async def call_tool(self, handling: Handling, params: s.CallToolParams) -> s.CallToolResult:
@@ -71,7 +99,7 @@ class Serving:
         arguments = _decoded(tool.signature.decode, raw)
         try:
             value = await self._run(tool, handling, arguments)
-            return _converted(tool, functools.partial(tool_result, value))
+            return _converted(tool, functools.partial(tool_result, value, self.server.writer))
         except Exception as error:
             failure = bare(error)
             if not isinstance(failure, ToolError):
@@ -82,18 +110,65 @@ class Serving:
         self, handling: Handling, params: s.ReadResourceParams
     ) -> s.ReadResourceResult:
         """Answer `resources/read`."""
-        asked = {"uri": params.uri}
-        try:
-            found = self.registry.find_resource(params.uri)
-        except UriError as error:
-            raise self._refusal(INVALID_PARAMS, str(error), asked) from error
-        if found is None:
-            raise self._refusal(RESOURCE_NOT_FOUND, f"resource not found: {params.uri}", asked)
-        resource, values = found
+        return await self._read(handling, params.uri, self._threads)
+
+    async def read(
+        self, handling: Handling, uri: str, *, limiter: trio.CapacityLimiter | None = None
+    ) -> list[s.ResourceContents]:
+        """See `ServedSession.read`."""
+        return (await self._read(handling, uri, limiter or self._threads)).contents
+
+    async def _read(
+        self, handling: Handling, uri: str, limiter: trio.CapacityLimiter
+    ) -> s.ReadResourceResult:
+        resource, values = self._found(uri)
         arguments = _decoded(resource.signature.decode_text, values)
-        value = await self._run(resource, handling, arguments)
-        convert = functools.partial(resource_result, params.uri, resource.mime_type, value)
+        value = await self._run(resource, handling, arguments, limiter)
+        writer = self.server.writer
+        convert = functools.partial(resource_result, uri, resource.mime_type, value, writer)
         return _converted(resource, convert)
+
+    def _found(self, uri: str) -> tuple[RegisteredResource, dict[str, str]]:
+        try:
+            found = self.registry.find_resource(uri)
+        except UriError as error:
+            raise self._refusal(INVALID_PARAMS, str(error), {"uri": uri}) from error
+        if found is None:
+            raise self._refusal(RESOURCE_NOT_FOUND, f"resource not found: {uri}", {"uri": uri})
+        return found
+
+    async def subscribe(self, _: Handling, params: s.SubscribeParams) -> s.EmptyResult:
+        """Answer `resources/subscribe`; what nobody could read is not found."""
+        self._found(params.uri)
+        subscribed, limits = self.announcer.subscribed, self.registry.limits
+        if params.uri not in subscribed and len(subscribed) >= limits.subscriptions_max:
+            text = f"too many subscriptions (subscriptions_max={limits.subscriptions_max})"
+            raise RequestError(SERVER_BUSY, text)
+        subscribed.add(params.uri)
+        return s.EmptyResult()
+
+    async def unsubscribe(self, _: Handling, params: s.UnsubscribeParams) -> s.EmptyResult:
+        """Answer `resources/unsubscribe`, also of what was not subscribed to."""
+        self.announcer.unsubscribe(params.uri)
+        return s.EmptyResult()
+
+    async def complete(self, handling: Handling, params: s.CompleteParams) -> s.CompleteResult:
+        """Answer `completion/complete`; an argument that nobody completes gets no proposals."""
+        registry, argument = self.registry, params.argument
+        if not registry.completions:
+            raise RequestError(METHOD_NOT_FOUND, "method not found: nothing is completed here")
+        target = target_of(params.ref)
+        arguments = registry.arguments_of(target)
+        if arguments is None:
+            what = f"unknown {target[0].removesuffix('s')}: {target[1]}"
+            raise self._refusal(INVALID_PARAMS, what)
+        if argument.name not in arguments:
+            raise self._refusal(INVALID_PARAMS, f"unknown argument: {argument.name}")
+        completion = registry.completions.get((target, argument.name))
+        if completion is None:
+            return completion_result(None)
+        value = await self._run(completion, handling, argument.value)
+        return _converted(completion, functools.partial(completion_result, value))
 
     async def get_prompt(self, handling: Handling, params: s.GetPromptParams) -> s.GetPromptResult:
         """Answer `prompts/get`."""
@@ -110,37 +185,46 @@ class Serving:
         return RequestError(code, text if len(text) <= chars_max else f"{text[:chars_max]}…", data)
 
     async def _run(
-        self, registered: Registered, handling: Handling, arguments: msgspec.Struct
+        self,
+        registered: Registered,
+        handling: Handling,
+        arguments: Any,
+        limiter: trio.CapacityLimiter | None = None,
     ) -> Any:
         """What a person's handler returns.
 
         Cancelled while its thread runs: the thread is abandoned, its result is dropped.
         """
         if registered.runs_in_thread:
-            return await self._run_in_thread(registered, handling, arguments)
-        context = Context(handling, self._gate, self.lifespan)
+            limiter = limiter or self._threads
+            return await self._run_in_thread(registered, handling, arguments, limiter)
         signature = registered.signature
+        context = Context(handling, self, limiter)
         value: Any = signature.handler(**signature.bind(arguments, context))
         return await value if hasattr(value, "__await__") else value
 
     async def _run_in_thread(
-        self, registered: Registered, handling: Handling, arguments: msgspec.Struct
+        self,
+        registered: Registered,
+        handling: Handling,
+        arguments: Any,
+        limiter: trio.CapacityLimiter,
     ) -> Any:
         lane = handling.current_lane()
         if lane is not None:
             handling.session.sequencer.marked(THREAD_MARK, registered.name, lane)
         bridge = Bridge(lane)
-        context = ThreadContext(handling, self._gate, self.lifespan, bridge)
+        context = ThreadContext(handling, self, bridge)
         return await run_in_thread(
             registered.signature.handler,
             registered.signature.bind(arguments, context),
             name=registered.name,
             bridge=bridge,
-            limiter=self._threads,
+            limiter=limiter,
         )
 
 
-def _decoded(decode: Callable[[Any], msgspec.Struct], raw: Any) -> msgspec.Struct:
+def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:
     try:
         return decode(raw)
     except ArgumentsError as error:
@@ -161,6 +245,9 @@ _HANDLERS: Final[dict[str, _Handler]] = {
     **dict.fromkeys(LISTS, Serving.list_page),
     "tools/call": Serving.call_tool,
     "resources/read": Serving.read_resource,
+    "resources/subscribe": Serving.subscribe,
+    "resources/unsubscribe": Serving.unsubscribe,
+    "completion/complete": Serving.complete,
     "prompts/get": Serving.get_prompt,
     "logging/setLevel": Serving.set_level,
 }

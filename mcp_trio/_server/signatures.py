@@ -8,12 +8,13 @@ when that fails, a second pass reads member by member, so that the caller hears 
 at once and not of the first one only.
 """
 
+import copy
 import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import attrs
 import msgspec
@@ -26,12 +27,26 @@ from mcp_trio._server.callables import (
     refuse_unnameable,
     resolved_hint,
 )
-from mcp_trio._server.constraints import with_meta
-from mcp_trio._server.custom_types import custom_schema, structure, unstructure
+from mcp_trio._server.constraints import annotated
+from mcp_trio._server.custom_types import TypeReader
 from mcp_trio._server.docstrings import Docstring, parse_docstring
-from mcp_trio._server.ordering import in_order
+from mcp_trio._server.json_schemas import json_schema
+from mcp_trio._server.mistakes import line, lines_of
+from mcp_trio._server.ordering import JsonWriter
+from mcp_trio._server.stand_ins import convert, structure
+
+if TYPE_CHECKING:
+    from cattrs import Converter
 
 Handler = Callable[..., Any]
+
+# Values that msgspec takes as a struct's default as they are; any other hides behind a factory.
+_PLAIN_DEFAULTS: Final = frozenset({types.NoneType, bool, int, float, str})
+# Values that a handler could change for all later calls, or what is in them, if each did not get
+# its own.
+_MUTABLE_DEFAULTS: Final = (list, dict, set, bytearray, tuple)
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError)
+_read_text: Final = functools.partial(convert, strict=False)
 
 
 class ArgumentsError(MCPError):
@@ -55,56 +70,24 @@ def _is_context(hint: Any, kinds: tuple[type[Any], ...]) -> bool:
 
 def _described(hint: Any, description: str | None) -> Any:
     """The docstring's words come first, so that a `Meta` in the annotation overrides them."""
-    if not description:
-        return hint
-    base, *metadata = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
-    annotated: Any = Annotated
-    return annotated[(base, msgspec.Meta(description=description), *metadata)]
+    return annotated(hint, [msgspec.Meta(description=description)] if description else [])
 
 
-def _checked(function: types.FunctionType, parameter: str, hint: Any) -> Any:
-    """The type as msgspec reads it."""
-    try:
-        hint = with_meta(hint)
-        msgspec.json.schema(hint, schema_hook=custom_schema)
-        msgspec.json.Decoder(hint)
-    except Exception as error:
-        raise TypeError(f"{place(function, parameter)}: {error}") from error
-    return hint
-
-
-_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError)
-
-
-def _line(name: str, error: object) -> str:
-    """From "Expected `int`, got `str` - at `$[0]`" to "days[0]: expected int, got str"."""
-    message, _, path = str(error).replace("`", "").partition(" - at ")
-    before, _, after = path.partition("$")
-    return f"{before}{name}{after}: {message[:1].lower()}{message[1:]}"
-
-
-def _default_keyword(default: Any) -> dict[str, Any]:
-    """A default without a JSON form is the function's own affair and stays unsaid."""
-    try:
-        plain = in_order(default)
-        return {"default": msgspec.to_builtins(plain, enc_hook=unstructure)}
-    except TypeError:
-        return {}
-
-
-# Signatures -------------------------------------------------------------------------------------
-
-# Values that msgspec takes as a struct's default as they are; any other hides behind a factory.
-_PLAIN_DEFAULTS: Final = frozenset({types.NoneType, bool, int, float, str})
+def _itself(default: Any) -> Any:
+    return default
 
 
 @attrs.frozen
 class Parameter:
-    """One parameter that arrives over the wire; `default` is `msgspec.NODEFAULT` if required."""
+    """One parameter that arrives over the wire; `default` is `msgspec.NODEFAULT` if required.
+
+    A default that `is_mutable` is copied for each call.
+    """
 
     name: str
     hint: Any
     default: Any
+    is_mutable: bool
 
     @property
     def is_required(self) -> bool:
@@ -116,7 +99,8 @@ class Parameter:
         default = self.default
         if self.is_required or type(default) in _PLAIN_DEFAULTS:
             return self.name, self.hint, msgspec.field(default=default)
-        return self.name, self.hint, msgspec.field(default_factory=lambda: default)
+        factory = functools.partial(copy.deepcopy if self.is_mutable else _itself, default)
+        return self.name, self.hint, msgspec.field(default_factory=factory)
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -128,6 +112,7 @@ class Signature:
         context_type: The class by whose annotation the context parameter is known.
         foreign_context_types: Contexts that other kinds of handlers get, and this one does not.
         limits: How many lines an `ArgumentsError` may have, and how long they are.
+        converter: Knows the types that nothing here does.
 
     Raises:
         TypeError: At once for `*args`, `**kwargs`, positional-only parameters and things that are
@@ -139,6 +124,7 @@ class Signature:
     context_type: type[Any]
     foreign_context_types: tuple[type[Any], ...] = ()
     limits: Limits = DEFAULT_LIMITS
+    converter: "Converter | None" = None
     _function: Any = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -182,10 +168,23 @@ class Signature:
         }
 
     def _parameter(self, item: inspect.Parameter) -> Parameter:
-        hint = _checked(self._function, item.name, self._hints[item.name])
-        described = _described(hint, self.docstring.parameters.get(item.name))
-        is_required = item.default is inspect.Parameter.empty
-        return Parameter(item.name, described, msgspec.NODEFAULT if is_required else item.default)
+        hint = _described(self._readable(item.name), self.docstring.parameters.get(item.name))
+        default = msgspec.NODEFAULT if item.default is inspect.Parameter.empty else item.default
+        is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or self._reader.may_change(default)
+        return Parameter(item.name, hint, default, is_mutable)
+
+    @functools.cached_property
+    def _reader(self) -> TypeReader:
+        return TypeReader(self.converter)
+
+    def _readable(self, name: str) -> Any:
+        """The type of a parameter as msgspec reads it."""
+        try:
+            hint = self._reader.readable(self._hints[name])
+            json_schema(hint)
+        except Exception as error:
+            raise TypeError(f"{place(self._function, name)}: {error}") from error
+        return hint
 
     @functools.cached_property
     def arguments_type(self) -> type[msgspec.Struct]:
@@ -196,16 +195,20 @@ class Signature:
     @functools.cached_property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the arguments: a closed object, named types under `$defs`."""
-        (root,), definitions = msgspec.json.schema_components(
-            [self.arguments_type], schema_hook=custom_schema, ref_template="#/$defs/{name}"
-        )
-        for definition in definitions.values():
-            definition.pop("title", None)
-        schema: dict[str, Any] = definitions.pop(root["$ref"].removeprefix("#/$defs/"))
+        schema = json_schema(self.arguments_type)
+        definitions: dict[str, Any] = schema["$defs"]
+        own: dict[str, Any] = definitions.pop(schema["$ref"].removeprefix("#/$defs/"))
         for parameter in self.parameters.values():
             if not parameter.is_required:
-                schema["properties"][parameter.name].update(_default_keyword(parameter.default))
-        return schema | ({"$defs": definitions} if definitions else {})
+                own["properties"][parameter.name].update(self._default_keyword(parameter.default))
+        return own | ({"$defs": definitions} if definitions else {})
+
+    def _default_keyword(self, default: Any) -> dict[str, Any]:
+        """A default without a JSON form is the function's own affair and stays unsaid."""
+        try:
+            return {"default": JsonWriter(self.converter).plain(default)}
+        except TypeError:
+            return {}
 
     @functools.cached_property
     def _decoder(self) -> msgspec.json.Decoder[msgspec.Struct]:
@@ -226,40 +229,21 @@ class Signature:
     def decode_text(self, values: Mapping[str, str]) -> msgspec.Struct:
         """The same for arguments that are always text (prompts, templates): "3" fits an `int`."""
         try:
-            return msgspec.convert(values, self.arguments_type, strict=False, dec_hook=structure)
+            arguments: msgspec.Struct = _read_text(values, self.arguments_type)
         except msgspec.ValidationError as error:
-            read = functools.partial(msgspec.convert, strict=False, dec_hook=structure)
-            raise ArgumentsError(self._lines(values, read, error)) from error
+            raise ArgumentsError(self._lines(values, _read_text, error)) from error
+        return arguments
 
     def _lines_of_json(self, text: msgspec.Raw | bytes, error: Exception) -> list[str]:
         try:
-            members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+            values = msgspec.json.decode(text)
         except _DECODE_ERRORS as fault:
-            return [_line("arguments", fault)]
-        return self._lines(
-            members, functools.partial(msgspec.json.decode, dec_hook=structure), error
-        )
+            return [line(fault)]
+        return self._lines(values, convert, error)
 
-    def _lines(
-        self, members: Mapping[str, Any], read: Callable[..., Any], error: Exception
-    ) -> list[str]:
-        lines = [*self._mistakes(members, read)] or [_line("arguments", error)]
-        shown = lines[: self.limits.argument_errors_max]
-        more = [f"and {len(lines) - len(shown)} more"] if len(lines) > len(shown) else []
-        return [line[: self.limits.argument_error_chars_max] for line in shown] + more
-
-    def _mistakes(self, members: Mapping[str, Any], read: Callable[..., Any]) -> Iterator[str]:
-        for name, parameter in self.parameters.items():
-            if name in members:
-                try:
-                    read(members[name], type=parameter.hint)
-                except _DECODE_ERRORS as error:
-                    yield _line(name, error)
-            elif parameter.is_required:
-                yield f"{name}: missing"
-        for name in members:
-            if name not in self.parameters:
-                yield _line(name, "unknown argument")
+    def _lines(self, values: Any, read: Callable[[Any, Any], Any], error: Exception) -> list[str]:
+        lines = lines_of(self.arguments_type, values, read=read, limits=self.limits)
+        return lines or [line(error)[: self.limits.argument_error_chars_max]]
 
     def bind(self, arguments: msgspec.Struct, context: Any) -> dict[str, Any]:
         """The keywords to call the handler with; the values stay the decoded objects."""

@@ -72,6 +72,16 @@ class Descriptor:
             except BlockingIOError:
                 await self.wait_readable()
 
+    async def write(self, data: bytes) -> None:
+        """Waits until the system has taken all of `data`; cancelled, it may have taken a part."""
+        await trio.lowlevel.checkpoint()
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self.write_nowait(rest) :]
+            except BlockingIOError:
+                await self.wait_writable()
+
     def end(self) -> None:
         """From now on what is there can be read, and behind it is the end.
 

@@ -1,20 +1,23 @@
 """The client's end of stdio: a server as a subprocess, from its start to its stop."""
 
 import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal
 
 import attrs
 import trio
 
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._transports.child_process import ChildProcess
-from mcp_trio._transports.descriptors import Descriptor
+from mcp_trio._transports.child_process import (
+    ChildProcess,
+    Command,
+    Folder,
+    signal_name,
+    start_child,
+)
 from mcp_trio._transports.line_channel import LineChannel
-from mcp_trio._transports.stderr_tail import StderrTail, to_our_stderr
+from mcp_trio._transports.stderr_tail import to_our_stderr
 from mcp_trio._wire.lines import Oversized
 
 # What a program needs to find its files and its language; never a token or a key.
@@ -22,10 +25,6 @@ INHERITED_VARIABLES: Final = frozenset(
     {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
 )
 _INHERITED_PREFIX: Final = "LC_"
-
-Folder = str | os.PathLike[str]
-Command: TypeAlias = Sequence[str | os.PathLike[str]]
-Pipe: TypeAlias = tuple[int, int]
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -41,7 +40,6 @@ class ProcessChannel:
 
     _name: str = attrs.field(alias="name")
     _child: ChildProcess = attrs.field(alias="child")
-    _stdin: Descriptor = attrs.field(alias="stdin")
     _lines: LineChannel = attrs.field(alias="lines")
     _limits: Limits = attrs.field(alias="limits")
     _is_closing: bool = attrs.field(default=False, init=False)
@@ -102,7 +100,7 @@ class ProcessChannel:
     async def _stop(self) -> None:
         child, limits = self._child, self._limits
         ladder: tuple[tuple[Callable[[], None], float], ...] = (
-            (self._stdin.close, limits.close_seconds),
+            (child.stdin.close, limits.close_seconds),
             (child.terminate, limits.terminate_seconds),
             (child.kill, limits.kill_seconds),
         )
@@ -160,91 +158,19 @@ async def open_process_channel(
     """
     if isinstance(command, str) or not command:
         raise TypeError("a command is a list: the program and its arguments")
-    name = os.fspath(command[0])
-    (to_read, stdin), (stdout, to_write), (stderr_read, stderr_write) = _open_pipes(name)
-    ours, theirs = (stdin, stdout, stderr_read), (to_read, to_write, stderr_write)
-    try:
-        process = await _start(
-            command, pipes=theirs, cwd=cwd, env=_environment(env, inherits_all=inherit_env)
-        )
-    except BaseException:
-        _close_all(ours)
-        raise
-    finally:
-        _close_all(theirs)
-    forward = to_our_stderr if stderr == "inherit" else stderr
-    return _join(name, process, pipes=ours, forward=forward, limits=limits)
-
-
-def _join(
-    name: str,
-    process: trio.Process,
-    *,
-    pipes: tuple[int, int, int],
-    forward: Callable[[str], None] | None,
-    limits: Limits,
-) -> ProcessChannel:
-    stdin, stdout, stderr = (_own_end(fd, limits) for fd in pipes)
-    child = ChildProcess(
-        process=process,
-        stdout=stdout,
-        stderr=stderr,
-        tail=StderrTail(bytes_max=limits.stderr_tail_bytes, forward=forward),
+    child = await start_child(
+        command,
+        env=_environment(env, inherits_all=inherit_env),
+        cwd=cwd,
+        forward=to_our_stderr if stderr == "inherit" else stderr,
         limits=limits,
     )
-    child.watch()
-    lines = LineChannel(source=stdout, sink=stdin, transport="stdio", limits=limits)
-    return ProcessChannel(name=name, child=child, stdin=stdin, lines=lines, limits=limits)
-
-
-def _own_end(fd: int, limits: Limits) -> Descriptor:
-    os.set_blocking(fd, False)  # ours alone: the subprocess has the other end
-    return Descriptor(fd=fd, chunk_bytes=limits.chunk_bytes)
-
-
-def _open_pipes(name: str) -> list[Pipe]:
-    pipes: list[Pipe] = []
-    try:
-        for _ in ("stdin", "stdout", "stderr"):
-            pipes.append(os.pipe())  # noqa: PERF401  the next one may fail, and these be closed
-    except OSError as error:
-        _close_all([fd for pipe in pipes for fd in pipe])
-        raise ConnectionLost(f"cannot start {name!r}: {error.strerror}") from error
-    return pipes
-
-
-async def _start(
-    command: Command,
-    *,
-    pipes: tuple[int, int, int],
-    cwd: Folder | None,
-    env: Mapping[str, str],
-) -> trio.Process:
-    stdin, stdout, stderr = pipes
-    try:
-        return await trio.lowlevel.open_process(
-            command,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=cwd,
-            env=env,
-            start_new_session=True,
-        )
-    except OSError as error:
-        program = os.fspath(command[0])
-        reason = _why_not_started(error, program, cwd, env)
-        raise ConnectionLost(f"cannot start {program!r}: {reason}") from error
-
-
-def _why_not_started(
-    error: OSError, program: str, cwd: Folder | None, env: Mapping[str, str]
-) -> str:
-    if cwd is not None and not Path(cwd).is_dir():
-        return f"there is no folder {os.fspath(cwd)!r} to start it in"
-    if isinstance(error, FileNotFoundError) and "/" not in program:
-        return f"not found on PATH ({env.get('PATH', os.defpath)})"
-    return error.strerror or str(error)
+    return ProcessChannel(
+        name=os.fspath(command[0]),
+        child=child,
+        lines=LineChannel(source=child.stdout, sink=child.stdin, transport="stdio", limits=limits),
+        limits=limits,
+    )
 
 
 def _environment(env: Mapping[str, str] | None, *, inherits_all: bool) -> dict[str, str]:
@@ -256,22 +182,9 @@ def _environment(env: Mapping[str, str] | None, *, inherits_all: bool) -> dict[s
     return inherited | dict(env or {})
 
 
-def _close_all(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)
-
-
 def _ending(exit_status: int | None) -> str:
     if exit_status is None:
         return "closed its end but still runs"
     if exit_status < 0:
-        return f"was killed by {_signal_name(-exit_status)}"
+        return f"was killed by {signal_name(-exit_status)}"
     return f"exited with status {exit_status}"
-
-
-def _signal_name(number: int) -> str:
-    """Most real-time signals have no name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

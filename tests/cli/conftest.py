@@ -1,8 +1,10 @@
 """Recordings to look at: one whole demo, and small ones written by hand."""
 
 import os
+import pty
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -92,3 +94,41 @@ def mcp_trio(*arguments, **options):
 @pytest.fixture(name="mcp_trio")
 def mcp_trio_fixture():
     return mcp_trio
+
+
+def on_a_screen(*arguments, **variables):
+    """Run the command with a terminal for all three streams; returns what it showed."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "mcp_trio", *map(str, arguments)]
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
+    environment.pop("NO_COLOR", None)
+    environment |= variables
+    shown = []
+
+    def read():
+        try:
+            while chunk := os.read(ours, 65536):
+                shown.append(chunk)
+        except OSError:  # how a pseudo-terminal ends
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    subprocess.run(
+        command,
+        check=False,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+        timeout=30,
+    )
+    os.close(theirs)
+    reader.join()
+    os.close(ours)
+    return b"".join(shown).decode()
+
+
+@pytest.fixture(name="on_a_screen")
+def on_a_screen_fixture():
+    return on_a_screen

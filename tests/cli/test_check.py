@@ -76,4 +76,4 @@ def test_what_is_no_recording_is_refused(tmp_path, invoke):
     empty.touch()
     shown = invoke("check", empty)
     assert shown.exit_code == 2
-    assert shown.stderr == "not a recording: it is empty\n"
+    assert shown.stderr == f"{empty}: not a recording: it is empty\n"

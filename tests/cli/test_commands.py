@@ -5,9 +5,15 @@ import re
 import subprocess
 import sys
 
+import click
+import pytest
+
 import mcp_trio as package
 from mcp_trio._cli import main
-from mcp_trio._cli.commands import COMMANDS
+from mcp_trio._cli.commands import COMMANDS, GROUPS, commands
+from mcp_trio._cli.terminal import size
+from mcp_trio._errors import RequestError
+from mcp_trio._journal.records import KINDS
 
 
 def modules_after(code):
@@ -35,11 +41,54 @@ def test_the_help_lists_every_command_and_teaches_by_examples(invoke):
     assert "file.py[:object]" in shown
 
 
-def test_every_command_has_a_help_of_its_own(invoke):
-    for name in COMMANDS:
-        shown = invoke(name, "--help")
-        assert shown.exit_code == 0
-        assert "Example" in shown.output
+def test_a_shell_can_complete_every_command():
+    assert commands.list_commands(click.Context(commands)) == list(COMMANDS)
+
+
+def test_the_help_groups_the_commands(invoke):
+    shown = invoke("--help").output
+    places = [shown.index(f"\n{group}:\n") for group in GROUPS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_help_that_teaches(invoke, name):
+    shown = invoke(name, "--help")
+    assert shown.exit_code == 0
+    assert "Exit status: " in shown.output
+    assert len(re.findall(rf"^ +mcp-trio {name}\b", shown.output, re.MULTILINE)) >= 2
+    assert max(map(len, shown.output.splitlines())) <= 100
+
+
+def test_what_is_interrupted_ends_as_shells_expect(invoke, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mcp_trio._cli.show.print_timeline", interrupt)
+    assert invoke("show", "any.mcprec.jsonl").exit_code == 130
+
+
+def test_errors_of_peers_cannot_steer_the_terminal(invoke, monkeypatch):
+    def fail(*_, **__):
+        raise RequestError(-1, "\x1b[2J\n\tgone")
+
+    monkeypatch.setattr("mcp_trio._cli.show.print_timeline", fail)
+    shown = invoke("show", "any.mcprec.jsonl")
+    assert (shown.exit_code, shown.stderr) == (1, "\\x1b[2J\n\tgone (code -1)\n")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1536, "1.5 KiB"),
+        (3 << 20, "3.0 MiB"),
+        (5 << 40, "5120.0 GiB"),
+    ],
+)
+def test_sizes_are_told_in_units(count, text):
+    assert size(count) == text
 
 
 def test_an_unknown_command_is_a_usage_error(invoke):
@@ -80,3 +129,14 @@ from mcp_trio._cli.commands import commands
 assert "whole" in CliRunner().invoke(commands, ["--help"]).output
 """
     assert "trio" not in modules_after(code)
+
+
+def test_the_help_names_every_kind_of_record(invoke):
+    words = re.findall(r"\w+", invoke("show", "--help").output.partition("Kinds:")[2])
+    assert KINDS.keys() <= set(words)
+
+
+def test_the_usage_has_a_line_for_each_way_to_name_a_server(invoke):
+    first, second = invoke("call").output.splitlines()[:2]
+    assert first.endswith(" call [OPTIONS] SERVER TOOL [ARGUMENT]...")
+    assert second.endswith(" call [OPTIONS] TOOL [ARGUMENT]... -- COMMAND...")

@@ -1,5 +1,6 @@
 """What the README shows works as it stands there."""
 
+import os
 import re
 import subprocess
 import sys
@@ -36,6 +37,10 @@ def run(command, folder):
         text=True,
         timeout=30,
         stdin=subprocess.DEVNULL,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        },
     )
     assert done.returncode == 0, (command, done.stdout, done.stderr)
 
@@ -43,7 +48,7 @@ def run(command, folder):
 def test_every_example_of_the_readme_runs_in_its_order(tmp_path):
     runners = {"python": run_python, "console": run_console}
     shown = [(language, block) for language, block in BLOCKS if language in runners]
-    assert len(shown) == 6
+    assert len(shown) == 8
     for language, block in shown:
         runners[language](block, tmp_path)
 
@@ -55,7 +60,8 @@ def test_the_readme_has_the_two_commands_for_newcomers():
 def test_the_readme_lists_the_commands_that_there_are():
     from mcp_trio._cli.commands import COMMANDS
 
-    listed = re.findall(r"^\| `(\w+) ?[A-Z\[][^|]*` \|", README, re.MULTILINE)
+    table = README.split("| command | does | exit status |")[1].split("\n\n")[0]
+    listed = re.findall(r"^\| `(\w+)", table, re.MULTILINE)
     assert listed == list(COMMANDS)
 
 

@@ -1,10 +1,6 @@
 """The timeline: what a reader sees of a session."""
 
 import json
-import os
-import pty
-import subprocess
-import sys
 
 import msgspec
 import pytest
@@ -225,22 +221,24 @@ def test_what_a_peer_sent_cannot_steer_the_terminal(write, invoke):
     assert "\x1b" not in shown
 
 
-def test_on_a_screen_errors_have_a_colour_and_long_notes_are_cut_to_it(write):
+def test_on_a_screen_errors_have_a_colour_and_long_notes_are_cut_to_it(write, on_a_screen):
     failed = result(1, isError=True, content=[{"type": "text", "text": "y" * 119}])
-    path = write(("in", request(1, "tools/call", name="greet")), ("out", failed, "r1", 1))
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "mcp_trio", "show", path]
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
-    environment.pop("NO_COLOR", None)
-    subprocess.run(
-        command, check=True, stdout=theirs, stdin=theirs, stderr=theirs, env=environment, timeout=30
-    )
-    os.close(theirs)
-    shown = os.read(ours, 100_000).decode()
-    os.close(ours)
+    path = write(("in", request(1, "tools/call", name="g" * 60)), ("out", failed, "r1", 1))
+    shown = on_a_screen("show", path)
     assert "\x1b[31m" in shown
+    assert f"tools/call {'g' * 36}…" in shown
     assert "yyy…" in shown
     assert "y" * 119 not in shown
+    plain = on_a_screen("show", path, NO_COLOR="1")
+    assert "\x1b[31m" not in plain
+    assert "yyy…" in plain
+
+
+def test_a_body_that_is_no_object_is_shown_for_what_it_is(write):
+    mark, end, ping = rows_of(
+        write(("mark", 5), ("shut", b"\xff"), ("in", request(1, "ping", _meta=5)))
+    )
+    assert (mark.what, end.what, ping.what) == ("", "", "ping")
 
 
 def test_json_is_one_object_a_line_without_what_is_absent(write, invoke):
@@ -250,6 +248,8 @@ def test_json_is_one_object_a_line_without_what_is_absent(write, invoke):
         "record": 1,
         "ms": 1.0,
         "kind": "in",
+        "request": 1,
+        "method": "ping",
         "direction": "to server",
         "what": "ping",
         "id": 1,
@@ -265,7 +265,8 @@ def test_flaws_are_shown_at_their_places(write, invoke):
     path.write_bytes(lines[0] + b"garbage\n" + lines[2])
     shown = invoke("show", path)
     assert shown.exit_code == 0
-    assert [line.split()[0] for line in shown.output.splitlines()[1:4]] == ["0", "damaged", "2"]
+    assert [line.split()[0] for line in shown.output.splitlines()[1:4]] == ["0", "!", "2"]
+    assert shown.output.splitlines()[2].split()[1] == "damaged"
     assert "line 2" in shown.output
     assert "what was never asked" in shown.output
     assert "flaws 1" in shown.output

@@ -30,9 +30,14 @@ def text(words):
 
 @attrs.define(eq=False)
 class Bench:
-    """A server object; `tools` are async functions that get the `Handling`."""
+    """A server object; `tools` are async functions that get the `Handling`.
+
+    `answers` to other methods are results, or functions that get the params.
+    """
 
     tools: dict = attrs.field(factory=dict)
+    answers: dict = attrs.field(factory=dict)
+    capabilities: t.ServerCapabilities = EVERYTHING
     notifications: list = attrs.field(factory=list)
     sessions: list = attrs.field(factory=list)
     instructions: str = "be kind"
@@ -45,7 +50,7 @@ class Bench:
         connection = Connection(
             our_role=Role.SERVER,
             our_info=t.Implementation(name="bench", version="7"),
-            our_capabilities=EVERYTHING,
+            our_capabilities=self.capabilities,
             instructions=self.instructions,
         )
         session = Session(channel, connection, self)
@@ -53,10 +58,20 @@ class Bench:
         await session.run()
 
     async def handle(self, handling):
-        return await self.tools[handling.request.params.name](handling)
+        request = handling.request
+        if request.method.name == "tools/call":
+            return await self.tools[request.params.name](handling)
+        answer = self.answers[request.method.name]
+        return answer(request.params) if callable(answer) else answer
+
+    def hears(self, method):  # noqa: ARG002  the interface
+        return True
 
     async def notified(self, method, _params):
         self.notifications.append(method.name)
+
+    async def accompany(self, _session):
+        pass
 
 
 @pytest.fixture

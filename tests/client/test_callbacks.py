@@ -6,12 +6,9 @@ import trio.testing
 
 from mcp_trio import types as t
 from mcp_trio._client import Client
-from mcp_trio._errors import RequestError, UserRejected
 from tests.client.conftest import ALL, said, text
 
 MESSAGE = t.LoggingMessageParams(level="info", data={"sea": "calm"}, logger="weather")
-SAMPLE = t.CreateMessageParams(messages=[], max_tokens=9)
-SAMPLED = t.CreateMessageResult(role="assistant", content=t.TextContent(text="hm"), model="m")
 
 
 @pytest.fixture
@@ -25,16 +22,6 @@ def talkative(bench):
         for kind in ("tools", "resources", "prompts"):
             await handling.notify(f"notifications/{kind}/list_changed")
         return text("told")
-
-    @bench.tool
-    async def ask_roots(handling):
-        result = await handling.ask("roots/list")
-        return text(" ".join(f"{root.uri}={root.name}" for root in result.roots))
-
-    @bench.tool
-    async def sample(handling):
-        result = await handling.ask("sampling/createMessage", SAMPLE)
-        return text(result.content.text)
 
     return bench
 
@@ -71,17 +58,28 @@ async def test_notifications_that_nobody_listens_to_do_no_harm(talkative, caplog
     assert not caplog.records
 
 
-async def test_a_callback_that_fails_is_logged_and_the_next_one_runs(talkative, caplog):
-    changed = []
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("name", ["log", "resource_updated", "list_changed"])
+async def test_a_callback_that_fails_is_logged_and_the_next_ones_run(
+    talkative, caplog, name, waits
+):
+    heard = []
 
-    def log(params):
+    async def fail_later(_value):
+        await trio.lowlevel.checkpoint()
         raise ValueError("cannot print")
 
-    async with Client(talkative, log=log, list_changed=changed.append) as client:
+    def fail(_value):
+        raise ValueError("cannot print")
+
+    listeners = dict.fromkeys(("log", "resource_updated", "list_changed"), heard.append)
+    listeners[name] = fail_later if waits else fail
+    async with Client(talkative, **listeners) as client:
         assert said(await client.call_tool("tell")) == "told"
         await trio.testing.wait_all_tasks_blocked()
-    assert changed == ["tools", "resources", "prompts"]
-    assert "the callback for notifications/message failed" in caplog.text
+        await client.ping()
+    assert len(heard) == (2 if name == "list_changed" else 4)
+    assert "the callback for notifications/" in caplog.text
     assert "cannot print" in caplog.text
 
 
@@ -114,43 +112,6 @@ async def test_a_ping_is_answered_before_and_after_the_handshake(scripted, nurse
     await client.aclose()
 
 
-# Roots
-
-ROOTS = ["file:///sea", t.Root(uri="file:///land", name="land")]
-
-
-async def roots_later():
-    await trio.lowlevel.checkpoint()
-    return ROOTS
-
-
-@pytest.mark.parametrize("roots", [ROOTS, tuple(ROOTS), lambda: ROOTS, roots_later])
-@pytest.mark.requirement("ROOT-01", "ROOT-05")
-async def test_a_server_is_told_the_roots(talkative, roots):
-    async with Client(talkative, roots=roots) as client:
-        listed = said(await client.call_tool("ask_roots"))
-    assert listed == "file:///sea=None file:///land=land"
-
-
-@pytest.mark.requirement("ROOT-06")
-async def test_a_change_of_the_roots_is_told_and_the_new_ones_are_listed(talkative):
-    roots = []
-    async with Client(talkative, roots=roots) as client:
-        assert said(await client.call_tool("ask_roots")) == ""
-        roots.append("file:///sea")
-        await client.notify_roots_changed()
-        assert said(await client.call_tool("ask_roots")) == "file:///sea=None"
-    assert "notifications/roots/list_changed" in talkative.notifications
-
-
-@pytest.mark.requirement("ROOT-05", "ROOT-08")
-async def test_a_root_that_is_no_file_is_never_told(talkative, caplog):
-    async with Client(talkative, roots=["https://example.org"]) as client:
-        with pytest.raises(RequestError, match="internal error"):
-            await client.call_tool("ask_roots")
-    assert "the URI of a root starts with file://" in caplog.text
-
-
 @pytest.mark.parametrize("method", ["roots/list", "sampling/createMessage"])
 @pytest.mark.requirement("ROOT-08")
 async def test_what_was_not_announced_is_an_unknown_method(scripted, nursery, method):
@@ -160,70 +121,4 @@ async def test_what_was_not_announced_is_an_unknown_method(scripted, nursery, me
     await server.answer_initialize(capabilities=ALL)
     await server.send_request(method, id=1)
     assert (await server.receive())["error"]["code"] == -32601
-    await client.aclose()
-
-
-# Sampling
-
-
-@pytest.mark.requirement("SAMP-01", "SAMP-10")
-async def test_a_server_may_ask_the_clients_model(talkative):
-    async def sampling(params):
-        assert params == SAMPLE
-        return SAMPLED
-
-    async with Client(talkative, sampling=sampling) as client:
-        assert said(await client.call_tool("sample")) == "hm"
-
-
-@pytest.mark.parametrize("rejection", [UserRejected(), UserRejected("not today")])
-@pytest.mark.requirement("ERR-18", "SAMP-25")
-async def test_a_user_who_says_no_is_code_minus_one(scripted, nursery, rejection):
-    async def sampling(params):
-        raise rejection
-
-    channel, server = scripted
-    client = Client(channel, sampling=sampling)
-    nursery.start_soon(client.__aenter__)
-    await server.answer_initialize()
-    await server.send_request("sampling/createMessage", {"messages": [], "maxTokens": 1}, id="s")
-    answer = await server.receive()
-    assert answer == {
-        "jsonrpc": "2.0",
-        "id": "s",
-        "error": {"code": -1, "message": rejection.message},
-    }
-    await client.aclose()
-
-
-async def test_a_model_that_gives_something_else_is_an_internal_error(talkative, caplog):
-    async def sampling(params):
-        return "hm"
-
-    async with Client(talkative, sampling=sampling) as client:
-        with pytest.raises(RequestError, match="internal error"):
-            await client.call_tool("sample")
-    assert "returns a CreateMessageResult, not 'hm'" in caplog.text
-
-
-@pytest.mark.requirement("CANC-06")
-async def test_a_server_may_cancel_what_it_asked(scripted, nursery):
-    cancelled = trio.Event()
-
-    async def sampling(params):
-        try:
-            await trio.sleep_forever()
-        finally:
-            cancelled.set()
-
-    channel, server = scripted
-    client = Client(channel, sampling=sampling)
-    nursery.start_soon(client.__aenter__)
-    await server.answer_initialize()
-    await server.send_request("sampling/createMessage", {"messages": [], "maxTokens": 1}, id="s")
-    await trio.testing.wait_all_tasks_blocked()
-    await server.cancel("s")
-    with trio.fail_after(1):
-        await cancelled.wait()
-    assert await server.receive_available() == []
     await client.aclose()

@@ -1,5 +1,6 @@
 """The calls: what leaves, what comes back, and how they end early."""
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -10,17 +11,18 @@ from mcp_trio._errors import (
     LocalProtocolError,
     RemoteProtocolError,
     RequestError,
-    RequestTimeout,
     ToolError,
+    UserRejected,
 )
 from mcp_trio._limits import Limits
+from mcp_trio._testing.wire_peer import WirePeer
+from mcp_trio._transports.memory import memory_pair
 from mcp_trio._wire import Unencodable
-from tests.client.conftest import ALL, said, text
+from tests.client.conftest import ALL, said
 
 TEXT = {"type": "text", "text": "ebb"}
 TOOL = {"name": "tide", "inputSchema": {}}
 PROMPT = t.PromptReference(name="plan")
-ARGUMENT = t.CompletionArgument(name="city", value="O")
 
 # A call, the request that it sends, the answer, and what the caller gets.
 CALLS = [
@@ -51,7 +53,7 @@ CALLS = [
         ),
     ),
     (
-        lambda client: client.complete(PROMPT, ARGUMENT),
+        lambda client: client.complete(PROMPT, "city", "O"),
         (
             "completion/complete",
             {
@@ -61,6 +63,30 @@ CALLS = [
         ),
         {"completion": {"values": ["Oslo"]}},
         t.CompleteResult(completion=t.Completion(values=["Oslo"])),
+    ),
+    (
+        lambda client: client.complete("plan", "city", "O"),
+        (
+            "completion/complete",
+            {
+                "ref": {"type": "ref/prompt", "name": "plan"},
+                "argument": {"name": "city", "value": "O"},
+            },
+        ),
+        {"completion": {"values": [], "total": 300, "hasMore": True}},
+        t.CompleteResult(completion=t.Completion(values=[], total=300, has_more=True)),
+    ),
+    (
+        lambda client: client.complete("tide://{port}", "port", ""),
+        (
+            "completion/complete",
+            {
+                "ref": {"type": "ref/resource", "uri": "tide://{port}"},
+                "argument": {"name": "port", "value": ""},
+            },
+        ),
+        {"completion": {"values": ["Bergen"]}},
+        t.CompleteResult(completion=t.Completion(values=["Bergen"])),
     ),
     (lambda client: client.ping(), ("ping", None), {}, None),
     (
@@ -86,6 +112,12 @@ CALLS = [
         ("tools/list", {"cursor": "3"}),
         {"tools": []},
         t.ListToolsResult(tools=[]),
+    ),
+    (
+        lambda client: client.request("prompts/list", {"cursor": "3"}),
+        ("prompts/list", {"cursor": "3"}),
+        {"prompts": [], "nextCursor": "4"},
+        t.ListPromptsResult(prompts=[], next_cursor="4"),
     ),
 ]
 
@@ -168,6 +200,22 @@ async def test_a_list_is_read_to_its_last_page(scripted, nursery, row):
     await client.aclose()
 
 
+@pytest.mark.requirement("PAG-06")
+async def test_another_session_starts_at_the_first_page(nursery):
+    for _ in range(2):
+        pair = memory_pair()
+        client, server = await connected((pair[0], WirePeer(pair[1])), nursery)
+        asked = []
+
+        async def play(server=server, asked=asked):
+            asked.extend(await play_pages(server, "tools", TOOL, ["b", None]))
+
+        nursery.start_soon(play)
+        await client.list_tools()
+        await client.aclose()
+        assert asked == [None, "b"]
+
+
 async def test_a_cursor_that_comes_twice_is_the_servers_fault(scripted, nursery):
     client, server = await connected(scripted, nursery)
     nursery.start_soon(play_pages, server, "tools", TOOL, ["a", "b", "a"])
@@ -242,6 +290,7 @@ async def test_arguments_that_are_no_json_are_refused_and_the_session_goes_on(be
         assert said(await client.call_tool("hello")) == "hello"
 
 
+@pytest.mark.requirement("TOOL-40")
 async def test_a_result_of_the_wrong_shape_is_the_servers_fault(scripted, nursery):
     client, server = await connected(scripted, nursery)
 
@@ -254,166 +303,47 @@ async def test_a_result_of_the_wrong_shape_is_the_servers_fault(scripted, nurser
     await client.aclose()
 
 
+async def test_a_call_takes_no_option_that_it_does_not_know(bench):
+    async with Client(bench) as client:
+        with pytest.raises(TypeError, match=r"request\(\) got an unexpected keyword .*'timeout'"):
+            await client.call_tool("hello", timeout=3)
+
+
+@pytest.mark.requirement("PROM-04", "PROM-16")
+async def test_arguments_of_a_prompt_that_are_no_text_are_refused(bench):
+    async with Client(bench) as client:
+        with pytest.raises(TypeError, match="the arguments of a prompt are text, unlike days=3"):
+            await client.get_prompt("plan", {"city": "Oslo", "days": 3})
+
+
 async def test_a_method_that_no_client_sends_is_refused(bench):
     async with Client(bench) as client:
         with pytest.raises(LocalProtocolError):
             await client.request("roots/list")
 
 
-# Leaving early
+@pytest.mark.requirement("TOOL-39")
+async def test_a_host_may_look_at_every_request_and_deny_it_before_it_leaves(scripted, nursery):
+    asked = []
 
+    class Cautious(Client):
+        async def request(self, method, params=None, **options):
+            asked.append((method, params))
+            if method == "tools/call" and params.name == "open_the_lock":
+                raise UserRejected
+            return await super().request(method, params, **options)
 
-@pytest.mark.requirement("CANC-01", "CANC-06")
-async def test_leaving_a_scope_cancels_the_handler(bench):
-    cancelled = trio.Event()
-
-    @bench.tool
-    async def wait(handling):
-        try:
-            await trio.sleep_forever()
-        finally:
-            assert handling.is_cancelled
-            cancelled.set()
-
-    async with Client(bench) as client:
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.call_tool, "wait")
-                await trio.testing.wait_all_tasks_blocked()
-                scope.cancel()
-        with trio.fail_after(1):
-            await cancelled.wait()
-        assert said(await client.call_tool("hello")) == "hello"
-
-
-@pytest.mark.requirement("CANC-01", "CANC-05", "CANC-08")
-async def test_a_late_answer_is_counted_and_the_server_told_once(scripted, nursery):
-    client, server = await connected(scripted, nursery)
-    with trio.CancelScope() as scope:
-        async with trio.open_nursery() as inner:
-            inner.start_soon(client.call_tool, "tide")
-            request = await server.receive()
-            scope.cancel()
-    await server.send_result(request, {"content": []})
-    (cancelled,) = await server.receive_available()
-    assert cancelled["method"] == "notifications/cancelled"
-    assert cancelled["params"]["requestId"] == request["id"]
-    assert client.counts == {"late answer": 1}
-    await client.aclose()
-
-
-@pytest.mark.parametrize(
-    ("budget", "limits", "options"),
-    [
-        ("idle", Limits(request_idle_seconds=5), {}),
-        ("total", Limits(request_total_seconds=5), {}),
-        ("idle", Limits(), {"idle_seconds": 5}),
-        ("total", Limits(), {"total_seconds": 5}),
-    ],
-)
-@pytest.mark.requirement("TIME-01", "LIFE-16")
-async def test_a_call_has_two_budgets(bench, autojump_clock, budget, limits, options):
-    async with Client(bench, limits=limits) as client:
-        before = trio.current_time()
-        with pytest.raises(RequestTimeout) as caught:
-            await client.call_tool("forever", **options)
-        assert caught.value.budget == budget
-        assert trio.current_time() - before == pytest.approx(5, abs=0.1)
-        assert said(await client.call_tool("hello")) == "hello"
-
-
-# Progress
-
-
-@pytest.fixture
-def reporting(bench):
-    @bench.tool
-    async def climb(handling):
-        for step in range(1, 4):
-            await trio.sleep(4)
-            await handling.progress(step / 2, 1.5)
-        return text("up")
-
-    return bench
-
-
-@pytest.mark.requirement("PROG-04", "PROG-07")
-async def test_progress_is_told_in_order_in_the_callers_task(reporting, autojump_clock):
-    caller = trio.lowlevel.current_task()
-    reports = []
-
-    async def report(params):
-        assert trio.lowlevel.current_task() is caller
-        reports.append((params.progress, params.total))
-
-    async with Client(reporting) as client:
-        assert said(await client.call_tool("climb", progress=report)) == "up"
-    assert reports == [(0.5, 1.5), (1.0, 1.5), (1.5, 1.5)]
-
-
-@pytest.mark.requirement("PROG-01", "PROG-02", "PROG-10")
-async def test_each_call_hears_of_its_own_progress(scripted, nursery):
-    client, server = await connected(scripted, nursery)
-    reports = {"a": [], "b": []}
-
-    async def call(name):
-        await client.call_tool(name, progress=lambda params: reports[name].append(params.progress))
-
-    nursery.start_soon(call, "a")
-    nursery.start_soon(call, "b")
-    asked = {request["params"]["name"]: request for request in await server.receive_many(2)}
-    tokens = {name: asked[name]["params"]["_meta"]["progressToken"] for name in asked}
-    assert {type(token) for token in tokens.values()} <= {int, str}
-    assert tokens["a"] != tokens["b"]
-    for name, progress in (("b", 1), ("a", 2), ("b", 3)):
-        params = {"progressToken": tokens[name], "progress": progress}
-        await server.send_notification("notifications/progress", params)
-    await server.send_result(asked["a"], {"content": []})
-    params = {"progressToken": tokens["a"], "progress": 4}
-    await server.send_notification("notifications/progress", params)
-    await server.send_result(asked["b"], {"content": []})
+    channel, server = scripted
+    client = Cautious(channel)
+    nursery.start_soon(client.__aenter__)
+    await server.answer_initialize(capabilities=ALL)
     await trio.testing.wait_all_tasks_blocked()
-    assert reports == {"a": [2], "b": [1, 3]}
-    assert client.counts == {"late progress": 1}
-    await client.aclose()
-
-
-async def test_a_call_without_a_callback_asks_for_no_progress(scripted, nursery):
-    client, server = await connected(scripted, nursery)
-    nursery.start_soon(client.call_tool, "tide")
-    assert "_meta" not in (await server.receive())["params"]
+    with pytest.raises(UserRejected):
+        await client.call_tool("open_the_lock", {"gate": 3})
+    nursery.start_soon(client.ping)
+    assert (await server.receive())["method"] == "ping"
+    assert [method for method, _ in asked] == ["tools/call", "ping"]
+    assert asked[0][1] == t.CallToolParams(
+        name="open_the_lock", arguments=msgspec.Raw(b'{"gate":3}')
+    )
     nursery.cancel_scope.cancel()
-
-
-async def test_progress_keeps_an_idle_budget_alive(reporting, autojump_clock):
-    async with Client(reporting) as client:
-        assert await client.call_tool("climb", progress=lambda _: None, idle_seconds=5)
-        with pytest.raises(RequestTimeout):
-            await client.call_tool("climb", idle_seconds=5)
-
-
-async def test_a_client_may_have_one_progress_callback_for_all_calls(reporting, autojump_clock):
-    ours, own = [], []
-    async with Client(reporting, progress=ours.append) as client:
-        await client.call_tool("climb")
-        await client.call_tool("climb", progress=own.append)
-    assert (len(ours), len(own)) == (3, 3)
-
-
-async def test_what_a_progress_callback_raises_arrives_at_the_caller(reporting, autojump_clock):
-    def report(params):
-        raise KeyError(params.progress)
-
-    async with Client(reporting) as client:
-        with pytest.raises(KeyError):
-            await client.call_tool("climb", progress=report)
-        assert said(await client.call_tool("hello")) == "hello"
-
-
-@pytest.mark.requirement("PROG-10")
-async def test_late_progress_does_no_harm(scripted, nursery):
-    client, server = await connected(scripted, nursery)
-    await server.send_notification("notifications/progress", {"progressToken": 77, "progress": 1})
-    await trio.testing.wait_all_tasks_blocked()
-    assert client.counts == {"late progress": 1}
-    await client.aclose()

@@ -57,6 +57,7 @@ async def test_the_handshake_is_the_first_thing_said(scripted, nursery):
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.requirement("LIFE-02", "ROOT-01", "SAMP-01")
 async def test_a_client_says_who_it_is_and_what_it_has_callbacks_for(scripted, nursery):
     async def sample(params):
         raise AssertionError
@@ -313,14 +314,19 @@ async def test_what_is_shown_of_a_client_holds_no_secrets(bench, program):
     client = Client(bench, name="me")
     assert repr(client) == "<Client 'me' of '', not connected>"
     async with client:
-        assert repr(client) == "<Client 'me' of 'the server object', open>"
-    assert repr(client) == "<Client 'me' of 'the server object', closed>"
+        assert repr(client) == "<Client 'me' of 'bench', open>"
+    assert repr(client) == "<Client 'me' of 'bench', closed>"
+    dead = Client(["no-such-program-anywhere"], name="me")
+    with pytest.raises(ConnectionLost):
+        await dead.__aenter__()
+    assert repr(dead) == "<Client 'me' of '', not connected>"
     assert "hunter2" not in repr(Client(program, env={"TOKEN": "hunter2"}))
 
 
 # Recording
 
 
+@pytest.mark.requirement("TOOL-40")
 async def test_a_session_is_recorded_by_one_argument(bench, tmp_path):
     path = tmp_path / "session.mcprec.jsonl"
     async with Client(bench, record=path, name="me") as client:

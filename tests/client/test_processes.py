@@ -118,6 +118,15 @@ async def test_l12_a_server_that_never_answers_is_given_up_and_swept(tmp_path):
 
 
 @pytest.mark.real_time
+async def test_a_server_that_does_not_shake_hands_is_given_up_with_its_last_words():
+    command = python("import sys, time; print('no licence', file=sys.stderr); time.sleep(600)")
+    with pytest.raises(RequestTimeout, match=r"last lines of its stderr:\nno licence$") as caught:
+        await Client(command, limits=Limits(initialize_seconds=1, close_seconds=0)).__aenter__()
+    assert caught.value.stderr_tail == "no licence"
+    assert caught.value.setting == "initialize_seconds"
+
+
+@pytest.mark.real_time
 async def test_l12_the_limit_of_a_caller_is_kept(tmp_path, nursery):
     """L12: a caller's 8 s limit took 10 s because of the kill grace."""
     path = tmp_path / "pid"

@@ -44,6 +44,7 @@ class Tools:
 
     tools: dict
     heard: list = attrs.field(factory=list)
+    beside: object = None
 
     async def handle(self, handling):
         request = handling.request
@@ -53,11 +54,18 @@ class Tools:
             return result
         return s.CallToolResult(content=[s.TextContent(text=str(result))])
 
+    def hears(self, method):
+        return method.name != INITIALIZED
+
     async def notified(self, method, params):
         if method.name != INITIALIZED:
             self.heard.append((method.name, params))
         if method.name in self.tools:
             await self.tools[method.name](params)
+
+    async def accompany(self, session):
+        if self.beside is not None:
+            await self.beside(session)
 
 
 @attrs.define(eq=False)

@@ -40,7 +40,13 @@ class Behaving:
         await getattr(self, name)(handling)
         return s.CallToolResult(content=[s.TextContent(text=name * (500 if name == "huge" else 1))])
 
+    def hears(self, method):
+        return True
+
     async def notified(self, method, params):
+        pass
+
+    async def accompany(self, session):
         pass
 
     async def quick(self, handling):

@@ -376,3 +376,55 @@ async def test_a_gated_handler_that_is_cancelled_before_its_turn_never_runs(
     gating.allow("close", "mark")
     session.shut("closed")
     await session.ended.wait()
+
+
+async def test_each_report_that_a_handler_hears_is_a_resumption(serve, call, recording):
+    async def asks(handling):
+        seen = []
+
+        async def report(params):
+            seen.append(params.progress)
+            await handling.notify("notifications/message", level(params.progress))
+
+        await handling.ask("roots/list", on_progress=report)
+        return seen
+
+    _, peer = await serve({"asks": asks}, sequencer=recording)
+    await peer.send(call("asks", 1))
+    asked = await peer.receive()
+    token = asked["params"]["_meta"]["progressToken"]
+    for progress in (1, 2):
+        params = {"progressToken": token, "progress": progress}
+        await peer.send_notification("notifications/progress", params)
+    await peer.send_result(asked, {"roots": []})
+    await peer.receive_many(3)
+    acts = [text for text in recording.story(since=5) if " r5 " in text]
+    assert acts == [
+        "out r5 1",
+        "res r5 2",
+        "out r5 3",
+        "res r5 4",
+        "out r5 5",
+        "res r5 6",
+        "out r5 7",
+    ]
+
+
+async def test_a_notification_is_marked_when_it_is_looked_at_or_told_to_be_left(serve, recording):
+    async def ponder(params):
+        await trio.sleep_forever()
+
+    tools = {"notifications/roots/list_changed": ponder}
+    session, peer = await serve(tools, sequencer=recording)
+    await peer.send(*[{"method": "notifications/roots/list_changed"}] * 3)
+    await trio.testing.wait_all_tasks_blocked()
+    session.shut("closed")
+    await session.ended.wait()
+    assert recording.story(since=5) == [
+        *["in"] * 3,
+        "mark n5 1",
+        *("shut", "mark close 1"),
+        *("cxl n6 1", "cxl n7 1"),
+        "end",
+    ]
+    assert len(session.application.heard) == 1

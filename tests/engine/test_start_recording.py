@@ -57,3 +57,9 @@ async def test_a_file_that_cannot_be_made_is_said_so(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RecordingError, match="cannot record to"):
         start_recording(tmp_path / "file" / "inside.mcprec.jsonl", **FACTS)
+
+
+async def test_no_compressed_file_is_promised(tmp_path):
+    with pytest.raises(RecordingError, match="written uncompressed"):
+        start_recording(tmp_path / "one.mcprec.jsonl.zst", **FACTS)
+    assert not list(tmp_path.iterdir())

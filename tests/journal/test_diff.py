@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from mcp_trio._journal.diff import diff
+from mcp_trio._journal.diff import diff, role_of
 from mcp_trio._journal.frames import json_difference
 from mcp_trio._journal.records import OpenBody, RecordEncoder, encode_body
 
@@ -140,3 +140,118 @@ def test_another_order_is_told_where_the_orders_part():
 def test_a_lane_without_its_inbound_frame_keeps_its_name():
     rows = [("out", b"{}", 9, 0)]
     assert diff(recorded(*rows), recorded(*rows)) == []
+
+
+CALL_1 = b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}'
+CALL_2 = b'{"jsonrpc":"2.0","id":2,"method":"tools/call"}'
+ANSWER_1 = b'{"jsonrpc":"2.0","id":1,"result":{"n":1}}'
+ANSWER_2 = b'{"jsonrpc":"2.0","id":2,"result":{"n":2}}'
+LOG = b'{"jsonrpc":"2.0","method":"notifications/message"}'
+SERVER = [("in", CALL_1), ("out", LOG), ("in", CALL_2), ("out", ANSWER_2), ("out", ANSWER_1)]
+
+
+def proxied(*frames, seed=1):
+    encoder = RecordEncoder()
+    body = OpenBody(transport="t", role="proxy", name="n", version="", started="now", seed=seed)
+    records = [encoder.record("open", encode_body(body), 0)]
+    return records + [encoder.record(kind, frame, 0) for kind, frame in frames]
+
+
+def test_the_drawn_seed_does_not_count():
+    assert diff(proxied(*SERVER), proxied(*SERVER, seed=2)) == []
+
+
+def test_a_notification_more_does_not_make_what_follows_differ():
+    (one,) = diff(proxied(*SERVER[:1], *SERVER[2:]), proxied(*SERVER))
+    assert (one.what, one.kind, one.right) == ("extra", "out", 2)
+
+
+def test_answers_without_lanes_are_paired_by_their_requests():
+    swapped = [*SERVER[:3], SERVER[4], SERVER[3]]
+    (one,) = diff(proxied(*SERVER), proxied(*swapped))
+    assert (one.what, one.left, one.right) == ("order", 4, 4)
+
+
+def test_another_way_to_count_ids_changes_nothing_but_ids():
+    renamed = [(kind, frame.replace(b'"id":', b'"id":1')) for kind, frame in SERVER]
+    found = diff(proxied(*SERVER), proxied(*renamed))
+    assert [(one.what, one.path) for one in found] == [("changed", "$.id")] * 4
+
+
+def test_a_request_more_does_not_make_the_lanes_behind_it_differ():
+    shorter = [("in", CALL_1, None, None), ("out", ANSWER_1, 1, 0)]
+    ping = ("in", b'{"id":7,"method":"ping"}', None, None)
+    longer = [ping, shorter[0], ("out", ANSWER_1, 2, 0)]
+    (one,) = diff(recorded(*shorter), recorded(*longer))
+    assert (one.what, one.kind, one.right) == ("extra", "in", 1)
+
+
+# Two sides of one session.
+
+
+def of_role(role, *frames):
+    encoder = RecordEncoder()
+    body = OpenBody(transport="t", role=role, name="n", version="1", started="now")
+    records = [encoder.record("open", encode_body(body), 0)]
+    for kind, frame in frames:
+        lane = "r1" if (role, kind) == ("server", "out") else None
+        records.append(encoder.record(kind, frame, 0, lane, None if lane is None else 1))
+    records.append(encoder.record("mark", encode_body({"name": role}), 0))
+    return records
+
+
+def seen_by_client(frames):
+    """The same frames from the other side, where all requests left before anything came."""
+    turned = [({"in": "out", "out": "in"}[kind], frame) for kind, frame in frames]
+    return sorted(turned, key=lambda row: row[0] == "in")
+
+
+def test_what_a_server_sent_a_client_received():
+    client = of_role("client", *seen_by_client(SERVER))
+    assert diff(of_role("server", *SERVER), client) == []
+    assert diff(client, of_role("server", *SERVER)) == []
+
+
+def test_a_proxy_tells_a_session_as_its_server_does():
+    assert diff(of_role("server", *SERVER), of_role("proxy", *SERVER)) == []
+    assert diff(of_role("proxy", *SERVER), of_role("client", *seen_by_client(SERVER))) == []
+
+
+def test_a_frame_that_changed_on_its_way_is_told_in_the_words_of_the_left_side():
+    client = of_role("client", *seen_by_client(SERVER))
+    changed = of_role("server", *SERVER[:-1], ("out", ANSWER_1.replace(b'"n":1', b'"n":9')))
+    (one,) = diff(changed, client)
+    assert (one.what, one.kind, one.path, one.left_value, one.right_value) == (
+        *("changed", "out", "$.result.n"),
+        *(9, 1),
+    )
+    (one,) = diff(client, changed)
+    assert (one.kind, one.left_value, one.right_value) == ("in", 1, 9)
+
+
+def test_a_frame_that_one_side_never_saw_is_told():
+    client = of_role("client", *seen_by_client(SERVER[:-1]))
+    (one,) = diff(of_role("server", *SERVER), client)
+    assert (one.what, one.kind, one.left) == ("missing", "out", 5)
+    (one,) = diff(client, of_role("server", *SERVER))
+    assert (one.what, one.kind, one.right) == ("extra", "out", 5)
+
+
+def test_frames_of_one_direction_that_changed_places_are_told():
+    swapped = [*SERVER[:3], SERVER[4], SERVER[3]]
+    (one,) = diff(of_role("server", *SERVER), of_role("client", *seen_by_client(swapped)))
+    assert (one.what, one.kind) == ("order", "out")
+
+
+def test_what_is_no_message_is_compared_as_well():
+    garbage = [("in", b"garbage"), ("in", b"[1]"), ("in", b"garbage")]
+    other = of_role("client", *seen_by_client(garbage))
+    assert diff(of_role("server", *garbage), other) == []
+    (one,) = diff(of_role("server", *garbage[:2]), other)
+    assert (one.what, one.kind) == ("extra", "out")
+
+
+def test_without_a_first_record_nobody_says_who_recorded():
+    assert role_of([]) is None
+    assert role_of(of_role("proxy")[1:]) is None
+    assert role_of(of_role("proxy")) == "proxy"

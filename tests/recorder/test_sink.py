@@ -12,6 +12,7 @@ import pytest
 import zstandard
 
 from mcp_trio._errors import RecordingError
+from mcp_trio._limits import Limits
 from mcp_trio._recorder.sink import FileSink, open_recording
 
 LINES = [b"one\n", b"two\n", b"three"]
@@ -111,6 +112,20 @@ def test_what_cannot_be_read_is_told(tmp_path):
     (tmp_path / "x.zst").write_bytes(b"not compressed at all")
     with pytest.raises(RecordingError, match=r"cannot decompress .*x\.zst: "):
         list(open_recording(tmp_path / "x.zst"))
+
+
+@pytest.mark.parametrize("name", ["x.mcprec.jsonl", "x.mcprec.jsonl.zst"])
+def test_no_more_than_a_line_of_bounded_length_is_read(tmp_path, name):
+    limits = Limits(recording_line_bytes_max=4)
+    path = tmp_path / name
+    compress = zstandard.ZstdCompressor().compress if name.endswith(".zst") else bytes
+    path.write_bytes(compress(b"123\n"))
+    assert list(open_recording(path, limits=limits)) == [b"123\n"]
+    path.write_bytes(compress(b"123\n1234\n"))
+    lines = open_recording(path, limits=limits)
+    assert next(lines) == b"123\n"
+    with pytest.raises(RecordingError, match=r"longer than recording_line_bytes_max \(4 bytes\)"):
+        next(lines)
 
 
 def test_a_file_that_another_session_is_recorded_to_is_left_alone(tmp_path):

@@ -72,8 +72,9 @@ class _TeeSequencer:
         self._keep("cxl", lane)
 
     def marked(self, name, value, lane=None):
-        self._inner.marked(name, value, lane)
+        value = self._inner.marked(name, value, lane)
         self._keep("mark", lane)
+        return value
 
     def shut(self, cause):
         self._inner.shut(cause)

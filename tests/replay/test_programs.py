@@ -14,6 +14,7 @@ from mcp_trio._limits import Limits
 from mcp_trio._replay import replay
 
 EVENTS = range(3)
+KINDS = ("tools", "prompts")
 
 # What handlers do. Shared memory is touched only between two calls of the context.
 
@@ -24,6 +25,7 @@ class World:
 
     total: int = 0
     log: list = attrs.field(factory=list)
+    grown: list = attrs.field(factory=list)
     events: list = attrs.field(factory=lambda: [trio.Event() for _ in EVENTS])
 
 
@@ -56,6 +58,40 @@ async def ask_within(world, ctx, seen, amount):
 
 async def progress(world, ctx, seen, amount):
     await ctx.progress(len(seen) + 1)
+
+
+async def change(world, ctx, seen, amount):
+    """Lists change, once or twice in a row, perhaps with others in between."""
+    ctx.server.list_changed(KINDS[amount % len(KINDS)])
+    if amount > 10:
+        await trio.sleep((amount - 11) / 1000)
+        ctx.server.list_changed(KINDS[amount % len(KINDS)])
+
+
+async def grow(world, ctx, seen, amount):
+    """A tool comes, or goes; the client may be reading the list of them, or about to."""
+    await ctx.info("grow")
+    name = f"t{amount % 2}"
+    if name in world.grown:
+        world.grown.remove(name)
+        ctx.server.remove_tool(name)
+    else:
+        world.grown.append(name)
+        ctx.server.tool(name=name)(nothing)
+
+
+async def nothing():
+    pass
+
+
+async def sample(world, ctx, seen, amount):
+    """The client reports before it answers; what hears of it acts as well."""
+
+    async def report(params):
+        await trio.sleep(amount / 4000)
+        await ctx.info(["report", params.progress])
+
+    seen.append((await ctx.sample("Why?", progress=report)).model)
 
 
 async def sleep(world, ctx, seen, amount):
@@ -117,14 +153,14 @@ async def nest(world, ctx, seen, amount):
 
 STEPS = (
     race, say, ask, ask_within, progress, sleep, sleep_twice, time_out, checkpoint, signal, wait,
-    shield, clean_up, fail, nest,
+    shield, clean_up, fail, nest, change, grow, sample,
 )  # fmt: skip
 PLACES = Limits(handlers_in_flight_max=3, requests_queued_max=4, drain_seconds=0.05)
 
 
 def server_of(scripts):
     world = World()
-    server = Server("generated", limits=PLACES)
+    server = Server("generated", limits=PLACES, offers=KINDS)
 
     @server.tool
     async def run(script: int, *, ctx: Context) -> list[str]:
@@ -138,6 +174,13 @@ def server_of(scripts):
                 seen.append(type(error).__name__)
                 break
         return [str(each) for each in seen]
+
+    @server.method("notifications/acme/tick")
+    async def tick() -> None:
+        world.log.append("tick")
+        if len(world.log) % 2:
+            server.list_changed("prompts")
+            await trio.sleep(0.002)
 
     return server
 
@@ -154,7 +197,7 @@ class Scripted:
     leaves_after: int
 
     async def __call__(self, peer, _session):
-        await peer.handshake(capabilities={"roots": {}})
+        await peer.handshake(capabilities={"roots": {}, "sampling": {}})
         with trio.move_on_after(self.leaves_after / 1000):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._answer, peer, nursery)
@@ -169,6 +212,9 @@ class Scripted:
         cancel = {"method": "notifications/cancelled", "params": {"requestId": number}}
         if cancels_after == 0:
             messages.append(cancel)
+        if number % 3:
+            messages.insert(number % 2, {"method": "notifications/acme/tick"})
+            messages.append({"id": f"tools {number}", "method": "tools/list"})
         await peer.send(*messages)
         if cancels_after:
             await trio.sleep(cancels_after / 1000)
@@ -183,8 +229,18 @@ class Scripted:
                 asked += 1
 
     async def _answer_one(self, peer, question, number):
-        await trio.sleep(self.delays[number % len(self.delays)] / 1000)
-        await peer.send_result(question, {"roots": [{"uri": "file:///a"}] * (number % 3)})
+        delay_seconds = self.delays[number % len(self.delays)] / 1000
+        await trio.sleep(delay_seconds)
+        if question["method"] == "roots/list":
+            await peer.send_result(question, {"roots": [{"uri": "file:///a"}] * (number % 3)})
+            return
+        token = question["params"]["_meta"]["progressToken"]
+        for progress in range(number % 4):
+            params = {"progressToken": token, "progress": progress}
+            await peer.send_notification("notifications/progress", params)
+            await trio.sleep(delay_seconds * progress)
+        text = {"type": "text", "text": "So."}
+        await peer.send_result(question, {"role": "assistant", "model": "m", "content": text})
 
 
 steps = st.tuples(st.sampled_from(STEPS), st.integers(1, 20))

@@ -26,6 +26,16 @@ async def resource(name: str) -> str:
     return name
 
 
+@server.completion(resource, "name")
+async def names(typed: str) -> list[str]:
+    return [typed]
+
+
+@server.method("acme/method")
+async def method() -> None:
+    pass
+
+
 def site(request):
     application = server.open_session(memory_pair()[0]).application
     return definition_site(application, request)
@@ -39,7 +49,21 @@ async def test_the_handler_of_each_kind_of_request_is_found():
     assert "in resource at " in site(b'{"method":"resources/read","params":{"uri":"place://a"}}')
 
 
+async def test_the_handlers_of_completions_and_methods_are_found():
+    params = (
+        b'"params":{"ref":{"type":"ref/resource","uri":"place://{name}"},'
+        b'"argument":{"name":"name","value":""}}'
+    )
+    assert site(b'{"method":"completion/complete",' + params + b"}").startswith(
+        "in name of place://{name} at test_sites.py:"
+    )
+    assert site(b'{"method":"acme/method"}').startswith("in acme/method at test_sites.py:")
+    assert "in acme/method at " in site(b'{"method":"acme/method","params":{"uri":3}}')
+
+
 async def test_no_handler_is_no_site():
+    unknown = b'"params":{"ref":{"type":"ref/prompt","name":"prompt"},"argument":{"name":"x"}}'
+    assert site(b'{"method":"completion/complete",' + unknown + b"}") == ""
     assert site(b'{"method":"tools/list","params":{}}') == ""
     assert site(b'{"method":"tools/call","params":{"name":"none"}}') == ""
     assert site(b'{"method":"resources/read","params":{"uri":"other://a"}}') == ""

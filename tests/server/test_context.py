@@ -2,9 +2,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, LocalProtocolError, Server, ThreadContext, types
-
-CLIENT_CAN = {"roots": {"listChanged": True}, "sampling": {}}
+from mcp_trio import Context, Limits, Server, ThreadContext
 
 
 @pytest.fixture
@@ -35,6 +33,10 @@ async def test_a_handler_knows_its_client_and_its_request(server, serve):
             ctx.client_capabilities.roots.list_changed,
             ctx.is_cancelled,
             ctx.lifespan,
+            ctx.method,
+            ctx.progress_token,
+            ctx.log_level,
+            ctx.server is server,
         ]
 
     @server.tool
@@ -46,18 +48,21 @@ async def test_a_handler_knows_its_client_and_its_request(server, serve):
         return facts(ctx)
 
     asker = await serve(server, capabilities={"roots": {"listChanged": True}})
-    end = '"2024-11-05","wire peer",true,true,false,true,false,null]'
+    end = '"2024-11-05","wire peer",true,true,false,true,false,null,"tools/call",null,"debug",true]'
     assert await asker.call("here") == f"[1,{end}"
     assert await asker.call("there") == f"[2,{end}"
+    await asker.result("logging/setLevel", {"level": "error"})
+    params = {"name": "here", "_meta": {"progressToken": "t"}}
+    result = await asker.result("tools/call", params)
+    assert '"tools/call","t","error",true]' in result["content"][0]["text"]
 
 
 async def test_before_the_handshake_nothing_is_known_of_the_client():
-    from mcp_trio._server.context import LogGate
     from mcp_trio._transports.memory import memory_pair
 
     session = Server("harbour").open_session(memory_pair()[0])
     handling = type("Handling", (), {"session": session})()
-    ctx = Context(handling, LogGate(), None)
+    ctx = Context(handling, None)
     assert (ctx.revision, ctx.client_info, ctx.client_capabilities) == ("", None, None)
     assert not ctx.client_can("roots")
 
@@ -111,6 +116,7 @@ async def test_every_level_is_told_until_the_client_chooses(server, serve):
         await ctx.warning(None)
         await ctx.error("e")
         await ctx.log("alert", "a", logger="tower")
+        await ctx.info("named", logger="pier")
 
     @server.tool
     def talk_in_thread(ctx: ThreadContext) -> None:
@@ -119,6 +125,7 @@ async def test_every_level_is_told_until_the_client_chooses(server, serve):
         ctx.warning(None)
         ctx.error("e")
         ctx.log("alert", "a", logger="tower")
+        ctx.info("named", logger="pier")
 
     asker = await serve(server)
     for name in ("talk", "talk_in_thread"):
@@ -130,6 +137,7 @@ async def test_every_level_is_told_until_the_client_chooses(server, serve):
             {"level": "warning", "data": None},
             {"level": "error", "data": "e"},
             {"level": "alert", "data": "a", "logger": "tower"},
+            {"level": "info", "data": "named", "logger": "pier"},
         ]
 
 
@@ -160,6 +168,16 @@ async def test_an_unknown_level_is_invalid_params_and_changes_nothing(server, se
     assert (await asker.error("logging/setLevel", {"level": "loud"}))["code"] == -32602
     await asker.result("tools/call", {"name": "talk"})
     assert told_data(asker) == [("debug", "d")]
+
+
+async def test_a_handler_that_invents_a_level_is_told_which_there_are(server, serve, caplog):
+    @server.tool
+    async def shout(ctx: Context) -> None:
+        await ctx.log("warn", "ahoy")
+
+    asker = await serve(server)
+    assert (await asker.error("tools/call", {"name": "shout"}))["code"] == -32603
+    assert "unknown level 'warn': choose from debug, info, notice, warning," in caplog.text
 
 
 async def test_the_level_belongs_to_one_session(server, serve):
@@ -199,70 +217,42 @@ async def test_logging_is_a_check_for_cancellation_even_of_what_is_not_told(serv
     assert asker.told == []
 
 
-# Questions to the client.
+@pytest.mark.requirement("LOG-13")
+async def test_a_flood_of_log_messages_waits_for_a_client_that_does_not_read(nursery):
+    from mcp_trio._testing.wire_peer import WirePeer
+    from mcp_trio._transports.memory import memory_pair
 
-
-@pytest.mark.requirement("ROOT-03", "SAMP-06", "SAMP-08", "BASE-21")
-async def test_a_handler_asks_its_client(server, serve):
-    question = types.CreateMessageParams(
-        messages=[types.SamplingMessage(role="user", content=types.TextContent(text="Why?"))],
-        max_tokens=9,
-    )
+    told = []
+    server = Server("harbour", limits=Limits(outbound_bytes_max=2000))
 
     @server.tool
-    async def ask(ctx: Context) -> str:
-        roots = await ctx.list_roots()
-        answer = await ctx.sample(question)
-        return f"{roots[0].uri} {answer.content.text}"
+    async def talk(ctx: Context) -> None:
+        for number in range(1000):
+            await ctx.info({"step": number}, logger="harbour.talk")
+            told.append(number)
 
+    ours, theirs = memory_pair(buffer_bytes_max=1000)
+    session = await nursery.start(server.serve, theirs)
+    peer = WirePeer(ours)
+    await peer.handshake()
+    await peer.send_request("tools/call", {"name": "talk"}, id=1)
+    await trio.testing.wait_all_tasks_blocked()
+    assert 0 < len(told) < 50
+    assert session.outbox.queued_bytes < 4000
+    params = (await peer.receive())["params"]
+    assert params == {"level": "info", "data": {"step": 0}, "logger": "harbour.talk"}
+    session.shut("closed")
+
+
+@pytest.mark.requirement("LOG-14")
+async def test_what_a_crash_says_goes_to_our_log_and_not_to_the_client(server, serve, caplog):
     @server.tool
-    def ask_in_thread(ctx: ThreadContext) -> str:
-        roots = ctx.list_roots()
-        answer = ctx.sample(question)
-        return f"{roots[0].uri} {answer.content.text}"
-
-    asker = await serve(server, capabilities=CLIENT_CAN)
-    for name in ("ask", "ask_in_thread"):
-        call = await asker.begin("tools/call", {"name": name})
-        asked = await asker.next_told()
-        assert asked["method"] == "roots/list"
-        await asker.wire.send_result(asked, {"roots": [{"uri": "file:///pier"}]})
-        asked = await asker.next_told()
-        assert asked["method"] == "sampling/createMessage"
-        assert asked["params"] == {
-            "messages": [{"role": "user", "content": {"type": "text", "text": "Why?"}}],
-            "maxTokens": 9,
-        }
-        said = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "So."}}
-        await asker.wire.send_result(asked, said)
-        result = (await asker.end(call))["result"]
-        assert result["content"][0]["text"] == "file:///pier So."
-
-
-@pytest.mark.requirement("LIFE-14")
-async def test_a_client_that_cannot_is_not_asked(server, serve):
-    caught = []
-
-    @server.tool
-    async def ask(ctx: Context) -> None:
-        for question in (
-            ctx.list_roots(),
-            ctx.sample(types.CreateMessageParams(messages=[], max_tokens=1)),
-        ):
-            try:
-                await question
-            except LocalProtocolError as error:
-                caught.append(str(error))
-
-    @server.tool
-    def ask_in_thread(ctx: ThreadContext) -> None:
-        try:
-            ctx.list_roots()
-        except LocalProtocolError as error:
-            caught.append(str(error))
+    async def crash(ctx: Context) -> None:
+        raise OSError("password=hunter2")
 
     asker = await serve(server)
-    for name in ("ask", "ask_in_thread"):
-        await asker.result("tools/call", {"name": name})
-    assert ["roots" in text for text in caught] == [True, False, True]
+    error = await asker.error("tools/call", {"name": "crash"})
+    assert error == {"code": -32603, "message": "internal error"}
     assert asker.told == []
+    assert "hunter2" in caplog.text
+    assert all(b"hunter2" not in frame for frame in asker.wire.frames)

@@ -1,8 +1,12 @@
 import base64
+import threading
 
+import msgspec
 import pytest
+import trio
+import trio.testing
 
-from mcp_trio import Server
+from mcp_trio import Server, types
 from mcp_trio._limits import Limits
 
 INVALID_PARAMS = -32602
@@ -68,11 +72,11 @@ async def test_a_list_that_fills_its_pages_exactly_has_no_empty_one(serve):
         "7",
         "!",
         "é",
-        base64.urlsafe_b64encode(b"tools/list from 1").decode(),
-        base64.urlsafe_b64encode(b"tools/list from 02").decode(),
-        base64.urlsafe_b64encode(b"tools/list from 0").decode(),
-        base64.urlsafe_b64encode(b"tools/list from 6").decode(),
-        base64.urlsafe_b64encode(b"tools/list from -2").decode(),
+        "n1",
+        base64.urlsafe_b64encode(b"tools/list after ").decode(),
+        base64.urlsafe_b64encode(b"tools/list after n7").decode(),
+        base64.urlsafe_b64encode(b"prompts/list after n1").decode(),
+        base64.urlsafe_b64encode(b"tools/list after n1").decode().rstrip("="),
     ],
 )
 async def test_a_cursor_that_we_never_gave_is_invalid_params(server, serve, cursor):
@@ -140,10 +144,123 @@ async def test_what_is_registered_is_announced(serve):
     offer(server, 0)
     assert (await serve(server)).hello["capabilities"] == {
         "logging": {},
-        "tools": {},
-        "resources": {},
-        "prompts": {},
+        "tools": {"listChanged": True},
+        "resources": {"subscribe": True, "listChanged": True},
+        "prompts": {"listChanged": True},
     }
+
+
+async def test_what_is_registered_until_the_handshake_is_announced(nursery):
+    from mcp_trio._testing.wire_peer import WirePeer
+    from mcp_trio._transports.memory import memory_pair
+
+    server = Server("harbour")
+    ours, theirs = memory_pair()
+    await nursery.start(server.serve, theirs)
+    await trio.testing.wait_all_tasks_blocked()
+    offer(server, 0)
+    hello = await WirePeer(ours).handshake()
+    assert hello["result"]["capabilities"].keys() == {"logging", "tools", "resources", "prompts"}
+
+
+async def test_what_is_promised_is_announced_and_served_though_nothing_is_there(serve):
+    asker = await serve(Server("harbour", offers={"tools"}))
+    assert asker.hello["capabilities"] == {"logging": {}, "tools": {"listChanged": True}}
+    assert await asker.result("tools/list") == {"tools": []}
+
+
+def test_only_what_can_be_offered_is_promised():
+    with pytest.raises(ValueError, match=r"unknown offers \['boats'\]: choose from prompts"):
+        Server("harbour", offers={"boats", "tools"})
+
+
+async def test_given_capabilities_replace_those_that_follow_from_what_is_offered(serve):
+    server = Server("harbour", capabilities=types.ServerCapabilities(experimental={"x": {}}))
+    offer(server, 0)
+    asker = await serve(server)
+    assert asker.hello["capabilities"] == {"experimental": {"x": {}}}
+    assert (await asker.error("tools/list"))["code"] == -32601
+
+
+# Removing.
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_what_is_removed_is_not_listed_any_more(server, serve, method):
+    asker = await serve(server)
+    assert names_of(await asker.result(method)) == ["n0", "n1"]
+    server.remove_tool("n0")
+    server.remove_prompt("n0")
+    server.remove_resource("x:0")
+    server.remove_resource("x:0/{port}")
+    assert names_of(await asker.result(method)) == ["n1", "n2"]
+
+
+async def test_what_is_removed_is_not_served_any_more_and_may_come_again(server, serve):
+    asker = await serve(server)
+    server.remove_tool("n0")
+    server.remove_prompt("n0")
+    server.remove_resource("x:0")
+    assert "unknown tool" in (await asker.error("tools/call", {"name": "n0"}))["message"]
+    assert "unknown prompt" in (await asker.error("prompts/get", {"name": "n0"}))["message"]
+    assert (await asker.error("resources/read", {"uri": "x:0"}))["code"] == -32002
+    server.remove_resource("x:0/{port}")
+    offer(server, 0)
+    assert await asker.result("tools/call", {"name": "n0"})
+
+
+async def test_a_call_that_runs_survives_the_removal_of_its_tool(serve):
+    server = Server("harbour")
+
+    @server.tool
+    async def scuttle() -> str:
+        server.remove_tool("scuttle")
+        await trio.lowlevel.checkpoint()
+        return "sunk"
+
+    asker = await serve(server)
+    assert await asker.call("scuttle") == "sunk"
+
+
+@pytest.mark.parametrize(
+    ("remove", "text"),
+    [
+        (lambda server: server.remove_tool("x"), "no tool 'x' is registered"),
+        (lambda server: server.remove_prompt("x"), "no prompt 'x' is registered"),
+        (lambda server: server.remove_resource("x:1"), "no resource 'x:1' is registered"),
+    ],
+)
+def test_what_is_not_there_cannot_be_removed(remove, text):
+    with pytest.raises(LookupError, match=text):
+        remove(Server("harbour"))
+
+
+def test_threads_that_register_and_remove_leave_every_list_whole():
+    server = Server("harbour")
+    registry = server._registry
+    stop = threading.Event()
+
+    def churn(first):
+        for number in range(first, first + 200):
+            server.tool(name=f"n{number}")(lambda: None)
+            if number % 2:
+                server.remove_tool(f"n{number}")
+
+    def read():
+        while not stop.is_set():
+            registry.page("tools/list", None)
+
+    writers = [threading.Thread(target=churn, args=[1000 * n]) for n in range(4)]
+    reader = threading.Thread(target=read)
+    for thread in (*writers, reader):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    reader.join()
+    listed = msgspec.json.decode(registry.page("tools/list", None))["tools"]
+    assert {tool["name"] for tool in listed} == registry.tools.keys()
+    assert len(listed) == 400
 
 
 @pytest.mark.requirement("LIFE-14", "PROM-15")

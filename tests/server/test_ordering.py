@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._server.ordering import in_order
+from mcp_trio._server.ordering import JsonWriter
+
+in_order = JsonWriter().in_order
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import functools
 import json
 import pathlib
 import subprocess
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from mcp_trio import Server
 from mcp_trio._schema import (
+    Annotations,
     CallToolResult,
     EmbeddedResource,
     GetPromptResult,
@@ -25,7 +27,12 @@ from mcp_trio._schema import (
     ResourceContents,
     TextContent,
 )
-from mcp_trio._server.results import BYTES_URI, Image, prompt_result, resource_result, tool_result
+from mcp_trio._server import results
+from mcp_trio._server.ordering import JsonWriter
+from mcp_trio._server.results import BYTES_URI, Image, prompt_result
+
+tool_result = functools.partial(results.tool_result, writer=JsonWriter())
+resource_result = functools.partial(results.resource_result, writer=JsonWriter())
 
 PIXEL = b"\x89PNG\r\n"
 EMBEDDED = EmbeddedResource(resource=ResourceContents(uri="note:1", text="hello"))
@@ -101,6 +108,66 @@ def test_an_image_is_base64_with_its_mime_type():
     assert (png.mime_type, jpeg.mime_type) == ("image/png", "image/jpeg")
 
 
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (PIXEL, "png"),
+        (b"\xff\xd8\xff\xe0", "jpeg"),
+        (b"GIF89a", "gif"),
+        (b"RIFF1234WEBPVP8", "webp"),
+        (b"1234ftypavif", "avif"),
+        (b"BM12", "bmp"),
+        (b"II*\0", "tiff"),
+        (b"MM\0*", "tiff"),
+        (b"<svg>", "svg+xml"),
+        (b"", "png"),
+        (b"odd", "png"),
+    ],
+)
+def test_the_first_bytes_of_an_image_tell_its_format(data, expected, tmp_path):
+    assert Image(data).format == expected
+    assert Image(data, format="jpeg").mime_type == "image/jpeg"
+    file = tmp_path / "image.heic"
+    file.write_bytes(data)
+    assert Image(path=str(file)).data == data
+    assert Image(path=file).format == (expected if data not in (b"", b"odd") else "heic")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("a.JPG", "jpeg"), ("a.svg", "svg+xml"), ("a.tif", "tiff"), ("a.png", "png"), ("a", "png")],
+)
+def test_a_files_suffix_tells_its_format_if_its_bytes_do_not(name, expected, tmp_path):
+    (tmp_path / name).write_bytes(b"odd")
+    assert Image(path=tmp_path / name).format == expected
+
+
+@pytest.mark.parametrize("given", [{}, {"data": b"", "path": "x"}])
+def test_an_image_has_data_or_a_path(given):
+    with pytest.raises(TypeError, match="of data or of a path"):
+        Image(**given)
+
+
+def test_the_annotations_of_content_stay_untouched():
+    note = TextContent(text="t", annotations=Annotations(audience=["user"], priority=0.5))
+    (first, second) = tool_result([note, Image(PIXEL)]).content
+    assert first is note
+    assert second.annotations is None
+    assert tool_result(note).content[0] is note
+
+
+async def test_a_generator_is_refused_by_name(serve, caplog):
+    server = Server("harbour")
+
+    @server.tool
+    def waves():
+        yield 1
+
+    asker = await serve(server)
+    assert (await asker.error("tools/call", {"name": "waves"}))["message"] == "internal error"
+    assert "the type <class 'generator'> has no JSON form" in caplog.text
+
+
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_bytes_from_a_tool_are_an_embedded_blob(kind):
     (content,) = tool_result(kind(b"\0\xff")).content
@@ -126,8 +193,8 @@ def test_a_value_without_a_json_form_is_refused_by_its_type(value):
 
 def test_a_set_has_the_same_order_whatever_the_hash_seed():
     code = (
-        "from mcp_trio._server.results import tool_result;"
-        "print(tool_result({'s': {'a', 'b', 'c', 'd', 'e'}}).content[0].text)"
+        "from mcp_trio._server.ordering import JsonWriter;"
+        "print(JsonWriter().encode({'s': {'a', 'b', 'c', 'd', 'e'}}).decode())"
     )
     runs = {
         subprocess.run(

@@ -279,3 +279,52 @@ def test_whatever_matches_an_expansion_expands_to_the_same_again(text, data):
         return
     # Decoded, because a {+path} may have spanned the encoded value of a neighbour.
     assert found is None or unquote(template.expand(found)) == unquote(uri)
+
+
+# What hostile values are made of; joined, they climb, hide and start over.
+climbs = st.sampled_from(
+    [
+        *("..", "%2e%2e", "%2E.", ".%252e", "%252e%252e", "%25252e%25252e"),
+        *("/", "%2f", "%2F", "%252f", "\\", "%5c", "%5C", "%255c"),
+        *("\0", "%00", "%2500", "a", "etc", ".", "%2e", "...", "~", "%c0%ae"),
+    ]
+)
+
+
+def is_outside(value):
+    """Whether a careless reader of `value` leaves its place, however often it decodes it."""
+    for _ in range(2):
+        parts = value.replace("\\", "/").split("/")
+        if ".." in parts or "\0" in value or value.startswith(("/", "\\")):
+            return True
+        value = unquote(value)
+    return False
+
+
+@pytest.mark.requirement("RES-22")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "file:///{+path}",
+        "file:///{name}",
+        "file:///a/{name}/b",
+        "file:///{dir}/{+path}",
+        "file:///x{/a,b}",
+        "file:///x{?q}",
+        "file:///x{;p}{.s}",
+        "file:///x{#f}",
+    ],
+)
+@settings(max_examples=50, deadline=None)
+@given(pieces=st.lists(climbs, max_size=6), data=st.data())
+def test_no_value_that_a_handler_gets_leads_out_of_its_place(text, pieces, data):
+    template = parse(text)
+    hostile = "".join(pieces)
+    literal = text.partition("{")[0]
+    tail = data.draw(st.sampled_from(["", "/b", "/x", "?q=", "#"]))
+    for uri in (literal + hostile + tail, f"{literal}/{hostile}", f"{literal}?q={hostile}"):
+        try:
+            values = template.match(uri)
+        except UriError:
+            continue
+        assert not any(map(is_outside, (values or {}).values()))

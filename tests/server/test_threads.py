@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import RequestAbandoned, Server, ThreadContext
+from mcp_trio import Context, RequestAbandoned, Server, ThreadContext
 from mcp_trio._limits import Limits
 
 # A thread that is abandoned runs on: each test lets its own go in the end.
@@ -199,6 +199,26 @@ def test_a_thread_that_outlives_its_session_is_refused_and_never_hangs(gate, is_
     gate.set()
     assert left.wait(10)
     assert len(caught) == 3
+
+
+async def test_what_a_thread_reads_needs_none_of_the_places_however_far_down(serve):
+    server = Server("desk", limits=Limits(threads_max=1))
+
+    @server.resource("desk://leaf")
+    def leaf() -> str:
+        return "leaf"
+
+    @server.resource("desk://branch")
+    async def branch(ctx: Context) -> str:
+        return (await ctx.read_resource("desk://leaf"))[0].text
+
+    @server.tool
+    def climb(ctx: ThreadContext) -> str:
+        return ctx.read_resource("desk://branch")[0].text
+
+    asker = await serve(server)
+    with trio.fail_after(10):
+        assert await asker.call("climb") == "leaf"
 
 
 async def test_a_thread_that_nobody_cancels_may_still_fail_in_its_call(server, serve):

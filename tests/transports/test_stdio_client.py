@@ -147,6 +147,8 @@ async def test_a_failed_start_and_a_closed_channel_leave_no_descriptor_open():
     before = descriptors()
     with pytest.raises(ConnectionLost):
         await open_process_channel(["/no/such/file"])
+    with pytest.raises(ValueError, match="null byte"):
+        await open_process_channel(["no\0file"])
     await (await open_process_channel(python(ECHO))).aclose()
     assert descriptors() == before
 
@@ -475,6 +477,7 @@ async def test_without_pidfd_the_same_is_done(monkeypatch):
 async def test_an_empty_group_is_swept_without_a_word():
     channel = await open_process_channel(python(ECHO))
     await channel.aclose()
+    channel._child.send_signal(signal.SIGTERM)
     channel._child.terminate()
     channel._child.kill()
     with pytest.raises(ProcessLookupError):

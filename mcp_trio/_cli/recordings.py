@@ -1,0 +1,52 @@
+"""Recordings that the command line names: read with a bar, and named in what goes wrong."""
+
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mcp_trio._cli.progress import counted
+from mcp_trio._errors import RecordingError
+from mcp_trio._journal.reader import Flaw, read_recording
+from mcp_trio._journal.records import Record
+from mcp_trio._recorder.sink import COMPRESSED_SUFFIX, open_recording
+
+
+def lines_of(file: str | os.PathLike[str]) -> Iterator[bytes]:
+    """The lines of a recording; a long one shows how far it was read.
+
+    Raises:
+        RecordingError: The file cannot be read, or not decompressed.
+    """
+    return counted(open_recording(file), f"reading {Path(file).name}", total_bytes=_size(file))
+
+
+def records_of(file: str | os.PathLike[str]) -> Iterator[Record | Flaw]:
+    """The records of a recording, flaws at their places.
+
+    Raises:
+        RecordingError: As `lines_of`, or it is no recording; the text names the file.
+    """
+    with naming(file):
+        yield from read_recording(lines_of(file))
+
+
+@contextmanager
+def naming(file: str | os.PathLike[str]) -> Generator[None, None, None]:
+    """Put the file's name into the text of a `RecordingError` that has none."""
+    try:
+        yield
+    except RecordingError as error:
+        if os.fspath(file) in str(error):
+            raise
+        raise RecordingError(f"{os.fspath(file)}: {error}") from error
+
+
+def _size(file: str | os.PathLike[str]) -> int | None:
+    """How many bytes of lines there will be, if that is known."""
+    if os.fspath(file).endswith(COMPRESSED_SUFFIX):
+        return None
+    try:
+        return Path(file).stat().st_size
+    except OSError:
+        return None

@@ -1,0 +1,113 @@
+"""SERVER on the command line, and the options that say how to talk to it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar, get_args
+
+import attrs
+import click
+
+from mcp_trio._limits import DEFAULT_LIMITS, Limits
+from mcp_trio._schema import LoggingLevel
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+# Where in click's context the command is that stood behind `--`.
+_COMMAND: Final = "mcp_trio.command"
+_STANDS_BEHIND: Final = "(behind --)"
+
+SERVER_EPILOG: Final = """\b
+SERVER is file.py[:object] or package.module[:object], whose server then runs in this process;
+or, with --config, a name in that file; or is left out when the server's own command follows
+behind --, which inherits the environment. What a server prints goes to stderr.
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Choices:
+    """What the options below have chosen: SERVER's words, and how to talk to it."""
+
+    server: str | Sequence[str]
+    config: str | None
+    timeout: float | None
+    log_level: LoggingLevel | None
+    stderr: bool
+
+    @property
+    def limits(self) -> Limits:
+        """The default limits, with one time-out for each request if one was chosen."""
+        if self.timeout is None:
+            return DEFAULT_LIMITS
+        return attrs.evolve(
+            DEFAULT_LIMITS,
+            initialize_seconds=self.timeout,
+            request_idle_seconds=self.timeout,
+            request_total_seconds=self.timeout,
+        )
+
+
+class ServerCommand(click.Command):
+    """A command whose first argument is SERVER, unless the server's command stands behind `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take off the command, which click would mix up with the arguments before it."""
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[_COMMAND] = args[place + 1 :]
+            args = [_STANDS_BEHIND, *args[:place]]
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write both ways to name the server, a line each."""
+        options, server, *arguments = self.collect_usage_pieces(ctx)
+        ways = {
+            "Usage: ": (options, server, *arguments),
+            "       ": (options, *arguments, "-- COMMAND..."),
+        }
+        for prefix, pieces in ways.items():
+            formatter.write_usage(ctx.command_path, " ".join(pieces), prefix)
+
+
+def _server_words(ctx: click.Context, _: click.Parameter, word: str) -> str | Sequence[str]:
+    command: Sequence[str] | None = ctx.meta.get(_COMMAND)
+    if command is None and "://" in word:
+        raise click.BadParameter(
+            f"{word}: this version connects to no URL, but to a TARGET, to a command of --config,"
+            " or to a command behind --"
+        )
+    if command is not None and not command:
+        raise click.UsageError("no COMMAND stands behind --")
+    return word if command is None else command
+
+
+_PARAMETERS: Final = (
+    click.argument("server", callback=_server_words),
+    click.option(
+        "--config",
+        metavar="FILE",
+        type=click.Path(),
+        help="SERVER is a name in this file, under mcpServers, as hosts have it.",
+    ),
+    click.option(
+        "--timeout",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Give up a request that takes longer, and tell the server.",
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice(get_args(LoggingLevel)),
+        help="Print the server's log messages of at least this level on stderr.",
+    ),
+    click.option(
+        "--stderr",
+        is_flag=True,
+        help="Pass on the stderr of the server's command; else its end stands in errors.",
+    ),
+)
+
+
+def server_parameters(command: _Command) -> _Command:
+    """Decorate a command with SERVER and its options, which make up `Choices`."""
+    for parameter in reversed(_PARAMETERS):
+        command = parameter(command)
+    return command

@@ -1,0 +1,36 @@
+"""A channel and a connection become a session, recorded or not."""
+
+import os
+
+from mcp_trio._engine import Application, Session, Unrecorded, start_recording
+from mcp_trio._protocol import Connection
+from mcp_trio._transports.channel import Channel
+
+
+async def open_session(
+    channel: Channel,
+    connection: Connection,
+    application: Application,
+    *,
+    record: str | os.PathLike[str] | None,
+) -> Session:
+    """A session that owns `channel`, recorded if there is a place to `record` it.
+
+    Raises:
+        RecordingError: The recording cannot be made; the channel is closed.
+    """
+    if record is None:
+        return Session(channel, connection, application, Unrecorded())
+    try:
+        recording = start_recording(
+            record,
+            role="client",
+            transport=getattr(channel, "transport", type(channel).__name__),
+            name=connection.our_info.name,
+            version=connection.our_info.version,
+            limits=connection.limits,
+        )
+    except BaseException:
+        await channel.aclose()
+        raise
+    return Session(channel, connection, application, recording)

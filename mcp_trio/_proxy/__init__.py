@@ -1,0 +1,5 @@
+"""The recording proxy: between any host and any server, transparent byte for byte."""
+
+from mcp_trio._proxy.stdio import run_stdio_proxy
+
+__all__ = ["run_stdio_proxy"]

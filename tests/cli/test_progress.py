@@ -1,0 +1,77 @@
+"""What is shown while something takes its time."""
+
+import io
+import time
+from contextlib import redirect_stderr
+
+import pytest
+import zstandard
+
+from mcp_trio._cli.progress import counted, patience
+from mcp_trio._cli.recordings import lines_of, naming
+from mcp_trio._errors import RecordingError
+
+
+class Screen(io.StringIO):
+    """A terminal, as far as one can tell."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def slow_lines(count):
+    """Lines of a mebibyte that take their time."""
+    for _ in range(count):
+        time.sleep(0.05)
+        yield b"x" * (1 << 20)
+
+
+@pytest.mark.real_time
+def test_a_long_file_shows_how_far_it_was_read():
+    with redirect_stderr(Screen()) as screen:
+        read = list(counted(slow_lines(8), "reading it", total_bytes=8 << 20, seconds=0.05))
+    assert len(read) == 8
+    assert "reading it" in screen.getvalue()
+    assert "/8.4 MB" in screen.getvalue()
+
+
+@pytest.mark.real_time
+def test_a_long_wait_shows_that_something_runs():
+    with redirect_stderr(Screen()) as screen, patience("replaying", seconds=0.02):
+        time.sleep(0.3)
+    assert "replaying" in screen.getvalue()
+
+
+def test_what_is_quick_shows_nothing():
+    with redirect_stderr(Screen()) as screen:
+        with patience("replaying"):
+            pass
+        assert list(counted([b"a\n"], "reading it", total_bytes=None)) == [b"a\n"]
+    assert screen.getvalue() == ""
+
+
+def test_elsewhere_than_on_a_terminal_nothing_is_shown():
+    with redirect_stderr(io.StringIO()) as stderr:
+        with patience("replaying", seconds=0.0):
+            pass
+        assert list(counted([b"a\n"], "reading it", total_bytes=None, seconds=0.0)) == [b"a\n"]
+    assert stderr.getvalue() == ""
+
+
+def test_a_compressed_recording_is_read_too(tmp_path):
+    path = tmp_path / "a.mcprec.jsonl.zst"
+    path.write_bytes(zstandard.compress(b"a\nb\n"))
+    assert list(lines_of(path)) == [b"a\n", b"b\n"]
+
+
+def test_an_error_names_the_file_once():
+    with pytest.raises(RecordingError, match=r"^a.jsonl: empty$"), naming("a.jsonl"):
+        raise RecordingError("empty")
+    with pytest.raises(RecordingError, match=r"^cannot read a.jsonl$"), naming("a.jsonl"):
+        raise RecordingError("cannot read a.jsonl")

@@ -1,0 +1,323 @@
+"""Several servers behind one object: names, lists, and who is asked for what."""
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Server
+from mcp_trio import types as t
+from mcp_trio._client import ClientGroup
+from mcp_trio._errors import (
+    RESOURCE_NOT_FOUND,
+    ConnectionLost,
+    RemoteProtocolError,
+    RequestError,
+    RequestTimeout,
+    ToolError,
+)
+from tests.client.conftest import Bench, said, text
+
+TOOLS_ONLY = t.ServerCapabilities(tools=t.ToolsCapability())
+
+
+def resource(uri):
+    return t.Resource(uri=uri, name="n")
+
+
+def template(uri_template):
+    return t.ResourceTemplate(uri_template=uri_template, name="n")
+
+
+def port(name, *, uris=(), templates=(), readable=None):
+    """A server whose answers tell its name; it can read `readable`, by default what it lists."""
+    readable = uris if readable is None else readable
+
+    def read(params):
+        if params.uri not in readable:
+            raise RequestError(RESOURCE_NOT_FOUND, "resource not found")
+        return t.ReadResourceResult(contents=[t.ResourceContents(uri=params.uri, text=name)])
+
+    def complete(params):
+        known = {"ref/prompt": ["plan"], "ref/resource": templates}
+        kind = "ref/prompt" if isinstance(params.ref, t.PromptReference) else "ref/resource"
+        if (params.ref.name if kind == "ref/prompt" else params.ref.uri) not in known[kind]:
+            raise RequestError(-32602, "nothing of that name")
+        return t.CompleteResult(completion=t.Completion(values=[name, params.argument.value]))
+
+    bench = Bench(
+        answers={
+            "tools/list": t.ListToolsResult(
+                tools=[t.Tool(name="tide", input_schema={"type": "object"})]
+            ),
+            "prompts/list": t.ListPromptsResult(prompts=[t.Prompt(name="plan")]),
+            "resources/list": t.ListResourcesResult(resources=[resource(uri) for uri in uris]),
+            "resources/templates/list": t.ListResourceTemplatesResult(
+                resource_templates=[template(text) for text in templates]
+            ),
+            "resources/read": read,
+            "prompts/get": lambda params: t.GetPromptResult(
+                messages=[], description=f"{name} {params.name} {params.arguments}"
+            ),
+            "completion/complete": complete,
+        }
+    )
+
+    @bench.tool
+    async def tide(handling):
+        return text(name)
+
+    return bench
+
+
+@pytest.fixture
+def ports():
+    return {
+        "bergen": port("Bergen", uris=["tide://bergen"], templates=["tide://{day}/bergen"]),
+        "oslo": port("Oslo", uris=["tide://oslo"], templates=["tide://oslo/{day}"]),
+    }
+
+
+# Lists
+
+
+async def test_tools_and_prompts_of_all_servers_are_listed_with_prefixes(ports):
+    async with ClientGroup(ports) as group:
+        tools = await group.list_tools()
+        assert [tool.name for tool in tools] == ["bergen_tide", "oslo_tide"]
+        assert tools[0].input_schema == {"type": "object"}
+        assert [prompt.name for prompt in await group.list_prompts()] == [
+            "bergen_plan",
+            "oslo_plan",
+        ]
+
+
+async def test_resources_of_all_servers_are_listed_as_they_are(ports):
+    async with ClientGroup(ports) as group:
+        assert await group.list_resources() == [
+            resource("tide://bergen"),
+            resource("tide://oslo"),
+        ]
+        assert await group.list_resource_templates() == [
+            template("tide://{day}/bergen"),
+            template("tide://oslo/{day}"),
+        ]
+
+
+async def test_all_pages_are_read_of_all_servers(ports):
+    def page(params):
+        names = {None: ("a", "next"), "next": ("b", None)}
+        name, cursor = names[params.cursor]
+        tool = t.Tool(name=name, input_schema={})
+        return t.ListToolsResult(tools=[tool], next_cursor=cursor)
+
+    ports["bergen"].answers["tools/list"] = page
+    async with ClientGroup(ports) as group:
+        names = [tool.name for tool in await group.list_tools()]
+    assert names == ["bergen_a", "bergen_b", "oslo_tide"]
+
+
+async def test_a_server_is_not_asked_for_what_it_does_not_offer(ports):
+    ports["oslo"] = Bench(capabilities=TOOLS_ONLY, answers=ports["oslo"].answers)
+    async with ClientGroup(ports) as group:
+        assert [prompt.name for prompt in await group.list_prompts()] == ["bergen_plan"]
+        assert await group.list_resources() == [resource("tide://bergen")]
+        assert len(await group.list_tools()) == 2
+
+
+async def test_a_list_that_fails_says_of_which_server_it_was(ports):
+    ports["oslo"].answers["tools/list"] = t.ListPromptsResult(prompts=[])
+    async with ClientGroup(ports) as group:
+        with pytest.raises(RemoteProtocolError) as caught:
+            await group.list_tools()
+    assert caught.value.__notes__ == ["this was the server 'oslo'"]
+
+
+async def test_a_server_that_has_ended_is_left_out_of_lists_and_fails_its_own_calls(ports, caplog):
+    async with ClientGroup(ports) as group:
+        ports["oslo"].sessions[0].shut("closed")
+        await trio.testing.wait_all_tasks_blocked()
+        assert [tool.name for tool in await group.list_tools()] == ["bergen_tide"]
+        assert "the server 'oslo' is left out: the peer closed" in caplog.text
+        with pytest.raises(ConnectionLost):
+            await group.call_tool("oslo_tide")
+        assert said(await group.call_tool("bergen_tide")) == "Bergen"
+        assert not group["oslo"].is_open
+
+
+# Calls
+
+
+async def test_a_prefix_says_whose_tool_or_prompt_is_meant(ports):
+    async with ClientGroup(ports) as group:
+        assert said(await group.call_tool("oslo_tide", {"hours": 3})) == "Oslo"
+        prompt = await group.get_prompt("bergen_plan", {"day": "today"})
+        assert prompt.description == "Bergen plan {'day': 'today'}"
+
+
+async def test_the_separator_is_a_choice_and_names_may_hold_it(ports):
+    ports["new_york"] = port("New York")
+    async with ClientGroup(ports, separator="__") as group:
+        assert [tool.name for tool in await group.list_tools()][-1] == "new_york__tide"
+        assert said(await group.call_tool("new_york__tide")) == "New York"
+
+
+async def test_a_name_that_means_no_server_is_refused(ports):
+    async with ClientGroup(ports) as group:
+        for call in (group.call_tool, group.get_prompt):
+            with pytest.raises(LookupError, match="'osl_tide' begins with; there is 'b"):
+                await call("osl_tide")
+        with pytest.raises(LookupError, match="is called 'osl'; there is 'bergen', "):
+            group["osl"]
+    async with ClientGroup({}) as group:
+        with pytest.raises(LookupError, match="there is none"):
+            await group.call_tool("oslo_tide")
+
+
+@pytest.mark.parametrize(
+    ("names", "separator"),
+    [
+        (["a", "a_b"], "_"),
+        (["a_b", "a"], "_"),
+        (["a", "a_"], "_"),
+        (["a", "ab"], ""),
+    ],
+)
+def test_prefixes_that_begin_alike_are_refused(names, separator):
+    with pytest.raises(ValueError, match="begin alike"):
+        ClientGroup(dict.fromkeys(names, ("true",)), separator=separator)
+
+
+@pytest.mark.parametrize(
+    ("names", "separator"),
+    [(["a", "ab"], "_"), (["a_b", "a_c"], "_"), (["a", "b"], ""), ([], "_")],
+)
+def test_prefixes_that_tell_names_apart_are_fine(names, separator):
+    ClientGroup(dict.fromkeys(names, ("true",)), separator=separator)
+
+
+def test_a_server_needs_a_name():
+    with pytest.raises(ValueError, match="needs a name"):
+        ClientGroup({"": ["true"]})
+
+
+async def test_the_options_of_a_call_reach_the_client(ports, autojump_clock):
+    @ports["oslo"].tool
+    async def wait(handling):
+        await handling.progress(1)
+        await trio.sleep_forever()
+
+    @ports["oslo"].tool
+    async def fail(handling):
+        return t.CallToolResult(content=[], is_error=True)
+
+    reports = []
+    async with ClientGroup(ports) as group:
+        with pytest.raises(RequestTimeout):
+            await group.call_tool("oslo_wait", total_seconds=3, progress=reports.append)
+        with pytest.raises(ToolError):
+            await group.call_tool("oslo_fail")
+        assert (await group.call_tool("oslo_fail", raise_tool_errors=False)).is_error
+    assert len(reports) == 1
+
+
+# Resources
+
+
+async def read(group, uri, **options):
+    return (await group.read_resource(uri, **options)).contents[0].text
+
+
+async def test_a_resource_is_read_where_it_is_listed(ports):
+    async with ClientGroup(ports) as group:
+        assert await read(group, "tide://oslo") == "Oslo"
+        assert await read(group, "tide://bergen") == "Bergen"
+
+
+async def test_a_resource_that_nobody_lists_is_asked_for_where_a_template_begins_like_it(ports):
+    ports["oslo"] = port("Oslo", templates=["tide://oslo/{day}"], readable=["tide://oslo/today"])
+    ports["bergen"] = port(
+        "Bergen", templates=["{any}", "tide://{day}/bergen"], readable=["tide://oslo/bergen"]
+    )
+    ports["cork"] = port("Cork", templates=["buoy://{day}"], readable=["tide://oslo/bergen"])
+    async with ClientGroup(ports) as group:
+        assert await read(group, "tide://oslo/today") == "Oslo"
+        assert await read(group, "tide://oslo/bergen") == "Bergen"
+        with pytest.raises(RequestError, match="resource not found"):
+            await group.read_resource("tide://oslo/tomorrow")
+
+
+async def test_a_resource_that_no_list_knows_is_refused(ports):
+    async with ClientGroup(ports) as group:
+        with pytest.raises(LookupError, match=r"a template that begins like it$"):
+            await group.read_resource("buoy://9")
+
+
+async def test_a_resource_whose_server_has_ended_may_be_why_no_list_knows_it(ports):
+    async with ClientGroup(ports) as group:
+        ports["oslo"].sessions[0].shut("closed")
+        with pytest.raises(LookupError, match=r"begins like it; not connected: 'oslo'$"):
+            await group.read_resource("buoy://oslo")
+
+
+async def test_a_resource_that_several_list_is_read_where_the_caller_says(ports):
+    ports["bergen"] = port("Bergen", uris=["tide://oslo"])
+    async with ClientGroup(ports) as group:
+        with pytest.raises(ValueError, match=r"by \['bergen', 'oslo'\]: say which"):
+            await group.read_resource("tide://oslo")
+        assert await read(group, "tide://oslo", server="bergen") == "Bergen"
+        with pytest.raises(LookupError, match="is called 'cork'"):
+            await group.read_resource("tide://oslo", server="cork")
+
+
+async def test_with_a_server_named_nobody_else_is_asked(ports):
+    ports["bergen"].answers["resources/list"] = None
+    async with ClientGroup(ports) as group:
+        assert await read(group, "tide://oslo", server="oslo") == "Oslo"
+
+
+# Completion
+
+
+@pytest.mark.parametrize(
+    ("ref", "options", "who"),
+    [
+        ("oslo_plan", {}, "Oslo"),
+        (t.PromptReference(name="bergen_plan"), {}, "Bergen"),
+        ("tide://oslo/{day}", {}, "Oslo"),
+        (t.ResourceReference(uri="tide://{day}/bergen"), {}, "Bergen"),
+        ("tide://oslo/{day}", {"server": "oslo"}, "Oslo"),
+    ],
+)
+async def test_an_argument_is_completed_by_whom_it_belongs_to(ports, ref, options, who):
+    async with ClientGroup(ports) as group:
+        result = await group.complete(ref, "day", "to", **options)
+    assert result.completion.values == [who, "to"]
+
+
+# Servers of this package
+
+
+async def test_a_group_of_real_servers_does_it_all():
+    def harbour(name):
+        server = Server(name, version="1")
+
+        @server.tool
+        async def tide(day: str) -> str:
+            return f"{name} {day}"
+
+        @server.resource(f"tide://{name}/{{day}}")
+        async def table(day: str) -> str:
+            return f"table of {name} {day}"
+
+        @server.prompt
+        def plan(day: str) -> str:
+            return f"plan {name} {day}"
+
+        return server
+
+    async with ClientGroup({name: harbour(name) for name in ("oslo", "bergen")}) as group:
+        assert [tool.name for tool in await group.list_tools()] == ["oslo_tide", "bergen_tide"]
+        assert said(await group.call_tool("oslo_tide", {"day": "today"})) == "oslo today"
+        assert await read(group, "tide://bergen/today") == "table of bergen today"
+        prompt = await group.get_prompt("bergen_plan", {"day": "today"})
+        assert prompt.messages[0].content.text == "plan bergen today"

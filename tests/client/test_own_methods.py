@@ -1,0 +1,109 @@
+"""Methods of people's own: requests and notifications that the protocol does not know."""
+
+import attrs
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._client import Client
+from mcp_trio._errors import LocalProtocolError, RemoteProtocolError
+
+
+class Found(msgspec.Struct):
+    """The result of a search."""
+
+    names: list[str]
+
+
+@attrs.frozen
+class Report:
+    """The same, of another family of classes."""
+
+    names: list[str]
+
+
+async def connected(scripted, nursery, **options):
+    channel, server = scripted
+    client = Client(channel, **options)
+    nursery.start_soon(client.__aenter__)
+    await server.answer_initialize()
+    await trio.testing.wait_all_tasks_blocked()
+    return client, server
+
+
+@pytest.mark.parametrize(
+    ("kind", "result"),
+    [(Found, Found(["Oslo"])), (Report, Report(["Oslo"])), (dict, {"names": ["Oslo"]})],
+)
+async def test_a_method_of_ones_own_has_a_typed_result(scripted, nursery, kind, result):
+    client, server = await connected(scripted, nursery, methods={"acme/search": kind})
+    results = []
+
+    async def search():
+        results.append(await client.request("acme/search", {"text": "os"}))
+
+    nursery.start_soon(search)
+    asked = await server.receive()
+    assert (asked["method"], asked["params"]) == ("acme/search", {"text": "os"})
+    await server.send_result(asked, {"names": ["Oslo"]})
+    await trio.testing.wait_all_tasks_blocked()
+    assert results == [result]
+    await client.aclose()
+
+
+async def test_its_result_may_be_of_the_wrong_shape(scripted, nursery):
+    client, server = await connected(scripted, nursery, methods={"acme/search": Found})
+
+    async def play():
+        await server.send_result(await server.receive(), {"names": 7})
+
+    nursery.start_soon(play)
+    with pytest.raises(RemoteProtocolError, match="acme/search"):
+        await client.request("acme/search")
+    await client.aclose()
+
+
+async def test_it_reports_progress_like_any_other(scripted, nursery):
+    client, server = await connected(scripted, nursery, methods={"acme/search": dict})
+    reports = []
+
+    async def search():
+        await client.request("acme/search", {"text": "os"}, progress=reports.append)
+
+    nursery.start_soon(search)
+    asked = await server.receive()
+    params = {"progressToken": asked["params"]["_meta"]["progressToken"], "progress": 1}
+    assert asked["params"]["text"] == "os"
+    await server.send_notification("notifications/progress", params)
+    await server.send_result(asked, {})
+    await trio.testing.wait_all_tasks_blocked()
+    assert [report.progress for report in reports] == [1]
+    await client.aclose()
+
+
+@pytest.mark.parametrize("method", ["acme/moored", "notifications/acme/moored"])
+async def test_a_notification_of_ones_own_is_sent(scripted, nursery, method):
+    client, server = await connected(scripted, nursery, methods={method: None})
+    await client.notify(method, {"port": "Oslo"})
+    told = await server.receive()
+    assert told == {"jsonrpc": "2.0", "method": method, "params": {"port": "Oslo"}}
+    await client.aclose()
+
+
+async def test_a_method_that_was_not_made_known_is_refused(bench):
+    async with Client(bench) as client:
+        with pytest.raises(LocalProtocolError, match="no such request: 'acme/search'"):
+            await client.request("acme/search")
+        with pytest.raises(LocalProtocolError, match="no such notification"):
+            await client.notify("notifications/acme/moored")
+
+
+def test_a_method_of_the_protocol_keeps_its_own_result():
+    with pytest.raises(ValueError, match=r"have their own results: \['ping'\]"):
+        Client((), methods={"ping": dict, "acme/search": dict})
+
+
+def test_a_type_that_cannot_be_decoded_is_refused_at_once():
+    with pytest.raises(TypeError, match="not supported"):
+        Client((), methods={"acme/search": dict[Found, str] | dict[str, str]})

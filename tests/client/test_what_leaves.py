@@ -1,0 +1,61 @@
+"""A client sends what the protocol has a place for and the server has declared, and nothing else."""
+
+import pytest
+import trio.testing
+
+from mcp_trio._client import Client
+from mcp_trio._errors import LocalProtocolError
+from mcp_trio._wire import Unencodable
+
+
+async def connected(scripted, nursery, capabilities):
+    channel, server = scripted
+    client = Client(channel)
+    nursery.start_soon(client.__aenter__)
+    await server.answer_initialize(capabilities=capabilities)
+    await trio.testing.wait_all_tasks_blocked()
+    return client, server
+
+
+NEEDS = [
+    ("tools", lambda client: client.list_tools()),
+    ("tools", lambda client: client.call_tool("tide")),
+    ("resources", lambda client: client.list_resources()),
+    ("resources", lambda client: client.list_resource_templates()),
+    ("resources", lambda client: client.read_resource("tide://bergen")),
+    ("resources.subscribe", lambda client: client.subscribe("tide://bergen")),
+    ("resources.subscribe", lambda client: client.unsubscribe("tide://bergen")),
+    ("prompts", lambda client: client.list_prompts()),
+    ("prompts", lambda client: client.get_prompt("plan")),
+    ("logging", lambda client: client.set_log_level("error")),
+]
+
+
+@pytest.mark.requirement("PROM-15", "RES-10", "LOG-04", "LIFE-14")
+@pytest.mark.parametrize(("need", "call"), NEEDS)
+async def test_what_a_server_has_not_declared_is_not_asked_for(scripted, nursery, need, call):
+    everything = {"tools": {}, "resources": {}, "prompts": {}, "logging": {}}
+    everything.pop(need, None)
+    client, server = await connected(scripted, nursery, everything)
+    with pytest.raises(LocalProtocolError, match=f"'{need}', which is not announced"):
+        await call(client)
+    assert await server.receive_available() == []
+    await client.aclose()
+
+
+@pytest.mark.requirement("COMP-02")
+async def test_completion_needs_no_capability(scripted, nursery):
+    client, server = await connected(scripted, nursery, {})
+    nursery.start_soon(client.complete, "plan", "city", "O")
+    assert (await server.receive())["method"] == "completion/complete"
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.requirement("TOOL-15")
+@pytest.mark.parametrize("arguments", [["Bergen"], "Bergen", 7])
+async def test_arguments_of_a_tool_are_an_object(scripted, nursery, arguments):
+    client, server = await connected(scripted, nursery, {"tools": {}})
+    with pytest.raises(Unencodable, match="arguments is not an object"):
+        await client.call_tool("tide", arguments)
+    assert await server.receive_available() == []
+    await client.aclose()

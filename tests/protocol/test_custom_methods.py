@@ -1,0 +1,134 @@
+"""Methods that people add to a connection, or give other params."""
+
+import json
+
+import msgspec
+import pytest
+
+from mcp_trio import _schema as s
+from mcp_trio._errors import INVALID_PARAMS, METHOD_NOT_FOUND, LocalProtocolError
+from mcp_trio._protocol import (
+    METHODS,
+    AnswerArrived,
+    Ignored,
+    Input,
+    NotificationArrived,
+    Reply,
+    RequestToRun,
+    Role,
+    custom_method,
+)
+
+
+class Search(msgspec.Struct):
+    text: str
+
+
+ROWS = {
+    **METHODS,
+    "acme/search": custom_method("acme/search", params=Search, result=dict[str, int]),
+    "acme/any": custom_method("acme/any"),
+    "notifications/acme": custom_method("notifications/acme", params=Search),
+    "tools/list": custom_method("tools/list", params=dict),
+    "acme/back": custom_method("acme/back", senders=frozenset({Role.SERVER})),
+}
+
+
+@pytest.fixture
+def custom(pair):
+    """Two ends that know more methods than the protocol has."""
+    pair.client.methods = pair.server.methods = ROWS
+    return pair
+
+
+def test_a_row_is_a_request_or_a_notification_by_its_name():
+    assert ROWS["acme/search"].is_request
+    assert not ROWS["notifications/acme"].is_request
+
+
+def test_a_known_method_keeps_everything_but_its_params():
+    known, custom = METHODS["tools/list"], ROWS["tools/list"]
+    assert custom.params is dict
+    kept = ("name", "senders", "result", "input", "need")
+    assert [getattr(custom, name) for name in kept] == [getattr(known, name) for name in kept]
+    assert custom_method("initialize", params=dict).input is Input.INITIALIZE
+
+
+def test_a_custom_request_goes_there_and_back_typed(custom):
+    opened = custom.client.open_request("acme/search", {"text": "x"}, now=0.0)
+    event = custom.server.receive(opened.frame, 0.0)
+    assert isinstance(event, RequestToRun)
+    assert event.request.params == Search("x")
+    answer = custom.client.receive(
+        msgspec.json.encode({"jsonrpc": "2.0", "id": opened.id, "result": {"n": 3}}), 0.0
+    )
+    assert isinstance(answer, AnswerArrived)
+    assert custom.client.decode_result(opened, answer.result) == {"n": 3}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        None,
+        {"text": "x"},
+        {"text": "x", "_meta": {"more": 1}},
+        {"text": "x", "_meta": None},
+        s.EmptyParams(),
+        s.EmptyParams(meta={"more": 1}),
+    ],
+)
+@pytest.mark.requirement("PROG-02")
+def test_progress_is_asked_for_with_any_params(custom, params):
+    opened = custom.client.open_request("acme/any", params, now=0.0, wants_progress=True)
+    sent = json.loads(opened.frame)["params"]
+    assert sent["_meta"]["progressToken"] == opened.id
+    assert sent["_meta"].get("more") in (None, 1)
+    event = custom.server.receive(opened.frame, 0.0)
+    assert event.request.progress_token == opened.id
+
+
+def test_the_token_is_the_engines_in_a_mapping_too(custom):
+    with pytest.raises(LocalProtocolError, match="reserved"):
+        custom.client.open_request("acme/any", {"_meta": {"progressToken": 1}}, now=0.0)
+
+
+def test_params_that_do_not_fit_are_refused(custom, frame):
+    for params in ({}, {"text": 1}):
+        event = custom.server.receive(frame(id=1, method="acme/search", params=params), 0.0)
+        assert isinstance(event, Reply)
+        assert json.loads(event.frame)["error"]["code"] == INVALID_PARAMS
+
+
+def test_a_custom_notification_arrives_typed(custom, frame):
+    sent = custom.client.notification("notifications/acme", {"text": "x"})
+    event = custom.server.receive(sent, 0.0)
+    assert isinstance(event, NotificationArrived)
+    assert event.params == Search("x")
+    assert isinstance(
+        custom.server.receive(frame(method="notifications/acme", params={"text": 1}), 0.0), Ignored
+    )
+
+
+def test_who_sends_a_custom_method_is_said_in_its_row(custom, frame):
+    event = custom.server.receive(frame(id=1, method="acme/back"), 0.0)
+    assert json.loads(event.frame)["error"]["code"] == METHOD_NOT_FOUND
+    with pytest.raises(LocalProtocolError, match="a client does not send acme/back"):
+        custom.client.open_request("acme/back", None, now=0.0)
+    assert custom.server.open_request("acme/back", None, now=0.0).id == 1
+
+
+def test_a_connection_knows_nothing_of_the_rows_of_another(pair):
+    with pytest.raises(LocalProtocolError, match="no such request"):
+        pair.client.open_request("acme/search", None, now=0.0)
+
+
+def test_a_client_is_told_how_to_make_a_method_known(pair):
+    known = r"'acme/x'; Client\(methods=\{'acme/x': …\}\) makes one of the server's own known"
+    with pytest.raises(LocalProtocolError, match=f"no such request: {known}"):
+        pair.client.open_request("acme/x", None, now=0.0)
+    with pytest.raises(LocalProtocolError, match=f"no such notification: {known}"):
+        pair.client.notification("acme/x")
+    with pytest.raises(LocalProtocolError, match=r"no such notification: 'ping'$"):
+        pair.client.notification("ping")
+    with pytest.raises(LocalProtocolError, match=r"no such request: 'acme/x'$"):
+        pair.server.open_request("acme/x", None, now=0.0)

@@ -1,0 +1,231 @@
+"""What a proxy's recording says of the session, also when its file cannot be written."""
+
+import os
+import signal
+
+import msgspec
+import pytest
+
+from mcp_trio._cli.check import verdict
+from mcp_trio._errors import RecordingError
+from mcp_trio._journal.reader import check, read_recording
+from mcp_trio._journal.records import GapBody, OpenBody, body_of, frame_of
+from mcp_trio._limits import Limits
+from mcp_trio._proxy.journal import ProxyJournal, start_journal
+from mcp_trio._recorder.recorder import Recorder
+
+ASKED = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"clientInfo": {"name": "host"}, "capabilities": {"roots": {}}},
+}
+RESULT = {
+    "protocolVersion": "2024-11-05",
+    "serverInfo": {"name": "server"},
+    "capabilities": {"tools": {}},
+}
+ANSWERED = {"jsonrpc": "2.0", "id": 1, "result": RESULT}
+
+
+def line(message):
+    return msgspec.json.encode(message) + b"\n"
+
+
+@pytest.fixture
+async def journal(path):
+    return start_journal(path, ["/somewhere/serve", "--fast"], limits=Limits())
+
+
+async def test_a_recording_begins_with_the_role_and_the_program(journal, path, recorded):
+    journal.close(0)
+    body = body_of(recorded(path).records[0], OpenBody)
+    assert (body.role, body.transport, body.name) == ("proxy", "stdio", "serve")
+
+
+async def test_it_is_told_from_the_servers_side_without_lanes(journal, path, recorded):
+    journal.passes("in", line(ASKED))
+    journal.passes("out", line(ANSWERED))
+    journal.close(0)
+    session = recorded(path)
+    assert session.kinds() == ["open", "in", "out", "mark", "shut", "mark", "end"]
+    assert session.bodies("in") == [ASKED]
+    assert session.bodies("out") == [ANSWERED]
+    assert {record.lane for record in session.records} == {None}
+
+
+async def test_what_was_negotiated_is_marked_behind_the_answer(journal, path, recorded):
+    journal.passes("in", line(ASKED))
+    journal.passes("out", line(ANSWERED | {"id": "1"}) + line(ANSWERED) + line(ANSWERED))
+    journal.close(0)
+    session = recorded(path)
+    assert session.kinds()[2:6] == ["out", "out", "mark", "out"]
+    assert session.marks()["negotiated"] == {
+        "revision": "2024-11-05",
+        "peer": {"name": "host"},
+        "capabilities": {"roots": {}},
+        "server": {"name": "server"},
+        "server_capabilities": {"tools": {}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        (ASKED | {"method": "ping"}, ANSWERED),
+        (ASKED, {"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "no"}}),
+        (ASKED, {"jsonrpc": "2.0", "id": 1, "method": "ping"}),
+        (ASKED, {"jsonrpc": "2.0", "id": 1, "result": [RESULT]}),
+    ],
+)
+async def test_without_a_result_nothing_was_negotiated(journal, path, recorded, asked, answered):
+    journal.passes("in", line(asked))
+    journal.passes("out", line(answered))
+    journal.close(0)
+    assert recorded(path).marks() == {"exited": 0}
+
+
+async def test_peers_that_say_nothing_of_themselves_are_marked_all_the_same(
+    journal, path, recorded
+):
+    journal.passes("in", b'{"jsonrpc":"2.0","id":1,"method":"initialize"}\n')
+    journal.passes("out", b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
+    journal.close(0)
+    assert set(recorded(path).marks()["negotiated"].values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "ending"), [(0, 0), (3, 3), (-signal.SIGKILL, "SIGKILL"), (-37, "signal 37")]
+)
+async def test_how_the_server_ended_is_a_mark(journal, path, recorded, exit_status, ending):
+    journal.close(exit_status)
+    session = recorded(path)
+    assert session.marks() == {"exited": ending}
+    assert session.cause == "closed"
+
+
+async def test_a_server_that_never_ended_has_no_mark(journal, path, recorded):
+    journal.close(None)
+    assert recorded(path).marks() == {}
+
+
+@pytest.mark.parametrize("cause", ["signal", "lost"])
+async def test_the_first_cause_is_the_cause(journal, path, recorded, cause):
+    journal.shut(cause)
+    journal.ends("in")
+    journal.close(0)
+    assert recorded(path).cause == cause
+
+
+async def test_the_end_of_the_client_is_a_cause_and_that_of_the_server_none(
+    journal, path, recorded
+):
+    journal.ends("out")
+    journal.ends("in")
+    journal.close(0)
+    assert recorded(path).cause == "eof"
+
+
+ODD_LINES = [b"garbage", b"", b"\0", b"\xff\xfe", b"{}\r", b" {}", b'{"jsonrpc":"2.0"}', b"[1]"]
+
+
+async def test_whatever_is_no_message_is_kept_and_counted(journal, path, recorded):
+    journal.passes("in", b"\n".join([*ODD_LINES, b""]))
+    journal.passes("out", line(ANSWERED)[:-1])
+    journal.close(0)
+    session = recorded(path)
+    assert session.lines("in") == ODD_LINES
+    assert [r.envelope for r in session.records if r.kind == "out"] == [{"lf": False}]
+    assert session.counts == {
+        "in": len(ODD_LINES),
+        "out": 1,
+        "in_bytes": sum(map(len, ODD_LINES)) + len(ODD_LINES),
+        "out_bytes": len(line(ANSWERED)) - 1,
+        "malformed": len(ODD_LINES),
+    }
+
+
+async def test_messages_stand_verbatim_and_nothing_else_does(journal, path, recorded):
+    journal.passes("in", line(ASKED) + b"\n".join([*ODD_LINES, b""]))
+    journal.close(0)
+    _, first, *others = [r for r in recorded(path).records if r.kind in {"open", "in"}]
+    assert first.frame_base64 is None
+    assert len(others) == len(ODD_LINES)
+    assert all(record.frame_base64 is not None for record in others)
+
+
+async def test_a_line_beyond_the_limit_is_recorded_in_parts(path, recorded):
+    journal = start_journal(path, ["serve"], limits=Limits(frame_bytes_max=5))
+    journal.passes("in", b"[1234567890]\n{}\n")
+    journal.close(0)
+    session = recorded(path)
+    assert [(frame_of(r), r.envelope) for r in session.records if r.kind == "in"] == [
+        (b"[1234", {"part": 1, "lf": False}),
+        (b"56789", {"part": 2, "lf": False}),
+        (b"0]", {"part": 3}),
+        (b"{}", None),
+    ]
+
+
+class FullDisk:
+    """Takes nothing while it is full."""
+
+    def __init__(self):
+        self.is_full = False
+        self.written = b""
+
+    def write(self, data):
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        self.written += data
+
+    def close(self):
+        pass
+
+
+async def test_a_full_disk_leaves_a_gap_that_says_how_much_is_missing(path):
+    disk = FullDisk()
+    limits = Limits(journal_retry_seconds=0)
+    body = OpenBody(transport="stdio", role="proxy", name="n", version="", started="s")
+    recorder = Recorder(disk, clock_ns=lambda: 0, limits=limits)
+    recorder.record("open", msgspec.json.encode(body))
+    journal = ProxyJournal(recorder=recorder, limits=limits)
+    journal.passes("in", b"before\n")
+    disk.is_full = True
+    for _ in range(3):
+        journal.passes("in", b"lost\n")
+    disk.is_full = False
+    journal.passes("in", b"lost as well, and the first to find the disk usable\n")
+    journal.passes("in", b"after\n")
+    journal.close(0)
+    lines = disk.written.splitlines(keepends=True)
+    records = list(read_recording(lines))
+    assert [frame_of(r) for r in records if r.kind == "in"] == [b"before", b"after"]
+    gaps = [body_of(r, GapBody) for r in records if r.kind == "gap"]
+    assert [(gap.reason, gap.count) for gap in gaps] == [
+        ("[Errno 28] No space left on device", None),
+        (None, 4),
+    ]
+    assert verdict(check(lines)) == "whole, but with a gap: the disk failed or could not keep up"
+
+
+async def test_a_file_that_holds_something_is_left_alone(path):
+    path.write_bytes(b"precious")
+    with pytest.raises(RecordingError, match="it is there already; a folder gets a file"):
+        start_journal(path, ["serve"], limits=Limits())
+    assert path.read_bytes() == b"precious"
+
+
+async def test_an_empty_file_and_a_device_are_taken(path, recorded):
+    path.touch()
+    start_journal(path, ["serve"], limits=Limits()).close(0)
+    assert recorded(path).cause == "closed"
+    start_journal(os.devnull, ["serve"], limits=Limits()).close(0)
+
+
+async def test_a_folder_gets_a_file_of_its_own_for_each_session(tmp_path, recorded):
+    for _ in range(2):
+        start_journal(tmp_path, ["serve"], limits=Limits()).close(0)
+    first, second = tmp_path.iterdir()
+    assert first.name.startswith("serve-")
+    assert recorded(first).cause == recorded(second).cause == "closed"

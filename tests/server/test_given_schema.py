@@ -1,0 +1,148 @@
+"""Tools whose arguments are described by a JSON Schema of people's own."""
+
+import pytest
+
+from mcp_trio import Context, Server, ThreadContext
+from mcp_trio._limits import Limits
+
+SCHEMA = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "$defs": {"port": {"type": "string", "minLength": 2}},
+    "properties": {
+        "ports": {"type": "array", "items": {"$ref": "#/$defs/port"}},
+        "days": {"type": "integer", "maximum": 7},
+    },
+    "required": ["ports"],
+    "additionalProperties": False,
+}
+
+
+async def ignore(given):
+    pass
+
+
+@pytest.fixture
+def server():
+    made = Server("harbour")
+
+    @made.tool(input_schema=SCHEMA)
+    async def sail(trip: dict, ctx: Context) -> dict:
+        """Sail along."""
+        return {"trip": trip, "method": ctx.method}
+
+    return made
+
+
+@pytest.mark.requirement("TOOL-05")
+async def test_a_given_schema_is_listed_as_it_is(server, serve):
+    asker = await serve(server)
+    (tool,) = (await asker.result("tools/list"))["tools"]
+    assert tool == {"name": "sail", "description": "Sail along.", "inputSchema": SCHEMA}
+    assert list(tool["inputSchema"]) == list(SCHEMA)
+
+
+async def test_arguments_that_fit_arrive_as_one_dict(server, serve):
+    asker = await serve(server)
+    text = await asker.call("sail", ports=["Oslo"], days=3)
+    assert text == '{"trip":{"ports":["Oslo"],"days":3},"method":"tools/call"}'
+
+
+@pytest.mark.parametrize("declared", ["first", "last", "none"])
+async def test_the_context_stands_anywhere(serve, declared):
+    server = Server("harbour")
+    options = {"input_schema": {"type": "object"}}
+    if declared == "first":
+        server.tool(name="x", **options)(_context_first)
+    elif declared == "last":
+        server.tool(name="x", **options)(_context_last)
+    else:
+        server.tool(name="x", **options)(lambda: "no arguments")
+    asker = await serve(server)
+    assert await asker.call("x") == {"first": "{}", "last": "{}", "none": "no arguments"}[declared]
+
+
+def _context_first(ctx: ThreadContext, given):
+    return given
+
+
+async def _context_last(given, *, ctx: Context):
+    return given
+
+
+@pytest.mark.requirement("TOOL-38")
+async def test_every_mistake_is_told_in_a_line(server, serve):
+    asker = await serve(server)
+    arguments = {"ports": ["Oslo", "x", 3], "days": 9, "crew": 2}
+    error = await asker.error("tools/call", {"name": "sail", "arguments": arguments})
+    assert error["code"] == -32602
+    assert error["message"].splitlines() == [
+        "invalid arguments: arguments: Additional properties are not allowed ('crew' was unexpected)",
+        "days: 9 is greater than the maximum of 7",
+        "ports[1]: 'x' is too short",
+        "ports[2]: 3 is not of type 'string'",
+    ]
+    error = await asker.error("tools/call", {"name": "sail"})
+    assert error["message"] == "invalid arguments: arguments: 'ports' is a required property"
+
+
+async def test_lines_are_as_many_and_as_long_as_the_limits_say(serve):
+    server = Server("harbour", limits=Limits(argument_errors_max=2, argument_error_chars_max=12))
+    schema = {"type": "object", "additionalProperties": {"type": "string"}}
+    server.tool(name="x", input_schema=schema)(ignore)
+    asker = await serve(server)
+    error = await asker.error("tools/call", {"name": "x", "arguments": {"a": 1, "b": 2, "c": 3}})
+    assert error["message"].splitlines() == [
+        "invalid arguments: a: 1 is not ",
+        "b: 2 is not ",
+        "and 1 more",
+    ]
+
+
+async def test_a_flood_of_mistakes_is_not_counted_to_its_end(serve):
+    server = Server("harbour", limits=Limits(argument_errors_max=1, argument_error_members_max=3))
+    schema = {"type": "object", "additionalProperties": {"type": "string"}}
+    server.tool(name="x", input_schema=schema)(ignore)
+    asker = await serve(server)
+    arguments = {f"a{number}": number for number in range(10)}
+    error = await asker.error("tools/call", {"name": "x", "arguments": arguments})
+    assert error["message"].splitlines()[-1] == "and at least 2 more"
+
+
+async def test_a_schema_that_is_none_is_told_to_the_log_with_its_handler(serve, caplog):
+    server = Server("harbour")
+    schema = {"type": "object", "properties": {"a": {"type": "strin"}}}
+    server.tool(name="x", input_schema=schema)(ignore)
+    asker = await serve(server)
+    error = await asker.error("tools/call", {"name": "x"})
+    assert error == {"code": -32603, "message": "internal error"}
+    assert "in the input_schema given for <function ignore at" in caplog.text
+
+
+async def test_a_reference_to_elsewhere_is_never_fetched(serve, caplog):
+    server = Server("harbour")
+    schema = {"type": "object", "$ref": "https://example.org/schema.json"}
+    server.tool(name="x", input_schema=schema)(ignore)
+    asker = await serve(server)
+    error = await asker.error("tools/call", {"name": "x"})
+    assert error == {"code": -32603, "message": "internal error"}
+    assert "Unresolvable" in caplog.text
+
+
+async def test_arguments_that_are_too_deep_for_the_schema_are_refused(serve):
+    server = Server("harbour", limits=Limits(json_depth_max=512))
+    schema = {"type": "object", "properties": {"a": {"$ref": "#"}}}
+    server.tool(name="x", input_schema=schema)(ignore)
+    asker = await serve(server)
+    deep: dict = {}
+    for _ in range(400):
+        deep = {"a": deep}
+    error = await asker.error("tools/call", {"name": "x", "arguments": deep})
+    assert error["message"] == "invalid arguments: arguments: nested too deeply"
+
+
+@pytest.mark.requirement("TOOL-05")
+@pytest.mark.parametrize("schema", [{}, {"type": "string"}, {"type": ["object", "null"]}])
+def test_a_schema_describes_an_object(schema):
+    with pytest.raises(ValueError, match='"type": "object"'):
+        Server("harbour").tool(name="x", input_schema=schema)(ignore)

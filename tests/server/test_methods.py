@@ -1,0 +1,272 @@
+"""Handlers for methods by name, and servers without any decorator."""
+
+import enum
+from pathlib import Path
+
+import attrs
+import msgspec
+import pytest
+import trio.testing
+
+from mcp_trio import Context, RequestError, Server, ThreadContext, types
+
+
+class Search(types.Params, kw_only=True):
+    text: str
+    limit: int = 3
+
+
+@attrs.define
+class Found:
+    names: list[str]
+    where: Path
+
+
+@pytest.fixture
+def server():
+    return Server("harbour")
+
+
+# Methods that the protocol does not know.
+
+
+async def test_a_new_method_is_handled_with_typed_params_and_a_context(server, serve):
+    @server.method("acme/search")
+    async def search(params: Search, ctx: Context) -> Found:
+        await ctx.progress(1)
+        return Found([params.text] * params.limit, Path("pier"))
+
+    @server.method("acme/count")
+    def count(ctx: ThreadContext, params: dict) -> dict:
+        return {"count": len(params), "method": ctx.method, "set": {2, 1}}
+
+    asker = await serve(server)
+    params = {"text": "x", "limit": 2, "_meta": {"progressToken": "t"}}
+    found = await asker.result("acme/search", params)
+    assert found == {"names": ["x", "x"], "where": "pier"}
+    assert [message["params"]["progressToken"] for message in asker.told] == ["t"]
+    assert await asker.result("acme/count", {"a": 1}) == {
+        "count": 1,
+        "method": "acme/count",
+        "set": [1, 2],
+    }
+
+
+async def test_progress_is_asked_for_whatever_the_type_of_the_params(server, serve):
+    class Bare(msgspec.Struct):
+        text: str
+
+    @server.method("acme/bare")
+    async def bare(params: Bare, ctx: Context) -> None:
+        await ctx.progress(1)
+
+    asker = await serve(server)
+    params = {"text": "x", "_meta": {"progressToken": 7}}
+    assert await asker.result("acme/bare", params) == {}
+    assert asker.told[0]["params"] == {"progressToken": 7, "progress": 1}
+    params["_meta"]["progressToken"] = 1.5
+    assert (await asker.error("acme/bare", params))["code"] == -32602
+
+
+async def test_a_handler_need_not_take_anything(server, serve):
+    @server.method("acme/nothing", thread=False)
+    def nothing():
+        pass
+
+    @server.method("acme/anything")
+    async def anything(params):
+        return params
+
+    asker = await serve(server)
+    assert await asker.result("acme/nothing", {"any": "thing"}) == {}
+    assert await asker.result("acme/anything", {"any": "thing"}) == {"any": "thing"}
+    assert await asker.result("acme/anything") == {}
+
+
+async def test_params_that_do_not_fit_are_invalid_in_one_line(server, serve):
+    @server.method("acme/search")
+    async def search(params: Search):
+        raise AssertionError
+
+    asker = await serve(server)
+    for params in ({}, {"text": 3}, {"text": "x", "limit": "y"}, None):
+        error = await asker.error("acme/search", params)
+        assert error["code"] == -32602
+        assert error["message"].startswith("invalid params: ")
+        assert "\n" not in error["message"]
+
+
+@pytest.mark.parametrize("value", [3, "x", [1], object()])
+async def test_what_is_no_object_is_an_internal_error(server, serve, value, caplog):
+    @server.method("acme/odd")
+    async def odd():
+        return value
+
+    asker = await serve(server)
+    assert (await asker.error("acme/odd"))["message"] == "internal error"
+    assert "in what 'acme/odd' returned" in caplog.text
+
+
+async def test_a_handler_answers_with_errors_of_its_own(server, serve):
+    @server.method("acme/no")
+    async def no():
+        raise RequestError(42, "no", {"why": "tide"})
+
+    asker = await serve(server)
+    assert await asker.error("acme/no") == {"code": 42, "message": "no", "data": {"why": "tide"}}
+
+
+async def test_a_method_may_come_while_a_session_is_open(server, serve):
+    asker = await serve(server)
+    assert (await asker.error("acme/late"))["code"] == -32601
+    server.method("acme/late")(lambda: {"late": True})
+    assert await asker.result("acme/late") == {"late": True}
+    server.method("acme/late")(lambda: {"late": False})
+    assert await asker.result("acme/late") == {"late": False}
+
+
+# Methods that it knows.
+
+
+async def test_a_built_in_method_is_replaced_and_its_capability_declared(server, serve):
+    @server.method("tools/list")
+    async def list_tools(params: types.PaginatedParams) -> types.ListToolsResult:
+        tool = types.Tool(name=f"after {params.cursor}", input_schema={"type": "object"})
+        return types.ListToolsResult(tools=[tool])
+
+    @server.method("tools/call")
+    async def call_tool(params: dict, ctx: Context) -> dict:
+        return {"content": [], "called": params["name"], "by": ctx.client_info.name}
+
+    asker = await serve(server)
+    assert asker.hello["capabilities"] == {"logging": {}, "tools": {"listChanged": True}}
+    listed = await asker.result("tools/list", {"cursor": "x"})
+    assert listed["tools"][0]["name"] == "after x"
+    called = await asker.result("tools/call", {"name": "n"})
+    assert called == {"content": [], "called": "n", "by": "wire peer"}
+
+
+async def test_an_unannotated_handler_gets_the_params_of_the_specification(server, serve):
+    seen = []
+
+    @server.method("logging/setLevel")
+    async def set_level(params) -> None:
+        seen.append(params.level)
+
+    asker = await serve(server)
+    assert await asker.result("logging/setLevel", {"level": "error"}) == {}
+    assert (await asker.error("logging/setLevel", {"level": "loud"}))["code"] == -32602
+    assert seen == ["error"]
+
+
+async def test_a_server_without_decorators_serves(serve):
+    async def list_tools(params: types.PaginatedParams) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[])
+
+    server = Server(
+        "bare",
+        capabilities=types.ServerCapabilities(tools=types.ToolsCapability()),
+        methods={"tools/list": list_tools},
+    )
+    asker = await serve(server)
+    assert asker.hello["capabilities"] == {"tools": {}}
+    assert await asker.result("tools/list") == {"tools": []}
+
+
+# Notifications.
+
+
+async def test_notifications_are_handed_on_in_order(server, serve):
+    heard = []
+
+    @server.method("notifications/acme/moored")
+    async def moored(params: Search) -> None:
+        heard.append(params.text)
+
+    @server.method("notifications/roots/list_changed", thread=False)
+    def roots_changed() -> None:
+        heard.append("roots")
+
+    @server.method("notifications/acme/slow")
+    def slow(params: dict) -> None:
+        heard.append(params)
+
+    asker = await serve(server, capabilities={"roots": {"listChanged": True}})
+    await asker.wire.send_notification("notifications/acme/moored", {"text": "one"})
+    await asker.wire.send_notification("notifications/acme/moored", {"text": 2})
+    await asker.wire.send_notification("notifications/acme/slow", {"n": 3})
+    await asker.wire.send_notification("notifications/roots/list_changed")
+    await asker.wire.send_notification("notifications/acme/unknown")
+    while len(heard) < 3:
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert heard == ["one", {"n": 3}, "roots"]
+    assert await asker.wire.receive_available() == []
+
+
+async def test_a_notification_whose_handler_fails_is_logged_and_the_next_comes(
+    server, serve, caplog
+):
+    heard = []
+
+    @server.method("notifications/acme/odd")
+    async def odd(params: dict) -> None:
+        heard.append(params)
+        raise OSError("aground")
+
+    asker = await serve(server)
+    for number in range(2):
+        await asker.wire.send_notification("notifications/acme/odd", {"n": number})
+    await trio.testing.wait_all_tasks_blocked()
+    assert heard == [{"n": 0}, {"n": 1}]
+    assert caplog.text.count("OSError: aground") == 2
+
+
+# What cannot be registered.
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("initialize", "the engine's own affair"),
+        ("ping", "the engine's own affair"),
+        ("notifications/cancelled", "the engine's own affair"),
+        ("sampling/createMessage", "a client does not send sampling/createMessage"),
+        ("notifications/message", "a client does not send notifications/message"),
+    ],
+)
+def test_what_no_handler_can_get_is_refused(server, name, text):
+    with pytest.raises(ValueError, match=text):
+        server.method(name)
+    with pytest.raises(ValueError, match=text):
+        Server("bare", methods={name: lambda: None})
+
+
+def test_a_notification_has_no_context(server):
+    with pytest.raises(TypeError, match="its handler gets no context"):
+
+        @server.method("notifications/acme/x")
+        async def x(params: dict, ctx: Context):
+            pass
+
+
+def test_params_of_a_type_that_cannot_be_decoded_are_refused(server):
+    class Odd(enum.Enum):
+        A = object()
+
+    with pytest.raises(TypeError):
+
+        @server.method("acme/x")
+        async def x(params: Odd):
+            pass
+
+
+def test_a_second_parameter_cannot_be_filled_unless_it_has_a_default(server):
+    @server.method("acme/ok")
+    async def ok(params: dict, more: int = 3):
+        pass
+
+    with pytest.raises(TypeError, match="parameter 'more' cannot be filled"):
+
+        @server.method("acme/x")
+        async def x(params: dict, more: int):
+            pass

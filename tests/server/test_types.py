@@ -1,0 +1,468 @@
+"""One row for each type that may stand in a handler's signature."""
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import json
+import pathlib
+import sys
+import typing
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    Optional,
+    Required,
+    TypedDict,
+    TypeVar,
+)
+
+import annotated_types as at
+import attrs
+import jsonschema
+import msgspec
+import pytest
+
+from mcp_trio._server.ordering import JsonWriter
+from mcp_trio._server.results import tool_result
+from mcp_trio._server.signatures import ArgumentsError, Signature
+
+Value = TypeVar("Value")
+
+
+class Context:
+    pass
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Mood(enum.StrEnum):
+    SUNNY = "sunny"
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+    OWN = 4
+
+
+class Bits(enum.IntFlag):
+    A = 1
+    B = 2
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@dataclasses.dataclass
+class Folder:
+    where: pathlib.Path
+    folders: "list[Folder]" = dataclasses.field(default_factory=list)
+    size: Annotated[int, at.Ge(0)] = 0
+    count: int = dataclasses.field(init=False, default=7)
+
+
+@attrs.define
+class Trip:
+    stops: list[Point]
+
+
+@attrs.define
+class Harbour:
+    """Where ships rest."""
+
+    depth: Annotated[decimal.Decimal, at.Gt(0)]
+    _chart: pathlib.Path | None = None
+    names: list[str] = attrs.field(factory=list)
+    title: str = attrs.field(default="h", converter=str.upper)
+    late: int = attrs.field(init=False, default=3)
+
+
+class Filter(TypedDict):
+    title: str
+    exact: NotRequired[bool]
+
+
+class Loose(TypedDict, total=False):
+    where: Required[pathlib.Path]
+    deep: Annotated[int, at.Lt(3)]
+
+
+class Pair(NamedTuple):
+    left: int
+    right: str = "r"
+
+
+class Paths(NamedTuple):
+    first: pathlib.Path
+    second: int = 2
+
+
+class Sky(msgspec.Struct, rename="camel"):
+    cloud_cover: int
+    mood: Mood = Mood.SUNNY
+
+
+class File(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    full_path: pathlib.Path
+    tags: list[str] = []
+
+
+class Cat(msgspec.Struct, tag=True):
+    lives: int
+
+
+class Dog(msgspec.Struct, tag="dog", tag_field="kind"):
+    legs: pathlib.Path
+
+
+class Tree(msgspec.Struct):
+    leaves: int
+    branches: "list[Tree]" = []
+
+
+class Box(msgspec.Struct, Generic[Value]):
+    value: Value
+    others: list[Value] = []
+
+
+@dataclasses.dataclass
+class Crate(Generic[Value]):
+    value: Value
+    others: dict[str, Value] = dataclasses.field(default_factory=dict)
+
+
+class Row(msgspec.Struct, array_like=True):
+    where: pathlib.Path
+    size: int = 0
+
+
+Name = NewType("Name", str)
+Place = NewType("Place", pathlib.Path)
+MOMENT = dt.datetime(2024, 11, 5, 10, tzinfo=dt.UTC)
+NUMBER = uuid.UUID(int=5)
+FOLDER = {"where": "/a", "folders": [{"where": "b"}], "size": 1}
+
+# The hint, JSON, the value, JSON that is refused.
+TYPES = [
+    (str, "a", "a", 1),
+    (int, 1, 1, 1.5),
+    (float, 1, 1.0, "1"),
+    (bool, True, True, 1),
+    (None, None, None, 0),
+    (Any, {"a": [None]}, {"a": [None]}, ...),
+    (object, [1], [1], ...),
+    (bytes, "AP8=", b"\0\xff", "?"),
+    (bytearray, "AP8=", bytearray(b"\0\xff"), 1),
+    (dt.datetime, "2024-11-05T10:00:00Z", MOMENT, "today"),
+    (dt.date, "2024-11-05", MOMENT.date(), "2024-11-32"),
+    (dt.time, "10:00:00Z", MOMENT.timetz(), "10"),
+    (dt.timedelta, "PT1H", dt.timedelta(hours=1), "1h"),
+    (uuid.UUID, str(NUMBER), NUMBER, "5"),
+    (decimal.Decimal, "1.50", decimal.Decimal("1.50"), "one"),
+    (pathlib.Path, "/a", pathlib.Path("/a"), 1),
+    (pathlib.PurePosixPath, "b", pathlib.PurePosixPath("b"), []),
+    (Colour, "red", Colour.RED, "blue"),
+    (Level, 1, Level.LOW, 2),
+    (Mood, "sunny", Mood.SUNNY, "grim"),
+    (Rights, 5, Rights.READ | Rights.OWN, 8),
+    (Rights, 0, Rights(0), -1),
+    (Bits, 3, Bits.A | Bits.B, 4),
+    (Literal["x", 1], 1, 1, 2),
+    (int | None, None, None, "a"),
+    (Optional[int], 1, 1, "a"),  # noqa: UP045 - people still write it
+    (int | str, "a", "a", []),
+    (Name, "n", "n", 1),
+    (Place, "n", pathlib.Path("n"), 1),
+    (list, [1, "a"], [1, "a"], {}),
+    (list[int], [1], [1], ["a"]),
+    (Sequence[int], [1], [1], ["a"]),
+    (set[int], [1, 2], {1, 2}, ["a"]),
+    (frozenset[str], ["a"], frozenset("a"), [1]),
+    (tuple[int, str], [1, "a"], (1, "a"), [1]),
+    (tuple[int, ...], [1, 2], (1, 2), ["a"]),
+    (dict, {"a": 1}, {"a": 1}, []),
+    (dict[str, int], {"a": 1}, {"a": 1}, {"a": "b"}),
+    (Mapping[str, int], {"a": 1}, {"a": 1}, {"a": "b"}),
+    (Point, {"x": 1}, Point(1), {"y": 1}),
+    (Trip, {"stops": [{"x": 1}]}, Trip([Point(1)]), {"stops": [{}]}),
+    (Filter, {"title": "t"}, {"title": "t"}, {"exact": True}),
+    (Pair, [1], Pair(1), []),
+    (Sky, {"cloudCover": 1}, Sky(1), {"cloud_cover": 1}),
+    (Cat, {"type": "Cat", "lives": 9}, Cat(9), {"type": "Dog", "lives": 9}),
+    (Tree, {"leaves": 1, "branches": [{"leaves": 2}]}, Tree(1, [Tree(2)]), {"branches": []}),
+    (Box[int], {"value": 1, "others": [2]}, Box(1, [2]), {"value": 1, "others": ["a"]}),
+    (Crate[int], {"value": 1, "others": {"a": 2}}, Crate(1, {"a": 2}), {"value": "a"}),
+    # Classes with something that msgspec cannot read.
+    (Folder, FOLDER, Folder(pathlib.Path("/a"), [Folder(pathlib.Path("b"))], 1), {"where": 1}),
+    (
+        Harbour,
+        {"depth": "2.5", "_chart": "c"},
+        Harbour(decimal.Decimal("2.5"), pathlib.Path("c")),
+        {"depth": "-1"},
+    ),
+    (Loose, {"where": "a"}, {"where": pathlib.Path("a")}, {"deep": 1}),
+    (Loose, {"where": "a", "deep": 2}, {"where": pathlib.Path("a"), "deep": 2}, {"deep": 3}),
+    (Paths, ["a"], Paths(pathlib.Path("a")), ["a", 1, 2]),
+    (File, {"fullPath": "f"}, File(pathlib.Path("f")), {"fullPath": "f", "more": 1}),
+    (Dog, {"kind": "dog", "legs": "l"}, Dog(pathlib.Path("l")), {"kind": "dog", "legs": 1}),
+    (Row, ["r", 1], Row(pathlib.Path("r"), 1), [1]),
+    (Box[pathlib.Path], {"value": "a"}, Box(pathlib.Path("a")), {"value": 1}),
+    (
+        Crate[pathlib.Path],
+        {"value": "a", "others": {"b": "c"}},
+        Crate(pathlib.Path("a"), {"b": pathlib.Path("c")}),
+        {"value": "a", "others": {"b": 1}},
+    ),
+]
+
+NESTED = [
+    (lambda hint: hint, lambda it: it, lambda it: it),
+    (lambda hint: list[hint], lambda it: [it], lambda it: [it]),
+    (lambda hint: dict[str, hint], lambda it: {"k": it}, lambda it: {"k": it}),
+    (lambda hint: Optional[hint], lambda it: it, lambda it: it),  # noqa: UP045 - made of a variable
+    (lambda hint: Box[hint], lambda it: {"value": it}, Box),
+    (lambda hint: tuple[int, hint], lambda it: [1, it], lambda it: (1, it)),
+    (lambda hint: Annotated[hint, "a note"], lambda it: it, lambda it: it),
+]
+
+
+def signature(hint):
+    def handler(it):
+        pass
+
+    handler.__annotations__["it"] = hint
+    return Signature(handler=handler, context_type=Context)
+
+
+def encoded(sent):
+    return json.dumps({"it": sent}).encode()
+
+
+@pytest.mark.parametrize(("wrap", "wrap_json", "wrap_value"), NESTED)
+@pytest.mark.parametrize(("hint", "sent", "value", "refused"), TYPES)
+def test_every_type_arrives_as_itself(  # noqa: PLR0917 - a row and a way to nest it
+    hint, sent, value, refused, wrap, wrap_json, wrap_value
+):
+    found = signature(wrap(hint))
+    jsonschema.Draft202012Validator.check_schema(found.schema)
+    schema = jsonschema.Draft202012Validator(found.schema)
+    assert schema.is_valid({"it": wrap_json(sent)})
+    arrived = found.decode(encoded(wrap_json(sent))).it
+    assert arrived == wrap_value(value)
+    assert type(arrived) is type(wrap_value(value))
+    if refused is not ...:
+        with pytest.raises(ArgumentsError) as caught:
+            found.decode(encoded(wrap_json(refused)))
+        assert all(line.startswith("it") for line in caught.value.lines)
+
+
+@pytest.mark.requirement("TOOL-16")
+@pytest.mark.parametrize(("hint", "sent", "value", "refused"), TYPES)
+def test_every_type_is_a_result_that_reads_as_an_argument_again(hint, sent, value, refused):
+    (content,) = tool_result([[value]], JsonWriter()).content
+    found = signature(list[list[hint]])
+    read = found.decode(b'{"it":' + content.text.encode() + b"}").it
+    assert read == [[value]] or hint is Harbour  # its private field stays private
+
+
+def test_a_class_is_built_by_its_own_constructor():
+    arrived = signature(Harbour).decode(encoded({"depth": 1, "title": "oslo"})).it
+    assert (arrived.title, arrived.late, arrived.names) == ("OSLO", 3, [])
+    other = signature(Harbour).decode(encoded({"depth": 1})).it
+    assert other.title == "H"
+    assert other.names is not arrived.names
+
+
+def test_fields_that_no_constructor_takes_are_not_offered():
+    definitions = signature(list[Harbour | None]).schema["$defs"]
+    assert definitions["Harbour"] == {
+        "description": "Where ships rest.",
+        "type": "object",
+        "properties": {
+            "depth": {"type": "string", "format": "decimal"},
+            "_chart": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+            "names": {"type": "array", "items": {"type": "string"}},
+            "title": {"type": "string", "default": "h"},
+        },
+        "required": ["depth"],
+    }
+
+
+def test_a_class_that_holds_itself_is_one_definition():
+    schema = signature(Folder).schema
+    assert schema["properties"]["it"] == {"$ref": "#/$defs/Folder"}
+    assert schema["$defs"]["Folder"]["properties"]["folders"] == {
+        "type": "array",
+        "items": {"$ref": "#/$defs/Folder"},
+    }
+
+
+def test_classes_of_the_same_name_are_two_definitions():
+    def other():
+        @attrs.define
+        class Folder:
+            path: pathlib.Path
+
+        return Folder
+
+    def handler(a: Folder, b: int):
+        pass
+
+    handler.__annotations__["b"] = other()
+    schema = Signature(handler=handler, context_type=Context).schema
+    refs = {schema["properties"][name]["$ref"].removeprefix("#/$defs/") for name in "ab"}
+    assert refs == schema["$defs"].keys()
+    assert len(refs) == 2
+
+
+def test_a_description_of_the_parameter_stands_beside_its_type():
+    def handler(where: pathlib.Path, folder: Folder, either: int | pathlib.Path = 3):
+        """Short.
+
+        Args:
+            where: Where.
+            folder: Which.
+            either: Or.
+        """
+
+    properties = Signature(handler=handler, context_type=Context).schema["properties"]
+    assert properties == {
+        "where": {"type": "string", "description": "Where."},
+        "folder": {"$ref": "#/$defs/Folder", "description": "Which."},
+        "either": {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "description": "Or.",
+            "default": 3,
+        },
+    }
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax is of Python 3.12")
+def test_an_alias_of_a_type_is_that_type():
+    names: dict[str, Any] = {"pathlib": pathlib}
+    exec("type Paths = list[pathlib.Path]\ntype Many[T] = dict[str, T]", names)
+    paths = [pathlib.Path("a")]
+    assert signature(names["Paths"]).decode(encoded(["a"])).it == paths
+    assert signature(names["Many"][pathlib.Path]).decode(encoded({"k": "a"})).it == {"k": paths[0]}
+    assert signature(names["Many"][int]).decode(encoded({"k": 1})).it == {"k": 1}
+
+
+def test_text_is_read_as_these_types_too():
+    def handler(rights: Rights, where: pathlib.Path, either: int | pathlib.Path, moment: dt.date):
+        pass
+
+    found = Signature(handler=handler, context_type=Context)
+    arguments = found.decode_text(
+        {"rights": "3", "where": "w", "either": "3", "moment": "2024-11-05"}
+    )
+    assert msgspec.structs.astuple(arguments) == (
+        Rights.READ | Rights.WRITE,
+        pathlib.Path("w"),
+        3,
+        dt.date(2024, 11, 5),
+    )
+
+
+def test_the_parameters_of_a_generic_class_may_stay_open():
+    assert signature(Crate).decode(encoded({"value": "a"})).it == Crate("a")
+    assert typing.get_type_hints(Crate)["value"] is Value
+
+
+@attrs.define
+class Shelf(Generic[Value]):
+    first: Value
+    place: pathlib.Path
+    second: Value | None = None
+
+
+@attrs.define
+class Rack(Shelf[list[Value]], Generic[Value]):
+    third: Value | None = None
+    second: str | None = None
+
+
+@attrs.define
+class WineRack(Rack[int]):
+    year: int = 0
+
+
+@dataclasses.dataclass
+class Drawer(Generic[Value]):
+    first: Value
+    place: pathlib.Path
+
+
+@dataclasses.dataclass
+class Sock(Drawer[list[int]]):
+    second: str | None = None
+
+
+class Label(TypedDict, Generic[Value]):
+    first: Value
+    place: pathlib.Path
+
+
+class WineLabel(Label[list[int]]):
+    second: NotRequired[str]
+
+
+class Tag(NamedTuple, Generic[Value]):
+    first: Value
+    place: pathlib.Path
+
+
+class WineTag(Tag[list[int]]):
+    pass
+
+
+@pytest.mark.parametrize("kind", [WineRack, Rack[int], Sock, WineLabel])
+def test_what_a_class_inherits_from_a_generic_one_has_its_parameters(kind):
+    with pytest.raises(ArgumentsError) as caught:
+        signature(kind).decode(encoded({"first": ["x"], "place": "a"}))
+    assert caught.value.lines == ["it.first[0]: expected int, got str"]
+    (members,) = (it["properties"] for it in signature(kind).schema["$defs"].values())
+    assert members["first"] == {"type": "array", "items": {"type": "integer"}}
+
+
+def test_what_a_tuple_inherits_from_a_generic_one_has_its_parameters():
+    with pytest.raises(ArgumentsError, match=r"it\[0\]\[0\]: expected int, got str"):
+        signature(WineTag).decode(encoded([["x"], "a"]))
+
+
+def test_a_class_may_give_a_field_of_its_base_another_type():
+    with pytest.raises(ArgumentsError, match=r"it.second: expected str \| null, got array"):
+        signature(WineRack).decode(encoded({"first": [1], "place": "a", "second": [1]}))
+
+
+class Berth(TypedDict, total=False):
+    place: Annotated[Required[pathlib.Path], "a note"]
+    depth: Annotated[NotRequired[Annotated[int, at.Ge(1)]], msgspec.Meta(description="Down.")]
+
+
+def test_metadata_may_stand_around_the_marks_of_a_typed_dict():
+    found = signature(Berth)
+    assert found.decode(encoded({"place": "a"})).it == {"place": pathlib.Path("a")}
+    (definition,) = found.schema["$defs"].values()
+    assert definition["required"] == ["place"]
+    assert definition["properties"]["depth"] == {
+        "type": "integer",
+        "minimum": 1,
+        "description": "Down.",
+    }
