@@ -1,0 +1,125 @@
+"""Logging for a server that runs for months: rotated, compressed, never in the loop's way.
+
+    with configure_logging(Path("server.log")):
+        ...
+
+Who logs only puts a record into a bounded queue; a thread writes the file. Everything that uses the
+standard `logging` is included, `mcp_trio` itself too.
+"""
+
+import gzip
+import json
+import logging
+import shutil
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
+from pathlib import Path
+from queue import Full, Queue
+
+FILE_BYTES_MAX = 10_000_000
+FILES_KEPT_MAX = 5
+RECORDS_QUEUED_MAX = 10_000
+
+
+@contextmanager
+def configure_logging(
+    path: Path | None,
+    *,
+    level: str = "INFO",
+    file_bytes_max: int = FILE_BYTES_MAX,
+    files_kept_max: int = FILES_KEPT_MAX,
+    records_queued_max: int = RECORDS_QUEUED_MAX,
+) -> Generator[None]:
+    """Log to stderr what is a warning or worse and, given a `path`, to that file from `level` on.
+
+    A file that would grow beyond `file_bytes_max` becomes `path.1.gz`; so many of these are kept.
+    At the end all that was logged is in the file, and logging is as it was before.
+
+    Raises:
+        ValueError: There is no such level.
+        OSError: The file cannot be opened.
+    """
+    root = logging.getLogger()
+    queue: Queue[logging.LogRecord] = Queue(records_queued_max)
+    handler = BoundedQueueHandler(queue)
+    with ExitStack() as undo:
+        undo.callback(root.setLevel, root.level)
+        root.setLevel(level)
+        outlets: list[logging.Handler] = [_stderr()]
+        if path is not None:
+            file = _rotating_file(path, file_bytes_max, files_kept_max)
+            outlets.append(undo.enter_context(closing(file)))
+        listener = QueueListener(queue, *outlets, respect_handler_level=True)
+        listener.start()
+        undo.callback(listener.stop)
+        undo.callback(queue.join)  # until all is written: then there is room for `stop`'s own word
+        undo.callback(handler.close)
+        root.addHandler(handler)
+        undo.callback(root.removeHandler, handler)
+        yield
+
+
+class BoundedQueueHandler(QueueHandler):
+    """Never waits and never grows: what finds the queue full is dropped, and counted in the log."""
+
+    def __init__(self, queue: Queue[logging.LogRecord]) -> None:
+        super().__init__(queue)
+        self._records = queue
+        self._dropped = 0
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Put a record in, behind the news of those that were dropped before it."""
+        try:
+            if self._dropped:
+                self._records.put_nowait(self._loss())
+                self._dropped = 0
+            self._records.put_nowait(record)
+        except Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Say what was dropped last; waits for room."""
+        if self._dropped:
+            self._records.put(self._loss())
+            self._dropped = 0
+        super().close()
+
+    def _loss(self) -> logging.LogRecord:
+        message = f"{self._dropped} records were dropped: the log file cannot keep up"
+        loss = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
+        return logging.makeLogRecord({**loss, "msg": message})
+
+
+class JSONLines(logging.Formatter):
+    """One JSON object a line, which log collectors and `jq` read."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record; the traceback of an exception is a part of its text."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": time, "level": record.levelname, "logger": record.name}
+        return json.dumps({**line, "text": record.getMessage()}, ensure_ascii=False)
+
+
+def _stderr() -> logging.Handler:
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    return handler
+
+
+def _rotating_file(path: Path, file_bytes_max: int, files_kept_max: int) -> logging.Handler:
+    handler = RotatingFileHandler(
+        path, maxBytes=file_bytes_max, backupCount=files_kept_max, encoding="utf-8"
+    )
+    handler.setFormatter(JSONLines())
+    handler.namer = lambda name: f"{name}.gz"
+    handler.rotator = _compress
+    return handler
+
+
+def _compress(source: str, target: str) -> None:
+    with Path(source).open("rb") as plain, gzip.open(target, "wb") as packed:
+        shutil.copyfileobj(plain, packed)
+    Path(source).unlink()

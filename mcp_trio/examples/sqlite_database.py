@@ -1,0 +1,194 @@
+"""A SQLite database, opened so that a stranger's statements can be run on it.
+
+`Database` is all that the explorer does outside of itself. That it only reads is held twice: the
+file is opened so, and the connection is told. Whatever would lead out of the file is refused.
+"""
+
+import functools
+import itertools
+import logging
+import math
+import sqlite3
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import attrs
+import trio
+
+from mcp_trio import ToolError
+
+logger = logging.getLogger(__name__)
+
+Cell: TypeAlias = str | int | float | None
+Parameters: TypeAlias = Sequence[Cell] | Mapping[str, Cell]
+
+CELL_CHARS_MAX = 10_000
+VALUE_BYTES_MAX = 64 * 1024 * 1024
+STATEMENT_SECONDS_MAX = 30.0
+BUSY_SECONDS_MAX = 5.0
+STEPS_BETWEEN_CHECKS = 10_000  # of SQLite's virtual machine: a fraction of a millisecond
+
+# What nobody may: other files, and transactions that outlive their statement.
+ACTIONS_REFUSED = {
+    sqlite3.SQLITE_ATTACH,
+    sqlite3.SQLITE_DETACH,
+    sqlite3.SQLITE_TRANSACTION,
+    sqlite3.SQLITE_SAVEPOINT,
+}
+FUNCTIONS_REFUSED = {"load_extension", "fts3_tokenizer"}
+PRAGMAS = {  # those that only describe; full text search asks for `data_version`
+    *("table_list", "table_info", "table_xinfo", "index_list", "index_info", "index_xinfo"),
+    *("foreign_key_list", "data_version"),
+}
+FAULTS = (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError)
+
+
+@attrs.frozen
+class Rows:
+    """What a statement gave; `is_cut` says that there were more rows than asked for."""
+
+    columns: list[str]
+    rows: list[list[Cell]]
+    is_cut: bool
+    changed_rows: int
+
+
+@attrs.define(eq=False)
+class Database:
+    """One connection, one statement at a time: all that this server does outside of itself."""
+
+    _connection: sqlite3.Connection
+    statement_seconds_max: float = STATEMENT_SECONDS_MAX
+    _turn: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
+
+    async def fetch(self, sql: str, parameters: Parameters, *, rows_max: int) -> Rows:
+        """Run one statement and read its first rows.
+
+        Cancelled, or out of time: SQLite stops within a moment, and what the statement had changed
+        is undone. Nothing is left behind in a thread.
+
+        Raises:
+            ToolError: The database refuses, in its own words, or the time is over.
+        """
+        started = trio.current_time()
+        with trio.move_on_after(self.statement_seconds_max):
+            rows = await trio.to_thread.run_sync(
+                self._fetch, sql, parameters, rows_max, limiter=self._turn
+            )
+            seconds = trio.current_time() - started
+            logger.info("%d rows in %.3f s: %s", len(rows.rows), seconds, sql)
+            return rows
+        logger.warning("stopped after %g s: %s", self.statement_seconds_max, sql)
+        raise ToolError(f"stopped: it took longer than {self.statement_seconds_max:g} s")
+
+    def _fetch(self, sql: str, parameters: Parameters, rows_max: int) -> Rows:
+        try:
+            with closing(self._connection.execute(sql, parameters)) as cursor:
+                rows = [list(map(shown, row)) for row in itertools.islice(cursor, rows_max)]
+                return Rows(
+                    columns=[column[0] for column in cursor.description or ()],
+                    rows=rows,
+                    is_cut=next(cursor, None) is not None,
+                    changed_rows=max(cursor.rowcount, 0),
+                )
+        except FAULTS as error:
+            trio.from_thread.check_cancelled()  # stopped because nobody waits: not its fault
+            logger.info("refused, %s: %s", error, sql)
+            raise ToolError(str(error)) from error
+
+
+@contextmanager
+def open_database(path: Path, *, may_write: bool = False) -> Generator[Database]:
+    """A database that exists, to be read or also written.
+
+    Raises:
+        sqlite3.Error: It cannot be opened, or is none.
+    """
+    uri = f"{path.absolute().as_uri()}?mode={'rw' if may_write else 'ro'}"
+    with closing(
+        sqlite3.connect(
+            uri,
+            uri=True,
+            timeout=BUSY_SECONDS_MAX,
+            isolation_level=None,  # each statement is a transaction
+            check_same_thread=False,  # threads take turns
+        )
+    ) as connection:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute(f"PRAGMA query_only = {'OFF' if may_write else 'ON'}")
+        connection.execute("PRAGMA schema_version")  # the first to find that it is no database
+        connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
+        connection.set_authorizer(verdict)
+        connection.set_progress_handler(is_given_up, STEPS_BETWEEN_CHECKS)
+        yield Database(connection)
+
+
+def verdict(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+    """What SQLite asks about each part of a statement before it runs: may it?
+
+    Writing is none of its business: virtual tables prepare for it even where they are only read.
+    """
+    refused = (
+        action in ACTIONS_REFUSED
+        or (action == sqlite3.SQLITE_FUNCTION and second in FUNCTIONS_REFUSED)
+        or (action == sqlite3.SQLITE_PRAGMA and first not in PRAGMAS)
+    )
+    return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
+
+
+def is_given_up() -> bool:
+    """What SQLite asks during a statement, in its thread: does nobody wait for it any more?"""
+    try:
+        trio.from_thread.check_cancelled()
+    except trio.Cancelled:
+        return True
+    return False
+
+
+def shown(cell: Cell | bytes) -> Cell:
+    """A cell as a model reads it: blobs as their size, endless texts cut, all of it JSON."""
+    if isinstance(cell, bytes):
+        return f"<{len(cell)} bytes>"
+    if isinstance(cell, str) and len(cell) > CELL_CHARS_MAX:
+        return f"{cell[:CELL_CHARS_MAX]}… <{len(cell)} characters>"
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return str(cell)
+    return cell
+
+
+def quoted(name: str) -> str:
+    """An identifier that no character can break out of."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+SAMPLE = """
+CREATE TABLE book (id INTEGER PRIMARY KEY, title TEXT NOT NULL, author TEXT NOT NULL, cover BLOB);
+CREATE TABLE reader (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE loan (
+    book INTEGER NOT NULL REFERENCES book, reader INTEGER NOT NULL REFERENCES reader,
+    lent TEXT NOT NULL, returned TEXT
+);
+CREATE INDEX loan_of_book ON loan (book);
+CREATE VIEW missing AS
+    SELECT title, name, lent FROM loan JOIN book ON book.id = book JOIN reader ON reader.id = reader
+    WHERE returned IS NULL;
+INSERT INTO book (title, author, cover) VALUES
+    ('Emma', 'Austen', zeroblob(64)), ('Villette', 'Brontë', zeroblob(96)),
+    ('Middlemarch', 'Eliot', NULL), ('Persuasion', 'Austen', NULL), ('Orlando', 'Woolf', NULL);
+INSERT INTO reader (name) VALUES ('Ada'), ('Grace'), ('Lin');
+WITH RECURSIVE day (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM day WHERE n < 39)
+INSERT INTO loan SELECT
+    n * 7 % 5 + 1, n * 5 % 3 + 1, date('2026-01-01', n || ' days'),
+    CASE WHEN n < 36 THEN date('2026-01-01', (n + n % 9) || ' days') END
+FROM day;
+"""
+
+
+def make_sample(path: Path) -> Path:
+    """Write the sample to a new file."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(SAMPLE)
+    return path

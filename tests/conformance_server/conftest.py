@@ -1,0 +1,118 @@
+"""The "everything" server, fresh for each test, with every message of a session held to the schema."""
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import attrs
+import jsonschema
+import pytest
+
+from mcp_trio import Client
+
+SERVER = Path(__file__).parents[2] / "tools" / "conformance" / "server.py"
+
+
+@attrs.define(eq=False)
+class Tap:
+    """A channel of the server that keeps a copy of all messages that pass, with who sent them."""
+
+    inner: object
+    messages: list
+    transport: str = "memory"
+
+    async def send(self, frames):
+        self.messages.extend(("server", json.loads(frame)) for frame in frames)
+        await self.inner.send(frames)
+
+    async def receive(self):
+        frames = await self.inner.receive()
+        self.messages.extend(("client", json.loads(frame)) for frame in frames)
+        return frames
+
+    async def aclose(self):
+        await self.inner.aclose()
+
+
+@attrs.define(eq=False)
+class Tapped:
+    """A server whose messages are kept."""
+
+    server: object
+    messages: list = attrs.field(factory=list)
+    record: Path | None = None
+
+    async def serve(self, channel):
+        await self.server.serve(Tap(channel, self.messages), record=self.record)
+
+
+class Published:
+    """The published schema: what a message has to look like."""
+
+    def __init__(self, path):
+        self.definitions = json.loads(path.read_text("utf-8"))["definitions"]
+        self.names = {
+            definition["properties"]["method"].get("const"): name
+            for name, definition in self.definitions.items()
+            if "method" in definition.get("properties", {})
+        }
+
+    def check(self, messages):
+        """Fail if a message of a session is not as published."""
+        methods = {}
+        for sender, message in messages:
+            self.validate("JSONRPCMessage", message)
+            if "method" in message:
+                methods[sender, message.get("id")] = message["method"]
+                self.validate(self.names[message["method"]], message)
+            elif "result" in message:
+                asker = {"client": "server", "server": "client"}[sender]
+                name = self.result_name(methods[asker, message["id"]])
+                self.validate(name, message["result"])
+
+    def result_name(self, method):
+        name = self.names[method].replace("Request", "Result")
+        return name if name in self.definitions else "EmptyResult"
+
+    def validate(self, name, value):
+        schema = {**self.definitions[name], "definitions": self.definitions}
+        jsonschema.Draft7Validator(schema).validate(value)
+
+
+@pytest.fixture(scope="session")
+def published():
+    """None without the schemas; where CI is set, they have to be there."""
+    folder = os.environ.get("MCP_SCHEMA_DIR")
+    return None if folder is None else Published(Path(folder) / "2024-11-05.json")
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import the server anew, with nothing that it remembers."""
+    monkeypatch.syspath_prepend(SERVER.parent)
+
+    def load():
+        monkeypatch.delitem(sys.modules, "material", raising=False)
+        spec = importlib.util.spec_from_file_location("conformance_server", SERVER)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.server
+
+    return load
+
+
+@pytest.fixture
+def connect(published, load):
+    """A client of the server in memory; at the end all messages are held to the schema."""
+    tapped = Tapped(load())
+
+    def connect(*, record=None, **options):
+        tapped.record = record
+        return Client(tapped, **options)
+
+    yield connect
+    assert tapped.messages
+    if published is not None:
+        published.check(tapped.messages)

@@ -1,0 +1,300 @@
+import base64
+import json
+
+import msgspec
+import pytest
+import trio
+
+from mcp_trio import ToolError, UserRejected
+from mcp_trio.types import CreateMessageResult, ImageContent, TextContent
+
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+
+
+def plain(contents):
+    """Contents as they travel, images by their type and first bytes."""
+    members = msgspec.to_builtins(contents)
+    for member in members:
+        if "data" in member:
+            member["data"] = base64.b64decode(member["data"])[: len(PNG_MAGIC)]
+    return members
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+def resource(uri, mime_type, words):
+    return {"type": "resource", "resource": {"uri": uri, "mimeType": mime_type, "text": words}}
+
+
+IMAGE = {"type": "image", "data": PNG_MAGIC, "mimeType": "image/png"}
+
+RESULTS = {
+    "test_simple_text": [text("This is a simple text response for testing.")],
+    "test_image_content": [IMAGE],
+    "test_embedded_resource": [
+        resource("test://embedded-resource", "text/plain", "This is an embedded resource content.")
+    ],
+    "test_multiple_content_types": [
+        text("Multiple content types test:"),
+        IMAGE,
+        resource(
+            "test://mixed-content-resource", "application/json", '{"test":"data","value":123}'
+        ),
+    ],
+}
+
+NAMES = {
+    *RESULTS,
+    "json_schema_2020_12_tool",
+    "test_cancelled_sampling",
+    "test_error_handling",
+    "test_list_roots",
+    "test_ping",
+    "test_sampling",
+    "test_sampling_with_progress",
+    "test_slow",
+    "test_tool_with_logging",
+    "test_tool_with_progress",
+    "test_trigger_prompt_change",
+    "test_trigger_resource_change",
+    "test_trigger_tool_change",
+    "test_update_watched_resource",
+}
+
+
+async def call(client, tool, /, **arguments):
+    (content,) = (await client.call_tool(tool, arguments)).content
+    return content.text
+
+
+async def filled(told, count):
+    """Wait until so much was told; callbacks run beside the calls."""
+    with trio.fail_after(10):
+        while len(told) < count:
+            await trio.sleep(0)
+    return told
+
+
+async def test_every_tool_is_listed_with_a_description(connect):
+    async with connect() as client:
+        tools = await client.list_tools()
+    assert {tool.name for tool in tools} == NAMES
+    assert all(tool.description for tool in tools)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+async def test_contents_come_as_the_suite_documents_them(connect, name):
+    async with connect() as client:
+        assert plain((await client.call_tool(name)).content) == RESULTS[name]
+
+
+async def test_an_error_is_a_result_in_words(connect):
+    async with connect() as client:
+        with pytest.raises(
+            ToolError, match=r"^This tool intentionally returns an error for testing$"
+        ):
+            await client.call_tool("test_error_handling")
+
+
+async def test_a_schema_that_was_given_is_listed_unchanged_and_held(connect):
+    async with connect() as client:
+        (tool,) = [
+            tool for tool in await client.list_tools() if tool.name == "json_schema_2020_12_tool"
+        ]
+        schema = msgspec.to_builtins(tool.input_schema)
+        assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+        assert schema["$defs"]["address"]["$anchor"] == "addressDef"
+        assert schema["properties"]["address"] == {"$ref": "#/$defs/address"}
+        assert list(schema["if"]) == ["properties", "required"]
+        assert schema["additionalProperties"] is False
+        arguments = {"name": "Ada", "contactMethod": "phone", "phone": "1"}
+        answer = await call(client, "json_schema_2020_12_tool", **arguments)
+        assert json.loads(answer.partition(": ")[2]) == arguments
+        with pytest.raises(Exception, match="email"):
+            await call(client, "json_schema_2020_12_tool", phone="1")
+
+
+# Meanwhile.
+
+
+async def test_messages_are_logged_unless_the_client_wants_severe_ones_only(connect):
+    told = []
+    async with connect(log=told.append) as client:
+        await client.set_log_level("debug")
+        assert await call(client, "test_tool_with_logging")
+        assert [(params.level, params.data) for params in await filled(told, 3)] == [
+            ("info", "Tool execution started"),
+            ("info", "Tool processing data"),
+            ("info", "Tool execution completed"),
+        ]
+        await client.set_log_level("warning")
+        assert await call(client, "test_tool_with_logging")
+        await client.ping()
+    assert len(told) == 3
+
+
+async def test_progress_is_reported_three_times(connect):
+    reports = []
+    async with connect(progress=reports.append) as client:
+        assert await call(client, "test_tool_with_progress")
+    assert [(report.progress, report.total) for report in reports] == [
+        (0, 100),
+        (50, 100),
+        (100, 100),
+    ]
+
+
+async def test_a_slow_tool_reports_from_its_start_to_its_end(connect):
+    reports = []
+    async with connect(progress=reports.append) as client:
+        assert await call(client, "test_slow", seconds=0.35) == "It took 0.35 seconds."
+    assert reports[0].progress == 0
+    assert (reports[-1].progress, reports[-1].total) == (0.35, 0.35)
+    assert len(reports) == 5
+
+
+async def test_a_slow_tool_can_be_cancelled(connect):
+    reports = []
+    async with connect(progress=reports.append) as client:
+        with trio.move_on_after(0.2) as scope:
+            await call(client, "test_slow", seconds=3_600)
+        assert scope.cancelled_caught
+        assert reports
+        assert await call(client, "test_slow", seconds=0) == "It took 0 seconds."
+
+
+# Asking.
+
+
+async def model(params):
+    """Answer the question with itself."""
+    (message,) = params.messages
+    assert (message.role, params.max_tokens) == ("user", 100)
+    return CreateMessageResult(role="assistant", content=message.content, model="echo")
+
+
+async def picture(_):
+    content = ImageContent(data="AAAA", mime_type="image/png")
+    return CreateMessageResult(role="assistant", content=content, model="painter")
+
+
+async def test_the_model_of_the_client_is_asked(connect):
+    async with connect(sampling=model) as client:
+        assert await call(client, "test_sampling", prompt="Why?") == "LLM response: Why?"
+
+
+async def test_what_the_client_reports_on_the_way_to_an_answer_is_logged(connect):
+    told = []
+
+    async def thoughtful(params, report):
+        await report(0.5, 2)
+        await report(2, 2)
+        return await model(params)
+
+    async with connect(sampling=thoughtful, log=told.append) as client:
+        answer = await call(client, "test_sampling_with_progress", prompt="Why?")
+        assert answer == "LLM response: Why?"
+        await filled(told, 2)
+    assert [params.data for params in told] == [
+        {"progress": 0.5, "total": 2},
+        {"progress": 2, "total": 2},
+    ]
+
+
+async def test_a_model_may_answer_with_an_image(connect):
+    async with connect(sampling=picture) as client:
+        assert await call(client, "test_sampling", prompt="A cat") == "LLM response: (image/png)"
+
+
+async def test_a_user_may_refuse(connect):
+    async def refuse(_):
+        raise UserRejected
+
+    async with connect(sampling=refuse) as client:
+        with pytest.raises(Exception, match="rejected"):
+            await call(client, "test_sampling", prompt="Why?")
+
+
+async def test_a_question_can_be_given_up_and_the_client_hears_of_it(connect):
+    ended = trio.Event()
+
+    async def endless(_):
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    async with connect(sampling=endless) as client:
+        assert await call(client, "test_cancelled_sampling") == "Nobody answered in time."
+        await ended.wait()
+
+
+async def test_a_question_that_is_answered_in_time_is_not_given_up(connect):
+    async with connect(sampling=model) as client:
+        answer = await call(client, "test_cancelled_sampling")
+    assert answer == "LLM response, in time: Think long about this."
+
+
+async def test_the_client_is_pinged(connect):
+    async with connect() as client:
+        assert await call(client, "test_ping") == "The client is alive."
+
+
+async def test_roots_are_asked_for(connect):
+    async with connect(roots=["file:///a", "file:///b%20c"]) as client:
+        assert await call(client, "test_list_roots") == "file:///a\nfile:///b%20c"
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("test_sampling", "sampling"),
+        ("test_cancelled_sampling", "sampling"),
+        ("test_sampling_with_progress", "sampling"),
+        ("test_list_roots", "roots"),
+    ],
+)
+async def test_a_client_that_cannot_answer_is_told_so(connect, name, capability):
+    arguments = {"prompt": "Why?"} if "cancelled" not in name and capability != "roots" else {}
+    async with connect() as client:
+        with pytest.raises(ToolError, match=f"does not offer {capability}"):
+            await call(client, name, **arguments)
+
+
+# Changing.
+
+
+@pytest.mark.parametrize("kind", ["tools", "resources", "prompts"])
+async def test_lists_change_and_change_back(connect, kind):
+    changed, heard = [], trio.Event()
+
+    def hear(what):
+        changed.append(what)
+        heard.set()
+
+    async def names():
+        return {item.name for item in await getattr(client, f"list_{kind}")()}
+
+    async with connect(list_changed=hear) as client:
+        before = await names()
+        assert await call(client, f"test_trigger_{kind[:-1]}_change") == "added"
+        await heard.wait()
+        assert await names() == before | {f"extra_{kind[:-1]}"}
+        heard = trio.Event()
+        assert await call(client, f"test_trigger_{kind[:-1]}_change") == "removed"
+        await heard.wait()
+        assert await names() == before
+    assert changed == [kind, kind]
+
+
+async def test_what_was_added_can_be_used(connect):
+    async with connect() as client:
+        for kind in ("tool", "resource", "prompt"):
+            await call(client, f"test_trigger_{kind}_change")
+        assert await call(client, "extra_tool") == "The extra tool is there."
+        (contents,) = (await client.read_resource("test://extra-resource")).contents
+        assert contents.text == "The extra resource is there."
+        (message,) = (await client.get_prompt("extra_prompt")).messages
+        assert message.content == TextContent(text="The extra prompt is there.")

@@ -1,0 +1,215 @@
+import json
+import os
+import sqlite3
+import sys
+import tempfile
+from contextlib import closing
+
+import pytest
+import trio
+
+from mcp_trio import Client, ConnectionLost, RequestError, ToolError
+from mcp_trio.examples.sqlite_database import make_sample
+from mcp_trio.examples.sqlite_explorer import server
+
+EXPLORER = "mcp_trio.examples.sqlite_explorer"
+COMMAND = [sys.executable, "-m", "mcp_trio", "run", EXPLORER]
+
+# It counts for minutes.
+ENDLESS = """
+    WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4000000000)
+    SELECT max(i) FROM n
+"""
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """Set what the explorer is told, and nothing else."""
+    for name in [name for name in os.environ if name.startswith("SQLITE_EXPLORER_")]:
+        monkeypatch.delenv(name)
+
+    def told(**values):
+        for name, value in values.items():
+            monkeypatch.setenv(f"SQLITE_EXPLORER_{name}", str(value))
+
+    return told
+
+
+def text_of(result):
+    (content,) = result.content
+    return content.text
+
+
+async def query(client, sql, **arguments):
+    return json.loads(text_of(await client.call_tool("query", {"sql": sql, **arguments})))
+
+
+async def test_without_a_database_there_is_a_sample_that_is_gone_afterwards(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    async with Client(server) as client:
+        assert len(list(tmp_path.iterdir())) == 1
+        answer = await query(client, "SELECT name FROM reader ORDER BY id")
+        assert answer == {
+            "columns": ["name"],
+            "rows": [["Ada"], ["Grace"], ["Lin"]],
+            "is_cut": False,
+            "changed_rows": 0,
+        }
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_cut_answer_says_so_and_the_model_hears_how_to_go_on():
+    told = []
+    async with Client(server, log=told.append) as client:
+        answer = await query(client, "SELECT * FROM loan", limit=2)
+    assert (len(answer["rows"]), answer["is_cut"]) == (2, True)
+    assert [params.data for params in told] == [
+        "there are more than 2 rows: narrow the query or raise the limit"
+    ]
+
+
+@pytest.mark.parametrize("parameters", [["Ada"], {"name": "Ada"}])
+async def test_values_are_passed_apart_from_the_statement(parameters):
+    sql = f"SELECT id FROM reader WHERE name = {'?' if isinstance(parameters, list) else ':name'}"
+    async with Client(server) as client:
+        assert (await query(client, sql, parameters=parameters))["rows"] == [[1]]
+
+
+async def test_the_database_is_only_read_unless_the_environment_says_otherwise(
+    tmp_path, environment
+):
+    path = make_sample(tmp_path / "mine.db")
+    environment(DATABASE=path)
+    sql = "DELETE FROM loan WHERE returned IS NULL"
+    async with Client(server) as client:
+        with pytest.raises(ToolError, match="attempt to write a readonly database"):
+            await query(client, sql)
+    environment(WRITE="1")
+    async with Client(server) as client:
+        assert (await query(client, sql))["changed_rows"] == 4
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM loan").fetchone() == (36,)
+
+
+async def test_a_plan_is_a_tree_of_scans_and_searches():
+    sql = "SELECT title FROM book WHERE id IN (SELECT book FROM loan WHERE reader = ?)"
+    async with Client(server) as client:
+        plan = text_of(await client.call_tool("explain", {"sql": sql, "parameters": [1]}))
+        assert "SEARCH book USING INTEGER PRIMARY KEY" in plan
+        assert "\n  SCAN loan" in plan
+        with pytest.raises(ToolError, match="no such table: nobody"):
+            await client.call_tool("explain", {"sql": "SELECT * FROM nobody"})
+
+
+async def test_the_tables_are_a_tool_and_the_schema_makes_the_same_database_again():
+    async with Client(server) as client:
+        tables = json.loads(text_of(await client.call_tool("tables")))
+        (contents,) = (await client.read_resource("sqlite://schema")).contents
+    assert [row[:2] for row in tables["rows"]] == [
+        ["book", "table"],
+        ["loan", "table"],
+        ["missing", "view"],
+        ["reader", "table"],
+    ]
+    assert contents.mime_type == "application/sql"
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(contents.text)
+        made = connection.execute("SELECT name FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
+    assert sorted(made) == [("book",), ("loan",), ("loan_of_book",), ("missing",), ("reader",)]
+
+
+async def test_the_first_rows_of_a_table_are_a_resource():
+    async with Client(server) as client:
+        (contents,) = (await client.read_resource("sqlite://table/book")).contents
+        rows = json.loads(contents.text)
+        assert rows["columns"] == ["id", "title", "author", "cover"]
+        assert rows["rows"][0] == [1, "Emma", "Austen", "<64 bytes>"]
+        (contents,) = (await client.read_resource("sqlite://table/loan")).contents
+        rows = json.loads(contents.text)
+        assert (len(rows["rows"]), rows["is_cut"]) == (20, True)
+
+
+@pytest.mark.parametrize("name", ["nobody", "boo", "%22book%22", "sqlite_schema"])
+async def test_a_table_that_is_not_there_is_not_found(name):
+    async with Client(server) as client:
+        with pytest.raises(RequestError, match="no table or view") as caught:
+            await client.read_resource(f"sqlite://table/{name}")
+    assert caught.value.code == -32002
+
+
+async def test_a_prompt_brings_the_first_rows_along(tmp_path, environment):
+    path = make_sample(tmp_path / "mine.db")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute('CREATE TABLE "odd ""name" (a)')
+    environment(DATABASE=path)
+    async with Client(server) as client:
+        arguments = {"table": 'odd "name', "question": "Is it odd?"}
+        rows, task = (await client.get_prompt("analyse_table", arguments)).messages
+        assert rows.content.resource.uri == "sqlite://table/odd%20%22name"
+        assert json.loads(rows.content.resource.text)["columns"] == ["a"]
+        assert '"odd ""name"' in task.content.text
+        assert task.content.text.endswith("Is it odd?")
+
+
+@pytest.mark.parametrize("ref", ["analyse_table", "sqlite://table/{name}"])
+async def test_names_of_tables_are_completed(ref):
+    argument = "table" if ref == "analyse_table" else "name"
+    async with Client(server) as client:
+        completed = await client.complete(ref, argument, "")
+        assert completed.completion.values == ["book", "loan", "missing", "reader"]
+        completed = await client.complete(ref, argument, "lo")
+        assert completed.completion.values == ["loan"]
+
+
+@pytest.mark.real_time
+async def test_a_cancelled_call_stops_the_statement_and_the_next_call_runs():
+    async with Client(server) as client:
+        with trio.fail_after(10):
+            with trio.move_on_after(0.2) as scope:
+                await query(client, ENDLESS)
+            assert scope.cancelled_caught
+            assert (await query(client, "SELECT 1"))["rows"] == [[1]]
+
+
+async def test_it_runs_as_a_process_and_logs_to_a_file_that_is_whole_at_the_end(tmp_path):
+    log = tmp_path / "explorer.log"
+    environment = {"SQLITE_EXPLORER_LOG": str(log), "SQLITE_EXPLORER_LOG_LEVEL": "debug"}
+    async with Client(COMMAND, env=environment) as client:
+        assert (await query(client, "SELECT count(*) FROM book"))["rows"] == [[5]]
+        with pytest.raises(ToolError, match="not authorized"):
+            await query(client, f"ATTACH '{tmp_path}/mine.db' AS mine")
+    texts = [json.loads(line)["text"] for line in log.read_text("utf-8").splitlines()]
+    assert [text.partition(":")[2] for text in texts if "rows in" in text] == [
+        " SELECT count(*) FROM book"
+    ]
+    assert any(text.startswith("refused, not authorized: ATTACH") for text in texts)
+
+
+async def test_a_database_that_cannot_be_opened_is_named_to_the_host_and_in_the_log(tmp_path):
+    log, path = tmp_path / "explorer.log", tmp_path / "missing.db"
+    environment = {"SQLITE_EXPLORER_LOG": str(log), "SQLITE_EXPLORER_DATABASE": str(path)}
+    with pytest.raises(ConnectionLost) as caught:
+        await Client(COMMAND, env=environment).__aenter__()
+    assert caught.value.stderr_tail.endswith(
+        f"unable to open database file\nthe database is {path}"
+    )
+    last = json.loads(log.read_text("utf-8").splitlines()[-1])
+    assert last["text"] == f"cannot open {path}: unable to open database file"
+
+
+@pytest.mark.real_time
+async def test_a_host_that_goes_away_ends_what_runs_and_the_lifespan_is_left(tmp_path, nursery):
+    log = tmp_path / "explorer.log"
+    environment = {"SQLITE_EXPLORER_LOG": str(log), "TMPDIR": str(tmp_path)}
+
+    async def endless():
+        with pytest.raises(ConnectionLost):
+            await query(client, ENDLESS)
+
+    with trio.fail_after(20):
+        async with Client([sys.executable, "-m", EXPLORER], env=environment) as client:
+            nursery.start_soon(endless)
+            assert list(tmp_path.glob("sqlite-explorer-*"))
+            await trio.sleep(0.1)
+    assert not list(tmp_path.glob("sqlite-explorer-*"))
+    assert "opening" in log.read_text("utf-8")
