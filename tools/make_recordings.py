@@ -1,17 +1,24 @@
 """Make the golden recordings anew: `python tools/make_recordings.py [NAME...]`.
 
-Each runs a server of `recordings/servers.py` over memory against a client that is scripted here,
-and leaves `recordings/NAME.mcprec.jsonl`. No two runs are alike, since times are real: look at what
-has changed before it is committed.
+Some run a server of `recordings/servers.py` over memory against a client that is scripted here;
+for the others `python tools/interop/install.py` has to have installed the peers. What is left is
+`recordings/NAME.mcprec.jsonl`, and of `refused` the bad ones, which are made of the good ones. No
+two runs are alike, since times are real: look at what has changed before it is committed.
 """
 
 import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import trio
-from golden import HOME, load_server, path_of
+from golden import GOLDEN, HOME, RECORDINGS, REFUSED, SIDES, load_server, path_of
+from leaks import leaks, names_of_this_machine
+from refused import TABLE
 
 from mcp_trio import Client
 from mcp_trio._engine import Session
@@ -21,6 +28,8 @@ from mcp_trio.transports import memory_pair
 
 Script: TypeAlias = Callable[[WirePeer, Session], Awaitable[None]]
 Message: TypeAlias = dict[str, Any]
+
+GOLDEN_SESSIONS: Final = HOME / "tools" / "interop" / "golden_sessions.py"
 
 
 # What the scripted clients say.
@@ -194,23 +203,61 @@ async def record_client(path: Path) -> None:
             await session.call_tool("forecast", {"city": "Bergen", "days": 14})
 
 
-def make(name: str) -> Path:
-    """Make one recording."""
-    path = path_of(name)
+def record_scripted(name: str, into: Path) -> None:
+    """Record a session that needs nobody else."""
+    path = into / path_of(name).name
     if name == "client":
         trio.run(record_client, path)
     else:
         trio.run(record_server, name, path)
-    path.chmod(0o644)
-    return path
+
+
+def record_peers(name: str, into: Path) -> None:
+    """Record a session with peers; of some both sides."""
+    session = next((server for client, server in SIDES if client == name), name)
+    command = [sys.executable, str(GOLDEN_SESSIONS), "--into", str(into), session]
+    if subprocess.run(command, check=False).returncode:
+        sys.exit(1)  # it has said why
+
+
+def make(name: str) -> None:
+    """Make a recording, or those of both sides of a session.
+
+    Raises:
+        SystemExit: There is something in it that must not be.
+    """
+    record = record_peers if GOLDEN[name].needs_peers else record_scripted
+    with tempfile.TemporaryDirectory() as folder:
+        record(name, Path(folder))
+        for path in Path(folder).iterdir():
+            with path.open("rb") as lines:
+                if found := list(leaks(lines, names_of_this_machine())):
+                    raise SystemExit("\n".join(f"{path.name}: {leak}" for leak in found))
+            path.chmod(0o644)
+            shutil.move(path, RECORDINGS / path.name)
+            print((RECORDINGS / path.name).relative_to(HOME), flush=True)
+
+
+def make_refused() -> None:
+    """Make the bad ones of the good ones."""
+    REFUSED.mkdir(exist_ok=True)
+    for refused in TABLE:
+        refused.path.write_bytes(refused.made())
+        print(refused.path.relative_to(HOME))
 
 
 def main() -> None:
-    names = [*SCRIPTS, "client"]
+    names = [*GOLDEN, "refused"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
-    for name in parser.parse_args().names or names:
-        print(make(name).relative_to(HOME))
+    chosen = parser.parse_args().names or names
+    if unknown := set(chosen) - set(names):
+        parser.error(f"no recordings: {', '.join(sorted(unknown))}")
+    for name in chosen:
+        if name == "refused":
+            make_refused()
+        elif not any(name == client and server in chosen for client, server in SIDES):
+            make(name)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Hold the golden recordings: `python tools/recordings.py`.
+"""Hold the golden recordings: `python tools/recordings.py`. Needs no peers.
 
-Every recording of role `server` is replayed 20 times, under different scheduler seeds, in processes
-with different hash seeds. Then it is changed, in each way that is known to matter, and has to
-diverge where that matters. Recordings of other roles are checked and shown. Prints a table, and
-everything that went wrong; exits 1 if anything did.
+Every recording that replays strictly is replayed 20 times, under different scheduler seeds, in
+processes with different hash seeds. Then it is changed, in each way that is known to matter, and
+has to diverge where that matters. The others are checked, and replay has to refuse them for the
+reason that the table gives. What two sides recorded of one session has to be the same. Bad ones
+have to be refused, all have to be small and without secrets. Prints tables, and everything that
+went wrong; exits 1 if anything did.
 """
 
 import argparse
@@ -15,30 +17,36 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
-from golden import load_server, names, path_of
+from changes import Change, changes
+from golden import GOLDEN, RECORDINGS, SIDES, STRICTLY, SUFFIX, Golden, load_server
+from leaks import leaks, names_of_this_machine
+from refused import TABLE, complaints
 
-from mcp_trio._cli.check import verdict
-from mcp_trio._cli.show import print_timeline
-from mcp_trio.recording import ReplayDivergence, check, open_recording, replay
+from mcp_trio import RecordingError
+from mcp_trio._cli.check import is_whole, verdict
+from mcp_trio.recording import (
+    Record,
+    ReplayDivergence,
+    check,
+    diff,
+    open_recording,
+    read_recording,
+    replay,
+)
 
 HASH_SEEDS: Final = (0, 1, 2, 3)
 REPLAYS_PER_PROCESS: Final = 5
 PROCESSES_AT_ONCE: Final = 2
+CHANGES_MAX: Final = 40
+BYTES_MAX: Final = 60 * 1024
 
-Line: TypeAlias = dict[str, Any]
-
-
-class Change(NamedTuple):
-    """A changed recording, and the numbers of the records at one of which it has to diverge."""
-
-    kind: str
-    what: str
-    lines: list[bytes]
-    expected: range
+REPLAYED: Final = [golden for golden in GOLDEN.values() if golden.replays == STRICTLY]
+OTHERS: Final = [golden for golden in GOLDEN.values() if golden.replays != STRICTLY]
 
 
 # Replaying, in processes of their own.
@@ -50,19 +58,19 @@ def replay_all(seed: int) -> dict[str, str]:
     scheduler: Any = sys.modules["trio._core._run"]
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # noqa: SLF001  Trio has no public way
     failures: dict[str, str] = {}
-    for name in server_names():
+    for golden in REPLAYED:
         for number in range(REPLAYS_PER_PROCESS):
             scheduler._r.seed(seed * 1000 + number)  # noqa: SLF001  the same
-            divergence = replay_once(path_of(name), name)
+            divergence = replay_once(golden.path, golden)
             if divergence is not None:
-                failures[name] = str(divergence)
+                failures[golden.name] = str(divergence)
     return failures
 
 
-def replay_once(path: Path, name: str) -> ReplayDivergence | None:
+def replay_once(path: Path, golden: Golden) -> ReplayDivergence | None:
     """How a replay diverges; None if it does not."""
     try:
-        replay(path, load_server(name))
+        replay(path, load_server(golden.server))
     except ReplayDivergence as divergence:
         return divergence
     return None
@@ -95,167 +103,171 @@ def start_process(seed: int) -> "subprocess.Popen[bytes]":
 # Changing.
 
 
-def changes(lines: list[bytes]) -> Iterator[Change]:
-    """Every change of a recording that this script knows to make."""
-    records: list[Line] = [json.loads(line) for line in lines]
-    for place, record in enumerate(records):
-        for change in CHANGES.get(record["k"], ()):
-            yield from change(lines, records, place)
-
-
-def change_out(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
-    """One byte of an `out`."""
-    number = records[place]["n"]
-    line = lines[place].replace(b'"jsonrpc":"2.0"', b'"jsonrpc":"2.1"')
-    yield Change("out", f"byte of out {number}", replaced(lines, place, line), only(number))
-
-
-def change_id(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
-    """The id of a request: its answer differs."""
-    number, request = records[place]["n"], records[place]["f"]
-    answers = [r["n"] for r in records if is_answer(r, request.get("id"))]
-    if "method" not in request or not answers:
-        return
-    line = encoded({**records[place], "f": {**request, "id": 99_000 + number}})
-    yield Change("in", f"id of in {number}", replaced(lines, place, line), only(answers[0]))
-
-
-def change_arguments(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
-    """An argument that no tool has: the handler does not run.
-
-    What it did to shared state before its first record may be missed by another lane first.
-    """
-    number, request = records[place]["n"], records[place]["f"]
-    acts = [r for r in records if r.get("l") == f"r{number}" and r["o"]]
-    if request.get("method") != "tools/call" or acts[0]["k"] != "out":
-        return
-    arguments = {**request["params"]["arguments"], "surplus": True}
-    params = {**request["params"], "arguments": arguments}
-    line = encoded({**records[place], "f": {**request, "params": params}})
-    first = min(r["n"] for r in records if belongs_to(r.get("l"), number) and r["o"])
-    expected = range(number + 1, first + 1)
-    yield Change("in", f"arguments of in {number}", replaced(lines, place, line), expected)
-
-
-def remove(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
-    """The whole record."""
-    number, kind = records[place]["n"], records[place]["k"]
-    yield Change(kind, f"removed {kind} {number}", lines[:place] + lines[place + 1 :], only(number))
-
-
-def only(number: int) -> range:
-    return range(number, number + 1)
-
-
-def is_answer(record: Line, request_id: object) -> bool:
-    return record["k"] == "out" and "method" not in record["f"] and record["f"]["id"] == request_id
-
-
-def belongs_to(lane: str | None, number: int) -> bool:
-    return lane is not None and (lane + ".").startswith(f"r{number}.")
-
-
-def replaced(lines: list[bytes], place: int, line: bytes) -> list[bytes]:
-    return [*lines[:place], line, *lines[place + 1 :]]
-
-
-def encoded(record: Line) -> bytes:
-    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
-
-
-CHANGES: Final[Mapping[str, tuple[Callable[..., Iterator[Change]], ...]]] = {
-    "in": (change_id, change_arguments),
-    "out": (change_out,),
-    "cxl": (remove,),
-    "shut": (remove,),
-}
-
-
-def try_changes(name: str, folder: Path) -> tuple[Counter[str], list[str]]:
-    """Replay every changed recording; how many of each kind, and which went wrong."""
+def try_changes(name: str) -> tuple[Counter[str], list[str]]:
+    """Replay changed recordings; how many of each kind, and which went wrong."""
+    be_quiet()
+    golden = GOLDEN[name]
     tried: Counter[str] = Counter()
     failures: list[str] = []
-    changed = folder / "changed.mcprec.jsonl"
-    for change in changes(path_of(name).read_bytes().splitlines(keepends=True)):
-        changed.write_bytes(b"".join(change.lines))
-        divergence = replay_once(changed, name)
-        tried[change.kind] += 1
-        if divergence is None:
-            failures.append(f"{change.what}: replayed as if nothing had happened")
-        elif divergence.record not in change.expected:
-            failures.append(f"{change.what}: expected in {change.expected}\n{divergence}")
+    with tempfile.TemporaryDirectory() as folder:
+        changed = Path(folder, "changed.mcprec.jsonl")
+        for change in spread(list(changes(golden.path.read_bytes().splitlines(keepends=True)))):
+            changed.write_bytes(b"".join(change.lines))
+            divergence = replay_once(changed, golden)
+            tried[change.kind] += 1
+            if divergence is None:
+                failures.append(f"{change.what}: replayed as if nothing had happened")
+            elif divergence.record not in change.expected:
+                failures.append(f"{change.what}: expected in {change.expected}\n{divergence}")
     return tried, failures
 
 
-# Reporting.
+def spread(found: Sequence[Change]) -> Iterator[Change]:
+    """At most so many changes of each kind, from the beginning to the end of a long recording."""
+    for kind in dict.fromkeys(change.kind for change in found):
+        of_kind = [change for change in found if change.kind == kind]
+        step = -(-len(of_kind) // CHANGES_MAX)
+        yield from of_kind[::step]
 
 
-def role_of(name: str) -> str:
-    """The role that a recording was made in."""
-    role: str = json.loads(next(open_recording(path_of(name))))["f"]["role"]
-    return role
+# Holding.
 
 
-def server_names() -> list[str]:
-    return [name for name in names() if role_of(name) == "server"]
-
-
-def in_flight_max(name: str) -> int:
+def in_flight_max(golden: Golden) -> int:
     """How many requests of the peer were unanswered at once."""
-    records = [json.loads(line) for line in open_recording(path_of(name))]
+    records = [json.loads(line) for line in open_recording(golden.path)]
     last: dict[str, int] = {r["l"].partition(".")[0]: r["n"] for r in records if "l" in r}
     spans = [(int(lane[1:]), end) for lane, end in last.items() if lane[1:].isdecimal()]
     return max(sum(begin <= moment <= end for begin, end in spans) for moment, _ in spans)
 
 
-def hold_server(name: str, folder: Path, replays: list[str]) -> list[str]:
-    """Print the row of a recording; returns what went wrong."""
-    tried, failures = try_changes(name, folder)
-    report = replay(path_of(name), load_server(name))
+def hold_replayed(
+    golden: Golden, replays: list[str], tried: Counter[str], failures: list[str]
+) -> list[str]:
+    """Print the row of a recording that replays strictly; returns what went wrong."""
+    report = replay(golden.path, load_server(golden.server))
     count = len(HASH_SEEDS) * REPLAYS_PER_PROCESS
     same = count - len(replays) if replays else count
     print(
-        f"{name:12}{report.records:>9}{report.requests:>10}{in_flight_max(name):>11}"
+        f"{golden.name:28}{report.records:>9}{report.requests:>10}{in_flight_max(golden):>11}"
         f"{f'{same}/{count}':>10}{tried['out']:>8}{tried['in']:>8}{tried['cxl']:>8}{tried['shut']:>8}"
-        f"   {'FAILED' if failures or replays else 'held'}"
+        f"   {'FAILED' if failures or replays else 'held'}",
+        flush=True,
     )
-    return [f"{name}: {text}" for text in [*replays, *failures]]
+    return [f"{golden.name}: {text}" for text in [*replays, *failures]]
 
 
-def hold_other(name: str) -> list[str]:
-    """Check and show a recording that is not replayed; returns what is wrong with it."""
-    report = check(open_recording(path_of(name)))
-    print(f"\n{name}, of role {role_of(name)}: {verdict(report)}, {report.records} records")
-    print_timeline(path_of(name))
-    return [f"{name}: line {flaw.line}: {flaw.text}" for flaw in report.flaws]
-
-
-def hold_all() -> list[str]:
-    begin = time.perf_counter()
-    replays = replay_everywhere()
+def hold_all_replayed() -> list[str]:
+    """Replay, change, print; returns what went wrong."""
     print(
-        f"{'recording':12}{'records':>9}{'requests':>10}{'in flight':>11}{'the same':>10}"
-        f"{'out':>8}{'in':>8}{'cxl':>8}{'shut':>8}   changed, each at its place"
+        f"{'recording, replayed':28}{'records':>9}{'requests':>10}{'in flight':>11}{'the same':>10}"
+        f"{'out':>8}{'in':>8}{'cxl':>8}{'shut':>8}   changed, each at its place",
+        flush=True,
     )
+    replays = replay_everywhere()
     failures: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in server_names():
-            failures += hold_server(name, Path(folder), replays.get(name, []))
-    for name in sorted({*names()} - {*server_names()}):
-        failures += hold_other(name)
-    print(f"\n{len(names())} recordings in {time.perf_counter() - begin:.1f} s")
+    with ProcessPoolExecutor(PROCESSES_AT_ONCE) as pool:
+        changed = pool.map(try_changes, [golden.name for golden in REPLAYED])
+        for golden, (tried, found) in zip(REPLAYED, changed, strict=True):
+            failures += hold_replayed(golden, replays.get(golden.name, []), tried, found)
     return failures
+
+
+def hold_other(golden: Golden) -> list[str]:
+    """Print the row of a recording that does not replay; returns what is wrong with it."""
+    report = check(open_recording(golden.path))
+    failures = [f"line {flaw.line}: {flaw.text}" for flaw in report.flaws]
+    if not is_whole(report):
+        failures.append(verdict(report))
+    if golden.role != (role := role_of(golden)):
+        failures.append(f"of role {role}, not {golden.role}")
+    if (said := refusal(golden)) is None:
+        failures.append(f"replays, though it should not yet: {golden.replays}")
+    elif golden.replays not in said:
+        failures.append(f"replay refuses it otherwise: {said}")
+    frames = report.kinds.get("in", 0), report.kinds.get("out", 0)
+    print(
+        f"{golden.name:28}{report.records:>9}{frames[0]:>10}{frames[1]:>11}{golden.role:>10}"
+        f"   {'FAILED' if failures else verdict(report)}; replay: {golden.replays}"
+    )
+    return [f"{golden.name}: {text}" for text in failures]
+
+
+def role_of(golden: Golden) -> str:
+    """The role that a recording was made in."""
+    role: str = json.loads(next(open_recording(golden.path)))["f"]["role"]
+    return role
+
+
+def refusal(golden: Golden) -> str | None:
+    """What replay says when it refuses a recording; None if it does not."""
+    try:
+        replay(golden.path, load_server(golden.server))
+    except (RecordingError, ReplayDivergence) as error:
+        return str(error)
+    return None
+
+
+def hold_others() -> list[str]:
+    """Check those that do not replay; returns what is wrong."""
+    print(f"\n{'recording, checked':28}{'records':>9}{'in':>10}{'out':>11}{'role':>10}")
+    failures = [text for golden in OTHERS for text in hold_other(golden)]
+    for sides in SIDES:
+        differences = diff(*([*records_of(GOLDEN[side])] for side in sides))
+        print(f"{' and '.join(sides)}: {len(differences)} differences")
+        failures += [f"{' and '.join(sides)}: {difference}" for difference in differences]
+    return failures
+
+
+def records_of(golden: Golden) -> Iterator[Record]:
+    """The records of a recording."""
+    items = read_recording(open_recording(golden.path))
+    return (item for item in items if isinstance(item, Record))
+
+
+def hold_refused() -> list[str]:
+    """See that the bad ones are refused; returns what is wrong."""
+    print(f"\n{'recording, refused':28}{'check':64}replay")
+    failures: list[str] = []
+    for refused in TABLE:
+        found = complaints(refused)
+        print(f"{refused.name:28}{refused.check:64}{'FAILED' if found else refused.replay}")
+        failures += [f"refused/{refused.name}: {text}" for text in found]
+    return failures
+
+
+def hold_files() -> list[str]:
+    """See that all files are known, small, and hold nothing that is nobody's business."""
+    paths = sorted(RECORDINGS.rglob(f"*{SUFFIX}"))
+    known = [*(golden.path for golden in GOLDEN.values()), *(refused.path for refused in TABLE)]
+    failures = [f"{path.name}: not in the tables" for path in sorted({*paths} - {*known})]
+    names = names_of_this_machine()
+    for path in paths:
+        if path.stat().st_size > BYTES_MAX:
+            failures.append(f"{path.name}: more than {BYTES_MAX} bytes")
+        with path.open("rb") as lines:
+            failures += [f"{path.name}: {leak}" for leak in leaks(lines, names)]
+    total = sum(path.stat().st_size for path in paths)
+    print(f"\n{len(paths)} recordings of {total // 1024} KiB")
+    return failures
+
+
+def be_quiet() -> None:
+    """Handlers that fail on purpose need not be logged."""
+    logging.getLogger("mcp_trio").setLevel(logging.CRITICAL)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     seed = parser.parse_args().seed
-    logging.getLogger("mcp_trio").setLevel(logging.CRITICAL)
+    be_quiet()
     if seed is not None:
         print(json.dumps(replay_all(seed)))
         return
-    failures = hold_all()
+    begin = time.perf_counter()
+    failures = [*hold_all_replayed(), *hold_others(), *hold_refused(), *hold_files()]
+    print(f"held in {time.perf_counter() - begin:.1f} s, {len(failures)} complaints")
     for failure in failures:
         print(f"\n{failure}")
     sys.exit(1 if failures else 0)

@@ -1,0 +1,102 @@
+"""The golden recordings: the tables, the page, the files and the sessions say the same."""
+
+import base64
+import json
+import re
+
+import golden
+import golden_sessions
+import leaks
+import pytest
+import refused
+from changes import Change
+
+import recordings
+
+NAMED = re.compile(r"^\| `([\w-]+)` \|", re.MULTILINE)
+
+
+def found(line, **names):
+    return [leak.what for leak in leaks.leaks([line.encode()], names)]
+
+
+def test_every_recording_is_in_the_tables_and_on_the_page():
+    page = (golden.RECORDINGS / "README.md").read_text(encoding="utf-8")
+    good, _, bad = page.partition("`refused/`")
+    files = sorted(
+        path.name.removesuffix(golden.SUFFIX) for path in golden.RECORDINGS.glob("*.jsonl")
+    )
+    assert files == sorted(golden.GOLDEN) == sorted(NAMED.findall(good))
+    bad_files = [path.name.removesuffix(golden.SUFFIX) for path in golden.REFUSED.iterdir()]
+    names = sorted(row.name for row in refused.TABLE)
+    assert sorted(bad_files) == names == sorted(NAMED.findall(bad))
+
+
+def test_every_recording_with_peers_has_a_session():
+    with_peers = {row.name for row in golden.GOLDEN.values() if row.needs_peers}
+    sides = {client for client, _ in golden.SIDES}
+    assert with_peers - sides == set(golden_sessions.SESSIONS)
+
+
+@pytest.mark.parametrize("row", refused.TABLE, ids=lambda row: row.name)
+def test_bad_recordings_are_made_of_the_good_ones_as_they_are_now(row):
+    assert row.path.read_bytes() == row.made()
+
+
+LEAKS = {
+    "a home folder": ("file:///home/ada/x", "/Users/ada", "/root/x", r"C:\\Users\\ada"),
+    "a private key": ("-----BEGIN RSA PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----"),
+    "a web token": ("eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.c2ln",),
+    "a bearer token": ("Authorization: Bearer abcdefghijklmnop",),
+    "a key of a cloud": ("AKIA" + "A1" * 8, "AIza" + "x" * 35),
+    "a key of GitHub": ("ghp_" + "a" * 36, "github_pat_" + "a" * 30),
+    "a key of a model's service": ("sk-" + "a" * 24,),
+    "a key of Slack": ("xoxb-" + "1" * 12,),
+    "a password in a URL": ("postgres://ada:lovelace@db/x",),
+    "a secret by its name": ('{"db_password": "lovelace"}', r"{\"apiKey\":\"lovelace\"}"),
+    "an e-mail address": ("ada@engines.org",),
+}
+
+
+def test_every_pattern_is_tried():
+    assert LEAKS.keys() == leaks.PATTERNS.keys()
+
+
+@pytest.mark.parametrize("what", LEAKS)
+def test_secrets_and_names_are_found(what):
+    for text in LEAKS[what]:
+        assert found(f"before {text} after") == [what]
+
+
+def test_what_is_no_secret_is_not_found():
+    line = '"progressToken":"progress 1","method":"roots/list","uri":"file:///tmp/x" ada@example.org /rootless'
+    assert found(line) == []
+
+
+def test_secrets_are_found_in_frames_in_base64():
+    frame = base64.b64encode(b"\xff sk-" + b"a" * 24).decode()
+    assert found(json.dumps({"n": 1, "b": frame})) == ["a key of a model's service"]
+
+
+def test_names_of_a_machine_are_found_as_words():
+    assert found("made on boole by ada", host="boole") == ["host"]
+    assert found("a boolean", host="boole") == []
+
+
+def test_names_that_say_nothing_are_not_looked_for(monkeypatch):
+    monkeypatch.setattr(leaks.getpass, "getuser", lambda: "root")
+    monkeypatch.setattr(leaks.socket, "gethostname", lambda: "boole.example.org")
+    names = leaks.names_of_this_machine()
+    assert "root" not in names.values()
+    assert {"boole", "boole.example.org", str(golden.HOME)} <= set(names.values())
+
+
+def test_changes_of_long_recordings_are_spread():
+    changes = [Change("out", str(n), [], range(0)) for n in range(100)]
+    changes += [Change("in", str(n), [], range(0)) for n in range(3)]
+    tried = list(recordings.spread(changes))
+    assert [change.what for change in tried if change.kind == "in"] == ["0", "1", "2"]
+    outs = [int(change.what) for change in tried if change.kind == "out"]
+    assert len(outs) <= recordings.CHANGES_MAX
+    assert outs[0] == 0
+    assert outs[-1] > 90

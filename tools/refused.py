@@ -1,0 +1,199 @@
+"""Bad recordings, which must be refused: how each is made of a good one, and the reason."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+from golden import GOLDEN, REFUSED, SUFFIX, load_server
+
+from mcp_trio import RecordingError
+from mcp_trio._journal.records import RunningDigest
+from mcp_trio.recording import ReplayDivergence, check, open_recording, replay
+
+Lines = Sequence[bytes]
+
+WHOLE: Final = "whole"
+DIGEST: Final = re.compile(rb'"h":"[0-9a-f]+"}\n')
+
+
+@attrs.frozen(kw_only=True)
+class Refused:
+    """A bad recording: made of which by what, and the reasons that `check` and `replay` give.
+
+    `check` is `WHOLE` where the file is not what is wrong. Its digests are right, unless it
+    `keeps_digests` of the good one.
+    """
+
+    name: str
+    of: str
+    change: Callable[[Lines], Lines]
+    check: str
+    replay: str
+    keeps_digests: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return REFUSED / f"{self.name}{SUFFIX}"
+
+    def made(self) -> bytes:
+        """What it is, made anew of the good one."""
+        with GOLDEN[self.of].path.open("rb") as lines:
+            changed = self.change(list(lines))
+        return b"".join(changed if self.keeps_digests else _resealed(changed))
+
+
+# Changes.
+
+
+def with_open(**members: object) -> Callable[[Lines], Lines]:
+    """The first record says something else."""
+
+    def change(lines: Lines) -> Lines:
+        record = json.loads(lines[0])
+        record["f"] |= members
+        return [json.dumps(record, separators=(",", ":")).encode() + b"\n", *lines[1:]]
+
+    return change
+
+
+def with_line(change_line: Callable[[bytes], bytes], *, holding: bytes) -> Callable[[Lines], Lines]:
+    """The middle one of the lines that hold something is another."""
+
+    def change(lines: Lines) -> Lines:
+        places = [place for place, line in enumerate(lines) if holding in line]
+        middle = places[len(places) // 2]
+        return [*lines[:middle], change_line(lines[middle]), *lines[middle + 1 :]]
+
+    return change
+
+
+def _unchanged(lines: Lines) -> Lines:
+    return lines
+
+
+def _resealed(lines: Lines) -> Iterator[bytes]:
+    digest = RunningDigest()
+    for line in lines:
+        if DIGEST.search(line):
+            value = digest.value()
+            line = DIGEST.sub(b'"h":"%s"}\n' % value.encode(), line)
+            digest.restart(value)
+        digest.add(line)
+        yield line
+
+
+def _torn(line: bytes) -> bytes:
+    return line[: len(line) // 2] + b"\n"
+
+
+def _later(line: bytes) -> bytes:
+    record = json.loads(line)
+    return line.replace(b'"t":%d' % record["t"], b'"t":%d' % (record["t"] + 1))
+
+
+# The table.
+
+NO_RECORDING: Final = "not a recording: its first line is no whole `open` record"
+
+TABLE: Final = (
+    Refused(
+        name="unknown-version",
+        of="weather-python-sdk",
+        change=with_open(format_version=99),
+        check="format version 99 is not known here",
+        replay="format version 99 is not known here",
+    ),
+    Refused(
+        name="unknown-role",
+        of="weather-python-sdk",
+        change=with_open(role="listener"),
+        check=WHOLE,
+        replay="this recording is of role 'listener'",
+    ),
+    Refused(
+        name="client",
+        of="asking-client",
+        change=_unchanged,
+        check=WHOLE,
+        replay="this recording is of role 'client'",
+    ),
+    Refused(
+        name="not-a-recording",
+        of="weather-python-sdk",
+        change=lambda _: [b"Thu Jan  1 12:00:00 server started\n", b"all is well\n"],
+        check=NO_RECORDING,
+        replay=NO_RECORDING,
+    ),
+    Refused(
+        name="no-beginning",
+        of="weather-python-sdk",
+        change=lambda lines: lines[1:],
+        check=NO_RECORDING,
+        replay=NO_RECORDING,
+    ),
+    Refused(
+        name="empty",
+        of="weather-python-sdk",
+        change=lambda _: [],
+        check="not a recording: it is empty",
+        replay="not a recording: it is empty",
+    ),
+    Refused(
+        name="torn-in-the-middle",
+        of="weather-python-sdk",
+        change=with_line(_torn, holding=b'"k":"out"'),
+        check="not a record",
+        replay="missing",
+    ),
+    Refused(
+        name="hole-in-the-numbers",
+        of="weather-python-sdk",
+        change=with_line(lambda _: b"", holding=b'"k":"out"'),
+        check="should be",
+        replay="missing",
+    ),
+    Refused(
+        name="wrong-digest",
+        of="counter",
+        change=with_line(_later, holding=b'"k":"out"'),
+        keeps_digests=True,
+        check="something between the last digest and this record was changed",
+        replay="replays; line ",
+    ),
+)
+
+
+# Holding.
+
+
+def complaints(refused: Refused) -> list[str]:
+    """What is wrong with how a bad recording is taken, in sentences."""
+    found: list[str] = []
+    for what, judge, reason in (
+        ("check", _checked, refused.check),
+        ("replay", _replayed, refused.replay),
+    ):
+        said = judge(refused)
+        if reason not in said:
+            found.append(f"{what} says {said!r}, not {reason!r}")
+    return found
+
+
+def _checked(refused: Refused) -> str:
+    try:
+        report = check(open_recording(refused.path))
+    except RecordingError as error:
+        return str(error)
+    return "; ".join(flaw.text for flaw in report.flaws) or WHOLE
+
+
+def _replayed(refused: Refused) -> str:
+    try:
+        report = replay(refused.path, load_server(GOLDEN[refused.of].server))
+    except (RecordingError, ReplayDivergence) as error:
+        return str(error)
+    return "; ".join(["replays", *report.notes])
