@@ -79,6 +79,16 @@ def mutations(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Measure the cost of a call over stdio, beside the official SDK."""
-    install(session, "bench")
+    """Measure what a call over stdio costs, beside the official SDKs."""
+    install(session)
+    session.run("python", "tools/interop/install.py")
     session.run("python", "tools/bench/stdio.py", *session.posargs)
+
+
+@nox.session(default=False)
+def interop(session: nox.Session) -> None:
+    """Talk with the official SDKs in both roles, count every method, and see the proxy unseen."""
+    install(session, "interop")
+    session.run("python", "tools/interop/install.py")
+    session.run("python", "tools/interop/run.py", *session.posargs)
+    session.run("python", "tools/interop/transparency.py")

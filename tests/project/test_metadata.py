@@ -10,7 +10,9 @@ import mcp_trio
 HOME = Path(__file__).parents[2]
 PROJECT_LINES = (HOME / "pyproject.toml").read_text(encoding="utf-8").splitlines()
 PROJECT = tomllib.loads("\n".join(PROJECT_LINES))
-MADE_BY_TOOLS = re.compile(r"\.git|\.venv|\.nox|\.\w+_cache|\.hypothesis|__pycache__|build|dist")
+MADE_BY_TOOLS = re.compile(
+    r"\.git|\.venv|\.nox|\.\w+_cache|\.hypothesis|__pycache__|build|dist|node_modules"
+)
 # Split, so that this file does not mention what it forbids.
 CI_ONLY = "../" + "shared"
 NOWHERE = ("/work/" + "main", "/work/" + "shared")

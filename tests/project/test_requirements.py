@@ -111,7 +111,7 @@ def test_the_gate_asks_for_each_duty_of_its_areas_and_for_nothing_else():
         ROW._replace(id="BASE-02", level="SHOULD"),
         ROW._replace(id="BASE-03", level="MAY"),
         ROW._replace(id="BASE-04", revisions=".BCDE"),
-        ROW._replace(id="TOOL-01", area="TOOL"),
+        ROW._replace(id="APPS-01", area="APPS"),
     ]
     gaps = list(requirements.gaps_at_the_gate(rows, {"BASE-02"}, []))
     assert [gap.partition(":")[0] for gap in gaps] == ["BASE-01"]

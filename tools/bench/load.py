@@ -7,7 +7,7 @@ counts is the server's CPU time, with all threads and the kernel's share; this p
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -28,11 +28,19 @@ class Content(msgspec.Struct):
     text: str = ""
 
 
+class Tool(msgspec.Struct):
+    """A tool of a list, as far as it is checked."""
+
+    name: str
+
+
 class Result(msgspec.Struct):
-    """A tool's result, as far as it is checked."""
+    """The result of a call or a list, as far as it is checked."""
 
     content: list[Content] = []
+    tools: list[Tool] = []
     is_error: bool = msgspec.field(default=False, name="isError")
+    next_cursor: str | None = msgspec.field(default=None, name="nextCursor")
 
 
 class Message(msgspec.Struct):
@@ -51,15 +59,36 @@ class Answer(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a load took: the server's CPU in all, and the time until each call was answered."""
+    """What a load took: the server's CPU, the time in all and until each call was answered."""
 
     cpu_seconds: float
+    seconds: float
     call_seconds: Sequence[float]
 
     @property
     def cpu_ms_per_1000(self) -> float:
         """The figure that everything is compared by."""
         return self.cpu_seconds * 1_000_000 / len(self.call_seconds)
+
+    @property
+    def calls_per_second(self) -> float:
+        """How fast it went, this process included."""
+        return len(self.call_seconds) / self.seconds
+
+
+class Start(NamedTuple):
+    """What a server took until its first answer."""
+
+    cpu_seconds: float
+    seconds: float
+
+
+class Listing(NamedTuple):
+    """What was listed, over all pages, in how many bytes, and how long it took."""
+
+    names: Sequence[str]
+    size_bytes: int
+    seconds: float
 
 
 class ServerUnderLoad:
@@ -69,13 +98,17 @@ class ServerUnderLoad:
         RuntimeError: The server ended, or answered what it should not have.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._begin = time.perf_counter()
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
         assert self._process.stdin
         assert self._process.stdout
         self._to_server = self._process.stdin.fileno()
         self._from_server = self._process.stdout.fileno()
         self._unread: list[bytes] = []
+        self._received_bytes = 0
         self._last_id = 0
         self._decode = msgspec.json.Decoder(Message).decode
 
@@ -104,8 +137,8 @@ class ServerUnderLoad:
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
-    def initialize(self) -> float:
-        """Shake hands; returns the server's CPU time at its first answer."""
+    def initialize(self) -> Start:
+        """Shake hands."""
         params = {
             "protocolVersion": REVISION,
             "capabilities": {},
@@ -113,11 +146,11 @@ class ServerUnderLoad:
         }
         self._send([_request(0, "initialize", params)])
         next(self._receive())
-        cpu_seconds = self.cpu_seconds()
+        start = Start(self.cpu_seconds(), time.perf_counter() - self._begin)
         self._send([msgspec.json.encode({"jsonrpc": "2.0", "method": "notifications/initialized"})])
-        return cpu_seconds
+        return start
 
-    def call(self, tool: str, **arguments: int) -> Answer:
+    def call(self, tool: str, **arguments: int | str) -> Answer:
         """What a tool answers when nothing else is in flight."""
         self._last_id += 1
         meta = {"progressToken": self._last_id}
@@ -128,9 +161,32 @@ class ServerUnderLoad:
                 return Answer(_text(message), notifications)
         raise AssertionError("unreachable")
 
+    def list_tools(self) -> Listing:
+        """Every page of the list."""
+        begin, begin_bytes = time.perf_counter(), self._received_bytes
+        names: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = self._page(cursor)
+            names += [tool.name for tool in page.tools]
+            cursor = page.next_cursor
+            if cursor is None:
+                size_bytes = self._received_bytes - begin_bytes
+                return Listing(names, size_bytes, time.perf_counter() - begin)
+
+    def _page(self, cursor: str | None) -> Result:
+        self._last_id += 1
+        params = {} if cursor is None else {"cursor": cursor}
+        self._send([_request(self._last_id, "tools/list", params)])
+        result = next(self._receive()).result
+        if result is None or not result.tools:
+            raise RuntimeError("there is no list of tools")
+        return result
+
     def add(self, *, in_flight: int, seconds: float) -> Cost:
         """Keep so many calls of `add` in flight for so long."""
-        end = time.perf_counter() + seconds
+        begin = time.perf_counter()
+        end = begin + seconds
         cpu_seconds = self.cpu_seconds()
         sent: dict[int, float] = {}
         call_seconds: list[float] = []
@@ -141,7 +197,7 @@ class ServerUnderLoad:
             call_seconds += [now - sent.pop(_checked_id(answer)) for answer in answers]
             if now < end:
                 self._send_adds(len(answers), sent)
-        return Cost(self.cpu_seconds() - cpu_seconds, call_seconds)
+        return Cost(self.cpu_seconds() - cpu_seconds, time.perf_counter() - begin, call_seconds)
 
     def _send_adds(self, count: int, sent: dict[int, float]) -> None:
         ids = range(self._last_id + 1, self._last_id + count + 1)
@@ -168,6 +224,7 @@ class ServerUnderLoad:
             chunk = os.read(self._from_server, CHUNK_BYTES)
             if not chunk:
                 raise RuntimeError("the server ended")
+            self._received_bytes += len(chunk)
             *ends, rest = chunk.split(b"\n")
             if ends:
                 lines = [b"".join([*self._unread, ends[0]]), *ends[1:]]

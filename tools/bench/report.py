@@ -1,65 +1,98 @@
-"""What was measured, as tables: medians, and ratios taken within one round."""
+"""What was measured, as tables: medians, and ratios taken within one round.
+
+A ratio is a median over the rounds, with the lowest and the highest: the machine is shared, and
+only what holds in every round is worth something.
+"""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+import imports
+from aims import AIMS, Aim, Results, Values, best_peer, ratios
 from rich.console import Console
 from rich.table import Table
+from servers import OURS, PEERS, RECORDING
 
-Values = Mapping[str, Sequence[float]]
-"""Each measure's value in each round."""
-
-
-def print_servers(title: str, servers: Mapping[str, Values]) -> None:
-    """One column a server; all but the first have their ratio to the first in brackets.
-
-    The ratio is the median over the rounds, with the lowest and the highest: the machine is shared,
-    and only what holds in every round is worth something.
-    """
-    names = list(servers)
-    table = Table(title=title, title_justify="left")
-    table.add_column("measure")
-    for name in names:
-        table.add_column(name, justify="right")
-    ours = servers[names[0]]
-    for measure in ours:
-        theirs = [_beside(servers[name].get(measure, ()), ours[measure]) for name in names[1:]]
-        table.add_row(measure, _number(statistics.median(ours[measure])), *theirs)
-    _CONSOLE.print(table)
+_NOTHING: Final = "-"
+_RECORDING_RATIOS: Final = ("recording ÷ best peer", "recording ÷ none")
 
 
-def print_imports(imports: Mapping[str, Sequence[float]], *, bare: str, unit: str) -> None:
-    """One row an import: its CPU over the bare interpreter, and that as a multiple of `unit`'s."""
-    over_bare = {
-        name: [value - nothing for value, nothing in zip(values, imports[bare], strict=True)]
-        for name, values in imports.items()
-        if name != bare
-    }
-    table = Table(title="import, CPU ms over the bare interpreter", title_justify="left")
-    for heading in ("import", "ms", f"of {unit}"):
-        table.add_column(heading, justify="left" if heading == "import" else "right")
-    for name, values in over_bare.items():
-        table.add_row(name, _number(statistics.median(values)), _ratio(values, over_bare[unit]))
-    _CONSOLE.print(table)
+def print_figures(title: str, results: Results) -> None:
+    """One row a measure, one column a server."""
+    _print(
+        title,
+        ["measure", *results],
+        ([row, *(_figure(results[name].get(row)) for name in results)] for row in _rows(results)),
+    )
 
 
-def _beside(values: Sequence[float], ours: Sequence[float]) -> str:
+def print_ratios(results: Results) -> None:
+    """How much dearer we are than each peer, than the best of them, and than without recording."""
+    _print(
+        "our cost ÷ theirs: median, lowest-highest round; rates are turned round",
+        ["measure", "÷ best peer", *(f"÷ {peer}" for peer in PEERS), *_RECORDING_RATIOS],
+        ([row, *_ratio_cells(results, row)] for row in _rows(results)),
+    )
+
+
+def print_imports(rows: Values) -> None:
+    """One row an import: its CPU, and that as a multiple of the unit's."""
+    unit = rows[imports.UNIT]
+    _print(
+        "import, CPU ms over the bare interpreter",
+        ["import", "ms", f"÷ {imports.UNIT}"],
+        (
+            [name, _figure(values), _ratio(ratios(values, unit, row=name))]
+            for name, values in rows.items()
+        ),
+    )
+
+
+def print_aims(results: Results) -> None:
+    """Each aim, and whether the median meets it."""
+    headings = ["ratio", "at most", "measured", ""]
+    _print("aims", headings, (_aim_cells(aim, results) for aim in AIMS))
+
+
+def _aim_cells(aim: Aim, results: Results) -> list[str]:
+    measured = aim.ratios_of(results)
+    is_met = statistics.median(measured) <= aim.at_most
+    return [aim.text, f"{aim.at_most:g}", _ratio(measured), "met" if is_met else "MISSED"]
+
+
+def _ratio_cells(results: Results, row: str) -> list[str]:
+    ours, recording, best = results[OURS][row], results[RECORDING][row], best_peer(results, row)
+    pairs = [(ours, best), *((ours, results[peer].get(row)) for peer in PEERS)]
+    pairs += [(recording, best), (recording, ours)]
+    return [_ratio(ratios(a, b, row=row)) if b else _NOTHING for a, b in pairs]
+
+
+def _rows(results: Results) -> Iterable[str]:
+    return results[OURS]
+
+
+def _figure(values: Sequence[float] | None) -> str:
     if not values:
-        return "-"
-    return f"{_number(statistics.median(values))} ({_ratio(values, ours)})"
-
-
-def _ratio(values: Sequence[float], others: Sequence[float]) -> str:
-    ratios = [value / other for value, other in zip(values, others, strict=True)]
-    if len(ratios) == 1:
-        return f"{ratios[0]:.2f}"
-    return f"{statistics.median(ratios):.2f}, {min(ratios):.2f}-{max(ratios):.2f}"
-
-
-def _number(value: float) -> str:
+        return _NOTHING
+    value = statistics.median(values)
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def _ratio(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{statistics.median(values):.2f}, {min(values):.2f}-{max(values):.2f}"
+
+
+def _print(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="right" if table.columns else "left")
+    for row in rows:
+        table.add_row(*row)
+    _CONSOLE.print(table)
+
+
 # Wide enough for every column, also when the output is no terminal.
-_CONSOLE: Final = Console(width=160)
+_CONSOLE: Final = Console(width=180)

@@ -1,12 +1,10 @@
-"""The server that is measured, by mcp_trio; `server_sdk.py` offers the same tools."""
+"""The server that is measured, by mcp_trio; the peers beside it offer the same tools."""
 
 import argparse
 
 import function_calls
 
 from mcp_trio import Context, Server
-
-BLOBS = {mb: "x" * (mb * 1_000_000) for mb in (1, 4, 8)}
 
 server = Server("bench")
 
@@ -18,6 +16,12 @@ async def add(a: int, b: int) -> int:
 
 
 @server.tool
+async def echo(text: str) -> str:
+    """Return the text."""
+    return text
+
+
+@server.tool
 async def notify(count: int, *, ctx: Context) -> int:
     """Report progress so many times."""
     for step in range(count):
@@ -25,23 +29,29 @@ async def notify(count: int, *, ctx: Context) -> int:
     return count
 
 
-@server.tool
-async def blob(mb: int) -> str:
-    """Return so many megabytes."""
-    return BLOBS[mb]
-
-
-@server.tool(name="function_calls")
 async def count_function_calls() -> int:
     """Tell how many functions were called so far."""
     return function_calls.count()
 
 
+def add_tool(number: int) -> None:
+    """One tool more, as `add` is one."""
+
+    async def tool(a: int, b: int) -> int:
+        return a + b + number
+
+    server.tool(name=f"add_{number}", description=f"Add two numbers and {number}.")(tool)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Serve the benchmark over stdio.")
     parser.add_argument("--record", metavar="PATH")
+    parser.add_argument("--tools", type=int, default=0, help="so many tools more")
     parser.add_argument("--count-calls", action="store_true")
     options = parser.parse_args()
+    for number in range(options.tools):
+        add_tool(number)
     if options.count_calls:
+        server.tool(name="function_calls")(count_function_calls)
         function_calls.watch()
     server.run(record=options.record)

@@ -1,4 +1,4 @@
-"""The server that is measured beside ours, by the official SDK, with what makes it cheap.
+"""The server that is measured beside ours, by the official Python SDK, with what makes it cheap.
 
 That is: `async def` tools, no structured output besides the text, no log messages of its own.
 """
@@ -8,12 +8,17 @@ import argparse
 import function_calls
 from mcp.server.mcpserver import Context, MCPServer  # type: ignore[import-not-found]
 
-BLOBS = {mb: "x" * (mb * 1_000_000) for mb in (1, 4, 8)}
+server = MCPServer("bench", log_level="WARNING")
 
 
 async def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
+
+
+async def echo(text: str) -> str:
+    """Return the text."""
+    return text
 
 
 async def notify(count: int, ctx: Context) -> int:
@@ -23,24 +28,35 @@ async def notify(count: int, ctx: Context) -> int:
     return count
 
 
-async def blob(mb: int) -> str:
-    """Return so many megabytes."""
-    return BLOBS[mb]
-
-
 async def count_function_calls() -> int:
     """Tell how many functions were called so far."""
     return function_calls.count()
 
 
+def add_tool(number: int) -> None:
+    """One tool more, as `add` is one."""
+
+    async def tool(a: int, b: int) -> int:
+        return a + b + number
+
+    server.add_tool(
+        tool,
+        name=f"add_{number}",
+        description=f"Add two numbers and {number}.",
+        structured_output=False,
+    )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Serve the benchmark over stdio.")
+    parser.add_argument("--tools", type=int, default=0, help="so many tools more")
     parser.add_argument("--count-calls", action="store_true")
     options = parser.parse_args()
-    server = MCPServer("bench", log_level="WARNING")
-    for tool in (add, notify, blob):
-        server.add_tool(tool, structured_output=False)
-    server.add_tool(count_function_calls, name="function_calls", structured_output=False)
+    for offered in (add, echo, notify):
+        server.add_tool(offered, structured_output=False)
+    for number in range(options.tools):
+        add_tool(number)
     if options.count_calls:
+        server.add_tool(count_function_calls, name="function_calls", structured_output=False)
         function_calls.watch()
     server.run("stdio")

@@ -1,19 +1,19 @@
-"""Measure what a call over stdio costs, beside the official SDK: `python tools/bench/stdio.py`.
+"""Measure what a call over stdio costs, beside the official SDKs: `python tools/bench/stdio.py`.
 
 The servers of a round are all alive at once and take turns within each measure, so that a ratio
 compares moments that are close together. Times move by a factor of two on a shared machine: read
 the ratios and their range, or the function calls per request. Nothing here fails for being slow.
 
-The figures are the server's own CPU time, from the kernel; Linux only.
+The figures are the server's own CPU time, from the kernel, unless they say p50, p99, wall or /s;
+Linux only.
 """
 
 import argparse
-import importlib.metadata
 import statistics
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -22,160 +22,86 @@ import attrs
 import imports
 import msgspec
 import report
+from aims import IMPORTS, Results
 from load import ServerUnderLoad
+from measures import COURSES, IN_FLIGHT, Course, Effort, Measured
+from servers import PYTHON_PEER, Workshop, versions
 
-HERE: Final = Path(__file__).resolve().parent
-OURS: Final = "mcp_trio"
-RECORDING: Final = "mcp_trio, recording"
-SDK: Final = f"mcp {importlib.metadata.version('mcp')}"
-
-NOTIFICATIONS: Final = 1000
 COUNTED_SECONDS: Final = 0.25
-BLOBS_MB: Final = (1, 4, 8)
-IN_FLIGHT: Final = (1, 16, 128)
-
-Measured = Iterator[tuple[str, float]]
-
-
-@attrs.frozen(kw_only=True)
-class Effort:
-    """How long to look."""
-
-    rounds: int
-    seconds: float
-    repeats: int
-    import_rounds: int
-
 
 EFFORTS: Final = {
-    False: Effort(rounds=5, seconds=1.2, repeats=5, import_rounds=7),
-    True: Effort(rounds=1, seconds=0.25, repeats=1, import_rounds=1),
+    False: Effort(rounds=5, turns=4, seconds=0.3, import_rounds=7),
+    True: Effort(rounds=1, turns=1, seconds=0.25, import_rounds=1),
 }
 
-
-# What is measured, a function for a few rows of the table.
-
-
-def start(server: ServerUnderLoad, _: Effort) -> Measured:
-    """From nothing to the answer to `initialize`."""
-    yield "start to first answer: CPU, ms", server.initialize() * 1000
+Samples = defaultdict[str, defaultdict[str, list[float]]]
+"""What each server took at each turn, by row."""
 
 
-def warm_up(server: ServerUnderLoad, effort: Effort) -> Measured:
-    """Measure nothing: let caches fill."""
-    for in_flight in IN_FLIGHT:
-        server.add(in_flight=in_flight, seconds=effort.seconds / 4)
-    yield from ()
-
-
-def one_in_flight(server: ServerUnderLoad, effort: Effort) -> Measured:
-    """Call after call: the cost, and the round trip that a person's host sees."""
-    cost = server.add(in_flight=1, seconds=effort.seconds)
-    percentiles = statistics.quantiles(cost.call_seconds, n=100)
-    yield "add, 1 in flight: CPU per 1,000, ms", cost.cpu_ms_per_1000
-    yield "add, 1 in flight: round trip p50, µs", percentiles[49] * 1_000_000
-    yield "add, 1 in flight: round trip p99, µs", percentiles[98] * 1_000_000
-
-
-def many_in_flight(server: ServerUnderLoad, effort: Effort) -> Measured:
-    """Calls in batches."""
-    for in_flight in IN_FLIGHT[1:]:
-        cost = server.add(in_flight=in_flight, seconds=effort.seconds)
-        yield f"add, {in_flight} in flight: CPU per 1,000, ms", cost.cpu_ms_per_1000
-
-
-def progress(server: ServerUnderLoad, effort: Effort) -> Measured:
-    """One call that reports much."""
-    begin = server.cpu_seconds()
-    for _ in range(effort.repeats):
-        answer = server.call("notify", count=NOTIFICATIONS)
-        if answer.notifications != NOTIFICATIONS:
-            raise RuntimeError(f"{answer.notifications} notifications of {NOTIFICATIONS}")
-    cpu_ms = (server.cpu_seconds() - begin) * 1000 / effort.repeats
-    yield "progress: CPU per 1,000 notifications, ms", cpu_ms * 1000 / NOTIFICATIONS
-
-
-def large_results(server: ServerUnderLoad, effort: Effort) -> Measured:
-    """Results of megabytes; a server that is linear costs the same per MB for each."""
-    for mb in BLOBS_MB:
-        begin = server.cpu_seconds()
-        for _ in range(effort.repeats):
-            text = server.call("blob", mb=mb).text
-            if len(text) != mb * 1_000_000:
-                raise RuntimeError(f"{len(text)} characters of {mb} MB")
-        cpu_ms = (server.cpu_seconds() - begin) * 1000 / effort.repeats
-        yield f"result of {mb} MB: CPU per MB, ms", cpu_ms / mb
-
-
-def memory(server: ServerUnderLoad, _: Effort) -> Measured:
-    """What the server holds, after everything."""
-    yield "RSS after the run, MiB", server.rss_mib()
-
-
-MEASURES: Final[Sequence[Callable[[ServerUnderLoad, Effort], Measured]]] = (
-    start,
-    warm_up,
-    one_in_flight,
-    many_in_flight,
-    progress,
-    large_results,
-    memory,
-)
-
-
-# Rounds.
-
-
-def commands(folder: Path, *options: str) -> Mapping[str, list[str]]:
-    """How each server is started; recordings go to `folder`."""
-    ours = [sys.executable, str(HERE / "server_mcp_trio.py"), *options]
-    return {
-        OURS: ours,
-        RECORDING: [*ours, "--record", f"{folder}/"],
-        SDK: [sys.executable, str(HERE / "server_sdk.py"), *options],
-    }
-
-
-Results = Mapping[str, Mapping[str, Sequence[float]]]
-
-
-def measure(effort: Effort, folder: Path) -> Results:
-    """Each server's values of each measure, one a round."""
-    results: dict[str, defaultdict[str, list[float]]] = {
-        name: defaultdict(list) for name in commands(folder)
-    }
+def measure(effort: Effort, workshop: Workshop) -> Results:
+    """Each server's rows: the median of its turns, for each round."""
+    results: Samples = _samples()
     for round_ in range(effort.rounds):
-        with ExitStack() as stack:
-            servers = [
-                (name, stack.enter_context(ServerUnderLoad(command)))
-                for name, command in commands(folder).items()
-            ]
-            first = round_ % len(servers)
-            for measure_it in MEASURES:
-                for name, server in servers[first:] + servers[:first]:
-                    for row, value in measure_it(server, effort):
-                        results[name][row].append(value)
+        samples = _samples()
+        for course in COURSES:
+            _follow(course, workshop, effort, round_, samples)
+        for name, rows in samples.items():
+            for row, values in rows.items():
+                results[name][row].append(statistics.median(values))
         print(f"round {round_ + 1} of {effort.rounds} is done", file=sys.stderr)
     return results
 
 
-def count_function_calls(folder: Path) -> Results:
+def _samples() -> Samples:
+    return defaultdict(lambda: defaultdict(list))
+
+
+def _follow(
+    course: Course, workshop: Workshop, effort: Effort, round_: int, samples: Samples
+) -> None:
+    """Lead all servers through a course; who goes first changes with each turn and round."""
+
+    def note(name: str, measured: Measured) -> None:
+        for row, value in measured:
+            samples[name][row].append(value)
+
+    commands, environment = workshop.commands(*course.options), workshop.environment()
+    with ExitStack() as stack:
+        servers: dict[str, ServerUnderLoad] = {}
+        for name in _rotated(list(commands), round_):
+            servers[name] = stack.enter_context(ServerUnderLoad(commands[name], environment))
+            note(name, course.start(servers[name]))
+        for step in course.measures:
+            for turn in range(1 if step.is_once else effort.turns):
+                for name in _rotated(list(servers), turn):
+                    note(name, step.apply(servers[name], effort))
+
+
+def _rotated(names: Sequence[str], by: int) -> Sequence[str]:
+    first = by % len(names)
+    return [*names[first:], *names[:first]]
+
+
+def count_function_calls(workshop: Workshop) -> Results:
     """Function calls per `add`, in servers of their own: counting slows them down."""
-    results: dict[str, dict[str, list[float]]] = defaultdict(dict)
-    for name, command in commands(folder, "--count-calls").items():
-        with ServerUnderLoad(command) as server:
-            server.initialize()
-            for in_flight in IN_FLIGHT:
-                per_call = _function_calls(server, in_flight)
-                results[name][f"function calls per add, {in_flight} in flight"] = [per_call]
-    return results
+    environment = workshop.environment()
+    return {
+        name: dict(_function_calls(command, environment))
+        for name, command in workshop.python_commands("--count-calls").items()
+    }
 
 
-def _function_calls(server: ServerUnderLoad, in_flight: int) -> float:
-    server.add(in_flight=in_flight, seconds=COUNTED_SECONDS)
-    begin = int(server.call("function_calls").text)
-    calls = len(server.add(in_flight=in_flight, seconds=COUNTED_SECONDS).call_seconds)
-    return (int(server.call("function_calls").text) - begin) / (calls + 1)
+def _function_calls(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[tuple[str, Sequence[float]]]:
+    with ServerUnderLoad(command, environment) as server:
+        server.initialize()
+        for in_flight in IN_FLIGHT:
+            server.add(in_flight=in_flight, seconds=COUNTED_SECONDS)
+            begin = int(server.call("function_calls").text)
+            calls = len(server.add(in_flight=in_flight, seconds=COUNTED_SECONDS).call_seconds)
+            count = int(server.call("function_calls").text) - begin
+            yield f"function calls per add, {in_flight} in flight", [count / (calls + 1)]
 
 
 def main(arguments: list[str]) -> int:
@@ -189,16 +115,22 @@ def main(arguments: list[str]) -> int:
     if options.rounds:
         effort = attrs.evolve(effort, rounds=options.rounds)
     with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as folder:
-        counts = count_function_calls(Path(folder))
-        servers = measure(effort, Path(folder))
-    costs = imports.measure(effort.import_rounds)
+        workshop = Workshop(Path(folder))
+        counts = count_function_calls(workshop)
+        servers = measure(effort, workshop)
+        python = workshop.commands()[PYTHON_PEER][0]
+        costs = imports.measure(effort.import_rounds, python, workshop.environment())
+    results = {**servers, IMPORTS: costs}
     if options.json:
-        everything = {"servers": servers, "function calls": counts, "import, CPU ms": costs}
+        everything = {"function calls": counts, **results}
         print(msgspec.json.format(msgspec.json.encode(everything)).decode())
         return 0
-    report.print_servers("stdio: median (ratio to mcp_trio, lowest-highest round)", servers)
-    report.print_servers("function calls per request (ratio to mcp_trio)", counts)
-    report.print_imports(costs, bare=imports.BARE, unit=imports.UNIT)
+    print(versions())
+    report.print_figures("stdio: medians", servers)
+    report.print_ratios(servers)
+    report.print_figures("function calls per request", counts)
+    report.print_imports(results[IMPORTS])
+    report.print_aims(results)
     return 0
 
 

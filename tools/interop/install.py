@@ -1,0 +1,83 @@
+"""Install the peers that are pinned: `python tools/interop/install.py`. What is there stays.
+
+Each Python package that conflicts with another has an environment of its own, under `.nox/peers`;
+what comes from npm stands beside its package.json.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from peers import (
+    NPM,
+    PEERS,
+    PYTHON_1,
+    PYTHON_2,
+    PYTHON_SERVERS,
+    TYPESCRIPT,
+    Command,
+    NodeEnvironment,
+    PythonEnvironment,
+    is_installed,
+    node_path,
+)
+
+AT_ONCE: Final = 2
+
+
+def install_python(environment: PythonEnvironment) -> None:
+    """Make a virtual environment, by the pip of this one."""
+    venv.create(environment.folder, clear=True, symlinks=True)
+    python = str(environment.folder / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
+    run([*pip, "--disable-pip-version-check", *environment.requirements()])
+
+
+def install_typescript(environment: NodeEnvironment) -> None:
+    """Install what package-lock.json says, with a Node of its own; packages run no scripts."""
+    ensure(environment.node)
+    # The wheel's `bin/npm` is a copy of a link, and looks for its files in the wrong place.
+    npm = environment.bin().parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    run([str(environment.bin() / "node"), str(npm), "--prefix", str(NPM), "ci", *options])
+
+
+INSTALLERS: Final[Mapping[type, Callable[[Any], None]]] = {
+    PythonEnvironment: install_python,
+    NodeEnvironment: install_typescript,
+}
+
+
+def ensure(environment: PythonEnvironment | NodeEnvironment) -> None:
+    """Install an environment, unless it is as pinned."""
+    if is_installed(environment):
+        return
+    begin = time.monotonic()
+    INSTALLERS[type(environment)](environment)
+    environment.stamp.write_text(environment.fingerprint(), encoding="utf-8")
+    print(f"{environment.name}: installed in {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def run(command: Command) -> None:
+    """Run a command, whose output matters only if it fails."""
+    environment = {**os.environ, "PATH": node_path()}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
+
+
+def main() -> None:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(ensure, (TYPESCRIPT, PYTHON_SERVERS, PYTHON_2, PYTHON_1)))
+    for peer in PEERS.values():
+        print(f"{peer.name}: {peer.package} {peer.version}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""A story, told by our client: `python our_teller.py STORY FOLDER RECORDING SERVER COMMAND…`."""
+
+import sys
+from pathlib import Path
+
+import trio
+from our_client import Session, client_for
+from steps import ListeningHost
+from stories import tell
+
+
+async def main(name: str, folder: Path, recording: str, command: list[str]) -> None:
+    host = ListeningHost(folder)
+    async with client_for(host, command, recording) as client:
+        await tell(name, folder, Session(client), host)
+
+
+if __name__ == "__main__":
+    trio.run(main, sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4:])

