@@ -19,7 +19,7 @@ import trio
 
 from mcp_trio import ToolError
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 Cell: TypeAlias = str | int | float | None
 Parameters: TypeAlias = Sequence[Cell] | Mapping[str, Cell]

@@ -35,7 +35,7 @@ from mcp_trio.examples.sqlite_database import (
 )
 from mcp_trio.types import EmbeddedResource
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 ROWS_MAX = 1_000
 RESOURCE_NOT_FOUND = -32002
@@ -63,7 +63,7 @@ async def lifespan(_: Server) -> AsyncGenerator[Database]:
         yield database
 
 
-server = Server(
+server: Server = Server(
     "sqlite-explorer",
     version="1.0",
     instructions="Read the tables first. Pass values as parameters, not inside the SQL.",
