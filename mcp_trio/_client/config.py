@@ -53,7 +53,8 @@ def read_config(
 
     They stand under "mcpServers", or "servers". `${NAME}` and `${env:NAME}` in a value become that
     variable, and `${NAME:-default}` the default where the variable is unset or empty; `variables`
-    are our environment's by default. Members that are unknown here are ignored.
+    are our environment's by default. A disabled server's stay as they are: what it would need may
+    not be there. Members that are unknown here are ignored.
 
     Raises:
         ConfigError: The file cannot be read, or is not as described; the text names file, server,
@@ -98,8 +99,9 @@ def _server(entry: object, variables: Mapping[str, str]) -> ServerConfig:
     if entry.get(needed) is None:
         raise ValueError(f"{needed}: missing")
     given = {key: entry[key] for key in _FIELDS - {other} if entry.get(key) is not None}
-    expanded = {key: _expanded(value, key, variables) for key, value in given.items()}
-    return msgspec.convert(expanded, ServerConfig)
+    if given.get("disabled") is not True:
+        given = {key: _expanded(value, key, variables) for key, value in given.items()}
+    return msgspec.convert(given, ServerConfig)
 
 
 def _is_local(entry: Mapping[str, Any]) -> bool:

@@ -323,7 +323,9 @@ async def test_a_method_that_no_client_sends_is_refused(bench):
 
 
 @pytest.mark.requirement("TOOL-39")
-async def test_a_host_may_look_at_every_request_and_deny_it_before_it_leaves(scripted, nursery):
+async def test_a_host_may_look_at_every_request_and_deny_it_before_it_leaves(
+    scripted, nursery, autojump_clock
+):
     asked = []
 
     class Cautious(Client):

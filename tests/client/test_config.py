@@ -47,10 +47,9 @@ def test_a_server_elsewhere_has_a_url_and_headers():
         "type": "http",
         "url": "https://${HOST:-example.org}/mcp",
         "headers": {"Authorization": "Bearer ${TOKEN}"},
-        "disabled": True,
     }
     assert read_one(entry) == ServerConfig(
-        url="https://example.org/mcp", headers={"Authorization": "Bearer s3cret"}, disabled=True
+        url="https://example.org/mcp", headers={"Authorization": "Bearer s3cret"}
     )
 
 
@@ -173,6 +172,12 @@ async def test_the_folder_of_a_configured_command_may_be_overruled(program, tmp_
 async def test_a_server_elsewhere_cannot_be_connected_to_yet():
     with pytest.raises(ConnectionLost, match="has a url, but this version connects to commands"):
         await Client(ServerConfig(url="https://example.org/?key=s3cret")).__aenter__()
+
+
+def test_a_disabled_server_needs_none_of_its_variables():
+    entry = {"command": "${NOWHERE}", "disabled": True}
+    found = read_config({"mcpServers": {"off": entry}}, variables={})
+    assert found["off"].command == "${NOWHERE}"
 
 
 async def test_a_group_of_a_file_leaves_out_what_is_disabled(program):

@@ -163,7 +163,7 @@ async def test_a_server_that_asks_for_too_much_at_once_is_refused(scripted, nurs
     client, server = await connected(scripted, nursery, sampling=sampling, limits=limits)
     for number in range(3):
         await server.send_request("sampling/createMessage", ASKED, id=number)
-    refusal = await server.receive()
+    (refusal,) = await server.receive_available()
     assert refusal["id"] == 2
     assert "requests_queued_max" in refusal["error"]["message"]
     release.set()

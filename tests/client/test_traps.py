@@ -59,7 +59,6 @@ async def test_what_a_newer_server_adds_does_no_harm(connected, nursery):
 # TRAP-67: the code of a missing resource has changed; a client takes both.
 
 
-@pytest.mark.requirement("ERR-02")
 @pytest.mark.parametrize("code", [-32002, -32602])
 async def test_a_missing_resource_is_an_error_whatever_its_code(connected, nursery, code):
     client, server = await connected()

@@ -33,7 +33,9 @@ NEEDS = [
 
 @pytest.mark.requirement("PROM-15", "RES-10", "LOG-04", "LIFE-14")
 @pytest.mark.parametrize(("need", "call"), NEEDS)
-async def test_what_a_server_has_not_declared_is_not_asked_for(scripted, nursery, need, call):
+async def test_what_a_server_has_not_declared_is_not_asked_for(
+    scripted, nursery, autojump_clock, need, call
+):
     everything = {"tools": {}, "resources": {}, "prompts": {}, "logging": {}}
     everything.pop(need, None)
     client, server = await connected(scripted, nursery, everything)
@@ -53,7 +55,7 @@ async def test_completion_needs_no_capability(scripted, nursery):
 
 @pytest.mark.requirement("TOOL-15")
 @pytest.mark.parametrize("arguments", [["Bergen"], "Bergen", 7])
-async def test_arguments_of_a_tool_are_an_object(scripted, nursery, arguments):
+async def test_arguments_of_a_tool_are_an_object(scripted, nursery, autojump_clock, arguments):
     client, server = await connected(scripted, nursery, {"tools": {}})
     with pytest.raises(Unencodable, match="arguments is not an object"):
         await client.call_tool("tide", arguments)

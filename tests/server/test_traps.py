@@ -38,7 +38,7 @@ async def test_what_a_handler_tells_comes_before_its_answer_and_in_its_order(ser
 
     asker = await serve(server)
     await asker.begin("tools/call", {"name": "load", "_meta": {"progressToken": "p"}})
-    messages = await asker.wire.receive_many(4)
+    messages = await asker.wire.receive_available()
     assert [message.get("method") for message in messages] == [
         "notifications/message",
         "notifications/progress",
@@ -216,20 +216,32 @@ async def test_an_answer_of_other_content_is_an_error_of_the_clients(server, ser
 # TRAP-10: what a newer client adds is ignored.
 
 
-@pytest.mark.requirement("ROOT-05", "SAMP-10")
-async def test_what_a_newer_client_adds_does_no_harm(server, serve):
+@pytest.mark.requirement("ROOT-05")
+async def test_what_a_newer_client_adds_to_its_roots_does_no_harm(server, serve):
     @server.tool
     async def ask(ctx: Context) -> list:
-        roots = await ctx.list_roots()
-        answer = await ctx.sample("Why?")
-        return [roots[0].uri, roots[0].name, answer.stop_reason, answer.model]
+        (root,) = await ctx.list_roots()
+        return [root.uri, root.name]
 
-    asker = await serve(server, capabilities={"sampling": {"tools": {}}, "roots": {}, "tasks": {}})
+    asker = await serve(server, capabilities={"roots": {"listChanged": True, "x": 1}, "tasks": {}})
     call = await asker.begin("tools/call", {"name": "ask", "task": {"ttl": 1}})
     root = {"uri": "file:///pier", "name": "pier", "_meta": {"icon": 1}, "size": 3}
     await asker.wire.send_result(await asker.next_told(), {"roots": [root], "nextCursor": "n"})
+    result = (await asker.end(call))["result"]
+    assert result["content"][0]["text"] == '["file:///pier","pier"]'
+
+
+@pytest.mark.requirement("SAMP-10")
+async def test_what_a_newer_client_adds_to_its_answer_does_no_harm(server, serve):
+    @server.tool
+    async def ask(ctx: Context) -> list:
+        answer = await ctx.sample("Why?")
+        return [answer.content.text, answer.stop_reason, answer.model]
+
+    asker = await serve(server, capabilities={"sampling": {"tools": {}}})
+    call = await asker.begin("tools/call", {"name": "ask"})
     text = {"type": "text", "text": "So.", "_meta": {}, "annotations": None}
     said = {"role": "assistant", "model": "m", "content": text, "stopReason": "tired", "cost": 1}
     await asker.wire.send_result(await asker.next_told(), said)
     result = (await asker.end(call))["result"]
-    assert result["content"][0]["text"] == '["file:///pier","pier","tired","m"]'
+    assert result["content"][0]["text"] == '["So.","tired","m"]'
