@@ -202,7 +202,8 @@ def test_a_second_signal_ends_the_server_at_once(command, tmp_path):
         process.terminate()
         time.sleep(0.2)
         process.terminate()
-        assert process.wait(1.0) == 128 + signal.SIGTERM
+        # The second may also come when the server is done and Python on its way out.
+        assert process.wait(1.0) in {128 + signal.SIGTERM, -signal.SIGTERM}
 
 
 PARENT = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:]); time.sleep(60)"
