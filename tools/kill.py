@@ -28,9 +28,10 @@ import msgspec
 import trio
 
 from mcp_trio import Context, RecordingError, Server
-from mcp_trio._engine import Recording, start_recording
+from mcp_trio._engine import Recording
 from mcp_trio._journal.reader import Flaw, read_recording
 from mcp_trio._journal.records import Record, frame_of
+from mcp_trio._recorder.opening import open_recorder
 from mcp_trio._recorder.sink import open_recording
 from mcp_trio.transports import Channel, open_stdio_channel
 
@@ -79,9 +80,8 @@ async def serve_ahead(channel: Channel, recording: Path) -> None:
 
 async def serve_late(channel: Channel, recording: Path) -> None:
     """Serve with the control's sequencer."""
-    ahead = start_recording(recording, role="server", transport="stdio", name="kill", version="0")
-    sequencer = LateRecording(ahead.recorder, ahead.clock_ns)
-    await server.open_session(channel, sequencer=sequencer).run()
+    recorder = open_recorder(recording, role="server", transport="stdio", name="kill", version="0")
+    await server.open_session(channel, sequencer=LateRecording(recorder)).run()
 
 
 Serve = Callable[[Channel, Path], Awaitable[None]]

@@ -2,8 +2,9 @@
 
 import os
 
-from mcp_trio._engine import Application, Session, Unrecorded, start_recording
+from mcp_trio._engine import Application, Recording, Session, Unrecorded
 from mcp_trio._protocol import Connection
+from mcp_trio._recorder.opening import open_recorder
 from mcp_trio._transports.channel import Channel
 
 
@@ -22,7 +23,7 @@ async def open_session(
     if record is None:
         return Session(channel, connection, application, Unrecorded())
     try:
-        recording = start_recording(
+        recorder = open_recorder(
             record,
             role="client",
             transport=getattr(channel, "transport", type(channel).__name__),
@@ -33,4 +34,4 @@ async def open_session(
     except BaseException:
         await channel.aclose()
         raise
-    return Session(channel, connection, application, recording)
+    return Session(channel, connection, application, Recording(recorder))

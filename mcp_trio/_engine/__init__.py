@@ -5,7 +5,6 @@ from mcp_trio._engine.application import AccompaniedSession, Application
 from mcp_trio._engine.calls import ProgressCallback
 from mcp_trio._engine.handling import Handling
 from mcp_trio._engine.lanes import LANE, Lane
-from mcp_trio._engine.recording import start_recording
 from mcp_trio._engine.sequencer import Recording, Sequencer, Unrecorded
 from mcp_trio._engine.session import Session
 
@@ -21,5 +20,4 @@ __all__ = [
     "Session",
     "Unrecorded",
     "bare",
-    "start_recording",
 ]

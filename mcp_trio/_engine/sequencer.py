@@ -10,7 +10,6 @@ its record happens in the same step. A live sequencer has no turns: the order in
 the order.
 """
 
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import attrs
@@ -18,7 +17,6 @@ import msgspec
 
 from mcp_trio._engine.lanes import START_ORDINAL, Lane
 from mcp_trio._journal.records import MarkBody, ShutBody
-from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._recorder.recorder import Recorder
 from mcp_trio._wire import Oversized
 
@@ -154,8 +152,6 @@ class Recording(_Ungated):
     has_lanes = True
 
     recorder: Recorder
-    clock_ns: Callable[[], int]
-    unwritten_bytes_max: int = DEFAULT_LIMITS.journal_unwritten_bytes_max
     _begun: Lane | None = attrs.field(default=None, init=False)
     _begun_ns: int = attrs.field(default=0, init=False)
     _unwritten_bytes: int = attrs.field(default=0, init=False)
@@ -178,7 +174,7 @@ class Recording(_Ungated):
         if self._begun is not None:
             self._write_start(self._begun)
         self._begun = lane
-        self._begun_ns = self.clock_ns()
+        self._begun_ns = self.recorder.clock_ns()
 
     def sent(self, frame: bytes, lane: Lane | None) -> None:
         """Record `out`."""
@@ -225,7 +221,7 @@ class Recording(_Ungated):
 
     def _count(self, body: bytes | None) -> None:
         self._unwritten_bytes += _RECORD_BYTES + len(body or b"")
-        if self._unwritten_bytes > self.unwritten_bytes_max:
+        if self._unwritten_bytes > self.recorder.limits.journal_unwritten_bytes_max:
             self.flush()
 
     def _write_start(self, begun: Lane) -> None:

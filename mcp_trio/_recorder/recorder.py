@@ -50,7 +50,7 @@ class Recorder:
         self._sink = sink
         self.clock_ns = clock_ns
         self._write_clock = write_clock
-        self._limits = limits
+        self.limits = limits
         self._slow_seconds = limits.journal_write_ms_max / 1000
         self._encoder = RecordEncoder()
         self._mode = _Mode.DIRECT
@@ -128,7 +128,7 @@ class Recorder:
         lines, records = self._take_buffered()
         if self._thread:
             self._thread.write(lines, records)
-            return self._thread.finish(self._limits.journal_close_seconds)
+            return self._thread.finish(self.limits.journal_close_seconds)
         with suppress(Exception):  # without its `end`, the recording says that it was cut
             self._sink.write(lines)
         return True
@@ -147,7 +147,7 @@ class Recorder:
             self._start_thread()
 
     def _flush_while_paused(self) -> None:
-        if self._write_clock() - self._failed_at >= self._limits.journal_retry_seconds:
+        if self._write_clock() - self._failed_at >= self.limits.journal_retry_seconds:
             self._resume()
 
     def _flush_through_thread(self) -> None:
@@ -156,7 +156,7 @@ class Recorder:
         if thread.failure is not None:
             _, records = self._take_buffered()
             self._pause(thread.failure, records + thread.waiting_records)
-        elif thread.has_caught_up and thread.finish(self._limits.journal_close_seconds):
+        elif thread.has_caught_up and thread.finish(self.limits.journal_close_seconds):
             self._thread = None
             self._append_gap(count=self._lost)
             self._lost = 0
@@ -202,7 +202,7 @@ class Recorder:
         if self._thread is None:
             return False
         waiting_bytes = self._thread.waiting_bytes + self._buffered_bytes
-        if waiting_bytes >= self._limits.journal_buffer_bytes_max:
+        if waiting_bytes >= self.limits.journal_buffer_bytes_max:
             return False
         self._buffered_bytes += _RECORD_BYTES + len(body or b"")
         return True

@@ -10,8 +10,9 @@ import attrs
 import trio
 
 from mcp_trio import _schema as s
-from mcp_trio._engine import Sequencer, Session, Unrecorded, start_recording
+from mcp_trio._engine import Recording, Sequencer, Session, Unrecorded
 from mcp_trio._protocol import Connection, Role
+from mcp_trio._recorder.opening import open_recorder
 from mcp_trio._server.announcements import Announcer
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.offering import Offering
@@ -127,7 +128,7 @@ class Server(Offering):
     def _sequencer(self, channel: Channel, record: Path | None) -> Sequencer:
         if record is None:
             return Unrecorded()
-        return start_recording(
+        recorder = open_recorder(
             record,
             role="server",
             transport=getattr(channel, "transport", type(channel).__name__),
@@ -137,6 +138,7 @@ class Server(Offering):
             lifespan=self.lifespan is not None,
             limits=self.limits,
         )
+        return Recording(recorder)
 
 
 _RUNNERS: Final = {"stdio": run_stdio}

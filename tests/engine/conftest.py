@@ -207,11 +207,11 @@ def make_recording():
     def clock_ns():
         return int(trio.current_time() * 1e9) if trio.lowlevel.in_trio_run() else 0
 
-    def make():
-        recorder = Recorder(MemorySink(), clock_ns=clock_ns, limits=DEFAULT_LIMITS)
+    def make(limits=DEFAULT_LIMITS):
+        recorder = Recorder(MemorySink(), clock_ns=clock_ns, limits=limits)
         body = OpenBody(transport="memory", role="server", name="ours", version="1", started="-")
         recorder.record("open", encode_body(body))
-        return Recorded(recorder, clock_ns)
+        return Recorded(recorder)
 
     return make
 

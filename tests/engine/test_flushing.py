@@ -9,6 +9,7 @@ import trio.testing
 
 from mcp_trio import _schema as s
 from mcp_trio._errors import ConnectionLost, LocalProtocolError
+from mcp_trio._limits import Limits
 from mcp_trio._testing.fake_channel import DirectFakeChannel, FakeChannel
 
 CHANNELS = pytest.mark.parametrize("kind", [FakeChannel, DirectFakeChannel])
@@ -191,8 +192,10 @@ async def test_the_journal_is_written_before_the_bytes_that_it_explains(
     assert len(channel.sent) == 2
 
 
-async def test_a_recording_is_written_early_when_nothing_leaves(serve_fake, message, recording):
-    recording.unwritten_bytes_max = 1000
+async def test_a_recording_is_written_early_when_nothing_leaves(
+    serve_fake, message, make_recording
+):
+    recording = make_recording(Limits(journal_unwritten_bytes_max=1000))
     _, channel = await serve_fake(sequencer=recording)
     written = len(recording.records())
     for _ in range(20):

@@ -4,10 +4,10 @@ import stat
 
 import pytest
 
-from mcp_trio._engine import start_recording
 from mcp_trio._errors import RecordingError
 from mcp_trio._journal.reader import read_recording
 from mcp_trio._journal.records import OpenBody, body_of
+from mcp_trio._recorder.opening import open_recorder
 from mcp_trio._recorder.sink import open_recording
 
 FACTS = {"role": "server", "transport": "memory", "name": "a / weather!", "version": "1.0"}
@@ -19,7 +19,7 @@ def first_record(path):
 
 async def test_a_recording_begins_with_what_is_known(tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
-    recording = start_recording(path, tools_digest="d", lifespan=True, **FACTS)
+    recording = open_recorder(path, tools_digest="d", lifespan=True, **FACTS)
     body = body_of(first_record(path), OpenBody)
     assert (body.role, body.transport, body.name, body.version) == tuple(FACTS.values())
     assert (body.tools_digest, body.lifespan) == ("d", True)
@@ -30,13 +30,13 @@ async def test_a_recording_begins_with_what_is_known(tmp_path):
 
 async def test_only_its_owner_may_read_a_recording(tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
-    start_recording(path, **FACTS).close({})
+    open_recorder(path, **FACTS).close({})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 async def test_a_folder_gets_a_file_for_each_session(tmp_path):
     for _ in range(3):
-        start_recording(tmp_path, **FACTS).close({})
+        open_recorder(tmp_path, **FACTS).close({})
     names = [path.name for path in tmp_path.iterdir()]
     assert len(names) == 3
     assert all(name.startswith("a-weather-") for name in names)
@@ -46,9 +46,9 @@ async def test_a_folder_gets_a_file_for_each_session(tmp_path):
 async def test_times_count_from_the_start_on_the_clock_of_the_run(mock_clock, tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
     mock_clock.jump(5)
-    recording = start_recording(path, **FACTS)
+    recording = open_recorder(path, **FACTS)
     mock_clock.jump(1.5)
-    recording.marked("later", None)
+    recording.record("mark", b'{"name":"later"}')
     recording.close({})
     assert [r.time_ns for r in read_recording(open_recording(path))][:2] == [0, 1_500_000_000]
 
@@ -56,10 +56,10 @@ async def test_times_count_from_the_start_on_the_clock_of_the_run(mock_clock, tm
 async def test_a_file_that_cannot_be_made_is_said_so(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RecordingError, match="cannot record to"):
-        start_recording(tmp_path / "file" / "inside.mcprec.jsonl", **FACTS)
+        open_recorder(tmp_path / "file" / "inside.mcprec.jsonl", **FACTS)
 
 
 async def test_no_compressed_file_is_promised(tmp_path):
     with pytest.raises(RecordingError, match="written uncompressed"):
-        start_recording(tmp_path / "one.mcprec.jsonl.zst", **FACTS)
+        open_recorder(tmp_path / "one.mcprec.jsonl.zst", **FACTS)
     assert not list(tmp_path.iterdir())
