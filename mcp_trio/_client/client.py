@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from operator import attrgetter
-from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 import attrs
@@ -127,12 +126,7 @@ class Client:
         await self._connect(in_system_task)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

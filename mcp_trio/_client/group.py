@@ -11,7 +11,7 @@ others. Lists, for which all are asked at once, leave a server out that has ende
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar, Unpack, cast
 
 import attrs
@@ -123,12 +123,7 @@ class ClientGroup:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -29,14 +29,20 @@ class CallOptions(TypedDict, total=False):
     progress: ProgressCallback | None
 
 
-class ClientOptions(TypedDict, total=False):
-    """The options of `Client`, for functions that pass them on."""
+class _SharedOptions(TypedDict, total=False):
+    """The options of `Client` that are the same for a group."""
 
     name: str
     version: str
     limits: Limits
     record: str | os.PathLike[str] | None
     raise_tool_errors: bool
+    methods: Mapping[str, Any] | None
+
+
+class ClientOptions(_SharedOptions, total=False):
+    """The options of `Client`, for functions that pass them on."""
+
     env: Mapping[str, str] | None
     inherit_env: bool
     cwd: str | os.PathLike[str] | None
@@ -47,17 +53,11 @@ class ClientOptions(TypedDict, total=False):
     list_changed: ListChangedCallback | None
     roots: Roots | None
     sampling: SamplingCallback | None
-    methods: Mapping[str, Any] | None
 
 
-class GroupOptions(TypedDict, total=False):
+class GroupOptions(_SharedOptions, total=False):
     """The options of `ClientGroup`; its callbacks get the server's name first."""
 
-    name: str
-    version: str
-    limits: Limits
-    record: str | os.PathLike[str] | None
-    raise_tool_errors: bool
     stderr: Callable[[str, str], None] | Literal["inherit"] | None
     progress: Callable[[str, Any], _Told] | None
     log: Callable[[str, LoggingMessageParams], _Told] | None
@@ -69,4 +69,3 @@ class GroupOptions(TypedDict, total=False):
         | Callable[[str, CreateMessageParams, Report], Sampled]
         | None
     )
-    methods: Mapping[str, Any] | None

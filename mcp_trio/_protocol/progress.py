@@ -48,7 +48,9 @@ def with_token(params: ParamsToSend | None, token: int) -> ParamsToSend:
 
 
 def _meta(params: ParamsToSend | None) -> dict[str, Any]:
-    meta = params.get("_meta") if isinstance(params, Mapping) else params and params.meta
+    if params is None:
+        return {}
+    meta = params.meta if isinstance(params, s.Params) else params.get("_meta")
     return meta or {}
 
 

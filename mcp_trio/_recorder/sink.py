@@ -6,7 +6,7 @@ import io
 import os
 import stat
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Final, Protocol, cast
 
@@ -96,7 +96,7 @@ def open_recording(
     """
     name = os.fspath(path)
     bytes_max = limits.recording_line_bytes_max
-    read = _compressed if name.endswith(COMPRESSED_SUFFIX) else _plain
+    read = _compressed if name.endswith(COMPRESSED_SUFFIX) else nullcontext[IO[bytes]]
     try:
         with Path(path).open("rb") as file, read(file) as lines:
             while line := lines.readline(bytes_max + 1):
@@ -108,11 +108,6 @@ def open_recording(
                 yield line
     except OSError as error:
         raise RecordingError(f"cannot read {name}: {error.strerror}") from error
-
-
-@contextmanager
-def _plain(file: IO[bytes]) -> Generator[IO[bytes], None, None]:
-    yield file
 
 
 @contextmanager

@@ -135,9 +135,6 @@ class Audience:
 
     _announcers: set[Announcer] = attrs.field(factory=set[Announcer], init=False)
 
-    def __len__(self) -> int:
-        return len(self._announcers)
-
     @contextmanager
     def joined_by(self, announcer: Announcer) -> Generator[None]:
         """A context in which an announcer hears of every change."""

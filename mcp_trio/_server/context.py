@@ -19,6 +19,7 @@ from mcp_trio._schema import (
     Implementation,
     LoggingLevel,
     LoggingMessageParams,
+    ReadResourceResult,
     ResourceContents,
     Root,
 )
@@ -67,8 +68,8 @@ class ServedSession(Protocol):
 
     async def read(
         self, handling: Handling, uri: str, *, limiter: trio.CapacityLimiter | None = None
-    ) -> list[ResourceContents]:
-        """What a resource of the server's own holds."""
+    ) -> ReadResourceResult:
+        """What a resource of the server's own holds; `limiter` is for handlers in threads."""
         ...
 
 
@@ -193,7 +194,8 @@ class Context(_Facts):
                 answered so.
             Exception: What its handler raises.
         """
-        return await self._served.read(self._handling, uri, limiter=self._limiter)
+        result = await self._served.read(self._handling, uri, limiter=self._limiter)
+        return result.contents
 
     async def list_roots(self) -> list[Root]:
         """Ask the client for its roots.
@@ -283,7 +285,7 @@ class ThreadContext(_Facts):
         # This thread keeps its place while the resource's handler, or one below, may need another.
         limiter = trio.CapacityLimiter(1)
         read = functools.partial(self._served.read, limiter=limiter)
-        return self._bridge.call(read, self._handling, uri)
+        return self._bridge.call(read, self._handling, uri).contents
 
     def list_roots(self) -> list[Root]:
         """See `Context.list_roots`."""

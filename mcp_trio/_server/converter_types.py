@@ -6,7 +6,6 @@ cattrs is imported here only when a converter has refused something, so that it 
 import functools
 import inspect
 import re
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
@@ -15,8 +14,8 @@ import msgspec.inspect
 
 from mcp_trio._server.callables import plain_function, resolved_hint
 from mcp_trio._server.faults import Faults, step
-from mcp_trio._server.fields import has_fields
-from mcp_trio._server.stand_ins import convert, name_of
+from mcp_trio._server.fields import class_of, has_fields
+from mcp_trio._server.stand_ins import ByOne, convert, name_of
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -45,7 +44,7 @@ def has_hook(converter: "Converter", hint: Any) -> bool:
 
 
 def _is_unknown(hint: Any) -> bool:
-    kind = typing.get_origin(hint) or hint
+    kind = class_of(hint)
     if kind in (object, Annotated) or not inspect.isclass(kind) or has_fields(hint):
         return False
     try:
@@ -66,7 +65,7 @@ def input_of(converter: "Converter", hint: Any) -> Any:
 
 
 @attrs.frozen(eq=False)
-class ConverterReading:
+class ConverterReading(ByOne):
     """Reads what only the converter knows, out of what its hook takes."""
 
     hint: Any
@@ -91,12 +90,6 @@ class ConverterReading:
             if not _is_refusal(error):
                 raise
             raise Faults([*_faults(error, value, self.hint, "")]) from error
-
-    def likeliest(self, _value: Any) -> Any | None:
-        return self.taken
-
-    def schema(self, inner: Sequence[dict[str, Any]], _definitions: object) -> dict[str, Any]:
-        return inner[0]
 
 
 # Its errors -------------------------------------------------------------------------------------

@@ -33,9 +33,14 @@ class Field:
     default: Any = msgspec.NODEFAULT
 
 
+def class_of(hint: Any) -> Any:
+    """The class of a generic one with its parameters; anything else is itself."""
+    return typing.get_origin(hint) or hint
+
+
 def has_fields(hint: Any) -> bool:
     """Whether a hint is a class with fields, or a generic one with its parameters."""
-    kind = typing.get_origin(hint) or hint
+    kind = class_of(hint)
     return any(is_row(kind) for is_row, _ in _KINDS)
 
 
@@ -46,7 +51,7 @@ def fields_of(hint: Any) -> tuple[Field, ...]:
     Raises:
         NameError: an annotation names something that its module does not have.
     """
-    kind = typing.get_origin(hint) or hint
+    kind = class_of(hint)
     return next(tuple(row(hint)) for is_row, row in _KINDS if is_row(kind))
 
 
@@ -61,15 +66,20 @@ def keys_known(hint: Any, value: Mapping[str, Any]) -> int:
     return known + 1 if value.get(tag_field) == tag else -1
 
 
+def config_of(hint: Any) -> Any:
+    """The options of a struct; None for all others."""
+    return getattr(class_of(hint), "__struct_config__", None)
+
+
 def tag_of(hint: Any) -> tuple[Any, str]:
     """The tag of a struct, and the field where it stands; None for all that have none."""
-    config = getattr(typing.get_origin(hint) or hint, "__struct_config__", None)
+    config = config_of(hint)
     return (None, "") if config is None else (config.tag, config.tag_field or "")
 
 
 def is_closed(hint: Any) -> bool:
     """Whether a class refuses keys that it does not know."""
-    config = getattr(typing.get_origin(hint) or hint, "__struct_config__", None)
+    config = config_of(hint)
     return config is not None and config.forbid_unknown_fields
 
 
@@ -83,7 +93,7 @@ def _plain(default: Any) -> Any:
 
 
 def _hints(hint: Any) -> dict[str, Any]:
-    kind: Any = typing.get_origin(hint) or hint
+    kind = class_of(hint)
     filled: dict[Any, Any] = dict(
         zip(getattr(kind, "__parameters__", ()), typing.get_args(hint), strict=False)
     )
@@ -125,7 +135,7 @@ def _struct(hint: Any) -> Iterator[Field]:
 
 def _attrs(hint: Any) -> Iterator[Field]:
     hints = _hints(hint)
-    for field in attrs.fields(typing.get_origin(hint) or hint):
+    for field in attrs.fields(class_of(hint)):
         if field.init:
             yield Field(
                 name=field.alias,
@@ -138,7 +148,7 @@ def _attrs(hint: Any) -> Iterator[Field]:
 
 def _dataclass(hint: Any) -> Iterator[Field]:
     hints = _hints(hint)
-    for field in dataclasses.fields(typing.get_origin(hint) or hint):
+    for field in dataclasses.fields(class_of(hint)):
         if field.init:
             defaults = (field.default, field.default_factory)
             yield Field(
@@ -151,7 +161,7 @@ def _dataclass(hint: Any) -> Iterator[Field]:
 
 
 def _typed_dict(hint: Any) -> Iterator[Field]:
-    required = (typing.get_origin(hint) or hint).__required_keys__
+    required = class_of(hint).__required_keys__
     for name, it in _hints(hint).items():
         mark, unmarked = _mark_of(it)
         yield Field(
@@ -174,7 +184,7 @@ def _mark_of(hint: Any) -> tuple[Any, Any]:
 
 
 def _named_tuple(hint: Any) -> Iterator[Field]:
-    kind: Any = typing.get_origin(hint) or hint
+    kind = class_of(hint)
     for name, it in _hints(hint).items():
         default = kind._field_defaults.get(name, msgspec.NODEFAULT)
         yield Field(

@@ -6,12 +6,14 @@ a `$ref` leads to a place in the schema itself, or nowhere.
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 import msgspec
 
+from mcp_trio._server.faults import step
+from mcp_trio._server.mistakes import shown
 from mcp_trio._server.signatures import ArgumentsError
 from mcp_trio._server.whole import WholeSignature
 
@@ -63,19 +65,11 @@ class GivenSchema(WholeSignature):
         except RecursionError:
             lines = ["arguments: nested too deeply"]
         if lines:
-            raise ArgumentsError([*self._shown(lines, is_all=len(lines) < mistakes_max)])
+            raise ArgumentsError(shown(lines, self.limits))
         return arguments
-
-    def _shown(self, lines: list[str], *, is_all: bool) -> Iterator[str]:
-        shown_max = self.limits.argument_errors_max
-        for line in lines[:shown_max]:
-            yield line[: self.limits.argument_error_chars_max]
-        if len(lines) > shown_max:
-            yield f"and {'' if is_all else 'at least '}{len(lines) - shown_max} more"
 
 
 def _line(mistake: Any) -> str:
     """From a `ValidationError` to "days[0]: 'x' is not of type 'integer'"."""
-    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in mistake.absolute_path)
-    path = "".join(steps).removeprefix(".") or "arguments"
+    path = "".join(map(step, mistake.absolute_path)).removeprefix(".") or "arguments"
     return " ".join(f"{path}: {mistake.message}".split())

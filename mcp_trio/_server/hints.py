@@ -6,7 +6,7 @@ import typing
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, cast
 
-from mcp_trio._server.fields import fields_of, has_fields, keys_known
+from mcp_trio._server.fields import class_of, config_of, fields_of, has_fields, keys_known
 
 # Python 3.12's `type X = ...`; nothing is an instance of an empty tuple of classes.
 _ALIASES: Final[Any] = getattr(typing, "TypeAliasType", ())
@@ -60,7 +60,7 @@ def reachable(hints: Iterable[Any]) -> list[Any]:
 
 def is_object(hint: Any) -> bool:
     """Whether values of a bare hint are objects in JSON."""
-    kind = typing.get_origin(hint) or hint
+    kind = class_of(hint)
     if isinstance(kind, type) and issubclass(kind, Mapping):
         return True
     return has_fields(hint) and not is_array(hint)
@@ -68,8 +68,8 @@ def is_object(hint: Any) -> bool:
 
 def is_array(hint: Any) -> bool:
     """Whether values of a bare hint are arrays in JSON."""
-    kind = typing.get_origin(hint) or hint
-    config = getattr(kind, "__struct_config__", None)
+    kind = class_of(hint)
+    config = config_of(kind)
     if config is not None:
         return bool(config.array_like)
     return (

@@ -25,8 +25,9 @@ def json_schema(hint: Any) -> dict[str, Any]:
     for number, kind in enumerate(found.stand_ins):
         inner = [others.pop(0) for _ in kind.reading.inner]
         replaced[_mark(number)] = kind.reading.schema(inner, definitions)
-    resolved: dict[str, Any] = _resolved(schema | {"$defs": definitions}, replaced)
-    return resolved if definitions else _resolved(schema, replaced)
+    whole = schema | {"$defs": definitions} if definitions else schema
+    resolved: dict[str, Any] = _resolved(whole, replaced)
+    return resolved
 
 
 def _mark(number: int) -> str:

@@ -64,10 +64,19 @@ def lines_of(
     for a text can be wrong where its values are not.
     """
     found = _Walk(read, limits).inside(hint, value, "", limits.argument_error_depth_max)
-    counted = itertools.islice(found, limits.argument_error_members_max)
-    lines = [it[: limits.argument_error_chars_max] for it in counted]
-    shown = lines[: limits.argument_errors_max]
-    return shown + ([f"and {len(lines) - len(shown)} more"] if len(lines) > len(shown) else [])
+    return shown([*itertools.islice(found, limits.argument_error_members_max)], limits)
+
+
+def shown(lines: Sequence[str], limits: Limits) -> list[str]:
+    """As many of the lines, and as much of each, as `limits` allow, and how many more there are.
+
+    Nobody looks for more than `argument_error_members_max`, so there may be more than these.
+    """
+    kept = [it[: limits.argument_error_chars_max] for it in lines[: limits.argument_errors_max]]
+    if len(lines) == len(kept):
+        return kept
+    least = "at least " if len(lines) >= limits.argument_error_members_max else ""
+    return [*kept, f"and {least}{len(lines) - len(kept)} more"]
 
 
 @attrs.frozen

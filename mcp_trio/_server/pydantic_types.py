@@ -16,6 +16,7 @@ import attrs
 import msgspec
 
 from mcp_trio._server.faults import Faults, step
+from mcp_trio._server.fields import class_of
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -24,7 +25,7 @@ def is_pydantic(hint: Any) -> bool:
     """Whether pydantic reads such values: its classes, and all that its `Field` annotates."""
     if typing.get_origin(hint) is Annotated:
         return any(_is_own(item.__class__) for item in hint.__metadata__)
-    kind: Any = typing.get_origin(hint) or hint
+    kind = class_of(hint)
     return inspect.isclass(kind) and (_is_own(kind) or hasattr(kind, "__pydantic_validator__"))
 
 

@@ -1,7 +1,8 @@
 """From what a handler returned to the result that goes over the wire.
 
 One table for each kind of result: the type of a value, or of one of its bases, picks the row, and
-what no row knows becomes JSON text. Values that are a result already pass through untouched.
+what no row knows becomes JSON text. Values that are a result already pass through untouched, except
+that the contents that a prompt embeds get a MIME type, if they have none.
 """
 
 import base64
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar, cast, get_args
 
 import attrs
+import msgspec
 
 from mcp_trio._schema import (
     CallToolResult,
@@ -28,6 +30,10 @@ from mcp_trio._server.ordering import JsonWriter
 
 # Where bytes that a tool returns pretend to come from: embedded contents need a URI.
 BYTES_URI: Final = "result:bytes"
+
+# What contents are called whose type nobody says.
+_TEXT_TYPE: Final = "text/plain"
+_BYTES_TYPE: Final = "application/octet-stream"
 
 _ROLES: Final = frozenset(get_args(Role))
 
@@ -133,9 +139,7 @@ def _contents(value: Any, writer: JsonWriter) -> list[Content]:
 
 
 def _blob_contents(value: bytes | bytearray | memoryview) -> list[Content]:
-    resource = ResourceContents(
-        uri=BYTES_URI, mime_type="application/octet-stream", blob=_base64(value)
-    )
+    resource = ResourceContents(uri=BYTES_URI, mime_type=_BYTES_TYPE, blob=_base64(value))
     return [EmbeddedResource(resource=resource)]
 
 
@@ -190,12 +194,11 @@ def _members(value: Any) -> list[Any]:
 
 
 def _text_resource(uri: str, mime_type: str | None, text: str) -> ResourceContents:
-    return ResourceContents(uri=uri, mime_type=mime_type or "text/plain", text=text)
+    return ResourceContents(uri=uri, mime_type=mime_type or _TEXT_TYPE, text=text)
 
 
 def _blob_resource(uri: str, mime_type: str | None, data: bytes) -> ResourceContents:
-    mime_type = mime_type or "application/octet-stream"
-    return ResourceContents(uri=uri, mime_type=mime_type, blob=_base64(data))
+    return ResourceContents(uri=uri, mime_type=mime_type or _BYTES_TYPE, blob=_base64(data))
 
 
 def _image_resource(uri: str, mime_type: str | None, image: Image) -> ResourceContents:
@@ -220,15 +223,15 @@ def prompt_result(description: str | None, value: Any) -> GetPromptResult:
 
     Text, an `Image` or a content object is one message of the user. A list of these, of
     `PromptMessage` and of pairs of role and text (or content) is a message for each; a tuple whose
-    first member is a role is such a pair itself.
+    first member is a role is such a pair itself. Embedded contents without a MIME type get one.
 
     Raises:
         TypeError: anything else; the text says what was returned.
     """
     if isinstance(value, GetPromptResult):
-        return value
+        return msgspec.structs.replace(value, messages=[*map(_typed, value.messages)])
     said = [value] if _is_one_message(value) else _members(value)
-    return GetPromptResult(messages=[_message(item) for item in said], description=description)
+    return GetPromptResult(messages=[_typed(_message(it)) for it in said], description=description)
 
 
 def _is_one_message(value: Any) -> bool:
@@ -255,3 +258,15 @@ def _message(value: Any) -> PromptMessage:
             f"but this one returned a {type(said).__name__}"
         )
     return PromptMessage(role=role, content=row(said)[0])
+
+
+def _typed(message: PromptMessage) -> PromptMessage:
+    """The message, or a copy: what a prompt embeds has to have a MIME type (PROM-09)."""
+    content = message.content
+    if not isinstance(content, EmbeddedResource) or content.resource.mime_type:
+        return message
+    mime_type = _BYTES_TYPE if content.resource.text is None else _TEXT_TYPE
+    resource = msgspec.structs.replace(content.resource, mime_type=mime_type)
+    return msgspec.structs.replace(
+        message, content=msgspec.structs.replace(content, resource=resource)
+    )

@@ -1,8 +1,7 @@
 """A server's side of one session: each method's handler, by a table."""
 
-import functools
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 import attrs
 import msgspec
@@ -34,6 +33,7 @@ from mcp_trio._server.threads import Bridge, run_in_thread
 THREAD_MARK: Final = "thread"
 
 Result = TypeVar("Result")
+Values = TypeVarTuple("Values")
 
 
 @attrs.define(eq=False)
@@ -60,7 +60,7 @@ class Serving:
         own = self.registry.methods.get(method)
         if own is not None:
             value = await self._run(own, handling, params)
-            return _converted(own, functools.partial(method_result, value, self.server.writer))
+            return _converted(own, method_result, value, self.server.writer)
         return await _HANDLERS[method](self, handling, params)
 
     def hears(self, method: Method) -> bool:
@@ -99,7 +99,7 @@ class Serving:
         arguments = _decoded(tool.signature.decode, raw)
         try:
             value = await self._run(tool, handling, arguments)
-            return _converted(tool, functools.partial(tool_result, value, self.server.writer))
+            return _converted(tool, tool_result, value, self.server.writer)
         except Exception as error:
             failure = bare(error)
             if not isinstance(failure, ToolError):
@@ -110,23 +110,17 @@ class Serving:
         self, handling: Handling, params: s.ReadResourceParams
     ) -> s.ReadResourceResult:
         """Answer `resources/read`."""
-        return await self._read(handling, params.uri, self._threads)
+        return await self.read(handling, params.uri)
 
     async def read(
         self, handling: Handling, uri: str, *, limiter: trio.CapacityLimiter | None = None
-    ) -> list[s.ResourceContents]:
-        """See `ServedSession.read`."""
-        return (await self._read(handling, uri, limiter or self._threads)).contents
-
-    async def _read(
-        self, handling: Handling, uri: str, limiter: trio.CapacityLimiter
     ) -> s.ReadResourceResult:
+        """See `ServedSession.read`."""
         resource, values = self._found(uri)
         arguments = _decoded(resource.signature.decode_text, values)
         value = await self._run(resource, handling, arguments, limiter)
         writer = self.server.writer
-        convert = functools.partial(resource_result, uri, resource.mime_type, value, writer)
-        return _converted(resource, convert)
+        return _converted(resource, resource_result, uri, resource.mime_type, value, writer)
 
     def _found(self, uri: str) -> tuple[RegisteredResource, dict[str, str]]:
         try:
@@ -168,7 +162,7 @@ class Serving:
         if completion is None:
             return completion_result(None)
         value = await self._run(completion, handling, argument.value)
-        return _converted(completion, functools.partial(completion_result, value))
+        return _converted(completion, completion_result, value)
 
     async def get_prompt(self, handling: Handling, params: s.GetPromptParams) -> s.GetPromptResult:
         """Answer `prompts/get`."""
@@ -177,7 +171,7 @@ class Serving:
             raise self._refusal(INVALID_PARAMS, f"unknown prompt: {params.name}")
         arguments = _decoded(prompt.signature.decode_text, params.arguments or {})
         value = await self._run(prompt, handling, arguments)
-        return _converted(prompt, functools.partial(prompt_result, prompt.description, value))
+        return _converted(prompt, prompt_result, prompt.description, value)
 
     def _refusal(self, code: int, text: str, data: Any = None) -> RequestError:
         """What quotes the peer is cut: a message is one short sentence (BASE-12)."""
@@ -196,8 +190,9 @@ class Serving:
         Cancelled while its thread runs: the thread is abandoned, its result is dropped.
         """
         if registered.runs_in_thread:
-            limiter = limiter or self._threads
-            return await self._run_in_thread(registered, handling, arguments, limiter)
+            return await self._run_in_thread(
+                registered, handling, arguments, limiter or self._threads
+            )
         signature = registered.signature
         context = Context(handling, self, limiter)
         value: Any = signature.handler(**signature.bind(arguments, context))
@@ -231,10 +226,12 @@ def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:
         raise RequestError(INVALID_PARAMS, f"invalid arguments: {error}") from error
 
 
-def _converted(registered: Registered, convert: Callable[[], Result]) -> Result:
+def _converted(
+    registered: Registered, convert: Callable[[*Values], Result], *values: *Values
+) -> Result:
     """The result for what a handler returned; no traceback of a fault would name the handler."""
     try:
-        return convert()
+        return convert(*values)
     except TypeError as error:
         error.add_note(f"in what {registered.name!r} returned")
         raise

@@ -13,7 +13,14 @@ from typing import Any, Final, Protocol
 import attrs
 import msgspec
 
-from mcp_trio._server.fields import Field, fields_of, is_closed, is_named_tuple, tag_of
+from mcp_trio._server.fields import (
+    Field,
+    class_of,
+    fields_of,
+    is_closed,
+    is_named_tuple,
+    tag_of,
+)
 from mcp_trio._server.hints import bare, fit, is_array
 
 
@@ -84,8 +91,22 @@ def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
 # Readings ---------------------------------------------------------------------------------------
 
 
+class ByOne:
+    """What readings have in common that go by way of one inner type: its schema is theirs."""
+
+    __slots__ = ()
+
+    def likeliest(self: Reading, _value: Any) -> Any | None:
+        """That type."""
+        return self.inner[0]
+
+    def schema(self, inner: Sequence[dict[str, Any]], _definitions: object) -> dict[str, Any]:
+        """That of the type."""
+        return inner[0]
+
+
 @attrs.frozen(eq=False)
-class Made:
+class Made(ByOne):
     """A value of one inner type, out of which `make` makes another, or refuses it."""
 
     hint: Any
@@ -97,12 +118,6 @@ class Made:
 
     def read(self, value: Any, *, strict: bool) -> Any:
         return self.make(convert(value, self.hint, strict=strict))
-
-    def likeliest(self, _value: Any) -> Any | None:
-        return self.hint
-
-    def schema(self, inner: Sequence[dict[str, Any]], _definitions: object) -> dict[str, Any]:
-        return inner[0]
 
 
 @attrs.frozen(eq=False)
@@ -151,7 +166,7 @@ def name_of(hint: Any) -> str:
 
 
 @attrs.define(eq=False)
-class Built:
+class Built(ByOne):
     """A class with fields, of which msgspec cannot read some: read as a struct, and then built."""
 
     kind: Any
@@ -165,7 +180,7 @@ class Built:
     def _struct(self) -> type[msgspec.Struct]:
         # Made at first need, for the class may hold itself.
         tag, tag_field = tag_of(self.kind)
-        origin = typing.get_origin(self.kind) or self.kind
+        origin = class_of(self.kind)
         is_tuple = is_named_tuple(origin)
         return msgspec.defstruct(
             name_of(self.kind),
@@ -195,12 +210,6 @@ class Built:
     def read(self, value: Any, *, strict: bool) -> Any:
         struct = convert(value, self._struct, strict=strict)
         return self.kind(**_members(struct))
-
-    def likeliest(self, _value: Any) -> Any | None:
-        return self._struct
-
-    def schema(self, inner: Sequence[dict[str, Any]], _definitions: object) -> dict[str, Any]:
-        return inner[0]
 
 
 def _doc_of(kind: type) -> str | None:

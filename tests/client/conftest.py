@@ -1,14 +1,18 @@
 """Servers to connect to: one in memory with tools of a test's own, a scripted one, subprocesses."""
 
+import contextlib
 import sys
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from mcp_trio import types as t
+from mcp_trio._client import Client
 from mcp_trio._engine import Session
+from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import Limits
 from mcp_trio._protocol import Connection, Role
 from mcp_trio._testing.wire_peer import WirePeer
@@ -102,6 +106,30 @@ def scripted():
     """A channel for a client, and the server at its other end, played by hand."""
     ours, theirs = memory_pair()
     return ours, WirePeer(theirs)
+
+
+async def connected(scripted, nursery, *, capabilities=ALL, **options):
+    """A client behind the handshake, and its server."""
+    channel, server = scripted
+    client = Client(channel, **options)
+    nursery.start_soon(client.__aenter__)
+    await server.answer_initialize(capabilities=capabilities)
+    await trio.testing.wait_all_tasks_blocked()
+    return client, server
+
+
+@contextlib.asynccontextmanager
+async def call_that_is_lost(call_tool, name, *, match):
+    """A call is in flight in the block, and ends as a lost connection before the block is left."""
+
+    async def call():
+        with pytest.raises(ConnectionLost, match=match):
+            await call_tool(name)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        await trio.testing.wait_all_tasks_blocked()
+        yield
 
 
 PROGRAM = """

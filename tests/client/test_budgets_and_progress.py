@@ -8,17 +8,7 @@ from mcp_trio import types as t
 from mcp_trio._client import Client
 from mcp_trio._errors import RequestTimeout
 from mcp_trio._limits import Limits
-from tests.client.conftest import ALL, said, text
-
-
-async def connected(scripted, nursery, **options):
-    channel, server = scripted
-    client = Client(channel, **options)
-    nursery.start_soon(client.__aenter__)
-    await server.answer_initialize(capabilities=ALL)
-    await trio.testing.wait_all_tasks_blocked()
-    return client, server
-
+from tests.client.conftest import connected, said, text
 
 # Leaving early
 
@@ -212,8 +202,9 @@ async def test_a_call_without_a_callback_asks_for_no_progress(scripted, nursery)
 
 async def test_progress_keeps_an_idle_budget_alive(reporting, autojump_clock):
     async with Client(reporting) as client:
-        assert await client.call_tool("climb", progress=lambda _: None, idle_seconds=5)
-        with pytest.raises(RequestTimeout):
+        called = await client.call_tool("climb", progress=lambda _: None, idle_seconds=5)
+        assert said(called) == "up"
+        with pytest.raises(RequestTimeout, match="idle"):
             await client.call_tool("climb", idle_seconds=5)
 
 
@@ -237,7 +228,7 @@ async def test_what_a_progress_callback_raises_arrives_at_the_caller(reporting, 
         raise KeyError(params.progress)
 
     async with Client(reporting) as client:
-        with pytest.raises(KeyError):
+        with pytest.raises(KeyError, match=r"0\.5"):
             await client.call_tool("climb", progress=report)
         assert said(await client.call_tool("hello")) == "hello"
 

@@ -6,7 +6,7 @@ import trio.testing
 
 from mcp_trio import types as t
 from mcp_trio._client import Client
-from tests.client.conftest import ALL, said, text
+from tests.client.conftest import connected, said, text
 
 MESSAGE = t.LoggingMessageParams(level="info", data={"sea": "calm"}, logger="weather")
 
@@ -115,10 +115,7 @@ async def test_a_ping_is_answered_before_and_after_the_handshake(scripted, nurse
 @pytest.mark.parametrize("method", ["roots/list", "sampling/createMessage"])
 @pytest.mark.requirement("ROOT-08")
 async def test_what_was_not_announced_is_an_unknown_method(scripted, nursery, method):
-    channel, server = scripted
-    client = Client(channel)
-    nursery.start_soon(client.__aenter__)
-    await server.answer_initialize(capabilities=ALL)
+    client, server = await connected(scripted, nursery)
     await server.send_request(method, id=1)
     assert (await server.receive())["error"]["code"] == -32601
     await client.aclose()

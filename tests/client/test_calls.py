@@ -18,7 +18,7 @@ from mcp_trio._limits import Limits
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio._transports.memory import memory_pair
 from mcp_trio._wire import Unencodable
-from tests.client.conftest import ALL, said
+from tests.client.conftest import ALL, connected, said
 
 TEXT = {"type": "text", "text": "ebb"}
 TOOL = {"name": "tide", "inputSchema": {}}
@@ -139,15 +139,6 @@ LISTS = [
     ),
     (Client.list_prompts, "prompts/list", "prompts", {"name": "n"}, t.Prompt(name="n")),
 ]
-
-
-async def connected(scripted, nursery, **options):
-    channel, server = scripted
-    client = Client(channel, **options)
-    nursery.start_soon(client.__aenter__)
-    await server.answer_initialize(capabilities=ALL)
-    await trio.testing.wait_all_tasks_blocked()
-    return client, server
 
 
 @pytest.mark.parametrize("row", CALLS, ids=[row[1][0] for row in CALLS])

@@ -12,7 +12,15 @@ from mcp_trio import types as t
 from mcp_trio._client import Client
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._transports.memory import memory_pair
-from tests.client.conftest import Bench, open_descriptors, running_tasks, said, text
+from tests.client.conftest import (
+    Bench,
+    call_that_is_lost,
+    connected,
+    open_descriptors,
+    running_tasks,
+    said,
+    text,
+)
 
 LOG = t.LoggingMessageParams(level="info", data="x")
 EXTREME = [
@@ -52,10 +60,7 @@ async def test_closing_is_not_cut_short_by_a_cancellation(bench):
 
 @pytest.mark.requirement("LIFE-20")
 async def test_closing_says_nothing_and_closes_the_channel(scripted, nursery):
-    channel, server = scripted
-    client = Client(channel)
-    nursery.start_soon(client.__aenter__)
-    await server.answer_initialize()
+    client, server = await connected(scripted, nursery)
     await client.aclose()
     assert await server.receive_end() == []
 
@@ -92,14 +97,7 @@ async def test_l13_a_stack_may_be_opened_in_one_task_and_closed_in_another(bench
 
 async def test_calls_in_flight_end_when_somebody_closes(bench, autojump_clock):
     async with Client(bench) as client:
-        async with trio.open_nursery() as nursery:
-
-            async def call():
-                with pytest.raises(ConnectionLost, match="closed on this side"):
-                    await client.call_tool("forever")
-
-            nursery.start_soon(call)
-            await trio.testing.wait_all_tasks_blocked()
+        async with call_that_is_lost(client.call_tool, "forever", match="closed on this side"):
             await client.aclose()
         with pytest.raises(ConnectionLost, match="closed on this side"):
             await client.ping()
@@ -108,14 +106,7 @@ async def test_calls_in_flight_end_when_somebody_closes(bench, autojump_clock):
 async def test_l01_a_lost_server_fails_the_calls_in_flight_and_nothing_else(bench):
     """L1: the whole block was cancelled, and the error shown only outside, in a group."""
     async with Client(bench) as client:
-        async with trio.open_nursery() as nursery:
-
-            async def call():
-                with pytest.raises(ConnectionLost, match="the peer closed"):
-                    await client.call_tool("forever")
-
-            nursery.start_soon(call)
-            await trio.testing.wait_all_tasks_blocked()
+        async with call_that_is_lost(client.call_tool, "forever", match="the peer closed"):
             bench.sessions[0].shut("closed")
         assert not client.is_open
         with pytest.raises(ConnectionLost):

@@ -15,6 +15,7 @@ from mcp_trio._transports.memory import memory_pair
 from tests.client.conftest import (
     QUICK,
     Bench,
+    call_that_is_lost,
     is_alive,
     open_descriptors,
     python,
@@ -206,14 +207,7 @@ async def test_a_group_opens_once():
 async def test_a_killed_server_fails_its_own_calls_and_the_others_go_on(program):
     async with ClientGroup({"a": program, "b": program}) as group:
         pid = int(said(await group.call_tool("a_pid")))
-        async with trio.open_nursery() as nursery:
-
-            async def call():
-                with pytest.raises(ConnectionLost, match="exited with status 3"):
-                    await group.call_tool("a_hang")
-
-            nursery.start_soon(call)
-            await trio.testing.wait_all_tasks_blocked()
+        async with call_that_is_lost(group.call_tool, "a_hang", match="exited with status 3"):
             with pytest.raises(ConnectionLost):
                 await group.call_tool("a_die")
         assert not is_alive(pid)
@@ -237,14 +231,7 @@ async def test_a_server_is_added_and_removed_while_the_group_is_open():
 
 async def test_calls_in_flight_end_when_their_server_is_removed(autojump_clock):
     async with ClientGroup({"a": Bench(), "b": talkative("b")}) as group:
-        async with trio.open_nursery() as nursery:
-
-            async def call():
-                with pytest.raises(ConnectionLost, match="closed on this side"):
-                    await group.call_tool("b_forever")
-
-            nursery.start_soon(call)
-            await trio.testing.wait_all_tasks_blocked()
+        async with call_that_is_lost(group.call_tool, "b_forever", match="closed on this side"):
             await group.remove("b")
         with pytest.raises(LookupError):
             await group.remove("b")

@@ -8,6 +8,7 @@ import trio.testing
 
 from mcp_trio._client import Client
 from mcp_trio._errors import LocalProtocolError, RemoteProtocolError
+from tests.client.conftest import connected
 
 
 class Found(msgspec.Struct):
@@ -21,15 +22,6 @@ class Report:
     """The same, of another family of classes."""
 
     names: list[str]
-
-
-async def connected(scripted, nursery, **options):
-    channel, server = scripted
-    client = Client(channel, **options)
-    nursery.start_soon(client.__aenter__)
-    await server.answer_initialize()
-    await trio.testing.wait_all_tasks_blocked()
-    return client, server
 
 
 @pytest.mark.parametrize(

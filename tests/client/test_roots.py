@@ -9,7 +9,7 @@ import trio
 from mcp_trio import types as t
 from mcp_trio._client import Client
 from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestError, UserRejected
-from tests.client.conftest import said, text
+from tests.client.conftest import connected, said, text
 
 CHANGED = "notifications/roots/list_changed"
 ROOTS = ["file:///sea", t.Root(uri="file:///land", name="land")]
@@ -152,10 +152,7 @@ async def test_a_user_is_asked_before_the_roots_are_told(scripted, nursery):
     async def roots():
         raise UserRejected
 
-    channel, server = scripted
-    client = Client(channel, roots=roots)
-    nursery.start_soon(client.__aenter__)
-    await server.answer_initialize()
+    client, server = await connected(scripted, nursery, roots=roots)
     await server.send_request("roots/list", id=1)
     assert (await server.receive())["error"]["code"] == -1
     await client.aclose()

@@ -8,7 +8,7 @@ from mcp_trio import types as t
 from mcp_trio._client import Client
 from mcp_trio._errors import RequestError, UserRejected
 from mcp_trio._limits import Limits
-from tests.client.conftest import said, text
+from tests.client.conftest import connected, said, text
 
 MESSAGE = {"role": "user", "content": {"type": "text", "text": "Ebb or flow?"}}
 ASKED = {
@@ -41,14 +41,6 @@ def asking(bench):
         return text(result.content.text)
 
     return bench
-
-
-async def connected(scripted, nursery, **options):
-    channel, server = scripted
-    client = Client(channel, **options)
-    nursery.start_soon(client.__aenter__)
-    await server.answer_initialize()
-    return client, server
 
 
 async def later(_params):

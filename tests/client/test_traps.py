@@ -8,24 +8,10 @@ import trio
 import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._client import Client
 from mcp_trio._errors import RequestError
-from tests.client.conftest import ALL
+from tests.client.conftest import connected
 
 SAMPLED = t.CreateMessageResult(role="assistant", content=t.TextContent(text="hm"), model="m")
-
-
-@pytest.fixture
-def connected(scripted, nursery):
-    async def connect(**options):
-        channel, server = scripted
-        client = Client(channel, **options)
-        nursery.start_soon(client.__aenter__)
-        await server.answer_initialize(capabilities=ALL)
-        await trio.testing.wait_all_tasks_blocked()
-        return client, server
-
-    return connect
 
 
 def answering(server, nursery, *answers):
@@ -43,8 +29,8 @@ def answering(server, nursery, *answers):
 
 
 @pytest.mark.requirement("TOOL-05", "TOOL-16", "TOOL-40")
-async def test_what_a_newer_server_adds_does_no_harm(connected, nursery):
-    client, server = await connected()
+async def test_what_a_newer_server_adds_does_no_harm(scripted, nursery):
+    client, server = await connected(scripted, nursery)
     schema = {"type": "object", "$defs": {"a": True}, "if": {}, "x-ui": [None]}
     tool = {"name": "tide", "title": "Tide", "inputSchema": schema, "outputSchema": {}, "icons": []}
     content = {"type": "text", "text": "ebb", "_meta": {"a": 1}}
@@ -60,8 +46,8 @@ async def test_what_a_newer_server_adds_does_no_harm(connected, nursery):
 
 
 @pytest.mark.parametrize("code", [-32002, -32602])
-async def test_a_missing_resource_is_an_error_whatever_its_code(connected, nursery, code):
-    client, server = await connected()
+async def test_a_missing_resource_is_an_error_whatever_its_code(scripted, nursery, code):
+    client, server = await connected(scripted, nursery)
     error = {"code": code, "message": "not here", "data": {"uri": "tide://bergen"}}
     answering(server, nursery, {"error": error})
     with pytest.raises(RequestError, match="not here") as caught:
@@ -74,8 +60,8 @@ async def test_a_missing_resource_is_an_error_whatever_its_code(connected, nurse
 
 
 @pytest.mark.requirement("COMP-08", "TOOL-16")
-async def test_what_is_empty_or_zero_is_read_as_it_came(connected, nursery):
-    client, server = await connected()
+async def test_what_is_empty_or_zero_is_read_as_it_came(scripted, nursery):
+    client, server = await connected(scripted, nursery)
     none = {"completion": {"values": [], "total": 0, "hasMore": False}}
     called = {"content": [], "isError": False}
     answering(server, nursery, {"result": none}, {"result": called})
@@ -90,8 +76,8 @@ async def test_what_is_empty_or_zero_is_read_as_it_came(connected, nursery):
 
 @pytest.mark.requirement("PAG-02", "PAG-07", "PROM-14")
 @pytest.mark.parametrize("sizes", [[0], [3], [2, 0, 3], [0, 1], [1, 4, 1, 0]])
-async def test_pages_have_any_size_and_a_list_any_number_of_them(connected, nursery, sizes):
-    client, server = await connected()
+async def test_pages_have_any_size_and_a_list_any_number_of_them(scripted, nursery, sizes):
+    client, server = await connected(scripted, nursery)
     names = [[f"p{page}-{item}" for item in range(size)] for page, size in enumerate(sizes)]
     pages = [{"prompts": [{"name": name} for name in page]} for page in names]
     for number, page in enumerate(pages[:-1]):
@@ -110,8 +96,8 @@ async def test_pages_have_any_size_and_a_list_any_number_of_them(connected, nurs
 @pytest.mark.parametrize(
     "cursor", ["", " 1 ", "a=b&c", "eyJwIjoxfQ==", '{"p": 1}', "\u00e9\0\n", "2"]
 )
-async def test_a_cursor_goes_back_as_it_came(connected, nursery, cursor):
-    client, server = await connected()
+async def test_a_cursor_goes_back_as_it_came(scripted, nursery, cursor):
+    client, server = await connected(scripted, nursery)
     asked = []
 
     async def play():
@@ -130,9 +116,11 @@ async def test_a_cursor_goes_back_as_it_came(connected, nursery, cursor):
 
 
 @pytest.mark.requirement("RES-12")
-async def test_an_update_of_a_part_of_what_was_subscribed_to_is_heard(connected, nursery):
+async def test_an_update_of_a_part_of_what_was_subscribed_to_is_heard(scripted, nursery):
     heard = []
-    client, server = await connected(resource_updated=lambda params: heard.append(params.uri))
+    client, server = await connected(
+        scripted, nursery, resource_updated=lambda params: heard.append(params.uri)
+    )
     answering(server, nursery, {"result": {}})
     await client.subscribe("file:///pier")
     uri = "file:///pier/boat"
@@ -162,14 +150,14 @@ async def test_an_update_of_a_part_of_what_was_subscribed_to_is_heard(connected,
         {"modelPreferences": {"hints": ["large"]}},
     ],
 )
-async def test_a_malformed_question_never_reaches_the_model(connected, change):
+async def test_a_malformed_question_never_reaches_the_model(scripted, nursery, change):
     asked = []
 
     def sampling(params):
         asked.append(params)
         return SAMPLED
 
-    client, server = await connected(sampling=sampling)
+    client, server = await connected(scripted, nursery, sampling=sampling)
     message = {"role": "user", "content": {"type": "text", "text": "Why?"}}
     params = {"messages": [message], "maxTokens": 9, **change}
     await server.send_request("sampling/createMessage", params, id="s")
@@ -183,11 +171,11 @@ async def test_a_malformed_question_never_reaches_the_model(connected, change):
 
 @pytest.mark.requirement("SAMP-10")
 @pytest.mark.parametrize("reason", ["endTurn", "stopSequence", "maxTokens", "anything else", None])
-async def test_a_model_stops_for_any_reason(connected, reason):
+async def test_a_model_stops_for_any_reason(scripted, nursery, reason):
     result = t.CreateMessageResult(
         role="assistant", content=t.TextContent(text="hm"), model="m", stop_reason=reason
     )
-    client, server = await connected(sampling=lambda _params: result)
+    client, server = await connected(scripted, nursery, sampling=lambda _params: result)
     message = {"role": "user", "content": {"type": "text", "text": "Why?"}}
     params = {"messages": [message], "maxTokens": 9}
     await server.send_request("sampling/createMessage", params, id="s")

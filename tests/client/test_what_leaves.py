@@ -1,21 +1,10 @@
 """A client sends what the protocol has a place for and the server has declared, and nothing else."""
 
 import pytest
-import trio.testing
 
-from mcp_trio._client import Client
 from mcp_trio._errors import LocalProtocolError
 from mcp_trio._wire import Unencodable
-
-
-async def connected(scripted, nursery, capabilities):
-    channel, server = scripted
-    client = Client(channel)
-    nursery.start_soon(client.__aenter__)
-    await server.answer_initialize(capabilities=capabilities)
-    await trio.testing.wait_all_tasks_blocked()
-    return client, server
-
+from tests.client.conftest import connected
 
 NEEDS = [
     ("tools", lambda client: client.list_tools()),
@@ -38,7 +27,7 @@ async def test_what_a_server_has_not_declared_is_not_asked_for(
 ):
     everything = {"tools": {}, "resources": {}, "prompts": {}, "logging": {}}
     everything.pop(need, None)
-    client, server = await connected(scripted, nursery, everything)
+    client, server = await connected(scripted, nursery, capabilities=everything)
     with pytest.raises(LocalProtocolError, match=f"'{need}', which is not announced"):
         await call(client)
     assert await server.receive_available() == []
@@ -47,7 +36,7 @@ async def test_what_a_server_has_not_declared_is_not_asked_for(
 
 @pytest.mark.requirement("COMP-02")
 async def test_completion_needs_no_capability(scripted, nursery):
-    client, server = await connected(scripted, nursery, {})
+    client, server = await connected(scripted, nursery, capabilities={})
     nursery.start_soon(client.complete, "plan", "city", "O")
     assert (await server.receive())["method"] == "completion/complete"
     nursery.cancel_scope.cancel()
@@ -56,7 +45,7 @@ async def test_completion_needs_no_capability(scripted, nursery):
 @pytest.mark.requirement("TOOL-15")
 @pytest.mark.parametrize("arguments", [["Bergen"], "Bergen", 7])
 async def test_arguments_of_a_tool_are_an_object(scripted, nursery, autojump_clock, arguments):
-    client, server = await connected(scripted, nursery, {"tools": {}})
+    client, server = await connected(scripted, nursery, capabilities={"tools": {}})
     with pytest.raises(Unencodable, match="arguments is not an object"):
         await client.call_tool("tide", arguments)
     assert await server.receive_available() == []

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import trio
 
@@ -121,4 +119,3 @@ async def test_ids_are_completed_and_what_was_left_out_is_told(connect):
         completion = (await client.complete("test://template/{id}/data", "id", "")).completion
     assert len(completion.values) == 100
     assert (completion.total, completion.has_more) == (1_000, True)
-    json.dumps(completion.values)

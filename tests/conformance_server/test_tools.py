@@ -5,7 +5,7 @@ import msgspec
 import pytest
 import trio
 
-from mcp_trio import ToolError, UserRejected
+from mcp_trio import RequestError, ToolError, UserRejected
 from mcp_trio.types import CreateMessageResult, ImageContent, TextContent
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
@@ -112,7 +112,7 @@ async def test_a_schema_that_was_given_is_listed_unchanged_and_held(connect):
         arguments = {"name": "Ada", "contactMethod": "phone", "phone": "1"}
         answer = await call(client, "json_schema_2020_12_tool", **arguments)
         assert json.loads(answer.partition(": ")[2]) == arguments
-        with pytest.raises(Exception, match="email"):
+        with pytest.raises(RequestError, match="email"):
             await call(client, "json_schema_2020_12_tool", phone="1")
 
 
@@ -213,7 +213,7 @@ async def test_a_user_may_refuse(connect):
         raise UserRejected
 
     async with connect(sampling=refuse) as client:
-        with pytest.raises(Exception, match="rejected"):
+        with pytest.raises(RequestError, match="rejected"):
             await call(client, "test_sampling", prompt="Why?")
 
 

@@ -12,7 +12,7 @@ import trio.testing
 from mcp_trio import _schema as s
 from mcp_trio._engine import Unrecorded
 from mcp_trio._engine.lanes import Lane
-from mcp_trio._errors import ConnectionLost, RequestTimeout
+from mcp_trio._errors import ConnectionLost, RequestError, RequestTimeout
 from mcp_trio._journal.records import frame_of
 from mcp_trio._testing.fake_channel import DirectFakeChannel
 from mcp_trio._wire import Oversized
@@ -80,7 +80,7 @@ async def test_outcomes_are_recorded_when_the_lane_resumes(serve, call, recordin
         await handling.ask("roots/list")
         with trio.move_on_after(0):
             await handling.ask("roots/list")
-        with pytest.raises(Exception, match="no roots"):
+        with pytest.raises(RequestError, match="no roots"):
             await handling.ask("roots/list")
         return ""
 

@@ -90,6 +90,16 @@ async def test_a_handler_that_goes_on_after_its_cancellation_is_a_fault(recordin
     assert [fault for fault in faults if "was cancelled, and went on" in fault]
 
 
+async def test_a_cancellation_that_crosses_the_answer_stops_nothing_and_is_no_fault(recording):
+    cancelled = re.compile(r'("method":"notifications/cancelled","params":\{"requestId":)[^,}]+')
+    answered = json.loads(recording.read_text().splitlines()[1])["f"]["id"]
+    text, count = cancelled.subn(rf"\g<1>{json.dumps(answered)}", recording.read_text())
+    assert count == 1
+    recording.write_text(text)
+    faults = tally_of(without(recording, "cxl")).faults
+    assert not [fault for fault in faults if "was cancelled, and went on" in fault]
+
+
 async def test_a_recording_without_an_end_is_a_fault(recording):
     assert tally_of(without(recording, "end")).faults == ["the recording has no end"]
 

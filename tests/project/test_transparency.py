@@ -8,9 +8,12 @@ import stories
 from byte_host import ANSWERS
 from comparing import MASKS, Seen, differences, first_difference, unrecorded
 from peers import PEERS
+from tally import rows
 from worlds import environment, prepare
 
 from mcp_trio._journal.records import RecordEncoder
+from mcp_trio._protocol.methods import METHODS
+from mcp_trio._protocol.states import Role
 
 SEEN = Seen(said=b"{}\n", heard=b"[]\nhalf", got=b"{}\n", stderr=b"", status=0)
 
@@ -110,5 +113,6 @@ def test_a_server_sees_nothing_of_the_machine_but_programs(tmp_path):
     assert variables["HOME"] == str(folder)
 
 
-def test_the_host_answers_whatever_the_stories_make_a_server_ask():
-    assert set(ANSWERS) == {"ping", "roots/list", "sampling/createMessage"}
+def test_the_host_answers_whatever_a_server_may_ask():
+    requests = {method.name for method in METHODS.values() if method.is_request}
+    assert ANSWERS.keys() == {row.name for row in rows() if row.sender is Role.SERVER} & requests

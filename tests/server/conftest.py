@@ -2,12 +2,57 @@
 
 import functools
 import itertools
+import json
+from typing import Generic, TypeVar
 
 import attrs
 import pytest
 
+from mcp_trio._server.signatures import ArgumentsError, Signature
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio._transports.memory import memory_pair
+
+State = TypeVar("State")
+
+
+class Context(Generic[State]):
+    """What a handler may ask for beside its arguments."""
+
+
+def signature_of(handler, **options):
+    return Signature(handler=handler, context_type=Context, **options)
+
+
+def taking(hint):
+    """A handler whose only argument is `it`, of that type."""
+
+    def handler(it):
+        pass
+
+    handler.__annotations__["it"] = hint
+    return handler
+
+
+def signature(hint, **options):
+    return signature_of(taking(hint), **options)
+
+
+def read(hint, value, **options):
+    """What arrives as `it`, of JSON like `value`."""
+    return signature(hint, **options).decode(json.dumps({"it": value}).encode()).it
+
+
+def lines_of(handler, arguments, **options):
+    """The mistakes in arguments that are refused."""
+    with pytest.raises(ArgumentsError) as caught:
+        signature_of(handler, **options).decode(json.dumps(arguments).encode())
+    assert str(caught.value) == "\n".join(caught.value.lines)
+    return caught.value.lines
+
+
+def lines(hint, value, **options):
+    """The mistakes in a `value` of `it` that is refused."""
+    return lines_of(taking(hint), {"it": value}, **options)
 
 
 @attrs.define(eq=False)

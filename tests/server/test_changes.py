@@ -192,12 +192,12 @@ async def test_a_session_that_has_ended_is_forgotten(server, nursery):
     session = await nursery.start(server.serve, theirs)
     peer = WirePeer(ours)
     await peer.handshake()
-    assert len(server._audience) == 1
+    assert len(server._audience._announcers) == 1
     gone = weakref.ref(session)
     del session
     await peer.aclose()
     await trio.testing.wait_all_tasks_blocked()
-    assert len(server._audience) == 0
+    assert len(server._audience._announcers) == 0
     server.tool(nothing)
     del theirs
     gc.collect()

@@ -86,6 +86,15 @@ async def test_every_mistake_is_told_in_a_line(server, serve):
     assert error["message"] == "invalid arguments: arguments: 'ports' is a required property"
 
 
+async def test_an_odd_key_is_quoted_where_it_stands_in_a_path(serve):
+    server = Server("harbour")
+    schema = {"type": "object", "additionalProperties": {"type": "string"}}
+    server.tool(name="x", input_schema=schema)(ignore)
+    asker = await serve(server)
+    error = await asker.error("tools/call", {"name": "x", "arguments": {"a: b.c": 1}})
+    assert error["message"] == "invalid arguments: [\"a: b.c\"]: 1 is not of type 'string'"
+
+
 async def test_lines_are_as_many_and_as_long_as_the_limits_say(serve):
     server = Server("harbour", limits=Limits(argument_errors_max=2, argument_error_chars_max=12))
     schema = {"type": "object", "additionalProperties": {"type": "string"}}

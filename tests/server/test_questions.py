@@ -198,12 +198,17 @@ async def test_an_answer_has_a_length_even_if_nobody_says_which(server, serve, t
 
 
 @pytest.mark.parametrize(
-    ("question", "options"), [(7, {}), ([b"x"], {}), ("Why?", {"colour": "blue"})]
+    ("question", "options", "refusal"),
+    [
+        (7, {}, "a model is asked by text"),
+        ([b"x"], {}, "a model is asked by text"),
+        ("Why?", {"colour": "blue"}, "'colour'"),
+    ],
 )
-async def test_a_question_that_is_none_never_leaves(server, serve, question, options):
+async def test_a_question_that_is_none_never_leaves(server, serve, question, options, refusal):
     @server.tool
     async def ask(ctx: Context) -> str:
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=refusal):
             await ctx.sample(question, **options)
         return "refused"
 

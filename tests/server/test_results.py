@@ -35,7 +35,9 @@ tool_result = functools.partial(results.tool_result, writer=JsonWriter())
 resource_result = functools.partial(results.resource_result, writer=JsonWriter())
 
 PIXEL = b"\x89PNG\r\n"
-EMBEDDED = EmbeddedResource(resource=ResourceContents(uri="note:1", text="hello"))
+EMBEDDED = EmbeddedResource(
+    resource=ResourceContents(uri="note:1", mime_type="text/plain", text="hello")
+)
 
 
 @dataclasses.dataclass
@@ -182,7 +184,7 @@ def test_a_whole_result_passes_through_untouched():
     prompt = GetPromptResult(messages=[], description="other")
     assert tool_result(tool) is tool
     assert resource_result("x:1", None, resource) is resource
-    assert prompt_result("d", prompt) is prompt
+    assert prompt_result("d", prompt) == prompt
 
 
 @pytest.mark.parametrize("value", [object(), [object()], {"a": object()}, iter([])])

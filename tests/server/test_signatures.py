@@ -9,7 +9,7 @@ import sys
 import timeit
 import typing
 from collections.abc import Iterator
-from typing import Annotated, Any, Generic, NotRequired, TypedDict, TypeVar
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import attrs
 import jsonschema
@@ -17,13 +17,8 @@ import msgspec
 import pytest
 
 from mcp_trio._server.callables import name_of
-from mcp_trio._server.signatures import ArgumentsError, Signature
-
-State = TypeVar("State")
-
-
-class Context(Generic[State]):
-    pass
+from mcp_trio._server.signatures import ArgumentsError
+from tests.server.conftest import Context, lines_of, signature_of
 
 
 class OwnContext(Context[int]):
@@ -62,19 +57,8 @@ class Holds:
     what: list[Unknown]
 
 
-def signature(handler, **options):
-    return Signature(handler=handler, context_type=Context, **options)
-
-
-def lines_of(handler, arguments, **options):
-    with pytest.raises(ArgumentsError) as caught:
-        signature(handler, **options).decode(json.dumps(arguments).encode())
-    assert str(caught.value) == "\n".join(caught.value.lines)
-    return caught.value.lines
-
-
 def called(handler, arguments):
-    found = signature(handler)
+    found = signature_of(handler)
     return handler(**found.bind(found.decode(json.dumps(arguments).encode()), "the context"))
 
 
@@ -96,7 +80,7 @@ async def forecast(
 
 @pytest.mark.requirement("TOOL-05")
 def test_the_schema_is_a_closed_object_with_descriptions_and_defaults():
-    assert signature(forecast).schema == {
+    assert signature_of(forecast).schema == {
         "type": "object",
         "properties": {
             "city": {"type": "string", "description": "Where."},
@@ -113,14 +97,14 @@ def test_the_schema_is_a_closed_object_with_descriptions_and_defaults():
         "additionalProperties": False,
         "$defs": {"Colour": {"enum": ["red"]}},
     }
-    assert signature(forecast).docstring.description == "Tell the weather."
+    assert signature_of(forecast).docstring.description == "Tell the weather."
 
 
 def test_a_handler_without_parameters_has_an_empty_closed_schema():
     def handler():
         pass
 
-    found = signature(handler)
+    found = signature_of(handler)
     assert found.schema == {
         "type": "object",
         "properties": {},
@@ -140,7 +124,7 @@ def test_a_meta_in_the_annotation_overrides_the_docstring():
             a: From the docstring.
         """
 
-    assert signature(handler).schema["properties"]["a"]["description"] == "From the annotation."
+    assert signature_of(handler).schema["properties"]["a"]["description"] == "From the annotation."
 
 
 def test_named_types_stay_under_defs_without_title_noise():
@@ -151,7 +135,7 @@ def test_named_types_stay_under_defs_without_title_noise():
             trip: Where to go.
         """
 
-    schema = signature(handler).schema
+    schema = signature_of(handler).schema
     assert schema["properties"]["trip"] == {"$ref": "#/$defs/Trip", "description": "Where to go."}
     assert schema["properties"]["title"] == {"type": "string"}
     assert schema["$defs"].keys() == {"Trip", "Filter", "Point"}
@@ -188,8 +172,8 @@ def test_the_context_is_known_by_its_annotation(hint):
         return anything
 
     handler.__annotations__["anything"] = hint
-    assert signature(handler).context_parameter == "anything"
-    assert "anything" not in signature(handler).schema["properties"]
+    assert signature_of(handler).context_parameter == "anything"
+    assert "anything" not in signature_of(handler).schema["properties"]
     assert called(handler, {"a": 1}) == "the context"
     assert lines_of(handler, {"a": 1, "anything": 1}) == ["anything: unknown argument"]
 
@@ -199,14 +183,14 @@ def test_a_second_context_is_refused():
         pass
 
     with pytest.raises(TypeError, match="handler: parameter 'b' is a second context"):
-        signature(handler).parameters  # noqa: B018
+        signature_of(handler).parameters  # noqa: B018
 
 
 def test_a_context_of_another_kind_of_handler_is_refused():
     def handler(ctx: OwnContext | None):
         pass
 
-    found = signature(handler, foreign_context_types=(OwnContext,))
+    found = signature_of(handler, foreign_context_types=(OwnContext,))
     with pytest.raises(TypeError, match="parameter 'ctx' is to be a Context: a `def` handler"):
         found.parameters  # noqa: B018
 
@@ -225,7 +209,7 @@ def test_what_is_inside_of_a_default_is_never_shared_between_calls(hint, default
         pass
 
     handler.__annotations__["it"] = hint
-    found = signature(handler)
+    found = signature_of(handler)
     found.decode(None).it["a" if isinstance(default, dict) else 0].append(1)
     assert found.decode(None).it == default
     assert str(default).count("1") == 0
@@ -244,7 +228,7 @@ def test_what_is_left_out_is_the_functions_own_default():
         return a, b, c, d, e
 
     assert called(handler, {}) == (shared, Point(1), pathlib.Path("/x"), Unknown, None)
-    properties = signature(handler).schema["properties"]
+    properties = signature_of(handler).schema["properties"]
     assert [properties[name].get("default", "unsaid") for name in "abcde"] == [
         [1],
         {"x": 1, "y": 0},
@@ -321,7 +305,7 @@ def two(city: str, days: int):
 )
 def test_methods_callables_and_decorated_functions_are_handlers(handler):
     assert called(handler, {"city": "Oslo"}) == "Oslo"
-    assert list(signature(handler).parameters) == ["city"]
+    assert list(signature_of(handler).parameters) == ["city"]
 
 
 def test_a_partial_hides_or_defaults_what_it_binds():
@@ -330,8 +314,8 @@ def test_a_partial_hides_or_defaults_what_it_binds():
 
 
 def test_the_docstring_is_that_of_the_function_behind():
-    assert signature(Weather().method).docstring.description == "A method."
-    assert signature(Weather()).docstring.description == "A callable."
+    assert signature_of(Weather().method).docstring.description == "A method."
+    assert signature_of(Weather()).docstring.description == "A callable."
 
 
 def args(*cities: str): ...
@@ -353,7 +337,7 @@ def positional(city: str, /): ...
 )
 def test_what_names_cannot_fill_is_refused_when_it_is_registered(handler, text):
     with pytest.raises(TypeError, match=text):
-        signature(handler)
+        signature_of(handler)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +359,7 @@ def test_an_annotation_that_cannot_work_names_function_and_parameter(hint, text)
         pass
 
     handler.__annotations__["bad"] = hint
-    registered = signature(handler)
+    registered = signature_of(handler)
     with pytest.raises(TypeError, match=f"handler: parameter 'bad': {text}"):
         registered.schema  # noqa: B018
 
@@ -401,7 +385,7 @@ def test_text_values_are_read_as_their_types():
     def handler(city: str, days: int = 1, exact: bool = False, where: pathlib.Path | None = None):
         return city, days, exact, where
 
-    found = signature(handler)
+    found = signature_of(handler)
     arguments = found.decode_text({"city": "7", "days": "3", "exact": "true", "where": "/a"})
     assert handler(**found.bind(arguments, None)) == ("7", 3, True, pathlib.Path("/a"))
     with pytest.raises(ArgumentsError) as caught:
@@ -414,7 +398,7 @@ def test_text_values_are_read_as_their_types():
 
 
 def test_bound_values_are_the_decoded_objects_and_not_copies():
-    found = signature(lambda trip: trip)
+    found = signature_of(lambda trip: trip)
     arguments = found.decode(b'{"trip":{"stops":[]}}')
     assert found.bind(arguments, None)["trip"] is arguments.trip
 
@@ -423,12 +407,12 @@ def test_registering_builds_nothing():
     def handler(a: "Nowhere", b: "list["):  # noqa: F821, F722
         pass
 
-    assert signature(handler).context_type is Context
+    assert signature_of(handler).context_type is Context
 
 
 @pytest.mark.real_time
 def test_registering_costs_next_to_nothing():
-    assert min(timeit.repeat(lambda: signature(forecast), number=100, repeat=5)) / 100 < 50e-6
+    assert min(timeit.repeat(lambda: signature_of(forecast), number=100, repeat=5)) / 100 < 50e-6
 
 
 def test_reading_arguments_loads_nothing_new():

@@ -32,13 +32,10 @@ import pytest
 
 from mcp_trio._server.ordering import JsonWriter
 from mcp_trio._server.results import tool_result
-from mcp_trio._server.signatures import ArgumentsError, Signature
+from mcp_trio._server.signatures import ArgumentsError
+from tests.server.conftest import signature, signature_of
 
 Value = TypeVar("Value")
-
-
-class Context:
-    pass
 
 
 class Colour(enum.Enum):
@@ -243,14 +240,6 @@ NESTED = [
 ]
 
 
-def signature(hint):
-    def handler(it):
-        pass
-
-    handler.__annotations__["it"] = hint
-    return Signature(handler=handler, context_type=Context)
-
-
 def encoded(sent):
     return json.dumps({"it": sent}).encode()
 
@@ -279,7 +268,9 @@ def test_every_type_is_a_result_that_reads_as_an_argument_again(hint, sent, valu
     (content,) = tool_result([[value]], JsonWriter()).content
     found = signature(list[list[hint]])
     read = found.decode(b'{"it":' + content.text.encode() + b"}").it
-    assert read == [[value]] or hint is Harbour  # its private field stays private
+    if hint is Harbour:  # its private field stays private
+        value = attrs.evolve(value, chart=None)
+    assert read == [[value]]
 
 
 def test_a_class_is_built_by_its_own_constructor():
@@ -326,7 +317,7 @@ def test_classes_of_the_same_name_are_two_definitions():
         pass
 
     handler.__annotations__["b"] = other()
-    schema = Signature(handler=handler, context_type=Context).schema
+    schema = signature_of(handler).schema
     refs = {schema["properties"][name]["$ref"].removeprefix("#/$defs/") for name in "ab"}
     assert refs == schema["$defs"].keys()
     assert len(refs) == 2
@@ -342,7 +333,7 @@ def test_a_description_of_the_parameter_stands_beside_its_type():
             either: Or.
         """
 
-    properties = Signature(handler=handler, context_type=Context).schema["properties"]
+    properties = signature_of(handler).schema["properties"]
     assert properties == {
         "where": {"type": "string", "description": "Where."},
         "folder": {"$ref": "#/$defs/Folder", "description": "Which."},
@@ -354,7 +345,10 @@ def test_a_description_of_the_parameter_stands_beside_its_type():
     }
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax is of Python 3.12")
+@pytest.mark.skipif(
+    sys.version_info < (3, 12),
+    reason="the statement, and the class of what it makes, are of Python 3.12",
+)
 def test_an_alias_of_a_type_is_that_type():
     names: dict[str, Any] = {"pathlib": pathlib}
     exec("type Paths = list[pathlib.Path]\ntype Many[T] = dict[str, T]", names)
@@ -368,7 +362,7 @@ def test_text_is_read_as_these_types_too():
     def handler(rights: Rights, where: pathlib.Path, either: int | pathlib.Path, moment: dt.date):
         pass
 
-    found = Signature(handler=handler, context_type=Context)
+    found = signature_of(handler)
     arguments = found.decode_text(
         {"rights": "3", "where": "w", "either": "3", "moment": "2024-11-05"}
     )

@@ -1,9 +1,11 @@
 import collections
 import dataclasses
 import fractions
+import functools
 import json
 import subprocess
 import sys
+import traceback
 from typing import Annotated, Any, Generic, NamedTuple, TypedDict, TypeVar
 
 import attrs
@@ -17,6 +19,7 @@ from mcp_trio import Client, Context, ReplayDivergence, RequestError, Server
 from mcp_trio._replay import replay
 from mcp_trio._server.ordering import JsonWriter
 from mcp_trio._server.signatures import ArgumentsError, Signature
+from tests.server import conftest
 
 Value = TypeVar("Value")
 
@@ -121,22 +124,9 @@ NOK = Money(3, "NOK")
 EUR = Money(1, "EUR")
 
 
-def signature(hint, *, converter=CONVERTER):
-    def handler(it):
-        pass
-
-    handler.__annotations__["it"] = hint
-    return Signature(handler=handler, context_type=Context, converter=converter)
-
-
-def read(hint, value, *, converter=CONVERTER):
-    return signature(hint, converter=converter).decode(json.dumps({"it": value}).encode()).it
-
-
-def lines(hint, value, *, converter=CONVERTER):
-    with pytest.raises(ArgumentsError) as caught:
-        read(hint, value, converter=converter)
-    return caught.value.lines
+signature = functools.partial(conftest.signature, converter=CONVERTER)
+read = functools.partial(conftest.read, converter=CONVERTER)
+lines = functools.partial(conftest.lines, converter=CONVERTER)
 
 
 def written(value):
@@ -312,8 +302,9 @@ def test_an_error_that_bad_input_does_not_explain_is_not_the_callers_fault(hint,
     converter = Converter(detailed_validation=detailed)
     converter.register_structure_hook(Unknown, broken_hook)
     converter.register_structure_hook(Depth, lambda value, _: converter.structure(value, Wrong))
-    with pytest.raises((OSError, ExceptionGroup)):
+    with pytest.raises((OSError, ExceptionGroup)) as caught:
         read(hint, {"it": 1} if hint is Depth else [{"it": 1}], converter=converter)
+    assert "OSError: no such table" in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("converter", [None, CONVERTER])
@@ -441,6 +432,7 @@ async def test_what_a_converter_reads_and_writes_replays_to_the_same_bytes(tmp_p
 def test_cattrs_is_loaded_only_by_those_who_use_it():
     code = """
 import sys
+import traceback
 from mcp_trio import Server
 server = Server("plain")
 @server.tool

@@ -15,13 +15,10 @@ from pydantic.dataclasses import dataclass
 from mcp_trio import Server
 from mcp_trio._server.ordering import JsonWriter
 from mcp_trio._server.results import tool_result
-from mcp_trio._server.signatures import ArgumentsError, Signature
+from mcp_trio._server.signatures import ArgumentsError
+from tests.server.conftest import lines, read, signature, signature_of
 
 Value = TypeVar("Value")
-
-
-class Context:
-    pass
 
 
 class Address(BaseModel):
@@ -97,24 +94,6 @@ class Harbour:
     people: list[Person] = attrs.Factory(list)
 
 
-def signature(hint):
-    def handler(it):
-        pass
-
-    handler.__annotations__["it"] = hint
-    return Signature(handler=handler, context_type=Context)
-
-
-def read(hint, value):
-    return signature(hint).decode(json.dumps({"it": value}).encode()).it
-
-
-def lines(hint, value):
-    with pytest.raises(ArgumentsError) as caught:
-        read(hint, value)
-    return caught.value.lines
-
-
 OSLO = {"city": "Oslo", "number": 1}
 ADDRESS = Address(**OSLO)
 PERSON = {"fullName": "Ida", "address": OSLO, "pets": [{"kind": "cat", "lives": 9}]}
@@ -163,7 +142,7 @@ def test_its_definitions_join_ours_without_the_titles_of_fields():
             person: Who.
         """
 
-    schema = Signature(handler=handler, context_type=Context).schema
+    schema = signature_of(handler).schema
     assert schema["properties"] == {
         "harbour": {"$ref": "#/$defs/Harbour"},
         "person": {"$ref": "#/$defs/Person", "description": "Who."},
@@ -201,7 +180,7 @@ def test_names_that_are_taken_get_a_number():
         pass
 
     handler.__annotations__["b"], handler.__annotations__["d"] = other_address()
-    schema = Signature(handler=handler, context_type=Context).schema
+    schema = signature_of(handler).schema
     places = [schema["properties"][name]["$ref"] for name in "abcd"]
     assert places == ["#/$defs/Address", "#/$defs/Address_2", "#/$defs/Person_3", "#/$defs/Person"]
     assert schema["$defs"].keys() >= {"Address_2", "Inner_2", "Cat_3", "Person_3", "Person"}
@@ -270,7 +249,7 @@ def test_a_default_of_its_classes_is_never_shared_between_calls():
     def handler(it: Depths = Depths()):  # noqa: B008 - the default is what is tested
         pass
 
-    found = Signature(handler=handler, context_type=Context)
+    found = signature_of(handler)
     found.decode(None).it.by_name["a"] = 1
     assert found.decode(None).it.by_name == {}
 
@@ -286,7 +265,7 @@ def test_text_is_read_by_its_rules():
     def handler(days: Annotated[int, Field(gt=1)]):
         pass
 
-    found = Signature(handler=handler, context_type=Context)
+    found = signature_of(handler)
     assert found.decode_text({"days": "2"}).days == 2
     with pytest.raises(ArgumentsError, match=r"^days: should be greater than 1$"):
         found.decode_text({"days": "1"})
@@ -301,7 +280,7 @@ def test_an_exception_that_is_no_verdict_passes():
         def fail(cls, name):
             raise KeyError(name)
 
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="x"):
         read(Broken, {"name": "x"})
 
 

@@ -13,29 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._server.signatures import ArgumentsError, Signature
-
-
-class Context:
-    pass
-
-
-def signature(hint):
-    def handler(it):
-        pass
-
-    handler.__annotations__["it"] = hint
-    return Signature(handler=handler, context_type=Context)
-
-
-def read(hint, value):
-    return signature(hint).decode(json.dumps({"it": value}).encode()).it
-
-
-def lines(hint, value):
-    with pytest.raises(ArgumentsError) as caught:
-        read(hint, value)
-    return caught.value.lines
+from mcp_trio._server.signatures import ArgumentsError
+from tests.server.conftest import lines, read, signature
 
 
 @attrs.define

@@ -21,7 +21,6 @@ Results: TypeAlias = Mapping[str, Values]
 IMPORTS: Final = "import"
 
 RECORDING_SHARE: Final = 0.1
-RECORDING_US: Final = 3.0
 
 
 def ratios(values: Sequence[float], others: Sequence[float], *, row: str) -> list[float]:

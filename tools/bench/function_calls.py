@@ -17,8 +17,8 @@ def watch() -> None:
     sys.setprofile(_profile)
 
 
-def count() -> int:
-    """How many calls there were."""
+async def count() -> int:
+    """Tell how many functions were called so far."""
     return _count
 
 

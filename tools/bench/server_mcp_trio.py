@@ -29,11 +29,6 @@ async def notify(count: int, *, ctx: Context) -> int:
     return count
 
 
-async def count_function_calls() -> int:
-    """Tell how many functions were called so far."""
-    return function_calls.count()
-
-
 def add_tool(number: int) -> None:
     """One tool more, as `add` is one."""
 
@@ -52,6 +47,6 @@ if __name__ == "__main__":
     for number in range(options.tools):
         add_tool(number)
     if options.count_calls:
-        server.tool(name="function_calls")(count_function_calls)
+        server.tool(name="function_calls")(function_calls.count)
         function_calls.watch()
     server.run(record=options.record)

@@ -28,11 +28,6 @@ async def notify(count: int, ctx: Context) -> int:
     return count
 
 
-async def count_function_calls() -> int:
-    """Tell how many functions were called so far."""
-    return function_calls.count()
-
-
 def add_tool(number: int) -> None:
     """One tool more, as `add` is one."""
 
@@ -57,6 +52,6 @@ if __name__ == "__main__":
     for number in range(options.tools):
         add_tool(number)
     if options.count_calls:
-        server.add_tool(count_function_calls, name="function_calls", structured_output=False)
+        server.add_tool(function_calls.count, name="function_calls", structured_output=False)
         function_calls.watch()
     server.run("stdio")

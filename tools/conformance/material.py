@@ -1,39 +1,18 @@
-"""What the "everything" server is filled with: contents, a schema, words."""
+"""What the "everything" server is filled with; clients compare with the same facts."""
 
 import base64
+import json
+from pathlib import Path
 from typing import Any
 
 from mcp_trio.types import EmbeddedResource, ResourceContents, SamplingContent, TextContent
 
-PIXEL = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
+FACTS: dict[str, Any] = json.loads(
+    (Path(__file__).parent.parent / "interop" / "facts.json").read_text(encoding="utf-8")
 )
-
-WORDS = ("paris", "park", "party", "test", "testing", "trio")
-
-SCHEMA_2020_12: dict[str, Any] = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "type": "object",
-    "$defs": {
-        "address": {
-            "$anchor": "addressDef",
-            "type": "object",
-            "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
-        }
-    },
-    "properties": {
-        "name": {"type": "string"},
-        "address": {"$ref": "#/$defs/address"},
-        "contactMethod": {"type": "string", "enum": ["phone", "email"]},
-        "phone": {"type": "string"},
-        "email": {"type": "string"},
-    },
-    "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
-    "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
-    "then": {"required": ["phone"]},
-    "else": {"required": ["email"]},
-    "additionalProperties": False,
-}
+PIXEL = base64.b64decode(FACTS["png"])
+WORDS = FACTS["words"]
+SCHEMA_2020_12 = FACTS["contact_schema"]
 
 
 def embedded(uri: str, mime_type: str, text: str) -> EmbeddedResource:

@@ -42,12 +42,16 @@ def expect_that(what: str, is_so: object) -> None:
     expect(what, bool(is_so), expected=True)
 
 
-async def expect_refusal(what: str, request: Awaitable[object], *codes: int) -> None:
-    """Await a request that has to be answered with one of these errors."""
+async def expect_refusal(what: str, request: Awaitable[object], code: int) -> None:
+    """Await a request that has to be answered with this error.
+
+    Raises:
+        Unexpected: It is answered otherwise.
+    """
     try:
         found = await request
     except Refused as error:
-        expect_that(f"{what}: the code {error.code} is one of {codes}", error.code in codes)
+        expect(f"the code of {what}", error.code, code)
     else:
         raise Unexpected(f"{what}: {found!r}, not an error")
 

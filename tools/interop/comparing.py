@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import attrs
+from recorded import records_of
 
-from mcp_trio.recording import Flaw, Record, frame_of, read_recording
+from mcp_trio.recording import Record, frame_of
 
 AROUND_BYTES: Final = 80
 
@@ -74,15 +75,7 @@ def unrecorded(seen: Seen, lines: Iterable[bytes]) -> list[str]:
     Raises:
         RecordingError: It is no recording.
     """
-    records: list[Record] = []
-    found: list[str] = []
-    for item in read_recording(lines):
-        if isinstance(item, Flaw):
-            found.append(f"line {item.line} of the recording: {item.text}")
-        else:
-            records.append(item)
-    if not records or records[-1].kind != "end":
-        found.append("the recording has no end")
+    records, found = records_of(lines)
     for kind, passed in (("in", seen.said), ("out", seen.heard)):
         if (recorded := stream_of(records, kind)) != passed:
             found.append(f"{kind} is recorded otherwise: {first_difference(passed, recorded)}")

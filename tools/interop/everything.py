@@ -7,42 +7,22 @@ understood at the other end, and that what it cancelled has stopped.
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, get_args
 
 import anyio
 from facts import FACTS
+from mcp import types  # type: ignore[import-not-found]  # in the environments of the SDKs only
+from parties import Json, Refused, Report
 
-Json: TypeAlias = dict[str, Any]
-
-LEVELS: Final = (
-    "debug",
-    "info",
-    "notice",
-    "warning",
-    "error",
-    "critical",
-    "alert",
-    "emergency",
-)
+LEVELS: Final = get_args(types.LoggingLevel)
 STEP_SECONDS: Final = 0.02
 SLOW_STEP_SECONDS: Final = 0.1
 PATIENCE_SECONDS: Final = 0.3
 IDS: Final = tuple(str(number) for number in range(1_000))
 
 
-class Refused(Exception):  # noqa: N818  a request's fault, not this program's
-    """The request is answered with an error of the protocol."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 class ToolFailed(Exception):  # noqa: N818  the specification's word
     """The tool answers that it failed."""
-
-
-Report: TypeAlias = Callable[[float, float | None], Awaitable[None]]
 
 
 class Caller(Protocol):

@@ -15,9 +15,10 @@ from typing import Final
 
 import attrs
 from peers import HERE, HOME, PEERS, PYTHON_2, Command, MissingPeer, is_installed
+from recorded import records_of
 from worlds import arguments_of, in_environment, prepare
 
-from mcp_trio.recording import Record, diff, open_recording, read_recording
+from mcp_trio.recording import Record, diff, open_recording
 
 WORLD: Final = Path("/tmp/mcp-trio-golden")
 SUFFIX: Final = ".mcprec.jsonl"
@@ -105,7 +106,7 @@ def hold(name: str, into: Path) -> None:
     Raises:
         MissingPeer: A peer is not installed.
         SystemExit: The client was told something else than it should, or the two recordings of our
-            client's session do not tell the same.
+            client's session are not whole, or do not tell the same.
     """
     session, file = SESSIONS[name], into / f"{name}{SUFFIX}"
     folder = WORLD / session.story
@@ -131,10 +132,15 @@ def client_recording(folder: Path) -> Path:
 
 
 def records(file: Path) -> list[Record]:
-    """The records of a recording that has no flaw."""
-    items = list(read_recording(open_recording(file)))
-    assert all(isinstance(item, Record) for item in items), items
-    return [item for item in items if isinstance(item, Record)]
+    """The records of a recording.
+
+    Raises:
+        SystemExit: It is not whole.
+    """
+    found, faults = records_of(open_recording(file))
+    if faults:
+        raise SystemExit(f"{file.name}: {'; '.join(faults)}")
+    return found
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from peers import (
     PYTHON_SERVERS,
     TYPESCRIPT,
     Command,
+    Environment,
     NodeEnvironment,
     PythonEnvironment,
     is_installed,
@@ -54,7 +55,7 @@ INSTALLERS: Final[Mapping[type, Callable[[Any], None]]] = {
 }
 
 
-def ensure(environment: PythonEnvironment | NodeEnvironment) -> None:
+def ensure(environment: Environment) -> None:
     """Install an environment, unless it is as pinned."""
     if is_installed(environment):
         return

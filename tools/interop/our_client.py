@@ -36,7 +36,7 @@ async def answer(request: Awaitable[object]) -> Any:
 
 
 class Session:
-    """See `scenario.Session`."""
+    """See `parties.Session`."""
 
     cancels_callbacks = True
 

@@ -19,7 +19,7 @@ UPDATED: Final = "notifications/resources/updated"
 
 
 class Refused(Exception):  # noqa: N818  the specification's word
-    """A request was answered with an error; also raised by a host that refuses."""
+    """A request is answered with an error: heard by a session, raised by a host or a server."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

@@ -34,7 +34,9 @@ class MissingPeer(Exception):  # noqa: N818  what is wrong, in a word
 class Environment(Protocol):
     """Where packages are installed, and what starts them."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What it is called."""
 
     def pins(self) -> Mapping[str, str]:
         """The version of each package that is asked for by name."""
@@ -135,7 +137,7 @@ class Peer:
 
     name: str
     package: str
-    environment: PythonEnvironment | NodeEnvironment
+    environment: Environment
     server: str | None = None
     client: str | None = None
 
@@ -227,7 +229,7 @@ SERVERS: Final = (
 PEERS: Final = {peer.name: peer for peer in (*SDKS, *SERVERS)}
 
 
-def is_installed(environment: PythonEnvironment | NodeEnvironment) -> bool:
+def is_installed(environment: Environment) -> bool:
     """Whether an environment holds what is pinned now."""
     stamp = environment.stamp
     return stamp.exists() and stamp.read_text(encoding="utf-8") == environment.fingerprint()

@@ -4,13 +4,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import anyio
-from everything import Everything, Json, Refused, Report
-from facts import FACTS
+import python_server
+from everything import Everything
 from mcp import McpError, types
-from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from noted_stream import NotedStream
+from parties import Refused, Report
 from pydantic import BaseModel
+from python_words import wire
 
 # The SDK's request, our method, the SDK's result.
 REQUESTS: Final[Mapping[type[BaseModel], tuple[str, type[BaseModel]]]] = {
@@ -36,47 +38,21 @@ HEARD: Final = (
 )
 
 
-class Caller:
-    """What the SDK lets a handler do; see `everything.Caller`."""
+class Caller(python_server.Caller):
+    """What this SDK lets a handler do; it cancels no request, so that is done here."""
 
     def __init__(self, server: Server, stream: NotedStream) -> None:
-        self.context = server.request_context
-        self.session = server.request_context.session
+        super().__init__(server.request_context.session)
+        self.meta = server.request_context.meta
         self.stream = stream
 
-    async def log(self, level: types.LoggingLevel, data: object) -> None:
-        await self.session.send_log_message(level, data)
-
     async def progress(self, progress: float, total: float | None) -> None:
-        token = self.context.meta.progressToken if self.context.meta else None
-        if token is not None:
-            await self.session.send_progress_notification(token, progress, total)
+        if self.meta is not None and self.meta.progressToken is not None:
+            await self.session.send_progress_notification(self.meta.progressToken, progress, total)
 
     async def sample(self, prompt: str, report: Report | None = None) -> str:
-        async def on_progress(progress: float, total: float | None, _message: str | None) -> None:
-            await report(progress, total)
-
-        content = types.TextContent(type="text", text=prompt)
-        message = types.SamplingMessage(role="user", content=content)
-        params = types.CreateMessageRequestParams(messages=[message], maxTokens=FACTS.max_tokens)
-        request = types.CreateMessageRequest(params=params)
-        async with self.stream.cancelling(self.session, request.method):
-            result = await self.session.send_request(
-                types.ServerRequest(request),
-                types.CreateMessageResult,
-                progress_callback=None if report is None else on_progress,
-            )
-        return result.content.text
-
-    async def list_roots(self) -> list[str]:
-        return [str(root.uri) for root in (await self.session.list_roots()).roots]
-
-    async def ping(self) -> None:
-        await self.session.send_ping()
-
-    async def notify(self, method: str, params: Json | None = None) -> None:
-        message = {"method": method, "params": params}
-        await self.session.send_notification(types.ServerNotification.model_validate(message))
+        async with self.stream.cancelling(self.session, "sampling/createMessage"):
+            return await super().sample(prompt, report)
 
 
 Handler = Callable[[BaseModel], Awaitable[types.ServerResult]]
@@ -87,9 +63,9 @@ def handler(everything: Everything, server: Server, stream: NotedStream) -> Hand
 
     async def handle(request: BaseModel) -> types.ServerResult:
         method, result_type = REQUESTS[type(request)]
-        wire = request.model_dump(mode="json", by_alias=True, exclude_none=True)
+        params = wire(request).get("params", {})
         try:
-            result = await everything.answer(method, wire.get("params", {}), Caller(server, stream))
+            result = await everything.answer(method, params, Caller(server, stream))
         except Refused as error:
             raise McpError(types.ErrorData(code=error.code, message=str(error))) from error
         return types.ServerResult(result_type.model_validate(result))
@@ -108,10 +84,7 @@ async def main() -> None:
         stream = NotedStream(to_client)
         server.request_handlers.update(dict.fromkeys(REQUESTS, handler(everything, server, stream)))
         server.notification_handlers.update(dict.fromkeys(HEARD, hear))
-        changes = NotificationOptions(
-            prompts_changed=True, resources_changed=True, tools_changed=True
-        )
-        options = server.create_initialization_options(changes)
+        options = server.create_initialization_options(python_server.CHANGES)
         # The SDK always denies subscriptions, whatever has a handler.
         options.capabilities.resources.subscribe = True
         await server.run(from_client, stream, options)

@@ -4,10 +4,7 @@ A table of all methods of the protocol, by direction, peer and role. The exit st
 is empty, a session failed or was at another revision, or a peer is missing.
 """
 
-import argparse
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -15,19 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from facts import FACTS
-from peers import SDKS, MissingPeer, Peer
-from rich import box
-from rich.console import Console
+from peers import SDKS, Peer
 from rich.table import Table
 from sessions import Outcome, Role, hold
+from sitting import empty_table, parse, peer_parser, show, sit
 from tally import Row, rows
 
 ROLES: Final[tuple[Role, ...]] = ("client", "server")
 AT_ONCE: Final = 2
 ARROWS: Final = {"client": "client → server", "server": "server → client"}
-
-# Wide enough for every column, also when the output is no terminal.
-_CONSOLE: Final = Console(width=132, highlight=False)
 
 
 def hold_all(peers: Sequence[Peer], folder: Path) -> list[Outcome]:
@@ -45,7 +38,7 @@ def hold_all(peers: Sequence[Peer], folder: Path) -> list[Outcome]:
 
 def table_of(outcomes: Sequence[Outcome]) -> Table:
     """What passed in each session."""
-    table = Table(box=box.SIMPLE_HEAD if _CONSOLE.is_terminal else None, pad_edge=False)
+    table = empty_table()
     table.add_column("method")
     table.add_column("direction")
     for outcome in outcomes:
@@ -81,10 +74,8 @@ def empty_rows(outcome: Outcome) -> list[Row]:
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
     """Print everything; returns whether it is as it should be."""
-    _CONSOLE.print(table_of(outcomes))
     found = list(complaints(outcomes))
-    for complaint in found:
-        _CONSOLE.print(complaint, markup=False, style="red", soft_wrap=True)
+    show(table_of(outcomes), found)
     cells = len(outcomes) * len(rows())
     empty = sum(len(empty_rows(outcome)) for outcome in outcomes)
     checks = sum(outcome.checks for outcome in outcomes)
@@ -97,22 +88,11 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Hold the sessions and report."""
-    parser = argparse.ArgumentParser(description="Talk with every peer in both roles.")
-    parser.add_argument("peers", nargs="*", metavar="PEER", help="only these, such as 'Python 2'")
+    parser = peer_parser("Talk with every peer in both roles.", such_as="Python 2")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="leave the recordings there")
-    options = parser.parse_args(arguments)
-    names = options.peers or [peer.name for peer in SDKS]
-    if unknown := set(names) - {peer.name for peer in SDKS}:
-        parser.error(f"no peers: {', '.join(sorted(unknown))}")
-    peers = [peer for peer in SDKS if peer.name in names]
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="mcp_trio-interop-") as folder:
-        try:
-            outcomes = hold_all(peers, options.keep or Path(folder))
-        except MissingPeer as error:
-            print(error, file=sys.stderr)
-            return 1
-    return 0 if report(outcomes, time.monotonic() - begin) else 1
+    options = parse(parser, arguments, [peer.name for peer in SDKS])
+    peers = [peer for peer in SDKS if peer.name in options.peers or not options.peers]
+    return sit(lambda folder: hold_all(peers, options.keep or folder), report)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 import msgspec
+from recorded import records_of
 
 from mcp_trio._journal.records import MarkBody, OpenBody, body_of
 from mcp_trio._protocol.methods import CANCELLED, METHODS
 from mcp_trio._protocol.states import Role
-from mcp_trio.recording import Flaw, Record, frame_of, read_recording
+from mcp_trio.recording import Record, frame_of
 
 ERROR_ANSWER: Final = "(error answer)"
 
@@ -74,7 +75,7 @@ def tally_of(recording: Path) -> Tally:
         RecordingError: The file is no recording.
     """
     with recording.open("rb") as lines:
-        return _Counter().read(read_recording(lines))
+        return _Counter().read(*records_of(lines))
 
 
 class _Message(msgspec.Struct):
@@ -88,21 +89,15 @@ class _Counter:
     def __init__(self) -> None:
         self.tally = Tally()
         self.senders: Mapping[str, Role] = {}
-        self.last_kind = ""
         # Requests without an answer by who sent them, and the lanes that those would have here.
         self.pending: dict[tuple[Role, int | str | None], tuple[Row, str]] = {}
         self.unstopped: set[str] = set()
 
-    def read(self, items: Iterable[Record | Flaw]) -> Tally:
-        for item in items:
-            if isinstance(item, Flaw):
-                self.tally.faults.append(f"line {item.line} of the recording: {item.text}")
-            else:
-                self.last_kind = item.kind
-                _READERS.get(item.kind, _pass)(self, item)
+    def read(self, records: Iterable[Record], faults: Iterable[str]) -> Tally:
+        for record in records:
+            _READERS.get(record.kind, _pass)(self, record)
         self.tally.faults += [f"lane {lane} was cancelled, and went on" for lane in self.unstopped]
-        if self.last_kind != "end":
-            self.tally.faults.append("the recording has no end")
+        self.tally.faults += faults
         return self.tally
 
     def open(self, record: Record) -> None:
@@ -126,8 +121,10 @@ class _Counter:
         if message.id is not None:
             self.pending[sender, message.id] = row, f"r{record.number}"
         elif message.method == CANCELLED and record.kind == "in":
-            _, lane = self.pending.get((sender, (message.params or {})["requestId"]), (row, ""))
-            self.unstopped.add(lane)
+            # One that crossed the answer finds nothing to stop.
+            cancelled = self.pending.get((sender, (message.params or {})["requestId"]))
+            if cancelled is not None:
+                self.unstopped.add(cancelled[1])
 
     def answer(self, sender: Role, message: _Message) -> None:
         asker = next(role for role in Role if role is not sender)

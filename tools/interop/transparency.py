@@ -6,7 +6,6 @@ exit status is 1 if the bytes of a direction, stderr or the exit status differ, 
 recording is not exactly what passed, or if a peer is missing.
 """
 
-import argparse
 import functools
 import itertools
 import os
@@ -14,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -24,10 +22,9 @@ import trio
 from byte_host import HALF_A_LINE, MALFORMED, ByteHost, ServerGone
 from checks import Unexpected
 from comparing import MASKS, Seen, differences, unrecorded
-from peers import PEERS, Command, MissingPeer
-from rich import box
-from rich.console import Console
+from peers import PEERS, Command
 from rich.table import Table
+from sitting import empty_table, parse, peer_parser, show, sit
 from steps import Heard, Step, ask
 from stories import BIG, STORIES
 from worlds import arguments_of, environment, prepare
@@ -247,9 +244,9 @@ async def hold_all(cases: Sequence[Case], folder: Path) -> list[Outcome]:
 # Reporting.
 
 
-def table_of(outcomes: Sequence[Outcome], console: Console) -> Table:
+def table_of(outcomes: Sequence[Outcome]) -> Table:
     """What passed in each session."""
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
+    table = empty_table()
     for heading in ("peer", "version", "session"):
         table.add_column(heading)
     for heading in ("bytes in", "bytes out", "stderr", "exit", "same?", "recorded?"):
@@ -269,15 +266,12 @@ def table_of(outcomes: Sequence[Outcome], console: Console) -> Table:
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
     """Print everything; returns whether it is as it should be."""
-    console = Console(width=132, highlight=False)
-    console.print(table_of(outcomes, console))
     complaints = [
         f"{outcome.case.title}: {text}"
         for outcome in outcomes
         for text in (*outcome.differences, *outcome.unrecorded)
     ]
-    for complaint in complaints:
-        console.print(complaint, markup=False, style="red", soft_wrap=True)
+    show(table_of(outcomes), complaints)
     print(
         f"{len(outcomes)} sessions, each with and without the proxy, {len(complaints)} complaints,"
         f" {seconds:.0f} s"
@@ -287,19 +281,9 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Hold the sessions and report."""
-    parser = argparse.ArgumentParser(description="See that nobody sees the proxy.")
-    parser.add_argument("peers", nargs="*", metavar="PEER", help="only these, such as 'memory'")
-    names = parser.parse_args(arguments).peers
-    if unknown := set(names) - set(PEERS):
-        parser.error(f"no peers: {', '.join(sorted(unknown))}")
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="mcp_trio-transparency-") as folder:
-        try:
-            outcomes = trio.run(hold_all, cases_of(names), Path(folder).resolve())
-        except MissingPeer as error:
-            print(error, file=sys.stderr)
-            return 1
-    return 0 if report(outcomes, time.monotonic() - begin) else 1
+    parser = peer_parser("See that nobody sees the proxy.", such_as="memory")
+    names = parse(parser, arguments, PEERS).peers
+    return sit(lambda folder: trio.run(hold_all, cases_of(names), folder), report)
 
 
 if __name__ == "__main__":
