@@ -78,6 +78,16 @@ def mutations(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def proof(session: nox.Session) -> None:
+    """Prove what replay promises: thousands of examples, and 1,000 programs in 20 processes."""
+    install(session, "test")
+    session.run("python", "tools/proof/properties.py", "--full")
+    session.run("python", "tools/proof/handler_changes.py")
+    posargs = session.posargs or ["--recordings", "1000", "--processes", "20"]
+    session.run("python", "tools/proof/replays.py", *posargs)
+
+
+@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Measure what a call over stdio costs, beside the official SDKs."""
     install(session)
@@ -87,8 +97,9 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def interop(session: nox.Session) -> None:
-    """Talk with the official SDKs in both roles, count every method, and see the proxy unseen."""
+    """Talk with the official SDKs in both roles, see the proxy unseen, and mocks taken for real."""
     install(session, "interop")
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/interop/run.py", *session.posargs)
     session.run("python", "tools/interop/transparency.py")
+    session.run("python", "tools/interop/mocked.py")

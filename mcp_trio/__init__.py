@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mcp_trio._client import choose_model as choose_model
     from mcp_trio._client import connect_client as connect_client
     from mcp_trio._client import read_config as read_config
+    from mcp_trio._errors import BlockedInReplay as BlockedInReplay
     from mcp_trio._errors import ConfigError as ConfigError
     from mcp_trio._errors import ConnectionLost as ConnectionLost
     from mcp_trio._errors import LocalProtocolError as LocalProtocolError
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
     from mcp_trio._errors import RecordingError as RecordingError
     from mcp_trio._errors import RemoteProtocolError as RemoteProtocolError
     from mcp_trio._errors import ReplayDivergence as ReplayDivergence
+    from mcp_trio._errors import ReplayedError as ReplayedError
     from mcp_trio._errors import RequestAbandoned as RequestAbandoned
     from mcp_trio._errors import RequestError as RequestError
     from mcp_trio._errors import RequestTimeout as RequestTimeout
+    from mcp_trio._errors import StrayNondeterminism as StrayNondeterminism
+    from mcp_trio._errors import SweepUnavailable as SweepUnavailable
     from mcp_trio._errors import ToolError as ToolError
     from mcp_trio._errors import UserRejected as UserRejected
     from mcp_trio._limits import Limits as Limits
@@ -31,14 +35,18 @@ if TYPE_CHECKING:
     from mcp_trio._server import Image as Image
     from mcp_trio._server import Server as Server
     from mcp_trio._server import ThreadContext as ThreadContext
+    from mcp_trio._server import effect as effect
+    from mcp_trio._server.http_effect import EffectTransport as EffectTransport
     from mcp_trio._wire import Unencodable as Unencodable
 
 _HOMES: Final = {
+    "BlockedInReplay": "mcp_trio._errors",
     "Client": "mcp_trio._client",
     "ClientGroup": "mcp_trio._client",
     "ConfigError": "mcp_trio._errors",
     "ConnectionLost": "mcp_trio._errors",
     "Context": "mcp_trio._server",
+    "EffectTransport": "mcp_trio._server.http_effect",
     "Image": "mcp_trio._server",
     "Limits": "mcp_trio._limits",
     "LocalProtocolError": "mcp_trio._errors",
@@ -48,26 +56,32 @@ _HOMES: Final = {
     "RecordingError": "mcp_trio._errors",
     "RemoteProtocolError": "mcp_trio._errors",
     "ReplayDivergence": "mcp_trio._errors",
+    "ReplayedError": "mcp_trio._errors",
     "RequestAbandoned": "mcp_trio._errors",
     "RequestError": "mcp_trio._errors",
     "RequestTimeout": "mcp_trio._errors",
     "Server": "mcp_trio._server",
     "ServerConfig": "mcp_trio._client",
+    "StrayNondeterminism": "mcp_trio._errors",
+    "SweepUnavailable": "mcp_trio._errors",
     "ThreadContext": "mcp_trio._server",
     "ToolError": "mcp_trio._errors",
     "Unencodable": "mcp_trio._wire",
     "UserRejected": "mcp_trio._errors",
     "choose_model": "mcp_trio._client",
     "connect_client": "mcp_trio._client",
+    "effect": "mcp_trio._server",
     "read_config": "mcp_trio._client",
 }
 
 __all__ = [
+    "BlockedInReplay",
     "Client",
     "ClientGroup",
     "ConfigError",
     "ConnectionLost",
     "Context",
+    "EffectTransport",
     "Image",
     "Limits",
     "LocalProtocolError",
@@ -77,17 +91,21 @@ __all__ = [
     "RecordingError",
     "RemoteProtocolError",
     "ReplayDivergence",
+    "ReplayedError",
     "RequestAbandoned",
     "RequestError",
     "RequestTimeout",
     "Server",
     "ServerConfig",
+    "StrayNondeterminism",
+    "SweepUnavailable",
     "ThreadContext",
     "ToolError",
     "Unencodable",
     "UserRejected",
     "choose_model",
     "connect_client",
+    "effect",
     "read_config",
 ]
 

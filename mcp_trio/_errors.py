@@ -12,11 +12,17 @@
     ├── ToolError                  the tool itself reports a failure, in words for the model
     ├── ConfigError                a file of settings cannot be used
     ├── RecordingError             a recording cannot be used
-    └── ReplayDivergence           the replay differs from the recording
+    ├── BlockedInReplay            a replayed handler reached for the outside world
+    ├── StrayNondeterminism        a handler, strictly recorded, went past its context
+    ├── SweepUnavailable           this Trio, or this system, cannot be swept on
+    ├── ReplayedError              an effect failed when it was recorded
+    ├── ReplayDivergence           the replay differs from the recording
+    └── MockMismatch               a client and the recording that is mocked do not fit
 
 JSON-RPC codes are chosen in the pure core only; the shell passes them on.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 PARSE_ERROR: Final = -32700
@@ -130,10 +136,79 @@ class RecordingError(MCPError):
     """A recording cannot be read, or cannot serve the purpose that was asked of it."""
 
 
-class ReplayDivergence(MCPError):
-    """The replay did something else than the recording; the text tells where and what."""
+class ReplayedError(MCPError):
+    """An effect failed in the recording, with an exception that cannot be made again here.
 
-    def __init__(self, message: str, *, record: int, lane: str | None = None) -> None:
+    `type_name` is its class, as `module.qualname`; the text is its text.
+    """
+
+    def __init__(self, type_name: str, text: str) -> None:
+        super().__init__(f"{type_name}: {text}")
+        self.type_name = type_name
+
+
+class ReplayDivergence(MCPError):
+    """The replay did something else than the recording; the text tells where and what.
+
+    Attributes:
+        record: The number of the first record that differs.
+        lane: Who did it: `r` and the number of the request's record, or a task below that.
+        kind: "missing" (what is recorded is not done here: no longer, or later), "extra",
+            "argument" (the same effect with others), "frame" (the same message with something else
+            in it), "order" (a lane does before another what it did after it), "uncancelled" (a
+            recorded cancellation never came), "redacted" (it depends on a value that was taken
+            out), "blocked" (the code reached for the outside) or "problem".
+        offset_seconds: When the record was made, from the beginning of the recording.
+        ordinal: Which operation of the lane it is.
+        recorded: What the recording holds.
+        replayed: What the replay did instead.
+        hint: What that means.
+        parked: Where each lane waits, as file and line.
+        strays: The calls that went past the context before that.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        record: int,
+        lane: str | None = None,
+        kind: str = "problem",
+        offset_seconds: float = 0.0,
+        ordinal: int | None = None,
+        recorded: str = "",
+        replayed: str = "",
+        hint: str = "",
+        parked: Mapping[str, str] | None = None,
+        strays: Sequence[object] = (),
+    ) -> None:
         super().__init__(message)
         self.record = record
         self.lane = lane
+        self.kind = kind
+        self.offset_seconds = offset_seconds
+        self.ordinal = ordinal
+        self.recorded = recorded
+        self.replayed = replayed
+        self.hint = hint
+        self.parked: dict[str, str] = dict(parked or {})
+        self.strays: list[object] = list(strays)
+
+
+class BlockedInReplay(MCPError):
+    """A replayed handler reached for the outside world; the text names the effect to write."""
+
+
+class StrayNondeterminism(MCPError):
+    """A handler that is strictly recorded did what a replay cannot repeat; the call was not done.
+
+    The text names the call, its file and line, and what to use instead.
+    """
+
+
+class SweepUnavailable(MCPError):
+    """Schedules cannot be swept here; the text says what is missing."""
+
+
+class MockMismatch(MCPError):
+    """A client asked a mocked server what was not recorded, or did not ask all that was."""

@@ -32,6 +32,10 @@ class Limits:
     # What a client may ask to hear of.
     subscriptions_max: int = 1024
 
+    # What comes back from the outside.
+    effect_bytes_max: int = 32 * MIB
+    http_body_bytes_max: int = 16 * MIB
+
     # Messages on their way to the peer.
     outbound_bytes_max: int = 16 * MIB
     write_stall_seconds: float = 30.0
@@ -61,6 +65,12 @@ class Limits:
     parent_poll_seconds: float = 1.0
     stderr_tail_bytes: int = 8 * KIB
 
+    # What a live server that is driven by a recording may no longer say of itself.
+    drive_unasked_seconds: float = 1.0
+
+    # What a replay waits for in reality.
+    replay_thread_seconds: float = 10.0
+
     # Recording.
     journal_write_ms_max: float = 250.0
     journal_unwritten_bytes_max: int = 256 * KIB
@@ -68,6 +78,8 @@ class Limits:
     journal_retry_seconds: float = 1.0
     journal_close_seconds: float = 2.0
     recording_line_bytes_max: int = 64 * MIB
+    redaction_values_max: int = 1000
+    redaction_chars_max: int = MIB
 
 
 DEFAULT_LIMITS = Limits()

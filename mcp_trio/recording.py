@@ -1,25 +1,45 @@
 """Recordings: replaying, reading, checking and comparing them."""
 
+from mcp_trio._engine.stray_calls import Stray
 from mcp_trio._errors import RecordingError, ReplayDivergence
 from mcp_trio._journal.diff import Difference, diff
+from mcp_trio._journal.export import export_jsonld
 from mcp_trio._journal.reader import CheckReport, Flaw, check, read_recording
 from mcp_trio._journal.records import Record, frame_of
+from mcp_trio._journal.redaction import DEFAULT_SECRET_NAMES, Redaction
+from mcp_trio._recorder.options import RecordOptions, SharedRecording
 from mcp_trio._recorder.sink import open_recording
 from mcp_trio._replay import ReplayReport, replay, replay_async
+from mcp_trio._replay.inputs import drive, run_inputs
+from mcp_trio._replay.inputs_report import InputDifference, InputsReport
+from mcp_trio._replay.sweep import ScheduleDifference, SweepReport, sweep
 
 __all__ = [
+    "DEFAULT_SECRET_NAMES",
     "CheckReport",
     "Difference",
     "Flaw",
+    "InputDifference",
+    "InputsReport",
     "Record",
+    "RecordOptions",
     "RecordingError",
+    "Redaction",
     "ReplayDivergence",
     "ReplayReport",
+    "ScheduleDifference",
+    "SharedRecording",
+    "Stray",
+    "SweepReport",
     "check",
     "diff",
+    "drive",
+    "export_jsonld",
     "frame_of",
     "open_recording",
     "read_recording",
     "replay",
     "replay_async",
+    "run_inputs",
+    "sweep",
 ]

@@ -1,13 +1,25 @@
-"""The servers of the golden recordings: each object has the name of its recording.
+"""The servers of the golden recordings, by the names that the table in `tools/golden.py` gives.
 
 Whatever handlers share is touched only between two calls of the context, as a replay wants it.
 `tools/make_recordings.py` made the recordings, `tools/recordings.py` replays them.
 """
 # ruff: noqa: INP001  these are no package
 
+import base64
+
+import httpx
 import trio
 
-from mcp_trio import ConnectionLost, Context, Limits, Server, ToolError
+from mcp_trio import (
+    ConnectionLost,
+    Context,
+    EffectTransport,
+    Limits,
+    Server,
+    ThreadContext,
+    ToolError,
+    effect,
+)
 
 # counter: shared state, and updates that are lost because a handler asks the client in between.
 
@@ -197,3 +209,237 @@ async def persist(name: str, *, ctx: Context) -> str:
         with trio.CancelScope(shield=True):
             await ctx.warning(f"{name} was cut short")
     return name
+
+
+# effects: all that handlers reach the outside by, and all that can come of it.
+
+effects = Server("effects")
+_shelves: dict[str, float] = {}
+
+
+class UnknownParcel(Exception):  # noqa: N818  no replay finds this class: `ReplayedError` stands for it
+    """What the depot raises for what it does not know."""
+
+
+_FAULTS: dict[str, Exception] = {
+    "key": KeyError("parcel 7"),
+    "file": FileNotFoundError(2, "No such file or directory", "parcel 7"),
+    "group": ExceptionGroup("two at once", [ValueError("one"), KeyError("two")]),
+    "unknown": UnknownParcel("parcel 7"),
+}
+
+
+@effect
+async def look_up(parcel: str) -> dict[str, float]:
+    """What a slow depot knows of a parcel."""
+    await trio.sleep(0.002)
+    return {parcel: len(parcel) / 4}
+
+
+@effect
+def weigh(parcel: str) -> int:
+    """Read the scales, without waiting."""
+    if not parcel:
+        raise ValueError("nothing on the scales")
+    return len(parcel) * 100
+
+
+@effect
+async def fail(fault: str) -> None:
+    """Raise what went wrong in the depot."""
+    await trio.sleep(0.001)
+    raise _FAULTS[fault]
+
+
+async def store(parcel: str, *, shelf: float) -> None:
+    """Put a parcel on its shelf."""
+    await trio.sleep(0.001)
+    _shelves[parcel] = shelf
+
+
+async def wait_for_van() -> str:
+    """Wait for what does not come today."""
+    await trio.sleep(60)
+    return "the van"
+
+
+def stamp(parcel: str) -> str:
+    """Stamp a parcel."""
+    return f"*{parcel}*"
+
+
+def wrap(parcel: str) -> tuple[str, int]:
+    """Wrap a parcel, which takes its time."""
+    return f"[{parcel}]", len(parcel)
+
+
+@effects.tool
+async def deliver(parcel: str, *, ctx: Context) -> list[str]:
+    """Functions of all kinds, a sleep and a lock."""
+    shelf = (await look_up(parcel))[parcel]
+    told = [f"shelf {shelf}", f"{weigh(parcel)} g", await ctx.effect(stamp, parcel)]
+    wrapped, count = await ctx.to_thread(wrap, parcel)
+    await ctx.effect(store, wrapped, shelf=shelf)
+    await ctx.sleep(0.003)
+    async with ctx.lock("desk"):
+        await ctx.info(f"{parcel} is at the desk")
+        await ctx.sleep(0.002)
+    return [*told, f"{wrapped} {count}"]
+
+
+@effects.tool
+async def journal(*, ctx: Context) -> str:
+    """Clocks and chance; the child task has chance of its own."""
+    before = ctx.monotonic()
+    told = [ctx.now().isoformat(), str(ctx.uuid4()), str(ctx.random.random())]
+
+    async def roll() -> None:
+        told.append(str(ctx.random.random()))
+
+    async with trio.open_nursery() as rolling:
+        rolling.start_soon(roll)
+    await ctx.sleep(0.001)
+    return " ".join([*told, str(ctx.monotonic() - before)])
+
+
+@effects.tool
+async def misfortunes(*, ctx: Context) -> list[str]:
+    """Errors that come again as they were, and one that only a stand-in can tell of."""
+    told: list[str] = []
+    for fault in _FAULTS:
+        try:
+            await fail(fault)
+        except (LookupError, OSError) as error:
+            told.append(f"{type(error).__name__}: {error}")
+        except ExceptionGroup as group:
+            told.append(f"{group}: {group.exceptions}")
+        except Exception as error:  # whatever stands for it
+            told.append(f"something with {'parcel 7' in str(error)}")
+    try:
+        weigh("")
+    except ValueError as error:
+        told.append(str(error))
+    await ctx.info(len(told))
+    return told
+
+
+@effects.tool
+async def wait(milliseconds: int, *, ctx: Context) -> str:
+    """Wait for the van, for no longer than so many milliseconds."""
+    try:
+        with ctx.timeout(milliseconds / 1000):
+            return await ctx.effect(wait_for_van)
+    except trio.TooSlowError:
+        return "no van"
+    finally:
+        with trio.CancelScope(shield=True):
+            await ctx.effect(store, "waiting is over", shelf=0)
+
+
+# http: requests by the context's client and by one of the server's own.
+
+http = Server("http")
+
+
+@http.tool
+async def visit(harbour: str, nowhere: str, *, ctx: Context) -> list[str]:
+    """Read, write, follow what is binary, miss, and fail to connect."""
+    ships = await ctx.http.get(f"{harbour}/ships")
+    made = await ctx.http.post(f"{harbour}/ships", json={"name": "Argo"})
+    async with httpx.AsyncClient(transport=EffectTransport()) as own:
+        flag = await own.get(f"{harbour}/flag", headers={"authorization": "none of yours"})
+        gone = await own.get(f"{harbour}/gone")
+    failure = ""
+    try:
+        await ctx.http.get(nowhere)
+    except httpx.ConnectError as error:
+        failure = str(error)
+    statuses = [ships.status_code, made.status_code, flag.status_code, gone.status_code]
+    return [ships.text, made.headers["location"], flag.content.hex(), str(statuses), failure]
+
+
+# patched, and unpatched as it was before: the one also replays what was recorded of the other.
+
+patched = Server("patched")
+unpatched = Server("patched")
+
+
+async def greet_as_before(who: str, *, ctx: Context) -> str:
+    """Greet."""
+    await ctx.info("a guest")
+    return f"hello {who}"
+
+
+unpatched.tool(name="greet")(greet_as_before)
+
+
+@patched.tool
+async def greet(who: str, *, ctx: Context) -> str:
+    """Greet."""
+    if not ctx.patched("politely"):
+        return await greet_as_before(who, ctx=ctx)
+    await ctx.sleep(0.001)
+    await ctx.info("an honoured guest")
+    return f"good day, {who}"
+
+
+# threads: `def` handlers that race for a lock, and lose updates because they ask in between.
+
+threads = Server("threads")
+_till = {"total": 0}
+
+
+@threads.tool
+def pay(amount: int, *, ctx: ThreadContext) -> str:
+    """Add to what was in the till before the client was asked."""
+    with ctx.lock("till"):
+        before = _till["total"]
+        ctx.progress(1, 2)
+    roots = ctx.list_roots()
+    weight = weigh("x" * amount)
+    ctx.sleep(0.001 * (amount % 3))
+    with ctx.lock("till"):
+        _till["total"] = before + amount * len(roots)
+        ctx.info(ctx.now().isoformat())
+        return f"{before} + {amount} = {_till['total']}, {weight} g, {ctx.uuid4()}"
+
+
+# shared: two sessions, recorded in one file, of handlers that share a sum.
+
+shared = Server("shared")
+_shared = {"total": 0}
+
+
+@shared.tool
+async def give(amount: int, *, ctx: Context) -> str:
+    """Add to what was there before the client was asked."""
+    before = _shared["total"]
+    await ctx.list_roots()
+    _shared["total"] = before + amount
+    await ctx.sleep(0.001)
+    return f"{before} + {amount} = {_shared['total']}"
+
+
+# redacted: a secret on its way through arguments, an effect, a log message and an answer.
+
+redacted = Server("redacted")
+
+
+@effect
+async def enter(user: str, passphrase: str) -> str:
+    """What a door says to a passphrase."""
+    await trio.sleep(0.001)
+    return f"ticket of {user}, good for {passphrase}"
+
+
+@redacted.tool
+async def open_door(user: str, passphrase: str, *, ctx: Context) -> str:
+    """Show a passphrase to the door."""
+    ticket = await enter(user, passphrase)
+    await ctx.info({"user": user, "passphrase": passphrase, "encoded": encoded(passphrase)})
+    return ticket
+
+
+def encoded(text: str) -> str:
+    """A text in base64."""
+    return base64.b64encode(text.encode()).decode()

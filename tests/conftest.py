@@ -8,7 +8,9 @@ import requirements
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("local", deadline=None)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+hypothesis.settings.register_profile("full", deadline=None, max_examples=2000)
+_USUAL = "ci" if os.environ.get("CI") else "local"
+hypothesis.settings.load_profile(os.environ.get("MCP_TRIO_EXAMPLES", _USUAL))
 
 
 def pytest_sessionstart():

@@ -13,11 +13,13 @@ import pytest
 import mcp_trio
 
 NAMES = [
+    "BlockedInReplay",
     "Client",
     "ClientGroup",
     "ConfigError",
     "ConnectionLost",
     "Context",
+    "EffectTransport",
     "Image",
     "Limits",
     "LocalProtocolError",
@@ -27,17 +29,21 @@ NAMES = [
     "RecordingError",
     "RemoteProtocolError",
     "ReplayDivergence",
+    "ReplayedError",
     "RequestAbandoned",
     "RequestError",
     "RequestTimeout",
     "Server",
     "ServerConfig",
+    "StrayNondeterminism",
+    "SweepUnavailable",
     "ThreadContext",
     "ToolError",
     "Unencodable",
     "UserRejected",
     "choose_model",
     "connect_client",
+    "effect",
     "read_config",
 ]
 
@@ -136,4 +142,6 @@ def test_every_public_module_is_a_face():
         for module in pkgutil.iter_modules(mcp_trio.__path__)
         if not module.name.startswith("_")
     }
-    assert public - {"mcp_trio.examples", "mcp_trio.recording"} == set(FACES[1:])
+    assert public - {"mcp_trio.examples", "mcp_trio.pytest_plugin", "mcp_trio.recording"} == set(
+        FACES[1:]
+    )

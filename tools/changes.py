@@ -1,6 +1,11 @@
-"""Every change of a recording that matters to a replay, and where the replay has to notice it."""
+"""Every change of a recording that matters to a replay, and where the replay has to notice it.
 
+Outcomes are told to handlers: what is changed in them shows in what a handler does with them.
+"""
+
+import itertools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -8,37 +13,89 @@ Line: TypeAlias = dict[str, Any]
 
 
 class Change(NamedTuple):
-    """A changed recording, and the numbers of the records at one of which it has to diverge."""
+    """A changed recording, the records at one of which it has to diverge, and in which way."""
 
     kind: str
     what: str
     lines: list[bytes]
     expected: range
+    ways: frozenset[str]
 
 
-def changes(lines: list[bytes]) -> Iterator[Change]:
+def changes(lines: list[bytes], *, is_seeded: bool = False) -> Iterator[Change]:
     """Every change of a recording that this script knows to make."""
     records: list[Line] = [json.loads(line) for line in lines]
+    records = list(itertools.takewhile(lambda record: record["k"] != "gap", records))
+    if is_seeded:
+        yield from change_seed(lines, records)
     for place, record in enumerate(records):
         for change in CHANGES.get(record["k"], ()):
             yield from change(lines, records, place)
+
+
+def change_seed(lines: list[bytes], records: list[Line]) -> Iterator[Change]:
+    """The seed: what the dice say differs."""
+    body = records[0]["f"] | {"seed": records[0]["f"]["seed"] ^ 1}
+    line = encoded({**records[0], "f": body})
+    yield Change("open", "seed", replaced(lines, 0, line), behind(records, 0), IN_FRAMES)
 
 
 def change_out(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
     """One byte of an `out`."""
     number = records[place]["n"]
     line = lines[place].replace(b'"jsonrpc":"2.0"', b'"jsonrpc":"2.1"')
-    yield Change("out", f"byte of out {number}", replaced(lines, place, line), only(number))
+    what = f"byte of out {number}"
+    yield Change("out", what, replaced(lines, place, line), only(number), IN_FRAMES)
+
+
+def change_command(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """An argument of an effect."""
+    number = records[place]["n"]
+    line = encoded({**records[place], "f": different(records[place]["f"], "arguments")})
+    what = f"arguments of cmd {number}"
+    yield Change("cmd", what, replaced(lines, place, line), only(number), IN_ARGUMENTS)
+
+
+def change_outcome(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """The result of an effect, or its error; those without any say nothing."""
+    record = records[place]
+    if kind_before(records, place) != "cmd" or record["f"] is None:
+        return
+    body = different(record["f"], "text") if record["k"] == "err" else other(record["f"])
+    line = encoded({**record, "f": body})
+    what, expected = f"body of {record['k']} {record['n']}", behind(records, place)
+    yield Change(record["k"], what, replaced(lines, place, line), expected, IN_EFFECTS)
+
+
+def change_value(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """What was read in passing; deadlines are only waited for."""
+    record = records[place]
+    if record["f"]["name"] == "ctx.timeout" or "value" not in record["f"]:
+        return
+    line = encoded({**record, "f": different(record["f"], "value")})
+    what, expected = f"value of val {record['n']}", behind(records, place)
+    yield Change("val", what, replaced(lines, place, line), expected, IN_EFFECTS)
+
+
+def change_patch(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """Which way was taken."""
+    record = records[place]
+    if record["f"]["name"] != "patched":
+        return
+    line = encoded({**record, "f": different(record["f"], "value")})
+    what, expected = f"value of mark {record['n']}", behind(records, place - 1)
+    yield Change("mark", what, replaced(lines, place, line), expected, IN_EFFECTS)
 
 
 def change_id(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
     """The id of a request: its answer differs."""
     number, request = records[place]["n"], records[place]["f"]
-    answers = [r["n"] for r in records if is_answer(r, request.get("id"))]
+    answers = [r["n"] for r in records if is_answer(r, request.get("id"), records[place].get("c"))]
     if "method" not in request or not answers:
         return
     line = encoded({**records[place], "f": {**request, "id": 99_000 + number}})
-    yield Change("in", f"id of in {number}", replaced(lines, place, line), only(answers[0]))
+    what, expected = f"id of in {number}", only(answers[0])
+    yield Change("in", what, replaced(lines, place, line), expected, IN_FRAMES)
 
 
 def change_arguments(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
@@ -55,21 +112,71 @@ def change_arguments(lines: list[bytes], records: list[Line], place: int) -> Ite
     line = encoded({**records[place], "f": {**request, "params": params}})
     first = min(r["n"] for r in records if belongs_to(r.get("l"), number) and r["o"])
     expected = range(number + 1, first + 1)
-    yield Change("in", f"arguments of in {number}", replaced(lines, place, line), expected)
+    what = f"arguments of in {number}"
+    yield Change("in", what, replaced(lines, place, line), expected, IN_ANY)
 
 
 def remove(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
     """The whole record."""
     number, kind = records[place]["n"], records[place]["k"]
-    yield Change(kind, f"removed {kind} {number}", lines[:place] + lines[place + 1 :], only(number))
+    without = lines[:place] + lines[place + 1 :]
+    yield Change(kind, f"removed {kind} {number}", without, only(number), frozenset({"extra"}))
 
 
 def only(number: int) -> range:
     return range(number, number + 1)
 
 
-def is_answer(record: Line, request_id: object) -> bool:
-    return record["k"] == "out" and "method" not in record["f"] and record["f"]["id"] == request_id
+def behind(records: list[Line], place: int) -> range:
+    """The numbers of all records that come later."""
+    return range(records[place]["n"] + 1, records[-1]["n"] + 1)
+
+
+def kind_before(records: list[Line], place: int) -> str | None:
+    """The kind of the record that the lane made before the one at `place`."""
+    lane = records[place].get("l")
+    return next((r["k"] for r in reversed(records[:place]) if r.get("l") == lane), None)
+
+
+def different(body: Line, member: str) -> Line:
+    """A body with another value in one of its members."""
+    return {**body, member: other(body[member])}
+
+
+def other(value: Any) -> Any:
+    """A value of the same form, with something else wherever that tells something."""
+    changed = (change(value) for kind, change in OTHERS.items() if isinstance(value, kind))
+    return next(changed, value)
+
+
+def other_text(text: str) -> str:
+    """A text of the same form: if there is a digit at its end, with another one."""
+    if text == "<opaque>":
+        return text
+    return re.sub(r"[0-9]\Z|\Z", lambda digit: str((int(digit[0] or 0) + 1) % 10), text, count=1)
+
+
+OTHERS: Final[Mapping[type, Callable[[Any], Any]]] = {
+    bool: lambda value: not value,
+    int: lambda value: value + 1,
+    float: lambda value: value + 0.5,
+    str: other_text,
+    list: lambda items: [other(item) for item in items] or [1],
+    dict: lambda members: {name: other(member) for name, member in members.items()} or {"": 1},
+}
+
+# The ways in which replays diverge: where something else is sent, where something else is done. If
+# what is done instead is also recorded later, that is what it is taken for.
+IN_FRAMES: Final = frozenset({"frame", "missing"})
+IN_ARGUMENTS: Final = frozenset({"argument", "missing"})
+IN_EFFECTS: Final = frozenset({"frame", "argument", "missing", "extra", "order", "redacted"})
+IN_ANY: Final = IN_EFFECTS | {"uncancelled"}
+
+
+def is_answer(record: Line, request_id: object, channel: int | None) -> bool:
+    if record["k"] != "out" or record.get("c") != channel or "method" in record["f"]:
+        return False
+    return bool(record["f"]["id"] == request_id)
 
 
 def belongs_to(lane: str | None, number: int) -> bool:
@@ -87,6 +194,11 @@ def encoded(record: Line) -> bytes:
 CHANGES: Final[Mapping[str, tuple[Callable[..., Iterator[Change]], ...]]] = {
     "in": (change_id, change_arguments),
     "out": (change_out,),
+    "cmd": (change_command,),
+    "res": (change_outcome,),
+    "err": (change_outcome,),
+    "val": (change_value,),
+    "mark": (change_patch,),
     "cxl": (remove,),
     "shut": (remove,),
 }

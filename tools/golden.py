@@ -15,38 +15,55 @@ HOME: Final = Path(__file__).resolve().parent.parent
 RECORDINGS: Final = HOME / "recordings"
 REFUSED: Final = RECORDINGS / "refused"
 SUFFIX: Final = ".mcprec.jsonl"
+COMPRESSED_SUFFIX: Final = ".zst"
 
 Role = Literal["server", "client", "proxy"]
 
 STRICTLY: Final = "strictly"
 OTHER_ROLE: Final = "strict replay runs the handlers of a server"
-LIFESPAN: Final = "has a lifespan, which strict replay cannot stand in for yet"
+
+# What the secret of the redacted recording was hidden with.
+KEY: Final = b"the key of the golden recordings"
 
 
 @attrs.frozen(kw_only=True)
 class Golden:
     """A recording, and how it is held.
 
-    `replays` is `STRICTLY`, or what replay has to say when it refuses; `server` is the one that
-    replay is given, any where the role is another. `needs_peers`: made by `golden_sessions.py`, not
-    scripted in `make_recordings.py`.
+    Attributes:
+        replays: `STRICTLY`, or what replay has to say when it refuses.
+        server: The one that replay is given; any where the role is another.
+        recorded: The one that was recorded, if it was another.
+        needs_peers: Made by `golden_sessions.py`, not scripted in `make_recordings.py`.
+        is_cut: Replayed up to where it ends without an end, or to its first gap.
+        is_seeded: What its handlers send depends on the seed.
+        suffix: How its name ends.
+        segments: How many files it has.
+        key: What it was redacted with.
     """
 
     name: str
     role: Role = "server"
     replays: str = STRICTLY
     server: str
+    recorded: str = attrs.field(default=attrs.Factory(lambda self: self.server, takes_self=True))
     needs_peers: bool = False
+    is_cut: bool = False
+    is_seeded: bool = False
+    suffix: str = SUFFIX
+    segments: int = 1
+    key: bytes | None = None
 
     @property
     def path(self) -> Path:
-        """Where it is."""
-        return path_of(self.name)
+        """Where it is, or begins."""
+        return RECORDINGS / f"{self.name}{self.suffix}"
 
-
-def path_of(name: str) -> Path:
-    """Where the recording of that name is."""
-    return RECORDINGS / f"{name}{SUFFIX}"
+    @property
+    def files(self) -> list[Path]:
+        """All of its files."""
+        later = (f"{self.name}.{number}{self.suffix}" for number in range(2, self.segments + 1))
+        return [self.path, *(RECORDINGS / name for name in later)]
 
 
 def _with_peers(name: str, server: str, role: Role = "server", replays: str = STRICTLY) -> Golden:
@@ -55,7 +72,7 @@ def _with_peers(name: str, server: str, role: Role = "server", replays: str = ST
 
 _OF_SERVERS_PY: Final = (
     *("auction", "cancelled", "counter", "deadlines", "leaving"),
-    *("ledger", "nursery", "relay", "stopped"),
+    *("http", "ledger", "nursery", "patched", "relay", "shared", "stopped"),
 )
 _PUBLISHED: Final = ("everything", "filesystem", "memory", "time", "git")
 
@@ -63,10 +80,18 @@ GOLDEN: Final[Mapping[str, Golden]] = {
     golden.name: golden
     for golden in (
         *(Golden(name=name, server=name) for name in _OF_SERVERS_PY),
+        Golden(name="effects", server="effects", is_seeded=True),
+        Golden(name="threads", server="threads", is_seeded=True),
+        Golden(name="unpatched", server="patched", recorded="unpatched"),
+        Golden(name="cut", server="effects", is_cut=True),
+        Golden(name="gap", server="effects", is_cut=True),
+        Golden(name="rotated", server="ledger", segments=3),
+        Golden(name="compressed", server="counter", suffix=SUFFIX + COMPRESSED_SUFFIX),
+        Golden(name="redacted", server="redacted", key=KEY),
         Golden(name="weather", server="weather"),
         Golden(name="client", server="weather", role="client", replays=OTHER_ROLE),
         _with_peers("weather-python-sdk", "weather"),
-        _with_peers("sqlite-python-sdk", "sqlite", replays=LIFESPAN),
+        _with_peers("sqlite-python-sdk", "sqlite"),
         _with_peers("conformance-python-sdk", "conformance"),
         _with_peers("conformance-typescript-sdk", "conformance"),
         _with_peers("asking-server", "conformance"),

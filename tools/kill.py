@@ -1,5 +1,8 @@
 """Kill recording servers and look for what they lost: `python tools/kill.py [--no-write-ahead]`.
 
+With `--zst` the recordings are compressed, with `--segment-kib N` they go on in another file behind
+so many KiB: the promise is the same.
+
 A peer may only ever see frames whose records are with the system already, so that not even SIGKILL
 loses one. Each trial forks a server that records, over pipes. A flood of calls keeps it busy, its
 frames are read all the time, and at a random instant it is killed. Then each whole frame that came
@@ -32,7 +35,7 @@ from mcp_trio._engine import Recording
 from mcp_trio._journal.reader import Flaw, read_recording
 from mcp_trio._journal.records import Record, frame_of
 from mcp_trio._recorder.opening import open_recorder
-from mcp_trio._recorder.sink import open_recording
+from mcp_trio.recording import RecordOptions, open_recording
 from mcp_trio.transports import Channel, open_stdio_channel
 
 IN_FLIGHT_MIN: Final = 16
@@ -42,6 +45,7 @@ PING_SHARE: Final = 0.25
 AT_ONCE_SHARE: Final = 0.05
 DELAY_MS_MAX: Final = 3.0
 CHUNK_BYTES: Final = 65_536
+KIB: Final = 1024
 TRIAL_SECONDS_MAX: Final = 30.0
 
 HANDSHAKE: Final = (
@@ -73,18 +77,18 @@ class LateRecording(Recording):
         trio.lowlevel.current_trio_token().run_sync_soon(super().flush, idempotent=True)
 
 
-async def serve_ahead(channel: Channel, recording: Path) -> None:
+async def serve_ahead(channel: Channel, recording: RecordOptions) -> None:
     """Serve as the product does."""
     await server.serve(channel, record=recording)
 
 
-async def serve_late(channel: Channel, recording: Path) -> None:
+async def serve_late(channel: Channel, recording: RecordOptions) -> None:
     """Serve with the control's sequencer."""
     recorder = open_recorder(recording, role="server", transport="stdio", name="kill", version="0")
     await server.open_session(channel, sequencer=LateRecording(recorder)).run()
 
 
-Serve = Callable[[Channel, Path], Awaitable[None]]
+Serve = Callable[[Channel, RecordOptions], Awaitable[None]]
 
 
 class Child(NamedTuple):
@@ -95,7 +99,7 @@ class Child(NamedTuple):
     from_child: int
 
 
-def fork_server(serve: Serve, recording: Path) -> Child:
+def fork_server(serve: Serve, recording: RecordOptions) -> Child:
     """Start a server, in milliseconds: a new interpreter would need a good part of a second."""
     child_in, to_child = os.pipe()
     from_child, child_out = os.pipe()
@@ -109,7 +113,7 @@ def fork_server(serve: Serve, recording: Path) -> Child:
 
 
 def _run_child(
-    serve: Serve, recording: Path, own_ends: tuple[int, int], other_ends: tuple[int, int]
+    serve: Serve, recording: RecordOptions, own_ends: tuple[int, int], other_ends: tuple[int, int]
 ) -> None:
     """Serve until killed; whatever happens, nothing of the forking program runs on."""
     try:
@@ -204,7 +208,7 @@ class Trial(NamedTuple):
         return self.in_flight >= IN_FLIGHT_MIN and not self.has_gap
 
 
-def try_kill(serve: Serve, recording: Path, dice: random.Random) -> Trial:
+def try_kill(serve: Serve, recording: RecordOptions, dice: random.Random) -> Trial:
     """Flood a new server, kill it at a random instant, and read its recording."""
     child = fork_server(serve, recording)
     flood = Flood(child, dice)
@@ -234,7 +238,7 @@ def _flood_for_a_while(flood: Flood, dice: random.Random) -> None:
         flood.pump(0)
 
 
-def _judge(flood: Flood, frames_before: int, recording: Path) -> Trial:
+def _judge(flood: Flood, frames_before: int, recording: RecordOptions) -> Trial:
     kinds: Counter[str] = Counter()
     recorded: Counter[bytes | None] = Counter()
     for item in _items(recording):
@@ -252,10 +256,10 @@ def _judge(flood: Flood, frames_before: int, recording: Path) -> Trial:
     )
 
 
-def _items(recording: Path) -> Iterator[Record | Flaw]:
+def _items(recording: RecordOptions) -> Iterator[Record | Flaw]:
     """What the recording holds: nothing if the server died before it could begin."""
     try:
-        yield from read_recording(open_recording(recording))
+        yield from read_recording(open_recording(recording.path))
     except RecordingError:
         return
 
@@ -267,6 +271,8 @@ class Report(msgspec.Struct):
     """What came of all kills that count."""
 
     write_ahead: bool
+    compressed: bool
+    segment_kib: int | None
     seed: int
     kills: int = 0
     not_counted: int = 0
@@ -277,6 +283,7 @@ class Report(msgspec.Struct):
     kills_with_missing: int = 0
     torn: int = 0
     damaged: int = 0
+    files_max: int = 0
 
     def add(self, trial: Trial) -> None:
         """Count a trial, if it counts."""
@@ -293,23 +300,30 @@ class Report(msgspec.Struct):
         self.damaged += trial.is_damaged
 
 
-def kill(kills: int, *, write_ahead: bool, seed: int) -> Report:
+def kill(
+    kills: int, *, write_ahead: bool, compressed: bool, segment_kib: int | None, seed: int
+) -> Report:
     """Go on until so many kills count.
 
     Raises:
         RuntimeError: Too few of them do, or a server ended by itself.
     """
     serve = serve_ahead if write_ahead else serve_late
-    report = Report(write_ahead=write_ahead, seed=seed)
+    report = Report(
+        write_ahead=write_ahead, compressed=compressed, segment_kib=segment_kib, seed=seed
+    )
     gc.freeze()  # or each child would begin by copying what it shares
-    with tempfile.TemporaryDirectory(prefix="mcp_trio-kill-") as folder:
-        while report.kills < kills:
-            number = report.kills + report.not_counted
-            recording = Path(folder) / f"{number}.mcprec.jsonl"
+    while report.kills < kills:
+        number = report.kills + report.not_counted
+        with tempfile.TemporaryDirectory(prefix="mcp_trio-kill-") as folder:
+            recording = RecordOptions(
+                Path(folder) / ("x.mcprec.jsonl" + ".zst" * compressed),
+                segment_bytes_max=None if segment_kib is None else segment_kib * KIB,
+            )
             report.add(try_kill(serve, recording, random.Random(f"{seed}/{number}")))
-            recording.unlink(missing_ok=True)
-            if report.not_counted > kills:
-                raise RuntimeError(f"{report.not_counted} kills do not count")
+            report.files_max = max(report.files_max, len(list(Path(folder).iterdir())))
+        if report.not_counted > kills:
+            raise RuntimeError(f"{report.not_counted} kills do not count")
     return report
 
 
@@ -319,9 +333,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--kills", type=int, default=500, help="how many have to count")
     parser.add_argument("--seed", type=int, default=0, help="of calls and instants")
     parser.add_argument("--no-write-ahead", action="store_true", help="the control")
+    parser.add_argument("--zst", action="store_true", help="compressed recordings")
+    parser.add_argument("--segment-kib", type=int, help="recordings in files of so much")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
-    report = kill(options.kills, write_ahead=not options.no_write_ahead, seed=options.seed)
+    report = kill(
+        options.kills,
+        write_ahead=not options.no_write_ahead,
+        compressed=options.zst,
+        segment_kib=options.segment_kib,
+        seed=options.seed,
+    )
     if options.json:
         print(msgspec.json.encode(report).decode())
     else:

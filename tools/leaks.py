@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from golden import HOME
+from golden import COMPRESSED_SUFFIX, HOME
+
+from mcp_trio.recording import open_recording
 
 # Names that say nothing, however many machines and people have them.
 ORDINARY: Final = frozenset({"admin", "build", "localhost", "root", "runner", "server", "user"})
@@ -59,6 +61,15 @@ def leaks(lines: Iterable[bytes], names: Mapping[str, str]) -> Iterator[Leak]:
             for what, pattern in patterns.items():
                 for match in pattern.finditer(text):
                     yield Leak(number, what, match[0])
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of one file of a recording."""
+    if path.name.endswith(COMPRESSED_SUFFIX):
+        yield from open_recording(path)
+        return
+    with path.open("rb") as lines:
+        yield from lines
 
 
 def names_of_this_machine() -> dict[str, str]:

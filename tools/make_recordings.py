@@ -3,10 +3,13 @@
 Some run a server of `recordings/servers.py` over memory against a client that is scripted here;
 for the others `python tools/interop/install.py` has to have installed the peers. What is left is
 `recordings/NAME.mcprec.jsonl`, and of `refused` the bad ones, which are made of the good ones. No
-two runs are alike, since times are real: look at what has changed before it is committed.
+two runs are alike, since times are real: look at what has changed before it is committed. What a
+version of the package has recorded is never made anew by a later one: replays of it are promised.
 """
 
 import argparse
+import functools
+import resource
 import shutil
 import subprocess
 import sys
@@ -16,18 +19,21 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import trio
-from golden import GOLDEN, HOME, RECORDINGS, REFUSED, SIDES, load_server, path_of
-from leaks import leaks, names_of_this_machine
+from golden import GOLDEN, HOME, KEY, RECORDINGS, REFUSED, SIDES, load_server
+from leaks import leaks, lines_of, names_of_this_machine
 from refused import TABLE
 
-from mcp_trio import Client
+from mcp_trio import Client, Server
 from mcp_trio._engine import Session
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio.examples import weather
+from mcp_trio.recording import RecordOptions, Redaction, SharedRecording
 from mcp_trio.transports import memory_pair
 
 Script: TypeAlias = Callable[[WirePeer, Session], Awaitable[None]]
 Message: TypeAlias = dict[str, Any]
+Step: TypeAlias = Message | float | Callable[[], None]
+Record: TypeAlias = RecordOptions | SharedRecording
 
 GOLDEN_SESSIONS: Final = HOME / "tools" / "interop" / "golden_sessions.py"
 
@@ -65,8 +71,11 @@ async def answer_one(peer: WirePeer, question: Mapping[str, Any], after_ms: floa
     await peer.send_result(question, {"roots": [{"uri": "file:///work"}]})
 
 
-def client(*script: Message | float, after_ms: tuple[float, ...] = (2,)) -> Script:
-    """A client that sends messages, sleeps for so many milliseconds where a number stands."""
+def client(*script: Step, after_ms: tuple[float, ...] = (2,)) -> Script:
+    """A client that sends messages, and sleeps for so many milliseconds where a number stands.
+
+    What stands before a number is sent at once; a function is called.
+    """
 
     async def run(peer: WirePeer, _session: Session) -> None:
         await peer.handshake(capabilities={"roots": {}})
@@ -74,12 +83,14 @@ def client(*script: Message | float, after_ms: tuple[float, ...] = (2,)) -> Scri
             nursery.start_soon(lambda: answer_roots(peer, after_ms=after_ms))
             batch: list[Message] = []
             for step in script:
-                if isinstance(step, dict):
-                    batch.append(step)
-                else:
+                if callable(step):
+                    step()
+                elif isinstance(step, int | float):
                     await peer.send(*batch)
                     batch = []
                     await trio.sleep(step / 1000)
+                else:
+                    batch.append(step)
             nursery.cancel_scope.cancel()
 
     return run
@@ -96,12 +107,100 @@ def stopping(script: Script) -> Script:
     return run
 
 
+NOWHERE: Final = "http://127.0.0.1:1/"
+
+
+async def visit_harbour(peer: WirePeer, session: Session) -> None:
+    """A client of a server that visits a web server, which is here only as long as that takes."""
+    async with trio.open_nursery() as nursery:
+        serve = functools.partial(trio.serve_tcp, answer_http, 0, host="127.0.0.1")
+        listeners: list[trio.SocketListener] = await nursery.start(serve)
+        harbour = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        visits = (call(number, "visit", harbour=harbour, nowhere=NOWHERE) for number in (1, 2))
+        await client(*visits, 3_000)(peer, session)
+        nursery.cancel_scope.cancel()
+
+
+async def answer_http(stream: trio.SocketStream) -> None:
+    """Answer one request of HTTP."""
+    async with stream:
+        request = b""
+        while not request.endswith(b"}" if request.startswith(b"POST") else b"\r\n\r\n"):
+            request += await stream.receive_some()
+        status, headers, body = PAGES[request[: request.index(b" HTTP")]]
+        length = f"Content-Length: {len(body)}\r\nConnection: close\r\n"
+        await stream.send_all(f"HTTP/1.1 {status}\r\n{length}{headers}\r\n".encode() + body)
+
+
+PAGES: Final[Mapping[bytes, tuple[str, str, bytes]]] = {
+    b"GET /ships": ("200 OK", "Content-Type: text/plain\r\nSet-Cookie: berth=7\r\n", b"Argo, Fram"),
+    b"POST /ships": ("201 Created", "Location: /ships/3\r\n", b""),
+    b"GET /flag": ("200 OK", "Content-Type: image/x-flag\r\nETag: 1\r\n", b"\xff\x00\xfe flag"),
+    b"GET /gone": ("404 Not Found", "Content-Type: text/plain\r\n", b"not here"),
+}
+
+PARCELS: Final = ("hat", "a piano", "ink")
+ERRANDS: Final = (
+    *(call(number, "deliver", parcel=parcel) for number, parcel in enumerate(PARCELS)),
+    call(3, "misfortunes"),
+    call(4, "journal"),
+    call(5, "wait", milliseconds=6),
+)
+WAIT_LONG: Final = call(6, "wait", milliseconds=60_000)
+
+
+def fill_disk() -> None:
+    """Let no file of this process grow any more."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+
+def clear_disk() -> None:
+    """Let files grow again."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
 SCRIPTS: Final[Mapping[str, Script]] = {
+    "effects": client(
+        *ERRANDS,
+        4,
+        WAIT_LONG,
+        call(7, "journal"),
+        call(8, "wait", milliseconds=3),
+        8,
+        cancel(6),
+        200,
+    ),
+    "http": visit_harbour,
+    "patched": client(call(1, "greet", who="Ada"), call(2, "greet", who="Ben"), 20),
+    "unpatched": client(call(1, "greet", who="Ada"), call(2, "greet", who="Ben"), 20),
+    "threads": client(*(call(number, "pay", amount=number) for number in range(1, 8)), 150),
+    "cut": client(*ERRANDS, 200, WAIT_LONG, call(7, "journal"), 1_000),
+    "gap": client(
+        *ERRANDS,
+        200,
+        WAIT_LONG,
+        call(7, "journal"),
+        50,
+        fill_disk,
+        call(8, "journal"),
+        50,
+        clear_disk,
+        1_100,
+        cancel(6),
+        call(9, "journal"),
+        50,
+    ),
+    "redacted": client(
+        call(1, "open_door", user="Ada", passphrase="open sesame 7"),
+        3,
+        call(2, "open_door", user="Ben", passphrase="open sesame 8"),
+        20,
+    ),
     "counter": client(
         *(call(number, "add", amount=number) for number in range(1, 9)),
         3.5,
         *(call(number, "add", amount=number) for number in range(9, 13)),
-        20,
+        100,
         after_ms=(4, 1, 2, 7),
     ),
     "ledger": client(
@@ -112,15 +211,15 @@ SCRIPTS: Final[Mapping[str, Script]] = {
         call(4, "transfer", source="Ben", target="Cyd", amount=120),
         call(5, "audit"),
         call(6, "transfer", source="Cyd", target="Ada", amount=90),
-        20,
+        100,
         call(7, "audit"),
         call(8, "transfer", source="Nobody", target="Ada", amount=1),
-        5,
+        50,
         after_ms=(5, 2, 3),
     ),
     "auction": client(
         *(call(number, "bid", bidder=f"bidder {number}", amount=number % 4) for number in range(7)),
-        40,
+        200,
         after_ms=(1, 3),
     ),
     "relay": client(
@@ -129,7 +228,7 @@ SCRIPTS: Final[Mapping[str, Script]] = {
         call(3, "run_leg", after="second", before="third"),
         2,
         call(4, "run_leg", after="start", before="first"),
-        60,
+        150,
     ),
     "cancelled": client(
         call(1, "sleep", name="started"),
@@ -145,14 +244,14 @@ SCRIPTS: Final[Mapping[str, Script]] = {
         3,
         cancel(1),
         cancel(2),
-        60,
+        150,
         after_ms=(30, 5, 5),
     ),
     "nursery": client(
-        call(1, "gather", parts=4), 1, call(2, "gather", parts=6), 40, after_ms=(5, 3)
+        call(1, "gather", parts=4), 1, call(2, "gather", parts=6), 150, after_ms=(5, 3)
     ),
     "deadlines": client(
-        call(1, "hurry", milliseconds=5), call(2, "hurry", milliseconds=9), 70, after_ms=(3, 12, 7)
+        call(1, "hurry", milliseconds=5), call(2, "hurry", milliseconds=9), 150, after_ms=(3, 12, 7)
     ),
     "leaving": client(
         call(1, "finish", milliseconds=3),
@@ -171,30 +270,74 @@ SCRIPTS: Final[Mapping[str, Script]] = {
         call(3, "forecast", city="Atlantis"),
         {"id": 4, "method": "resources/read", "params": {"uri": "weather://Lima/now"}},
         {"id": 5, "method": "tools/list"},
-        30,
+        100,
     ),
+}
+
+
+SCRIPTS_OF_SHARED: Final = tuple(
+    client(
+        *(call(number, "give", amount=first + number) for number in range(4)),
+        2,
+        call(4, "give", amount=first),
+        pause,
+        after_ms=(3, 1, 2),
+    )
+    for first, pause in ((10, 20), (100, 30))
+)
+
+# How sessions are recorded otherwise than by a bare path.
+OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "rotated": {"segment_bytes_max": 2_200},
+    "redacted": {"redaction": Redaction(keys={"passphrase"}, key=KEY)},
 }
 
 
 # Recording.
 
 
-async def record_server(name: str, path: Path) -> None:
-    """Record one session of the server of that name."""
-    server = load_server(name)
+async def record_session(server: Server, script: Script, record: Record) -> None:
+    """Record one session of a server."""
     ours, theirs = memory_pair()
     peer = WirePeer(theirs)
 
     async def serve(task_status: trio.TaskStatus[Session]) -> None:
-        await server.serve(ours, record=path, task_status=task_status)
+        await server.serve(ours, record=record, task_status=task_status)
 
     async with trio.open_nursery() as nursery:
         session = await nursery.start(serve)
-        await SCRIPTS[name](peer, session)
+        await script(peer, session)
         await peer.aclose()
 
 
-async def record_client(path: Path) -> None:
+async def record_server(name: str, path: Path) -> None:
+    """Record one session of the server that belongs to a recording."""
+    server = GOLDEN[name].recorded
+    script = SCRIPTS.get(name) or SCRIPTS[server]
+    options = RecordOptions(path, **OPTIONS.get(name, {}))
+    await record_session(load_server(server), script, options)
+
+
+async def record_shared(_name: str, path: Path) -> None:
+    """Record two sessions of one server at once."""
+    server = load_server("shared")
+    with SharedRecording(path) as record:
+        async with trio.open_nursery() as nursery:
+            for script in SCRIPTS_OF_SHARED:
+                nursery.start_soon(record_session, server, script, record)
+
+
+async def record_cut(name: str, path: Path) -> None:
+    """Keep what is in the file while handlers still run: what a kill would have left."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(record_server, name, path)
+        await trio.sleep(0.7)
+        written = await trio.Path(path).read_bytes()
+        nursery.cancel_scope.cancel()
+    await trio.Path(path).write_bytes(written)
+
+
+async def record_client(_name: str, path: Path) -> None:
     """Record a session of the weather server, told from the client's side."""
     async with Client(weather.server, record=path) as session, trio.open_nursery() as nursery:
         for city in ("Oslo", "Lima", "Pune"):
@@ -205,11 +348,10 @@ async def record_client(path: Path) -> None:
 
 def record_scripted(name: str, into: Path) -> None:
     """Record a session that needs nobody else."""
-    path = into / path_of(name).name
-    if name == "client":
-        trio.run(record_client, path)
-    else:
-        trio.run(record_server, name, path)
+    trio.run(RECORD.get(name, record_server), name, into / GOLDEN[name].path.name)
+
+
+RECORD: Final = {"client": record_client, "shared": record_shared, "cut": record_cut}
 
 
 def record_peers(name: str, into: Path) -> None:
@@ -230,9 +372,8 @@ def make(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         record(name, Path(folder))
         for path in Path(folder).iterdir():
-            with path.open("rb") as lines:
-                if found := list(leaks(lines, names_of_this_machine())):
-                    raise SystemExit("\n".join(f"{path.name}: {leak}" for leak in found))
+            if found := list(leaks(lines_of(path), names_of_this_machine())):
+                raise SystemExit("\n".join(f"{path.name}: {leak}" for leak in found))
             path.chmod(0o644)
             shutil.move(path, RECORDINGS / path.name)
             print((RECORDINGS / path.name).relative_to(HOME), flush=True)

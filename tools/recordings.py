@@ -2,10 +2,10 @@
 
 Every recording that replays strictly is replayed 20 times, under different scheduler seeds, in
 processes with different hash seeds. Then it is changed, in each way that is known to matter, and
-has to diverge where that matters. The others are checked, and replay has to refuse them for the
-reason that the table gives. What two sides recorded of one session has to be the same. Bad ones
-have to be refused, all have to be small and without secrets. Prints tables, and everything that
-went wrong; exits 1 if anything did.
+has to diverge where that matters, and in the right way. The others are checked, and replay has to
+refuse them for the reason that the table gives. What two sides recorded of one session has to be
+the same. Bad ones have to be refused, all have to be small and without secrets. Prints tables, and
+everything that went wrong; exits 1 if anything did.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from changes import Change, changes
+from changes import CHANGES, Change, changes
 from golden import GOLDEN, RECORDINGS, SIDES, STRICTLY, SUFFIX, Golden, load_server
-from leaks import leaks, names_of_this_machine
+from leaks import leaks, lines_of, names_of_this_machine
 from refused import TABLE, complaints
 
 from mcp_trio import RecordingError
@@ -44,6 +44,8 @@ REPLAYS_PER_PROCESS: Final = 5
 PROCESSES_AT_ONCE: Final = 2
 CHANGES_MAX: Final = 40
 BYTES_MAX: Final = 60 * 1024
+TOTAL_BYTES_MAX: Final = 700 * 1024
+CHANGED: Final = ("open", *CHANGES)
 
 REPLAYED: Final = [golden for golden in GOLDEN.values() if golden.replays == STRICTLY]
 OTHERS: Final = [golden for golden in GOLDEN.values() if golden.replays != STRICTLY]
@@ -111,15 +113,24 @@ def try_changes(name: str) -> tuple[Counter[str], list[str]]:
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         changed = Path(folder, "changed.mcprec.jsonl")
-        for change in spread(list(changes(golden.path.read_bytes().splitlines(keepends=True)))):
+        lines = list(open_recording(golden.path))
+        for change in spread(list(changes(lines, is_seeded=golden.is_seeded))):
             changed.write_bytes(b"".join(change.lines))
-            divergence = replay_once(changed, golden)
             tried[change.kind] += 1
-            if divergence is None:
-                failures.append(f"{change.what}: replayed as if nothing had happened")
-            elif divergence.record not in change.expected:
-                failures.append(f"{change.what}: expected in {change.expected}\n{divergence}")
+            if complaint := complaint_of(change, replay_once(changed, golden)):
+                failures.append(f"{change.what}: {complaint}")
     return tried, failures
+
+
+def complaint_of(change: Change, divergence: ReplayDivergence | None) -> str:
+    """What is wrong with how a replay takes a change; empty if nothing is."""
+    if divergence is None:
+        return "replayed as if nothing had happened"
+    if divergence.record not in change.expected:
+        return f"expected in {change.expected}\n{divergence}"
+    if divergence.kind not in change.ways:
+        return f"expected {' or '.join(sorted(change.ways))}, not {divergence.kind}\n{divergence}"
+    return ""
 
 
 def spread(found: Sequence[Change]) -> Iterator[Change]:
@@ -145,12 +156,18 @@ def hold_replayed(
     golden: Golden, replays: list[str], tried: Counter[str], failures: list[str]
 ) -> list[str]:
     """Print the row of a recording that replays strictly; returns what went wrong."""
-    report = replay(golden.path, load_server(golden.server))
+    try:
+        report = replay(golden.path, load_server(golden.server), key=golden.key)
+    except ReplayDivergence as divergence:
+        print(f"{golden.name:28}FAILED", flush=True)
+        return [f"{golden.name}: {divergence}"]
+    if report.is_complete is golden.is_cut:
+        failures = [*failures, f"replayed to the end: {report.is_complete}"]
     count = len(HASH_SEEDS) * REPLAYS_PER_PROCESS
     same = count - len(replays) if replays else count
     print(
         f"{golden.name:28}{report.records:>9}{report.requests:>10}{in_flight_max(golden):>11}"
-        f"{f'{same}/{count}':>10}{tried['out']:>8}{tried['in']:>8}{tried['cxl']:>8}{tried['shut']:>8}"
+        f"{f'{same}/{count}':>10}{''.join(f'{tried[kind]:>6}' for kind in CHANGED)}"
         f"   {'FAILED' if failures or replays else 'held'}",
         flush=True,
     )
@@ -161,7 +178,7 @@ def hold_all_replayed() -> list[str]:
     """Replay, change, print; returns what went wrong."""
     print(
         f"{'recording, replayed':28}{'records':>9}{'requests':>10}{'in flight':>11}{'the same':>10}"
-        f"{'out':>8}{'in':>8}{'cxl':>8}{'shut':>8}   changed, each at its place",
+        f"{''.join(f'{kind:>6}' for kind in CHANGED)}   changed, each at its place",
         flush=True,
     )
     replays = replay_everywhere()
@@ -238,17 +255,19 @@ def hold_refused() -> list[str]:
 
 def hold_files() -> list[str]:
     """See that all files are known, small, and hold nothing that is nobody's business."""
-    paths = sorted(RECORDINGS.rglob(f"*{SUFFIX}"))
-    known = [*(golden.path for golden in GOLDEN.values()), *(refused.path for refused in TABLE)]
-    failures = [f"{path.name}: not in the tables" for path in sorted({*paths} - {*known})]
+    paths = sorted(RECORDINGS.rglob(f"*{SUFFIX}*"))
+    of_golden = [file for golden in GOLDEN.values() for file in golden.files]
+    known = {*of_golden, *(refused.path for refused in TABLE)}
+    failures = [f"{path.name}: not in the tables, or not here" for path in {*paths} ^ known]
     names = names_of_this_machine()
     for path in paths:
         if path.stat().st_size > BYTES_MAX:
             failures.append(f"{path.name}: more than {BYTES_MAX} bytes")
-        with path.open("rb") as lines:
-            failures += [f"{path.name}: {leak}" for leak in leaks(lines, names)]
+        failures += [f"{path.name}: {leak}" for leak in leaks(lines_of(path), names)]
     total = sum(path.stat().st_size for path in paths)
-    print(f"\n{len(paths)} recordings of {total // 1024} KiB")
+    print(f"\n{len(paths)} files of {total // 1024} KiB")
+    if total > TOTAL_BYTES_MAX:
+        failures.append(f"more than {TOTAL_BYTES_MAX} bytes")
     return failures
 
 

@@ -41,8 +41,7 @@ class Refused:
 
     def made(self) -> bytes:
         """What it is, made anew of the good one."""
-        with GOLDEN[self.of].path.open("rb") as lines:
-            changed = self.change(list(lines))
+        changed = self.change(list(open_recording(GOLDEN[self.of].path)))
         return b"".join(changed if self.keeps_digests else _resealed(changed))
 
 
@@ -75,6 +74,20 @@ def _unchanged(lines: Lines) -> Lines:
     return lines
 
 
+def _second_segment(lines: Lines) -> Lines:
+    begins = [place for place, line in enumerate(lines) if b'"k":"open"' in line]
+    return lines[begins[1] : begins[2]]
+
+
+def _of_later_writer(lines: Lines) -> Lines:
+    """A record of another kind before the last one, and a key more in the one before."""
+    *before, keyed, end = lines
+    trace = {"n": len(before) + 1, "k": "trace", "t": json.loads(keyed)["t"], "f": {"deep": [1]}}
+    ending = json.loads(end) | {"n": len(before) + 2}
+    more = [json.loads(keyed) | {"z": "later"}, trace, ending]
+    return [*before, *(json.dumps(each, separators=(",", ":")).encode() + b"\n" for each in more)]
+
+
 def _resealed(lines: Lines) -> Iterator[bytes]:
     digest = RunningDigest()
     for line in lines:
@@ -100,12 +113,30 @@ def _later(line: bytes) -> bytes:
 NO_RECORDING: Final = "not a recording: its first line is no whole `open` record"
 
 TABLE: Final = (
+    *(
+        Refused(
+            name=f"version-{version}",
+            of="weather-python-sdk",
+            change=with_open(format_version=version),
+            check=f"format version {version} is not known here, only 1",
+            replay=f"format version {version} is not known here, only 1",
+        )
+        for version in (0, 2)
+    ),
     Refused(
-        name="unknown-version",
-        of="weather-python-sdk",
-        change=with_open(format_version=99),
-        check="format version 99 is not known here",
-        replay="format version 99 is not known here",
+        name="later-segment",
+        of="rotated",
+        change=_second_segment,
+        check="is segment 2 of a recording: name its first file",
+        replay="is segment 2 of a recording: name its first file",
+        keeps_digests=True,
+    ),
+    Refused(
+        name="later-writer",
+        of="effects",
+        change=_of_later_writer,
+        check="a record with keys that are not known here; line",
+        replay="a record of kind 'trace'",
     ),
     Refused(
         name="unknown-role",
@@ -188,7 +219,7 @@ def _checked(refused: Refused) -> str:
         report = check(open_recording(refused.path))
     except RecordingError as error:
         return str(error)
-    return "; ".join(flaw.text for flaw in report.flaws) or WHOLE
+    return "; ".join(f"line {flaw.line}: {flaw.text}" for flaw in report.flaws) or WHOLE
 
 
 def _replayed(refused: Refused) -> str:

@@ -57,6 +57,7 @@ def verdict(report: "CheckReport") -> str:
     for kind, text in VERDICTS.items():
         if kind in found:
             return text
+    whole = "whole" if report.complete else "cut between two lines: the session was not closed"
     if "gap" in report.kinds:
-        return "whole, but with a gap: the disk failed or could not keep up"
-    return "whole" if report.complete else "cut between two lines: the session was not closed"
+        return f"{whole}, but with a gap: what could not be written there is missing"
+    return whole

@@ -25,9 +25,14 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Record and replay": {
         "record": "mcp_trio._cli.record",
         "replay": "mcp_trio._cli.replay",
+        "mock": "mcp_trio._cli.mock",
+        "sweep": "mcp_trio._cli.sweep",
         "show": "mcp_trio._cli.show",
         "diff": "mcp_trio._cli.diff",
         "check": "mcp_trio._cli.check",
+        "redact": "mcp_trio._cli.redact",
+        "scan": "mcp_trio._cli.scan",
+        "export": "mcp_trio._cli.export",
     },
 }
 

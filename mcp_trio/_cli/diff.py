@@ -24,8 +24,8 @@ _COLOURS: Final[Mapping[str, str]] = {
 @click.command(
     short_help="Where two recordings differ.",
     epilog="""\b
-Times, the seed, numbers and the order of members do not count. Recordings of two sides, such as a
-client's and a server's, are compared by what was on the wire: what one sent, the other got.
+Times, seeds, ids, numbers and the order of members do not count. Recordings of two sides, such as
+a client's and a server's, are compared by what was on the wire: what one sent, the other got.
 
 \b
 Exit status: 0 the same; 1 they differ; 2 one of them is no recording.

@@ -2,9 +2,11 @@
 
 import os
 import shutil
-from typing import Final
+from typing import Final, Unpack
 
 import click
+
+from mcp_trio._cli.recording_options import RecordingChoices, record_options, recording_options
 
 NOT_FOUND_STATUS: Final = 127
 NOT_EXECUTABLE_STATUS: Final = 126
@@ -32,19 +34,27 @@ Examples:
     "--output",
     metavar="FILE",
     required=True,
-    help="Where to record: a new file, or an existing folder for a file of its own each session.",
+    help="Where to record: a new file, or an existing folder for a file of its own each session; "
+    "compressed if the name ends in .zst.",
 )
+@recording_options
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
-def record(context: click.Context, output: str, command: tuple[str, ...]) -> None:
+def record(
+    context: click.Context,
+    output: str,
+    command: tuple[str, ...],
+    **choices: Unpack[RecordingChoices],
+) -> None:
     """Run COMMAND as a server over stdio and record both directions to FILE."""
+    options = record_options(output, choices)
     _check_program(context, command[0])
 
     from mcp_trio._errors import ConnectionLost
     from mcp_trio._proxy import run_stdio_proxy
 
     try:
-        status = run_stdio_proxy(command, record=output)
+        status = run_stdio_proxy(command, record=options)
     except ConnectionLost as error:
         click.echo(str(error), err=True)
         status = NOT_EXECUTABLE_STATUS

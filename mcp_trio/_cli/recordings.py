@@ -9,7 +9,8 @@ from mcp_trio._cli.progress import counted
 from mcp_trio._errors import RecordingError
 from mcp_trio._journal.reader import Flaw, read_recording
 from mcp_trio._journal.records import Record
-from mcp_trio._recorder.sink import COMPRESSED_SUFFIX, open_recording
+from mcp_trio._recorder.names import COMPRESSED_SUFFIX, later_names
+from mcp_trio._recorder.sink import open_recording
 
 
 def lines_of(file: str | os.PathLike[str]) -> Iterator[bytes]:
@@ -42,11 +43,19 @@ def naming(file: str | os.PathLike[str]) -> Generator[None, None, None]:
         raise RecordingError(f"{os.fspath(file)}: {error}") from error
 
 
+def is_recording_itself(output: str, file: str) -> bool:
+    """Whether a file to write is the recording, or a segment of it: writing would cost that."""
+    if not (Path(output).exists() and Path(file).exists()):
+        return False
+    return any(Path(output).samefile(each) for each in (file, *later_names(file)))
+
+
 def _size(file: str | os.PathLike[str]) -> int | None:
     """How many bytes of lines there will be, if that is known."""
-    if os.fspath(file).endswith(COMPRESSED_SUFFIX):
+    name = os.fspath(file)
+    if name.endswith(COMPRESSED_SUFFIX):
         return None
     try:
-        return Path(file).stat().st_size
+        return sum(Path(each).stat().st_size for each in (name, *later_names(name)))
     except OSError:
         return None

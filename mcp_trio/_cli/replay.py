@@ -1,39 +1,86 @@
 """`mcp-trio replay`: run a server's handlers against a recording."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from mcp_trio._cli.inputs import (
+    LiveServerCommand,
+    command_behind,
+    drive_inputs,
+    inputs_parameters,
+)
+
 if TYPE_CHECKING:
     from mcp_trio._replay import ReplayReport
+    from mcp_trio._replay.replay import Mode
 
 
 @click.command(
+    cls=LiveServerCommand,
     short_help="Run handlers against a recording.",
     epilog="""\b
-Exit status: 0 the same, byte for byte; 1 diverged: the first record that differs is shown;
-2 unusable, such as a recording of a client.
+With --inputs, or with a command behind --, a server is started, and somebody says to it what the
+client in FILE said: a recording of any role will do. Ids, tokens, cursors and times do not count.
+
+\b
+Exit status: 0 the same, byte for byte; 1 diverged: the first record that differs is shown, and of
+a live server all that differs; 2 unusable, such as a recording of a client.
 
 \b
 Examples:
   mcp-trio replay recordings/trip.mcprec.jsonl server.py
   mcp-trio replay recordings/trip.mcprec.jsonl.zst package.module:server
+  mcp-trio replay recordings/trip.mcprec.jsonl --ignore '$.result._meta' -- npx -y some-server
 """,
 )
 @click.argument("file")
-@click.argument("target")
-def replay(file: str, target: str) -> None:
+@click.argument("target", required=False)
+@click.option(
+    "--mode",
+    type=click.Choice(["strict", "outbound"]),
+    default="strict",
+    show_default=True,
+    help="outbound: compare only what is sent; effects may come in another order.",
+)
+@click.option("--key", metavar="FILE", help="The key with which FILE was redacted.")
+@inputs_parameters
+@click.pass_context
+def replay(
+    context: click.Context,
+    /,
+    file: str,
+    target: str | None,
+    *,
+    mode: "Mode",
+    key: str | None,
+    inputs: bool,
+    **choices: Any,
+) -> None:
     """Run the handlers of TARGET against the recording FILE, and compare every byte they send."""
+    if inputs or command_behind(context) is not None:
+        drive_inputs(context, file, target, **choices)
+    elif target is None:
+        raise click.UsageError("name a TARGET, or a COMMAND behind --")
+    elif any(choices.values()):
+        raise click.UsageError("--ignore, --timeout, --channel and --json go with --inputs")
+    else:
+        _replay(file, target, mode, key)
+
+
+def _replay(file: str, target: str, mode: "Mode", key: str | None) -> None:
     from mcp_trio._cli.progress import patience
+    from mcp_trio._cli.recording_options import read_key
     from mcp_trio._cli.recordings import naming
     from mcp_trio._cli.targets import load_server
     from mcp_trio._replay import replay
 
     server = load_server(target)
+    secret = None if key is None else read_key(key)
     begin = time.perf_counter()
     with naming(file), patience("replaying"):
-        report = replay(file, server)
+        report = replay(file, server, mode=mode, key=secret)
     click.echo(replayed(report, time.perf_counter() - begin))
 
 
@@ -45,5 +92,7 @@ def replayed(report: "ReplayReport", seconds: float) -> str:
         f"the same, byte for byte: {played}{ending}",
         f"recorded in {report.recorded_seconds:.3f} s, replayed in {seconds * 1000:.1f} ms",
         *(f"note: {note}" for note in report.notes),
+        *(f"stray: {stray}" for stray in report.strays),
+        *(f"beyond the cut: lane {lane} {site}" for lane, site in report.beyond.items()),
     ]
     return "\n".join(lines)

@@ -1,14 +1,19 @@
 """`mcp-trio run`: serve somebody's server."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 import click
 
-Serve = Callable[[str, str | None], None]
+from mcp_trio._cli.recording_options import RecordingChoices, record_options, recording_options
+
+if TYPE_CHECKING:
+    from mcp_trio._recorder.options import RecordOptions
+
+Serve = Callable[[str, "RecordOptions | None"], None]
 
 
-def _serve_stdio(target: str, record: str | None) -> None:
+def _serve_stdio(target: str, record: "RecordOptions | None") -> None:
     from mcp_trio._transports.stdio_server import divert_stdio
 
     # Before anything of theirs is imported: what it prints must not meet the messages.
@@ -49,6 +54,7 @@ Exit status: 0; 2 TARGET names no server; 128 plus the number of a signal.
 Examples:
   mcp-trio run server.py
   mcp-trio run package.module:server --record recordings/
+  mcp-trio run server.py --record trip.mcprec.jsonl.zst --redact --segment-mib 64
 """,
 )
 @click.argument("target")
@@ -63,8 +69,25 @@ Examples:
 @click.option(
     "--record",
     metavar="PATH",
-    help="Record the session: to a file, or to a file of its own in an existing folder.",
+    help="Record the session: to a file, or to a file of its own in an existing folder; "
+    "compressed if the name ends in .zst.",
 )
-def run(target: str, transport: str, record: str | None) -> None:
+@recording_options
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Refuse handlers what no replay could repeat, such as time.time().",
+)
+def run(
+    target: str,
+    transport: str,
+    record: str | None,
+    *,
+    strict: bool,
+    **choices: Unpack[RecordingChoices],
+) -> None:
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
-    TRANSPORTS[transport](target, record)
+    if record is None and (strict or any(choices.values())):
+        raise click.UsageError("what is said of the recording needs --record PATH")
+    options = None if record is None else record_options(record, choices, strict=strict)
+    TRANSPORTS[transport](target, options)

@@ -22,6 +22,7 @@ _MS_PER_SECOND: Final = 1000
 class Selection:
     """What was chosen; None and empty: everything."""
 
+    channel: int | None = None
     lane: str | None = None
     method: str | None = None
     id: str | None = None
@@ -42,7 +43,8 @@ class Selection:
 
     def _is_in_window(self, row: "Row") -> bool:
         return (
-            (not self.kinds or row.kind in self.kinds)
+            (self.channel is None or row.channel == self.channel)
+            and (not self.kinds or row.kind in self.kinds)
             and (self.begin is None or self.begin.value <= self.begin.of(row))
             and (self.end is None or self.end.of(row) <= self.end.value)
         )

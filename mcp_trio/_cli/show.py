@@ -33,6 +33,9 @@ def _kinds(_: click.Context, __: click.Parameter, words: str | None) -> frozense
 
 
 _CHOICES: Final = (
+    click.option(
+        "--channel", type=int, metavar="N", help="Of this session only, in a recording of several."
+    ),
     click.option("--lane", metavar="LANE", help="Of this lane, such as r12: a request's number."),
     click.option("--method", metavar="GLOB", help="Of these methods, such as 'tools/*'."),
     click.option("--id", metavar="ID", help="Of requests with this id."),
@@ -69,11 +72,11 @@ def _with_choices(command: _Command) -> _Command:
 have a ! before their number, cancellations a ~. A lane is a request that a server
 handled; r12.1 is the first task that its handler started. Kinds: in and out are messages;
 cmd, res, err, cxl and val what a handler did; mark is a note; open, shut and end are the
-session's; a gap is what the disk lost.
+session's; a gap is where records were lost.
 
 \b
 What --lane, --method, --id, --errors and --slower-than find is shown with its request
-and answer; they all have to be fulfilled. --kind, --from and --to show nothing else.
+and answer; they all have to be fulfilled. --channel, --kind, --from and --to show nothing else.
 
 \b
 Exit status: 0; 2 not a recording.
@@ -128,9 +131,11 @@ def print_timeline(
 
     frames: dict[int | None, str] = {}
     rows, tally = read_rows(file, frames if with_frames else None)
+    with_channels = any(row.channel for row in rows)
     columns = (
         Column("record", "right"),
         Column("ms", "right"),
+        *([Column("channel", "right")] if with_channels else ()),
         Column("lane"),
         Column("kind"),
         Column(""),
@@ -142,7 +147,8 @@ def print_timeline(
     )
     shown = list(selection.rows(rows) if selection else rows)
     lines = [
-        Line(tuple(_cells(row)), COLOURS[row.outcome], frames.get(row.record)) for row in shown
+        Line(tuple(_cells(row, with_channels)), COLOURS[row.outcome], frames.get(row.record))
+        for row in shown
     ]
     print_table(columns, lines)
     _print_summary(rows, tally, len(shown))
@@ -196,11 +202,13 @@ def _kept(
         yield item
 
 
-def _cells(row: "Row") -> Iterator[str]:
+def _cells(row: "Row", with_channel: bool) -> Iterator[str]:  # noqa: FBT001  as the columns are
     from mcp_trio._cli.terminal import printable
 
     yield SIGNS[row.outcome] + _number(row.record)
     yield _ms(row.ms)
+    if with_channel:
+        yield _number(row.channel)
     yield row.lane or ""
     yield row.kind
     yield ARROWS[row.direction]

@@ -45,7 +45,8 @@ _DIRECTIONS: Final[Mapping[tuple[bool, str], Direction]] = {
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a timeline.
 
-    `record` is the record's number, `ms` its time. `request` is the record of the request that the
+    `record` is the record's number, `ms` its time, `channel` which of several sessions it belongs
+    to. `request` is the record of the request that the
     row is about, and `method` its method, or the notification's. `took_ms` is the time since that
     request, for a row that answers or ends it. A flaw of the file has a row without a record.
     """
@@ -53,6 +54,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     record: int | None = None
     ms: float | None = None
     kind: str
+    channel: int | None = None
     lane: str | None = None
     request: int | None = None
     method: str | None = None
@@ -108,8 +110,14 @@ class _Seen:
 def timeline(items: Iterable[Record | Flaw], tally: Tally) -> Iterator[Row]:
     """The rows of a recording, flaws at their places; counts them in `tally`."""
     seen = _Seen(tally)
+    sessions = {0: seen}
     for item in items:
-        yield _flaw(seen, item) if isinstance(item, Flaw) else _row(seen, item)
+        if isinstance(item, Flaw):
+            yield _flaw(seen, item)
+        else:
+            if item.channel not in sessions:  # its ids are its own
+                sessions[item.channel] = _Seen(tally, by_client=seen.by_client)
+            yield _row(sessions[item.channel], item)
 
 
 def _flaw(seen: _Seen, flaw: Flaw) -> Row:
@@ -125,6 +133,7 @@ def _row(seen: _Seen, record: Record) -> Row:
         told if told.request is not None else _about(told, seen.lane_asked(record)),
         record=record.number,
         ms=round(record.time_ns / _NS_PER_MS, 3),
+        channel=record.channel or None,
         lane=record.lane,
     )
     if row.outcome == "error":

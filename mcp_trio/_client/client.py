@@ -30,6 +30,7 @@ from mcp_trio._engine import ProgressCallback, Session
 from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestTimeout, ToolError
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol import Connection, Method, ParamsToSend, Role, announced
+from mcp_trio._recorder.options import RecordTo
 from mcp_trio._version import __version__
 
 logger = logging.getLogger("mcp_trio")
@@ -50,7 +51,8 @@ class Client:
     Attributes:
         name: Who we say that we are, with `version`.
         limits: What the session may cost; the time-outs are among them.
-        record: Where the session is recorded: a file, or a folder for a file of its own.
+        record: Where the session is recorded: a file, a folder for a file of its own, or what
+            `mcp_trio.recording` has to say more: `RecordOptions`, `SharedRecording`.
         raise_tool_errors: Whether `call_tool` raises `ToolError`.
         env: For a command: variables that it gets besides the few that are inherited.
         inherit_env: For a command: whether it inherits all our variables.
@@ -76,7 +78,7 @@ class Client:
     name: str = attrs.field(default="mcp_trio", kw_only=True)
     version: str = attrs.field(default=__version__, kw_only=True)
     limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
-    record: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
+    record: RecordTo | None = attrs.field(default=None, kw_only=True)
     raise_tool_errors: bool = attrs.field(default=True, kw_only=True)
     env: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     inherit_env: bool = attrs.field(default=False, kw_only=True)
@@ -122,6 +124,7 @@ class Client:
             RequestError: It refused.
             RemoteProtocolError: It speaks no revision that is known here.
             RecordingError: The recording cannot be made.
+            ValueError: Its redaction is wrong in itself.
         """
         await self._connect(in_system_task)
         return self

@@ -47,8 +47,9 @@ class ClientGroup:
     """Clients of several servers; `async with ClientGroup({"weather": target, …}) as group:`.
 
     `group["weather"]` is the client of one. Options are those of `Client`, but that a callback, and
-    a function that gives roots, gets the server's name as its first argument. `record` is a folder.
-    How commands are started is said for each, by a `ServerConfig`. A group opens once.
+    a function that gives roots, gets the server's name as its first argument. `record` is a folder,
+    or a `SharedRecording`. How commands are started is said for each, by a `ServerConfig`. A group
+    opens once.
 
     Attributes:
         servers: What is connected when the group opens, by name.

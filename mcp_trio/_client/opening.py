@@ -1,10 +1,9 @@
 """A channel and a connection become a session, recorded or not."""
 
-import os
-
 from mcp_trio._engine import Application, Recording, Session, Unrecorded
 from mcp_trio._protocol import Connection
-from mcp_trio._recorder.opening import open_recorder
+from mcp_trio._recorder.opening import begin_session
+from mcp_trio._recorder.options import RecordTo
 from mcp_trio._transports.channel import Channel
 
 
@@ -13,17 +12,18 @@ async def open_session(
     connection: Connection,
     application: Application,
     *,
-    record: str | os.PathLike[str] | None,
+    record: RecordTo | None,
 ) -> Session:
     """A session that owns `channel`, recorded if there is a place to `record` it.
 
     Raises:
         RecordingError: The recording cannot be made; the channel is closed.
+        ValueError: Its redaction is wrong in itself; the channel is closed.
     """
     if record is None:
         return Session(channel, connection, application, Unrecorded())
     try:
-        recorder = open_recorder(
+        recorder, channel_number = begin_session(
             record,
             role="client",
             transport=getattr(channel, "transport", type(channel).__name__),
@@ -34,4 +34,4 @@ async def open_session(
     except BaseException:
         await channel.aclose()
         raise
-    return Session(channel, connection, application, Recording(recorder))
+    return Session(channel, connection, application, Recording(recorder, channel_number))

@@ -16,6 +16,7 @@ from mcp_trio._client.roots import RootList, Roots
 from mcp_trio._client.targets import Stderr
 from mcp_trio._engine import ProgressCallback
 from mcp_trio._limits import Limits
+from mcp_trio._recorder.options import RecordTo
 from mcp_trio._schema import CreateMessageParams, LoggingMessageParams, ResourceUpdatedParams
 
 _Told: TypeAlias = Awaitable[None] | None
@@ -35,7 +36,7 @@ class _SharedOptions(TypedDict, total=False):
     name: str
     version: str
     limits: Limits
-    record: str | os.PathLike[str] | None
+    record: RecordTo | None
     raise_tool_errors: bool
     methods: Mapping[str, Any] | None
 

@@ -3,21 +3,47 @@
 from mcp_trio._engine.answering import bare
 from mcp_trio._engine.application import AccompaniedSession, Application
 from mcp_trio._engine.calls import ProgressCallback
-from mcp_trio._engine.handling import Handling
-from mcp_trio._engine.lanes import LANE, Lane
-from mcp_trio._engine.sequencer import Recording, Sequencer, Unrecorded
+from mcp_trio._engine.effects import (
+    Codec,
+    Effect,
+    abandon_effect,
+    deadline,
+    perform,
+    perform_in_passing,
+    perform_in_thread,
+    randomness,
+    read_clock,
+    takes_patch,
+)
+from mcp_trio._engine.handling import INSIDE, Handling, Inside
+from mcp_trio._engine.lanes import LANE, Lane, lane_in
+from mcp_trio._engine.sequencer import Outcome, Recording, Sequencer, Unrecorded
 from mcp_trio._engine.session import Session
 
 __all__ = [
+    "INSIDE",
     "LANE",
     "AccompaniedSession",
     "Application",
+    "Codec",
+    "Effect",
     "Handling",
+    "Inside",
     "Lane",
+    "Outcome",
     "ProgressCallback",
     "Recording",
     "Sequencer",
     "Session",
     "Unrecorded",
+    "abandon_effect",
     "bare",
+    "deadline",
+    "lane_in",
+    "perform",
+    "perform_in_passing",
+    "perform_in_thread",
+    "randomness",
+    "read_clock",
+    "takes_patch",
 ]

@@ -40,12 +40,12 @@ def start(nursery: trio.Nursery, handling: Handling, desk: Desk) -> None:
 async def _run(handling: Handling, desk: Desk) -> None:
     lane, sequencer = handling.lane, handling.session.sequencer
     if lane is not None:
+        enter_lane(lane)
         if sequencer.gates:
             await sequencer.turn_to_start(lane)
-        enter_lane(lane)
     frame = await _answer(handling, desk.application)
-    if lane is not None and sequencer.gates:
-        await sequencer.turn(lane)
+    if lane is not None and sequencer.gates and await sequencer.turn(lane) == "cxl":
+        frame = None  # the recorded handler was cancelled at its very end
     desk.finish(handling, frame)
 
 

@@ -1,6 +1,10 @@
 """What a handler's context stands on: one request of the peer, and what may be done meanwhile."""
 
-from typing import Any, Protocol
+import functools
+from collections.abc import Callable
+from contextvars import ContextVar
+from random import Random
+from typing import Any, Final, Protocol
 
 import attrs
 import trio
@@ -10,10 +14,13 @@ from mcp_trio._engine.lanes import Lane, lane_in
 from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.sequencer import Sequencer
 from mcp_trio._errors import LocalProtocolError
-from mcp_trio._protocol import Connection, ParamsToSend, TheirRequest, may_report
+from mcp_trio._protocol import Connection, ParamsToSend, TheirRequest
 
 # A handler that only notifies would otherwise never let another task run.
 NOTIFICATIONS_PER_CHECKPOINT = 64
+
+# The outcome of a notification that was not to be sent.
+UNSENT_BODY: Final = b'"unsent"'
 
 
 class HandlingSession(Protocol):
@@ -48,11 +55,23 @@ class HandlingSession(Protocol):
         ...
 
 
+@attrs.frozen(eq=False)
+class Inside:
+    """A task that runs an effect for a handler, and the effect's name."""
+
+    handling: "Handling"
+    effect: str
+
+
+INSIDE: Final[ContextVar[Inside | None]] = ContextVar("mcp_trio_inside", default=None)
+
+
 @attrs.define(eq=False)
 class Handling:
     """A request of the peer, from its arrival to its end.
 
     `is_started` tells that its handler has begun: until then a cancellation drops it unrun.
+    `random` is made at first need, and stays None while something records: then lanes have it.
     """
 
     session: HandlingSession
@@ -60,6 +79,7 @@ class Handling:
     lane: Lane | None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     is_started: bool = attrs.field(default=False, init=False)
+    random: Random | None = attrs.field(default=None, init=False)
     _notifications: int = attrs.field(default=0, init=False)
 
     @property
@@ -68,33 +88,38 @@ class Handling:
         return self.scope.cancel_called
 
     async def progress(self, progress: float, total: float | None = None) -> None:
-        """Report how far the request has come; silently nothing when nobody asked.
+        """Report how far the request has come; nothing is sent if nobody asked, or nothing grew.
 
         A cancellation check, and a checkpoint at every 64th call. Cancelled: nothing was sent.
 
         Raises:
             LocalProtocolError: A number is NaN or infinite, for which JSON has no word.
         """
-        if may_report(self.request, progress):
-            lane = await self._ready_to_notify()
-            frame = self.session.connection.progress(self.request, progress, total)
-            if frame is not None:
-                self.session.outbox.post(frame, lane)
-        elif self._is_checkpoint_due():
-            await trio.lowlevel.checkpoint()
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
+        connection = self.session.connection
+        await self._tell(functools.partial(connection.progress, self.request, progress, total))
 
-    async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
+    async def notify(
+        self,
+        method: str,
+        params: ParamsToSend | None = None,
+        *,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> None:
         """Send a notification on behalf of this request; like `progress` towards cancellation.
+
+        Nothing is sent if `is_wanted` says so.
 
         Raises:
             LocalProtocolError: The protocol forbids it now.
             Unencodable: The params cannot be written as JSON.
         """
-        frame = self.session.connection.notification(method, params)
-        lane = await self._ready_to_notify()
-        self.session.outbox.post(frame, lane)
+
+        def make() -> bytes | None:
+            if is_wanted is not None and not is_wanted():
+                return None
+            return self.session.connection.notification(method, params)
+
+        await self._tell(make)
 
     async def ask(
         self,
@@ -120,8 +145,14 @@ class Handling:
 
         Raises:
             LocalProtocolError: The task does not descend from a handler, so that a replay could not
-                tell when it acts.
+                tell when it acts; or it runs an effect, which a replay does not.
         """
+        inside = INSIDE.get()
+        if inside is not None and inside.handling is self:
+            raise LocalProtocolError(
+                f"inside the effect {inside.effect!r} the context cannot be used, for a replay does"
+                " not run effects: return what the handler needs, and let it act"
+            )
         if not self.session.sequencer.has_lanes:
             return None
         lane = lane_in(self.session.sequencer)
@@ -131,14 +162,28 @@ class Handling:
             )
         return lane
 
-    def _is_checkpoint_due(self) -> bool:
-        self._notifications += 1
-        return self._notifications % NOTIFICATIONS_PER_CHECKPOINT == 0
+    async def _tell(self, make: Callable[[], bytes | None]) -> None:
+        """Send what `make` says, if anything.
 
-    async def _ready_to_notify(self) -> Lane | None:
-        lane = self.current_lane()
-        is_due = self._is_checkpoint_due()
+        What it looks at, other tasks change. So it is called in the lane's turn, and there is a
+        record of the call also when nothing is sent.
+        """
+        lane, outbox = self.current_lane(), self.session.outbox
+        self._notifications += 1
+        is_due = self._notifications % NOTIFICATIONS_PER_CHECKPOINT == 0
         if is_due:
-            self.session.outbox.flush()
-        await self.session.outbox.ready(lane, checkpoint=is_due)
-        return lane
+            outbox.flush()
+        await outbox.ready(lane, checkpoint=is_due)
+        try:
+            frame = make()
+        except Exception:
+            self._keep_unsent(lane, "err")
+            raise
+        if frame is None:
+            self._keep_unsent(lane, "res")
+        else:
+            outbox.post(frame, lane)
+
+    def _keep_unsent(self, lane: Lane | None, kind: str) -> None:
+        if lane is not None:
+            self.session.sequencer.resumed(lane, kind, UNSENT_BODY)

@@ -15,6 +15,7 @@ so this one does nothing that can.
 """
 
 from contextvars import ContextVar
+from random import Random
 from typing import Final
 
 import msgspec
@@ -27,6 +28,8 @@ class Lane(msgspec.Struct, eq=False):
     """One line of execution; operations on it are numbered from 1, its start is 0.
 
     `order` is the sequencer that it belongs to; `outer` is what else the task is, elsewhere.
+    `random` and `patches` are made at first need: its randomness, and which way it took at each
+    change of the code. `is_in_effect` while one that it has begun runs in a thread.
     """
 
     name: str
@@ -34,6 +37,9 @@ class Lane(msgspec.Struct, eq=False):
     outer: "Lane | None" = None
     ordinal: int = START_ORDINAL
     children: int = 0
+    random: Random | None = None
+    patches: dict[str, bool] | None = None
+    is_in_effect: bool = False
 
     def next_ordinal(self) -> int:
         """The number of the operation that happens now."""

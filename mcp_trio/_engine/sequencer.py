@@ -8,15 +8,19 @@ A sequencer that `gates` decides when a lane may go on. Before an operation the 
 which returns when the lane's next record is at the cursor; whatever the operation then does up to
 its record happens in the same step. A live sequencer has no turns: the order in which lanes come is
 the order.
+
+What a handler reads without waiting, such as a clock, takes no turn either: a replay finds it by
+lane and ordinal, wherever it stands ahead of the cursor.
 """
 
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Literal, Protocol
 
 import attrs
 import msgspec
 
 from mcp_trio._engine.lanes import START_ORDINAL, Lane
-from mcp_trio._journal.records import MarkBody, ShutBody
+from mcp_trio._journal.records import PATCHED, MarkBody, ShutBody, value_body
 from mcp_trio._recorder.recorder import Recorder
 from mcp_trio._wire import Oversized
 
@@ -28,11 +32,30 @@ UNSTARTED_BODY: Final = b'"unstarted"'
 _RECORD_BYTES: Final = 64
 
 
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """How an effect ended: a result as JSON (`res`), or an encoded `ErrorBody` (`err`)."""
+
+    kind: Literal["res", "err"]
+    body: bytes
+
+
 class Sequencer(Protocol):
-    """The moments of a session; see the module."""
+    """The moments of a session; see the module.
+
+    `seed` is what all randomness of the session's handlers comes from; None when nothing records.
+    """
 
     has_lanes: bool
     gates: bool
+
+    @property
+    def seed(self) -> int | None:
+        """See the class."""
+        ...
+
+    def clock_ns(self) -> int:
+        """Nanoseconds since the session began, as its records are dated."""
+        ...
 
     def took(self, frame: bytes | Oversized, *, embed: bool) -> int:
         """The dispatcher takes a frame; returns the number that names a request's lane."""
@@ -46,8 +69,37 @@ class Sequencer(Protocol):
         """A frame is handed to the writer, by a lane or by the dispatcher."""
         ...
 
+    def commanded(self, lane: Lane, body: bytes) -> None:
+        """A lane starts an effect; `body` is an encoded `CommandBody`."""
+        ...
+
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
         """A lane has resumed with a value (`res`), an error (`err`) or a cancellation (`cxl`)."""
+        ...
+
+    def recorded(self, lane: Lane) -> bytes | None:
+        """The body of the record at the cursor, after `turn` has said `res` or `err`.
+
+        Called only of a sequencer that gates: an effect is not run there, this is its outcome.
+        """
+        ...
+
+    def valued(
+        self, lane: Lane, name: str, arguments: bytes | None, read: Callable[[], Outcome]
+    ) -> Outcome:
+        """What a lane reads in passing, without a turn: `read` says it, a replay what it said.
+
+        `arguments` is JSON. The outcome is that of (lane, next ordinal) in a replay, and `read` is
+        not called then.
+        """
+        ...
+
+    def patched(self, lane: Lane, name: str) -> bool:
+        """Whether a lane takes the new way at a change of the code; asked once a lane and name.
+
+        True, and a `mark`, in a live session; in a replay whether (lane, next ordinal) is that
+        mark: if not, no ordinal is used.
+        """
         ...
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
@@ -74,18 +126,36 @@ class Sequencer(Protocol):
         """Wait until the lane's first record is at the cursor."""
         ...
 
-    async def turn(self, lane: Lane) -> str:
-        """Wait until the lane's next record is at the cursor; returns its kind."""
+    async def turn(self, lane: Lane, *, commands: bool = False) -> str:
+        """Wait until the lane's next record is at the cursor; returns its kind.
+
+        `commands` says that the lane wants to start an effect.
+        """
         ...
 
     async def until_cancelled(self, lane: Lane) -> None:
         """Wait for the cancellation that the record at the cursor promises; never returns."""
         ...
 
+    async def let_thread_run(self, name: str) -> None:
+        """Wait until no other thread of a handler runs; then that of the handler `name` does.
 
-async def take_turn(sequencer: Sequencer, lane: Lane) -> None:
+        Called only of a sequencer that gates, as are `thread_stands` and `turn_in_thread`.
+        """
+        ...
+
+    async def turn_in_thread(self, lane: Lane) -> None:
+        """A thread comes to a call: if its request is over by the next record, wait for that."""
+        ...
+
+    def thread_stands(self) -> None:
+        """The thread that ran waits for the loop now, or has ended."""
+        ...
+
+
+async def take_turn(sequencer: Sequencer, lane: Lane, *, commands: bool = False) -> None:
     """Wait for the lane's turn to go on; if a cancellation is what comes next, for that."""
-    if sequencer.gates and await sequencer.turn(lane) == "cxl":
+    if sequencer.gates and await sequencer.turn(lane, commands=commands) == "cxl":
         await sequencer.until_cancelled(lane)
 
 
@@ -97,18 +167,35 @@ class _Ungated:
     async def turn_to_start(self, lane: Lane) -> None:
         """Go on."""
 
-    async def turn(self, lane: Lane) -> str:  # noqa: ARG002 (the protocol's words)
+    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  the protocol's
         """Go on."""
         return ""
 
     async def until_cancelled(self, lane: Lane) -> None:
         """Go on."""
 
+    def recorded(self, lane: Lane) -> bytes | None:
+        """Nothing was."""
+
+    async def let_thread_run(self, name: str) -> None:
+        """Go on."""
+
+    async def turn_in_thread(self, lane: Lane) -> None:
+        """Go on."""
+
+    def thread_stands(self) -> None:
+        """Nobody waits for that."""
+
 
 class Unrecorded(_Ungated):
     """Nobody looks."""
 
     has_lanes = False
+    seed = None
+
+    def clock_ns(self) -> int:
+        """Nothing is dated."""
+        return 0
 
     def took(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002 (the same)
         """Nothing is kept, no number needed."""
@@ -120,8 +207,25 @@ class Unrecorded(_Ungated):
     def sent(self, frame: bytes, lane: Lane | None) -> None:
         """Nothing is kept."""
 
+    def commanded(self, lane: Lane, body: bytes) -> None:
+        """Nothing is kept."""
+
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
         """Nothing is kept."""
+
+    def valued(
+        self,
+        lane: Lane,  # noqa: ARG002  the protocol's words
+        name: str,  # noqa: ARG002
+        arguments: bytes | None,  # noqa: ARG002
+        read: Callable[[], Outcome],
+    ) -> Outcome:
+        """Nothing is kept."""
+        return read()
+
+    def patched(self, lane: Lane, name: str) -> bool:  # noqa: ARG002  the same
+        """Nothing is kept; the code that runs is the newest."""
+        return True
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Nothing is kept."""
@@ -152,9 +256,19 @@ class Recording(_Ungated):
     has_lanes = True
 
     recorder: Recorder
+    channel: int = 0
     _begun: Lane | None = attrs.field(default=None, init=False)
     _begun_ns: int = attrs.field(default=0, init=False)
     _unwritten_bytes: int = attrs.field(default=0, init=False)
+
+    @property
+    def seed(self) -> int | None:
+        """What `open` says."""
+        return self.recorder.seed
+
+    def clock_ns(self) -> int:
+        """The recorder's clock."""
+        return self.recorder.clock_ns()
 
     def took(self, frame: bytes | Oversized, *, embed: bool) -> int:
         """Record `in`."""
@@ -165,24 +279,49 @@ class Recording(_Ungated):
             envelope = {"discarded": frame.size}
             frame = frame.head
             embed = False
-        number = self.recorder.record("in", frame, envelope=envelope, embed=embed)
+        number = self.recorder.record(
+            "in", frame, envelope=envelope, embed=embed, channel=self.channel
+        )
         self._count(frame)
         return number
 
     def started(self, lane: Lane) -> None:
-        """Record a start mark, unless the very next record is the lane's own."""
+        """Record a start mark, unless the very next record is the lane's own.
+
+        Among several sessions that is not known: another one's may come between.
+        """
         if self._begun is not None:
             self._write_start(self._begun)
         self._begun = lane
         self._begun_ns = self.recorder.clock_ns()
+        if self.channel:
+            self._write_start(lane)
 
     def sent(self, frame: bytes, lane: Lane | None) -> None:
         """Record `out`."""
         self._record("out", frame, lane)
 
+    def commanded(self, lane: Lane, body: bytes) -> None:
+        """Record `cmd`."""
+        self._record("cmd", body, lane)
+
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
         """Record the outcome."""
         self._record(kind, body, lane)
+
+    def valued(
+        self, lane: Lane, name: str, arguments: bytes | None, read: Callable[[], Outcome]
+    ) -> Outcome:
+        """Record `val`."""
+        outcome = read()
+        is_error = outcome.kind == "err"
+        self._record("val", value_body(name, arguments, outcome.body, is_error=is_error), lane)
+        return outcome
+
+    def patched(self, lane: Lane, name: str) -> bool:
+        """Record `mark`."""
+        self.marked(PATCHED, name, lane)
+        return True
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Record `cxl`."""
@@ -203,10 +342,10 @@ class Recording(_Ungated):
         self.recorder.flush()
 
     def close(self, counts: dict[str, int]) -> None:
-        """Record `end` and close the file."""
+        """Record that the session has ended, and close its file."""
         if self._begun is not None:
             self._write_start(self._begun)
-        self.recorder.close(counts)
+        self.recorder.close(counts, channel=self.channel)
 
     def _record(self, kind: str, body: bytes | None, lane: Lane | None) -> None:
         if self._begun is lane:
@@ -214,9 +353,11 @@ class Recording(_Ungated):
         elif self._begun is not None:
             self._write_start(self._begun)
         if lane is None:
-            self.recorder.record(kind, body)
+            self.recorder.record(kind, body, channel=self.channel)
         else:
-            self.recorder.record(kind, body, lane=lane.name, ordinal=lane.next_ordinal())
+            self.recorder.record(
+                kind, body, lane=lane.name, ordinal=lane.next_ordinal(), channel=self.channel
+            )
         self._count(body)
 
     def _count(self, body: bytes | None) -> None:
@@ -227,5 +368,10 @@ class Recording(_Ungated):
     def _write_start(self, begun: Lane) -> None:
         self._begun = None
         self.recorder.record(
-            "mark", START_BODY, lane=begun.name, ordinal=START_ORDINAL, time_ns=self._begun_ns
+            "mark",
+            START_BODY,
+            lane=begun.name,
+            ordinal=START_ORDINAL,
+            time_ns=self._begun_ns,
+            channel=self.channel,
         )

@@ -26,8 +26,16 @@ _LANE_NUMBER: Final = re.compile(r"(?<=^r)[0-9]+")
 
 _OPPOSITE: Final[Mapping[str, str]] = {"in": "out", "out": "in"}
 
-# What differs between any two recordings.
-_INCIDENTAL: Final = frozenset({("open", "$.started"), ("open", "$.seed")})
+# What is drawn for each recording, and who wrote it where and when.
+_INCIDENTAL: Final = frozenset(
+    {
+        ("open", "$.started"),
+        ("open", "$.seed"),
+        ("open", "$.session"),
+        ("open", "$.writer"),
+        ("open", "$.writer"),
+    }
+)
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,13 +147,13 @@ class _Doers:
 
     def __init__(self) -> None:
         self._occurrences: Counter[_Key] = Counter()
-        self._requests: dict[tuple[str, bytes], str] = {}
+        self._requests: dict[tuple[int, str, bytes], str] = {}
         self._frames: dict[str, str] = {}
 
     def key(self, record: Record) -> _Key:
         """The key of the next record."""
         id_, method = _head(record)
-        asked = self._requests.get((_OPPOSITE.get(record.kind, ""), id_), "")
+        asked = self._requests.get((record.channel, _OPPOSITE.get(record.kind, ""), id_), "")
         deed = method.decode(errors="replace") or asked
         key = (self._lane(record), record.ordinal, record.kind, deed)
         occurrence = self._occurrences[key]
@@ -153,13 +161,14 @@ class _Doers:
         if record.kind in _OPPOSITE:
             self._frames[str(record.number)] = f"{deed} {occurrence}"
         if id_ and method:
-            self._requests[record.kind, id_] = f"{deed} {occurrence}"
+            self._requests[record.channel, record.kind, id_] = f"{deed} {occurrence}"
         return *key, occurrence
 
     def _lane(self, record: Record) -> str | None:
-        return record.lane and _LANE_NUMBER.sub(
+        lane = record.lane and _LANE_NUMBER.sub(
             lambda match: self._frames.get(match[0], match[0]), record.lane
         )
+        return f"{record.channel} {lane}" if record.channel else lane
 
 
 def _changes(a: Record, b: Record) -> list[Difference]:

@@ -24,12 +24,15 @@ def _is_same(a: object, b: object) -> bool:
     return type(a) is type(b) and a == b
 
 
+def step_to(name: str) -> str:
+    """The end of a path that leads to the member of that name."""
+    is_plain = _PLAIN_NAME.fullmatch(name)
+    return f".{name}" if is_plain else f"[{msgspec.json.encode(name).decode()}]"
+
+
 def _members(path: str, a: dict[str, Any], b: dict[str, Any]) -> Iterator[Place]:
     for name in a | b:
-        step = (
-            f".{name}" if _PLAIN_NAME.fullmatch(name) else f"[{msgspec.json.encode(name).decode()}]"
-        )
-        yield path + step, a.get(name, UNSET), b.get(name, UNSET)
+        yield path + step_to(name), a.get(name, UNSET), b.get(name, UNSET)
 
 
 def _items(path: str, a: list[Any], b: list[Any]) -> Iterator[Place]:

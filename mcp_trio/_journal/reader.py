@@ -4,6 +4,8 @@ The reader streams and gives up only on what is no recording at all; every other
 its place, between the records, and reading goes on. A torn tail (the writer was killed) is one flaw
 in the last line. Damage is anywhere else: a line that is no record, a hole in the numbers that no
 `gap` explains, or a digest that does not fit the lines that it covers.
+
+The `open` of a later segment is checked as every line is, but is no record of the session.
 """
 
 from collections import Counter
@@ -113,7 +115,10 @@ class _Reader:
             return
         for kind, text in self._flaws(record, line):
             yield Flaw(line_number, kind, text)
-        yield record
+        if record.kind == "open" and line_number > 1:
+            self._next_number = record.number
+        else:
+            yield record
 
     def _begin(self, record: Record | None) -> None:
         if record is None or record.kind != "open":
@@ -123,7 +128,9 @@ class _Reader:
             raise RecordingError(
                 f"format version {version} is not known here, only {FORMAT_VERSION}"
             )
-        body_of(record, OpenBody)
+        segment = body_of(record, OpenBody).segment
+        if segment > 1:
+            raise RecordingError(f"this is segment {segment} of a recording: name its first file")
         self.has_begun = True
 
     def _flaws(self, record: Record, line: bytes) -> Iterator[tuple[FlawKind, str]]:

@@ -6,6 +6,9 @@ body stands in its line verbatim (`f`) if that gives back the same bytes, else i
 Numbers run from 0 without a hole, except that what a `gap` lost keeps its numbers: lanes are named
 by them. A running digest (`h`) stands in every 64th record and in `end`; it covers everything since
 the last one, so damage shows in its own stretch. It starts anew at each `gap`, which has none.
+
+A recording may go on in further files, its segments. The `open` that each begins with has the
+number of the record behind it, so that the records are the same however they were cut into files.
 """
 
 import hashlib
@@ -18,7 +21,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from mcp_trio._errors import RecordingError
 
-FORMAT_VERSION: Final = 0
+FORMAT_VERSION: Final = 1
 DIGEST_INTERVAL: Final = 64
 
 KINDS: Final[Mapping[str, str]] = {
@@ -28,16 +31,27 @@ KINDS: Final[Mapping[str, str]] = {
     "res": "an operation's task resumed with a value",
     "err": "an operation's task resumed with an error",
     "cxl": "an operation was cancelled, or a lane ended without an answer",
-    "val": "a handler read a clock",
+    "val": "a handler read something in passing, such as a clock",
     "out": "a frame was handed to the writer",
     "mark": "a named fact: a handler's start, the negotiation, an annotation",
-    "gap": "the disk failed or could not keep up; a second one closes it",
+    "gap": "records are lost from here on, it says why; a second one closes it",
     "shut": "the dispatcher began to close",
     "end": "the recording is whole",
 }
 
+# The name of a mark that tells which way a lane took at a change of the code.
+PATCHED: Final = "patched"
+
+# The names of what the context does and reads by itself; those of people's functions have no dot.
+SLEEP: Final = "ctx.sleep"
+LOCK: Final = "ctx.lock"
+HTTP: Final = "ctx.http"
+TIMEOUT: Final = "ctx.timeout"
+NOW: Final = "ctx.now"
+MONOTONIC: Final = "ctx.monotonic"
+
 # Kinds that begin a new stretch of the digest, whatever their number.
-_TURNS: Final = frozenset({"gap", "end"})
+_TURNS: Final = frozenset({"gap", "end", "open"})
 
 _SPACE: Final = ord(" ")
 _LF: Final = ord("\n")
@@ -81,7 +95,13 @@ class Record(
 
 
 class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
-    """What is known when a recording begins; `started` is the wall clock in ISO 8601."""
+    """What is known when a recording begins; `started` is the wall clock in ISO 8601.
+
+    `version` is that of what is called `name`; `writer` is what wrote the file, in which Python.
+
+    A recording that goes on in another file begins it with the same, but for the `segment`. By the
+    `session` they find each other.
+    """
 
     format_version: int = FORMAT_VERSION
     transport: str
@@ -93,6 +113,9 @@ class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
     redaction: dict[str, Any] | None = None
     started: str
     lifespan: bool = False
+    session: str = ""
+    segment: int = 1
+    writer: str = ""
 
 
 class MarkBody(msgspec.Struct, kw_only=True, frozen=True):
@@ -109,11 +132,26 @@ class CommandBody(msgspec.Struct, kw_only=True, frozen=True):
     arguments: Any = None
 
 
-class ErrorBody(msgspec.Struct, kw_only=True, frozen=True):
-    """An exception's class and text."""
+class ErrorBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """An exception: its class as `module.qualname`, its text, and what JSON can say of the rest.
+
+    The `members` are those of an exception group.
+    """
 
     type: str
     text: str
+    args: list[Any] | None = None
+    attributes: dict[str, Any] | None = None
+    members: "list[ErrorBody] | None" = None
+
+
+class ValueBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """What was read in passing, with what it was asked for; a value, or the error instead."""
+
+    name: str
+    arguments: Raw | UnsetType = UNSET
+    value: Raw | UnsetType = UNSET
+    error: ErrorBody | UnsetType = UNSET
 
 
 class ShutBody(msgspec.Struct, kw_only=True, frozen=True):
@@ -209,6 +247,12 @@ class RecordEncoder:
         self.next_number += 1
         return self.next_number - 1
 
+    def segment_line(self, body: bytes, time_ns: int) -> bytes:
+        """The line of the `open` that the next record's segment begins with."""
+        line = self.lines([self.record("open", body, time_ns)])
+        self.next_number -= 1
+        return line
+
     def lines(self, records: Sequence[Record]) -> bytes:
         """The lines, each with its LF, of the records that come next in the recording."""
         stretches: list[bytes] = []
@@ -267,6 +311,18 @@ def frame_of(record: Record) -> bytes | None:
 def encode_body(body: Any) -> bytes:
     """The bytes of one of the bodies above, or of any value that JSON can say."""
     return _ENCODER.encode(body)
+
+
+def value_body(name: str, arguments: bytes | None, outcome: bytes, *, is_error: bool) -> bytes:
+    """The bytes of a `ValueBody` whose parts are JSON already."""
+    return _ENCODER.encode(
+        ValueBody(
+            name=name,
+            arguments=UNSET if arguments is None else Raw(arguments),
+            value=UNSET if is_error else Raw(outcome),
+            error=msgspec.json.decode(outcome, type=ErrorBody) if is_error else UNSET,
+        )
+    )
 
 
 _Body = TypeVar("_Body")

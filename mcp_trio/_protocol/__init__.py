@@ -26,7 +26,6 @@ from mcp_trio._protocol.methods import (
     announced,
     custom_method,
 )
-from mcp_trio._protocol.progress import may_report
 from mcp_trio._protocol.requests import (
     OurRequest,
     OurRequests,
@@ -91,7 +90,6 @@ __all__ = [
     "TheirState",
     "announced",
     "custom_method",
-    "may_report",
     "moved",
     "negotiated",
 ]

@@ -64,7 +64,7 @@ def check_reserved(params: ParamsToSend | None) -> None:
         raise LocalProtocolError(f"_meta.{_MEMBER} is reserved: ask with wants_progress")
 
 
-def may_report(request: TheirRequest, progress: float) -> bool:
+def _may_report(request: TheirRequest, progress: float) -> bool:
     """Whether a report of `progress` may be sent.
 
     It may not when nobody asked (no token), when the request is not running any more (PROG-05,
@@ -76,7 +76,7 @@ def may_report(request: TheirRequest, progress: float) -> bool:
 
 
 def report(request: TheirRequest, progress: float, total: float | None) -> s.ProgressParams | None:
-    """What to tell about a request of theirs; None when `may_report` says no.
+    """What to tell about a request of theirs; None if that may not be sent.
 
     Raises:
         LocalProtocolError: A number is NaN or infinite, for which JSON has no word.
@@ -84,7 +84,7 @@ def report(request: TheirRequest, progress: float, total: float | None) -> s.Pro
     for number in (progress, total):
         if number is not None and not -math.inf < number < math.inf:
             raise LocalProtocolError(f"progress is told in finite numbers, not {number}")
-    if request.progress_token is None or not may_report(request, progress):
+    if request.progress_token is None or not _may_report(request, progress):
         return None
     request.progress_last = progress
     return s.ProgressParams(progress_token=request.progress_token, progress=progress, total=total)

@@ -14,6 +14,7 @@ from mcp_trio._limits import Limits
 from mcp_trio._proxy.handshake import Handshake
 from mcp_trio._proxy.lines import Line, LineCutter
 from mcp_trio._recorder.opening import open_recorder
+from mcp_trio._recorder.options import RecordOptions, options_of
 from mcp_trio._recorder.recorder import Recorder
 from mcp_trio._transports.child_process import signal_name
 from mcp_trio._wire import Decoder, Malformed
@@ -108,20 +109,22 @@ class ProxyJournal:
 
 
 def start_journal(
-    path: str | os.PathLike[str], command: Sequence[str], *, limits: Limits
+    record: str | os.PathLike[str] | RecordOptions, command: Sequence[str], *, limits: Limits
 ) -> ProxyJournal:
-    """A recording to `path`, a new or empty file or a folder, named after the command's program.
+    """A recording to a new or empty file, or in a folder, named after the command's program.
 
     Raises:
         RecordingError: The file cannot be made, or holds something already.
     """
-    if Path(path).is_file() and Path(path).stat().st_size:
+    options = options_of(record)
+    path = Path(options.path)
+    if path.is_file() and path.stat().st_size:
         raise RecordingError(
-            f"cannot record to {os.fspath(path)}: it is there already; "
+            f"cannot record to {path}: it is there already; "
             "a folder gets a file of its own for each session"
         )
     recorder = open_recorder(
-        path,
+        options,
         role="proxy",
         transport="stdio",
         name=Path(command[0]).name,

@@ -34,6 +34,7 @@ import trio
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._proxy.journal import ProxyJournal, Way, start_journal
+from mcp_trio._recorder.options import RecordOptions
 from mcp_trio._transports.child_process import ChildProcess, start_child
 from mcp_trio._transports.descriptors import Descriptor, open_descriptor
 from mcp_trio._transports.stdio_server import divert_stdio, wait_parent_death
@@ -109,12 +110,15 @@ class StdioProxy:
 
 
 def run_stdio_proxy(
-    command: Sequence[str], *, record: str | os.PathLike[str], limits: Limits = DEFAULT_LIMITS
+    command: Sequence[str],
+    *,
+    record: str | os.PathLike[str] | RecordOptions,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> int:
     """Runs `command` as the server of whoever is at our stdin and stdout, and records both.
 
     Owns a Trio run, the signals SIGINT, SIGTERM and SIGHUP, and descriptors 0 and 1. `record` is a
-    new or empty file, or a folder, which gets a file for this session.
+    new or empty file, or a folder, which gets a file for this session; with options or without.
 
     Returns:
         The exit status of the command; 128 plus the number of the signal that killed it.
@@ -134,7 +138,7 @@ def shell_status(exit_status: int | None) -> int:
 
 
 async def _run(
-    command: Sequence[str], record: str | os.PathLike[str], limits: Limits
+    command: Sequence[str], record: str | os.PathLike[str] | RecordOptions, limits: Limits
 ) -> int | None:
     parent_pid = os.getppid()
     journal = start_journal(record, command, limits=limits)

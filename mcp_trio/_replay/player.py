@@ -1,17 +1,18 @@
 """The player: the journal is the schedule.
 
-A player stands where a live session has its recorder. Each moment of the session calls it, and it
-compares the call with the record at its cursor: the same kind, lane, ordinal and bytes, or the
-replay has diverged. Around that, `play` leads the session from record to record.
+`play` leads the sessions of a recording from record to record. Each of them has a `Part`, which
+stands where a live session has its recorder: every moment of the session calls it, and it compares
+the call with the record at the cursor, which is the player's.
 
-*Settled* means that all tasks are blocked. Before each record the virtual clock goes to its time,
-and stops at every deadline on the way, so that who sleeps twice wakes twice, and never later than
-recorded. Then, by kind of record:
+*Settled* means that all tasks are blocked, and no thread runs. Before each record the virtual clock
+goes to its time, and stops at every deadline on the way, so that who sleeps twice wakes twice, and
+never later than recorded. Then, by kind of record:
 
-- `in` and `shut` are delivered.
+- `in` and `shut` are delivered. A mark begins a session, if the file holds several.
 - A lane's record is the lane's turn. Lanes wait for their turn before every operation, under a
   shield, because a result that came before a cancellation in the recording comes before it here.
-  A lane whose record is at the cursor already passes without yielding.
+  A lane whose record is at the cursor already, and not later, passes without yielding.
+- What a lane reads in passing takes no turn: it was found ahead of the cursor when it was read.
 - A lane whose start was not worth a record of its own is started with the clock as it stood, which
   is never later than when it started in the recording.
 - `cxl` promises a cancellation: the lane waits for it without a shield, and if nothing has
@@ -20,45 +21,62 @@ recorded. Then, by kind of record:
   One that is still at the cursor when the session has settled did not happen.
 - `end` is the session's own: nothing of it runs any more.
 
-If the session has settled and the record at the cursor was not consumed, that is the divergence. So
-is a request that waits for a turn though the recording has none left for it. All lanes are then
-woken by `Abort`, which is no `Exception`: people's `except Exception` does not hold it up.
+If all has settled and the record at the cursor was not consumed, that is the divergence. So is a
+request that waits for a turn though the recording has none left for it. All lanes are then woken by
+`Abort`, which is no `Exception`: people's `except Exception` does not hold it up.
 
 Time runs a little earlier here than it did, because code takes none. So a sleep that was cancelled
 just before its end may end here, and the lane comes to a call that it never made. It is cancelled
-there, and that is no record: a request's last record is its end, and not the end of a call; a child
-task of which nothing more is recorded waits for its turn without a shield.
-
-What is ugly: one object plays two parts, the sequencer that the session calls and the loop that
-leads it. They share the cursor, and two objects would only pass it to and fro.
+there, without a shield, and that is no record: a request's last record is its end, and not the end
+of a call. What it reads in passing before that has to have some value, and nothing comes of it. So
+what is new in the last `PAUSE_SECONDS_MAX` before a cancellation goes unnoticed: no record of it
+was or would be finished; and in a thread, which may have calculated for ever, at any time. What
+would end at the very time of a record in such a lane is held back as long as the records come
+without it, unless a change is announced then, which may have been its work.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, NoReturn
 
 import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from mcp_trio._engine import Lane, Session
+from mcp_trio._engine import LANE, Session, lane_in
+from mcp_trio._engine.stray_calls import Stray
 from mcp_trio._errors import ReplayDivergence
-from mcp_trio._journal.records import MarkBody, Record, ShutBody, body_of, encode_body, frame_of
+from mcp_trio._journal.records import Record, ShutBody, body_of, frame_of
+from mcp_trio._journal.redaction import Redactor
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.divergence import Finding, Wanted, describe, request_frame
-from mcp_trio._replay.score import Score, is_child
-from mcp_trio._replay.sites import definition_site, is_alive, site_here, site_of
+from mcp_trio._replay.cursor import Cursor
+from mcp_trio._replay.divergence import describe
+from mcp_trio._replay.finding import Finding, Wanted
+from mcp_trio._replay.holding import Held
+from mcp_trio._replay.score import (
+    Key,
+    Score,
+    begins_session,
+    is_child,
+    is_of_request,
+    is_start,
+    key_of,
+)
+from mcp_trio._replay.sites import is_alive, site_of, site_of_caller
+from mcp_trio._replay.threads import Baton
+from mcp_trio._replay.waiting import Parked, Waiting, name_of
 from mcp_trio._wire import Oversized
 
-_NS_PER_SECOND: Final = 1e9
-_START_ORDINAL: Final = 0
-_UNSTARTED: Final = b'"unstarted"'
+NS_PER_SECOND: Final = 1e9
 
 # Records are cut to nanoseconds, deadlines are not: one that is nearer than this is due.
 _SLACK_SECONDS: Final = 1e-6
 
-# How much later than its record a deadline may be: as long as the recording machine may have paused
-# between looking at the clock for the deadline and looking at it for the record.
-_PAUSE_SECONDS_MAX: Final = 1.0
+# As long as the recording machine may have paused: so much later than its record a deadline may be,
+# and so much earlier than in the recording a lane may come to a call.
+PAUSE_SECONDS_MAX: Final = 1.0
+
+# What a lane does in one go, without letting others run, it does in no time if it took no more.
+_BURST_SECONDS_MAX: Final = 0.0001
 
 
 class Abort(BaseException):
@@ -66,348 +84,311 @@ class Abort(BaseException):
 
 
 @attrs.define(eq=False)
-class _Parked:
-    """A lane that waits for its turn."""
-
-    lane: Lane
-    at_start: bool
-    turn: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-
-@attrs.define(eq=False)
-class _Doomed:
-    """A lane that waits for the cancellation that its record promises."""
-
-    deadline: float
-    woken: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-
-@attrs.define(eq=False)
 class Player:
-    """Plays a score to a session. `divergence` is what came of it: None if all went as recorded.
+    """Plays a score. `divergence` is what came of it: None if all went as recorded.
 
-    `is_over` says that nothing is played or compared any more, and every task is to end.
+    `is_over` says that nothing is played or compared any more, and every task is to end. `beyond`
+    says which lanes wanted more than a cut recording holds, and where. `delivered` is the number of
+    the last `in`. `passes_by` tells of a place whether its record may be left undone.
     """
 
     score: Score
     clock: VirtualClock
+    baton: Baton
+    passes_by: Callable[[int], bool] = attrs.field(kw_only=True, default=lambda _: False)
+    is_strict: bool = attrs.field(kw_only=True, default=True)
+    redactor: Redactor | None = attrs.field(default=None, init=False)
 
-    has_lanes: bool = attrs.field(default=True, init=False)
-    gates: bool = attrs.field(default=True, init=False)
-    cursor: int = attrs.field(default=0, init=False)
+    cursor: Cursor = attrs.field(init=False)
+    waiting: Waiting = attrs.field(factory=Waiting, init=False)
+    sessions: dict[int, Session] = attrs.field(factory=dict[int, Session], init=False)
     divergence: ReplayDivergence | None = attrs.field(default=None, init=False)
     is_over: bool = attrs.field(default=False, init=False)
-    _has_shut_itself: bool = attrs.field(default=False, init=False)
-    _session: Session | None = attrs.field(default=None, init=False)
-    _excused: str | None = attrs.field(default=None, init=False)
-    _delivered: int = attrs.field(default=0, init=False)
-    _parked: dict[str, _Parked] = attrs.field(factory=dict[str, _Parked], init=False)
-    _doomed: dict[str, _Doomed] = attrs.field(factory=dict[str, _Doomed], init=False)
-    _tasks: dict[str, trio.lowlevel.Task] = attrs.field(
-        factory=dict[str, trio.lowlevel.Task], init=False
-    )
-    _sites: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
+    beyond: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
+    has_shut_itself: bool = attrs.field(default=False, init=False)
+    excused: Key | None = attrs.field(default=None, init=False)
+    delivered: int = attrs.field(default=0, init=False)
+    strays: dict[Stray, None] = attrs.field(factory=dict[Stray, None], init=False)
+    _held: Held = attrs.field(factory=Held, init=False)
 
-    # Leading the session.
+    def __attrs_post_init__(self) -> None:
+        self.cursor = Cursor(self.score)
 
-    async def play(self, session: Session) -> None:
-        """Lead the session to the last record; afterwards everything of it is aborted."""
-        deliver: dict[str, Callable[[Record, Session], None]] = {
-            "in": self._deliver,
-            "shut": self._deliver_shut,
-        }
-        self._session = session
+    # Leading the sessions.
+
+    async def play(self, begin: Callable[[int], Awaitable[Session]]) -> None:
+        """Lead to the last record; afterwards everything is aborted.
+
+        `begin` opens the session of a channel and lets it run.
+        """
         try:
-            await wait_all_tasks_blocked()
-            while (record := self._at_cursor()) is not None:
-                before = self.cursor
-                self._check_surplus()
-                await self._approach(record)
-                self._check_surplus()
-                if self.cursor == before:
-                    deliver.get(record.kind, self._let)(record, session)
-                    await wait_all_tasks_blocked()
-                if self.cursor == before:
-                    await self._outlast(record)
-                if self.cursor == before:
-                    self._diverge(self._hindrance(record))
+            if not self.score.is_of_several:
+                self.sessions[0] = await begin(0)
+            await self.settle()
+            while (record := self.cursor.record) is not None:
+                await self._step(record, begin)
+            self._note_beyond()
         finally:
             self.finish()
 
+    async def _step(self, record: Record, begin: Callable[[int], Awaitable[Session]]) -> None:
+        place = self.cursor.place
+        self._check_surplus()
+        await self._approach(record)
+        self._check_surplus()
+        if self.cursor.is_at_taken:
+            self.cursor.advance()
+        elif self.cursor.place == place and begins_session(record):
+            self.cursor.advance()
+            self.sessions[record.channel] = await begin(record.channel)
+            await self.settle()
+        elif self.cursor.place == place:
+            await self._do(record, place)
+
+    async def _do(self, record: Record, place: int) -> None:
+        """Do what the record says, or diverge."""
+        {"in": self._deliver, "shut": self._deliver_shut}.get(record.kind, self._let)(record)
+        await self.settle()
+        while self.cursor.place == place and self._is_on_its_way(record):
+            self._let(record)
+            await self.settle()
+        if self.cursor.place == place:
+            await self._outlast(record)
+        if self.cursor.place != place:
+            return
+        if not self.passes_by(place):
+            self.diverge(self._hindrance(record))
+        self.cursor.advance()
+
+    async def settle(self) -> None:
+        """Wait until all tasks are blocked, and no thread runs."""
+        await wait_all_tasks_blocked()
+        while self.baton.is_held:
+            await self.baton.wait_until_free()
+            await wait_all_tasks_blocked()
+
     async def _approach(self, record: Record) -> None:
         """Move on to the record's time; a lane whose start has no record starts before that."""
-        parked = self._parked.get(record.lane or "")
-        if parked is not None and parked.at_start and not _is_start(record):
-            self._give_turn(parked)
-            await wait_all_tasks_blocked()
-        time = record.time_ns / _NS_PER_SECOND
-        while self.clock.next_deadline <= time + _SLACK_SECONDS:
-            self.clock.reach(self.clock.next_deadline)
-            await wait_all_tasks_blocked()
+        lane = key_of(record)
+        parked = self.waiting.parked.get(lane)
+        if parked is not None and parked.at_start and not is_start(record):
+            self.waiting.give_turn(lane)
+            await self.settle()
+        time = record.time_ns / NS_PER_SECOND
+        if self._held.release(time - _SLACK_SECONDS):
+            await self.settle()
+        await self._pass_deadlines(time, holds_back=True)
+
+    async def _pass_deadlines(self, time: float, *, holds_back: bool) -> None:
+        until = time + _SLACK_SECONDS
+        while (deadline := self.clock.next_deadline) <= until:
+            is_near = holds_back and deadline >= time - _SLACK_SECONDS
+            if not (is_near and self._holds_back(until)):
+                self.clock.reach(deadline)
+            await self.settle()
         self.clock.reach(time)
 
-    def _deliver(self, record: Record, session: Session) -> None:
+    def _holds_back(self, until: float) -> bool:
+        is_announced = self.score.is_announced(self.cursor.place, until * NS_PER_SECOND)
+        return not is_announced and self._held.hold(self._silent_tasks(), until)
+
+    def _silent_tasks(self) -> Iterator[trio.lowlevel.Task]:
+        """The tasks of handlers that come to no call any more, as told at the head."""
+        waiting = [task for task in self.waiting.tasks.values() if is_alive(task)]
+        for task in waiting:
+            if self._is_silent(task):
+                yield task
+            waiting += (child for nursery in task.child_nurseries for child in nursery.child_tasks)
+
+    def _is_silent(self, task: trio.lowlevel.Task) -> bool:
+        for channel, session in self.sessions.items():
+            lane = task.context.run(lane_in, session.sequencer)
+            if lane is not None:
+                key = (channel, lane.name)
+                return self.score.is_silent(key, lane.ordinal, self.cursor.place)
+        return False
+
+    def _deliver(self, record: Record) -> None:
         frame = frame_of(record)
         assert frame is not None
-        self.cursor += 1
-        self._delivered = record.number
+        session = self._session_of(record)
+        self.cursor.advance()
+        self.delivered = record.number
         discarded = (record.envelope or {}).get("discarded")
         session.take(frame if discarded is None else Oversized(size=discarded, head=frame))
 
-    def _deliver_shut(self, record: Record, session: Session) -> None:
-        session.shut(body_of(record, ShutBody).cause)
+    def _deliver_shut(self, record: Record) -> None:
+        self._session_of(record).shut(body_of(record, ShutBody).cause)
 
-    def _let(self, record: Record, _session: Session) -> None:
-        """Give a lane its turn."""
-        parked = self._parked.get(record.lane or "")
-        if parked is not None:
-            self._give_turn(parked)
+    def _session_of(self, record: Record) -> Session:
+        session = self.sessions.get(record.channel)
+        if session is None:
+            self._find(None, f"no session has begun on channel {record.channel}")
+            raise Abort
+        return session
+
+    def _let(self, record: Record) -> None:
+        """Give a lane its turn; the end of a file of several sessions is nobody's."""
+        if record.kind == "end" and self.score.is_of_several:
+            self.cursor.advance()
+        parked = self.waiting.parked.get(key_of(record))
+        if parked is not None and self._may_go(parked):
+            self.waiting.give_turn(parked.key)
+
+    def _may_go(self, parked: Parked) -> bool:
+        """Whether a lane's own record is its turn: always, unless this one is passed by."""
+        if not self.passes_by(self.cursor.place):
+            return True
+        return parked.at_start or (parked.due is not None and parked.due <= self.cursor.place)
+
+    def _is_on_its_way(self, record: Record) -> bool:
+        """Whether the lane does something before its record that is not compared."""
+        parked = self.waiting.parked.get(key_of(record))
+        return parked is not None and parked.due is not None and self._may_go(parked)
 
     async def _outlast(self, record: Record) -> None:
-        """Bring the deadline that cancels a lane, if its record promises that and it is near."""
-        doomed = self._doomed.get(record.lane or "")
-        last = record.time_ns / _NS_PER_SECOND + _PAUSE_SECONDS_MAX
-        if doomed is not None and doomed.deadline <= last:
+        """Bring what was held back, and the deadline that cancels a lane, if that is near."""
+        time = record.time_ns / NS_PER_SECOND
+        if self._held.release():
+            await self.settle()
+            await self._pass_deadlines(time, holds_back=False)
+            if self.cursor.record is record:
+                self._let(record)
+                await self.settle()
+        doomed = self.waiting.doomed.get(key_of(record))
+        is_due = doomed is not None and doomed.deadline <= time + PAUSE_SECONDS_MAX
+        if doomed is not None and is_due and self.cursor.record is record:
             self.clock.reach(doomed.deadline)
-            await wait_all_tasks_blocked()
+            await self.settle()
+
+    def passes(self, parked: Parked) -> bool:
+        """Whether a lane's record is at the cursor, and nobody is due before its time."""
+        cursor = self.cursor
+        record = cursor.record
+        if record is None or cursor.is_at_hole or cursor.is_at_taken:
+            return False
+        if parked.due is not None and parked.due < cursor.place:
+            return True
+        if record.lane != parked.key[1] or record.channel != parked.key[0]:
+            return False
+        if not self._may_go(parked):
+            return False
+        if parked.at_start and not is_start(record):
+            return True
+        return self._is_soon(record.time_ns / NS_PER_SECOND)
+
+    def _is_soon(self, time: float) -> bool:
+        """Whether a time is as good as now.
+
+        Otherwise the clock has to move before. For who has not run yet, it must not: what begins
+        to wait at a later time than it did, wakes too late.
+        """
+        seconds = time - trio.current_time()
+        if seconds > _BURST_SECONDS_MAX or time > self._held.next_deadline:
+            return False
+        return seconds <= _next_deadline_seconds()
+
+    # What was not recorded.
 
     def _hindrance(self, record: Record) -> Wanted | None:
-        """A child task that does something more, so that its parent does not come to a record."""
-        below = (name for name in self._spent() if name.startswith(f"{record.lane}."))
-        name = next(below, None)
-        return None if name is None else self._one_more(name)
-
-    def _give_turn(self, parked: _Parked) -> None:
-        self._parked.pop(parked.lane.name)
-        parked.turn.set()
+        """Who does something more, so that a lane does not come to its record."""
+        lane = key_of(record)
+        is_last = self.score.last_place(lane) == self.cursor.place
+        if lane in self.waiting.doomed and is_last and is_of_request(lane):
+            return self.one_more(lane)
+        channel, name = lane
+        below = (
+            key for key in self._spent() if key[0] == channel and key[1].startswith(f"{name}.")
+        )
+        child = next(below, None)
+        return None if child is None else self.one_more(child)
 
     def _check_surplus(self) -> None:
         """A request that will have no turn any more does what was not recorded.
 
         If the file lacks records, what it does may be among them: then it has until there.
         """
-        if self.cursor in self.score.missing:
+        if self.cursor.is_at_hole:
             self._check_hole()
-        elif self.cursor > self.score.last_hole:
-            for name in self._spent():
-                if not is_child(name):
-                    self._diverge(self._one_more(name))
+        elif self.cursor.place > self.score.last_hole:
+            for lane in self._spent():
+                if not is_child(lane):
+                    self.diverge(self.one_more(lane))
 
     def _check_hole(self) -> None:
         """Whether the session did something that the file lacks here."""
-        for name in self._spent():
-            self._diverge(self._one_more(name))
-        if self._excused is not None:
-            self._diverge(Wanted(kind="cxl", lane=self._excused))
+        for lane in self._spent():
+            self.diverge(self.one_more(lane))
+        if self.excused is not None:
+            self.diverge(Wanted(kind="cxl", lane=self.excused))
         if self.score.is_complete and not self.score.has_shut:
-            self._diverge(None)
+            self.diverge(None)
 
-    def _spent(self) -> list[str]:
-        return [name for name in self._parked if self.score.is_spent(name, self.cursor)]
+    def _spent(self) -> list[Key]:
+        place = self.cursor.place
+        return [lane for lane in self.waiting.parked if self.score.is_spent(lane, place)]
 
-    def _one_more(self, lane: str) -> Wanted:
-        return Wanted(kind=None, lane=lane, site=site_of(self._tasks[lane]))
+    def one_more(self, lane: Key) -> Wanted:
+        """An operation of a lane that has none left."""
+        return Wanted(kind=None, lane=lane, site=site_of(self.waiting.tasks[lane]))
+
+    def _note_beyond(self) -> None:
+        """Behind a cut nobody knows what comes; who wants more is told of."""
+        if not self.score.is_complete:
+            for lane in self.waiting.parked:
+                self.beyond[name_of(lane)] = site_of(self.waiting.tasks[lane])
+
+    def redact(self, kind: str, body: bytes) -> bytes:
+        """What would be recorded for a body."""
+        return body if self.redactor is None else self.redactor.redact(kind, body)
+
+    def note_stray(self, stray: Stray) -> None:
+        """A handler went past its context; told once for each line that does."""
+        self.strays[stray] = None
+
+    def note_use(self, place: str, instead: str) -> None:
+        """A handler used the lifespan, of which there is only a stand-in."""
+        lane, site = LANE.get(), site_of_caller()
+        name = "" if lane is None else lane.name
+        self.note_stray(Stray(call=place, site=site, lane=name, instead=instead, is_outside=True))
+
+    # The end.
 
     def finish(self) -> None:
         """The replay is over: wake everybody with `Abort`, and let time run for those who sleep."""
         if self.is_over:
             return
         self.is_over = True
+        self._held.release()
         self.clock.set_free()
-        for parked in self._parked.values():
-            parked.turn.set()
-        for doomed in self._doomed.values():
-            doomed.woken.set()
-
-    # What lanes wait for.
-
-    async def turn_to_start(self, lane: Lane) -> None:
-        """See `Sequencer`; the start waits like any other resumption."""
-        await self._turn(lane, at_start=True)
-
-    async def turn(self, lane: Lane) -> str:
-        """See `Sequencer`."""
-        await self._turn(lane, at_start=False)
-        record = self._at_cursor()
-        assert record is not None
-        return record.kind
-
-    async def _turn(self, lane: Lane, *, at_start: bool) -> None:
-        if self.is_over:
-            await self._abort()
-        self._tasks[lane.name] = trio.lowlevel.current_task()
-        self._sites[lane.name] = site_here() or self._sites.get(lane.name, "")
-        if self._passes(lane, at_start=at_start):
-            return
-        parked = _Parked(lane, at_start)
-        self._parked[lane.name] = parked
-        may_be_cancelled = is_child(lane.name) and self.score.is_spent(lane.name, self.cursor)
-        with trio.CancelScope(shield=not may_be_cancelled):
-            try:
-                await parked.turn.wait()
-            finally:
-                self._parked.pop(lane.name, None)
-        if self.is_over:
-            await self._abort()
-
-    async def _abort(self) -> NoReturn:
-        """Raise `Abort`, but yield first: a loop that swallows it must not block the run."""
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        raise Abort
-
-    def _passes(self, lane: Lane, *, at_start: bool) -> bool:
-        """Whether the lane's record is at the cursor, and nobody is due before its time."""
-        record = self._at_cursor()
-        if record is None or record.lane != lane.name or self.cursor in self.score.missing:
-            return False
-        if at_start and not _is_start(record):
-            return True
-        time = record.time_ns / _NS_PER_SECOND
-        if time - trio.current_time() > _next_deadline_seconds():
-            return False
-        self.clock.reach(time)
-        return True
-
-    async def until_cancelled(self, lane: Lane) -> None:
-        """See `Sequencer`."""
-        doomed = _Doomed(trio.current_effective_deadline())
-        self._doomed[lane.name] = doomed
-        try:
-            await doomed.woken.wait()
-        finally:
-            del self._doomed[lane.name]
-        raise Abort
-
-    # The moments of the session.
-
-    def took(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
-        """The number of the `in` record that was delivered."""
-        return self._delivered
-
-    def started(self, lane: Lane) -> None:
-        """Consume the start mark, if the start was worth one."""
-        record = self._at_cursor()
-        if record is not None and record.lane == lane.name and _is_start(record):
-            self.cursor += 1
-
-    def sent(self, frame: bytes, lane: Lane | None) -> None:
-        """Compare with `out`."""
-        self._consume("out", lane, frame)
-
-    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
-        """Compare with the recorded outcome."""
-        if not self.is_over and kind == "cxl" and self._is_excused(lane.name):
-            self._excused = lane.name
-        else:
-            self._consume(kind, lane, body)
-
-    def _is_excused(self, lane: str) -> bool:
-        """Whether a cancelled call was never made in the recording, as told at the head."""
-        score, place = self.score, self.cursor
-        return score.is_cancelled_end(lane, place) or score.is_spent(lane, place)
-
-    def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
-        """Compare with `cxl`."""
-        self._consume("cxl", lane, _UNSTARTED if unstarted else None)
-
-    def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
-        """Compare with `mark`, by name: the value may hold facts of the machine."""
-        record = self._at_cursor()
-        if record is not None and record.kind == "mark" and _mark_name(record) == name:
-            self._consume("mark", lane, frame_of(record))
-            return body_of(record, MarkBody).value
-        self._consume("mark", lane, encode_body(MarkBody(name=name, value=value)))
-        return value
-
-    def shut(self, cause: str) -> None:
-        """Compare with `shut`; what is shut because the replay is over is not compared."""
-        if not self.is_over:
-            record = self._at_cursor()
-            self._has_shut_itself = record is None or record.kind != "shut"
-            self._consume("shut", None, encode_body(ShutBody(cause=cause)))
-
-    def flush(self) -> None:
-        """Nothing is written."""
-
-    def close(self, counts: dict[str, int]) -> None:  # noqa: ARG002  the protocol's
-        """Compare with `end`; the counts tell nothing that the records do not."""
-        if not self.is_over:
-            record = self._at_cursor()
-            self._consume("end", None, None if record is None else frame_of(record))
-
-    def _at_cursor(self) -> Record | None:
-        journal = self.score.journal
-        return journal[self.cursor] if self.cursor < len(journal) else None
-
-    def _consume(self, kind: str, lane: Lane | None, body: bytes | None) -> None:
-        if self.is_over:
-            raise Abort
-        name = None if lane is None else lane.name
-        ordinal = None if lane is None else lane.next_ordinal()
-        record = self._at_cursor()
-        if record is None and not self.score.is_complete:
-            self.finish()  # beyond the cut: nobody knows
-            raise Abort
-        if record is None or not _is_same(record, kind, name, ordinal, body):
-            site = site_here() or self._near(name)
-            self._diverge(Wanted(kind=kind, lane=name, ordinal=ordinal, body=body, site=site))
-        self.cursor += 1
-
-    def _near(self, lane: str | None) -> str:
-        """Where a lane was seen last, else where its handler is: an answer has no line itself."""
-        if lane is None or self._session is None:
-            return ""
-        if seen := self._sites.get(lane):
-            return f"after {seen}"
-        return definition_site(self._session.application, request_frame(self.score.journal, lane))
-
-    # The divergence.
+        self.baton.hurry()
+        self.waiting.wake_all()
 
     def fail(self, problem: str) -> None:
         """The replay ends by something that is no record, unless a divergence was found before."""
-        if self._has_shut_itself:  # because of this
+        if self.has_shut_itself:  # because of this
             self.divergence = None
         self._find(None, problem)
 
-    def _diverge(self, wanted: Wanted | None) -> NoReturn:
-        self._find(wanted)
+    def diverge(self, wanted: Wanted | None, *, place: int | None = None) -> NoReturn:
+        """The replay does something else than what is recorded at the cursor, or at a place."""
+        self._find(wanted, place=place)
         raise Abort
 
-    def _find(self, wanted: Wanted | None, problem: str = "") -> None:
+    def _find(self, wanted: Wanted | None, problem: str = "", *, place: int | None = None) -> None:
         if self.divergence is None:
             finding = Finding(
-                journal=self.score.journal,
-                cursor=self.cursor,
-                missing=self.score.missing.get(self.cursor),
+                score=self.score,
+                place=self.cursor.place if place is None else place,
                 wanted=wanted,
                 problem=problem,
-                waiting=self._waiting(),
-                notes=self.score.notes,
+                waiting=self.waiting.where(),
+                strays=tuple(self.strays),
+                is_strict=self.is_strict,
+                redactor=self.redactor,
             )
             self.divergence = describe(finding)
         self.finish()
-
-    def _waiting(self) -> dict[str, str]:
-        return {
-            name: site_of(task) + (" (for its turn)" if name in self._parked else "")
-            for name, task in self._tasks.items()
-            if is_alive(task) and task is not trio.lowlevel.current_task()
-        }
-
-
-def _is_start(record: Record) -> bool:
-    return record.kind == "mark" and record.lane is not None and record.ordinal == _START_ORDINAL
-
-
-def _mark_name(record: Record) -> str:
-    return body_of(record, MarkBody).name
-
-
-def _is_same(
-    record: Record, kind: str, lane: str | None, ordinal: int | None, body: bytes | None
-) -> bool:
-    found = (record.kind, record.lane, record.ordinal, frame_of(record))
-    return found == (kind, lane, ordinal, body)
 
 
 def _next_deadline_seconds() -> float:

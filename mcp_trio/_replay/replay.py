@@ -1,29 +1,52 @@
-"""`replay`: run a server's handlers against a recording of role `server`, strictly."""
+"""`replay`: run a server's handlers against a recording of role `server`."""
 
+import functools
 import os
-from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 import attrs
 import trio
 
 from mcp_trio._engine import Sequencer, Session
+from mcp_trio._engine.stray_calls import Stray
+from mcp_trio._engine.strays import StrayWatch
+from mcp_trio._journal.redaction import redactor_of
+from mcp_trio._limits import Limits
 from mcp_trio._replay.clock import VirtualClock
+from mcp_trio._replay.outbound import OutboundPart, repertoire_of
+from mcp_trio._replay.part import Part
 from mcp_trio._replay.player import Abort, Player
 from mcp_trio._replay.score import Score, is_of_request, load_score
 from mcp_trio._replay.shields import unshield
+from mcp_trio._replay.silent_channel import SilentChannel
 from mcp_trio._replay.sites import site_of_error
+from mcp_trio._replay.threads import Baton
+from mcp_trio._server.lifespan_stand_in import LifespanStandIn
 from mcp_trio._transports.channel import Channel
-from mcp_trio._wire import Oversized
 
-_SPINS: Final = "a handler spins: let it wait for an event or a time"
+Mode: TypeAlias = Literal["strict", "outbound"]
+Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
 class Replayable(Protocol):
-    """What can be replayed: a server that makes a session over a channel."""
+    """What can be replayed: a server that makes sessions over channels."""
 
-    def open_session(self, channel: Channel, *, sequencer: Sequencer) -> Session:
-        """A session that nobody runs yet."""
+    @property
+    def limits(self) -> Limits:
+        """What a session may cost."""
+        ...
+
+    def open_session(
+        self, channel: Channel, *, sequencer: Sequencer, lifespan: Any = None
+    ) -> Session:
+        """A session that nobody runs yet; `lifespan` is what its handlers see."""
         ...
 
 
@@ -31,7 +54,16 @@ class Replayable(Protocol):
 class ReplayReport:
     """A replay that did what was recorded: how many records were played, whether to the end.
 
-    `notes` are flaws of the file that did not matter, such as a torn tail.
+    Attributes:
+        records: How many records there were to play.
+        requests: How many requests were handled.
+        is_complete: Whether the recorded session came to its end; otherwise the recording was cut,
+            and was played up to the cut.
+        recorded_seconds: How long the session took when it was recorded.
+        notes: Flaws of the file that did not matter, such as a torn tail.
+        beyond: For each lane that wanted more than a cut recording holds, where it wanted it.
+        strays: Calls that went past the context; their results are not recorded, so that they may
+            make another replay differ.
     """
 
     records: int
@@ -39,69 +71,181 @@ class ReplayReport:
     is_complete: bool
     recorded_seconds: float
     notes: tuple[str, ...]
+    beyond: dict[str, str] = attrs.field(factory=dict[str, str])
+    strays: tuple[Stray, ...] = ()
 
 
-def replay(path: str | os.PathLike[str], server: Replayable) -> ReplayReport:
+def replay(
+    path: str | os.PathLike[str],
+    server: Replayable,
+    *,
+    mode: Mode = "strict",
+    lifespan: Lifespan | None = None,
+    key: bytes | None = None,
+    watches: bool = True,
+) -> ReplayReport:
     """Run the handlers of `server` against a recording; returns when every record was matched.
 
-    Starts a Trio run of its own, on a clock that only the recording moves: no sockets, no waiting.
-    A recording that was cut replays up to the cut. Inside a Trio program, see `replay_async`.
+    Starts a Trio run of its own, on a clock that only the recording moves. No effect is run: its
+    recorded outcome is what the handler gets. A handler that reaches for sockets, threads or
+    processes by itself gets `BlockedInReplay`. A recording that was cut replays up to the cut.
+    Inside a Trio program, see `replay_async`.
+
+    Args:
+        path: The recording; of one in segments, the first.
+        server: The server, as it was when recorded: what handlers have done to its tools, or to
+            variables of their module, a replay does again.
+        mode: "strict" compares every record. "outbound" compares what is sent: effects may come in
+            another order, or no longer, and are matched by their name.
+        lifespan: Gives the handlers a lifespan. Without it, `ctx.lifespan` of a server that had one
+            is a stand-in, which may only be passed to an effect.
+        key: What the recording was redacted with. Without it, what the server itself puts at the
+            place of a secret becomes another token than in the recording.
+        watches: False looks for no strays and blocks nothing, and is several times faster: for
+            handlers that are known to go through their context.
 
     Raises:
         ReplayDivergence: The first record that the handlers did not do again.
-        RecordingError: The file is unusable: not a recording, of another role than `server`, or
-            with effects that this version cannot replay.
+        RecordingError: The file is unusable: not a recording, or of another role than `server`.
+        ValueError: There is no such mode.
     """
+    if mode not in get_args(Mode):
+        raise ValueError(f"unknown mode {mode!r}: one of {', '.join(get_args(Mode))}")
     score = load_score(path)
-    player = Player(score, VirtualClock())
-    trio.run(_run, player, server, clock=player.clock)
+    clock = VirtualClock()
+    baton = Baton(clock, server.limits.replay_thread_seconds)
+    player, part = _MODES[mode](score, clock, baton)
+    if score.opening.redaction is not None:
+        player.redactor = redactor_of(score.opening.redaction, score.journal, key)
+    world = _stand_in(player) if lifespan is None else lifespan(server)
+    watch = StrayWatch(on_stray=player.note_stray, blocks=True) if watches else nullcontext()
+    trio.run(_run, player, functools.partial(_open, server, part), world, watch, clock=clock)
     if player.divergence is not None:
         raise player.divergence
-    return _report(score, player.cursor)
+    return _report(player)
 
 
-async def replay_async(path: str | os.PathLike[str], server: Replayable) -> ReplayReport:
+async def replay_async(
+    path: str | os.PathLike[str],
+    server: Replayable,
+    *,
+    mode: Mode = "strict",
+    lifespan: Lifespan | None = None,
+    key: bytes | None = None,
+    watches: bool = True,
+) -> ReplayReport:
     """`replay` from inside a Trio program; it runs in a worker thread, in a Trio run of its own.
 
     Cancelled: waits for the replay to end, which is bounded by the length of the recording.
+
+    Raises:
+        ReplayDivergence, RecordingError, ValueError: As `replay`.
     """
-    return await trio.to_thread.run_sync(replay, path, server)
-
-
-def _report(score: Score, records: int) -> ReplayReport:
-    journal = score.journal
-    return ReplayReport(
-        records=records,
-        requests=sum(map(is_of_request, score.last_places)),
-        is_complete=score.is_complete,
-        recorded_seconds=journal[-1].time_ns / 1e9 if journal else 0.0,
-        notes=score.notes,
+    return await trio.to_thread.run_sync(
+        functools.partial(
+            replay, path, server, mode=mode, lifespan=lifespan, key=key, watches=watches
+        )
     )
+
+
+def _stand_in(player: Player) -> AbstractAsyncContextManager[Any]:
+    has_lifespan = player.score.opening.lifespan
+    return nullcontext(LifespanStandIn(on_use=player.note_use) if has_lifespan else None)
+
+
+def _open(server: Replayable, part: Callable[[int], Part], lifespan: Any, channel: int) -> Session:
+    return server.open_session(SilentChannel(), sequencer=part(channel), lifespan=lifespan)
+
+
+def _report(player: Player) -> ReplayReport:
+    journal = player.score.journal
+    return ReplayReport(
+        records=player.cursor.place,
+        requests=sum(map(is_of_request, player.score.places)),
+        is_complete=player.score.is_complete,
+        recorded_seconds=journal[-1].time_ns / 1e9 if journal else 0.0,
+        notes=player.score.notes,
+        beyond=player.beyond,
+        strays=tuple(player.strays),
+    )
+
+
+# The modes.
+
+
+def _strict(
+    score: Score, clock: VirtualClock, baton: Baton
+) -> tuple[Player, Callable[[int], Part]]:
+    player = Player(score, clock, baton)
+    return player, functools.partial(Part, player)
+
+
+def _outbound(
+    score: Score, clock: VirtualClock, baton: Baton
+) -> tuple[Player, Callable[[int], Part]]:
+    repertoire = repertoire_of(score)
+    passes_by = repertoire.places.__contains__
+    player = Player(score, clock, baton, passes_by=passes_by, is_strict=False)
+    return player, functools.partial(OutboundPart, player, repertoire=repertoire)
+
+
+_MODES: Final[
+    dict[str, Callable[[Score, VirtualClock, Baton], tuple[Player, Callable[[int], Part]]]]
+] = {"strict": _strict, "outbound": _outbound}
 
 
 # One run of Trio.
 
 
-async def _run(player: Player, server: Replayable) -> None:
-    session = server.open_session(_SilentChannel(), sequencer=player)
+class _Fault(Exception):  # noqa: N818  it carries an error, and is none itself
+    """What the server or its lifespan raised, in a replay that cannot even begin."""
+
+
+async def _run(
+    player: Player,
+    open_session: Callable[[Any, int], Session],
+    lifespan: AbstractAsyncContextManager[Any],
+    watch: AbstractContextManager[object],
+) -> None:
     scope = trio.CancelScope()
     errors: list[BaseException] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end_what_does_not_end, player, scope)
         try:
-            with scope:
-                await _play(player, session)
-        except BaseException as error:
-            errors += _leaves(error)
+            with scope, watch, _faults():
+                async with lifespan as value:
+                    errors += await _played(player, functools.partial(open_session, value))
+        except _Fault as fault:
+            errors.append(fault)
+        await player.baton.wait_until_free()
         nursery.cancel_scope.cancel()
     _judge(player, errors)
 
 
-async def _play(player: Player, session: Session) -> None:
-    async with trio.open_nursery() as nursery:
-        await nursery.start(session.run)
-        await player.play(session)
-        nursery.cancel_scope.cancel()
+@contextmanager
+def _faults() -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise _Fault from error
+
+
+async def _played(player: Player, open_session: Callable[[int], Session]) -> list[BaseException]:
+    """Play; returns what broke out of the sessions."""
+    try:
+        async with trio.open_nursery() as nursery:
+
+            async def begin(channel: int) -> Session:
+                with _faults():
+                    session = open_session(channel)
+                await nursery.start(session.run)
+                return session
+
+            await player.play(begin)
+            nursery.cancel_scope.cancel()
+    except BaseException as error:
+        return list(_leaves(error))
+    return []
 
 
 async def _end_what_does_not_end(player: Player, scope: trio.CancelScope) -> None:
@@ -112,7 +256,8 @@ async def _end_what_does_not_end(player: Player, scope: trio.CancelScope) -> Non
         await player.clock.trouble.wait()
         player.clock.trouble = trio.Event()
         if not player.is_over:
-            player.fail(_SPINS)
+            player.fail(player.clock.reason)
+        player.baton.give_up()
         scope.cancel()
         unshield(main.parent_task)
 
@@ -122,6 +267,9 @@ def _judge(player: Player, errors: Sequence[BaseException]) -> None:
     for error in errors:
         if isinstance(error, KeyboardInterrupt):
             raise error
+        if isinstance(error, _Fault):
+            assert error.__cause__ is not None
+            raise error.__cause__
     for error in errors:
         if not isinstance(error, Abort | trio.Cancelled):
             player.fail(f"{type(error).__name__}: {error}  {site_of_error(error)}".rstrip())
@@ -133,21 +281,3 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
     for each in inner:
         yield from _leaves(each)
-
-
-class _SilentChannel:
-    """The wire of a replay: what leaves was compared already, what arrives comes by hand."""
-
-    transport = "replay"
-
-    def send_nowait(self, frames: Sequence[bytes]) -> int:
-        return len(frames)
-
-    async def send(self, frames: Sequence[bytes]) -> None:  # noqa: ARG002  the protocol's
-        await trio.lowlevel.checkpoint()
-
-    async def receive(self) -> Sequence[bytes | Oversized]:
-        await trio.sleep_forever()
-
-    async def aclose(self) -> None:
-        await trio.lowlevel.checkpoint()

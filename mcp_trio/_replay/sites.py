@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +18,7 @@ from mcp_trio._server.completions import target_of
 from mcp_trio._server.registered import Registered
 from mcp_trio._server.registry import Registry
 from mcp_trio._server.serving import Serving
+from mcp_trio._server.threads import CALLING_THREAD
 
 _PACKAGE: Final = str(Path(__file__).resolve().parent.parent)
 _EXAMPLES: Final = str(Path(_PACKAGE) / "examples")
@@ -26,13 +27,16 @@ _TRIO: Final = str(Path(trio.__file__).resolve().parent)
 
 def site_here() -> str:
     """File and line of the people's code that runs in this task; empty if there is none."""
+    thread = CALLING_THREAD.get()
+    if thread is not None:
+        return _site_in_thread(thread)
     outermost = getattr(trio.lowlevel.current_task().coro, "cr_frame", None)
-    frame = inspect.currentframe()
-    while frame is not None and frame is not outermost:
-        if _is_peoples(frame.f_code):
-            return _site(frame.f_code, frame.f_lineno)
-        frame = frame.f_back
-    return ""
+    return _site_above(inspect.currentframe(), outermost)
+
+
+def site_of_caller() -> str:
+    """File and line of the people's code that runs, in a task or in a thread."""
+    return _site_above(inspect.currentframe(), None)
 
 
 def site_of(task: trio.lowlevel.Task) -> str:
@@ -40,7 +44,23 @@ def site_of(task: trio.lowlevel.Task) -> str:
     if not is_alive(task):
         return ""
     sites = [_site(f.f_code, line) for f, line in task.iter_await_frames() if _is_peoples(f.f_code)]
+    thread = task.context.get(CALLING_THREAD)
+    if not sites and thread is not None:
+        return _site_in_thread(thread)
     return sites[-1] if sites else ""
+
+
+def _site_in_thread(thread: int) -> str:
+    """The line of a handler's thread that waits for the loop."""
+    return _site_above(sys._current_frames().get(thread), None)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  documented
+
+
+def _site_above(frame: FrameType | None, outermost: object) -> str:
+    while frame is not None and frame is not outermost:
+        if _is_peoples(frame.f_code):
+            return _site(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
+    return ""
 
 
 def site_of_error(error: BaseException) -> str:

@@ -32,6 +32,13 @@ def plain_function(handler: Any) -> types.FunctionType:
     raise TypeError(f"{handler!r} is not a Python function, method or callable object")
 
 
+def behind(function: Any) -> Any:
+    """What partials and bound methods call in the end."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__func__", function)
+
+
 def name_of(handler: Any) -> str:
     """The name that a handler goes by: its function's, or that of its class."""
     while isinstance(handler, functools.partial):
@@ -47,6 +54,14 @@ def is_async(handler: Any) -> bool:
     """
     seen = (handler, getattr(handler, "__call__", None), plain_function(handler))  # noqa: B004
     return any(map(inspect.iscoroutinefunction, seen))
+
+
+def returns_awaitable(function: Any) -> bool:
+    """`is_async` for anything that can be called, also what has no Python function behind it."""
+    try:
+        return is_async(function)
+    except TypeError:
+        return False
 
 
 def refuse_unnameable(handler: Any, function: types.FunctionType) -> None:
@@ -73,18 +88,33 @@ def place(function: types.FunctionType, parameter: str) -> str:
 
 
 def resolved_hint(function: types.FunctionType, parameter: inspect.Parameter) -> Any:
-    """What the annotation means; resolved alone, for only so can an error name the parameter.
+    """What the annotation of a parameter means.
 
     Raises:
         TypeError: naming function, parameter and annotation.
     """
     if parameter.annotation is inspect.Parameter.empty:
         return Any
-    alone = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
+    return _resolved(function, parameter.annotation, place(function, parameter.name))
+
+
+def resolved_return(function: types.FunctionType) -> Any:
+    """What the annotation of the result means; `Any` if there is none.
+
+    Raises:
+        TypeError: naming function and annotation.
+    """
+    where = f"{function.__module__}.{function.__qualname__}"
+    return _resolved(function, function.__annotations__.get("return", Any), where)
+
+
+def _resolved(function: types.FunctionType, annotation: Any, where: str) -> Any:
+    """Resolved alone, for only so can an error name the place."""
+    alone = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
         return typing.get_type_hints(alone, function.__globals__, include_extras=True)["it"]
     except Exception as error:
         raise TypeError(
-            f"{place(function, parameter.name)}: the annotation {parameter.annotation!r} "
+            f"{where}: the annotation {annotation!r} "
             f"cannot be resolved in module {function.__module__}: {error}"
         ) from error

@@ -1,139 +1,30 @@
-"""What a handler knows and may do while its request runs.
+"""What a handler may do while its request runs.
 
 Two classes with the same words: `Context` for `async def` handlers, `ThreadContext` for `def`
 handlers, which run in a thread and whose calls block until the loop has done them.
 """
 
 import functools
-from typing import Any, Final, Protocol, Unpack
+from typing import Any, Unpack
 
 import attrs
 import trio
 
-from mcp_trio._engine import Handling, ProgressCallback
-from mcp_trio._protocol import announced
+from mcp_trio._engine import ProgressCallback
 from mcp_trio._schema import (
-    ClientCapabilities,
     CreateMessageResult,
     EmptyParams,
-    Implementation,
     LoggingLevel,
     LoggingMessageParams,
-    ReadResourceResult,
     ResourceContents,
     Root,
 )
-from mcp_trio._server.offering import Offering
+from mcp_trio._server.outside import Outside, ThreadOutside
 from mcp_trio._server.sampling import Question, SamplingOptions, sampling_params
-from mcp_trio._server.threads import Bridge
-
-# From the least to the most severe, as in RFC 5424.
-LEVELS: Final[tuple[LoggingLevel, ...]] = (
-    "debug",
-    "info",
-    "notice",
-    "warning",
-    "error",
-    "critical",
-    "alert",
-    "emergency",
-)
-_SEVERITY: Final = {level: severity for severity, level in enumerate(LEVELS)}
-
-
-@attrs.define
-class LogGate:
-    """Which log messages a session's client wants; everything until it says."""
-
-    level: LoggingLevel = "debug"
-
-    def lets(self, level: LoggingLevel) -> bool:
-        """Whether a message of `level` is severe enough.
-
-        Raises:
-            ValueError: There is no such level.
-        """
-        severity = _SEVERITY.get(level)
-        if severity is None:
-            raise ValueError(f"unknown level {level!r}: choose from {', '.join(LEVELS)}")
-        return severity >= _SEVERITY[self.level]
-
-
-class ServedSession(Protocol):
-    """The server's side of the session that a request came by."""
-
-    server: Offering
-    lifespan: Any
-    gate: LogGate
-
-    async def read(
-        self, handling: Handling, uri: str, *, limiter: trio.CapacityLimiter | None = None
-    ) -> ReadResourceResult:
-        """What a resource of the server's own holds; `limiter` is for handlers in threads."""
-        ...
 
 
 @attrs.define(eq=False)
-class _Facts:
-    """What both kinds of context know without asking anybody."""
-
-    _handling: Handling
-    _served: ServedSession
-
-    @property
-    def server(self) -> Offering:
-        """The server: to register, to remove, and to tell what has changed."""
-        return self._served.server
-
-    @property
-    def lifespan(self) -> Any:
-        """What the server's lifespan yielded; None without one."""
-        return self._served.lifespan
-
-    @property
-    def log_level(self) -> LoggingLevel:
-        """The least severe level that the client wants to hear of."""
-        return self._served.gate.level
-
-    @property
-    def request_id(self) -> int | str:
-        """The id that the client gave to this request."""
-        return self._handling.request.id
-
-    @property
-    def method(self) -> str:
-        """The method of this request, such as `tools/call`."""
-        return self._handling.request.method.name
-
-    @property
-    def progress_token(self) -> int | str | None:
-        """What the client asked for progress with; None if it did not ask."""
-        return self._handling.request.progress_token
-
-    @property
-    def revision(self) -> str:
-        """The revision of the protocol that the session speaks; empty before the handshake."""
-        revision = self._handling.session.connection.revision
-        return "" if revision is None else revision.name
-
-    @property
-    def client_info(self) -> Implementation | None:
-        """The name and version of the client; None before the handshake."""
-        return self._handling.session.connection.peer_info
-
-    @property
-    def client_capabilities(self) -> ClientCapabilities | None:
-        """What the client can do; None before the handshake."""
-        capabilities = self._handling.session.connection.peer_capabilities
-        return capabilities if isinstance(capabilities, ClientCapabilities) else None
-
-    def client_can(self, path: str) -> bool:
-        """Whether the client announced a capability, such as `roots.listChanged`."""
-        return announced(self.client_capabilities, path)
-
-
-@attrs.define(eq=False)
-class Context(_Facts):
+class Context(Outside):
     """The context of an `async def` handler. Every call is a cancellation check."""
 
     _limiter: trio.CapacityLimiter | None = None
@@ -156,11 +47,9 @@ class Context(_Facts):
         Raises:
             ValueError: There is no such level.
         """
-        if self._served.gate.lets(level):
-            params = LoggingMessageParams(level=level, data=data, logger=logger)
-            await self._handling.notify("notifications/message", params)
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
+        params = LoggingMessageParams(level=level, data=data, logger=logger)
+        is_wanted = functools.partial(self._served.gate.lets, level)
+        await self._handling.notify("notifications/message", params, is_wanted=is_wanted)
 
     async def debug(self, data: Any, *, logger: str | None = None) -> None:
         """Log at level `debug`."""
@@ -234,14 +123,12 @@ class Context(_Facts):
 
 
 @attrs.define(eq=False)
-class ThreadContext(_Facts):
+class ThreadContext(ThreadOutside):
     """The context of a `def` handler: the words of `Context`, but each call blocks the thread.
 
     Each call raises `RequestAbandoned` once the request is over. A thread cannot be cancelled, so
     a long handler looks at `is_cancelled` now and then.
     """
-
-    _bridge: Bridge
 
     @property
     def is_cancelled(self) -> bool:

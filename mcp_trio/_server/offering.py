@@ -23,7 +23,9 @@ from mcp_trio import _schema as s
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._server.announcements import RESOURCE_UPDATED, Audience, list_changed
 from mcp_trio._server.callables import is_async, name_of
+from mcp_trio._server.effect_results import EffectResults
 from mcp_trio._server.given_schema import GivenSchema
+from mcp_trio._server.locks import Locks
 from mcp_trio._server.methods import RegisteredMethod, check_name, row_of
 from mcp_trio._server.ordering import JsonWriter
 from mcp_trio._server.registered import (
@@ -80,6 +82,8 @@ class Offering:
     methods: Mapping[str, Handler] = attrs.field(factory=dict[str, Handler], kw_only=True)
     converter: "Converter | None" = attrs.field(default=None, kw_only=True, repr=False)
     writer: JsonWriter = attrs.field(init=False, repr=False)
+    effect_results: EffectResults = attrs.field(init=False, repr=False)
+    locks: Locks = attrs.field(factory=Locks, init=False, repr=False)
     _registry: Registry = attrs.field(init=False, repr=False)
     _audience: Audience = attrs.field(factory=Audience, init=False, repr=False)
 
@@ -88,6 +92,7 @@ class Offering:
 
     def __attrs_post_init__(self) -> None:
         self.writer = JsonWriter(self.converter)
+        self.effect_results = EffectResults(self.converter, self.writer, self.limits)
         self._registry = Registry(self.limits, self.list_changed)
         for name, handler in self.methods.items():
             self.method(name)(handler)

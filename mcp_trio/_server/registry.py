@@ -12,6 +12,7 @@ import base64
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import attrs
@@ -211,6 +212,14 @@ class Registry:
         except TypeError:
             return None  # who asks for the list will hear of it
         return digest.hexdigest()[:_DIGEST_CHARS]
+
+    def tool_schemas(self) -> dict[str, Any]:
+        """The schemas of the tools' arguments, by name; without those that cannot be listed."""
+        schemas: dict[str, Any] = {}
+        for name, tool in tuple(self.tools.items()):
+            with suppress(TypeError):
+                schemas[name] = tool.definition().input_schema
+        return schemas
 
 
 _DIGEST_CHARS: Final = 16

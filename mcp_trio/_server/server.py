@@ -1,8 +1,7 @@
 """`Server`: what people register, and the ways to serve it."""
 
-import os
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from inspect import isasyncgenfunction
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -10,18 +9,20 @@ import attrs
 import trio
 
 from mcp_trio import _schema as s
-from mcp_trio._engine import Recording, Sequencer, Session, Unrecorded
+from mcp_trio._engine import Sequencer, Session, Unrecorded
 from mcp_trio._protocol import Connection, Role
-from mcp_trio._recorder.opening import open_recorder
+from mcp_trio._recorder.opening import begin_session
+from mcp_trio._recorder.options import RecordTo, options_of
 from mcp_trio._server.announcements import Announcer
 from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.http_client import SessionHttp
+from mcp_trio._server.neighbours import Neighbours, RecordingBeside
 from mcp_trio._server.offering import Offering
 from mcp_trio._server.serving import Serving
 from mcp_trio._server.stdio import run_stdio, serve_stdio
 from mcp_trio._transports.channel import Channel
 
 Lifespan: TypeAlias = Callable[["Server"], AbstractAsyncContextManager[Any]]
-Path: TypeAlias = str | os.PathLike[str]
 
 
 @attrs.define(eq=False)
@@ -51,6 +52,8 @@ class Server(Offering):
     instructions: str | None = attrs.field(default=None, kw_only=True)
     lifespan: Lifespan | None = attrs.field(default=None, kw_only=True)
 
+    _neighbours: Neighbours = attrs.field(factory=Neighbours, init=False)
+
     _contexts: ClassVar = (Context, ThreadContext)
 
     def __attrs_post_init__(self) -> None:
@@ -61,9 +64,18 @@ class Server(Offering):
     # Serving.
 
     def open_session(
-        self, channel: Channel, *, sequencer: Sequencer | None = None, lifespan: Any = None
+        self,
+        channel: Channel,
+        *,
+        sequencer: Sequencer | None = None,
+        lifespan: Any = None,
+        http: SessionHttp | None = None,
     ) -> Session:
-        """A session over `channel` that nobody runs yet; `serve` is the usual way."""
+        """A session over `channel` that nobody runs yet; `serve` is the usual way.
+
+        `http` is what `ctx.http` stands on, and is closed by whoever gives it. Without one, nobody
+        closes what handlers open by that.
+        """
         connection = Connection(
             our_role=Role.SERVER,
             our_info=s.Implementation(name=self.name, version=self.version),
@@ -73,39 +85,46 @@ class Server(Offering):
             limits=self.limits,
             methods=self._registry.rows,
         )
-        serving = Serving(self, self._registry, Announcer(self._audience), lifespan)
+        http = http or SessionHttp(self.limits.close_seconds)
+        serving = Serving(self, self._registry, Announcer(self._audience), lifespan, http)
         return Session(channel, connection, serving, sequencer or Unrecorded())
 
     async def serve(
         self,
         channel: Channel,
         *,
-        record: Path | None = None,
+        record: RecordTo | None = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve one channel until its session ends; closes the channel. Reports the session.
 
-        `record` is a file, or a folder in which each session gets a file of its own.
+        `record` is a file, a folder in which each session gets a file of its own, or what
+        `mcp_trio.recording` has to say more: `RecordOptions`, `SharedRecording`.
         Cancelled: the session is wound down in bounded time.
 
         Raises:
             RecordingError: The recording cannot be made; nothing was served.
+            ValueError: Its redaction is wrong in itself; nothing was served.
             Exception: What the lifespan raises, as it is.
         """
         try:
             lifespan = nullcontext() if self.lifespan is None else self.lifespan(self)
-            async with lifespan as value:
-                session = self.open_session(
-                    channel, sequencer=self._sequencer(channel, record), lifespan=value
-                )
-                await session.run(task_status=task_status)
+            async with lifespan as value, SessionHttp(self.limits.close_seconds) as http:
+                with self._neighbours.beside(record) as beside, _watch(record):
+                    session = self.open_session(
+                        channel,
+                        sequencer=self._sequencer(channel, record, beside),
+                        lifespan=value,
+                        http=http,
+                    )
+                    await session.run(task_status=task_status)
         finally:
             await channel.aclose()  # the peer of a server that never came to be learns it so
 
     async def serve_stdio(
         self,
         *,
-        record: Path | None = None,
+        record: RecordTo | None = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve this process's stdin and stdout, which are diverted at once; see `serve`.
@@ -114,7 +133,7 @@ class Server(Offering):
         """
         await serve_stdio(self, record=record, task_status=task_status)
 
-    def run(self, transport: str = "stdio", *, record: Path | None = None) -> None:
+    def run(self, transport: str = "stdio", *, record: RecordTo | None = None) -> None:
         """Serve until the client is gone or a signal comes; owns signals, and ends with the parent.
 
         Raises:
@@ -125,10 +144,12 @@ class Server(Offering):
             raise ValueError(f"unknown transport {transport!r}: one of {', '.join(_RUNNERS)}")
         _RUNNERS[transport](self, record=record)
 
-    def _sequencer(self, channel: Channel, record: Path | None) -> Sequencer:
+    def _sequencer(
+        self, channel: Channel, record: RecordTo | None, beside: Callable[[], int]
+    ) -> Sequencer:
         if record is None:
             return Unrecorded()
-        recorder = open_recorder(
+        recorder, channel_number = begin_session(
             record,
             role="server",
             transport=getattr(channel, "transport", type(channel).__name__),
@@ -136,9 +157,19 @@ class Server(Offering):
             version=self.version,
             tools_digest=self._registry.tools_digest(),
             lifespan=self.lifespan is not None,
+            schemas=self._registry.tool_schemas,
             limits=self.limits,
         )
-        return Recording(recorder)
+        return RecordingBeside(recorder, channel_number, beside=beside)
+
+
+def _watch(record: RecordTo | None) -> AbstractContextManager[object]:
+    """Round a session whose handlers are refused what no replay could repeat."""
+    if record is None or not options_of(record).strict:
+        return nullcontext()
+    from mcp_trio._engine.strays import strict_watch
+
+    return strict_watch()
 
 
 _RUNNERS: Final = {"stdio": run_stdio}

@@ -8,7 +8,7 @@ import msgspec
 import trio
 
 from mcp_trio import _schema as s
-from mcp_trio._engine import AccompaniedSession, Handling, bare
+from mcp_trio._engine import AccompaniedSession, Handling, abandon_effect, bare
 from mcp_trio._errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -18,9 +18,12 @@ from mcp_trio._errors import (
     ToolError,
 )
 from mcp_trio._protocol import Method
+from mcp_trio._server.ambient import AMBIENT, Ambient
 from mcp_trio._server.announcements import Announcer
 from mcp_trio._server.completions import completion_result, target_of
-from mcp_trio._server.context import Context, LogGate, ThreadContext
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.facts import LogGate
+from mcp_trio._server.http_client import SessionHttp
 from mcp_trio._server.methods import method_result
 from mcp_trio._server.offering import Offering
 from mcp_trio._server.registered import Registered, RegisteredResource
@@ -44,6 +47,7 @@ class Serving:
     registry: Registry
     announcer: Announcer
     lifespan: Any
+    http: SessionHttp
     gate: LogGate = attrs.field(factory=LogGate, init=False)
     _threads: trio.CapacityLimiter = attrs.field(init=False)
 
@@ -72,10 +76,10 @@ class Serving:
         own = self.registry.methods[method.name]
         handler, keywords = own.signature.handler, own.signature.bind(params, None)
         if own.runs_in_thread:
-            self.announcer.session.sequencer.marked(THREAD_MARK, own.name)
-            await run_in_thread(
-                handler, keywords, name=own.name, bridge=Bridge(None), limiter=self._threads
-            )
+            sequencer = self.announcer.session.sequencer
+            sequencer.marked(THREAD_MARK, own.name)
+            bridge = Bridge(own.name, sequencer, None)
+            await run_in_thread(handler, keywords, bridge=bridge, limiter=self._threads)
         else:
             value: Any = handler(**keywords)
             if hasattr(value, "__await__"):
@@ -195,6 +199,7 @@ class Serving:
             )
         signature = registered.signature
         context = Context(handling, self, limiter)
+        AMBIENT.set(Ambient(handling, self))
         value: Any = signature.handler(**signature.bind(arguments, context))
         return await value if hasattr(value, "__await__") else value
 
@@ -205,18 +210,24 @@ class Serving:
         arguments: Any,
         limiter: trio.CapacityLimiter,
     ) -> Any:
-        lane = handling.current_lane()
+        lane, sequencer = handling.current_lane(), handling.session.sequencer
         if lane is not None:
-            handling.session.sequencer.marked(THREAD_MARK, registered.name, lane)
-        bridge = Bridge(lane)
+            if sequencer.gates:
+                await sequencer.turn(lane)
+            sequencer.marked(THREAD_MARK, registered.name, lane)
+        bridge = Bridge(registered.name, sequencer, lane, handling.scope)
         context = ThreadContext(handling, self, bridge)
-        return await run_in_thread(
-            registered.signature.handler,
-            registered.signature.bind(arguments, context),
-            name=registered.name,
-            bridge=bridge,
-            limiter=limiter,
-        )
+        outer = AMBIENT.set(Ambient(handling, self, bridge))
+        try:
+            return await run_in_thread(
+                registered.signature.handler,
+                registered.signature.bind(arguments, context),
+                bridge=bridge,
+                limiter=limiter,
+            )
+        finally:
+            abandon_effect(handling)
+            AMBIENT.reset(outer)  # the caller's, if this is a resource that a handler reads
 
 
 def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:

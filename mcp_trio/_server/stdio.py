@@ -11,6 +11,7 @@ import trio
 from mcp_trio._engine import Session, bare
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import Limits
+from mcp_trio._recorder.options import RecordTo
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.stdio_server import (
     divert_stdio,
@@ -31,7 +32,7 @@ class ServesChannels(Protocol):
         self,
         channel: Channel,
         *,
-        record: str | os.PathLike[str] | None,
+        record: RecordTo | None,
         task_status: trio.TaskStatus[Session],
     ) -> None:
         """Serves one channel and reports its session; returns when that has ended."""
@@ -41,7 +42,7 @@ class ServesChannels(Protocol):
 async def serve_stdio(
     server: ServesChannels,
     *,
-    record: str | os.PathLike[str] | None = None,
+    record: RecordTo | None = None,
     descriptors: tuple[int, int] | None = None,
     task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -79,7 +80,7 @@ async def _end_with_parent(session: Session, parent_pid: int, limits: Limits) ->
 def run_stdio(
     server: ServesChannels,
     *,
-    record: str | os.PathLike[str] | None = None,
+    record: RecordTo | None = None,
     descriptors: tuple[int, int] | None = None,
 ) -> None:
     """A Trio run of its own around `serve_stdio`, ended by SIGINT and SIGTERM as well.
@@ -97,7 +98,7 @@ def run_stdio(
 
 async def _run(
     server: ServesChannels,
-    record: str | os.PathLike[str] | None,
+    record: RecordTo | None,
     descriptors: tuple[int, int] | None,
 ) -> int | None:
     watch = _SignalWatch()

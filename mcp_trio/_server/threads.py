@@ -2,20 +2,32 @@
 
 Nobody can stop a thread. So when its request is over, the thread is abandoned: what it returns is
 dropped, and each call that it still makes back into the loop, or is making, is refused.
+
+In a replay a handler's thread runs from one call of its context to the next, and no other one
+meanwhile: each has a thread of its own there, which the sequencer lets run, and which stands as
+long as the loop carries out a call for it.
 """
 
 import functools
 import inspect
+import math
+import threading
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, Final, Generic, TypeVar
 
 import attrs
 import trio
 
-from mcp_trio._engine import LANE, Lane
+from mcp_trio._engine import LANE, Lane, Sequencer
+from mcp_trio._engine.strays import watching_thread
 from mcp_trio._errors import RequestAbandoned
 
 Result = TypeVar("Result")
+
+CALLING_THREAD: Final[ContextVar[int | None]] = ContextVar("mcp_trio_calling_thread", default=None)
+"""For which thread a task in the loop carries out a call."""
 
 
 @attrs.define(eq=False)
@@ -23,12 +35,17 @@ class Bridge:
     """The calls of one handler's thread into the loop, until its request is over.
 
     They are the handler's own acts, so they happen in its lane, and not in that of the task which
-    carries them out.
+    carries them out. The handler's `scope` ends them when it is cancelled: not only when the
+    handler's task has run, for when that is, no record tells.
     """
 
+    name: str
+    sequencer: Sequencer
     lane: Lane | None
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     is_abandoned: bool = attrs.field(default=False, init=False)
-    _running: trio.CancelScope | None = attrs.field(default=None, init=False)
+    _running: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _done: trio.Event | None = attrs.field(default=None, init=False)
 
     def call(self, function: Callable[..., Awaitable[Result]], *args: Any) -> Result:
         """What `function` returns; blocks the thread, and is called there only.
@@ -36,6 +53,7 @@ class Bridge:
         Raises:
             RequestAbandoned: The request is over, or ended meanwhile.
         """
+        CALLING_THREAD.set(threading.get_ident())
         try:
             return trio.from_thread.run(self._run, function, args)
         except trio.RunFinishedError:
@@ -46,16 +64,54 @@ class Bridge:
     ) -> Result:
         if self.lane is not None:
             LANE.set(self.lane)
-        if not self.is_abandoned:
+        self._done = trio.Event()
+        try:
+            if not self.sequencer.gates:
+                return await self._carry_out(function, args)
+            return await self._carry_out_in_turn(function, args)
+        finally:
+            self._done.set()
+
+    async def _carry_out(
+        self, function: Callable[..., Awaitable[Result]], args: tuple[Any, ...]
+    ) -> Result:
+        if not (self.is_abandoned or self.scope.cancel_called):
             with trio.CancelScope() as self._running:
                 return await function(*args)
         raise _over()
 
-    def abandon(self) -> None:
-        """The request is over: the call that runs now is cancelled, later ones are refused."""
+    async def _carry_out_in_turn(
+        self, function: Callable[..., Awaitable[Result]], args: tuple[Any, ...]
+    ) -> Result:
+        """The same in a replay: the thread stands meanwhile."""
+
+        async def carry_out() -> Result:
+            if self.lane is not None:
+                await self.sequencer.turn_in_thread(self.lane)
+            return await function(*args)
+
+        self.sequencer.thread_stands()
+        try:
+            return await self._carry_out(carry_out, ())
+        finally:
+            await self.let_run()
+
+    async def let_run(self) -> None:
+        """Wait until the thread may run, in a replay."""
+        with trio.CancelScope(shield=True):
+            await self.sequencer.let_thread_run(self.name)
+
+    async def abandon(self) -> None:
+        """The request is over: the call that runs now is cancelled, later ones are refused.
+
+        Waits for that call, so that nothing of the request happens after its end.
+        """
         self.is_abandoned = True
-        if self._running is not None:
-            self._running.cancel()
+        self._running.cancel()
+        if self._done is None:
+            return
+        with trio.CancelScope(shield=True):
+            await self._done.wait()
 
 
 def _over() -> RequestAbandoned:
@@ -66,7 +122,6 @@ async def run_in_thread(
     handler: Callable[..., Result],
     keywords: Mapping[str, Any],
     *,
-    name: str,
     bridge: Bridge,
     limiter: trio.CapacityLimiter,
 ) -> Result:
@@ -74,19 +129,22 @@ async def run_in_thread(
 
     Cancelled: the thread is abandoned at once, but counts for the limiter until it ends.
     """
+    if bridge.sequencer.gates:
+        return await _run_in_turn(functools.partial(_called, handler, keywords), bridge)
     try:
         return await trio.to_thread.run_sync(
             functools.partial(_called, handler, keywords),
             abandon_on_cancel=True,
             limiter=limiter,
-            thread_name=name,
+            thread_name=bridge.name,
         )
     finally:
-        bridge.abandon()
+        await bridge.abandon()
 
 
 def _called(handler: Callable[..., Result], keywords: Mapping[str, Any]) -> Result:
-    result = handler(**keywords)
+    with watching_thread():
+        result = handler(**keywords)
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError(
@@ -94,3 +152,61 @@ def _called(handler: Callable[..., Result], keywords: Mapping[str, Any]) -> Resu
             " makes that known"
         )
     return result
+
+
+# In a replay.
+
+
+@attrs.define(eq=False)
+class _LedThread(Generic[Result]):
+    """A thread that runs only when it is let.
+
+    It stands for good when the loop has learned that it ended; an abandoned one tells by itself.
+    """
+
+    call: Callable[[], Result]
+    bridge: Bridge
+    token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
+    has_ended: bool = attrs.field(default=False, init=False)
+    _has_stopped: bool = attrs.field(default=False, init=False)
+
+    def run(self) -> Result:
+        """What the handler returns; for the thread to call."""
+        try:
+            return self.call()
+        finally:
+            self.has_ended = True
+            with suppress(trio.RunFinishedError):
+                self.token.run_sync_soon(self._stop_if_abandoned)
+
+    def _stop_if_abandoned(self) -> None:
+        if self.bridge.is_abandoned:
+            self.stop()
+
+    def stop(self) -> None:
+        """It stands for good."""
+        if not self._has_stopped:
+            self._has_stopped = True
+            self.bridge.sequencer.thread_stands()
+
+
+async def _run_in_turn(call: Callable[[], Result], bridge: Bridge) -> Result:
+    led = _LedThread(call, bridge)
+    await bridge.let_run()
+    try:
+        await trio.lowlevel.checkpoint_if_cancelled()
+    except trio.Cancelled:
+        led.stop()
+        raise
+    try:
+        # The thread does begin: nothing is awaited before that but a limit that is never reached.
+        return await trio.to_thread.run_sync(
+            led.run,
+            abandon_on_cancel=True,
+            limiter=trio.CapacityLimiter(math.inf),
+            thread_name=bridge.name,
+        )
+    finally:
+        await bridge.abandon()
+        if led.has_ended:
+            led.stop()

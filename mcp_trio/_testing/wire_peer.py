@@ -1,14 +1,4 @@
-"""A peer that says exactly what a test scripts: raw messages over any channel, nothing by itself.
-
-    ours, theirs = memory_pair()
-    peer = WirePeer(theirs)
-    await peer.handshake()
-    await peer.send_request("tools/list", id=7)
-    assert (await peer.receive())["id"] == 7
-
-It has no rules, so it can break all of them. Whoever tests a client plays the server by
-`answer_initialize`.
-"""
+"""A peer that says exactly what a test scripts: raw messages over any channel."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -28,9 +18,22 @@ HANDSHAKE_ID: Final = "handshake"
 
 @attrs.define(eq=False)
 class WirePeer:
-    """One end of a channel in the hands of a test.
+    """One end of a channel in the hands of a test: it says what the test says, nothing by itself.
 
-    `frames` holds every frame that was received, as bytes, in order.
+        ours, theirs = memory_pair()
+        nursery.start_soon(server.serve, ours)
+        peer = WirePeer(theirs)
+        await peer.handshake()
+        await peer.send_request("tools/list", id=7)
+        assert (await peer.receive())["id"] == 7
+
+    It has no rules, so it can break all of them. Whoever tests a client plays the server by
+    `answer_initialize`. What sends raises what the channel's `send` raises, and what receives what
+    its `receive` raises; cancelled, nothing that arrived is lost.
+
+    Attributes:
+        channel: The end that is its own.
+        frames: Every frame that was received, as bytes, in order.
     """
 
     channel: Channel
@@ -90,7 +93,11 @@ class WirePeer:
         return _message(self._unread.popleft())
 
     async def receive_many(self, count: int) -> list[dict[str, Any]]:
-        """The next `count` messages."""
+        """The next `count` messages.
+
+        Raises:
+            EOFError: The other side has closed.
+        """
         return [await self.receive() for _ in range(count)]
 
     async def receive_available(self) -> list[dict[str, Any]]:
@@ -126,7 +133,11 @@ class WirePeer:
         revision: str = NEWEST_LEGACY.name,
         capabilities: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Be a client up to `initialized`; returns the server's answer."""
+        """Be a client up to `initialized`; returns the server's answer.
+
+        Raises:
+            EOFError: The server has closed.
+        """
         params = {
             "protocolVersion": revision,
             "capabilities": capabilities or {},
@@ -143,7 +154,11 @@ class WirePeer:
         revision: str = NEWEST_LEGACY.name,
         capabilities: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Be a server up to `initialized`; returns the client's request."""
+        """Be a server up to `initialized`; returns the client's request.
+
+        Raises:
+            EOFError: The client has closed.
+        """
         asked = await self.receive()
         result = {
             "protocolVersion": revision,

@@ -2,6 +2,8 @@
 
     mcp-trio run mcp_trio.examples.sqlite_explorer
 
+What leads to the database is one effect, so that recorded sessions replay without it.
+
 The environment decides the rest, as hosts set it in their configuration:
 
     SQLITE_EXPLORER_DATABASE    the file; without it, a small sample of a lending library
@@ -22,7 +24,7 @@ from urllib.parse import quote
 
 from msgspec import Meta
 
-from mcp_trio import Context, RequestError, Server
+from mcp_trio import Context, RequestError, Server, effect
 from mcp_trio.examples.production_logging import configure_logging
 from mcp_trio.examples.sqlite_database import (
     Cell,
@@ -71,11 +73,11 @@ server: Server = Server(
 )
 
 
+@effect
 async def fetch(
-    ctx: Context, sql: str, parameters: Parameters = (), *, rows_max: int = ROWS_MAX
+    database: Database, sql: str, parameters: Parameters = (), *, rows_max: int = ROWS_MAX
 ) -> Rows:
-    """The only way from handlers to the database."""
-    database: Database = ctx.lifespan
+    """The only way from handlers to the database: a replay needs none, and gives the same rows."""
     return await database.fetch(sql, parameters, rows_max=rows_max)
 
 
@@ -94,7 +96,7 @@ async def query(
         parameters: The values, as a list or by name.
         limit: How many rows to return at most.
     """
-    rows = await fetch(ctx, sql, parameters or (), rows_max=limit)
+    rows = await fetch(ctx.lifespan, sql, parameters or (), rows_max=limit)
     if rows.is_cut:
         await ctx.info(f"there are more than {limit} rows: narrow the query or raise the limit")
     return rows
@@ -110,7 +112,7 @@ async def explain(
         sql: The statement.
         parameters: Its values, if it has any.
     """
-    plan = await fetch(ctx, f"EXPLAIN QUERY PLAN {sql}", parameters or ())
+    plan = await fetch(ctx.lifespan, f"EXPLAIN QUERY PLAN {sql}", parameters or ())
     depths: dict[Cell, int] = {}
     lines: list[str] = []
     for step, parent, _, detail in plan.rows:
@@ -123,14 +125,17 @@ async def explain(
 async def tables(*, ctx: Context) -> Rows:
     """List the tables and views, with the statements that made them."""
     return await fetch(
-        ctx, "SELECT name, type, sql FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY 1"
+        ctx.lifespan,
+        "SELECT name, type, sql FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY 1",
     )
 
 
 @server.resource("sqlite://schema", mime_type="application/sql")
 async def schema(*, ctx: Context) -> str:
     """The statements that would make this database again, without its rows."""
-    made = await fetch(ctx, "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid")
+    made = await fetch(
+        ctx.lifespan, "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid"
+    )
     return "".join(f"{sql};\n" for (sql,) in made.rows)
 
 
@@ -139,7 +144,7 @@ async def table(name: str, *, ctx: Context) -> Rows:
     """The first rows of a table or view."""
     if name not in await table_names(name, ctx=ctx):
         raise RequestError(RESOURCE_NOT_FOUND, f"no table or view is named {name}")
-    return await fetch(ctx, f"SELECT * FROM {quoted(name)}", rows_max=20)  # noqa: S608  # quoted
+    return await fetch(ctx.lifespan, f"SELECT * FROM {quoted(name)}", rows_max=20)  # noqa: S608  # quoted
 
 
 @server.prompt
@@ -164,7 +169,7 @@ async def analyse_table(
 async def table_names(prefix: str, *, ctx: Context) -> list[str]:
     """The tables and views whose names begin so."""
     found = await fetch(
-        ctx,
+        ctx.lifespan,
         "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')"
         " AND substr(name, 1, length(:prefix)) = :prefix ORDER BY 1",
         {"prefix": prefix},

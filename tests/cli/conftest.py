@@ -14,7 +14,7 @@ from mcp_trio._cli.commands import commands
 from mcp_trio._journal.records import RecordEncoder, encode_body
 
 OPEN = {
-    "format_version": 0,
+    "format_version": 1,
     "transport": "memory",
     "role": "server",
     "name": "hand",

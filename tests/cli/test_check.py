@@ -68,6 +68,8 @@ def test_a_gap_is_a_loss_though_the_file_is_whole(write, invoke):
     shown = invoke("check", write(("gap", {"reason": "full"}), ("gap", {"count": 0})))
     assert shown.exit_code == 1
     assert "whole, but with a gap" in shown.output
+    cut = invoke("check", write(("gap", {"reason": "full"}), end=False))
+    assert "cut between two lines: the session was not closed, but with a gap" in cut.output
 
 
 def test_what_is_no_recording_is_refused(tmp_path, invoke):

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 NEWCOMER_COMMANDS = [
@@ -21,14 +23,17 @@ def run_python(block, folder):
     run([sys.executable, *runner, name], folder)
 
 
+PROGRAMS = {"mcp-trio": [sys.executable, "-m", "mcp_trio"], "python": [sys.executable]}
+
+
 def run_console(block, folder):
     for line in block.splitlines():
-        program, *arguments = line.removeprefix("$ ").split()
-        assert program == "mcp-trio"
-        run([sys.executable, "-m", "mcp_trio", *arguments], folder)
+        words, _, ending = line.removeprefix("$ ").partition("# exits with")
+        program, *arguments = words.split()
+        run([*PROGRAMS[program], *arguments], folder, status=int(ending or 0))
 
 
-def run(command, folder):
+def run(command, folder, *, status=0):
     done = subprocess.run(
         command,
         check=False,
@@ -42,13 +47,14 @@ def run(command, folder):
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         },
     )
-    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    assert done.returncode == status, (command, done.stdout, done.stderr)
 
 
+@pytest.mark.timeout(240)  # forty processes, one after the other
 def test_every_example_of_the_readme_runs_in_its_order(tmp_path):
     runners = {"python": run_python, "console": run_console}
     shown = [(language, block) for language, block in BLOCKS if language in runners]
-    assert len(shown) == 8
+    assert len(shown) == 13
     for language, block in shown:
         runners[language](block, tmp_path)
 
@@ -70,4 +76,4 @@ def test_the_readme_lists_the_kinds_of_records_that_there_are():
 
     table = README.split("| kind | when | body |")[1].split("\n\n")[0]
     listed = re.findall(r"`(\w{2,4})`", "".join(re.findall(r"^\|[^|]*", table, re.MULTILINE)))
-    assert set(listed) == KINDS.keys() - {"cmd", "val"}
+    assert set(listed) == KINDS.keys()

@@ -278,3 +278,8 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path, invoke):
     for arguments in (["show", path], ["show", "--json", path], ["show", tmp_path / "missing"]):
         assert invoke(*arguments).exit_code == 2
     assert "not a recording" in invoke("show", path).stderr
+
+
+def test_a_recording_of_one_session_has_no_column_for_others(write, invoke):
+    shown = invoke("show", write(("in", request(1, "ping")))).output
+    assert shown.split()[:3] == ["record", "ms", "lane"]

@@ -12,7 +12,7 @@ import trio.testing
 from mcp_trio import _schema as s
 from mcp_trio._engine import Recording, Session, Unrecorded
 from mcp_trio._journal.reader import read_recording
-from mcp_trio._journal.records import MarkBody, OpenBody, Record, body_of, encode_body
+from mcp_trio._journal.records import MarkBody, OpenBody, Record, body_of, encode_body, frame_of
 from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._protocol import INITIALIZED, Connection, Role
 from mcp_trio._recorder.recorder import Recorder
@@ -274,3 +274,42 @@ def echo():
         return "echo"
 
     return tool
+
+
+@pytest.fixture
+def story(recording):
+    """What handlers did, in order: kind and body of each record of a lane but answers, by lane."""
+
+    def tell():
+        recording.flush()
+        told = {}
+        for record in recording.records():
+            is_deed = isinstance(record, Record) and record.lane and record.ordinal
+            if is_deed and record.kind != "out":
+                assert record.ordinal == len(told.setdefault(record.lane, [])) + 1
+                told[record.lane].append((record.kind, frame_of(record)))
+        return told
+
+    return tell
+
+
+@pytest.fixture
+def handle(serve, call):
+    """What a handler returned or raised, as the only one of a session."""
+
+    async def run(handler, **options):
+        done = []
+
+        async def tool(handling):
+            try:
+                done.append(await handler(handling))
+            except Exception as error:
+                done.append(error)
+            return ""
+
+        _, peer = await serve({"tool": tool}, **options)
+        await peer.send(call("tool", 1))
+        await peer.receive()
+        return done[0]
+
+    return run

@@ -4,6 +4,7 @@
 
 import itertools
 import json
+import math
 
 import pytest
 import trio
@@ -12,7 +13,7 @@ import trio.testing
 from mcp_trio import _schema as s
 from mcp_trio._engine import Unrecorded
 from mcp_trio._engine.lanes import Lane
-from mcp_trio._errors import ConnectionLost, RequestError, RequestTimeout
+from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestError, RequestTimeout
 from mcp_trio._journal.records import frame_of
 from mcp_trio._testing.fake_channel import DirectFakeChannel
 from mcp_trio._wire import Oversized
@@ -282,7 +283,7 @@ class Gating(Unrecorded):
     def allow(self, lane, kind):
         self.turns.setdefault(lane, trio.open_memory_channel(100))[0].send_nowait(kind)
 
-    async def turn(self, lane):
+    async def turn(self, lane, *, commands=False):
         with trio.CancelScope(shield=True):
             return await self.turns.setdefault(lane.name, trio.open_memory_channel(100))[
                 1
@@ -428,3 +429,60 @@ async def test_a_notification_is_marked_when_it_is_looked_at_or_told_to_be_left(
         "end",
     ]
     assert len(session.application.heard) == 1
+
+
+async def test_what_is_not_told_is_recorded_as_well(serve, call, recording):
+    """Or a replay would not know when the lane decided that, nor whether it was cancelled there."""
+
+    async def tool(handling):
+        await handling.progress(1)
+        await handling.notify("notifications/message", level("info"), is_wanted=lambda: False)
+        with pytest.raises(LocalProtocolError):
+            await handling.progress(math.nan)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await handling.progress(2)
+        return ""
+
+    _, peer = await serve({"tool": tool}, sequencer=recording)
+    await peer.send(call("tool", 1))
+    await peer.receive()
+    told = [entry for entry in recording.story() if " r5 " in entry]
+    assert told == ["res r5 1", "res r5 2", "err r5 3", "cxl r5 4", "out r5 5"]
+
+
+async def test_whether_progress_has_grown_is_decided_in_the_turn(serve, call):
+    class Backwards(Unrecorded):
+        """The lane that was begun first has its turn last."""
+
+        has_lanes = gates = True
+
+        def __init__(self):
+            self.story = []
+            self.has_come = trio.Event()
+
+        async def turn(self, lane, *, commands=False):
+            if lane.name.endswith(".0"):
+                await self.has_come.wait()
+            return ""
+
+        def sent(self, frame, lane):
+            if lane is not None:
+                self.story.append(("out", lane.name))
+                self.has_come.set()
+
+        def resumed(self, lane, kind, body=None):
+            self.story.append((kind, lane.name))
+
+    async def tool(handling):
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(handling.progress, 5)
+        return ""
+
+    sequencer = Backwards()
+    _, peer = await serve({"tool": tool}, sequencer=sequencer)
+    await peer.send(call("tool", 1, token="t"))
+    await peer.receive()
+    await peer.receive()
+    assert sequencer.story[:2] == [("out", "r0.1"), ("res", "r0.0")]

@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import sqlite3
@@ -9,8 +10,10 @@ import pytest
 import trio
 
 from mcp_trio import Client, ConnectionLost, RequestError, ToolError
+from mcp_trio._transports.memory import memory_pair
 from mcp_trio.examples.sqlite_database import make_sample
 from mcp_trio.examples.sqlite_explorer import server
+from mcp_trio.recording import replay
 
 EXPLORER = "mcp_trio.examples.sqlite_explorer"
 COMMAND = [sys.executable, "-m", "mcp_trio", "run", EXPLORER]
@@ -213,3 +216,20 @@ async def test_a_host_that_goes_away_ends_what_runs_and_the_lifespan_is_left(tmp
             await trio.sleep(0.1)
     assert not list(tmp_path.glob("sqlite-explorer-*"))
     assert "opening" in log.read_text("utf-8")
+
+
+async def test_a_recorded_session_replays_without_the_database(tmp_path):
+    """The lifespan is not entered: every row is an effect's."""
+    path = tmp_path / "library.mcprec.jsonl"
+    async with trio.open_nursery() as nursery:
+        ours, theirs = memory_pair(limits=server.limits)
+        await nursery.start(functools.partial(server.serve, theirs, record=path))
+        async with Client(ours) as client:
+            await client.call_tool("query", {"sql": "SELECT * FROM book", "limit": 2})
+            with pytest.raises(ToolError):
+                await client.call_tool("query", {"sql": "nonsense"})
+            await client.read_resource("sqlite://schema")
+            await client.get_prompt("analyse_table", {"table": "book"})
+    report = await trio.to_thread.run_sync(replay, path, server)
+    assert report.requests == 4
+    assert not report.strays

@@ -112,6 +112,17 @@ def test_a_frame_on_one_side_only_is_told(a, b):
     )
 
 
+def test_sessions_in_one_file_are_compared_each_with_its_own():
+    def told(*rows):
+        encoder = RecordEncoder()
+        return [encoder.record(kind, body, 0, channel=channel) for channel, kind, body in rows]
+
+    asked = [(1, "in", b'{"id":1,"method":"a"}'), (2, "in", b'{"id":1,"method":"b"}')]
+    answers = [(1, "out", b'{"id":1,"n":1}'), (2, "out", b'{"id":1,"n":2}')]
+    found = diff(told(*asked, *answers), told(*asked, *reversed(answers)))
+    assert {one.what for one in found} <= {"order"}
+
+
 def test_changed_envelopes_are_told():
     def with_envelope(envelope):
         encoder = RecordEncoder()

@@ -23,10 +23,9 @@ def found(line, **names):
 def test_every_recording_is_in_the_tables_and_on_the_page():
     page = (golden.RECORDINGS / "README.md").read_text(encoding="utf-8")
     good, _, bad = page.partition("`refused/`")
-    files = sorted(
-        path.name.removesuffix(golden.SUFFIX) for path in golden.RECORDINGS.glob("*.jsonl")
-    )
-    assert files == sorted(golden.GOLDEN) == sorted(NAMED.findall(good))
+    files = {*golden.RECORDINGS.glob(f"*{golden.SUFFIX}*")}
+    assert files == {file for row in golden.GOLDEN.values() for file in row.files}
+    assert sorted(golden.GOLDEN) == sorted(NAMED.findall(good))
     bad_files = [path.name.removesuffix(golden.SUFFIX) for path in golden.REFUSED.iterdir()]
     names = sorted(row.name for row in refused.TABLE)
     assert sorted(bad_files) == names == sorted(NAMED.findall(bad))
@@ -78,6 +77,13 @@ def test_secrets_are_found_in_frames_in_base64():
     assert found(json.dumps({"n": 1, "b": frame})) == ["a key of a model's service"]
 
 
+@pytest.mark.parametrize("row", golden.GOLDEN.values(), ids=lambda row: row.name)
+def test_every_file_is_looked_into_compressed_or_not(row):
+    for number, file in enumerate(row.files, 1):
+        body = json.loads(next(leaks.lines_of(file)))["f"]
+        assert (body["format_version"], body.get("segment")) == (1, number)
+
+
 def test_names_of_a_machine_are_found_as_words():
     assert found("made on boole by ada", host="boole") == ["host"]
     assert found("a boolean", host="boole") == []
@@ -92,8 +98,8 @@ def test_names_that_say_nothing_are_not_looked_for(monkeypatch):
 
 
 def test_changes_of_long_recordings_are_spread():
-    changes = [Change("out", str(n), [], range(0)) for n in range(100)]
-    changes += [Change("in", str(n), [], range(0)) for n in range(3)]
+    changes = [Change("out", str(n), [], range(0), frozenset()) for n in range(100)]
+    changes += [Change("in", str(n), [], range(0), frozenset()) for n in range(3)]
     tried = list(recordings.spread(changes))
     assert [change.what for change in tried if change.kind == "in"] == ["0", "1", "2"]
     outs = [int(change.what) for change in tried if change.kind == "out"]

@@ -206,7 +206,7 @@ async def test_a_full_disk_leaves_a_gap_that_says_how_much_is_missing(path):
         ("[Errno 28] No space left on device", None),
         (None, 4),
     ]
-    assert verdict(check(lines)) == "whole, but with a gap: the disk failed or could not keep up"
+    assert verdict(check(lines)).startswith("whole, but with a gap: ")
 
 
 async def test_a_file_that_holds_something_is_left_alone(path):

@@ -1,6 +1,7 @@
 """Sessions recorded over memory in virtual time, and replayed under a scheduler seed of one's own."""
 
 import json
+from contextlib import suppress
 from types import SimpleNamespace
 
 import attrs
@@ -10,7 +11,7 @@ import trio.testing
 
 from mcp_trio import Context, Server
 from mcp_trio._errors import ReplayDivergence
-from mcp_trio._journal.records import frame_of
+from mcp_trio._journal.records import FORMAT_VERSION, RecordEncoder, encode_body, frame_of
 from mcp_trio._limits import Limits
 from mcp_trio._recorder.sink import open_recording
 from mcp_trio._replay import replay
@@ -47,9 +48,9 @@ class _TeeSequencer:
         self._heard.moments.append((kind, lane and lane.name, lane and lane.ordinal))
 
     def started(self, lane):
-        before = self._inner.cursor
+        before = self._inner.player.cursor.place
         self._inner.started(lane)
-        if self._inner.cursor > before:
+        if self._inner.player.cursor.place > before:
             self._keep("mark", lane)
 
     def took(self, frame, *, embed):
@@ -61,10 +62,14 @@ class _TeeSequencer:
         self._heard.frames.append(frame)
         self._keep("out", lane)
 
+    def commanded(self, lane, body):
+        self._inner.commanded(lane, body)
+        self._keep("cmd", lane)
+
     def resumed(self, lane, kind, body=None):
-        before = self._inner.cursor
+        before = self._inner.player.cursor.place
         self._inner.resumed(lane, kind, body)
-        if self._inner.cursor > before:
+        if self._inner.player.cursor.place > before:
             self._keep(kind, lane)
 
     def ended(self, lane, *, unstarted=False):
@@ -92,15 +97,20 @@ class Listened:
     server: object
     heard: Heard = attrs.field(factory=Heard)
 
-    def open_session(self, channel, *, sequencer):
-        return self.server.open_session(channel, sequencer=_TeeSequencer(sequencer, self.heard))
+    @property
+    def limits(self):
+        return self.server.limits
+
+    def open_session(self, channel, *, sequencer, lifespan):
+        tee = _TeeSequencer(sequencer, self.heard)
+        return self.server.open_session(channel, sequencer=tee, lifespan=lifespan)
 
 
 def replayed(path, server, *, number=0):
     """Replay under a seed; returns what was heard."""
     seed(number)
     listened = Listened(server)
-    replay(path, listened)
+    replay(path, listened, watches=False)
     return listened.heard
 
 
@@ -109,8 +119,13 @@ def records(path):
 
 
 def played(path):
-    """(kind, lane, ordinal) of every record that a replay does again."""
-    return [(r["k"], r.get("l"), r.get("o")) for r in records(path) if r["k"] != "open"]
+    """(kind, lane, ordinal) of every record that has its turn in a replay."""
+    turns = (r for r in records(path) if not is_in_passing(r))
+    return [(r["k"], r.get("l"), r.get("o")) for r in turns if r["k"] != "open"]
+
+
+def is_in_passing(record):
+    return record["k"] == "val" or (record["k"] == "mark" and record["f"]["name"] == "patched")
 
 
 def sent_frames(path):
@@ -302,3 +317,61 @@ def desk():
 def path(tmp_path):
     """The recording of that session."""
     return record(make_server(), tmp_path / "desk.mcprec.jsonl", talk)
+
+
+# Conversations by hand, and live servers that follow a script.
+
+OPENED = {
+    "format_version": FORMAT_VERSION,
+    "transport": "memory",
+    "role": "proxy",
+    "name": "hand",
+    "version": "1",
+    "started": "2026-11-21T00:00:00+00:00",
+}
+
+
+@pytest.fixture
+def spoken(tmp_path):
+    """Write a recording of what was said: ("C", message) by the client, ("S", message) by the server.
+
+    A third item is how many seconds after the one before.
+    """
+
+    def write(*said, **opened):
+        encoder = RecordEncoder()
+        records = [encoder.record("open", encode_body(OPENED | opened), 0)]
+        time_ns = 0
+        for who, message, *seconds in said:
+            time_ns += int(1e9 * sum(seconds))
+            is_json = isinstance(message, dict)
+            body = encode_body({"jsonrpc": "2.0", **message}) if is_json else message
+            kind = "in" if who == "C" else "out"
+            records.append(encoder.record(kind, body, time_ns, embed=is_json))
+        records.append(encoder.record("end", b'{"counts":{}}', time_ns))
+        path = tmp_path / "spoken.mcprec.jsonl"
+        path.write_bytes(encoder.lines(records))
+        return path
+
+    return write
+
+
+@attrs.define
+class Scripted:
+    """A live server that does what `script(peer)` does, and then answers pings to the end."""
+
+    script: object
+
+    async def serve(self, channel):
+        peer = WirePeer(channel)
+        await self.script(peer)
+        with suppress(EOFError, trio.ClosedResourceError):
+            while True:
+                asked = await peer.receive()
+                if asked.get("method") == "ping":
+                    await peer.send_result(asked, {})
+
+
+@pytest.fixture(scope="session")
+def scripted():
+    return Scripted

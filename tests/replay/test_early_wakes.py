@@ -1,5 +1,7 @@
 """Code takes no time in a replay, so a sleep may end that was cancelled just before its end."""
 
+import json
+
 import pytest
 import trio
 
@@ -112,3 +114,33 @@ def test_two_sleeps_in_a_row_are_both_over_in_time(world, tmp_path):
 
     path = world.record(make_server(sleep_twice), tmp_path / "a.mcprec.jsonl", cut_short)
     assert replay(path, make_server(sleep_twice)).is_complete
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_call_that_comes_late_does_not_delay_who_began_to_sleep_before(world, tmp_path, number):
+    """The recording machine paused between two tasks: the one slept already, the other told."""
+
+    async def sleep_and_tell(ctx):
+        await trio.sleep(0.009)
+        await ctx.info("awake")
+
+    async def in_a_nursery(ctx):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ctx.info, "late")
+            nursery.start_soon(sleep_and_tell, ctx)
+
+    async def once(peer, _session):
+        await peer.handshake()
+        await peer.send_request("tools/call", {"name": "run", "arguments": {}}, id=1)
+        await trio.sleep(0.1)
+
+    def pause(lines):
+        place = world.place_of(path, lambda r: r["k"] == "out" and r["f"].get("params"))
+        record = json.loads(lines[place])
+        record["t"] += 5_000_000
+        lines[place] = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+    path = world.record(make_server(in_a_nursery), tmp_path / "a.mcprec.jsonl", once)
+    late = world.rewrite(path, tmp_path / "late.jsonl", pause)
+    heard = world.replayed(late, make_server(in_a_nursery), number=number)
+    assert heard.moments == world.played(late)

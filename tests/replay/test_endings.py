@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from mcp_trio._limits import Limits
 from mcp_trio._replay import replay
 
 # Handlers that hold up the end.
@@ -99,6 +100,8 @@ def test_ctrl_c_is_not_a_divergence(desk, path):
 
 def test_an_error_of_the_server_itself_arrives_bare(path):
     class Broken:
+        limits = Limits()
+
         def open_session(self, *_, **__):
             raise ZeroDivisionError
 

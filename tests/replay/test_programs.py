@@ -1,17 +1,23 @@
 """Generated handlers under generated clients: recorded once, replayed under other schedules."""
 
 import tempfile
+import time
 from pathlib import Path
 
 import attrs
+import httpx
+import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio import Context, Server, ToolError
+from mcp_trio import Context, EffectTransport, Server, ToolError, effect
 from mcp_trio._errors import MCPError, ReplayDivergence
 from mcp_trio._limits import Limits
 from mcp_trio._replay import replay
+
+# What httpx leaves open of a response when it is cancelled is no affair of ours.
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 
 EVENTS = range(3)
 KINDS = ("tools", "prompts")
@@ -151,9 +157,90 @@ async def nest(world, ctx, seen, amount):
             nursery.start_soon(child, number)
 
 
+# What reaches the outside, by effects; what is shared with threads, behind a lock.
+
+
+@effect
+async def fetch(amount: int) -> int:
+    await trio.sleep(amount / 1000)
+    if amount > 17:
+        raise ValueError(amount)
+    return amount * 2
+
+
+@effect
+def look(amount: int) -> float:
+    return time.time() * amount
+
+
+def count(world: object, amount: int) -> int:
+    return amount + 1
+
+
+async def use_effects(world, ctx, seen, amount):
+    await ctx.info("use effects")
+    before = world.total
+    try:
+        seen.append(await fetch(amount))
+    except ValueError as error:
+        seen.append(error)
+    world.total = before + amount
+    seen.append(look(amount))
+    await ctx.info(world.total)
+
+
+async def read_clocks(world, ctx, seen, amount):
+    seen += [ctx.now(), ctx.monotonic(), ctx.random.random(), ctx.uuid4()]
+
+
+async def doze(world, ctx, seen, amount):
+    with trio.move_on_after(amount / 2000):
+        await ctx.sleep(amount / (1500 if amount % 2 else 2500))
+    seen.append(ctx.monotonic())
+
+
+async def hurry(world, ctx, seen, amount):
+    try:
+        with ctx.timeout(amount / 1000):
+            await fetch(amount % 7)
+            await trio.sleep_forever()
+    except trio.TooSlowError:
+        seen.append("too slow")
+
+
+async def lock(world, ctx, seen, amount):
+    async with ctx.lock(f"lock {amount % 2}"):
+        before = world.total
+        await trio.sleep(amount / 3000)
+        world.total = before + 1
+        await ctx.info(world.total)
+
+
+async def off_load(world, ctx, seen, amount):
+    seen.append(await ctx.to_thread(count, None, amount))
+
+
+async def patch(world, ctx, seen, amount):
+    if ctx.patched(f"patch {amount % 3}"):
+        await ctx.info("patched")
+
+
+async def download(world, ctx, seen, amount):
+    transport = EffectTransport(httpx.MockTransport(lambda _: httpx.Response(200, text="x")))
+    async with httpx.AsyncClient(transport=transport) as client:
+        seen.append((await client.get(f"http://x.example/{amount}")).text)
+
+
+async def nest_effects(world, ctx, seen, amount):
+    async with trio.open_nursery() as nursery:
+        for step in (use_effects, doze, lock):
+            nursery.start_soon(step, world, ctx, seen, amount)
+
+
 STEPS = (
     race, say, ask, ask_within, progress, sleep, sleep_twice, time_out, checkpoint, signal, wait,
-    shield, clean_up, fail, nest, change, grow, sample,
+    shield, clean_up, fail, nest, change, grow, sample, use_effects, read_clocks, doze, hurry, lock,
+    off_load, patch, download, nest_effects,
 )  # fmt: skip
 PLACES = Limits(handlers_in_flight_max=3, requests_queued_max=4, drain_seconds=0.05)
 
@@ -306,7 +393,7 @@ def test_a_race_that_the_journal_cannot_know_is_replayed_or_reported_but_never_s
             listened = world.Listened(server_of(scripts))
             world.seed(other)
             try:
-                replay(path, listened)
+                replay(path, listened, watches=False)
             except ReplayDivergence:
                 continue
             assert listened.heard.frames == world.sent_frames(path)
@@ -321,15 +408,19 @@ class Ungated:
 
     server: object
 
-    def open_session(self, channel, *, sequencer):
+    @property
+    def limits(self):
+        return self.server.limits
+
+    def open_session(self, channel, *, sequencer, lifespan):
         sequencer.gates = False
-        return self.server.open_session(channel, sequencer=sequencer)
+        return self.server.open_session(channel, sequencer=sequencer, lifespan=lifespan)
 
 
 def differs(path, server, number, world):
     world.seed(number)
     try:
-        replay(path, server)
+        replay(path, server, watches=False)
     except ReplayDivergence:
         return True
     return False

@@ -1,6 +1,7 @@
 """One session with everything in it, replayed whole and cut; and what is refused."""
 
 import json
+import re
 import threading
 
 import pytest
@@ -8,6 +9,7 @@ import trio
 
 from mcp_trio._errors import RecordingError
 from mcp_trio._replay import replay, replay_async
+from mcp_trio._replay.score import load_score
 
 
 def test_the_session_has_what_it_should_have(world, path):
@@ -60,7 +62,7 @@ def test_a_recording_cut_after_any_record_replays_up_to_there(desk, world, path,
     lines = path.read_bytes().splitlines(keepends=True)
     for count in range(1, len(lines)):
         cut = world.rewrite(path, tmp_path / "cut.jsonl", lambda lines, n=count: lines[:n])
-        report = replay(cut, desk.make_server())
+        report = replay(cut, desk.make_server(), watches=False)
         assert report.records == count - 1
         assert not report.is_complete
 
@@ -71,7 +73,7 @@ def test_a_recording_cut_at_any_byte_of_its_last_lines_replays_up_to_there(desk,
     start = len(b"\n".join(content.split(b"\n")[:-3]))
     for end in range(start, len(content)):
         cut.write_bytes(content[:end])
-        assert not replay(cut, desk.make_server()).is_complete
+        assert not replay(cut, desk.make_server(), watches=False).is_complete
 
 
 def test_what_a_cut_recording_lacks_is_no_divergence(desk, world, path, tmp_path):
@@ -108,16 +110,13 @@ def append(text):
     [
         (change_open(role="client"), "of role 'client'"),
         (change_open(role="proxy"), "of role 'proxy'"),
-        (change_open(lifespan=True), "lifespan"),
         (change_open(format_version=99), "version 99"),
         (lambda _: [b""], "empty"),
         (lambda _: [b"\x80garbage\n"], "not a recording"),
         (lambda lines: lines[1:], "not a recording"),
-        (append(b'"k":"mark","l":"r5","o":1,"f":{"name":"thread"}'), "in a thread"),
         (append(b'"k":"mark","l":"r5","o":1,"f":3'), "record 5"),
-        (append(b'"k":"cmd","l":"r5","o":1,"f":{"name":"fetch"}'), "an effect"),
-        (append(b'"k":"val","l":"r5","o":1,"f":1'), "an effect"),
-        (append(b'"k":"in","c":1,"f":{}'), "one channel"),
+        (append(b'"k":"cmd","l":"r5","o":1,"f":{}'), "record 5"),
+        (append(b'"k":"val","l":"r5","o":1,"f":1'), "record 5"),
         (append(b'"k":"in"'), "without its frame"),
         (append(b'"k":"in","x":{"discarded":"much"},"b":"AA=="'), "without its frame"),
         (append(b'"k":"shut","f":{"cause":"whim"}'), "'whim'"),
@@ -128,6 +127,27 @@ def test_what_cannot_be_replayed_is_refused(desk, world, path, change, reason):
     refused = world.rewrite(path, path.with_name("refused.jsonl"), change)
     with pytest.raises(RecordingError, match=reason):
         replay(refused, desk.make_server())
+
+
+def test_records_of_kinds_that_are_not_known_are_passed_over(desk, world, path):
+    def add(lines):
+        place = 1 + max(n for n, line in enumerate(lines) if b'"k":"in"' in line)
+        trace = b'{"n":%d,"k":"trace","t":1,"f":{"deep":[1]}}\n' % place
+        moved = [re.sub(rb"(?<=^..n..)[0-9]+", b"%d" % n, line) for n, line in enumerate(lines, 1)]
+        return [*lines[:place], trace, *moved[place:]]
+
+    later = world.rewrite(path, path.with_name("later.jsonl"), add)
+    assert load_score(later).missing == {}
+    report = replay(later, desk.make_server())
+    assert report.is_complete
+    assert any("a record of kind 'trace'" in note for note in report.notes)
+
+
+def test_a_record_of_a_session_that_has_not_begun_is_a_divergence(desk, world, path):
+    change = append(b'"k":"in","c":1,"f":{}')
+    divergence = desk.assert_diverges(world.rewrite(path, path.with_name("odd.jsonl"), change))
+    assert divergence.kind == "problem"
+    assert "no session has begun on channel 1" in str(divergence)
 
 
 def test_a_file_that_is_not_there_is_refused(desk, tmp_path):

@@ -113,3 +113,25 @@ def serve(nursery):
         return Asker(wire, hello["result"])
 
     return start
+
+
+@pytest.fixture
+def record(serve, tmp_path):
+    """Serve and record a server; gives the asker, and what tells the kinds and bodies of effects.
+
+    The path of the recording is `path` of the latter.
+    """
+
+    async def start(server, **options):
+        path = tmp_path / "it.mcprec.jsonl"
+        asker = await serve(server, record=path, **options)
+
+        def told():
+            records = map(json.loads, path.read_bytes().splitlines())
+            kinds = {"cmd", "res", "err", "cxl", "val"}
+            return [(it["k"], it.get("f")) for it in records if it["k"] in kinds]
+
+        told.path = path
+        return asker, told
+
+    return start

@@ -39,3 +39,10 @@ def test_the_same_kills_find_what_is_lost_when_frames_leave_before_their_records
     status, report = kill(tmp_path, "--kills", "60", "--no-write-ahead")
     assert status == 1
     assert report["kills_with_missing"] > 0
+
+
+@pytest.mark.parametrize("options", [(), ("--zst",)], ids=["plain", "compressed"])
+def test_a_recording_in_several_files_keeps_the_same_promise(tmp_path, options):
+    status, report = kill(tmp_path, "--kills", "40", "--segment-kib", "2", *options)
+    assert (status, report["missing"], report["damaged"]) == (0, 0, 0)
+    assert report["files_max"] > 1

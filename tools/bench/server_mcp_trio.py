@@ -5,6 +5,7 @@ import argparse
 import function_calls
 
 from mcp_trio import Context, Server
+from mcp_trio.recording import RecordOptions, Redaction
 
 server = Server("bench")
 
@@ -29,6 +30,22 @@ async def notify(count: int, *, ctx: Context) -> int:
     return count
 
 
+def plus(a: int, b: int) -> int:
+    """What `add` does outside, if it is told to."""
+    return a + b
+
+
+def use_effects() -> None:
+    """From now on `add` looks at a clock, rolls dice and has one effect."""
+    server.remove_tool("add")
+
+    @server.tool(name="add")
+    async def _(a: int, b: int, *, ctx: Context) -> int:
+        ctx.now()
+        ctx.random.random()
+        return await ctx.effect(plus, a, b)
+
+
 def add_tool(number: int) -> None:
     """One tool more, as `add` is one."""
 
@@ -41,6 +58,8 @@ def add_tool(number: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Serve the benchmark over stdio.")
     parser.add_argument("--record", metavar="PATH")
+    parser.add_argument("--redact", action="store_true", help="by the default rules")
+    parser.add_argument("--effects", action="store_true", help="`add` acts through the context")
     parser.add_argument("--tools", type=int, default=0, help="so many tools more")
     parser.add_argument("--count-calls", action="store_true")
     options = parser.parse_args()
@@ -49,4 +68,9 @@ if __name__ == "__main__":
     if options.count_calls:
         server.tool(name="function_calls")(function_calls.count)
         function_calls.watch()
-    server.run(record=options.record)
+    if options.effects:
+        use_effects()
+    record = options.record
+    if options.redact:
+        record = RecordOptions(record, redaction=Redaction())
+    server.run(record=record)

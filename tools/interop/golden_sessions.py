@@ -100,8 +100,10 @@ SESSIONS: Final[Mapping[str, Session]] = {
 }
 
 
-def hold(name: str, into: Path) -> None:
+def hold(name: str, into: Path, *, world: Path = WORLD) -> None:
     """Hold one session, and leave the recording that its server, or the proxy, made.
+
+    Its server runs in a folder of the world, which is made anew.
 
     Raises:
         MissingPeer: A peer is not installed.
@@ -109,8 +111,8 @@ def hold(name: str, into: Path) -> None:
             client's session are not whole, or do not tell the same.
     """
     session, file = SESSIONS[name], into / f"{name}{SUFFIX}"
-    folder = WORLD / session.story
-    shutil.rmtree(WORLD, ignore_errors=True)
+    folder = world / session.story
+    shutil.rmtree(world, ignore_errors=True)
     prepare(session.story, folder)
     server = in_environment(folder, session.serve(folder, file))
     client = session.tell(session.story, folder, server)

@@ -1,0 +1,203 @@
+"""`mcp-trio replay FILE -- COMMAND...`: drive a live server with what a recorded client said."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from mcp_trio._client.targets import Target
+    from mcp_trio._limits import Limits
+    from mcp_trio._replay.inputs_report import InputDifference, InputsReport
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+# Where in click's context the command is that stood behind `--`.
+_COMMAND: Final = "mcp_trio.command"
+
+_COLOURS: Final = {
+    "changed": "yellow",
+    "missing": "red",
+    "extra": "green",
+    "late": "red",
+    "lost": "red",
+}
+
+
+class LiveServerCommand(click.Command):
+    """A command that takes TARGET, or the command of a live server behind `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take off the command, which click would mix up with the arguments before it."""
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[_COMMAND] = args[place + 1 :]
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write both ways to name the server, a line each."""
+        pieces = self.collect_usage_pieces(ctx)
+        formatter.write_usage(ctx.command_path, " ".join(pieces))
+        formatter.write_usage(
+            ctx.command_path, " ".join([*pieces[:-1], "-- COMMAND..."]), "       "
+        )
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--inputs",
+        is_flag=True,
+        help="Talk to TARGET as the recorded client did, as to a command, and compare answers.",
+    ),
+    click.option(
+        "--ignore",
+        metavar="PATH",
+        multiple=True,
+        help="With --inputs or a command: what may differ, as '$.result.content[*].text'.",
+    ),
+    click.option(
+        "--timeout",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0, min_open=True),
+        help="With the same: how long to wait for an answer.",
+    ),
+    click.option(
+        "--channel",
+        metavar="N",
+        type=int,
+        help="With the same: which session, in a recording of several.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="With the same: a JSON object a line."),
+)
+
+
+def inputs_parameters(command: _Command) -> _Command:
+    """Decorate a command with `--inputs`, and with what `drive_inputs` takes."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def command_behind(ctx: click.Context) -> Sequence[str] | None:
+    """The command that stands behind `--`; None if there is no `--`.
+
+    Raises:
+        click.UsageError: Nothing stands there.
+    """
+    command: Sequence[str] | None = ctx.meta.get(_COMMAND)
+    if command is not None and not command:
+        raise click.UsageError("no COMMAND stands behind --")
+    return command
+
+
+def drive_inputs(
+    ctx: click.Context,
+    file: str,
+    target: str | None,
+    *,
+    ignore: Sequence[str] = (),
+    channel: int | None = None,
+    timeout: float | None = None,
+    as_json: bool = False,
+) -> None:
+    """Say to the server what the client in FILE said; prints what differs, and ends the command."""
+    report = driven(ctx, file, target, ignore=ignore, channel=channel, timeout=timeout)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.Encoder().encode_lines(report.differences), nl=False)
+    else:
+        _print(report)
+    ctx.exit(0 if report.is_same else 1)
+
+
+def driven(
+    ctx: click.Context,
+    file: str,
+    target: str | None,
+    *,
+    ignore: Sequence[str],
+    channel: int | None,
+    timeout: float | None,
+) -> "InputsReport":
+    """What became of the recorded requests at TARGET, or at the command behind `--`.
+
+    Raises:
+        click.UsageError: Neither is there, or both; or a path to ignore is none.
+        RecordingError: The file is no recording.
+    """
+    from mcp_trio._cli.progress import patience
+    from mcp_trio._cli.recordings import naming
+    from mcp_trio._errors import ConnectionLost
+    from mcp_trio._replay.inputs import drive
+
+    # A server in this process prints where it likes, but stdout is for what differs.
+    with contextlib.redirect_stdout(sys.stderr), naming(file), patience("asking the server"):
+        server, is_command = _server(ctx, target)
+        try:
+            return drive(
+                file,
+                server,
+                ignore=ignore,
+                channel=channel,
+                limits=_limits(timeout),
+                inherit_env=is_command,
+            )
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        except ConnectionLost as error:  # it could not even be started
+            click.echo(str(error), err=True)
+            ctx.exit(2)
+
+
+def _server(ctx: click.Context, target: str | None) -> "tuple[Target, bool]":
+    command = command_behind(ctx)
+    if (command is None) is (target is None):
+        raise click.UsageError("name one server: TARGET, or its command behind --")
+    if command is not None:
+        return command, True
+    from mcp_trio._cli.targets import load_server
+
+    assert target is not None
+    return load_server(target), False
+
+
+def _limits(timeout: float | None) -> "Limits":
+    import attrs
+
+    from mcp_trio._limits import DEFAULT_LIMITS
+
+    if timeout is None:
+        return DEFAULT_LIMITS
+    return attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=timeout)
+
+
+def _print(report: "InputsReport") -> None:
+    from mcp_trio._cli.tables import Column, Line, print_table
+
+    if report.differences:
+        columns = (
+            Column(""),
+            Column("record", "right"),
+            Column("what"),
+            Column("path"),
+            Column("recorded"),
+            Column("live"),
+        )
+        lines = [Line(_cells(each), _COLOURS[each.what]) for each in report.differences]
+        print_table(columns, lines)
+        click.echo()
+    click.echo(report.summary)
+
+
+def _cells(difference: "InputDifference") -> tuple[str, ...]:
+    from mcp_trio._cli.terminal import printable
+    from mcp_trio._replay.inputs_report import value_texts
+
+    number = "" if difference.record is None else str(difference.record)
+    values = value_texts(difference) if difference.path else ("", difference.live or "")
+    cells = (difference.about, difference.path, *values)
+    return difference.what, number, *map(printable, cells)

@@ -1,0 +1,118 @@
+"""How a session is recorded, as the options of a command that records."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from mcp_trio._journal.redaction import Redaction
+    from mcp_trio._recorder.options import RecordOptions
+
+MIB: Final = 1024 * 1024
+KEY_BYTES_MIN: Final = 16
+
+
+class _Above0(click.FloatRange):
+    """A number above 0, and one to count with: `inf` and `nan` are none."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number to count with", param, ctx)
+        return number
+
+
+_ABOVE_0: Final = _Above0(min=0, min_open=True)
+_OPTIONS: Final = (
+    click.option("--compress", is_flag=True, help="In a folder: compress the file."),
+    click.option(
+        "--segment-mib",
+        type=_ABOVE_0,
+        metavar="N",
+        help="Go on in another file, NAME.2.mcprec.jsonl, when one holds so much.",
+    ),
+    click.option(
+        "--segment-minutes", type=_ABOVE_0, metavar="N", help="The same when one is so old."
+    ),
+    click.option(
+        "--sync-seconds",
+        type=_ABOVE_0,
+        metavar="N",
+        help="Make what was recorded survive a power cut, so often.",
+    ),
+    click.option(
+        "--redact", is_flag=True, help="Replace passwords, tokens and the like before writing."
+    ),
+    click.option(
+        "--redaction-key",
+        metavar="FILE",
+        help="Redact by the key in this file, so that recordings can be compared.",
+    ),
+)
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class RecordingChoices(TypedDict):
+    """What the options say."""
+
+    compress: bool
+    segment_mib: float | None
+    segment_minutes: float | None
+    sync_seconds: float | None
+    redact: bool
+    redaction_key: str | None
+
+
+def recording_options(function: _Function) -> _Function:
+    """Give a command the options, whose values it passes to `record_options`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def record_options(
+    path: str, choices: RecordingChoices, *, strict: bool = False
+) -> "RecordOptions":
+    """What `record=` takes."""
+    from mcp_trio._recorder.options import RecordOptions
+
+    mib, minutes = choices["segment_mib"], choices["segment_minutes"]
+    return RecordOptions(
+        path,
+        compress=choices["compress"],
+        redaction=_redaction(choices),
+        segment_bytes_max=None if mib is None else math.ceil(mib * MIB),
+        segment_seconds_max=None if minutes is None else minutes * 60,
+        sync_seconds=choices["sync_seconds"],
+        strict=strict,
+    )
+
+
+def _redaction(choices: RecordingChoices) -> "Redaction | None":
+    key = choices["redaction_key"]
+    if key is None and not choices["redact"]:
+        return None
+    from mcp_trio._journal.redaction import Redaction
+
+    return Redaction(key=None if key is None else read_key(key))
+
+
+def read_key(file: str) -> bytes:
+    """The key of redaction that a file holds, without white space around it.
+
+    Raises:
+        click.BadParameter: The file cannot be read, or is too short for a key.
+    """
+    try:
+        key = Path(file).read_bytes().strip()
+    except OSError as error:
+        raise click.BadParameter(f"cannot read the key {file}: {error.strerror}") from error
+    if len(key) < KEY_BYTES_MIN:
+        raise click.BadParameter(f"the key in {file} has less than {KEY_BYTES_MIN} bytes")
+    return key

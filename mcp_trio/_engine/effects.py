@@ -1,0 +1,330 @@
+"""Effects: what a handler does outside of the session, and how it comes back.
+
+An effect is a command and its outcome. A live session runs it; a replay does not, and gives the
+recorded outcome. Either way the handler gets what `codec` has made of it, so that both are the same
+to it, and so that nothing changes with the first recording.
+
+What happens while an effect runs is none of the handler's: its tasks have no lane, and its context
+is refused there (see `Handling.current_lane`).
+
+What a handler reads in passing, such as a clock, cannot wait for a turn and is one record; see
+`Sequencer.valued`.
+"""
+
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._engine.failures import encoded_error, rebuilt_error
+from mcp_trio._engine.handling import INSIDE, Handling, Inside
+from mcp_trio._engine.lanes import LANE, Lane
+from mcp_trio._engine.sequencer import Outcome, Sequencer, take_turn
+from mcp_trio._errors import LocalProtocolError
+from mcp_trio._journal.records import TIMEOUT, CommandBody, encode_body
+
+_NS_PER_SECOND: Final = 1e9
+
+Result = TypeVar("Result")
+Kept_co = TypeVar("Kept_co", covariant=True)
+
+
+class Codec(Protocol[Kept_co]):
+    """Between what an effect returned, and what its handler gets and its record holds."""
+
+    def converted(self, value: Any) -> tuple[Kept_co, bytes]:
+        """What the handler gets for `value`, and the record's JSON.
+
+        Raises:
+            TypeError: It does not survive that.
+        """
+        ...
+
+    def decoded(self, body: bytes) -> Kept_co:
+        """What the handler gets for a record's JSON.
+
+        Raises:
+            TypeError: It is not of the form that is expected now.
+        """
+        ...
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Effect(Generic[Result]):
+    """Something to be done outside of the session.
+
+    `run` does it, at once or by something to await. `arguments` is asked for only if somebody wants
+    to know, and says them as a JSON object. `again` is what a replay does as well, at the moment at
+    which the effect had succeeded.
+    """
+
+    name: str
+    arguments: Callable[[], bytes]
+    run: Callable[[], Any]
+    codec: Codec[Result]
+    again: Callable[[], Awaitable[object]] | None = None
+
+    def command(self) -> bytes:
+        """The body of its `cmd` record."""
+        arguments = msgspec.Raw(self.arguments())
+        return encode_body(CommandBody(name=self.name, arguments=arguments))
+
+    def outcome(self, outcome: Outcome) -> Result:
+        """What the handler gets for what was recorded; raises what was raised."""
+        if outcome.kind == "err":
+            raise rebuilt_error(outcome.body)
+        return self.codec.decoded(outcome.body)
+
+
+# Effects that are waited for.
+
+
+async def perform(handling: Handling, effect: Effect[Result]) -> Result:
+    """Run an effect, or have run it; in any case a check for cancellation.
+
+    Cancelled: that is the lane's outcome, and what the effect did until then stays done.
+
+    Raises:
+        LocalProtocolError: The task has no lane, or runs an effect itself.
+        Exception: What the effect raises.
+    """
+    outcome = await _begin(handling, effect)
+    if outcome is not None:
+        return effect.outcome(outcome)
+    lane = handling.current_lane()
+    kind, body = "cxl", None
+    try:
+        with _inside(handling, effect, lane):
+            value = effect.run()
+            value = await value if hasattr(value, "__await__") else value
+        result, body = effect.codec.converted(value)
+        kind = "res"
+        return result  # noqa: TRY300  read in the order in which it happens
+    except Exception as error:
+        kind, body = "err", None if lane is None else _encoded(handling, error)
+        raise
+    finally:
+        if lane is not None:
+            handling.session.sequencer.resumed(lane, kind, body)
+
+
+async def _begin(handling: Handling, effect: Effect[Any]) -> Outcome | None:
+    """The outcome, if a replay has one; None: the effect is to be run now, and to be ended."""
+    lane = handling.current_lane()
+    if lane is None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return None
+    sequencer = handling.session.sequencer
+    command = effect.command()
+    try:
+        if sequencer.gates:
+            await take_turn(sequencer, lane, commands=True)
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+    except trio.Cancelled:
+        sequencer.resumed(lane, "cxl")
+        raise
+    sequencer.commanded(lane, command)
+    return await _recorded(sequencer, lane, effect) if sequencer.gates else None
+
+
+async def _recorded(sequencer: Sequencer, lane: Lane, effect: Effect[Any]) -> Outcome:
+    try:
+        kind = await sequencer.turn(lane)
+        if kind == "cxl":
+            await sequencer.until_cancelled(lane)
+        if kind == "res" and effect.again is not None:
+            await effect.again()
+    except trio.Cancelled:
+        await sequencer.turn(lane)
+        sequencer.resumed(lane, "cxl")
+        raise
+    outcome = Outcome("err" if kind == "err" else "res", sequencer.recorded(lane) or b"null")
+    sequencer.resumed(lane, outcome.kind, outcome.body)
+    return outcome
+
+
+def perform_in_thread(
+    call: Callable[..., Any], handling: Handling, effect: Effect[Result]
+) -> Result:
+    """`perform` for a handler's thread, in which the effect runs; `call` runs the rest in the loop.
+
+    Raises:
+        RequestAbandoned: The request is over; what the effect did stays done.
+    """
+    outcome = call(_begin_in_thread, handling, effect)
+    if outcome is not None:
+        return effect.outcome(outcome)
+    try:
+        result, body = _run_in_place(handling, effect, handling.current_lane())
+    except Exception as error:
+        call(_end_in_thread, handling, Outcome("err", _encoded(handling, error)))
+        raise
+    call(_end_in_thread, handling, Outcome("res", body))
+    return result
+
+
+async def _begin_in_thread(handling: Handling, effect: Effect[Any]) -> Outcome | None:
+    outcome = await _begin(handling, effect)
+    lane = handling.current_lane()
+    if lane is not None:
+        lane.is_in_effect = outcome is None
+    return outcome
+
+
+async def _end_in_thread(handling: Handling, outcome: Outcome) -> None:
+    lane = handling.current_lane()
+    if lane is not None:
+        lane.is_in_effect = False
+        handling.session.sequencer.resumed(lane, outcome.kind, outcome.body)
+
+
+def abandon_effect(handling: Handling) -> None:
+    """The thread of a handler is over, or nobody waits for it any more.
+
+    If an effect runs there, then for the lane it is cancelled.
+    """
+    lane = handling.current_lane()
+    if lane is not None and lane.is_in_effect:
+        lane.is_in_effect = False
+        handling.session.sequencer.resumed(lane, "cxl")
+
+
+# What is read in passing.
+
+
+def perform_in_passing(handling: Handling, effect: Effect[Result]) -> Result:
+    """Run an effect that nobody can wait for: in place, and never cancelled.
+
+    Raises:
+        LocalProtocolError: As in `perform`; or this is no task, but a thread.
+        Exception: What the effect raises.
+    """
+    lane = lane_in_loop(handling)
+    if lane is None:
+        return _run_in_place(handling, effect, None)[0]
+    faults: list[Exception] = []
+
+    def read() -> Outcome:
+        try:
+            return Outcome("res", _run_in_place(handling, effect, lane)[1])
+        except Exception as error:
+            faults.append(error)
+            return Outcome("err", _encoded(handling, error))
+
+    outcome = handling.session.sequencer.valued(lane, effect.name, effect.arguments(), read)
+    if faults:
+        raise faults[0]
+    return effect.outcome(outcome)
+
+
+def read_clock(
+    handling: Handling, name: str, read: Callable[[], Result], kind: type[Result]
+) -> Result:
+    """What a clock says: a value of a kind that JSON keeps as it is."""
+    lane = lane_in_loop(handling)
+    if lane is None:
+        return read()
+    value: list[Result] = []
+
+    def say() -> Outcome:
+        value.append(read())
+        return Outcome("res", encode_body(value[0]))
+
+    outcome = handling.session.sequencer.valued(lane, name, None, say)
+    return value[0] if value else msgspec.json.decode(outcome.body, type=kind)
+
+
+def lane_in_loop(handling: Handling) -> Lane | None:
+    """The lane of the calling task, for what happens in place.
+
+    Raises:
+        LocalProtocolError: As `Handling.current_lane`; or this is no task, but a thread.
+    """
+    if not trio.lowlevel.in_trio_task():
+        raise LocalProtocolError(
+            "the context belongs to the handler's task: read what you need before the thread begins"
+        )
+    return handling.current_lane()
+
+
+def deadline(handling: Handling, seconds: float) -> float:
+    """The time of the run at which so many seconds are over.
+
+    Raises:
+        ValueError: The seconds are negative, or no number.
+    """
+    if not seconds >= 0:
+        raise ValueError("`seconds` must be non-negative")
+    lane = lane_in_loop(handling)
+    now = trio.current_time()
+    if lane is not None:
+        sequencer = handling.session.sequencer
+
+        def say() -> Outcome:
+            return Outcome("res", encode_body(sequencer.clock_ns()))
+
+        outcome = sequencer.valued(lane, TIMEOUT, encode_body({"seconds": seconds}), say)
+        if sequencer.gates:
+            now = msgspec.json.decode(outcome.body, type=int) / _NS_PER_SECOND
+    return now + seconds
+
+
+# What follows from the seed and the lane.
+
+
+def randomness(handling: Handling) -> Random:
+    """The calling lane's own generator; while nothing records, the request's."""
+    lane = handling.current_lane()
+    if lane is None:
+        if handling.random is None:
+            handling.random = Random()  # noqa: S311  not for secrets, as `Context.random` says
+        return handling.random
+    if lane.random is None:
+        lane.random = Random(f"{handling.session.sequencer.seed}:{lane.name}")  # noqa: S311  the same
+    return lane.random
+
+
+def takes_patch(handling: Handling, name: str) -> bool:
+    """Whether the calling lane takes the new way at a change of the code."""
+    lane = lane_in_loop(handling)
+    if lane is None:
+        return True
+    if lane.patches is None:
+        lane.patches = {}
+    if name not in lane.patches:
+        lane.patches[name] = handling.session.sequencer.patched(lane, name)
+    return lane.patches[name]
+
+
+# What runs, and what it raises.
+
+
+def _run_in_place(
+    handling: Handling, effect: Effect[Result], lane: Lane | None
+) -> tuple[Result, bytes]:
+    with _inside(handling, effect, lane):
+        value = effect.run()
+    return effect.codec.converted(value)
+
+
+@contextmanager
+def _inside(handling: Handling, effect: Effect[Any], lane: Lane | None) -> Generator[None]:
+    """Meanwhile the caller is no part of the handler."""
+    inside = INSIDE.set(Inside(handling, effect.name))
+    outer = None if lane is None else LANE.set(lane.outer)
+    try:
+        yield
+    finally:
+        INSIDE.reset(inside)
+        if outer is not None:
+            LANE.reset(outer)
+
+
+def _encoded(handling: Handling, error: Exception) -> bytes:
+    limits = handling.session.connection.limits
+    return encoded_error(error, bytes_max=limits.effect_bytes_max)

@@ -1,0 +1,272 @@
+"""What a client and a server said to each other, whoever of them recorded it.
+
+A recording of role `client` has as `out` what others have as `in`; here a message has a sender
+instead. Answers, cancellations and progress are tied to the request that they are about, by the
+ids and tokens on the wire; and everything that the server said has an *owner*, the message of the
+client that brought it about, so that somebody else can say it again at the right time.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import attrs
+import msgspec
+from msgspec import Raw
+
+from mcp_trio._errors import RecordingError
+from mcp_trio._journal.records import OpenBody, Record, body_of, frame_of
+from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._wire import (
+    Decoder,
+    ErrorResponse,
+    Malformed,
+    Message,
+    Notification,
+    Request,
+    Response,
+)
+
+Sender = Literal["client", "server"]
+SaidKind = Literal["request", "notification", "result", "error"]
+Id = int | str
+_Members = dict[str, Any]
+
+# Which member of a notification's params names a request, by its id or by its token.
+CANCELLED: Final = "notifications/cancelled"
+PROGRESS: Final = "notifications/progress"
+REFERENCES: Final[Mapping[str, str]] = {CANCELLED: "requestId", PROGRESS: "progressToken"}
+
+_OTHER: Final[Mapping[Sender, Sender]] = {"client": "server", "server": "client"}
+_LANE: Final = re.compile(r"r([0-9]+)")
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    progress_token: Id | None = None
+
+
+class _Asked(msgspec.Struct):
+    meta: _Meta = msgspec.field(name="_meta", default_factory=_Meta)
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """One message.
+
+    `body` is its params, result or error as JSON, None for absent params. `about` is the index of
+    the request that it answers, cancels or reports on; None if it is about none, or about one that
+    was never asked. `method` of an answer is that of its request, "" for such a one.
+    `owner`, of a server's message, is the index of the client's message that it is due to; None
+    before the first.
+    """
+
+    index: int
+    record: int
+    time_ns: int
+    sender: Sender
+    kind: SaidKind
+    method: str
+    id: Id | None = None
+    body: Raw | None = None
+    about: int | None = None
+    owner: int | None = None
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it is a result or an error."""
+        return self.kind in {"result", "error"}
+
+
+@attrs.frozen(kw_only=True)
+class Conversation:
+    """All messages of one session, in the order in which they passed.
+
+    `unreadable` counts the frames that were no messages.
+    """
+
+    opening: OpenBody
+    said: tuple[Said, ...]
+    unreadable: int
+
+    @cached_property
+    def answers(self) -> Mapping[int, Said]:
+        """The answers, by the indexes of their requests."""
+        return {each.about: each for each in self.said if each.is_answer and each.about is not None}
+
+    @cached_property
+    def cancelled(self) -> frozenset[int]:
+        """The indexes of the requests that somebody cancelled."""
+        found = (each.about for each in self.said if each.method == CANCELLED)
+        return frozenset(about for about in found if about is not None)
+
+    def of(self, sender: Sender, *kinds: SaidKind) -> list[Said]:
+        """The messages of these kinds that one side sent."""
+        return [each for each in self.said if each.sender == sender and each.kind in kinds]
+
+    def owned_by(self, owner: int | None) -> list[Said]:
+        """What the server said due to a message of the client; None: before there was any."""
+        return self._owned.get(owner, [])
+
+    @cached_property
+    def _owned(self) -> Mapping[int | None, list[Said]]:
+        owned: dict[int | None, list[Said]] = {}
+        for each in self.said:
+            if each.sender == "server":
+                owned.setdefault(each.owner, []).append(each)
+        return owned
+
+
+def conversation(records: Iterable[Record], *, channel: int | None = None) -> Conversation:
+    """What was said on a channel of a recording; None: on the only one that has frames.
+
+    Raises:
+        RecordingError: There are several such channels, or none of that number; or the recording
+            does not begin as one.
+    """
+    kept = [record for record in records if record.kind in {"open", "in", "out"}]
+    if not kept or kept[0].kind != "open":
+        raise RecordingError("not a recording: its first line is no whole `open` record")
+    opening = body_of(kept[0], OpenBody)
+    frames = [record for record in kept if record.kind in {"in", "out"}]
+    teller = _Teller(role=opening.role)
+    for record in _on_channel(frames, channel):
+        teller.tell(record)
+    said = tuple(teller.said)
+    return Conversation(opening=opening, said=said, unreadable=teller.unreadable)
+
+
+def _on_channel(frames: list[Record], channel: int | None) -> list[Record]:
+    channels = sorted({record.channel for record in frames})
+    if channel is None and len(channels) > 1:
+        numbers = ", ".join(map(str, channels))
+        raise RecordingError(f"it holds {len(channels)} sessions: choose a channel of {numbers}")
+    if channel is not None and channel not in channels:
+        raise RecordingError(f"nothing was said on channel {channel}")
+    return [record for record in frames if channel is None or record.channel == channel]
+
+
+def members(body: Raw | None) -> dict[str, Any]:
+    """A body that is an object, as one that may be changed; empty for absent params."""
+    return {} if body is None else msgspec.json.decode(body, type=dict[str, Any])
+
+
+def without_meta(body: Raw | None) -> dict[str, Any]:
+    """The members of params without `_meta`, which says how something was asked and not what."""
+    inner = members(body)
+    inner.pop("_meta", None)
+    return inner
+
+
+def token_of(params: Raw | None) -> Id | None:
+    """The progress token of a request; None if it has none."""
+    try:
+        asked = msgspec.json.decode(params or b"{}", type=_Asked)
+    except msgspec.ValidationError:
+        return None
+    return asked.meta.progress_token
+
+
+@attrs.define
+class _Teller:
+    """Listens to one frame after the other, and knows who asked what."""
+
+    role: str = attrs.field(kw_only=True)
+    said: list[Said] = attrs.field(factory=list[Said], init=False)
+    unreadable: int = attrs.field(default=0, init=False)
+    _decoder: Decoder = attrs.field(
+        factory=lambda: Decoder(json_depth_max=DEFAULT_LIMITS.json_depth_max), init=False
+    )
+    _requests: dict[tuple[str, Sender, Id | None], int] = attrs.field(
+        factory=dict[tuple[str, Sender, Id | None], int], init=False
+    )
+    _in_flight: dict[int, None] = attrs.field(factory=dict[int, None], init=False)
+    _by_record: dict[int, int] = attrs.field(factory=dict[int, int], init=False)
+    _last_of_client: int | None = attrs.field(default=None, init=False)
+
+    def tell(self, record: Record) -> None:
+        """Add what the frame of a record says."""
+        message = self._decoder.decode(frame_of(record) or b"")
+        if isinstance(message, Malformed):
+            self.unreadable += 1
+            return
+        sender: Sender = "client" if (record.kind == "in") is (self.role != "client") else "server"
+        said = Said(
+            index=len(self.said),
+            record=record.number,
+            time_ns=record.time_ns,
+            sender=sender,
+            **_READ[type(message)](self, message, sender),
+        )
+        self._note(said)
+        if sender == "server":
+            said = msgspec.structs.replace(said, owner=self._owner(said, record.lane))
+        self.said.append(said)
+
+    def request(self, message: Request, _sender: Sender) -> _Members:
+        return {
+            "kind": "request",
+            "method": message.method,
+            "id": message.id,
+            "body": message.params,
+        }
+
+    def notification(self, message: Notification, sender: Sender) -> _Members:
+        return {
+            "kind": "notification",
+            "method": message.method,
+            "body": message.params,
+            "about": self._referenced(message, sender),
+        }
+
+    def result(self, message: Response, sender: Sender) -> _Members:
+        return self._answer("result", message, sender, message.result)
+
+    def error(self, message: ErrorResponse, sender: Sender) -> _Members:
+        return self._answer("error", message, sender, Raw(msgspec.json.encode(message.error)))
+
+    def _answer(
+        self, kind: SaidKind, message: Response | ErrorResponse, sender: Sender, body: Raw
+    ) -> _Members:
+        about = self._requests.get(("requestId", _OTHER[sender], message.id))
+        method = "" if about is None else self.said[about].method
+        return {"kind": kind, "method": method, "body": body, "about": about}
+
+    def _referenced(self, message: Notification, sender: Sender) -> int | None:
+        """Who cancels asked it; who reports was asked."""
+        name = REFERENCES.get(message.method)
+        if name is None:
+            return None
+        asker = sender if message.method == CANCELLED else _OTHER[sender]
+        value = members(message.params).get(name)
+        return self._requests.get((name, asker, value)) if isinstance(value, int | str) else None
+
+    def _note(self, said: Said) -> None:
+        if said.kind == "request":
+            self._requests["requestId", said.sender, said.id] = said.index
+            token = token_of(said.body)
+            if token is not None:
+                self._requests["progressToken", said.sender, token] = said.index
+        if said.sender == "client":
+            self._by_record[said.record] = self._last_of_client = said.index
+            if said.kind == "request":
+                self._in_flight[said.index] = None
+        if said.about is not None and (said.is_answer or said.method == CANCELLED):
+            self._in_flight.pop(said.about, None)
+
+    def _owner(self, said: Said, lane: str | None) -> int | None:
+        """Whoever asked for it, else the request that was asked last and is open, else the last."""
+        if said.about is not None:
+            asked = self.said[said.about]
+            return asked.owner if asked.sender == "server" else asked.index
+        match = _LANE.match(lane or "")
+        if match is not None and int(match[1]) in self._by_record:
+            return self._by_record[int(match[1])]
+        return next(reversed(self._in_flight), self._last_of_client)
+
+
+_READ: Final[Mapping[type[Message], Callable[[_Teller, Any, Sender], _Members]]] = {
+    Request: _Teller.request,
+    Notification: _Teller.notification,
+    Response: _Teller.result,
+    ErrorResponse: _Teller.error,
+}

@@ -1,0 +1,256 @@
+"""Where in a record a secret may stand, and where the protocol speaks and nothing is touched.
+
+A `Zone` says it of a value; its members say it of what is inside. An array has no say of its own:
+its items stand in its zone. What no table names is people's data.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Any, Final
+
+import attrs
+import msgspec
+
+from mcp_trio._journal.records import MONOTONIC, NOW, TIMEOUT
+
+
+class Rule(Enum):
+    """What happens to a value."""
+
+    LEAVE = auto()  # the protocol's: never touched
+    SEARCH = auto()  # people's: secrets are looked for, by name and by what is known
+    HIDE = auto()  # all of it is secret
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Zone:
+    """The rule of a value, and the zones of the members that it may have.
+
+    `has_free_names`: what its members are called is people's data as well.
+    """
+
+    rule: Rule
+    members: Mapping[str, "Zone"] = attrs.field(factory=lambda: MappingProxyType({}))
+    others: "Zone | None" = None
+    has_free_names: bool = False
+
+    def member(self, name: str) -> "Zone":
+        """The zone of a member; that of one without a row is `others`, or this one again."""
+        return self.members.get(name) or self.others or self
+
+
+LEAVE: Final = Zone(rule=Rule.LEAVE)
+SEARCH: Final = Zone(rule=Rule.SEARCH, has_free_names=True)
+HIDE: Final = Zone(rule=Rule.HIDE, has_free_names=True)
+
+
+def _zone(left: str = "", **members: Zone) -> Zone:
+    """A zone whose members are data, but for those `left` to the protocol."""
+    rows = dict.fromkeys(left.split(), LEAVE) | members
+    if "_meta" in rows:
+        rows["_meta"] = _META
+    return Zone(rule=Rule.SEARCH, members=rows, others=SEARCH)
+
+
+# Its other members are people's.
+_META: Final = _zone("progressToken")
+
+_RESOURCE: Final = _zone("mimeType _meta")
+_BLOCK: Final = _zone("type mimeType role annotations _meta", resource=_RESOURCE)
+_MESSAGE: Final = _zone("role _meta", content=_BLOCK)
+_OFFER: Final = _zone(
+    "name inputSchema outputSchema arguments annotations mimeType uriTemplate size _meta"
+)
+_URI: Final = _zone("_meta")
+_CALL: Final = _zone("name _meta")
+
+# A method without a row is people's own: all of its params but these are data.
+_OWN_PARAMS: Final = _zone("_meta progressToken")
+
+PARAMS: Final[Mapping[str, Zone]] = {
+    "initialize": _zone("protocolVersion capabilities clientInfo _meta"),
+    "ping": _zone("_meta"),
+    "tools/list": _zone("cursor _meta"),
+    "tools/call": _CALL,
+    "resources/list": _zone("cursor _meta"),
+    "resources/templates/list": _zone("cursor _meta"),
+    "resources/read": _URI,
+    "resources/subscribe": _URI,
+    "resources/unsubscribe": _URI,
+    "prompts/list": _zone("cursor _meta"),
+    "prompts/get": _CALL,
+    "completion/complete": _zone("ref _meta", argument=_zone("name")),
+    "logging/setLevel": _zone("level _meta"),
+    "sampling/createMessage": _zone(
+        "maxTokens temperature modelPreferences includeContext stopSequences _meta",
+        messages=_MESSAGE,
+    ),
+    "roots/list": _zone("_meta"),
+    "notifications/initialized": _zone("_meta"),
+    "notifications/cancelled": _zone("requestId _meta"),
+    "notifications/progress": _zone("progressToken progress total _meta"),
+    "notifications/message": _zone("level logger _meta"),
+    "notifications/resources/updated": _URI,
+    "notifications/resources/list_changed": _zone("_meta"),
+    "notifications/tools/list_changed": _zone("_meta"),
+    "notifications/prompts/list_changed": _zone("_meta"),
+    "notifications/roots/list_changed": _zone("_meta"),
+}
+
+# One table for all results: which request an answer belongs to, its frame does not say.
+_RESULT: Final = _zone(
+    "protocolVersion capabilities serverInfo isError nextCursor role model stopReason _meta",
+    content=_BLOCK,
+    contents=_RESOURCE,
+    messages=_MESSAGE,
+    completion=_zone("total hasMore"),
+    tools=_OFFER,
+    resources=_OFFER,
+    resourceTemplates=_OFFER,
+    prompts=_OFFER,
+    roots=_URI,
+)
+_ERROR: Final = _zone("code")
+
+_BODIES: Final[Mapping[str, Zone]] = {
+    "open": _zone(
+        "format_version transport role tools_digest seed redaction started session writer"
+    ),
+    "cmd": _zone("name"),
+    "res": SEARCH,
+    "err": _zone("type"),
+    "val": _zone("name", error=_zone("type")),
+    "mark": _zone("name"),
+    "gap": SEARCH,
+    "cxl": LEAVE,
+    "shut": LEAVE,
+    "end": LEAVE,
+}
+FRAME_KINDS: Final = frozenset({"in", "out"})
+
+# Clocks are read back as times; no digits of theirs are a secret.
+_CLOCKS: Final = frozenset({NOW, MONOTONIC, TIMEOUT})
+
+EVERYWHERE: Final = "*"
+
+# Kinds whose zone is chosen by what stands in the body.
+_HEADED: Final = FRAME_KINDS | {"val"}
+_ANSWERS: Final = frozenset({"result", "error"})
+
+_STEP: Final = re.compile(r'\.([^.\[\]"*]+)|\[(?:\d+|\*|("(?:[^"\\]|\\.)*"))\]')
+_PATH: Final = re.compile(rf"\$(?=\.|\[\")(?:{_STEP.pattern})+")
+
+_Steps = tuple[str, ...]
+
+
+class _Params(msgspec.Struct):
+    name: Any = ""
+
+
+class _Head(msgspec.Struct):
+    """What chooses a record's zone: a frame's method and tool, or the name of a body."""
+
+    method: Any = ""
+    name: Any = ""
+    params: _Params = msgspec.field(default_factory=_Params)
+
+
+class Zones:
+    """The zone of each record's body, with the paths that are secret besides.
+
+    `paths` are JSON paths by method (`tools/call`), by method and name (`tools/call forecast`), by
+    kind of record (`res`), or for all (`*`). An index stands for all items. Which request a frame
+    answers it does not say itself, so a path into a result counts in all results.
+
+    Raises:
+        ValueError: A path cannot be read, or leads to what the protocol says.
+    """
+
+    def __init__(self, paths: Mapping[str, Collection[str]]) -> None:
+        self._paths = {key: [_steps(path) for path in each] for key, each in paths.items()}
+        self._answers = [
+            steps for each in self._paths.values() for steps in each if steps[0] in _ANSWERS
+        ]
+        self._bodies = {
+            kind: _hiding_all(zone, self._paths_of(kind)) for kind, zone in _BODIES.items()
+        }
+        self._frames = {key: self._frame(key) for key in ("", *PARAMS, *paths)}
+        for key, each in self._paths.items():
+            for steps in each:
+                self._refuse_protocol(key, steps)
+
+    def last_names(self) -> frozenset[str]:
+        """The names in which the paths end: one stands in each record that a path is about."""
+        return frozenset(steps[-1] for each in self._paths.values() for steps in each)
+
+    def of(self, kind: str, body: bytes) -> Zone:
+        """The zone of a record's body."""
+        head = _head(body) if kind in _HEADED else _Head()
+        if kind not in FRAME_KINDS:
+            is_clock = kind == "val" and head.name in _CLOCKS
+            return LEAVE if is_clock else self._bodies.get(kind, SEARCH)
+        named = self._frames.get(f"{head.method} {head.params.name}")
+        return named or self._frames.get(head.method) or self._frames[""]
+
+    def _frame(self, key: str) -> Zone:
+        method = key.partition(" ")[0]
+        params = PARAMS.get(method, _OWN_PARAMS)
+        zone = _zone("jsonrpc id method", params=params, result=_RESULT, error=_ERROR)
+        keys = {EVERYWHERE, method, key}
+        paths = [steps for each in keys for steps in self._paths.get(each, ())]
+        return _hiding_all(zone, [*paths, *self._answers])
+
+    def _refuse_protocol(self, key: str, steps: _Steps) -> None:
+        everywhere = [*self._bodies.values(), *self._frames.values()]
+        own = self._bodies.get(key) or self._frames[key]
+        zones = everywhere if key == EVERYWHERE else [own]
+        if all(_rule(zone, steps) is Rule.LEAVE for zone in zones):
+            raise ValueError(f"{'.'.join(steps)} is the protocol's: it is never redacted")
+
+    def _paths_of(self, kind: str) -> list[_Steps]:
+        return [*self._paths.get(kind, ()), *self._paths.get(EVERYWHERE, ())]
+
+
+def _head(body: bytes) -> _Head:
+    try:
+        head = msgspec.json.decode(body, type=_Head)
+    except (ValueError, RecursionError):
+        return _Head()
+    is_plain = all(isinstance(each, str) for each in (head.method, head.name, head.params.name))
+    return head if is_plain else _Head()
+
+
+def _steps(path: str) -> _Steps:
+    """The member names in a JSON path such as `$.params.arguments["card no"][*].digits`."""
+    if not _PATH.fullmatch(path):
+        raise ValueError(f"not a JSON path to a member: {path!r}; write $.params.arguments.name")
+    return tuple(
+        msgspec.json.decode(quoted) if quoted else plain
+        for plain, quoted in _STEP.findall(path)
+        if plain or quoted
+    )
+
+
+def _rule(zone: Zone, steps: _Steps) -> Rule:
+    for step in steps:
+        zone = zone.member(step)
+    return zone.rule
+
+
+def _hiding_all(zone: Zone, paths: Iterable[_Steps]) -> Zone:
+    for steps in paths:
+        zone = _hiding(zone, steps)
+    return zone
+
+
+def _hiding(zone: Zone, steps: _Steps) -> Zone:
+    """The same zone, but that what the steps lead to is hidden."""
+    if zone.rule is Rule.LEAVE:
+        return LEAVE
+    if not steps or zone.rule is Rule.HIDE:
+        return HIDE
+    name, rest = steps[0], steps[1:]
+    members = {**zone.members, name: _hiding(zone.member(name), rest)}
+    return attrs.evolve(zone, members=members, others=zone.others or SEARCH)

@@ -1,0 +1,209 @@
+"""What of a recorded conversation has happened again with a live server."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, Final
+
+import attrs
+
+from mcp_trio._errors import METHOD_NOT_FOUND
+from mcp_trio._journal.conversation import (
+    CANCELLED,
+    PROGRESS,
+    REFERENCES,
+    Conversation,
+    Said,
+    members,
+    token_of,
+    without_meta,
+)
+from mcp_trio._replay.handed_on import HandedOn
+from mcp_trio._replay.saying import (
+    answer_frame,
+    id_of,
+    index_of,
+    notification_frame,
+    request_frame,
+)
+from mcp_trio._wire import (
+    ErrorResponse,
+    Malformed,
+    Message,
+    Notification,
+    Request,
+    Response,
+    encode_error,
+    encode_response,
+)
+
+_PING: Final = "ping"
+
+Answer = Response | ErrorResponse
+Key = tuple[str, int | None]
+"""What tells notifications apart: the method, and the request that they report on."""
+
+
+@attrs.define(eq=False)
+class Correspondence:
+    """The recorded conversation, and what the live server says of it.
+
+    `answers` and `questions` are by the indexes of the recorded requests, `told` are notifications.
+    `strangers` are messages that were never recorded: questions, and answers to nothing.
+    """
+
+    recorded: Conversation
+    sent: set[int] = attrs.field(factory=set[int], init=False)
+    answers: dict[int, Answer] = attrs.field(factory=dict[int, Answer], init=False)
+    questions: dict[int, Request] = attrs.field(factory=dict[int, Request], init=False)
+    told: dict[Key, list[Notification]] = attrs.field(
+        factory=dict[Key, list[Notification]], init=False
+    )
+    strangers: list[Message] = attrs.field(factory=list[Message], init=False)
+    _handed_on: HandedOn = attrs.field(factory=HandedOn, init=False)
+    _open_requests: set[int] = attrs.field(factory=set[int], init=False)
+    _open_questions: list[Said] = attrs.field(init=False)
+    _unreplied: set[int] = attrs.field(factory=set[int], init=False)
+    _ordinals: dict[int, int] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        counts: Counter[Key] = Counter()
+        self._open_questions = self.recorded.of("server", "request")
+        self._ordinals = {}
+        for each in self.recorded.of("server", "notification"):
+            counts[key_of(each)] += 1
+            self._ordinals[each.index] = counts[key_of(each)]
+
+    # What the client says.
+
+    def frame(self, said: Said) -> bytes | None:
+        """The frame that says to the live server what the recorded client said.
+
+        None if it cannot be said: it is about a question that was not asked, or was said already.
+        """
+        if said.index in self.sent:
+            return None
+        frame = self._live_frame(said)
+        if frame is not None:
+            self._note_sent(said)
+        return frame
+
+    def _note_sent(self, said: Said) -> None:
+        self.sent.add(said.index)
+        if said.about is not None and said.is_answer:
+            self._unreplied.discard(said.about)
+        elif said.kind == "request" and said.index not in self.recorded.cancelled:
+            self._open_requests.add(said.index)
+
+    def due_replies(self, *, before: int | None = None) -> Iterator[bytes | None]:
+        """The recorded replies, at most those `before` an index, to what was asked and waits."""
+        replies = [self.recorded.answers.get(index) for index in sorted(self._unreplied)]
+        for reply in replies:
+            if reply is not None and (before is None or reply.index < before):
+                yield self.frame(reply)
+
+    def _live_frame(self, said: Said) -> bytes | None:
+        match said.kind:
+            case "request":
+                return request_frame(said, self._rewritten(said))
+            case "notification":
+                return notification_frame(said, self._rewritten(said), self._live_reference(said))
+            case _:
+                question = None if said.about is None else self.questions.get(said.about)
+                return None if question is None else answer_frame(said, question.id)
+
+    def _live_reference(self, said: Said) -> int | str | None:
+        """The live id or token of the request that a notification of the client is about."""
+        if said.about is None:
+            return None
+        if said.method == CANCELLED:
+            return id_of(said.about) if said.about in self.sent else None
+        question = self.questions.get(said.about)
+        return None if question is None else token_of(question.params)
+
+    def _rewritten(self, said: Said) -> dict[str, Any]:
+        rewritten: dict[str, Any] = self._handed_on.rewritten(members(said.body))
+        return rewritten
+
+    # What the server says.
+
+    def hear(self, message: Message) -> bytes | None:
+        """Take note of a live message; returns the reply to one that nobody has recorded."""
+        match message:
+            case Request():
+                return self._hear_question(message)
+            case Notification():
+                self._hear_notification(message)
+            case Malformed():
+                self.strangers.append(message)
+            case _:
+                self._hear_answer(message)
+        return None
+
+    def _hear_answer(self, message: Answer) -> None:
+        index = index_of(message.id)
+        if index is None or index not in self.sent or index in self.answers:
+            self.strangers.append(message)
+            return
+        self.answers[index] = message
+        self._open_requests.discard(index)
+        recorded = self.recorded.answers.get(index)
+        if recorded is not None and recorded.body is not None and isinstance(message, Response):
+            self._handed_on.learn(recorded.body, message.result)
+
+    def _hear_notification(self, message: Notification) -> None:
+        self.told.setdefault((message.method, self._about(message)), []).append(message)
+
+    def _about(self, message: Notification) -> int | None:
+        """The recorded request that a live notification reports on."""
+        if message.method != PROGRESS:
+            return None
+        index = index_of(members(message.params).get(REFERENCES[PROGRESS]))
+        return index if index in self.sent else None
+
+    def _hear_question(self, message: Request) -> bytes | None:
+        index = self._recorded_question(message)
+        if index is not None:
+            self.questions[index] = message
+            self._unreplied.add(index)
+            return None
+        if message.method == _PING:
+            return encode_response(message.id, {})
+        self.strangers.append(message)
+        text = f"the recorded client was never asked {message.method}, or not so often"
+        return encode_error(message.id, METHOD_NOT_FOUND, text)
+
+    def _recorded_question(self, message: Request) -> int | None:
+        """Take the first one that is still open and the same, or else of the same method."""
+        params = without_meta(message.params)
+        alike = [each for each in self._open_questions if each.method == message.method]
+        same = (each for each in alike if without_meta(each.body) == params)
+        said = next(chain(same, alike), None)
+        if said is None:
+            return None
+        self._open_questions.remove(said)
+        return said.index
+
+    # What is still to come.
+
+    def has_come(self, said: Said) -> bool:
+        """Whether the live server has said what the recorded one said."""
+        if said.is_answer:
+            return said.about is None or said.about in self.answers
+        if said.kind == "request":
+            return said.index in self.questions
+        return len(self.told.get(key_of(said), ())) >= self._ordinals[said.index]
+
+    def may_come(self, said: Said) -> bool:
+        """Whether a request is open that such a message could be due to."""
+        if said.is_answer:
+            return said.about not in self.recorded.cancelled
+        return bool(self._open_requests)
+
+
+def key_of(said: Said) -> Key:
+    """What tells a recorded notification apart.
+
+    Which question is taken back does not: those of concurrent requests are often the same.
+    """
+    return said.method, said.about if said.method == PROGRESS else None

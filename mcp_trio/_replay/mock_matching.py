@@ -1,0 +1,130 @@
+"""Which recorded message a live one is, and which come nearest to a request that is none.
+
+A redacted recording has tokens where its client said something else. They have the shape of what
+they stand for, so there a request also fits, if no other does, whose values differ but not in
+shape: letters of the same case, digits and everything else at the same places.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from mcp_trio._journal.conversation import Conversation, Said, without_meta
+from mcp_trio._journal.frames import Place, json_difference
+from mcp_trio._replay.inputs_report import value_text
+
+_NEAREST_MAX: Final = 3
+_PATHS_MAX: Final = 4
+
+# Clients ask these as often as they like, and get the last recorded answer again.
+_REPEATABLE: Final = frozenset({"ping", "logging/setLevel"})
+_REPEATABLE_END: Final = "/list"
+
+# Who the client is, and what it can do, is not what the recorded one said of itself.
+_ALIKE_WHATEVER_PARAMS: Final = frozenset({"initialize"})
+
+
+class Miss(msgspec.Struct, frozen=True):
+    """A request that was not recorded, or not so often; `nearest` tells recorded ones, in words."""
+
+    method: str
+    params: Any
+    nearest: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """What the client that asked is told."""
+        asked = f"{self.method} {value_text(self.params)} was not recorded"
+        if not self.nearest:
+            return f"{asked}, nor any other {self.method}"
+        return f"{asked}; nearest: {'; '.join(self.nearest)}"
+
+
+class Matching:
+    """Finds recorded messages; each fits once, in their order where several do."""
+
+    def __init__(self, recorded: Conversation) -> None:
+        self._requests = recorded.of("client", "request")
+        self._open_requests = list(self._requests)
+        self._open_notifications = recorded.of("client", "notification")
+        self._fit = (_fits, _fits_in_shape) if recorded.opening.redaction else (_fits,)
+
+    @property
+    def unused(self) -> list[Said]:
+        """The recorded requests that nobody has asked yet."""
+        return list(self._open_requests)
+
+    def find(self, method: str, params: Raw | None) -> Said | None:
+        """The first open request of this method and these params, without `_meta`."""
+        said = self._first(self._open_requests, method, params)
+        if said is not None:
+            self._open_requests.remove(said)
+        return said
+
+    def find_again(self, method: str, params: Raw | None) -> Said | None:
+        """The last request that fits, open or not, if clients ask it as often as they like."""
+        if method not in _REPEATABLE and not method.endswith(_REPEATABLE_END):
+            return None
+        return self._first(self._requests[::-1], method, params)
+
+    def _first(self, requests: Sequence[Said], method: str, params: Raw | None) -> Said | None:
+        same = [each for each in requests if each.method == method]
+        fitting = (each for fits in self._fit for each in same if fits(each, params))
+        return next(fitting, None)
+
+    def find_notification(self, method: str) -> Said | None:
+        """The first open notification of this method."""
+        said = next((each for each in self._open_notifications if each.method == method), None)
+        if said is not None:
+            self._open_notifications.remove(said)
+        return said
+
+    def miss(self, method: str, params: Raw | None) -> Miss:
+        """What to say of a request that was not found."""
+        same = [(_places(each, params), each) for each in self._requests if each.method == method]
+        same.sort(key=lambda pair: len(pair[0]))
+        nearest = tuple(_told(said, places) for places, said in same[:_NEAREST_MAX])
+        return Miss(method, without_meta(params), nearest)
+
+
+def _fits(said: Said, params: Raw | None) -> bool:
+    return said.method in _ALIKE_WHATEVER_PARAMS or not _places(said, params)
+
+
+def _fits_in_shape(said: Said, params: Raw | None) -> bool:
+    return all(_shape(old) == _shape(new) for _, old, new in _differing(said, params))
+
+
+def _shape(value: Any) -> str:
+    text = "" if value is UNSET else msgspec.json.encode(value).decode()
+    return "".join(map(_class, text))
+
+
+def _class(character: str) -> str:
+    if character.isdigit():
+        return "0"
+    if not character.isascii():
+        return str(len(character.encode()))
+    return "a" if character.islower() else "A" if character.isupper() else character
+
+
+def _differing(said: Said, params: Raw | None) -> Sequence[Place]:
+    """Where the params of a live request differ from recorded ones."""
+    return json_difference(_asked(said.body), _asked(params))
+
+
+def _asked(params: Raw | None) -> bytes:
+    """What a request asks for; some clients leave out arguments that others say are none."""
+    return msgspec.json.encode({"arguments": {}, **without_meta(params)})
+
+
+def _places(said: Said, params: Raw | None) -> Sequence[str]:
+    return [path for path, *_ in _differing(said, params)]
+
+
+def _told(said: Said, places: Sequence[str]) -> str:
+    if not places:
+        return f"record {said.record}, which was asked already"
+    more = ", …" if len(places) > _PATHS_MAX else ""
+    return f"record {said.record}, which differs at {', '.join(places[:_PATHS_MAX])}{more}"

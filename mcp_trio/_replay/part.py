@@ -1,0 +1,345 @@
+"""The part of one session in a replay: its sequencer, which compares instead of recording."""
+
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._engine import Lane, Outcome
+from mcp_trio._engine.sequencer import take_turn
+from mcp_trio._errors import BlockedInReplay
+from mcp_trio._journal.records import (
+    TIMEOUT,
+    MarkBody,
+    Record,
+    ShutBody,
+    ValueBody,
+    body_of,
+    encode_body,
+    frame_of,
+    value_body,
+)
+from mcp_trio._replay.finding import Wanted
+from mcp_trio._replay.player import NS_PER_SECOND, PAUSE_SECONDS_MAX, Abort, Player
+from mcp_trio._replay.score import Key, is_of_request, is_start, mark_name, request_frame
+from mcp_trio._replay.sites import definition_site, site_here
+from mcp_trio._replay.waiting import Parked
+from mcp_trio._server.lifespan_stand_in import with_recorded_places
+from mcp_trio._wire import Oversized
+
+_UNSTARTED: Final = b'"unstarted"'
+
+
+@attrs.define(eq=False)
+class Part:
+    """See `Sequencer`; `channel` is the session's in the file."""
+
+    player: Player
+    channel: int = 0
+
+    has_lanes: bool = attrs.field(default=True, init=False)
+    gates: bool = attrs.field(default=True, init=False)
+
+    @property
+    def seed(self) -> int | None:
+        """What the recorded session took its randomness from."""
+        return self.player.score.opening.seed
+
+    def _key(self, lane: Lane) -> Key:
+        return self.channel, lane.name
+
+    def clock_ns(self) -> int:
+        """The time of the session; nothing is dated by it in a replay."""
+        return int(self.player.clock.current_time() * NS_PER_SECOND)
+
+    # What lanes wait for.
+
+    async def turn_to_start(self, lane: Lane) -> None:
+        """See `Sequencer`; the start waits like any other resumption."""
+        await self._wait(lane, Parked(self._key(lane), at_start=True))
+
+    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  outbound's
+        """See `Sequencer`."""
+        await self._wait(lane, Parked(self._key(lane)))
+        record = self.player.cursor.record
+        assert record is not None
+        return record.kind
+
+    async def _wait(self, lane: Lane, parked: Parked) -> None:
+        player, waiting = self.player, self.player.waiting
+        if player.is_over:
+            await _abort()
+        waiting.see(parked.key)
+        is_silent = self._is_silent(lane)
+        if is_silent and not parked.at_start:
+            waiting.note_arrival(parked.key, lane.ordinal)
+        if player.passes(parked):
+            return
+        await waiting.park(parked, shield=not is_silent)
+        if player.is_over:
+            await _abort()
+
+    def _is_silent(self, lane: Lane) -> bool:
+        score, place = self.player.score, self.player.cursor.place
+        return score.is_silent(self._key(lane), lane.ordinal, place)
+
+    async def until_cancelled(self, lane: Lane) -> None:
+        """See `Sequencer`."""
+        await self.player.waiting.until_cancelled(self._key(lane))
+        raise Abort
+
+    async def let_thread_run(self, name: str) -> None:
+        """See `Sequencer`."""
+        await self.player.baton.take(name)
+
+    async def turn_in_thread(self, lane: Lane) -> None:
+        """See `Sequencer`."""
+        if not self.player.is_over and self._is_silent(lane):
+            await take_turn(self, lane)
+
+    def thread_stands(self) -> None:
+        """See `Sequencer`."""
+        self.player.baton.give_back()
+
+    # The moments of the session.
+
+    def took(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
+        """The number of the `in` record that was delivered."""
+        return self.player.delivered
+
+    def started(self, lane: Lane) -> None:
+        """Consume the start mark, if the start was worth one."""
+        record = self._at_cursor()
+        if record is not None and record.lane == lane.name and is_start(record):
+            self.player.cursor.advance()
+
+    def sent(self, frame: bytes, lane: Lane | None) -> None:
+        """Compare with `out`."""
+        self._consume("out", lane, frame)
+
+    def commanded(self, lane: Lane, body: bytes) -> None:
+        """Compare with `cmd`."""
+        record = self._at_cursor()
+        recorded = frame_of(record) if record is not None and record.kind == "cmd" else None
+        self._consume("cmd", lane, with_recorded_places(body, recorded))
+
+    def recorded(self, lane: Lane) -> bytes | None:
+        """The outcome at the cursor."""
+        record = self._at_cursor()
+        if record is None or record.kind not in {"res", "err"}:
+            self.player.diverge(self._wanted("res", lane, lane.ordinal + 1, None))
+        return frame_of(record)
+
+    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
+        """Compare with the recorded outcome; a cancelled call that was never made is none."""
+        if kind == "cxl" and not self.player.is_over and self._is_silent(lane):
+            self._excuse(lane)
+        else:
+            self._consume(kind, lane, body)
+
+    def _excuse(self, lane: Lane) -> None:
+        """A call that the recording lacks was cancelled: it came a little too early, or is new."""
+        player, key = self.player, self._key(lane)
+        arrived = player.waiting.arrivals.pop((key, lane.ordinal), None)
+        is_early = arrived is not None and self._is_early(key, arrived, trio.current_time())
+        if player.cursor.place > player.score.last_hole and not is_early:
+            player.diverge(player.one_more(key))
+        player.excused = key
+
+    def _is_early(self, lane: Key, arrived: float, cancelled: float) -> bool:
+        """Whether a lane came a little too early to what it did not do, because it was cancelled.
+
+        Nobody knows how long a thread has calculated when it was recorded.
+        """
+        is_near = cancelled - arrived <= PAUSE_SECONDS_MAX
+        return is_near or self.player.score.is_in_thread(lane)
+
+    def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
+        """Compare with `cxl`; a request that ended long before its cancellation is another one."""
+        if not (unstarted or self.player.is_over):
+            self._check_end(lane)
+        self._consume("cxl", lane, _UNSTARTED if unstarted else None)
+
+    def _check_end(self, lane: Lane) -> None:
+        player, key = self.player, self._key(lane)
+        arrived = player.waiting.first_arrival(key)
+        if arrived is None or not is_of_request(key):
+            return
+        cancelled_ns = player.score.cancelled_ns(key, player.cursor.place)
+        if cancelled_ns is None or not self._is_early(key, arrived, cancelled_ns / NS_PER_SECOND):
+            player.diverge(self._wanted("out", lane, lane.ordinal + 1, None))
+
+    def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
+        """Compare with `mark`, by name: the value may hold facts of the machine."""
+        record = self._at_cursor()
+        body: bytes | None = encode_body(MarkBody(name=name, value=value))
+        if record is not None and record.kind == "mark" and mark_name(record) == name:
+            value, body = body_of(record, MarkBody).value, frame_of(record)
+        self._consume("mark", lane, body)
+        return value
+
+    def shut(self, cause: str) -> None:
+        """Compare with `shut`; what is shut because the replay is over is not compared."""
+        if not self.player.is_over:
+            record = self._at_cursor()
+            self.player.has_shut_itself = record is None or record.kind != "shut"
+            self._consume("shut", None, encode_body(ShutBody(cause=cause)))
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+    def close(self, counts: dict[str, int]) -> None:  # noqa: ARG002  the protocol's
+        """Compare with `end`, or the mark that ends one of several sessions: no turn is taken.
+
+        The counts tell nothing that the records do not.
+        """
+        player = self.player
+        if player.is_over:
+            return
+        place = player.score.endings.get(self.channel)
+        if place is not None and place >= player.cursor.place:
+            player.cursor.take_ahead(place)
+        else:
+            record = self._at_cursor()
+            self._consume("end", None, None if record is None else frame_of(record))
+
+    # What a lane reads in passing.
+
+    def valued(
+        self,
+        lane: Lane,
+        name: str,
+        arguments: bytes | None,
+        read: Callable[[], Outcome],  # noqa: ARG002  the protocol's
+    ) -> Outcome:
+        """What was read then."""
+        place = self._ahead(lane)
+        if place is None and self._is_too_early(lane):
+            return self._unread(name)
+        record = None if place is None else self.player.score.journal[place]
+        asked = value_body(name, arguments, b"null", is_error=False)
+        asked = with_recorded_places(asked, None if record is None else _asked(record))
+        if place is None or record is None or _asked(record) != self.player.redact("val", asked):
+            self._differ(lane, record, "val", asked)
+        self._take_ahead(lane, place)
+        return recorded_value(record)
+
+    def patched(self, lane: Lane, name: str) -> bool:
+        """Whether the recorded code took the new way here."""
+        place = self._ahead(lane)
+        if place is None:
+            return False
+        record = self.player.score.journal[place]
+        if record.kind != "mark" or body_of(record, MarkBody).value != name:
+            return False
+        self._take_ahead(lane, place)
+        return True
+
+    def _is_too_early(self, lane: Lane) -> bool:
+        """Whether a lane reads what it did not come to, because its request was cancelled.
+
+        It cannot wait for that here. So it gets something, and waits at its next call.
+        """
+        player, key = self.player, self._key(lane)
+        is_doomed = player.score.is_of_cancelled(key, player.cursor.place)
+        return (
+            is_doomed and self._is_silent(lane) and player.waiting.note_arrival(key, lane.ordinal)
+        )
+
+    def _unread(self, name: str) -> Outcome:
+        """Something of the right form for what was not read: nothing will come of it."""
+        if name == TIMEOUT:
+            return Outcome("res", encode_body(self.clock_ns()))
+        record = self.player.score.last_read(name)
+        if record is None:
+            raise BlockedInReplay("the recorded request was cancelled before this was read")
+        return recorded_value(record)
+
+    def _ahead(self, lane: Lane) -> int | None:
+        if self.player.is_over:
+            raise Abort
+        return self.player.cursor.find_ahead(self._key(lane), lane.ordinal + 1)
+
+    def _take_ahead(self, lane: Lane, place: int) -> None:
+        lane.next_ordinal()
+        self.player.cursor.take_ahead(place)
+
+    def _differ(self, lane: Lane, record: Record | None, kind: str, body: bytes) -> NoReturn:
+        """A lane reads something else than recorded; behind a cut nobody knows what it would."""
+        player, key, ordinal = self.player, self._key(lane), lane.ordinal + 1
+        if record is None and player.score.is_cut_before(key, ordinal):
+            player.beyond[lane.name] = site_here()
+            raise BlockedInReplay("the recording was cut before this was read")
+        place = player.score.place_of(key, ordinal)
+        player.diverge(self._wanted(kind, lane, ordinal, body), place=place)
+
+    # Comparing.
+
+    def _at_cursor(self) -> Record | None:
+        return self.player.cursor.record
+
+    def _consume(self, kind: str, lane: Lane | None, body: bytes | None) -> None:
+        player = self.player
+        if player.is_over:
+            raise Abort
+        ordinal = None if lane is None else lane.next_ordinal()
+        body = None if body is None else player.redact(kind, body)
+        record = player.cursor.record
+        if record is None and not player.score.is_complete:
+            player.finish()  # beyond the cut: nobody knows
+            raise Abort
+        if record is None or not self._is_same(record, kind, lane, ordinal, body):
+            player.diverge(self._wanted(kind, lane, ordinal, body))
+        player.cursor.advance()
+
+    def _is_same(
+        self, record: Record, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
+    ) -> bool:
+        name = None if lane is None else lane.name
+        found = (record.kind, record.channel, record.lane, record.ordinal, frame_of(record))
+        return found == (kind, self.channel, name, ordinal, body)
+
+    def _wanted(
+        self, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
+    ) -> Wanted:
+        key = None if lane is None else self._key(lane)
+        site = site_here() or self._near(key)
+        return Wanted(kind=kind, lane=key, ordinal=ordinal, body=body, site=site)
+
+    def _near(self, lane: Key | None) -> str:
+        """Where a lane was seen last, else where its handler is: an answer has no line itself."""
+        player = self.player
+        session = player.sessions.get(self.channel)
+        if lane is None or session is None:
+            return ""
+        if seen := player.waiting.sites.get(lane):
+            return f"after {seen}"
+        return definition_site(session.application, request_frame(player.score.journal, lane[1]))
+
+
+async def _abort() -> NoReturn:
+    """Raise `Abort`, but yield first: a loop that swallows it must not block the run."""
+    await trio.lowlevel.cancel_shielded_checkpoint()
+    raise Abort
+
+
+def _asked(record: Record) -> bytes | None:
+    """What was read in passing, without what it was; None if it is none of that."""
+    if record.kind != "val":
+        return None
+    body = body_of(record, ValueBody)
+    return value_body(body.name, _raw(body.arguments), b"null", is_error=False)
+
+
+def recorded_value(record: Record) -> Outcome:
+    """What was read in passing."""
+    body = body_of(record, ValueBody)
+    if body.error is not msgspec.UNSET:
+        return Outcome("err", encode_body(body.error))
+    return Outcome("res", _raw(body.value) or b"null")
+
+
+def _raw(value: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
+    return None if value is msgspec.UNSET else bytes(value)

@@ -1,0 +1,75 @@
+"""A channel as whoever plays a recording needs it: messages in, and frames out without a wait."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import trio
+
+from mcp_trio._errors import INVALID_REQUEST, ConnectionLost
+from mcp_trio._limits import Limits
+from mcp_trio._transports.channel import Channel
+from mcp_trio._wire import Decoder, Message, Oversized, malformed
+
+# Who does not read what is said is not listened to either.
+_FRAMES_WAITING_MAX: Final = 1024
+
+
+@attrs.define(eq=False)
+class Wire:
+    """The channel to a live peer. Run `write` in a task of its own; `listen` says when it ends."""
+
+    channel: Channel
+    limits: Limits
+    _waiting: deque[bytes] = attrs.field(factory=deque[bytes], init=False)
+    _has_reader: bool = attrs.field(default=True, init=False)
+    _changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _decoder: Decoder = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._decoder = Decoder(json_depth_max=self.limits.json_depth_max)
+
+    def say(self, frame: bytes) -> None:
+        """Sends a frame behind those that wait."""
+        self._waiting.append(frame)
+        self._changed.unpark_all()
+
+    async def write(self) -> None:
+        """Takes frames to the channel; returns when nobody is there to take them."""
+        try:
+            while True:
+                while not self._waiting:
+                    await self._changed.park()
+                await self._send([*self._waiting])
+        except (ConnectionLost, trio.BrokenResourceError):
+            self._has_reader = False
+            self._changed.unpark_all()
+
+    async def _send(self, frames: list[bytes]) -> None:
+        await self.channel.send(frames)
+        for _ in frames:
+            self._waiting.popleft()
+        self._changed.unpark_all()
+
+    async def drain(self) -> None:
+        """Returns when everything was taken, or nobody is there to take it."""
+        while self._waiting and self._has_reader:
+            await self._changed.park()
+
+    async def listen(self, hear: Callable[[Message], None]) -> None:
+        """Calls `hear` with each message; returns when the peer has closed.
+
+        Raises:
+            ConnectionLost: The channel ended, and a reason is known.
+        """
+        while frames := await self.channel.receive():
+            for frame in frames:
+                hear(self._message(frame))
+            while len(self._waiting) > _FRAMES_WAITING_MAX and self._has_reader:
+                await self._changed.park()
+
+    def _message(self, frame: bytes | Oversized) -> Message:
+        if isinstance(frame, Oversized):
+            return malformed(frame.head, INVALID_REQUEST, "over frame_bytes_max")
+        return self._decoder.decode(frame)

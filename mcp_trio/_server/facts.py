@@ -1,0 +1,137 @@
+"""What a handler knows of its request and its session without asking anybody."""
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import attrs
+import trio
+
+from mcp_trio._engine import Handling
+from mcp_trio._protocol import announced
+from mcp_trio._schema import (
+    ClientCapabilities,
+    Implementation,
+    LoggingLevel,
+    ReadResourceResult,
+)
+from mcp_trio._server.offering import Offering
+
+if TYPE_CHECKING:
+    import httpx
+
+# From the least to the most severe, as in RFC 5424.
+LEVELS: Final[tuple[LoggingLevel, ...]] = (
+    "debug",
+    "info",
+    "notice",
+    "warning",
+    "error",
+    "critical",
+    "alert",
+    "emergency",
+)
+_SEVERITY: Final = {level: severity for severity, level in enumerate(LEVELS)}
+
+
+@attrs.define
+class LogGate:
+    """Which log messages a session's client wants; everything until it says."""
+
+    level: LoggingLevel = "debug"
+
+    def lets(self, level: LoggingLevel) -> bool:
+        """Whether a message of `level` is severe enough.
+
+        Raises:
+            ValueError: There is no such level.
+        """
+        severity = _SEVERITY.get(level)
+        if severity is None:
+            raise ValueError(f"unknown level {level!r}: choose from {', '.join(LEVELS)}")
+        return severity >= _SEVERITY[self.level]
+
+
+class HttpOwner(Protocol):
+    """Who keeps the session's HTTP client."""
+
+    @property
+    def client(self) -> "httpx.AsyncClient":
+        """The client, made at first need."""
+        ...
+
+
+class ServedSession(Protocol):
+    """The server's side of the session that a request came by."""
+
+    server: Offering
+    lifespan: Any
+    gate: LogGate
+
+    @property
+    def http(self) -> HttpOwner:
+        """What `ctx.http` comes from."""
+        ...
+
+    async def read(
+        self, handling: Handling, uri: str, *, limiter: trio.CapacityLimiter | None = None
+    ) -> ReadResourceResult:
+        """What a resource of the server's own holds; `limiter` is for handlers in threads."""
+        ...
+
+
+@attrs.define(eq=False)
+class Facts:
+    """What both kinds of context know without asking anybody."""
+
+    _handling: Handling
+    _served: ServedSession
+
+    @property
+    def server(self) -> Offering:
+        """The server: to register, to remove, and to tell what has changed."""
+        return self._served.server
+
+    @property
+    def lifespan(self) -> Any:
+        """What the server's lifespan yielded; None without one."""
+        return self._served.lifespan
+
+    @property
+    def log_level(self) -> LoggingLevel:
+        """The least severe level that the client wants to hear of."""
+        return self._served.gate.level
+
+    @property
+    def request_id(self) -> int | str:
+        """The id that the client gave to this request."""
+        return self._handling.request.id
+
+    @property
+    def method(self) -> str:
+        """The method of this request, such as `tools/call`."""
+        return self._handling.request.method.name
+
+    @property
+    def progress_token(self) -> int | str | None:
+        """What the client asked for progress with; None if it did not ask."""
+        return self._handling.request.progress_token
+
+    @property
+    def revision(self) -> str:
+        """The revision of the protocol that the session speaks; empty before the handshake."""
+        revision = self._handling.session.connection.revision
+        return "" if revision is None else revision.name
+
+    @property
+    def client_info(self) -> Implementation | None:
+        """The name and version of the client; None before the handshake."""
+        return self._handling.session.connection.peer_info
+
+    @property
+    def client_capabilities(self) -> ClientCapabilities | None:
+        """What the client can do; None before the handshake."""
+        capabilities = self._handling.session.connection.peer_capabilities
+        return capabilities if isinstance(capabilities, ClientCapabilities) else None
+
+    def client_can(self, path: str) -> bool:
+        """Whether the client announced a capability, such as `roots.listChanged`."""
+        return announced(self.client_capabilities, path)

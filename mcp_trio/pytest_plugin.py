@@ -1,0 +1,452 @@
+"""The pytest plugin: recordings as regression tests, and what a test of a server or a host needs.
+
+    @pytest.mark.mcp_recording("trip.mcprec.jsonl")
+    def test_the_trip_still_goes_the_same_way(mcp_replay):
+        mcp_replay(server)
+
+pytest finds it by itself. All fixtures are synchronous, so they work under pytest-trio, under
+anyio's plugin with its Trio backend, and in plain tests, also in those that call `trio.run`.
+Nothing of the engine is imported before a test asks for a fixture.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, cast
+
+import pytest
+
+if TYPE_CHECKING:
+    import trio.testing
+
+    from mcp_trio import Client, Server
+    from mcp_trio._client import ClientOptions, Target
+    from mcp_trio.recording import InputsReport, ReplayReport
+    from mcp_trio.testing import MockServer
+    from mcp_trio.transports import Channel
+
+Mode = Literal["strict", "outbound", "inputs"]
+RecordMode = Literal["none", "once", "new", "all"]
+Result = TypeVar("Result")
+
+_MARK: Final = "mcp_recording"
+_USERS: Final = frozenset({"mcp_replay", "mcp_mock", "mcp_recorder"})
+_MODES: Final[tuple[Mode, ...]] = ("strict", "outbound", "inputs")
+_RECORD_MODES: Final[tuple[RecordMode, ...]] = ("none", "once", "new", "all")
+_MARK_HELP: Final = (
+    f"{_MARK}(path, mode='strict', ignore=()): the recording that the fixtures mcp_replay, mcp_mock"
+    " and mcp_recorder use, relative to the test's file. mode: 'strict', 'outbound' (what was sent"
+    " only), or 'inputs' (asks again, and compares all but the JSON paths in ignore)."
+)
+# What the name of a test's own recording is made of; other tests have other names.
+_ODD: Final = re.compile(r"[^\w.-]", re.ASCII)
+_TELLING: Final = re.compile(r"[\w.-]*(\[[\w.-]*\])?[\w.-]*", re.ASCII)
+_NAME_CHARACTERS_MAX: Final = 120
+_DIGEST_CHARACTERS: Final = 8
+
+_AGAIN: Final = "record it again with --mcp-record=all, or what is no longer true with new"
+_RECORD_HELP: Final = (
+    "What the fixture mcp_recorder records: none (what is missing fails), once (what is missing),"
+    " new (also what is no longer true), all. Default: none."
+)
+
+
+class StrayWarning(pytest.PytestWarning):
+    """A replayed handler read a clock, dice or the like behind the back of its context."""
+
+
+# What pytest calls.
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--mcp-record`."""
+    group = parser.getgroup("mcp_trio", "recordings of the Model Context Protocol")
+    group.addoption("--mcp-record", choices=_RECORD_MODES, default="none", help=_RECORD_HELP)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", _MARK_HELP)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a marker that is wrong, or that nothing would look at.
+
+    A test that has `request` may ask for a fixture later.
+    """
+    marker = item.get_closest_marker(_MARK)
+    if marker is None:
+        return
+    _marked(marker)
+    if not {*_USERS, "request"} & set(getattr(item, "fixturenames", ())):
+        users = ", ".join(sorted(_USERS))
+        pytest.fail(f"the marker {_MARK} does nothing without one of {users}", pytrace=False)
+
+
+# The marker.
+
+
+class _Marked:
+    """What the marker of a test says."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], mode: Mode = "strict", ignore: str | Sequence[str] = ()
+    ) -> None:
+        if mode not in _MODES:
+            raise ValueError(f"unknown mode {mode!r}: one of {', '.join(_MODES)}")
+        if ignore and mode != "inputs":
+            raise ValueError("ignore is for mode='inputs'")
+        self.path = os.fspath(path)
+        self.mode: Mode = mode
+        self.ignore: Sequence[str] = (ignore,) if isinstance(ignore, str) else tuple(ignore)
+
+
+def _marked(marker: pytest.Mark) -> _Marked:
+    try:
+        return _Marked(*marker.args, **marker.kwargs)
+    except (TypeError, ValueError) as error:
+        text = str(error).replace("_Marked.__init__()", _MARK)
+        pytest.fail(f"{_MARK}: {text}", pytrace=False)
+
+
+class _Place:
+    """Where the recordings of a test are, and what its marker says of them."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        marker = request.node.get_closest_marker(_MARK)
+        self._folder: Path = request.path.parent
+        self._test: list[str] = request.node.nodeid.split("::")[1:]
+        self._file = request.path.stem
+        self._marked = None if marker is None else _marked(marker)
+        self.mode: Mode = "strict" if self._marked is None else self._marked.mode
+        self.ignore: Sequence[str] = () if self._marked is None else self._marked.ignore
+
+    def given(self, path: str | os.PathLike[str] | None) -> Path:
+        """The path that was given, or the marker's."""
+        __tracebackhide__ = True
+        if path is not None:
+            return self._folder / path
+        if self._marked is None:
+            raise AssertionError(
+                f"which recording? give a path, or mark the test with {_MARK}(path)"
+            )
+        return self._folder / self._marked.path
+
+    def own(self, label: str) -> Path:
+        """The marker's path, or that of a recording of this test's own."""
+        if self._marked is not None and not label:
+            return self._folder / self._marked.path
+        names = [*self._test, label] if label else self._test
+        return self._folder / "recordings" / self._file / f"{_plain(names)}.mcprec.jsonl"
+
+
+def _plain(names: Sequence[str]) -> str:
+    """The names as that of a file; with a digest where it might be the name of others as well."""
+    name = ".".join(names)
+    plain = _ODD.sub("-", name).removesuffix("-")[:_NAME_CHARACTERS_MAX]
+    if len(name) <= _NAME_CHARACTERS_MAX and _TELLING.fullmatch(name):
+        return plain
+    digest = sha256(name.encode(errors="surrogatepass")).hexdigest()
+    return f"{plain}-{digest[:_DIGEST_CHARACTERS]}"
+
+
+# Fixtures.
+
+
+@pytest.fixture
+def mcp_client() -> "Callable[..., Client]":
+    """Makes clients of server objects, and of whatever else a `Client` connects to.
+
+    `async with mcp_client(server) as client`, with the options of `Client`.
+    """
+
+    def connect(target: "Target", **options: "Unpack[ClientOptions]") -> "Client":
+        from mcp_trio import Client
+
+        return Client(target, **options)
+
+    return connect
+
+
+@pytest.fixture
+def mcp_replay(request: pytest.FixtureRequest) -> "Replay":
+    """Does what the marker's recording holds again, and compares: `mcp_replay(server)`."""
+    return Replay(request)
+
+
+@pytest.fixture
+def mcp_mock(request: pytest.FixtureRequest) -> "Iterator[Mock]":
+    """The recorded server of the marker, or of a path, to connect to: `Client(mcp_mock())`."""
+    mock = Mock(request)
+    yield mock
+    mock.check()
+
+
+@pytest.fixture
+def mcp_recorder(request: pytest.FixtureRequest) -> "Recorder":
+    """A client that is recorded at first, and later lives on the recording.
+
+    async with mcp_recorder(["npx", "-y", "some-server"]) as client:
+        assert await client.list_tools()
+    """
+    return Recorder(request)
+
+
+@pytest.fixture
+def mcp_clock() -> "trio.testing.MockClock":
+    """A clock that jumps to the next moment that a task waits for, whenever all tasks wait.
+
+    pytest-trio runs the test on it; elsewhere give it to `trio.run(…, clock=mcp_clock)`, or to
+    anyio's plugin: `def anyio_backend(mcp_clock): return "trio", {"clock": mcp_clock}`. A thread
+    or a subprocess is not waited for: it lives in real time.
+    """
+    import trio.testing
+
+    return trio.testing.MockClock(autojump_threshold=0)
+
+
+class Replay:
+    """The fixture `mcp_replay`: a call replays, and a difference fails the test."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._place = _Place(request)
+        self._node: pytest.Item = request.node
+
+    def __call__(
+        self, server: "Server", path: str | os.PathLike[str] | None = None
+    ) -> "ReplayReport | InputsReport":
+        """Replay the marker's recording, or the one at `path`, against `server`.
+
+        Runs to its end before it returns, also inside a Trio program. Calls that a replay could
+        not repeat come as `StrayWarning`. With mode "inputs" `server` may be any target of a
+        client, such as a command.
+        """
+        __tracebackhide__ = True
+        file, mode = self._place.given(path), self._place.mode
+        if mode == "inputs":
+            return _drive(file, server, self._place.ignore)
+        report = _replay(file, server, mode)
+        for stray in report.strays:
+            self._node.warn(StrayWarning(str(stray)))
+        return report
+
+
+class Mock:
+    """The fixture `mcp_mock`: a call makes a server of a recording."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._place = _Place(request)
+        self._strict: list[MockServer] = []
+
+    def __call__(
+        self, path: str | os.PathLike[str] | None = None, *, strict: bool = False
+    ) -> "MockServer":
+        """What `Client` connects to as to the recorded server; see `mcp_trio.testing.mock_server`.
+
+        If it is `strict`, the test fails at its end when something was asked that is not recorded,
+        or something recorded was not asked.
+        """
+        __tracebackhide__ = True
+        from mcp_trio.testing import mock_server
+
+        mock = _or_fail(mock_server, self._place.given(path))
+        if strict:
+            self._strict.append(mock)
+        return mock
+
+    def check(self) -> None:
+        """Hold those that are strict to their recordings; fails the test."""
+        for mock in self._strict:
+            _or_fail(mock.check)
+
+
+class Recorder:
+    """The fixture `mcp_recorder`: a call gives a client, recorded or living on a recording."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._place = _Place(request)
+        self._mode: RecordMode = request.config.option.mcp_record
+        self._used: set[Path] = set()
+
+    def __call__(
+        self, target: "Target", *, label: str = "", **options: "Unpack[ClientOptions]"
+    ) -> "RecordedClient":
+        """A client of `target` for `async with`, or of what `target` said when it was recorded.
+
+        The recording is the marker's, or lies in `recordings/` beside the test's file, named after
+        the test and, for a second client of one test, `label`. `--mcp-record` decides when it is
+        made; it is kept only if the block ends without an exception. A server object is recorded
+        on its own side, and replayed strictly before the client gets its recorded answers; of any
+        other target the recording is the client's. What is asked and not recorded fails the test.
+        """
+        __tracebackhide__ = True
+        path = self._place.own(label)
+        if path in self._used:
+            raise AssertionError(f"{path.name} is in use already: give the second client a label=")
+        self._used.add(path)
+        return RecordedClient(target, path, self._mode, {**options})
+
+
+class RecordedClient:
+    """`async with` it for the client; see `Recorder`."""
+
+    def __init__(
+        self, target: "Target", path: Path, mode: RecordMode, options: Mapping[str, Any]
+    ) -> None:
+        self._target = target
+        self._path = path
+        self._part = path.with_name(f".{path.name}")
+        self._mode: RecordMode = mode
+        self._options = options
+        self._client: Client | None = None
+        self._mock: MockServer | None = None
+
+    async def __aenter__(self) -> "Client":
+        """Connect, to the target or to its recording."""
+        __tracebackhide__ = True
+        if self._client is not None:
+            raise RuntimeError("a client connects once: make another, with a label=")
+        if await self._is_to_be_recorded():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._client = self._recorded_client()
+        else:
+            self._client = self._mocked_client()
+        try:
+            return await self._client.__aenter__()
+        except BaseException:
+            self._part.unlink(missing_ok=True)
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close; keep what was recorded, or fail for what was asked and is not recorded."""
+        __tracebackhide__ = True
+        assert self._client is not None
+        await self._client.__aexit__(kind, error, traceback)
+        if self._mock is None:
+            _keep(self._part, self._path, is_good=error is None)
+        elif self._mock.misses and error is None:
+            lines = "\n".join(self._mock.misses)
+            raise AssertionError(f"asked what is not recorded in {self._path}:\n{lines}\n{_AGAIN}")
+
+    async def _is_to_be_recorded(self) -> bool:
+        __tracebackhide__ = True
+        if self._mode == "all":
+            return True
+        if not self._path.exists():
+            if self._mode == "none":
+                raise AssertionError(
+                    f"no recording at {self._path}: run pytest with --mcp-record=once"
+                )
+            return True
+        if self._mode == "new":
+            return not await self._is_still_true()
+        if self._is_server:
+            _replay(self._path, self._server, "strict")
+        return False
+
+    @property
+    def _is_server(self) -> bool:
+        return hasattr(self._target, "open_session")
+
+    @property
+    def _server(self) -> "Server":
+        return cast("Server", self._target)
+
+    async def _is_still_true(self) -> bool:
+        """Whether the target would say today what is recorded."""
+        from mcp_trio.recording import RecordingError, ReplayDivergence, replay_async, run_inputs
+
+        try:
+            if self._is_server:
+                await replay_async(self._path, self._server)
+                return True
+            return (await run_inputs(self._path, self._target)).is_same
+        except (RecordingError, ReplayDivergence):
+            return False
+
+    def _recorded_client(self) -> "Client":
+        from mcp_trio import Client
+
+        if self._is_server:
+            return Client(_ServedRecorded(self._server, self._part), **self._options)
+        return Client(self._target, record=self._part, **self._options)
+
+    def _mocked_client(self) -> "Client":
+        __tracebackhide__ = True
+        from mcp_trio import Client
+        from mcp_trio.testing import mock_server
+
+        mock = self._mock = _or_fail(mock_server, self._path)
+        return Client(mock, **self._options)
+
+
+class _ServedRecorded:
+    """A server object whose one session is recorded on its own side."""
+
+    def __init__(self, server: "Server", path: Path) -> None:
+        self._server = server
+        self._path = path
+
+    async def serve(self, channel: "Channel") -> None:
+        """Serves one session."""
+        await self._server.serve(channel, record=self._path)
+
+
+# What fails a test.
+
+
+def _replay(path: Path, server: "Server", mode: Literal["strict", "outbound"]) -> "ReplayReport":
+    __tracebackhide__ = True
+    from mcp_trio.recording import replay
+
+    return _or_fail(replay, path, server, mode=mode)
+
+
+def _drive(path: Path, target: "Target", ignore: Sequence[str]) -> "InputsReport":
+    __tracebackhide__ = True
+    from mcp_trio.recording import drive
+
+    report = _or_fail(drive, path, target, ignore=ignore)
+    if not report.is_same:
+        raise AssertionError(str(report))
+    return report
+
+
+def _or_fail(work: Callable[..., Result], *arguments: Any, **keywords: Any) -> Result:
+    """What `work` returns; what the engine raises fails the test, with its text and no more."""
+    __tracebackhide__ = True
+    from mcp_trio import MCPError
+
+    try:
+        return _outside_trio(partial(work, *arguments, **keywords))
+    except MCPError as error:
+        text = str(error)
+    raise AssertionError(text)
+
+
+def _outside_trio(work: Callable[[], Result]) -> Result:
+    """Run what starts a Trio run of its own; in a thread, where one goes on here."""
+    import trio
+
+    if not trio.lowlevel.in_trio_run():
+        return work()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
+
+
+def _keep(part: Path, path: Path, *, is_good: bool) -> None:
+    """Make the recording of a good run the test's, and forget that of any other."""
+    if is_good:
+        part.replace(path)
+    else:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,170 @@
+"""`replay` of what a recorded client said, at a live server: the table, statuses and refusals."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+WEATHER = "mcp_trio.examples.weather"
+ODD = [sys.executable, str(Path(__file__).with_name("odd_server.py"))]
+
+SERVER = """
+import trio
+from mcp_trio import Server
+
+server = Server("some", version="0")
+print("imported")
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    print("added")
+    return a + b
+
+@server.tool
+async def wait() -> None:
+    await trio.sleep_forever()
+"""
+
+
+def said(**message):
+    return {"jsonrpc": "2.0", **message}
+
+
+def hello(**info):
+    params = {
+        "protocolVersion": "2024-11-05",
+        "capabilities": {},
+        "clientInfo": {"name": "c", "version": "1"},
+    }
+    capabilities = {"logging": {}, "tools": {"listChanged": True}}
+    result = {"protocolVersion": "2024-11-05", "capabilities": capabilities}
+    return (
+        ("in", said(id=1, method="initialize", params=params)),
+        ("out", said(id=1, result=result | {"serverInfo": info})),
+        ("in", said(method="notifications/initialized")),
+    )
+
+
+def called(id_, name, arguments, **result):
+    params = {"name": name, "arguments": arguments}
+    return (
+        ("in", said(id=id_, method="tools/call", params=params)),
+        ("out", said(id=id_, result=result)),
+    )
+
+
+@pytest.fixture
+def some(tmp_path):
+    (tmp_path / "some.py").write_text(SERVER)
+    return tmp_path / "some.py"
+
+
+def test_a_server_that_is_the_same_is_told_so(invoke):
+    shown = invoke("replay", RECORDINGS / "weather.mcprec.jsonl", "--inputs", WEATHER)
+    assert (shown.stdout, shown.exit_code) == ("no differences, 6 of 6 requests answered\n", 0)
+
+
+def test_what_differs_is_a_table(invoke, write, some):
+    path = write(
+        *hello(name="some", version="0"),
+        *called(2, "add", {"a": 1, "b": 2}, content=[{"type": "text", "text": "4"}]),
+        role="proxy",
+    )
+    shown = invoke("replay", path, "--inputs", some)
+    assert shown.exit_code == 1
+    heading, row, empty, total = shown.stdout.splitlines()
+    assert heading.split() == ["record", "what", "path", "recorded", "live"]
+    assert row.split() == [
+        *("changed", "4", "answer", "to", "tools/call", "add"),
+        *("$.result.content[0].text", '"4"', '"3"'),
+    ]
+    assert empty == ""
+    assert total == "1 difference, 2 of 2 requests answered"
+    assert shown.stderr.splitlines()[:2] == ["imported", "added"]
+
+
+def test_what_may_differ_is_named_by_paths(invoke, write, some):
+    path = write(*hello(name="some", version="9"), *called(2, "add", {"a": 1, "b": 2}, content=[]))
+    given = ("--ignore", "$.result.content", "--ignore", "$.result.serverInfo.*")
+    shown = invoke("replay", path, "--inputs", some, *given)
+    assert shown.exit_code == 0
+    assert shown.stdout.endswith("2 ignored\n")
+
+
+def test_other_programs_get_json(invoke, write, some):
+    path = write(*hello(name="other", version="0"))
+    shown = invoke("replay", path, "--inputs", some, "--json")
+    (difference,) = map(json.loads, shown.stdout.splitlines())
+    assert difference["path"] == "$.result.serverInfo.name"
+    assert (difference["recorded"], difference["live"]) == ("other", "some")
+    assert shown.exit_code == 1
+
+
+def test_a_command_stands_behind_dashes(invoke, write):
+    path = write(
+        ("in", said(id=7, method="resources/list")), ("out", said(id=7, result={"resources": []}))
+    )
+    shown = invoke("replay", path, "--", *ODD)
+    assert (shown.stdout, shown.exit_code) == ("no differences, 1 of 1 requests answered\n", 0)
+
+
+def test_a_server_that_dies_is_a_difference(invoke, write):
+    path = write(*hello(name="odd", version="1"))
+    shown = invoke("replay", path, "--", *ODD, "dies")
+    assert shown.exit_code == 1
+    assert "odd cannot go on" in shown.stdout
+    assert "0 of 1 requests answered, 1 messages of the client unsent" in shown.stdout
+
+
+@pytest.mark.real_time
+def test_an_answer_has_a_time(invoke, write, some):
+    path = write(*hello(name="some", version="0"), *called(2, "wait", {}, content=[]))
+    shown = invoke("replay", path, "--inputs", some, "--timeout", "0.2")
+    assert "late" in shown.stdout
+    assert shown.exit_code == 1
+
+
+def test_a_session_is_chosen_by_its_channel(invoke, write, some):
+    path = write(*hello(name="some", version="0"))
+    shown = invoke("replay", path, "--inputs", some, "--channel", "3")
+    assert (shown.exit_code, shown.stderr.splitlines()[-1]) == (
+        2,
+        f"{path}: nothing was said on channel 3",
+    )
+
+
+def test_a_command_that_cannot_be_started_is_told_in_a_line(invoke, write):
+    shown = invoke("replay", write(), "--", "/no/such/program")
+    assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
+
+
+def test_what_is_no_recording_is_told_in_a_line(invoke, tmp_path):
+    (tmp_path / "text").write_text("hello\n")
+    shown = invoke("replay", tmp_path / "text", "--", *ODD)
+    assert shown.exit_code == 2
+    assert shown.stderr.startswith(f"{tmp_path / 'text'}: not a recording")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ((), "name a TARGET, or a COMMAND behind --"),
+        (("--inputs",), "name one server"),
+        ((WEATHER, "--", "some"), "name one server"),
+        (("--",), "no COMMAND stands behind --"),
+        ((WEATHER, "--ignore", "$"), "go with --inputs"),
+        (("--inputs", WEATHER, "--ignore", "result"), "'result' is no path"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(invoke, given, text):
+    shown = invoke("replay", RECORDINGS / "weather.mcprec.jsonl", *given)
+    assert shown.exit_code == 2
+    assert text in shown.stderr
+
+
+def test_the_usage_has_a_line_for_each_way_to_name_a_server(invoke):
+    first, second = invoke("replay").output.splitlines()[:2]
+    assert first.endswith(" replay [OPTIONS] FILE [TARGET]")
+    assert second.endswith(" replay [OPTIONS] FILE -- COMMAND...")

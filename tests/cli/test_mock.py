@@ -1,0 +1,140 @@
+"""`mock`: a recorded server as a process, for any client; and the recorded client."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EVERYTHING = Path(__file__).parents[2] / "recordings" / "everything-our-client.mcprec.jsonl"
+MOCK = [sys.executable, "-m", "mcp_trio", "mock"]
+ODD = [sys.executable, str(Path(__file__).with_name("odd_server.py"))]
+PING = '{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+ONE_PING = [
+    ("in", {"jsonrpc": "2.0", "id": 1, "method": "ping"}),
+    ("out", {"jsonrpc": "2.0", "id": 1, "result": {}}),
+]
+
+
+def mock(*arguments, said=""):
+    return subprocess.run(
+        [*MOCK, *map(str, arguments)],
+        input=said,
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=30,
+    )
+
+
+def call(name, **arguments):
+    params = {"name": name, "arguments": arguments}
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}) + "\n"
+
+
+def test_a_recorded_server_answers_over_stdio():
+    done = mock(EVERYTHING, said=call("get-sum", a=2, b=40))
+    assert json.loads(done.stdout)["result"]["content"][0]["text"] == "The sum of 2 and 40 is 42."
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_was_not_recorded_is_told_to_both_sides():
+    done = mock(EVERYTHING, said=call("get-sum", a=2, b=3))
+    text = 'tools/call {"name":"get-sum","arguments":{"a":2,"b":3}} was not recorded; nearest: '
+    assert text in json.loads(done.stdout)["error"]["message"]
+    assert (done.returncode, done.stderr.startswith(text)) == (0, True)
+
+
+def test_a_client_of_the_command_line_cannot_tell(invoke):
+    shown = invoke("call", "echo", "message=Grüße 👋", "--", *MOCK, EVERYTHING)
+    assert (shown.stdout, shown.exit_code) == ("Echo: Grüße 👋\n", 0)
+
+
+def test_strict_is_a_status(write):
+    path = write(*ONE_PING)
+    assert mock(path, "--strict", said=PING).returncode == 0
+    done = mock(path, "--strict")
+    assert (done.returncode, done.stderr) == (1, "never asked: ping (record 1)\n")
+    done = mock(path, "--strict", said=PING + call("x"))
+    told = 'tools/call {"name":"x","arguments":{}} was not recorded, nor any other tools/call\n'
+    assert (done.returncode, done.stderr) == (1, told)
+
+
+def test_at_the_recorded_pace_it_answers_as_well(write):
+    assert mock(write(*ONE_PING), "--pace", "--channel", "0", said=PING).stdout.count("\n") == 1
+
+
+@pytest.fixture
+def running(write):
+    """A mock that has answered once."""
+    process = subprocess.Popen(
+        [*MOCK, write(*ONE_PING)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        process.stdin.write(PING)
+        process.stdin.flush()
+        assert process.stdout.readline()
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(running, number):
+    running.send_signal(number)
+    assert running.wait(10) == 128 + number
+
+
+def test_it_ends_with_its_parent(write):
+    code = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, *MOCK, str(write(*ONE_PING))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with parent:
+        parent.stdin.write(PING)
+        parent.stdin.flush()
+        assert parent.stdout.readline()
+        os.kill(parent.pid, signal.SIGKILL)
+        assert parent.stdout.read() == ""  # nobody holds the other end any more
+
+
+def test_a_recorded_client_talks_to_a_live_server(invoke, write):
+    path = write(
+        ("in", {"jsonrpc": "2.0", "id": 1, "method": "resources/list"}),
+        ("out", {"jsonrpc": "2.0", "id": 1, "result": {"resources": ["others"]}}),
+    )
+    shown = invoke("mock", path, "--as", "client", "--", *ODD)
+    assert shown.stdout == "no differences, 1 of 1 requests answered, 1 ignored\n"
+    assert shown.exit_code == 0
+
+
+def test_a_live_server_that_answers_nothing_is_a_status(invoke, write):
+    shown = invoke("mock", write(*ONE_PING), "--as", "client", "--", *ODD, "dies")
+    assert shown.exit_code == 1
+    assert "0 of 1 requests answered" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (("some.py",), "a server is named with --as client only"),
+        (("--", "some"), "a server is named with --as client only"),
+        (("--as", "client"), "name one server"),
+        (("--as", "client", "--pace", "--", "some"), "--pace and --strict are for a server"),
+        (("--channel", "7"), "nothing was said on channel 7"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(invoke, given, text):
+    shown = invoke("mock", EVERYTHING, *given)
+    assert shown.exit_code == 2
+    assert text in shown.stderr
+
+
+def test_what_is_no_recording_is_refused(invoke, tmp_path):
+    shown = invoke("mock", tmp_path / "missing")
+    assert (shown.exit_code, "missing" in shown.stderr) == (2, True)

@@ -1,0 +1,108 @@
+"""Clocks, chance and change: what is each lane's own, and in the records of it."""
+
+import functools
+import math
+
+import pytest
+import trio
+
+from mcp_trio._engine import deadline, randomness, read_clock, takes_patch
+from mcp_trio._errors import LocalProtocolError
+
+
+async def test_clocks_are_recorded(handle, recording, story):
+    async def handler(handling):
+        return read_clock(handling, "tick", lambda: 1.5, float)
+
+    assert await handle(handler, sequencer=recording) == 1.5
+    assert story() == {"r5": [("val", b'{"name":"tick","value":1.5}')]}
+
+
+async def test_a_deadline_is_recorded_as_the_time_at_which_it_was_set(
+    handle, recording, story, autojump_clock
+):
+    async def handler(handling):
+        await trio.sleep(2)
+        return deadline(handling, 5)
+
+    assert await handle(handler, sequencer=recording) == 7
+    value = b'{"name":"ctx.timeout","arguments":{"seconds":5},"value":2000000000}'
+    assert story() == {"r5": [("val", value)]}
+
+
+@pytest.mark.parametrize("seconds", [-1, math.nan])
+async def test_a_deadline_in_the_past_or_nowhere_is_refused(handle, seconds):
+    async def handler(handling):
+        return deadline(handling, seconds)
+
+    assert isinstance(await handle(handler), ValueError)
+
+
+async def test_a_thread_is_told_to_read_before_it_begins(handle, recording):
+    async def handler(handling):
+        read = functools.partial(read_clock, handling, "tick", lambda: 1, int)
+        return await trio.to_thread.run_sync(read)
+
+    found = await handle(handler, sequencer=recording)
+    assert isinstance(found, LocalProtocolError)
+    assert "before the thread begins" in str(found)
+
+
+# What follows from the seed and the lane.
+
+
+async def test_each_lane_has_its_own_randomness_out_of_the_seed(serve, call, make_recording):
+    async def numbers(seed):
+        found = {}
+
+        async def draw(handling, name):
+            await trio.lowlevel.checkpoint()
+            assert randomness(handling) is randomness(handling)
+            found[name] = randomness(handling).random()
+
+        async def handler(handling):
+            async with trio.open_nursery() as nursery:
+                for name in "ab":
+                    nursery.start_soon(draw, handling, name)
+            await draw(handling, "c")
+            return ""
+
+        sequencer = make_recording()
+        sequencer.recorder.seed = seed
+        _, peer = await serve({"tool": handler}, sequencer=sequencer)
+        await peer.send(call("tool", 1))
+        await peer.receive()
+        return found
+
+    one = await numbers(7)
+    assert len(set(one.values())) == 3
+    assert await numbers(7) == one
+    assert await numbers(8) != one
+
+
+async def test_without_a_recording_randomness_is_the_requests_own(handle):
+    async def handler(handling):
+        return randomness(handling), randomness(handling)
+
+    one, other = await handle(handler)
+    assert one is other
+    assert (await handle(handler))[0].random() != one.random()
+
+
+async def test_the_way_at_a_change_is_recorded_once(handle, recording, story):
+    async def handler(handling):
+        return [takes_patch(handling, name) for name in "aab"]
+
+    assert await handle(handler, sequencer=recording) == [True] * 3
+    told = [
+        ("mark", b'{"name":"patched","value":"a"}'),
+        ("mark", b'{"name":"patched","value":"b"}'),
+    ]
+    assert story() == {"r5": told}
+
+
+async def test_without_a_recording_the_new_way_is_taken(handle):
+    async def handler(handling):
+        return takes_patch(handling, "a")
+
+    assert await handle(handler)

@@ -1,0 +1,165 @@
+"""What was said in a recording, whoever recorded it."""
+
+import pytest
+
+from mcp_trio._errors import RecordingError
+from mcp_trio._journal.conversation import conversation, members, token_of, without_meta
+from mcp_trio._journal.records import RecordEncoder, encode_body
+
+OPEN = {
+    "format_version": 1,
+    "transport": "memory",
+    "role": "server",
+    "name": "hand",
+    "version": "1",
+    "started": "2026-11-21T00:00:00+00:00",
+}
+IN = {"client": "out", "server": "in", "proxy": "in"}
+OUT = {"client": "in", "server": "out", "proxy": "out"}
+
+
+def recorded(*said, role="server", whole=True):
+    """Records of what was said: ("C", message) by the client, ("S", message[, lane]) by the server."""
+    encoder = RecordEncoder()
+    records = [encoder.record("open", encode_body(OPEN | {"role": role}), 0)]
+    for who, message, *lane in said:
+        kind = (IN if who == "C" else OUT)[role]
+        body = message if isinstance(message, bytes) else encode_body({"jsonrpc": "2.0", **message})
+        records.append(encoder.record(kind, body, len(records), *lane, embed=True))
+    if whole:
+        records.append(encoder.record("end", b'{"counts":{}}', len(records)))
+    return records
+
+
+def call(id_, name="x", token=None):
+    params = {"name": name} if token is None else {"name": name, "_meta": {"progressToken": token}}
+    return {"id": id_, "method": "tools/call", "params": params}
+
+
+def note(method, **params):
+    return {"method": f"notifications/{method}", "params": params}
+
+
+SESSION = [
+    ("S", note("message", data="ready")),
+    ("C", call(1, token="t")),
+    ("C", call("1")),
+    ("S", note("progress", progressToken="t", progress=1)),
+    ("S", {"id": 1, "method": "roots/list"}),
+    ("C", {"id": 1, "result": {"roots": []}}),
+    ("S", {"id": "1", "error": {"code": -1, "message": "no", "data": None}}),
+    ("C", note("cancelled", requestId=1)),
+    ("S", note("message", data="late")),
+]
+
+
+@pytest.mark.parametrize("role", ["client", "server", "proxy"])
+def test_whoever_recorded_it_the_same_was_said(role):
+    told = conversation(recorded(*SESSION, role=role))
+    assert [each.sender for each in told.said] == [
+        {"C": "client", "S": "server"}[who] for who, _ in SESSION
+    ]
+    assert [each.about for each in told.said] == [None, None, None, 1, None, 4, 2, 1, None]
+    assert [each.owner for each in told.said if each.sender == "server"] == [None, 1, 2, 2, 7]
+    assert [each.method for each in told.said if each.is_answer] == ["roots/list", "tools/call"]
+
+
+def test_answers_cancellations_and_owned_messages_are_found():
+    told = conversation(recorded(*SESSION))
+    assert {index: said.index for index, said in told.answers.items()} == {4: 5, 2: 6}
+    assert told.cancelled == {1}
+    assert [said.index for said in told.owned_by(2)] == [4, 6]
+    assert [said.index for said in told.owned_by(None)] == [0]
+    assert told.owned_by(5) == []
+    assert [said.index for said in told.of("client", "request")] == [1, 2]
+
+
+def test_errors_are_kept_as_they_were():
+    error = conversation(recorded(*SESSION)).said[6]
+    assert bytes(error.body) == b'{"code":-1,"message":"no","data":null}'
+
+
+def test_a_lane_says_whose_message_it_is():
+    first, second = ("C", call(1)), ("C", call(2))
+    hint = ("S", note("message", data="of the first"), "r1.2")
+    told = conversation(recorded(first, second, hint))
+    assert told.said[2].owner == 0
+
+
+def test_without_a_lane_it_is_due_to_the_request_that_is_in_flight():
+    answer = ("S", {"id": 2, "result": {}})
+    hint = ("S", note("message", data="?"))
+    told = conversation(
+        recorded(("C", call(1)), ("C", call(2)), answer, ("C", note("other")), hint, role="proxy")
+    )
+    assert told.said[4].owner == 0
+
+
+def test_a_lane_of_nothing_that_was_said_is_passed_over():
+    told = conversation(recorded(("C", call(1)), ("S", note("message", data=0), "r77")))
+    assert told.said[1].owner == 0
+
+
+def test_an_id_that_is_used_again_is_that_of_the_last_request():
+    answer = ("S", {"id": 1, "result": {}})
+    told = conversation(recorded(("C", call(1)), answer, ("C", call(1)), answer))
+    assert [each.about for each in told.said] == [None, 0, None, 2]
+
+
+def test_a_question_that_is_taken_back_belongs_to_its_request():
+    question = ("S", {"id": 9, "method": "roots/list"})
+    back = ("S", note("cancelled", requestId=9))
+    told = conversation(recorded(("C", call(1)), question, ("C", call(2)), back))
+    assert (told.said[3].about, told.said[3].owner) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"id": 5, "result": {}},
+        {"error": {"code": 1, "message": ""}},
+        note("progress", progressToken="unknown"),
+        note("progress", progressToken=[]),
+        note("cancelled"),
+    ],
+)
+def test_what_is_about_no_request_is_about_none(message):
+    told = conversation(recorded(("C", call(1)), ("S", message)))
+    assert told.said[1].about is None
+    assert told.said[1].method in {"", message.get("method")}
+
+
+def test_frames_that_are_no_messages_are_counted():
+    told = conversation(recorded(("C", b"{"), ("C", b"[]"), ("C", call(1))))
+    assert (told.unreadable, len(told.said)) == (2, 1)
+
+
+def test_a_recording_that_was_cut_holds_what_was_said_before():
+    assert len(conversation(recorded(("C", call(1)), whole=False)).said) == 1
+
+
+def test_of_several_sessions_one_is_chosen():
+    encoder = RecordEncoder()
+    records = [encoder.record("open", encode_body(OPEN), 0)]
+    for channel in (1, 2, 2):
+        body = encode_body({"jsonrpc": "2.0", **note(f"of/{channel}")})
+        records.append(encoder.record("in", body, 1, channel=channel))
+    with pytest.raises(RecordingError, match="2 sessions: choose a channel of 1, 2"):
+        conversation(records)
+    with pytest.raises(RecordingError, match="nothing was said on channel 3"):
+        conversation(records, channel=3)
+    assert len(conversation(records, channel=2).said) == 2
+
+
+@pytest.mark.parametrize("records", [[], recorded(("C", call(1)))[1:]])
+def test_what_does_not_begin_as_a_recording_is_none(records):
+    with pytest.raises(RecordingError, match="not a recording"):
+        conversation(records)
+
+
+def test_params_have_members_and_perhaps_a_token():
+    said = conversation(recorded(("C", call(1, token=3)), ("C", {"id": 2, "method": "ping"}))).said
+    assert without_meta(said[0].body) == {"name": "x"}
+    assert (token_of(said[0].body), token_of(said[1].body)) == (3, None)
+    assert members(said[1].body) == {}
+    assert token_of(b'{"_meta":7}') is None

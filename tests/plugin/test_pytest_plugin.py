@@ -1,0 +1,492 @@
+"""The pytest plugin, in test runs of its own."""
+
+import runpy
+import sys
+
+import pytest
+
+from mcp_trio import Client
+from mcp_trio.testing import simulate
+
+pytest_plugins = ["pytester"]
+
+DESK = """
+import time
+from mcp_trio import Context, Server, ToolError
+
+def make(greeting="Hello"):
+    server = Server("desk")
+
+    @server.tool
+    async def greet(name: str, *, ctx: Context) -> str:
+        await ctx.sleep(0.01)
+        return f"{greeting}, {name}"
+
+    @server.tool
+    async def when(*, ctx: Context) -> str:
+        return "late" if time.time() > 0 else "early"
+
+    return server
+
+server = make()
+"""
+MARKED = """
+import pytest
+from desk import make, server
+
+@pytest.mark.mcp_recording("trip.mcprec.jsonl")
+def test_the_trip(mcp_replay):
+    {}
+"""
+
+
+@pytest.fixture
+def desk(pytester, monkeypatch):
+    """A folder with a server, and a recording of it: run tests there."""
+    pytester.makeini("[pytest]\ntrio_mode = true\nfilterwarnings = error\n")
+    pytester.makepyfile(desk=DESK)
+    pytester.syspathinsert()
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files change within a second
+    return pytester
+
+
+@pytest.fixture
+def trip(desk):
+    record(desk, "trip", "greet", {"name": "Ada"})
+    return desk
+
+
+def record(desk, name, tool, arguments):
+    async def story(client, dice):
+        await client.call_tool(tool, arguments)
+
+    server = runpy.run_path(desk.path / "desk.py")["server"]
+    simulate(server, story, sessions=1, record=desk.path / f"{name}.mcprec.jsonl")
+
+
+def run(desk, *arguments, **files):
+    if files:
+        desk.makepyfile(**files)
+    return desk.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:timeout", *arguments)
+
+
+def outcome(result, **counts):
+    result.assert_outcomes(**counts)
+    return result.stdout.str()
+
+
+# The marker and mcp_replay.
+
+
+def test_three_lines_are_a_regression_test(trip):
+    outcome(run(trip, test_it=MARKED.format("mcp_replay(server)")), passed=1)
+
+
+def test_a_divergence_reads_as_a_failure_of_the_test_and_shows_nothing_of_ours(trip):
+    text = outcome(run(trip, test_it=MARKED.format('mcp_replay(make("Goodbye"))')), failed=1)
+    assert '>   mcp_replay(make("Goodbye"))' in text.replace(">       ", ">   ")
+    assert "E       AssertionError: replay diverged at record" in text
+    assert '"Hello, Ada" became "Goodbye, Ada"' in text
+    for inside in ("_replay", "pytest_plugin.py", "ReplayDivergence", "concurrent", "trio.run"):
+        assert inside not in text.replace("mcp_replay", "")
+
+
+def test_a_recording_that_cannot_be_read_reads_as_a_failure_too(trip):
+    text = outcome(run(trip, test_it=MARKED.format('mcp_replay(server, "none.jsonl")')), failed=1)
+    assert "AssertionError: cannot read" in text
+
+
+def test_the_path_may_be_given_instead_of_a_marker_and_the_report_comes_back(trip):
+    test = """
+        from desk import server
+
+        def test_it(mcp_replay):
+            report = mcp_replay(server, "trip.mcprec.jsonl")
+            assert report.is_complete and report.requests == 1
+    """
+    outcome(run(trip, test_it=test), passed=1)
+
+
+def test_without_marker_and_path_it_asks_for_one(trip):
+    test = "def test_it(mcp_replay): mcp_replay(None)"
+    text = outcome(run(trip, test_it=test), failed=1)
+    assert (
+        "AssertionError: which recording? give a path, or mark the test with mcp_recording(path)"
+        in text
+    )
+
+
+def test_it_runs_inside_a_trio_test(trip):
+    test = MARKED.format("mcp_replay(server)").replace("def test", "async def test")
+    outcome(run(trip, test_it=test), passed=1)
+    text = outcome(run(trip, test_it=test.replace("(server)", "(make('Bye'))")), failed=1)
+    assert "AssertionError: replay diverged at record" in text
+
+
+def test_outbound_is_a_mode_of_the_marker(trip):
+    test = MARKED.replace('jsonl"', 'jsonl", mode="outbound"').format("mcp_replay(server)")
+    outcome(run(trip, test_it=test), passed=1)
+
+
+def test_inputs_asks_again_and_ignores_what_it_is_told_to(trip):
+    test = MARKED.replace('jsonl"', 'jsonl", mode="inputs"').format('mcp_replay(make("Bye"))')
+    text = outcome(run(trip, test_it=test), failed=1)
+    assert "AssertionError: changed answer to tools/call" in text
+    ignoring = test.replace('"inputs"', '"inputs", ignore="$.result.content"')
+    outcome(run(trip, test_it=ignoring), passed=1)
+    outcome(run(trip, test_it=test.replace('make("Bye")', "server")), passed=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ('"x", mode="fast"', "unknown mode 'fast': one of strict, outbound, inputs"),
+        ('"x", ignore=["$"]', "ignore is for mode='inputs'"),
+        ("", "missing 1 required positional argument: 'path'"),
+        ('"x", speed=1', "unexpected keyword argument 'speed'"),
+        ("3", "expected str, bytes or os.PathLike object, not int"),
+    ],
+)
+def test_a_marker_that_is_wrong_is_an_error_before_the_test(trip, arguments, said):
+    test = MARKED.replace('"trip.mcprec.jsonl"', arguments).format("mcp_replay(server)")
+    text = outcome(run(trip, test_it=test), errors=1)
+    assert said in text
+    assert "mcp_recording" in text
+
+
+def test_a_marker_that_nothing_looks_at_is_an_error(trip):
+    test = MARKED.replace("(mcp_replay)", "()").format("pass")
+    text = outcome(run(trip, test_it=test), errors=1)
+    assert "does nothing without one of mcp_mock, mcp_recorder, mcp_replay" in text
+
+
+def test_a_test_may_ask_for_the_fixture_later(trip):
+    test = MARKED.replace("(mcp_replay)", "(request)")
+    later = 'request.getfixturevalue("mcp_replay")(server)'
+    outcome(run(trip, test_it=test.format(later)), passed=1)
+
+
+def test_strays_are_warnings(desk):
+    record(desk, "trip", "when", {})
+    test = MARKED.format("mcp_replay(server)")
+    text = outcome(run(desk, "-W", "default", test_it=test), passed=1, warnings=1)
+    assert "StrayWarning" in text
+    assert "time.time" in text
+    outcome(run(desk, test_it=test), failed=1)
+
+
+def test_the_marker_and_the_option_explain_themselves(desk):
+    assert "mcp_recording(path, mode='strict', ignore=())" in run(desk, "--markers").stdout.str()
+    assert "--mcp-record={none,once,new,all}" in run(desk, "--help").stdout.str()
+
+
+# mcp_client, mcp_mock, mcp_clock.
+
+
+def test_a_client_of_a_server_object_in_every_kind_of_test(desk):
+    test = """
+        import trio
+        from desk import server
+
+        async def test_async(mcp_client):
+            async with mcp_client(server, name="me") as client:
+                assert client.name == "me"
+                assert len(await client.list_tools()) == 2
+
+        def test_plain(mcp_client):
+            async def main():
+                async with mcp_client(server) as client:
+                    return len(await client.list_tools())
+            assert trio.run(main) == 2
+    """
+    outcome(run(desk, test_it=test), passed=2)
+
+
+def test_a_mock_answers_as_recorded_and_is_held_to_it_if_it_is_strict(trip):
+    test = """
+        import pytest
+        from mcp_trio import Client, RequestError
+
+        @pytest.mark.mcp_recording("trip.mcprec.jsonl")
+        async def test_answers(mcp_mock):
+            async with Client(mcp_mock()) as client:
+                result = await client.call_tool("greet", {"name": "Ada"})
+                assert result.content[0].text == "Hello, Ada"
+
+        async def test_strict(mcp_mock):
+            async with Client(mcp_mock("trip.mcprec.jsonl", strict=True)) as client:
+                with pytest.raises(RequestError):
+                    await client.call_tool("greet", {"name": "Bob"})
+
+        def test_missing(mcp_mock):
+            mcp_mock("none.jsonl")
+    """
+    text = outcome(run(trip, test_it=test), passed=2, failed=1, errors=1)
+    assert "AssertionError: cannot read" in text
+    assert "greet" in text
+    assert "never asked: tools/call" in text
+
+
+def test_the_clock_jumps_where_nothing_is_waited_for(desk):
+    test = """
+        import trio
+
+        async def test_trio(mcp_clock):
+            begun = trio.current_time()
+            await trio.sleep(1000)
+            assert trio.current_time() == begun + 1000
+
+        def test_plain(mcp_clock):
+            trio.run(trio.sleep, 1000, clock=mcp_clock)
+    """
+    outcome(run(desk, test_it=test), passed=2)
+
+
+# mcp_recorder.
+
+RECORDED = """
+import pytest
+from desk import make
+
+async def test_desk(mcp_recorder):
+    async with mcp_recorder(make({greeting!r})) as client:
+        result = await client.call_tool("greet", {{"name": {name!r}}})
+        assert result.content[0].text == "Hello, Ada"
+"""
+COMMAND = RECORDED.replace("make({greeting!r})", "[sys.executable, '-c', SCRIPT]").replace(
+    "import pytest",
+    'import sys\nSCRIPT = "from desk import make; make({greeting!r}).run()"',
+)
+KINDS = pytest.mark.parametrize("test", [RECORDED, COMMAND], ids=["server object", "command"])
+
+
+@pytest.fixture
+def recordings(desk):
+    return desk.path / "recordings" / "test_it"
+
+
+def run_recorded(desk, mode, test, greeting="Hello", name="Ada"):
+    options = () if mode is None else (f"--mcp-record={mode}",)
+    return run(desk, *options, test_it=test.format(greeting=greeting, name=name))
+
+
+@pytest.fixture(autouse=True)
+def findable(monkeypatch, request):
+    """A command finds the server's module."""
+    monkeypatch.setenv("PYTHONPATH", str(request.getfixturevalue("pytester").path))
+
+
+@KINDS
+def test_what_is_not_recorded_fails_unless_something_may_be_recorded(desk, recordings, test):
+    text = outcome(run_recorded(desk, None, test), failed=1)
+    assert "AssertionError: no recording at" in text
+    assert "run pytest with --mcp-record=once" in text
+    assert not recordings.exists()
+
+
+@KINDS
+def test_once_records_what_is_missing_and_none_lives_on_it(desk, recordings, test):
+    outcome(run_recorded(desk, "once", test), passed=1)
+    assert [path.name for path in recordings.iterdir()] == ["test_desk.mcprec.jsonl"]
+    first = next(recordings.iterdir()).read_bytes()
+    for mode in ("none", "once"):
+        outcome(run_recorded(desk, mode, test), passed=1)
+    assert next(recordings.iterdir()).read_bytes() == first
+
+
+def test_a_recorded_server_object_is_replayed_before_its_answers_are_used(desk):
+    outcome(run_recorded(desk, "once", RECORDED), passed=1)
+    text = outcome(run_recorded(desk, "none", RECORDED, greeting="Goodbye"), failed=1)
+    assert "AssertionError: replay diverged at record" in text
+
+
+def test_a_recorded_command_is_not_started_again(desk):
+    outcome(run_recorded(desk, "once", COMMAND), passed=1)
+    outcome(run_recorded(desk, "none", COMMAND, greeting="Goodbye"), passed=1)
+
+
+@KINDS
+def test_what_is_asked_and_not_recorded_fails(desk, test):
+    outcome(run_recorded(desk, "once", test), passed=1)
+    text = outcome(run_recorded(desk, "none", test, name="Bob"), failed=1)
+    assert "not recorded" in text
+
+
+def test_a_miss_that_the_test_does_not_mind_fails_it_all_the_same(desk):
+    swallowing = RECORDED.replace("        assert", "        #").replace(
+        "        result =",
+        "        with pytest.raises(Exception) if {name!r} != 'Ada' else pytest.warns() if 0 else"
+        " __import__('contextlib').nullcontext():\n            result =",
+    )
+    outcome(run_recorded(desk, "once", swallowing), passed=1)
+    text = outcome(run_recorded(desk, "none", swallowing, name="Bob"), failed=1)
+    assert "AssertionError: asked what is not recorded in" in text
+    assert "--mcp-record=all" in text
+
+
+@KINDS
+def test_new_records_again_what_is_no_longer_true(desk, recordings, test):
+    outcome(run_recorded(desk, "new", test), passed=1)
+    (path,) = recordings.iterdir()
+    first = path.read_bytes()
+    outcome(run_recorded(desk, "new", test), passed=1)
+    assert path.read_bytes() == first
+    changed = test.replace("Hello, Ada", "Goodbye, Ada")
+    outcome(run_recorded(desk, "new", changed, greeting="Goodbye"), passed=1)
+    assert b"Goodbye, Ada" in path.read_bytes()
+
+
+def test_all_records_everything_again(desk, recordings):
+    outcome(run_recorded(desk, "once", RECORDED), passed=1)
+    (path,) = recordings.iterdir()
+    first = path.read_bytes()
+    outcome(run_recorded(desk, "all", RECORDED), passed=1)
+    assert path.read_bytes() != first
+
+
+@KINDS
+def test_a_test_that_fails_leaves_the_recording_as_it_was(desk, recordings, test):
+    outcome(run_recorded(desk, "once", test, greeting="Goodbye"), failed=1)
+    assert list(recordings.iterdir()) == []
+    outcome(run_recorded(desk, "once", test), passed=1)
+    (path,) = recordings.iterdir()
+    first = path.read_bytes()
+    outcome(run_recorded(desk, "all", test, greeting="Goodbye"), failed=1)
+    assert [path.read_bytes() for path in recordings.iterdir()] == [first]
+
+
+def test_a_target_that_cannot_be_reached_leaves_nothing(desk, recordings):
+    test = """
+        async def test_it(mcp_recorder):
+            async with mcp_recorder(["no-such-command"]):
+                pass
+    """
+    assert "ConnectionLost" in outcome(run(desk, "--mcp-record=all", test_it=test), failed=1)
+    assert list(recordings.iterdir()) == []
+
+
+def test_two_clients_of_one_test_have_labels_and_one_may_have_the_marker_s_path(desk, recordings):
+    test = """
+        import pytest
+        from desk import server
+
+        @pytest.mark.parametrize("name", ["a-b", "c"])
+        async def test_two(mcp_recorder, name):
+            async with mcp_recorder(server) as one, mcp_recorder(server, label="two") as two:
+                await one.ping(), await two.ping()
+
+        async def test_twice(mcp_recorder):
+            async with mcp_recorder(server), mcp_recorder(server):
+                pass
+
+        async def test_again(mcp_recorder):
+            recorded = mcp_recorder(server)
+            async with recorded as client:
+                await client.ping()
+            with pytest.raises(RuntimeError, match="connects once"):
+                async with recorded:
+                    pass
+
+        @pytest.mark.mcp_recording("mine.mcprec.jsonl")
+        async def test_mine(mcp_recorder):
+            async with mcp_recorder(server) as client:
+                await client.ping()
+    """
+    text = outcome(run(desk, "--mcp-record=once", test_it=test), passed=4, failed=1)
+    assert "give the second client a label=" in text
+    assert (desk.path / "mine.mcprec.jsonl").exists()
+    assert sorted(path.name for path in recordings.iterdir()) == [
+        "test_again.mcprec.jsonl",
+        "test_two-a-b-.two.mcprec.jsonl",
+        "test_two-a-b.mcprec.jsonl",
+        "test_two-c-.two.mcprec.jsonl",
+        "test_two-c.mcprec.jsonl",
+    ]
+
+
+def test_tests_with_similar_names_have_recordings_of_their_own(desk, recordings):
+    test = """
+        import pytest
+        from desk import server
+
+        NAMES = ["a-b", "a/b", "a b", "a-b-", "a]b", "a[b", "\\u00e4", "\\u00f6", "x" * 500, "x" * 501]
+
+        @pytest.mark.parametrize("name", NAMES, ids=NAMES)
+        async def test_it(mcp_recorder, name):
+            async with mcp_recorder(server) as client, mcp_recorder(server, label="b") as other:
+                await client.ping(), await other.ping()
+
+        @pytest.mark.parametrize("name", ["a.b", "a"])
+        async def test_dots(mcp_recorder, name):
+            async with mcp_recorder(server, label="b" if name == "a" else "") as client:
+                await client.ping()
+    """
+    outcome(run(desk, "--mcp-record=once", test_it=test), passed=12)
+    names = [path.name for path in recordings.iterdir()]
+    assert len(names) == 2 * 10 + 2
+    assert max(map(len, names)) < 200
+    assert "test_it-a-b.mcprec.jsonl" in names
+
+
+# Beside other plugins.
+
+
+def test_it_works_under_the_plugin_of_anyio_too(trip):
+    trip.makeini("[pytest]\n")
+    test = """
+        import pytest, trio
+        from desk import make, server
+        from mcp_trio import Client
+
+        pytestmark = pytest.mark.anyio
+
+        @pytest.fixture
+        def anyio_backend(mcp_clock):
+            return "trio", {"clock": mcp_clock}
+
+        @pytest.mark.mcp_recording("trip.mcprec.jsonl")
+        async def test_replay(mcp_replay):
+            await trio.sleep(1000)
+            mcp_replay(server)
+
+        @pytest.mark.mcp_recording("trip.mcprec.jsonl")
+        async def test_mock(mcp_mock):
+            async with Client(mcp_mock()) as client:
+                await client.call_tool("greet", {"name": "Ada"})
+
+        async def test_client(mcp_client):
+            async with mcp_client(server) as client:
+                await client.ping()
+
+        async def test_recorder(mcp_recorder):
+            async with mcp_recorder(server) as client:
+                await client.ping()
+    """
+    trip.makepyfile(test_it=test)
+    for mode in ("once", "none"):
+        outcome(run(trip, "-p", "no:trio", "-W", "error", f"--mcp-record={mode}"), passed=4)
+
+
+def test_nothing_of_ours_is_imported_before_it_is_used(desk):
+    test = """
+        import sys
+
+        def ours():
+            return {name for name in sys.modules if name.partition(".")[0] in ("mcp_trio", "trio")}
+
+        def test_before():
+            assert ours() == {"mcp_trio", "mcp_trio._version", "mcp_trio.pytest_plugin"}
+
+        def test_after(mcp_client):
+            from desk import server
+            mcp_client(server)
+            assert "mcp_trio._client" in ours()
+    """
+    desk.makeini("[pytest]\n")
+    desk.makepyfile(test_it=test)
+    plugins = ("-p", "no:trio", "-p", "no:anyio", "-p", "no:hypothesispytest", "-p", "no:timeout")
+    desk.runpytest_subprocess(*plugins, "-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_the_client_that_it_hands_out_is_the_public_one(mcp_client):
+    assert type(mcp_client(["command"])) is Client

@@ -1,0 +1,63 @@
+"""The proofs of replay, as small as CI can bear: each in processes of its own."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROOF = Path(__file__).parents[2] / "tools" / "proof"
+
+pytestmark = pytest.mark.real_time
+
+
+def run(script, *options):
+    command = [sys.executable, str(PROOF / script), *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=55)
+
+
+def test_generated_programs_replay_to_the_same_bytes_in_every_process(tmp_path):
+    done = run("replays.py", "--recordings", 50, "--processes", 3, "--keep", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "150 replays, 150 identical, 0 differ" in done.stdout
+
+
+def test_every_change_of_a_handler_is_found_where_and_as_what_it_is():
+    done = run("handler_changes.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WRONG" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """One recording of a generated program, seed 7."""
+    folder = tmp_path_factory.mktemp("recorded")
+    done = run("recorded_programs.py", folder, 7, 1)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def again(folder, seed=7):
+    return run("replays.py", "--again", folder, "--seed", seed, "--process", 2)
+
+
+def test_a_recording_is_replayed_alone_by_its_seed(recorded):
+    done = again(recorded)
+    assert (done.returncode, done.stdout) == (0, "identical\n")
+
+
+def test_another_program_is_not_the_same(recorded, tmp_path):
+    for name in (".mcprec.jsonl", ".state.json"):
+        shutil.copy(recorded / f"7{name}", tmp_path / f"8{name}")
+    done = again(tmp_path, seed=8)
+    assert done.returncode == 1
+    assert "replay diverged" in done.stdout
+
+
+def test_another_state_of_memory_in_the_end_is_not_the_same(recorded, tmp_path):
+    shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "7.state.json").write_text("[-1,[],[]]", encoding="utf-8")
+    done = again(tmp_path)
+    assert done.returncode == 1
+    assert "the server's memory" in done.stdout

@@ -1,0 +1,113 @@
+"""Sessions over memory in virtual time: recorded or not, replayed, and listened to."""
+
+import json
+from contextlib import suppress
+from types import SimpleNamespace
+
+import hypothesis
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._engine.schedules import seeded_schedule
+from mcp_trio._journal.records import frame_of
+from mcp_trio.recording import ReplayDivergence, open_recording, read_recording, replay
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
+
+# A cancelled handler ends without an answer: nobody waits for it longer.
+SILENCE_SECONDS = 5.0
+
+
+def play(server, talk, *, record=None, seed=0):
+    """Serve `await talk(peer, session)` in virtual time; returns all frames that the peer got."""
+
+    async def run():
+        ours, theirs = memory_pair()
+        peer = WirePeer(theirs)
+
+        async def serve(*, task_status):
+            await server.serve(ours, record=record, task_status=task_status)
+
+        async with trio.open_nursery() as nursery:
+            session = await nursery.start(serve)
+            await talk(peer, session)
+            await peer.aclose()
+        return peer.frames
+
+    with seeded_schedule(seed):
+        return trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def call(number, tool, **arguments):
+    params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": number}}
+    return {"id": number, "method": "tools/call", "params": params}
+
+
+async def answer_all(peer, *numbers, roots_after_seconds=0.004):
+    """Answer the server's questions, each after a while, until these requests were answered."""
+    missing = set(numbers)
+
+    async def answer(question):
+        await trio.sleep(roots_after_seconds)
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await peer.send_result(question, {"roots": [{"uri": "file:///a"}]})
+
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(SILENCE_SECONDS), suppress(EOFError, trio.ClosedResourceError):
+            while missing:
+                message = await peer.receive()
+                if message.get("method") == "roots/list":
+                    nursery.start_soon(answer, message)
+                elif "method" not in message:
+                    missing.discard(message["id"])
+
+
+def replayed(path, server, *, seed=0, **options):
+    """Replay under a seed, and return the report."""
+    with seeded_schedule(seed):
+        return replay(path, server, **{"watches": False, **options})
+
+
+def divergence(path, server, **options):
+    """How a replay diverges; None if it does not."""
+    try:
+        replayed(path, server, **options)
+    except ReplayDivergence as divergence:
+        return divergence
+    return None
+
+
+def records(path):
+    return [json.loads(line) for line in open_recording(path)]
+
+
+def sent(path):
+    return [
+        frame_of(record) for record in read_recording(open_recording(path)) if record.kind == "out"
+    ]
+
+
+@pytest.fixture(scope="session")
+def stage():
+    return SimpleNamespace(
+        play=play,
+        call=call,
+        answer_all=answer_all,
+        replayed=replayed,
+        divergence=divergence,
+        records=records,
+        sent=sent,
+    )
+
+
+@pytest.fixture(scope="session")
+def thoroughness():
+    """How many times as much is tried as in CI; tests that try everything then do so if not 1."""
+    return hypothesis.settings().max_examples // hypothesis.settings.get_profile("ci").max_examples
+
+
+@pytest.fixture
+def count(record_property):
+    """Say how many examples a test has tried: `tools/proof/properties.py` adds them up."""
+    return lambda examples: record_property("examples", examples)

@@ -1,0 +1,151 @@
+"""A process that records a session and replays it, and what the interpreter itself saw meanwhile.
+
+Not our own watch: Python's audit hook hears of each socket and process, whoever asks for it; what it
+does not hear of (threads, sleeps, clocks) is replaced in its module. Prints, as JSON, what was
+touched from a lane while recording, and while replaying.
+"""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from functools import wraps
+from pathlib import Path
+
+import trio
+
+from mcp_trio import BlockedInReplay, Client, Context, Server, effect
+from mcp_trio._engine.handling import INSIDE
+from mcp_trio._engine.lanes import LANE
+from mcp_trio.recording import ReplayDivergence, replay
+from mcp_trio.transports import memory_pair
+
+seen = Counter()
+CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
+SIGHTS = {
+    "socket.__new__": "socket",
+    "socket.connect": "socket",
+    "subprocess.Popen": "process",
+    "os.fork": "process",
+    "os.posix_spawn": "process",
+}
+
+
+def see(what):
+    """Count what happens in a lane, or in an effect of one."""
+    if LANE.get() or INSIDE.get():
+        seen[what] += 1
+
+
+def hear(event, _arguments):
+    if event in SIGHTS:
+        see(SIGHTS[event])
+
+
+def watch(module, name, what):
+    real = getattr(module, name)
+
+    @wraps(real)
+    def call(*args, **keywords):
+        result = real(*args, **keywords)
+        see(what)
+        return result
+
+    setattr(module, name, call)
+
+
+for clock in CLOCKS:
+    watch(time, clock, "clock")
+watch(time, "sleep", "sleep")
+watch(threading, "_start_new_thread", "thread")
+sys.addaudithook(hear)
+
+server = Server("outgoing")
+
+
+def open_socket():
+    socket.socket().close()
+
+
+def start_thread():
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+
+
+def start_process():
+    subprocess.run([sys.executable, "-c", ""], check=True)
+
+
+def doze():
+    time.sleep(0.001)
+
+
+REACHES = (open_socket, start_thread, start_process, doze, time.time)
+
+
+@effect
+async def reach_by_effect() -> None:
+    for reach in REACHES:
+        reach()
+    await trio.to_thread.run_sync(start_process)
+
+
+@server.tool
+async def by_effects(*, ctx: Context) -> list[str]:
+    """Reach for everything, through the context."""
+    await reach_by_effect()
+    found = [ctx.now(), ctx.monotonic(), ctx.random.random(), ctx.uuid4()]
+    found += [await ctx.to_thread(doze), await ctx.sleep(0.001)]
+    return [str(each) for each in found]
+
+
+@server.tool
+async def by_itself() -> int:
+    """The same, past the context, whatever became of the one before."""
+    for reach in REACHES:
+        try:
+            reach()
+        except BlockedInReplay:
+            seen["blocked"] += 1
+        await trio.lowlevel.checkpoint()
+    return len(REACHES)
+
+
+async def record(path, tool):
+    ours, theirs = memory_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: server.serve(theirs, record=path))
+        async with Client(ours) as client:
+            await client.call_tool(tool, {})
+
+
+def touched(action):
+    """What is seen while something is done."""
+    seen.clear()
+    action()
+    return dict(seen)
+
+
+def replay_quietly(path, **options):
+    try:
+        replay(path, server, **options)
+    except ReplayDivergence:
+        seen["divergence"] += 1
+
+
+def main(folder, tool):
+    path = Path(folder, "a.mcprec.jsonl")
+    sights = {
+        "recording": touched(lambda: trio.run(record, path, tool)),
+        "replay": touched(lambda: replay_quietly(path)),
+        "replay without the block": touched(lambda: replay_quietly(path, watches=False)),
+    }
+    print(json.dumps(sights))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

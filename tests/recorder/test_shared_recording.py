@@ -1,0 +1,125 @@
+"""Several sessions in one file, in one order."""
+
+import pytest
+import trio
+
+from mcp_trio._engine import Lane, Recording
+from mcp_trio._errors import RecordingError
+from mcp_trio._journal.reader import check, read_recording
+from mcp_trio._journal.records import EndBody, MarkBody, body_of
+from mcp_trio._recorder.opening import begin_session
+from mcp_trio._recorder.options import RecordOptions, SharedRecording, options_of
+from mcp_trio._recorder.sink import open_recording
+
+FACTS = {"role": "server", "transport": "memory", "name": "weather", "version": "1.0"}
+
+
+def begin(shared, **facts):
+    return Recording(*begin_session(shared, **{**FACTS, **facts}))
+
+
+def story(path):
+    return [
+        (each.channel, each.kind, body_of(each, MarkBody).name if each.kind == "mark" else "")
+        for each in read_recording(open_recording(path))
+    ]
+
+
+async def test_sessions_are_told_apart_by_their_channel(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    with SharedRecording(path) as shared:
+        assert not path.exists()
+        one, two = begin(shared), begin(shared, transport="stdio")
+        assert one.seed == two.seed
+        numbers = [one.took(b"{}", embed=True), two.took(b"{}", embed=True)]
+        assert numbers == [3, 4]
+        one.shut("eof")
+        one.close({"faults": 1})
+        two.sent(b"{}", None)
+        two.close({})
+    assert story(path) == [
+        (0, "open", ""),
+        (1, "mark", "session"),
+        (2, "mark", "session"),
+        (1, "in", ""),
+        (2, "in", ""),
+        (1, "shut", ""),
+        (1, "mark", "ended"),
+        (2, "out", ""),
+        (2, "mark", "ended"),
+        (0, "end", ""),
+    ]
+    records = list(read_recording(open_recording(path)))
+    assert body_of(records[2], MarkBody).value == {"transport": "stdio"}
+    assert body_of(records[6], MarkBody).value == {"counts": {"faults": 1}}
+    assert body_of(records[-1], EndBody).counts == {"sessions": 2}
+    assert check(open_recording(path)).flaws == []
+
+
+async def test_a_handler_always_has_its_start_where_others_may_come_between(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    with SharedRecording(path) as shared:
+        one, two = begin(shared), begin(shared)
+        lane = Lane(f"r{one.took(b'{}', embed=True)}")
+        one.started(lane)
+        two.took(b"{}", embed=True)
+        one.sent(b"{}", lane)
+    assert (1, "mark", "start") in story(path)
+    assert [kind for _, kind, _ in story(path)][3:7] == ["in", "mark", "in", "out"]
+
+
+async def test_what_a_session_wrote_is_there_before_the_others_go_on(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    shared = SharedRecording(path)
+    one, two = begin(shared), begin(shared)
+    one.took(b"{}", embed=True)
+    two.flush()
+    assert (1, "in", "") in story(path)
+    shared.close()
+
+
+async def test_sessions_that_do_not_belong_together_are_refused(tmp_path):
+    with SharedRecording(tmp_path / "x.mcprec.jsonl") as shared:
+        begin(shared)
+        for change in ({"role": "client"}, {"name": "other"}):
+            with pytest.raises(RecordingError, match="one role and one name"):
+                begin(shared, **change)
+    with pytest.raises(RecordingError, match="is over"):
+        begin(shared)
+    shared.close()
+
+
+async def test_a_session_that_goes_on_too_long_is_cut_and_the_recording_not_whole(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    with SharedRecording(RecordOptions(path)) as shared:
+        begin(shared).close({})
+        session = begin(shared)
+    session.took(b"{}", embed=True)
+    session.close({})
+    begun = [(1, "mark", "session"), (1, "mark", "ended"), (2, "mark", "session")]
+    assert story(path)[1:] == begun
+    assert not check(open_recording(path)).complete
+
+
+def test_another_run_is_another_recording(tmp_path):
+    with SharedRecording(tmp_path / "x.mcprec.jsonl") as shared:
+
+        async def session():
+            begin(shared)
+
+        trio.run(session)
+        with pytest.raises(RecordingError, match="one Trio run"):
+            trio.run(session)
+
+
+def test_a_shared_recording_without_a_session_makes_no_file(tmp_path):
+    with SharedRecording(tmp_path / "x.mcprec.jsonl"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_stand_behind_whatever_record_is():
+    options = RecordOptions("x", strict=True)
+    assert options_of(options) is options
+    assert options_of(SharedRecording(options)) is options
+    assert options_of("x") == RecordOptions("x")

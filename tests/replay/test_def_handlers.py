@@ -1,0 +1,335 @@
+"""`def` handlers in a replay: each in a thread, one runs at a time, and all end."""
+
+import math
+import threading
+import time
+
+import pytest
+import trio
+
+from mcp_trio import RequestAbandoned, Server, ThreadContext, effect
+from mcp_trio._errors import ReplayDivergence
+from mcp_trio._limits import Limits
+from mcp_trio._replay import replay
+
+# The clock of a recording jumps while threads begin: nothing may be too late by that.
+LIMITS = Limits(
+    replay_thread_seconds=0.3, request_idle_seconds=math.inf, request_total_seconds=math.inf
+)
+
+
+@effect
+def fetch(key: str) -> str:
+    return f"value of {key}"
+
+
+def talking(ctx, number):
+    ctx.info(["first", number])
+    said = [fetch("a"), str(ctx.now()), str(ctx.uuid4()), ctx.monotonic()]
+    ctx.sleep(0.01 * number)
+    with ctx.lock("door"):
+        ctx.info(["second", number])
+    said.append(len(ctx.list_roots()))
+    return said
+
+
+def make_server(handler, *, limits=LIMITS):
+    server = Server("threads", limits=limits)
+
+    @server.tool
+    def run(number: int, *, ctx: ThreadContext) -> list[str]:
+        return [str(each) for each in handler(ctx, number) or ()]
+
+    @server.resource("thread://{name}")
+    def read(name: str, *, ctx: ThreadContext) -> str:
+        ctx.info(name)
+        return name
+
+    @server.method("notifications/acme/tick")
+    def tick() -> None:
+        server.list_changed("tools")
+
+    return server
+
+
+def calling(count):
+    async def client(peer, _session):
+        await peer.handshake(capabilities={"roots": {}})
+        for number in range(count):
+            params = {"name": "run", "arguments": {"number": number}}
+            await peer.send_request("tools/call", params, id=number)
+        for _ in range(count):
+            await answer_until(peer, lambda message: "method" not in message)
+        await peer.send_notification("notifications/acme/tick")
+        await answer_until(peer, lambda message: "list_changed" in message["method"])
+
+    return client
+
+
+async def real_seconds(seconds):
+    """Threads take real time, whatever the clock of the run says."""
+    await trio.to_thread.run_sync(time.sleep, seconds)
+
+
+async def answer_until(peer, is_last):
+    """Answer what the server asks, until a message comes that is the last."""
+    while not is_last(message := await peer.receive()):
+        if message.get("method") == "roots/list":
+            await peer.send_result(message, {"roots": [{"uri": "file:///a"}]})
+
+
+@pytest.fixture
+def recorded(world, tmp_path):
+    def make(handler, client):
+        return world.record(make_server(handler), tmp_path / "a.mcprec.jsonl", client)
+
+    return make
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_handlers_in_threads_send_the_same_bytes_in_the_same_order(world, recorded, number):
+    path = recorded(talking, calling(6))
+    assert sum(r["k"] == "mark" and r["f"]["name"] == "thread" for r in world.records(path)) == 7
+    heard = world.replayed(path, make_server(talking), number=number)
+    assert heard.frames == world.sent_frames(path)
+    assert heard.moments == world.played(path)
+
+
+def test_one_thread_runs_at_a_time(recorded):
+    running, most = [], []
+
+    def working(ctx, number):
+        for step in range(3):
+            running.append(number)
+            most.append(len(running))
+            time.sleep(0.002)
+            running.remove(number)
+            ctx.info(step)
+
+    path = recorded(working, calling(5))
+    most.clear()
+    assert replay(path, make_server(working), watches=False).is_complete
+    assert max(most) == 1
+
+
+def test_a_read_within_a_thread_takes_another_one(world, recorded):
+    def reading(ctx, number):
+        ctx.info("before")
+        return [content.text for content in ctx.read_resource(f"thread://{number}")]
+
+    path = recorded(reading, calling(3))
+    heard = world.replayed(path, make_server(reading))
+    assert heard.moments == world.played(path)
+
+
+# Cancellation.
+
+SEEN = []
+
+
+def asking(ctx, number):
+    ctx.info("asks")
+    try:
+        ctx.sample("Why?")
+    except RequestAbandoned:
+        SEEN.append(ctx.is_cancelled)
+        with pytest.raises(RequestAbandoned):
+            ctx.info("never said")
+        SEEN.append("left")
+        raise
+
+
+def test_an_abandoned_thread_is_refused_and_ends(world, recorded):
+    async def client(peer, _session):
+        await peer.handshake(capabilities={"sampling": {}})
+        for number in range(3):
+            params = {"name": "run", "arguments": {"number": number}}
+            await peer.send_request("tools/call", params, id=number)
+        await peer.receive_many(6)
+        for number in range(3):
+            await peer.cancel(number)
+        await peer.receive_many(3)
+
+    path = recorded(asking, client)
+    assert sum(r["k"] == "cxl" and r["o"] == 6 for r in world.records(path)) == 3
+    while len(SEEN) < 6:  # the threads of the recorded session end after it
+        time.sleep(0.001)
+    SEEN.clear()
+    heard = world.replayed(path, make_server(asking))
+    assert heard.moments == world.played(path)
+    assert SEEN == [True, "left"] * 3
+
+
+def test_nothing_of_a_request_is_recorded_after_its_end(world, recorded):
+    def asking_roots(ctx, number):
+        with pytest.raises(RequestAbandoned):
+            ctx.sample("Why?")
+
+    async def client(peer, _session):
+        await peer.handshake(capabilities={"sampling": {}})
+        params = {"name": "run", "arguments": {"number": 1}}
+        await peer.send_request("tools/call", params, id=1)
+        await peer.receive()
+        await peer.cancel(1)
+        await peer.receive()
+        await trio.sleep(1)
+
+    path = recorded(asking_roots, client)
+    kinds = [(r["k"], r["o"]) for r in world.records(path) if r.get("l", "").startswith("r")]
+    assert kinds == [("mark", 1), ("out", 2), ("cxl", 3), ("out", 4), ("cxl", 5)]
+    heard = world.replayed(path, make_server(asking_roots))
+    assert heard.moments == world.played(path)
+
+
+def use_clock(ctx):
+    ctx.monotonic()
+
+
+def use_effect(ctx):
+    ctx.effect(fetch, "a")
+
+
+def use_patch(ctx):
+    ctx.patched("new")
+
+
+def say(ctx):
+    ctx.info("never said")
+
+
+def none(ctx):
+    """The thread just ends."""
+
+
+def calculate(ctx, calculated):
+    calculated.wait(5)
+
+
+def calculate_as_effect(ctx, calculated):
+    def calculate_outside() -> None:
+        calculated.wait(5)
+
+    ctx.effect(calculate_outside)
+
+
+@pytest.fixture
+def abandoned_at_work(recorded):
+    """Record a handler that is cancelled while its thread calculates; `calculated` is what it is at."""
+
+    def make(handler, calculated):
+        async def client(peer, _session):
+            await peer.handshake(capabilities={"sampling": {}})
+            await peer.send_request("tools/call", {"name": "run", "arguments": {"number": 1}}, id=1)
+            await peer.receive()
+            await real_seconds(0.02)
+            await peer.cancel(1)
+            await trio.sleep(1)
+            calculated.set()
+            await real_seconds(0.05)
+
+        return recorded(handler, client)
+
+    return make
+
+
+@pytest.mark.parametrize("use", [use_clock, use_effect, use_patch, say, none])
+@pytest.mark.parametrize("after", [calculate, calculate_as_effect])
+def test_a_thread_whose_request_is_over_comes_to_nothing_more(world, abandoned_at_work, use, after):
+    calculated, went_on = threading.Event(), []
+
+    def working(ctx, number):
+        ctx.info("works")
+        after(ctx, calculated)
+        use(ctx)
+        went_on.append(use)
+
+    path = abandoned_at_work(working, calculated)
+    recorded_steps = list(went_on)
+    went_on.clear()
+    heard = world.replayed(path, make_server(working))
+    assert heard.moments == world.played(path)
+    assert went_on == recorded_steps
+
+
+# Divergences.
+
+
+def silent(ctx, number):
+    pass
+
+
+def louder(ctx, number):
+    ctx.info(["first", number])
+    ctx.info("more")
+
+
+@pytest.mark.parametrize(("handler", "kind"), [(silent, "missing"), (louder, "extra")])
+def test_a_changed_handler_diverges_and_says_where(recorded, handler, kind):
+    path = recorded(talking, calling(3))
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make_server(handler))
+    assert caught.value.kind == kind
+    if handler is louder:
+        assert "at test_def_handlers.py:" in caught.value.replayed
+
+
+def test_threads_end_with_a_replay_that_diverges(recorded):
+    ended = []
+
+    def counting(ctx, number):
+        try:
+            return talking(ctx, number)
+        finally:
+            ended.append(number)
+
+    path = recorded(counting, calling(3))
+    ended.clear()
+
+    def changed(ctx, number):
+        try:
+            ctx.info(["first", number])
+            ctx.info("more")
+        finally:
+            ended.append(number)
+
+    with pytest.raises(ReplayDivergence):
+        replay(path, make_server(changed))
+    assert sorted(ended) == [0, 1, 2]
+
+
+def test_a_thread_that_never_comes_back_is_named(recorded):
+    release = threading.Event()
+    is_replay = threading.Event()
+
+    def stuck(ctx, number):
+        ctx.info("here")
+        if is_replay.is_set():
+            release.wait(20)
+
+    path = recorded(stuck, calling(2))
+    is_replay.set()
+    try:
+        with pytest.raises(ReplayDivergence) as caught:
+            replay(path, make_server(stuck), watches=False)
+    finally:
+        release.set()
+    assert caught.value.kind == "problem"
+    assert "the thread of 'run' did not come back within 0.3 s" in str(caught.value)
+
+
+def test_a_thread_that_swallows_everything_does_not_hold_up_the_end(recorded):
+    path = recorded(talking, calling(2))
+    is_over = threading.Event()
+
+    def swallowing(ctx, number):
+        while not is_over.is_set():
+            try:
+                ctx.info("again")
+            except BaseException:
+                time.sleep(0.0001)
+
+    try:
+        with pytest.raises(ReplayDivergence):
+            replay(path, make_server(swallowing), watches=False)
+    finally:
+        is_over.set()

@@ -1,0 +1,518 @@
+"""A recorded client, played to a live server: what is sent when, and how its answers compare."""
+
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._errors import ConnectionLost, RecordingError
+from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._replay.inputs import drive, mock_client, run_inputs
+from mcp_trio._replay.mock import mock_server
+from mcp_trio.examples.weather import server as weather
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+SEVERAL_SESSIONS = "shared.mcprec.jsonl"
+WHOLE_SESSIONS = [
+    path
+    for path in sorted(RECORDINGS.glob("*.jsonl"))
+    if path.name != SEVERAL_SESSIONS and path.name.count(".") == 2  # a later segment has a number
+]
+LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10)
+
+
+def call(id_, name="x", **meta):
+    params = {"name": name, "_meta": meta} if meta else {"name": name}
+    return {"id": id_, "method": "tools/call", "params": params}
+
+
+def note(method, **params):
+    return {"method": f"notifications/{method}", "params": params}
+
+
+def result(id_, **members):
+    return {"id": id_, "result": members}
+
+
+def told(report):
+    return [(each.what, each.about, each.path) for each in report.differences]
+
+
+async def answer(peer, **members):
+    asked = await peer.receive()
+    await peer.send_result(asked, members)
+    return asked
+
+
+@pytest.mark.parametrize("path", WHOLE_SESSIONS, ids=lambda path: path.name)
+async def test_a_recorded_client_finds_its_recorded_server_the_same(path, autojump_clock):
+    mock = mock_server(path)
+    report = await run_inputs(path, mock)
+    assert report.is_same, str(report)
+    assert (mock.misses, mock.unused) == ((), ())
+
+
+def test_a_server_that_is_still_the_same_is_told_in_one_line():
+    report = drive(RECORDINGS / "weather.mcprec.jsonl", weather)
+    assert str(report) == "no differences, 6 of 6 requests answered"
+
+
+async def test_ids_and_progress_tokens_are_those_of_the_live_session(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        assert asked["id"] == asked["params"]["_meta"]["progressToken"] != "abc"
+        assert asked["params"]["_meta"]["trace"] == "kept"
+        await peer.send(note("progress", progressToken=asked["id"], progress=1))
+        await peer.send_result(asked, {})
+
+    path = spoken(
+        ("C", call("abc", progressToken="t", trace="kept")),
+        ("S", note("progress", progressToken="t", progress=1)),
+        ("S", result("abc")),
+    )
+    assert (await run_inputs(path, scripted(script))).is_same
+
+
+async def test_what_was_said_after_an_answer_is_said_after_it_again(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        assert await peer.receive_available() == []
+        await peer.send_result(asked, {})
+        assert (await answer(peer))["params"]["name"] == "second"
+
+    path = spoken(
+        ("C", call(1, "first")), ("S", result(1)), ("C", call(2, "second")), ("S", result(2))
+    )
+    assert (await run_inputs(path, scripted(script))).is_same
+
+
+async def test_what_was_concurrent_is_concurrent_again(spoken, scripted):
+    async def script(peer):
+        first, second = await peer.receive_many(2)
+        await peer.send_result(second, {"n": 2})
+        await peer.send_result(first, {"n": 1})
+
+    path = spoken(("C", call(1)), ("C", call(2)), ("S", result(1, n=1)), ("S", result(2, n=2)))
+    assert (await run_inputs(path, scripted(script))).is_same
+
+
+async def test_what_differs_in_an_answer_has_a_path(spoken, scripted):
+    async def script(peer):
+        await answer(peer, content=[{"text": "b"}], more=1)
+
+    path = spoken(("C", call(1, "add")), ("S", result(1, content=[{"text": "a"}])))
+    report = await run_inputs(path, scripted(script))
+    assert str(report).splitlines() == [
+        'changed answer to tools/call add (record 1): $.result.content[0].text: "a" -> "b"',
+        "changed answer to tools/call add (record 1): $.result.more: nothing -> 1",
+        "2 differences, 1 of 1 requests answered",
+    ]
+
+
+async def test_an_error_in_place_of_a_result_is_a_change(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send({"id": asked["id"], "error": {"code": -1, "message": "no"}})
+
+    path = spoken(("C", call(1)), ("S", result(1)))
+    report = await run_inputs(path, scripted(script))
+    assert [each.path for each in report.differences] == ["$.result", "$.error"]
+
+
+async def test_places_that_do_not_count_are_counted(spoken, scripted):
+    async def script(peer):
+        await answer(
+            peer, at="2026-01-02T03:04:05Z", nextCursor="b", content=[{"text": "y", "n": 1}]
+        )
+
+    path = spoken(
+        ("C", call(1)),
+        ("S", result(1, at="2025-01-02 03:04", nextCursor="a", content=[{"text": "x", "n": 1}])),
+    )
+    report = await run_inputs(path, scripted(script), ignore=["$.result.content[*].text"])
+    assert (report.is_same, report.ignored) == (True, 3)
+    assert str(report).endswith(", 3 ignored")
+
+
+async def test_a_place_that_is_no_path_is_refused(spoken, scripted):
+    with pytest.raises(ValueError, match=r"'result' is no path: it begins with \$"):
+        await run_inputs(spoken(), scripted(answer), ignore=["result"])
+
+
+async def test_what_the_server_hands_out_comes_back_to_it(spoken, scripted):
+    async def script(peer):
+        await answer(peer, nextCursor="live", tasks=[{"taskId": "L1"}], status="open")
+        asked = await answer(peer)
+        assert asked["params"] == {"cursor": "live", "ids": [{"a": "L1"}], "status": "done", "n": 1}
+
+    path = spoken(
+        ("C", {"id": 1, "method": "tools/list"}),
+        ("S", result(1, nextCursor="old", tasks=[{"taskId": "R1"}], status="done")),
+        (
+            "C",
+            {
+                "id": 2,
+                "method": "tools/list",
+                "params": {"cursor": "old", "ids": [{"a": "R1"}], "status": "done", "n": 1},
+            },
+        ),
+        ("S", result(2)),
+    )
+    report = await run_inputs(path, scripted(script), ignore=["$.result.tasks", "$.result.status"])
+    assert report.is_same
+
+
+# Questions of the server.
+
+ROOTS = {"id": 7, "method": "roots/list"}
+SAMPLE = {"id": 8, "method": "sampling/createMessage", "params": {"maxTokens": 1}}
+
+
+async def test_questions_get_the_recorded_replies(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send(SAMPLE | {"id": "other"}, ROOTS | {"id": 1})
+        assert await peer.receive() == {"jsonrpc": "2.0", "id": "other", "result": {"text": "a"}}
+        reply = await peer.receive()
+        assert (reply["id"], reply["error"]) == (1, {"code": -5, "message": "no", "data": [1]})
+        await peer.send_result(asked, {})
+
+    path = spoken(
+        ("C", call(1)),
+        ("S", SAMPLE),
+        ("C", result(8, text="a")),
+        ("S", ROOTS),
+        ("C", {"id": 7, "error": {"code": -5, "message": "no", "data": [1]}}),
+        ("S", result(1)),
+    )
+    assert (await run_inputs(path, scripted(script))).is_same
+
+
+async def test_of_two_questions_the_same_one_is_meant(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send(SAMPLE | {"id": 1, "params": {"maxTokens": 2}}, SAMPLE | {"id": 2})
+        replies = {each["id"]: each["result"] for each in await peer.receive_many(2)}
+        assert replies == {1: {"text": "two"}, 2: {"text": "one"}}
+        await peer.send_result(asked, {})
+
+    path = spoken(
+        ("C", call(1)),
+        ("S", SAMPLE),
+        ("S", SAMPLE | {"id": 9, "params": {"maxTokens": 2}}),
+        ("C", result(8, text="one")),
+        ("C", result(9, text="two")),
+        ("S", result(1)),
+    )
+    assert (await run_inputs(path, scripted(script))).is_same
+
+
+async def test_a_question_with_other_params_is_a_change(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send(SAMPLE | {"params": {"maxTokens": 5}})
+        await peer.receive()
+        await peer.send_result(asked, {})
+
+    path = spoken(("C", call(1)), ("S", SAMPLE), ("C", result(8)), ("S", result(1)))
+    report = await run_inputs(path, scripted(script))
+    assert told(report) == [("changed", "question sampling/createMessage", "$.params.maxTokens")]
+
+
+async def test_a_question_that_nobody_recorded_is_refused_and_told(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send(ROOTS)
+        reply = await peer.receive()
+        assert reply["error"]["code"] == -32601
+        assert "never asked roots/list" in reply["error"]["message"]
+        await peer.send({"id": 5, "method": "ping"})
+        assert (await peer.receive())["result"] == {}
+        await peer.send_result(asked, {})
+
+    path = spoken(("C", call(1)), ("S", result(1)))
+    report = await run_inputs(path, scripted(script))
+    assert told(report) == [("extra", "question roots/list", "")]
+
+
+async def test_a_question_that_does_not_come_is_missing_and_its_reply_unsent(
+    spoken, scripted, autojump_clock
+):
+    path = spoken(("C", call(1)), ("S", ROOTS), ("C", result(7)), ("S", result(1)))
+    report = await run_inputs(path, scripted(answer))
+    assert told(report) == [("missing", "question roots/list", "")]
+    assert report.unsent == 1
+    assert trio.current_time() < 2 * LIMITS.drive_unasked_seconds + 0.1
+
+
+async def test_replies_come_ahead_of_their_place_where_everything_would_stand_still(
+    spoken, scripted, autojump_clock
+):
+    async def script(peer):
+        first, second = await peer.receive_many(2)
+        await peer.send(SAMPLE)
+        await peer.receive()
+        await peer.send_result(second, {})
+        await peer.send(ROOTS)
+        await peer.receive()
+        await peer.send_result(first, {})
+
+    path = spoken(
+        ("C", call(1)),
+        ("C", call(2)),
+        ("S", ROOTS),
+        ("C", result(7)),
+        ("S", result(1)),
+        ("S", SAMPLE),
+        ("C", result(8)),
+        ("S", result(2)),
+    )
+    report = await run_inputs(path, scripted(script), limits=LIMITS)
+    assert report.is_same, str(report)
+    assert trio.current_time() < LIMITS.request_idle_seconds
+
+
+async def test_progress_of_the_client_has_the_token_of_the_live_question(spoken, scripted):
+    async def script(peer):
+        asked = await peer.receive()
+        params = {"maxTokens": 1, "_meta": {"progressToken": "live"}}
+        await peer.send(SAMPLE | {"id": 3, "params": params})
+        progress, reply = await peer.receive_many(2)
+        assert progress["params"] == {"progressToken": "live", "progress": 1}
+        assert reply["id"] == 3
+        await peer.send_result(asked, {})
+
+    params = {"maxTokens": 1, "_meta": {"progressToken": "old"}}
+    path = spoken(
+        ("C", call(1)),
+        ("S", SAMPLE | {"params": params}),
+        ("C", note("progress", progressToken="old", progress=1)),
+        ("C", note("progress", progressToken="nobody's", progress=1)),
+        ("C", result(8)),
+        ("C", result(99)),
+        ("S", result(1)),
+    )
+    report = await run_inputs(path, scripted(script))
+    assert (report.is_same, report.unsent) == (True, 2)
+
+
+# Cancellations.
+
+
+async def test_the_right_request_is_cancelled(spoken, scripted, autojump_clock):
+    async def script(peer):
+        first, second = await peer.receive_many(2)
+        cancelled = await peer.receive()
+        assert cancelled["params"] == {"requestId": first["id"], "reason": "enough"}
+        await peer.send_result(second, {})
+        if is_late:
+            await peer.send_result(first, {})
+
+    path = spoken(
+        ("C", call(6, "slow")),
+        ("C", call(5)),
+        ("C", note("cancelled", requestId=6, reason="enough")),
+        ("C", note("cancelled", requestId=77)),
+        ("S", result(5)),
+    )
+    is_late = False
+    assert (await run_inputs(path, scripted(script))).is_same
+    is_late = True
+    report = await run_inputs(path, scripted(script))
+    assert told(report) == [("extra", "answer to tools/call slow, which was cancelled", "")]
+
+
+async def test_an_answer_that_crossed_its_cancellation_is_waited_for_but_not_long(
+    spoken, scripted, autojump_clock
+):
+    async def script(peer):
+        await peer.receive_many(2)
+
+    path = spoken(("C", call(6)), ("C", note("cancelled", requestId=6)), ("S", result(6)))
+    report = await run_inputs(path, scripted(script), limits=LIMITS)
+    assert told(report) == [("missing", "answer to tools/call x", "")]
+    assert trio.current_time() == pytest.approx(LIMITS.drive_unasked_seconds)
+
+
+# What comes of servers.
+
+
+async def test_a_server_that_ends_is_told_once(spoken, scripted):
+    async def script(peer):
+        await peer.receive()
+        await peer.aclose()
+
+    path = spoken(
+        ("C", call(1)),
+        ("S", note("message", data=1)),
+        ("S", ROOTS),
+        ("S", result(1)),
+        ("C", call(2)),
+        ("S", result(2)),
+    )
+    report = await run_inputs(path, scripted(script))
+    assert str(report).splitlines() == [
+        "lost the server: it has closed the connection",
+        "1 difference, 0 of 2 requests answered, 1 messages of the client unsent",
+    ]
+
+
+async def test_a_server_object_that_fails_is_lost(spoken, scripted):
+    async def script(peer):
+        raise ValueError("broken")
+
+    report = await run_inputs(spoken(("C", call(1)), ("S", result(1))), scripted(script))
+    assert str(report.differences[0]).startswith("lost the server: ")
+
+
+async def test_a_server_that_says_nothing_is_given_up(spoken, scripted, autojump_clock):
+    async def script(peer):
+        await trio.sleep_forever()
+
+    said = [each for n in range(9) for each in (("C", call(n)), ("S", result(n)))]
+    report = await run_inputs(spoken(*said), scripted(script), limits=LIMITS)
+    assert told(report) == [("lost", "the server", "")]
+    assert report.differences[0].live == "it has left 2 requests without a word"
+    assert trio.current_time() == pytest.approx(2 * LIMITS.request_idle_seconds)
+
+
+async def test_an_answer_that_is_late_is_one_difference(spoken, scripted, autojump_clock):
+    async def script(peer):
+        await peer.receive()
+        await answer(peer)
+
+    path = spoken(("C", call(1)), ("S", result(1)), ("C", call(2)), ("S", result(2)))
+    report = await run_inputs(path, scripted(script), limits=LIMITS)
+    assert told(report) == [("late", "answer to tools/call x", "")]
+
+
+async def test_an_answer_to_no_request_is_waited_for_by_nobody(spoken, scripted):
+    path = spoken(("C", call(1)), ("S", result(5)), ("S", result(1)))
+    assert (await run_inputs(path, scripted(answer))).is_same
+
+
+async def test_strange_frames_are_told(spoken, scripted):
+    async def script(peer):
+        await peer.send(b"{", result(77), {"id": 78, "error": {"code": 1, "message": ""}})
+        await peer.send(b'{"jsonrpc":"2.0","id":1,"result":"%s"}' % (b"x" * 5000))
+        asked = await answer(peer)
+        await peer.send_result(asked, {})
+
+    limits = attrs.evolve(LIMITS, frame_bytes_max=4096)
+    path = spoken(("C", call(1)), ("S", result(1)))
+    report = await run_inputs(path, scripted(script), limits=limits)
+    assert [each.about.split(":")[0] for each in report.differences] == [
+        "frame that is no message",
+        "answer to nothing, with the id 77",
+        "answer to nothing, with the id 78",
+        "frame that is no message",
+        "answer to nothing, with the id 1",
+    ]
+
+
+async def test_recorded_frames_that_are_no_messages_are_not_sent(spoken, scripted):
+    path = spoken(("C", b"{"), ("C", call(1)), ("S", result(1)))
+    report = await run_inputs(path, scripted(answer))
+    assert str(report).endswith("1 recorded frames unreadable")
+
+
+async def test_a_command_that_cannot_be_started_raises(spoken):
+    with pytest.raises(ConnectionLost, match="cannot start"):
+        await run_inputs(spoken(("C", call(1))), ["/no/such/program"])
+
+
+async def test_what_is_no_recording_raises(tmp_path):
+    (tmp_path / "text").write_text("hello\n")
+    with pytest.raises(RecordingError):
+        await run_inputs(tmp_path / "text", weather)
+
+
+async def test_a_process_that_ends_is_told_with_its_last_words(spoken):
+    code = "import sys; input(); sys.exit('cannot go on')"
+    path = spoken(("C", call(1)), ("S", result(1)))
+    report = await run_inputs(path, [sys.executable, "-c", code])
+    (lost,) = report.differences
+    assert "exited with status 1" in lost.live
+    assert "cannot go on" in lost.live
+
+
+# Notifications.
+
+
+async def test_notifications_are_compared_whatever_their_order(spoken, scripted, autojump_clock):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send(*(note("message", data=data) for data in ("b", "a", "D", "e", "f")))
+        await peer.send_result(asked, {})
+
+    said = [("S", note("message", data=data)) for data in "abcd"]
+    path = spoken(("C", call(1)), *said, ("S", note("gone")), ("S", result(1)))
+    report = await run_inputs(path, scripted(script))
+    assert [str(each) for each in report.differences] == [
+        'changed notifications/message (record 4): $.params.data: "c" -> "D"',
+        'changed notifications/message (record 5): $.params.data: "d" -> "e"',
+        "extra notifications/message",
+        "missing notifications/gone (record 6)",
+    ]
+
+
+async def test_progress_is_compared_for_each_request(spoken, scripted):
+    async def script(peer):
+        first, second = await peer.receive_many(2)
+        await peer.send(note("progress", progressToken=second["id"], progress=1))
+        await peer.send(note("progress", progressToken=first["id"], progress=2))
+        await peer.send(note("progress", progressToken="nobody's", progress=3))
+        await peer.send_result(first, {})
+        await peer.send_result(second, {})
+
+    path = spoken(
+        ("C", call(1, "a", progressToken="a")),
+        ("C", call(2, "b", progressToken="b")),
+        ("S", note("progress", progressToken="a", progress=2)),
+        ("S", note("progress", progressToken="b", progress=5)),
+        ("S", result(1)),
+        ("S", result(2)),
+    )
+    report = await run_inputs(path, scripted(script))
+    assert told(report) == [
+        ("changed", "notifications/progress for tools/call b", "$.params.progress"),
+        ("extra", "notifications/progress", ""),
+    ]
+
+
+async def test_what_a_server_no_longer_says_delays_once(spoken, scripted, autojump_clock):
+    async def script(peer):
+        for _ in range(5):
+            await answer(peer)
+
+    said = [
+        each
+        for n in range(5)
+        for each in (("C", call(n)), ("S", note("message", data=n)), ("S", result(n)))
+    ]
+    report = await run_inputs(spoken(*said), scripted(script))
+    assert len(report.differences) == 5
+    assert trio.current_time() < 2 * LIMITS.drive_unasked_seconds + 0.1
+
+
+async def test_a_mocked_client_takes_any_answer(spoken, scripted):
+    async def script(peer):
+        await answer(peer, anything=1)
+
+    report = await mock_client(spoken(("C", call(1)), ("S", result(1))), scripted(script))
+    assert (report.is_same, report.answered) == (True, 1)
+
+
+async def test_long_values_are_shown_where_they_part(spoken, scripted):
+    async def script(peer):
+        await answer(peer, text="a" * 200 + "x" + "b" * 200)
+
+    path = spoken(("C", call(1)), ("S", result(1, text="a" * 200 + "y")))
+    (line, _) = str(await run_inputs(path, scripted(script))).splitlines()
+    old, new = line.split(": ")[-1].split(" -> ")
+    assert old == "…" + "a" * 20 + 'y"'
+    assert new.startswith("…" + "a" * 20 + "xb")
+    assert new.endswith("b…")

@@ -1,0 +1,411 @@
+"""Effects in a replay: none is run, each is compared, and each outcome comes in its order."""
+
+import contextlib
+import socket
+import time
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+
+from mcp_trio import Context, Server, effect
+from mcp_trio._errors import ReplayDivergence
+from mcp_trio._replay import replay
+
+RUNS = []
+
+
+@effect
+async def fetch(key: str) -> str:
+    RUNS.append(key)
+    await trio.sleep(0.001)
+    if key == "bad":
+        raise ValueError(key)
+    return f"value of {key}"
+
+
+@effect
+async def store(key: str, value: str) -> None:
+    RUNS.append(key)
+
+
+@effect
+def look(key: str) -> int:
+    RUNS.append(key)
+    return len(RUNS)
+
+
+async def waste(seconds: float) -> str:
+    await trio.sleep(seconds)
+    return "wasted"
+
+
+def shout(word: str) -> str:
+    RUNS.append(word)
+    return word.upper()
+
+
+async def everything(ctx):
+    said = [await fetch("a"), look("b"), str(ctx.now()), ctx.monotonic(), ctx.random.random()]
+    said += [str(ctx.uuid4()), await ctx.effect(shout, "c"), await ctx.to_thread(shout, "d")]
+    try:
+        await fetch("bad")
+    except ValueError as error:
+        said.append(str(error))
+    await ctx.sleep(0.5)
+    try:
+        with ctx.timeout(0.25):
+            await ctx.effect(waste, 10)
+    except trio.TooSlowError:
+        said.append("too slow")
+    async with ctx.lock("door"):
+        await ctx.info("inside")
+    said.append(ctx.patched("new"))
+    await store("k", "v")
+    return said
+
+
+def make_server(handler, **options):
+    server = Server("effects", **options)
+
+    @server.tool
+    async def run(number: int = 0, *, ctx: Context) -> list[str]:
+        return [str(each) for each in await handler(ctx) or ()]
+
+    return server
+
+
+async def call(peer, _session):
+    await peer.handshake(capabilities={"roots": {}})
+    for number in range(2):
+        params = {"name": "run", "arguments": {"number": number}}
+        await peer.send_request("tools/call", params, id=number)
+    answers = 0
+    while answers < 2:
+        message = await peer.receive()
+        answers += "method" not in message
+
+
+async def call_and_cancel(peer, _session):
+    await peer.handshake()
+    await peer.send_request("tools/call", {"name": "run", "arguments": {}}, id=1)
+    await trio.sleep(0.1)
+    await peer.cancel(1)
+    await trio.sleep(1)
+
+
+@pytest.fixture
+def recorded(world, tmp_path):
+    """A recording of a handler, called twice at once."""
+
+    def make(handler, client=call):
+        return world.record(make_server(handler), tmp_path / "a.mcprec.jsonl", client)
+
+    return make
+
+
+def test_every_effect_comes_from_the_recording(world, recorded):
+    path = recorded(everything)
+    kinds = {record["k"] for record in world.records(path)}
+    assert {"cmd", "res", "err", "cxl", "val", "mark"} <= kinds
+    RUNS.clear()
+    for number in range(3):
+        heard = world.replayed(path, make_server(everything), number=number)
+        assert heard.frames == world.sent_frames(path)
+    assert RUNS == []
+
+
+def test_a_cut_anywhere_replays_up_to_the_cut(world, recorded, tmp_path):
+    path = recorded(everything)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for count in range(1, len(lines)):
+        cut = world.rewrite(path, tmp_path / "cut.jsonl", lambda lines, n=count: lines[:n])
+        report = replay(cut, make_server(everything), watches=False)
+        assert report.records == count - 1
+        assert not report.is_complete
+
+
+def test_who_wants_more_than_a_cut_recording_holds_is_told_of(world, recorded, tmp_path):
+    path = recorded(everything)
+    place = world.place_of(path, lambda r: r["k"] == "cmd" and r["l"] == "r5")
+    cut = world.rewrite(path, tmp_path / "cut.jsonl", lambda lines: lines[: place + 1])
+    report = replay(cut, make_server(everything))
+    assert report.beyond["r5"].startswith("at test_effects.py:")
+
+
+# Handlers that were changed, against the recording of `steps`.
+
+
+async def steps(ctx):
+    first = await fetch("a")
+    await store("k", first)
+    count = look("x")
+    await ctx.info(count)
+    return [first, count]
+
+
+async def with_other_arguments(ctx):
+    first = await fetch("b")
+    await store("k", first)
+    return [first]
+
+
+async def with_another_value_stored(ctx):
+    first = await fetch("a")
+    await store("k", first + "!")
+
+
+async def looking_elsewhere(ctx):
+    first = await fetch("a")
+    await store("k", first)
+    look("y")
+
+
+async def without_the_first(ctx):
+    await store("k", "value of a")
+    count = look("x")
+    await ctx.info(count)
+
+
+async def without_looking(ctx):
+    first = await fetch("a")
+    await store("k", first)
+    await ctx.info(1)
+
+
+async def with_one_more(ctx):
+    first = await fetch("a")
+    await ctx.effect(shout, "new")
+    await store("k", first)
+
+
+async def looking_twice(ctx):
+    first = await fetch("a")
+    look("x")
+    await store("k", first)
+
+
+async def with_one_more_at_the_end(ctx):
+    answer = await steps(ctx)
+    await fetch("again")
+    return answer
+
+
+async def looking_at_the_end(ctx):
+    answer = await steps(ctx)
+    look("again")
+    return answer
+
+
+async def stopping_early(ctx):
+    await fetch("a")
+    await trio.sleep_forever()
+
+
+async def saying_something_else(ctx):
+    first = await fetch("a")
+    await store("k", first)
+    await ctx.info(look("x") + 1000)
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind", "ordinal"),
+    [
+        (with_other_arguments, "argument", 1),
+        (with_another_value_stored, "argument", 3),
+        (looking_elsewhere, "argument", 5),
+        (without_the_first, "missing", 1),
+        (without_looking, "missing", 5),
+        (with_one_more, "extra", 3),
+        (looking_twice, "extra", 3),
+        (with_one_more_at_the_end, "extra", 7),
+        (looking_at_the_end, "extra", 7),
+        (stopping_early, "missing", 3),
+        (saying_something_else, "frame", 6),
+    ],
+)
+def test_a_changed_handler_diverges_at_the_operation_that_it_changes(
+    recorded, handler, kind, ordinal
+):
+    path = recorded(steps)
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make_server(handler))
+    divergence = caught.value
+    assert (divergence.kind, divergence.ordinal) == (kind, ordinal)
+    assert divergence.lane == "r5"
+    assert divergence.hint in str(divergence)
+
+
+def test_a_changed_argument_is_shown_by_its_path(recorded):
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(recorded(steps), make_server(with_other_arguments))
+    assert '$.arguments.key: "a" became "b"' in str(caught.value)
+    assert "test_effects.py:" in caught.value.replayed
+
+
+# Cancellation.
+
+
+async def slow(ctx):
+    try:
+        await ctx.effect(waste, 5)
+    finally:
+        with trio.CancelScope(shield=True):
+            await store("cleaned", "up")
+
+
+async def not_so_slow(ctx):
+    await fetch("a")
+
+
+def test_a_cancelled_effect_is_cancelled_at_the_same_place(world, recorded):
+    path = recorded(slow, call_and_cancel)
+    kinds = [r["k"] for r in world.records(path) if r.get("l") == "r5"]
+    assert kinds == ["cmd", "cxl", "cmd", "res", "cxl"]
+    heard = world.replayed(path, make_server(slow))
+    assert heard.moments == world.played(path)
+
+
+async def waiting_without_timeout(ctx):
+    await ctx.effect(waste, 10)
+
+
+async def waiting_in_time(ctx):
+    with trio.move_on_after(0.25):
+        await ctx.effect(waste, 10)
+
+
+def test_a_removed_timeout_is_a_cancellation_that_never_comes(recorded):
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(recorded(waiting_in_time), make_server(waiting_without_timeout))
+    assert caught.value.kind == "uncancelled"
+
+
+# Code versions.
+
+
+async def patched_code(ctx):
+    if ctx.patched("more"):
+        await ctx.info("more")
+    return [await fetch("a")]
+
+
+async def old_code(ctx):
+    return [await fetch("a")]
+
+
+def test_old_recordings_take_the_old_way_and_new_ones_the_new(world, recorded):
+    path = recorded(old_code)
+    assert world.replayed(path, make_server(patched_code)).frames == world.sent_frames(path)
+    path.unlink()
+    path = recorded(patched_code)
+    assert world.replayed(path, make_server(patched_code)).frames == world.sent_frames(path)
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make_server(old_code))
+    assert caught.value.kind in {"missing", "extra"}
+
+
+# The lifespan.
+
+
+@attrs.define
+class Shelf:
+    books: list
+
+
+@asynccontextmanager
+async def open_shelf(_server):
+    yield Shelf(["Emma"])
+
+
+@effect
+async def browse(shelf: Shelf) -> list[str]:
+    return shelf.books
+
+
+async def through_an_effect(ctx):
+    return await browse(ctx.lifespan)
+
+
+async def past_effects(ctx):
+    return ctx.lifespan.books[:1]
+
+
+async def through_an_attribute(ctx):
+    return await first_of(ctx.lifespan.books)
+
+
+@effect
+async def first_of(books: list[str]) -> list[str]:
+    return books[:1]
+
+
+@pytest.fixture
+def shelved(world, tmp_path):
+    def make(handler):
+        server = make_server(handler, lifespan=open_shelf)
+        return world.record(server, tmp_path / "a.mcprec.jsonl", call)
+
+    return make
+
+
+@pytest.mark.parametrize("handler", [through_an_effect, through_an_attribute])
+def test_a_lifespan_is_not_entered_and_may_be_passed_to_effects(shelved, handler):
+    path = shelved(handler)
+    assert replay(path, make_server(handler, lifespan=None)).is_complete
+
+
+def test_a_lifespan_that_is_used_outside_of_effects_is_told(shelved, caplog):
+    path = shelved(past_effects)
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make_server(past_effects))
+    assert "write `@effect async def books" in caplog.text
+    assert caught.value.kind == "blocked"
+    assert "use `@effect async def books" in str(caught.value)
+    assert f"at test_effects.py:{past_effects.__code__.co_firstlineno + 1}" in str(caught.value)
+
+
+def test_a_real_lifespan_may_be_given(shelved):
+    path = shelved(past_effects)
+    assert replay(path, make_server(past_effects), lifespan=open_shelf).is_complete
+
+
+def test_what_a_lifespan_raises_arrives_bare(shelved):
+    @asynccontextmanager
+    async def broken(_server):
+        raise ZeroDivisionError
+        yield
+
+    with pytest.raises(ZeroDivisionError):
+        replay(shelved(past_effects), make_server(past_effects), lifespan=broken)
+
+
+# The outside.
+
+
+async def dialling(ctx):
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", 9))
+    return [str(time.time() > 0)]
+
+
+def test_what_reaches_the_outside_is_blocked_and_noted(recorded):
+    path = recorded(dialling)
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make_server(dialling))
+    divergence = caught.value
+    assert divergence.kind == "blocked"
+    assert "stray:" in str(divergence)
+    assert divergence.strays[0].instead in str(divergence)
+
+
+async def looking_at_the_watch(ctx):
+    return [str(time.time() > 0)]
+
+
+def test_strays_that_change_nothing_are_in_the_report(recorded):
+    path = recorded(looking_at_the_watch)
+    report = replay(path, make_server(looking_at_the_watch))
+    assert {stray.instead for stray in report.strays} == {"ctx.now()"}
+    assert replay(path, make_server(looking_at_the_watch), watches=False).strays == ()

@@ -1,0 +1,89 @@
+"""A redacted recording replays, with or without its key; what depends on a secret is told so."""
+
+import pytest
+
+from mcp_trio import Context, Server, effect
+from mcp_trio._errors import RecordingError, ReplayDivergence
+from mcp_trio._journal.redaction import Redaction
+from mcp_trio._recorder.options import RecordOptions
+from mcp_trio._replay import replay
+
+SECRET = "hunter2-hunter2"
+KEY = b"0123456789abcdef"
+
+
+@effect
+async def log_in(password: str) -> str:
+    return f"session of {password}"
+
+
+async def passing_on(ctx, password):
+    session = await log_in(password)
+    await ctx.info({"password": password, "session": session})
+    return session
+
+
+async def deciding(ctx, password):
+    await ctx.info({"password": password.swapcase()})
+    return ""
+
+
+async def own_secret(ctx, password):
+    await ctx.info({"api_key": "sk-of-the-server-itself"})
+    return ""
+
+
+def make_server(handler):
+    server = Server("secrets")
+
+    @server.tool
+    async def run(password: str, *, ctx: Context) -> str:
+        return await handler(ctx, password)
+
+    return server
+
+
+async def client(peer, _session):
+    await peer.handshake()
+    params = {"name": "run", "arguments": {"password": SECRET}}
+    await peer.send_request("tools/call", params, id=1)
+    while "result" not in await peer.receive():
+        pass
+
+
+@pytest.fixture
+def recorded(world, tmp_path):
+    def make(handler):
+        path = tmp_path / "a.mcprec.jsonl"
+        options = RecordOptions(path, redaction=Redaction(key=KEY))
+        world.record(make_server(handler), options, client)
+        assert SECRET.encode() not in path.read_bytes()
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+def test_a_redacted_recording_replays(recorded, key):
+    path = recorded(passing_on)
+    assert replay(path, make_server(passing_on), key=key).is_complete
+
+
+def test_a_secret_of_the_servers_own_is_told_without_the_key(recorded):
+    path = recorded(own_secret)
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make_server(own_secret))
+    assert caught.value.kind == "redacted"
+    assert "was taken out of the recording" in str(caught.value)
+
+
+def test_another_key_is_refused(recorded):
+    with pytest.raises(RecordingError, match="key"):
+        replay(recorded(passing_on), make_server(passing_on), key=b"another key, as long")
+
+
+def test_what_depends_on_a_secret_is_told_so(recorded):
+    path = recorded(deciding)
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make_server(deciding))
+    assert caught.value.kind == "redacted"

@@ -1,0 +1,90 @@
+"""What falls due at the very time of a cancellation ended before it or after it; the file tells."""
+
+import pytest
+import trio
+
+from mcp_trio import Context, Server
+from mcp_trio._limits import Limits
+
+AFTER_SECONDS = 0.010
+
+# As late as the sum of a few times may come out in floating point, and not visible in nanoseconds.
+A_BIT_SECONDS = 1e-12
+
+
+async def tell_under_shield(ctx):
+    try:
+        await trio.sleep(1)
+    finally:
+        with trio.CancelScope(shield=True):
+            await ctx.info("cleaned up")
+
+
+async def last_under_shield(_ctx):
+    with trio.CancelScope(shield=True):
+        await trio.sleep(1)
+
+
+async def at_once(_ctx):
+    pass
+
+
+async def of_a_child(ctx):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tell_under_shield, ctx)
+
+
+async def announce(ctx):
+    ctx.server.list_changed("tools")
+    await trio.sleep(1)
+
+
+def make_server(seconds, then):
+    server = Server("ties", limits=Limits(drain_seconds=AFTER_SECONDS), offers=["tools"])
+
+    @server.tool
+    async def run(*, ctx: Context) -> str:
+        await trio.sleep(seconds)
+        await then(ctx)
+        return "done"
+
+    return server
+
+
+async def call(peer):
+    await peer.handshake()
+    await peer.send_request("tools/call", {"name": "run", "arguments": {}}, id=1)
+
+
+async def cancelled(peer, _session):
+    await call(peer)
+    await trio.sleep(AFTER_SECONDS)
+    await peer.cancel(1)
+    await trio.sleep(2)
+
+
+async def left(peer, _session):
+    """Leaves at once, so that the drain ends when the sleep does."""
+    await call(peer)
+
+
+def assert_replays(world, tmp_path, client, seconds, then):
+    path = world.record(make_server(seconds, then), tmp_path / "a.mcprec.jsonl", client)
+    heard = world.replayed(path, make_server(seconds, then))
+    assert heard.frames == world.sent_frames(path)
+    assert heard.moments == world.played(path)
+    return [record["k"] for record in world.records(path) if record.get("l", "").startswith("r")]
+
+
+@pytest.mark.parametrize("client", [cancelled, left])
+@pytest.mark.parametrize("then", [tell_under_shield, last_under_shield, at_once, of_a_child])
+def test_a_sleep_that_was_cut_short_by_a_bit_stays_so(world, tmp_path, client, then):
+    seconds = AFTER_SECONDS + A_BIT_SECONDS
+    kinds = assert_replays(world, tmp_path, client, seconds, then)
+    assert kinds[-1] == "cxl"
+
+
+@pytest.mark.parametrize("client", [cancelled, left])
+@pytest.mark.parametrize("then", [tell_under_shield, last_under_shield, at_once, announce])
+def test_a_sleep_that_ended_a_bit_before_stays_so(world, tmp_path, client, then):
+    assert_replays(world, tmp_path, client, AFTER_SECONDS - A_BIT_SECONDS, then)

@@ -1,0 +1,447 @@
+"""HTTP as an effect, against a server that listens on a loopback socket."""
+
+import base64
+import contextlib
+import gc
+import gzip
+import json
+
+import attrs
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Client, Context, EffectTransport, Server
+from mcp_trio._limits import Limits
+from mcp_trio._server.http_client import SessionHttp
+from mcp_trio.recording import replay
+
+PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\nahoy!"
+
+
+def response(body, *headers, status="200 OK"):
+    head = [f"HTTP/1.1 {status}", *headers, f"content-length: {len(body)}", "", ""]
+    return "\r\n".join(head).encode() + body
+
+
+@attrs.define(eq=False)
+class Web:
+    """A server that gives one answer to every request; `requests` are their bytes."""
+
+    answer: bytes = PLAIN
+    url: str = ""
+    requests: list = attrs.field(factory=list)
+    connections: int = 0
+    is_leaving: bool = False
+
+    async def serve(self, stream):
+        self.connections += 1
+        try:
+            while data := await stream.receive_some():
+                while not self.is_whole(data):
+                    data += await stream.receive_some()
+                self.requests.append(data)
+                await stream.send_all(self.answer)
+                if self.is_leaving:
+                    return
+        except trio.BrokenResourceError:
+            pass
+        finally:
+            self.connections -= 1
+            await stream.aclose()
+
+    def is_whole(self, data):
+        head, end, body = data.partition(b"\r\n\r\n")
+        lengths = [line[15:] for line in head.split(b"\r\n") if line.startswith(b"Content-Length")]
+        return end and len(body) >= int(lengths[0] if lengths else 0)
+
+
+@pytest.fixture
+async def web(nursery):
+    listeners = await nursery.start(trio.serve_tcp, (made := Web()).serve, 0)
+    port = listeners[0].socket.getsockname()[1]
+    made.url = f"http://127.0.0.1:{port}/ships"
+    return made
+
+
+@pytest.fixture
+def server():
+    return Server("harbour", limits=Limits(http_body_bytes_max=100))
+
+
+@pytest.fixture
+def fetching(server, web):
+    """Register a tool that sends one request by `ctx.http`, and tells what it gets."""
+
+    def register(method="GET", **options):
+        @server.tool
+        async def fetch(ctx: Context) -> list[object]:
+            try:
+                found = await ctx.http.request(method, web.url, **options)
+            except httpx.HTTPError as error:
+                return [type(error).__name__, str(error)]
+            body = base64.b64encode(found.content).decode()
+            return [found.status_code, sorted(found.headers.items()), body]
+
+    return register
+
+
+async def fetched(asker):
+    status, headers, body = json.loads(await asker.call("fetch"))
+    return status, dict(headers), base64.b64decode(body)
+
+
+async def played_again(asker, told, server):
+    await asker.wire.aclose()
+    await trio.testing.wait_all_tasks_blocked()
+    return await trio.to_thread.run_sync(replay, told.path, server)
+
+
+async def test_a_request_is_an_effect(server, web, fetching, record):
+    fetching("POST", json={"name": "Ada"}, headers={"Accept": "text/plain", "X-Trace": "1"})
+    asker, told = await record(server)
+    assert await fetched(asker) == (
+        200,
+        {"content-type": "text/plain", "content-length": "5"},
+        b"ahoy!",
+    )
+    assert told() == [
+        (
+            "cmd",
+            {
+                "name": "ctx.http",
+                "arguments": {
+                    "method": "POST",
+                    "url": web.url,
+                    "headers": [["accept", "text/plain"], ["content-type", "application/json"]],
+                    "body": '{"name":"Ada"}',
+                },
+            },
+        ),
+        ("res", {"status": 200, "headers": [["content-type", "text/plain"]], "body": "ahoy!"}),
+    ]
+    assert b"x-trace: 1" in web.requests[0].lower()
+
+
+async def test_without_a_recording_the_handler_sees_the_same(server, web, fetching, serve, record):
+    web.answer = response(b"ahoy!", "etag: 1", "x-own: 2", "set-cookie: a=b", "content-type: t/p")
+    fetching()
+    plain = await fetched(await serve(server))
+    assert plain == (200, {"content-type": "t/p", "etag": "1", "content-length": "5"}, b"ahoy!")
+    assert await fetched((await record(server))[0]) == plain
+
+
+async def test_a_replay_sends_nothing(server, web, fetching, record):
+    fetching()
+    asker, told = await record(server)
+    await fetched(asker)
+    web.url = web.url.replace("/ships", "/boats")
+    with pytest.raises(Exception, match="diverged"):
+        await played_again(asker, told, server)
+    web.url = web.url.replace("/boats", "/ships")
+    await played_again(asker, told, server)
+    assert len(web.requests) == 1
+
+
+async def test_credentials_and_cookies_are_sent_but_not_recorded(server, web, record):
+    @server.tool
+    async def fetch(ctx: Context) -> str:
+        url = web.url.replace("127.0.0.1", "ada:secret-1@127.0.0.1")
+        headers = {"Authorization": "Bearer secret-2", "Cookie": "a=secret-3"}
+        found = await ctx.http.get(url), await ctx.http.get(web.url, headers=headers)
+        return found[0].text
+
+    web.answer = response(b"ahoy!", "set-cookie: a=secret-4", "www-authenticate: secret-5")
+    asker, told = await record(server)
+    assert await asker.call("fetch") == "ahoy!"
+    sent = b"".join(web.requests)
+    assert b"secret-2" in sent
+    assert b"secret-3" in sent
+    assert base64.b64encode(b"ada:secret-1") in sent
+    assert b"secret-" not in told.path.read_bytes()
+
+
+async def test_bodies_that_are_no_text_are_base64(server, web, fetching, record):
+    web.answer = response(b"\xff\xfe")
+    fetching("PUT", content=b"\x80")
+    asker, told = await record(server)
+    assert (await fetched(asker))[2] == b"\xff\xfe"
+    (_, command), (_, result) = told()
+    assert command["arguments"]["body"] == {"base64": "gA=="}
+    assert result["body"] == {"base64": "//4="}
+    await played_again(asker, told, server)
+
+
+async def test_a_compressed_body_is_recorded_as_what_it_says(server, web, fetching, record):
+    web.answer = response(gzip.compress(b"ahoy!"), "content-encoding: gzip")
+    fetching()
+    asker, told = await record(server)
+    assert await fetched(asker) == (200, {"content-length": "5"}, b"ahoy!")
+    assert told()[1][1]["body"] == "ahoy!"
+
+
+async def test_headers_that_come_several_times_stay_several(server, web, record):
+    web.answer = response(b"", "link: </a>", "link: </b>")
+
+    @server.tool
+    async def fetch(ctx: Context) -> list[str]:
+        return (await ctx.http.get(web.url)).headers.get_list("link")
+
+    asker, _ = await record(server)
+    assert await asker.call("fetch") == '["</a>","</b>"]'
+
+
+async def test_redirects_are_followed_one_effect_each(server, web, record):
+    @server.tool
+    async def fetch(ctx: Context) -> str:
+        found = await ctx.http.get(web.url)
+        web.answer = PLAIN
+        return (await ctx.http.send(found.next_request)).text
+
+    web.answer = response(b"", "location: /boats", status="302 Found")
+    asker, told = await record(server)
+    assert await asker.call("fetch") == "ahoy!"
+    assert [body["arguments"]["url"][-6:] for kind, body in told() if kind == "cmd"] == [
+        "/ships",
+        "/boats",
+    ]
+
+
+@pytest.mark.parametrize("size", [101, 200_000, 2_000_000])
+async def test_a_body_that_is_too_large_is_an_error_that_names_the_setting(
+    server, web, fetching, serve, size
+):
+    web.answer = response(b"a" * size)
+    fetching()
+    name, text = json.loads(await (await serve(server)).call("fetch"))
+    assert name == "ReadError"
+    assert text == "the response has more than 100 bytes (http_body_bytes_max)"
+
+
+@pytest.mark.filterwarnings("ignore:.*garbage collected before:ResourceWarning")
+async def test_a_body_that_never_ends_is_not_read_for_ever(server, serve):
+    class Endless(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, _):
+            return httpx.Response(200, stream=Stream())
+
+    class Stream(httpx.AsyncByteStream):
+        async def __aiter__(self):
+            while True:
+                yield b"a" * 60
+
+    @server.tool
+    async def fetch() -> str:
+        async with httpx.AsyncClient(transport=EffectTransport(Endless())) as client:
+            try:
+                return (await client.get("http://nowhere")).text
+            except httpx.ReadError as error:
+                return str(error)
+
+    assert "http_body_bytes_max" in await (await serve(server)).call("fetch")
+    gc.collect()
+
+
+async def test_a_response_that_came_read_is_one_like_any_other(server, serve):
+    def answer(request):
+        return httpx.Response(200, content=b"a" * len(request.content))
+
+    @server.tool
+    async def fetch(size: int) -> str:
+        transport = EffectTransport(httpx.MockTransport(answer))
+        async with httpx.AsyncClient(transport=transport) as client:
+            try:
+                return (await client.post("http://nowhere", content=b"b" * size)).text
+            except httpx.ReadError as error:
+                return str(error)
+
+    asker = await serve(server)
+    assert await asker.call("fetch", size=3) == "aaa"
+    assert "http_body_bytes_max" in await asker.call("fetch", size=101)
+
+
+async def test_a_request_body_that_is_too_large_is_sent_but_not_recorded(
+    server, web, fetching, record
+):
+    fetching("POST", content=b"a" * 101)
+    asker, told = await record(server)
+    assert (await fetched(asker))[2] == b"ahoy!"
+    assert told()[0][1]["arguments"]["body"] == "<opaque>"
+
+
+async def test_a_body_that_breaks_off_is_an_error_of_its_own(server, web, fetching, serve):
+    web.answer = response(b"ahoy!").replace(b"content-length: 5", b"content-length: 6")
+    web.is_leaving = True
+    fetching()
+    name, text = json.loads(await (await serve(server)).call("fetch"))
+    assert name == "RemoteProtocolError"
+    assert "http_body_bytes_max" not in text
+
+
+async def test_a_failure_is_the_same_in_a_replay(server, web, fetching, record):
+    web.url = "http://127.0.0.1:1/"
+    fetching()
+    asker, told = await record(server)
+    assert json.loads(await asker.call("fetch"))[0] == "ConnectError"
+    assert told()[1][0] == "err"
+    await played_again(asker, told, server)
+
+
+async def test_streams_are_read_whole(server, web, record):
+    @server.tool
+    async def fetch(ctx: Context) -> list[str]:
+        async with ctx.http.stream("GET", web.url) as found:
+            return [line async for line in found.aiter_lines()]
+
+    web.answer = response(b"one\ntwo")
+    asker, told = await record(server)
+    assert await asker.call("fetch") == '["one","two"]'
+    await played_again(asker, told, server)
+
+
+async def test_a_cancelled_request_is_a_cancelled_effect(server, nursery, record):
+    """Nobody answers; the connection is given up, and the session's client still closes."""
+    accepted = trio.Event()
+
+    async def silent(stream):
+        accepted.set()
+        await stream.receive_some()
+        with contextlib.suppress(trio.BrokenResourceError):
+            await stream.receive_some()
+
+    listeners = await nursery.start(trio.serve_tcp, silent, 0)
+    port = listeners[0].socket.getsockname()[1]
+
+    @server.tool
+    async def fetch(ctx: Context) -> None:
+        await ctx.http.get(f"http://127.0.0.1:{port}/")
+
+    asker, told = await record(server)
+    call = await asker.begin("tools/call", {"name": "fetch"})
+    await accepted.wait()
+    await asker.wire.cancel(call)
+    await trio.testing.wait_all_tasks_blocked()
+    assert await asker.result("ping") == {}  # and so all is written
+    assert [kind for kind, _ in told()] == ["cmd", "cxl", "cxl"]
+
+
+# The client.
+
+
+async def test_a_session_has_one_client_which_is_closed_with_it(server, web, nursery):
+    clients = []
+
+    @server.tool
+    async def fetch(ctx: Context) -> str:
+        clients.append(ctx.http)
+        return (await ctx.http.get(web.url)).text
+
+    async with Client(server) as client:
+        for _ in range(2):
+            await client.call_tool("fetch")
+        assert web.connections == 1
+        assert not clients[0].is_closed
+    assert clients[0] is clients[1]
+    assert clients[0].is_closed
+    await trio.testing.wait_all_tasks_blocked()
+    assert web.connections == 0
+
+
+async def test_the_client_is_closed_when_the_session_is_cancelled(server, web, serve, nursery):
+    clients = []
+
+    @server.tool
+    async def fetch(ctx: Context) -> str:
+        clients.append(ctx.http)
+        return (await ctx.http.get(web.url)).text
+
+    with trio.CancelScope() as scope:
+        async with Client(server) as client:
+            await client.call_tool("fetch")
+            scope.cancel()
+            await trio.sleep_forever()
+    assert clients[0].is_closed
+
+
+async def test_a_cancellation_does_not_keep_it_from_closing(web):
+    with trio.CancelScope() as scope:
+        async with SessionHttp(close_seconds=5) as http:
+            await http.client.get(web.url)
+            scope.cancel()
+            await trio.sleep_forever()
+    await trio.testing.wait_all_tasks_blocked()
+    assert http.client.is_closed
+    assert web.connections == 0
+
+
+async def test_a_client_that_does_not_close_is_waited_for_in_bounded_time(autojump_clock):
+    class Stuck(httpx.AsyncClient):
+        async def aclose(self):
+            await trio.sleep_forever()
+
+    start = trio.current_time()
+    with trio.CancelScope() as scope:
+        async with SessionHttp(close_seconds=5) as http:
+            http._client = Stuck()
+            scope.cancel()
+    assert trio.current_time() - start == 5
+
+
+# People's own clients.
+
+
+@pytest.fixture
+async def own():
+    async with httpx.AsyncClient(transport=EffectTransport()) as client:
+        yield client
+
+
+async def test_ones_own_client_finds_the_handler(server, web, record, own):
+    @server.tool
+    async def fetch() -> str:
+        return (await own.get(web.url)).text
+
+    asker, told = await record(server)
+    assert await asker.call("fetch") == "ahoy!"
+    assert [kind for kind, _ in told()] == ["cmd", "res"]
+
+
+async def test_outside_of_handlers_it_is_plain(web, own):
+    web.answer = response(b"a" * 200, "x-own: 2")
+    found = await own.get(web.url)
+    assert found.headers["x-own"] == "2"
+    assert len(found.content) == 200
+
+
+async def test_inside_of_an_effect_it_is_plain(server, web, record, own):
+    async def ask() -> str:
+        return (await own.get(web.url)).headers["x-own"]
+
+    @server.tool
+    async def fetch(ctx: Context) -> str:
+        return await ctx.effect(ask)
+
+    web.answer = response(b"", "x-own: 2")
+    asker, told = await record(server)
+    assert await asker.call("fetch") == "2"
+    assert told()[0] == ("cmd", {"name": "ask", "arguments": {}})
+
+
+async def test_the_transport_within_is_closed_with_it():
+    class Inner(httpx.AsyncBaseTransport):
+        is_closed = False
+
+        async def handle_async_request(self, request):
+            return httpx.Response(200, text=request.url.path)
+
+        async def aclose(self):
+            self.is_closed = True
+
+    inner = Inner()
+    async with httpx.AsyncClient(transport=EffectTransport(inner)) as client:
+        assert (await client.get("http://nowhere/a")).text == "/a"
+    assert inner.is_closed
+
+
+async def test_what_was_never_used_is_closed_too():
+    await EffectTransport().aclose()

@@ -1,0 +1,258 @@
+"""`ctx.lock`: one at a time, by name, for all sessions of a server, and again in a replay."""
+
+import functools
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Client, Context, ReplayDivergence, RequestAbandoned, Server, ThreadContext
+from mcp_trio._transports.memory import memory_pair
+from mcp_trio.recording import replay
+
+
+@pytest.fixture
+def server():
+    return Server("harbour")
+
+
+@pytest.fixture
+def locks(server):
+    """The number of locks that somebody holds or waits for."""
+    return lambda: len(server.locks._rows)
+
+
+@pytest.fixture
+def counted(server):
+    """A tool that reads, waits and writes under a lock; gives what it writes to."""
+    state = {"count": 0, "waits": trio.testing.wait_all_tasks_blocked}
+
+    @server.tool
+    async def count(ctx: Context, name: str = "state") -> int:
+        async with ctx.lock(name):
+            found = state["count"]
+            await state["waits"]()
+            state["count"] = found + 1
+        return found
+
+    return state
+
+
+async def test_one_at_a_time(counted, serve, server, locks):
+    asker = await serve(server)
+    for _ in range(5):
+        await asker.begin("tools/call", {"name": "count"})
+    answers = [await asker.wire.receive() for _ in range(5)]
+    assert [it["result"]["content"][0]["text"] for it in answers] == list("01234")
+    assert locks() == 0
+
+
+async def test_names_are_independent(counted, serve, server):
+    counted["waits"] = trio.Event().wait
+    asker = await serve(server)
+    for name in "ab":
+        await asker.begin("tools/call", {"name": "count", "arguments": {"name": name}})
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(server.locks._rows) == 2
+
+
+async def test_sessions_share_them(counted, server, locks):
+    async with Client(server) as one, Client(server) as other, trio.open_nursery() as nursery:
+        for client in one, other:
+            nursery.start_soon(client.call_tool, "count")
+    assert counted["count"] == 2
+    assert locks() == 0
+
+
+async def test_taking_it_is_an_effect(counted, record, server):
+    asker, told = await record(server)
+    await asker.call("count")
+    assert told() == [("cmd", {"name": "ctx.lock", "arguments": {"name": "state"}}), ("res", None)]
+
+
+async def test_who_is_cancelled_while_waiting_never_had_it(counted, record, server, locks):
+    go = trio.Event()
+    counted["waits"] = go.wait
+    asker, told = await record(server)
+    first = await asker.begin("tools/call", {"name": "count"})
+    await trio.testing.wait_all_tasks_blocked()
+    second = await asker.begin("tools/call", {"name": "count"})
+    await trio.testing.wait_all_tasks_blocked()
+    await asker.wire.cancel(second)
+    await trio.testing.wait_all_tasks_blocked()
+    go.set()
+    assert "result" in await asker.end(first)
+    assert [kind for kind, _ in told()] == ["cmd", "res", "cmd", "cxl", "cxl"]
+    assert locks() == 0
+
+
+async def test_it_is_let_go_of_when_its_block_fails(server, serve, locks):
+    @server.tool
+    async def fail(ctx: Context) -> None:
+        async with ctx.lock("state"):
+            raise ValueError
+
+    asker = await serve(server)
+    await asker.error("tools/call", {"name": "fail"})
+    assert locks() == 0
+
+
+async def test_who_holds_it_cannot_wait_for_it(server, serve, locks):
+    @server.tool
+    async def again(ctx: Context) -> str:
+        async with ctx.lock("state"):
+            try:
+                async with ctx.lock("state"):
+                    return "in"
+            except RuntimeError as error:
+                return str(error)
+
+    asker = await serve(server)
+    assert "'state' is held already" in await asker.call("again")
+    assert locks() == 0
+
+
+# In threads.
+
+
+async def test_threads_take_turns_with_tasks(server, serve, locks):
+    order = []
+
+    @server.tool
+    def in_thread(ctx: ThreadContext) -> None:
+        with ctx.lock("state"):
+            order.append("thread in")
+            ctx.sleep(0)
+            order.append("thread out")
+
+    @server.tool
+    async def in_task(ctx: Context) -> None:
+        async with ctx.lock("state"):
+            order.append("task in")
+            await trio.testing.wait_all_tasks_blocked()
+            order.append("task out")
+
+    asker = await serve(server)
+    for name in ("in_thread", "in_task") * 2:
+        await asker.begin("tools/call", {"name": name})
+    for _ in range(4):
+        await asker.wire.receive()
+    assert order[1::2] == [into.replace(" in", " out") for into in order[::2]]
+    assert locks() == 0
+
+
+async def test_a_thread_that_holds_it_cannot_wait_for_it(server, serve):
+    @server.tool
+    def again(ctx: ThreadContext) -> str:
+        with ctx.lock("state"):
+            try:
+                with ctx.lock("state"):
+                    return "in"
+            except RuntimeError as error:
+                return str(error)
+
+    assert "'state' is held already" in await (await serve(server)).call("again")
+
+
+async def test_a_thread_whose_request_is_over_keeps_it_until_its_block_ends(server, serve, locks):
+    inside, go, gone = threading.Event(), threading.Event(), threading.Event()
+
+    @server.tool
+    def slow(ctx: ThreadContext) -> None:
+        try:
+            with ctx.lock("state"):
+                inside.set()
+                assert go.wait(10)
+                with pytest.raises(RequestAbandoned):
+                    ctx.sleep(0)
+        finally:
+            gone.set()
+
+    asker = await serve(server)
+    call = await asker.begin("tools/call", {"name": "slow"})
+    assert await trio.to_thread.run_sync(inside.wait, 10)
+    await asker.wire.cancel(call)
+    await trio.testing.wait_all_tasks_blocked()
+    assert locks() == 1
+    go.set()
+    assert await trio.to_thread.run_sync(gone.wait, 10)
+    assert locks() == 0
+
+
+def test_a_thread_that_outlives_the_run_is_let_go(server):
+    inside, go, gone = threading.Event(), threading.Event(), threading.Event()
+
+    @server.tool
+    def slow(ctx: ThreadContext) -> None:
+        with ctx.lock("state"):
+            inside.set()
+            assert go.wait(10)
+        gone.set()
+
+    async def main():
+        async with Client(server) as client, trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "slow")
+            assert await trio.to_thread.run_sync(inside.wait, 10)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    go.set()
+    assert gone.wait(10)
+
+
+# In a replay.
+
+
+async def race(server, path, calls):
+    ours, theirs = memory_pair(limits=server.limits)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(functools.partial(server.serve, theirs, record=path))
+        async with Client(ours) as client, trio.open_nursery() as calling:
+            for _ in range(calls):
+                calling.start_soon(client.call_tool, "count")
+
+
+def counting(*, is_locked=True, is_kept=False):
+    """A server whose tool counts by a lock, or does not; or never lets go of it."""
+    server = Server("harbour")
+    count = 0
+
+    @server.tool(name="count")
+    async def add(ctx: Context) -> int:
+        nonlocal count
+        if not is_locked:
+            return count
+        lock = ctx.lock("state")
+        await lock.__aenter__()
+        found = count
+        await ctx.sleep(0.001)
+        count = found + 1
+        if not is_kept:
+            await lock.__aexit__(None, None, None)
+        return found
+
+    return server
+
+
+async def test_a_race_for_a_lock_replays(tmp_path):
+    path = tmp_path / "race.mcprec.jsonl"
+    await race(counting(), path, 4)
+    server = counting()
+    report = await trio.to_thread.run_sync(replay, path, server)
+    assert report.requests == 4
+    assert not server.locks._rows
+
+
+async def test_a_replay_whose_lock_is_not_free_has_diverged(tmp_path):
+    path = tmp_path / "race.mcprec.jsonl"
+    await race(counting(), path, 2)
+    with pytest.raises(ReplayDivergence):
+        await trio.to_thread.run_sync(replay, path, counting(is_kept=True))
+
+
+async def test_a_lock_that_is_no_longer_taken_is_a_divergence(tmp_path):
+    path = tmp_path / "race.mcprec.jsonl"
+    await race(counting(), path, 2)
+    with pytest.raises(ReplayDivergence):
+        await trio.to_thread.run_sync(replay, path, counting(is_locked=False))

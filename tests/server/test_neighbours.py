@@ -1,0 +1,55 @@
+"""Sessions of one server that are open at the same time, counted by each."""
+
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_trio._recorder.options import SharedRecording
+from mcp_trio._server.neighbours import Neighbours
+
+FILES = [None, "a folder", SharedRecording("one"), SharedRecording("other")]
+
+
+def test_a_session_alone_counts_nobody():
+    with Neighbours().beside(None) as count:
+        assert count() == 0
+
+
+@pytest.mark.parametrize("file", FILES[:2])
+def test_who_was_there_and_who_came_is_counted_also_when_gone(file):
+    neighbours = Neighbours()
+    with neighbours.beside(file):
+        pass
+    with neighbours.beside(file) as first:
+        with neighbours.beside(file) as second:
+            assert (first(), second()) == (1, 1)
+        with neighbours.beside(file) as third:
+            assert (first(), third()) == (2, 1)
+
+
+@given(
+    st.lists(st.one_of(st.sampled_from(FILES), st.integers(0, 9)), max_size=30).map(
+        lambda moves: [*moves, None]
+    )
+)
+def test_it_is_as_if_each_had_met_each(moves):
+    """A file opens a session recorded there, a number closes one of those that are open."""
+    neighbours, open_now, met, counts = Neighbours(), [], {}, {}
+    for number, move in enumerate(moves):
+        if isinstance(move, int):
+            if open_now:
+                open_now.pop(move % len(open_now))[2].close()
+            continue
+        stack = ExitStack()
+        count = stack.enter_context(neighbours.beside(move))
+        met[number] = set()
+        for other, file, _ in open_now:
+            if move is not file or not isinstance(move, SharedRecording):
+                met[number].add(other)
+                met[other].add(number)
+        open_now.append((number, move, stack))
+        counts[number] = count
+    for number, _, _ in open_now:
+        assert counts[number]() == len(met[number])

@@ -1,0 +1,295 @@
+"""A world of sessions in one run: the same for the same seed, and it sees what it promises to see."""
+
+import logging
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mcp_trio import Client, Context, Limits, LocalProtocolError, Server, ToolError
+from mcp_trio._engine.schedules import seeded_schedule
+from mcp_trio.recording import read_recording, replay
+from mcp_trio.testing import Faults, FaultyChannel, simulate
+
+EVERYTHING = Faults(drop=0.03, delay=0.2, reorder=0.1, cut=0.02, corrupt=0.05, slow_reader=0.1)
+OUTCOMES = {"result", "error", "timeout", "cancelled", "lost"}
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog):
+    """What faults make the engine log is not what is looked at here."""
+    caplog.set_level(logging.CRITICAL, "mcp_trio")
+
+
+def make_server():
+    server = Server("desk", limits=Limits(handlers_in_flight_max=4))
+    total = {"sum": 0}
+
+    @server.tool
+    async def wait(seconds: float, *, ctx: Context) -> float:
+        await ctx.progress(1)
+        await trio.sleep(seconds)
+        return seconds
+
+    @server.tool
+    async def add(amount: int, *, ctx: Context) -> int:
+        total["sum"] += amount
+        await ctx.info(f"{amount} more")
+        return total["sum"]
+
+    @server.tool
+    async def fail() -> None:
+        raise ToolError("as asked")
+
+    return server
+
+
+async def story(client, dice):
+    """Some calls at once, some of which are given up."""
+
+    async def call():
+        with trio.move_on_after(dice.uniform(0, 3)):
+            await client.call_tool("wait", {"seconds": dice.uniform(0, 2)})
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(call)
+    await client.call_tool("add", {"amount": dice.randrange(9)})
+    await client.ping()
+
+
+async def ping(client, dice):
+    await client.ping()
+
+
+def test_without_faults_every_story_is_told_and_every_request_ends_as_it_should():
+    report = simulate(make_server(), story, sessions=30, seed=1)
+    assert report.ends == {"told": 30}
+    assert report.requests == 30 * 5
+    assert set(report.outcomes) == {"result", "cancelled"}
+    assert report.faults == {}
+    assert 1 < report.seconds < 20
+    assert str(report) == (
+        f"30 sessions, 150 requests {report.outcomes}, faults {{}},"
+        f" {report.seconds:.1f} s of its own, seed 1"
+    )
+
+
+def test_hundreds_of_sessions_are_no_matter():
+    async def short(client, dice):
+        await client.call_tool("add", {"amount": 1})
+
+    report = simulate(make_server(), short, sessions=200)
+    assert report.outcomes == {"result": 200}
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6))
+def test_under_faults_every_request_ends_exactly_once_and_the_seed_decides_it_all(seed):
+    first, again = (
+        simulate(make_server(), story, sessions=12, seed=seed, faults=EVERYTHING) for _ in range(2)
+    )
+    assert first == again
+    assert set(first.outcomes) <= OUTCOMES
+    assert sum(first.outcomes.values()) == first.requests
+    assert sum(first.faults.values()) > 0
+
+
+def test_every_way_to_end_and_every_fault_does_occur():
+    report = simulate(make_server(), story, sessions=100, seed=3, faults=EVERYTHING)
+    assert set(report.outcomes) == OUTCOMES
+    assert set(report.faults) == {"drop", "delay", "reorder", "cut", "corrupt", "slow_reader"}
+    assert {"told", "ConnectionLost", "RequestTimeout"} <= set(report.ends)
+    assert [session.number for session in report.sessions] == list(range(100))
+
+
+def test_another_seed_is_another_world():
+    one, other = (simulate(make_server(), story, sessions=5, seed=seed) for seed in (1, 2))
+    assert one.sessions != other.sessions
+
+
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6))
+def test_the_recording_of_a_session_with_faults_replays(tmp_path_factory, seed):
+    folder = tmp_path_factory.mktemp("world")
+
+    def make_plain_server():
+        server = Server("plain")
+
+        @server.tool
+        async def wait(seconds: float, *, ctx: Context) -> float:
+            await ctx.progress(1)
+            await ctx.sleep(seconds)
+            return seconds
+
+        return server
+
+    async def plain(client, dice):
+        for _ in range(3):
+            with trio.move_on_after(dice.uniform(0, 3)):
+                await client.call_tool("wait", {"seconds": dice.uniform(0, 2)})
+
+    server = make_plain_server()
+    report = simulate(server, plain, sessions=6, seed=seed, faults=EVERYTHING, record=folder)
+    recordings = list(folder.iterdir())
+    assert len(recordings) == len(report.sessions)
+    for path in recordings:
+        with path.open("rb") as lines:
+            assert list(read_recording(lines))[-1].kind == "end"
+        assert replay(path, make_plain_server()).is_complete
+
+
+# What it is there to see.
+
+
+def test_what_else_a_story_raises_comes_bare_and_says_where():
+    async def wrong(client, dice):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.ping)
+            assert (await client.list_tools())[0].name == "nobody"
+
+    with pytest.raises(AssertionError, match="nobody") as caught:
+        simulate(make_server(), wrong, sessions=3, seed=7)
+    assert any("of seed 7" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("end", [pytest.skip.Exception, pytest.fail.Exception, SystemExit])
+def test_what_ends_a_test_or_a_program_comes_bare_too(end):
+    async def ending(client, dice):
+        async with trio.open_nursery():
+            raise end("no more")
+
+    with pytest.raises(end, match="no more") as caught:
+        simulate(make_server(), ending, sessions=3, seed=7)
+    assert any("of seed 7" in note for note in caught.value.__notes__)
+
+
+def test_what_the_engine_raises_in_groups_ends_the_story_alone():
+    async def grouped(client, dice):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "fail")
+
+    report = simulate(make_server(), grouped, sessions=2)
+    assert report.ends == {"ToolError": 2}
+    assert report.outcomes == {"result": 2}
+
+
+def test_an_error_of_the_caller_s_own_is_an_error():
+    async def forbidden(client, dice):
+        with pytest.raises(LocalProtocolError):
+            await client.subscribe("file:///a")
+        await client.request("initialize")
+
+    assert simulate(make_server(), forbidden, sessions=1).outcomes == {"error": 2}
+
+
+def test_a_session_that_hangs_is_found_and_named():
+    async def hang(client, dice):
+        if dice.random() < 0.5:
+            await trio.sleep_forever()
+
+    with pytest.raises(AssertionError, match=r"seed 5: not over after 100 s: session \d") as caught:
+        simulate(make_server(), hang, sessions=6, seed=5, seconds_max=100)
+    assert str(caught.value).count(",") < 5
+
+
+class Leaking(Server):
+    """A server one of whose tasks outlives the session."""
+
+    async def serve(self, channel, **options):
+        trio.lowlevel.spawn_system_task(trio.sleep_forever)
+        await super().serve(channel, **options)
+
+
+def test_a_task_that_is_left_over_is_found():
+    with pytest.raises(AssertionError, match="3 tasks are left over"):
+        simulate(Leaking("leaking"), ping, sessions=3)
+
+
+def test_a_request_that_never_ended_is_found():
+    class Keeping:
+        def __init__(self, server):
+            self.server = server
+
+        async def serve(self, channel, *, record=None, task_status=trio.TASK_STATUS_IGNORED):
+            sessions = []
+
+            class Status:
+                def started(self, session):
+                    sessions.append(session)
+                    task_status.started(session)
+
+            await self.server.serve(channel, record=record, task_status=Status())
+            sessions[0].connection.theirs._open["x"] = "kept"
+
+    with pytest.raises(AssertionError, match="never ended: server's request"):
+        simulate(Keeping(make_server()), ping, sessions=1)
+
+
+def test_an_answer_that_nobody_asked_for_is_found_if_there_are_no_faults():
+    class Twice:
+        """Answers a ping twice."""
+
+        def __init__(self, server):
+            self.server = server
+
+        async def serve(self, channel, *, record=None, task_status=trio.TASK_STATUS_IGNORED):
+            await self.server.serve(Doubled(channel), record=record, task_status=task_status)
+
+    class Doubled(FaultyChannel):
+        async def send(self, frames):
+            await super().send([each for frame in frames for each in (frame, frame)])
+
+    with pytest.raises(AssertionError, match="unknown answer"):
+        simulate(Twice(make_server()), ping, sessions=1)
+
+
+# The order of tasks.
+
+
+def order_of_tasks():
+    order = []
+
+    async def note(number):
+        order.append(number)
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(note, number)
+
+    trio.run(main)
+    return order
+
+
+def test_a_seed_decides_in_which_order_tasks_run():
+    orders = []
+    for seed in (1, 1, 2):
+        with seeded_schedule(seed):
+            orders.append(order_of_tasks())
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_the_scheduler_is_afterwards_as_it_was():
+    scheduler = trio._core._run
+    before = (scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r.getstate())
+    with pytest.raises(KeyError), seeded_schedule(1):
+        raise KeyError
+    assert (scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r.getstate()) == before
+
+
+def test_a_trio_without_the_flag_says_so(monkeypatch):
+    monkeypatch.delattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING")
+    with pytest.raises(RuntimeError, match="cannot be told by a seed"), seeded_schedule(1):
+        pass
+
+
+def test_a_story_gets_a_client_as_people_know_it():
+    kinds = []
+
+    async def look(client, dice):
+        kinds.append(type(client))
+
+    simulate(make_server(), look, sessions=1)
+    assert issubclass(kinds[0], Client)

@@ -1,0 +1,81 @@
+// A recorded session, said again by the official TypeScript SDK: `node repeater.mjs SCRIPT SERVER…`.
+// See ../repeating.py for the script, and for what is printed.
+
+import { readFileSync } from "node:fs";
+
+import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
+import * as types from "@modelcontextprotocol/sdk/types.js";
+
+const [script, command, ...args] = process.argv.slice(2);
+const { requests, replies } = JSON.parse(readFileSync(script, "utf8"));
+const { revision } = JSON.parse(readFileSync(new URL("../facts.json", import.meta.url), "utf8"));
+
+const answers = [];
+const asked = [];
+const heard = [];
+const faults = [];
+
+const client = new Client(
+  { name: "typescript", version: "1" },
+  { capabilities: { roots: { listChanged: true }, sampling: {} } },
+);
+for (const schema of [types.ListRootsRequestSchema, types.CreateMessageRequestSchema]) {
+  client.setRequestHandler(schema, async ({ method, params }) => {
+    asked.push({ method, params });
+    return replies[method];
+  });
+}
+client.fallbackNotificationHandler = async ({ method, params }) => {
+  heard.push({ method, params });
+};
+client.onerror = ({ message }) => {
+  // A report that arrives together with its answer goes to nobody else (typescript-sdk#2580).
+  const [, lost] = message.match(/progress notification for an unknown token: (.*)/) ?? [];
+  if (lost === undefined) faults.push(message);
+  else heard.push(JSON.parse(lost));
+};
+
+/** Ask once more what was asked, and keep the answer. */
+async function repeat({ method, params, wantsProgress }) {
+  const onprogress = (progress) =>
+    heard.push({ method: "notifications/progress", params: progress });
+  try {
+    const options = wantsProgress ? { onprogress } : {};
+    const result = await client.request({ method, params }, types.ResultSchema, options);
+    answers.push({ result });
+  } catch (error) {
+    if (!(error instanceof types.McpError)) throw error;
+    const { code, data } = error;
+    // The SDK puts this before the words of the wire.
+    answers.push({ error: { code, message: error.message.replace(`MCP error ${code}: `, ""), data } });
+  }
+}
+
+/** A transport to the command, at the revision that was recorded: the SDK offers a newer one. */
+function transport() {
+  const made = new StdioClientTransport({ command, args });
+  const send = made.send.bind(made);
+  made.send = (message, ...options) => {
+    if (message.method === "initialize") message.params.protocolVersion = revision;
+    return send(message, ...options);
+  };
+  made.setProtocolVersion = (agreed) => (made.agreed = agreed);
+  return made;
+}
+
+const server = transport();
+await client.connect(server);
+answers.push({
+  result: {
+    protocolVersion: server.agreed,
+    capabilities: client.getServerCapabilities(),
+    serverInfo: client.getServerVersion(),
+    instructions: client.getInstructions(),
+  },
+});
+for (const request of requests) await repeat(request);
+// What was said before its answer has been heard with it.
+await client.ping();
+await client.close();
+console.log(JSON.stringify({ answers, asked, heard, faults }));

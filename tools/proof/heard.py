@@ -1,0 +1,199 @@
+"""A replay that is listened to: what its session did, moment by moment, beside what the file says.
+
+The player compares too; this is a second opinion, which looks at the sequencer's calls alone. And
+it knows a sequencer that takes no turns, for the control.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import attrs
+
+from mcp_trio._engine.lanes import Lane
+from mcp_trio._journal.records import MarkBody, Record, body_of, frame_of
+from mcp_trio._limits import Limits
+from mcp_trio.recording import open_recording, read_recording
+
+PATCHED: Final = "patched"
+
+
+class Moment(NamedTuple):
+    """One record, or one call of a sequencer."""
+
+    kind: str
+    lane: str | None
+    ordinal: int | None
+
+
+@attrs.define
+class Story:
+    """What happened in order, what was read in passing, and the frames that were sent."""
+
+    moments: list[Moment] = attrs.field(factory=list[Moment])
+    read: list[Moment] = attrs.field(factory=list[Moment])
+    frames: list[bytes] = attrs.field(factory=list[bytes])
+
+    def difference(self, other: "Story") -> str | None:
+        """What is not the same first; None if everything is."""
+        for what in ("moments", "frames"):
+            ours, theirs = getattr(self, what), getattr(other, what)
+            for place, (left, right) in enumerate(zip(ours, theirs, strict=False)):
+                if left != right:
+                    return f"{what}[{place}]: {left!r} became {right!r}"
+            if len(ours) != len(theirs):
+                return f"{len(ours)} {what} became {len(theirs)}"
+        if sorted(map(str, self.read)) != sorted(map(str, other.read)):
+            return "other values were read in passing"
+        return None
+
+
+def records_of(path: Path) -> Iterator[Record]:
+    """The records of a file, without its flaws."""
+    return (item for item in read_recording(open_recording(path)) if isinstance(item, Record))
+
+
+def recorded_story(path: Path) -> Story:
+    """What the file says."""
+    story = Story()
+    for record in records_of(path):
+        moment = Moment(record.kind, record.lane, record.ordinal)
+        if is_read_in_passing(record):
+            story.read.append(moment)
+        elif record.kind != "open":
+            story.moments.append(moment)
+        if record.kind == "out":
+            story.frames.append(frame_of(record) or b"")
+    return story
+
+
+def is_read_in_passing(record: Record) -> bool:
+    """Whether a record is not waited for, and so may be taken before its place in the file."""
+    is_mark = record.kind == "mark"
+    return record.kind == "val" or (is_mark and body_of(record, MarkBody).name == PATCHED)
+
+
+@attrs.define(eq=False)
+class Tee:
+    """A sequencer that keeps what the part of a player behind it accepted."""
+
+    part: Any
+    story: Story
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.part, name)
+
+    def _keep(self, kind: str, lane: Lane | None) -> None:
+        moment = Moment(kind, None, None)
+        if lane is not None:
+            moment = Moment(kind, lane.name, lane.ordinal)
+        self.story.moments.append(moment)
+
+    def _call(self, name: str, kind: str, lane: Lane | None, *args: Any, **keywords: Any) -> Any:
+        """Pass a call on; it counts if the cursor moved, as it does not for what is excused."""
+        cursor = self.part.player.cursor
+        before = cursor.place
+        result = getattr(self.part, name)(*args, **keywords)
+        if cursor.place > before:
+            self._keep(kind, lane)
+        return result
+
+    def started(self, lane: Lane) -> None:
+        """See `Sequencer`, as all of these."""
+        self._call("started", "mark", lane, lane)
+
+    def took(self, frame: Any, *, embed: bool) -> int:
+        """Delivered: the cursor has moved already."""
+        self._keep("in", None)
+        number: int = self.part.took(frame, embed=embed)
+        return number
+
+    def sent(self, frame: bytes, lane: Lane | None) -> None:
+        """A frame leaves."""
+        self._call("sent", "out", lane, frame, lane)
+        self.story.frames.append(frame)
+
+    def commanded(self, lane: Lane, body: bytes) -> None:
+        """An effect starts."""
+        self._call("commanded", "cmd", lane, lane, body)
+
+    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
+        """An outcome."""
+        self._call("resumed", kind, lane, lane, kind, body)
+
+    def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
+        """A lane ends without an answer."""
+        self._call("ended", "cxl", lane, lane, unstarted=unstarted)
+
+    def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
+        """A mark."""
+        return self._call("marked", "mark", lane, name, value, lane)
+
+    def shut(self, cause: str) -> None:
+        """The session begins to close."""
+        self._call("shut", "shut", None, cause)
+
+    def close(self, counts: dict[str, int]) -> None:
+        """The session is over."""
+        self._call("close", "end", None, counts)
+
+    def valued(self, lane: Lane, *args: Any) -> Any:
+        """Something is read in passing; it counts if it was recorded."""
+        before = lane.ordinal
+        outcome = self.part.valued(lane, *args)
+        if lane.ordinal > before:
+            self.story.read.append(Moment("val", lane.name, lane.ordinal))
+        return outcome
+
+    def patched(self, lane: Lane, name: str) -> bool:
+        """The same."""
+        is_patched: bool = self.part.patched(lane, name)
+        if is_patched:
+            self.story.read.append(Moment("mark", lane.name, lane.ordinal))
+        return is_patched
+
+
+class Hasty(Tee):
+    """The gate is off: outcomes are those of the file, but nobody waits for a turn."""
+
+    outcomes: dict[tuple[str | None, int | None], Record]
+
+    async def turn_to_start(self, lane: Lane) -> None:
+        """Go on."""
+
+    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002
+        """Go on; the kind of what the file holds for this lane next."""
+        record = self.outcomes.get((lane.name, lane.ordinal + 1))
+        return "" if record is None else record.kind
+
+    def recorded(self, lane: Lane) -> bytes | None:
+        """The lane's own outcome, wherever the cursor stands."""
+        return frame_of(self.outcomes[lane.name, lane.ordinal + 1])
+
+
+@attrs.define(eq=False)
+class Listened:
+    """A server whose replayed session is heard; with `outcomes`, one whose gate is off."""
+
+    server: Any
+    story: Story = attrs.field(factory=Story)
+    outcomes: dict[tuple[str | None, int | None], Record] | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """What each session may cost."""
+        limits: Limits = self.server.limits
+        return limits
+
+    def open_session(self, channel: Any, *, sequencer: Any, **options: Any) -> Any:
+        """A session of the server's, with an ear at its sequencer."""
+        tee = Tee(sequencer, self.story)
+        if self.outcomes is not None:
+            tee = Hasty(sequencer, self.story)
+            tee.outcomes = self.outcomes
+        return self.server.open_session(channel, sequencer=tee, **options)
+
+
+def outcomes_of(path: Path) -> dict[tuple[str | None, int | None], Record]:
+    """Each lane's records by their ordinal."""
+    return {(record.lane, record.ordinal): record for record in records_of(path)}

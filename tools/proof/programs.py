@@ -1,0 +1,151 @@
+"""Programs made from a seed: what a server's handlers do, and what its client says and when.
+
+Nothing here runs anything. Equal seeds make equal programs, in every process: that is how a replay
+elsewhere gets the same code, and how a number reproduces a failure.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias
+
+import attrs
+
+Script: TypeAlias = "tuple[Step, ...]"
+Ending: TypeAlias = Literal["eof", "closed"]
+
+STEPS_MAX: Final = 5
+NESTED_STEPS_MAX: Final = 3
+DEPTH_MAX: Final = 2
+AMOUNT_MAX: Final = 12
+
+
+@attrs.frozen
+class Step:
+    """One thing that a handler does; `parts` are what it does inside."""
+
+    name: str
+    amount: int
+    parts: tuple[Script, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Call:
+    """One call of the client; None: it is not cancelled."""
+
+    delay_ms: int
+    tool: str
+    script: int
+    cancels_after_ms: int | None
+    wants_progress: bool
+
+
+@attrs.frozen(kw_only=True)
+class Program:
+    """A server and its client."""
+
+    seed: int
+    scripts: Mapping[str, tuple[Script, ...]]
+    calls: tuple[Call, ...]
+    answer_delays_ms: tuple[int, ...]
+    ends_after_ms: int
+    ending: Ending
+
+
+@attrs.frozen(kw_only=True)
+class Shape:
+    """How many parts a step has, and what is not to be done inside."""
+
+    parts: int
+    bars: frozenset[str]
+
+
+# Waits that the journal does not know. Whether one of them or a cancellation came first is a race
+# that it cannot decide: whoever writes them gets a replay that says so, and no promise.
+RAW: Final = ("sleep_raw", "wait")
+# Where one deadline surrounds another, and both pass while the machine stands still, the outer one
+# catches what the inner one caught, or the other way round: no record tells which.
+_DEADLINES: Final = frozenset({"move_on", "timeout"})
+# What ends a handler ends no nursery's child: the group around it would be the answer.
+_ENDS: Final = frozenset({"fail_out", "refuse"})
+# A lock in a lock may wait for ever, and so may an event under a shield or a lock.
+_WAITS: Final = frozenset({"wait", "locked"})
+
+LEAVES: Final = (
+    "say", "race", "report", "ask", "sample", "sleep", "look", "guess", "measure",
+    "weigh", "crunch", "roll", "tag", "fail", "fail_out", "refuse", "fetch", "fetch_own", "post",
+    "query", "signal", "choose",
+)  # fmt: skip
+COMPOSED: Final[Mapping[str, Shape]] = {
+    "timeout": Shape(parts=1, bars=_ENDS | _DEADLINES),
+    "move_on": Shape(parts=1, bars=_ENDS | _DEADLINES),
+    "nest": Shape(parts=3, bars=_ENDS),
+    "nest_and_stop": Shape(parts=3, bars=_ENDS),
+    "locked": Shape(parts=1, bars=_WAITS),
+    "shield": Shape(parts=1, bars=_ENDS | _WAITS),
+    "clean_up": Shape(parts=2, bars=_ENDS | _WAITS),
+}
+THREAD_LEAVES: Final = (
+    "say", "report", "ask", "sample", "sleep", "look", "guess", "weigh", "roll", "fail", "fail_out",
+    "refuse", "choose",
+)  # fmt: skip
+THREAD_COMPOSED: Final = {"locked": Shape(parts=1, bars=_WAITS)}
+
+
+@attrs.frozen(kw_only=True)
+class _Grammar:
+    leaves: tuple[str, ...]
+    composed: Mapping[str, Shape]
+
+
+TOOLS: Final = {
+    "run": _Grammar(leaves=LEAVES, composed=COMPOSED),
+    "run_in_thread": _Grammar(leaves=THREAD_LEAVES, composed=THREAD_COMPOSED),
+}
+_RAW: Final = _Grammar(leaves=(*LEAVES, *RAW), composed=COMPOSED)
+SCRIPTS_PER_TOOL: Final = 3
+
+
+def program_of(seed: int, *, raw: bool = False) -> Program:
+    """The program of a seed; `raw` ones wait in ways that the journal does not know as well."""
+    dice = random.Random(seed)
+    grammars = {**TOOLS, "run": _RAW} if raw else TOOLS
+    return Program(
+        seed=seed,
+        scripts={
+            tool: tuple(_script(dice, grammar) for _ in range(SCRIPTS_PER_TOOL))
+            for tool, grammar in grammars.items()
+        },
+        calls=tuple(_call(dice) for _ in range(dice.randint(5, 12))),
+        answer_delays_ms=tuple(dice.randint(0, 6) for _ in range(3)),
+        ends_after_ms=dice.randint(25, 95),
+        ending=dice.choice(("eof", "closed")),
+    )
+
+
+def _call(dice: random.Random) -> Call:
+    return Call(
+        delay_ms=dice.randint(0, 4),
+        tool=dice.choice(("run", "run", "run", "run_in_thread")),
+        script=dice.randrange(SCRIPTS_PER_TOOL),
+        cancels_after_ms=dice.choice((None,) * 7 + (0, dice.randint(1, 20), dice.randint(1, 40))),
+        wants_progress=dice.random() < 0.7,
+    )
+
+
+def _script(
+    dice: random.Random, grammar: _Grammar, *, depth: int = 0, barred: frozenset[str] = frozenset()
+) -> Script:
+    most = NESTED_STEPS_MAX if depth else STEPS_MAX
+    return tuple(_step(dice, grammar, depth, barred) for _ in range(dice.randint(1, most)))
+
+
+def _step(dice: random.Random, grammar: _Grammar, depth: int, barred: frozenset[str]) -> Step:
+    amount = dice.randint(1, AMOUNT_MAX)
+    composed = [name for name in grammar.composed if name not in barred]
+    if depth < DEPTH_MAX and composed and dice.random() < 0.35:
+        name = dice.choice(composed)
+        shape = grammar.composed[name]
+        inside = barred | shape.bars
+        parts = (_script(dice, grammar, depth=depth + 1, barred=inside) for _ in range(shape.parts))
+        return Step(name, amount, tuple(parts))
+    return Step(dice.choice([name for name in grammar.leaves if name not in barred]), amount)

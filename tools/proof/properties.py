@@ -1,0 +1,250 @@
+"""What replay promises, and the tests that prove it: `python tools/proof/properties.py [--full]`.
+
+Runs the tests of each property and its controls, which show that the tests can fail, and prints a
+table with the number of examples that each has tried: those that Hypothesis generated, those that a
+test says by its `count` fixture or its row here, or one for each set of parameters. With `--full`
+there are thousands. Exits 1 if a test fails, or is not there any more.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PASSING: Final = re.compile(r"^    - (\d+) passing", re.MULTILINE)
+EXAMPLES: Final = "examples"
+
+
+@attrs.frozen
+class Proof:
+    """A test of a property, or a control; `examples` of each run, if the test cannot say itself."""
+
+    test: str
+    is_control: bool = False
+    examples: int | None = None
+
+    @property
+    def node(self) -> str:
+        """What pytest calls it."""
+        return f"tests/{self.test}"
+
+
+def control(test: str, *, examples: int | None = None) -> Proof:
+    return Proof(test, is_control=True, examples=examples)
+
+
+PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
+    "1 byte identity": (
+        Proof(
+            "replay/test_programs.py::test_handlers_send_the_same_bytes_in_the_same_order_whatever_the_schedule"
+        ),
+        Proof(
+            "project/test_proof.py::test_generated_programs_replay_to_the_same_bytes_in_every_process",
+            examples=150,
+        ),
+        control("replay/test_programs.py::test_without_the_gate_most_replays_differ", examples=20),
+    ),
+    "2 the order is the journal's": (
+        Proof(
+            "properties/test_p2_order.py::test_lanes_and_their_order_are_the_same_under_every_schedule"
+        ),
+        control(
+            "properties/test_p2_order.py::test_lanes_by_spawn_time_are_other_lanes_in_most_replays"
+        ),
+    ),
+    "3 cancellation is faithful": (
+        Proof(
+            "properties/test_p3_cancellation.py::test_a_cancelled_await_raises_and_cleans_up_as_it_did"
+        ),
+        Proof(
+            "properties/test_p3_cancellation.py::test_every_await_was_cancelled_but_the_one_behind_a_shield"
+        ),
+        control(
+            "properties/test_p3_cancellation.py::test_without_the_shield_results_that_came_before_the_cancellation_are_lost"
+        ),
+    ),
+    "4 divergence is exact and loud": (
+        Proof(
+            "properties/test_p4_divergence.py::test_a_changed_handler_diverges_at_the_first_record_that_it_affects"
+        ),
+        Proof(
+            "project/test_proof.py::test_every_change_of_a_handler_is_found_where_and_as_what_it_is",
+            examples=40,
+        ),
+        Proof("replay/test_endings.py::test_a_divergence_ends_whatever_handlers_do"),
+        Proof("replay/test_def_handlers.py::test_threads_end_with_a_replay_that_diverges"),
+        control(
+            "properties/test_p4_divergence.py::test_without_the_comparison_changes_pass_in_silence"
+        ),
+    ),
+    "5 crash prefix": (
+        Proof(
+            "stdio/test_kill.py::test_a_killed_server_lost_no_record_of_a_frame_that_its_peer_received",
+            examples=500,
+        ),
+        Proof(
+            "stdio/test_kill.py::test_a_recording_in_several_files_keeps_the_same_promise",
+            examples=40,
+        ),
+        Proof(
+            "properties/test_p5_crash_prefix.py::test_a_recording_cut_at_any_byte_opens_and_its_prefix_replays"
+        ),
+        Proof(
+            "properties/test_p5_crash_prefix.py::test_a_compressed_recording_cut_at_any_byte_opens_and_its_prefix_replays"
+        ),
+        Proof("properties/test_p5_crash_prefix.py::test_a_byte_changed_in_the_middle_is_detected"),
+        control(
+            "stdio/test_kill.py::test_the_same_kills_find_what_is_lost_when_frames_leave_before_their_records",
+            examples=60,
+        ),
+        control(
+            "properties/test_p5_crash_prefix.py::test_without_its_digest_a_changed_byte_goes_unseen"
+        ),
+    ),
+    "6 isolation": (
+        Proof(
+            "properties/test_p6_isolation.py::test_what_effects_reached_is_not_touched_in_a_replay"
+        ),
+        Proof("properties/test_p6_isolation.py::test_what_a_handler_reaches_by_itself_is_blocked"),
+        Proof("properties/test_p6_isolation.py::test_an_hour_takes_no_time"),
+        Proof("replay/test_replay.py::test_two_replays_at_once_do_not_disturb_each_other"),
+        control("properties/test_p6_isolation.py::test_without_the_block_it_is_reached"),
+    ),
+    "7 recording changes nothing": (
+        Proof("properties/test_p7_unobtrusive.py::test_a_peer_gets_the_same_bytes_recorded_or_not"),
+        Proof(
+            "properties/test_p7_unobtrusive.py::test_a_disk_that_stalls_delays_one_write_and_no_byte"
+        ),
+        Proof("properties/test_p7_unobtrusive.py::test_a_full_disk_leaves_a_gap_and_stops_nobody"),
+        control("properties/test_p7_unobtrusive.py::test_a_recorder_that_takes_time_is_felt"),
+        control(
+            "properties/test_p7_unobtrusive.py::test_a_recorder_that_never_minds_a_slow_disk_stalls_at_each_write"
+        ),
+        control(
+            "properties/test_p7_unobtrusive.py::test_a_recorder_that_says_nothing_of_a_full_disk_is_found_out"
+        ),
+    ),
+    "8 redaction round trip": (
+        Proof(
+            "properties/test_p8_planted_secret.py::test_a_planted_secret_is_in_no_byte_of_any_file_and_the_recording_replays"
+        ),
+        Proof(
+            "properties/test_p8_planted_secret.py::test_any_secret_in_chunks_of_any_size_is_in_no_byte_and_the_recording_replays"
+        ),
+        Proof("journal/test_redaction.py::test_no_planted_secret_is_in_any_byte"),
+        Proof(
+            "journal/test_redaction.py::test_a_redacted_body_has_its_structure_and_redacts_to_itself"
+        ),
+        Proof("journal/test_redaction.py::test_equal_stays_equal_and_different_different"),
+        Proof("journal/test_redaction.py::test_protocol_fields_are_never_touched"),
+        control(
+            "properties/test_p8_planted_secret.py::test_without_redaction_it_is_in_the_file_in_every_disguise"
+        ),
+    ),
+    "9 format stability": (
+        Proof("properties/test_p9_format.py::test_a_golden_recording_is_whole"),
+        Proof("properties/test_p9_format.py::test_a_golden_recording_of_a_server_replays"),
+        Proof(
+            "properties/test_p9_format.py::test_unknown_kinds_and_keys_are_skipped_with_a_warning"
+        ),
+        Proof(
+            "properties/test_p9_format.py::test_a_session_over_memory_and_over_stdio_differ_in_nothing_that_was_said"
+        ),
+        control("properties/test_p9_format.py::test_a_changed_golden_recording_does_not"),
+    ),
+}
+
+
+@attrs.define(eq=False)
+class Tally:
+    """A plugin of pytest that counts runs, failures and examples of each test."""
+
+    runs: Counter[str] = attrs.field(factory=Counter[str])
+    failures: Counter[str] = attrs.field(factory=Counter[str])
+    said: Counter[str] = attrs.field(factory=Counter[str])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a run at its call, and a failure whenever it comes."""
+        node = _without_parameters(report.nodeid)
+        self.runs[node] += report.when == "call"
+        self.failures[node] += report.failed
+        if report.when == "call":
+            says = (value for name, value in report.user_properties if name == EXAMPLES)
+            self.said[node] += sum(value for value in says if isinstance(value, int))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """Hypothesis has told by now how many examples it made."""
+        statistics: str = getattr(item, "hypothesis_statistics", "")
+        self.said[_without_parameters(item.nodeid)] += sum(map(int, PASSING.findall(statistics)))
+
+    def examples(self, proof: Proof) -> int:
+        """How many examples a test has tried."""
+        runs = self.runs[proof.node]
+        if proof.examples is not None:
+            return runs * proof.examples
+        return self.said[proof.node] or runs
+
+    def result(self, proof: Proof) -> str:
+        """How a test ended."""
+        if not self.runs[proof.node]:
+            return "MISSING"
+        return "FAILED" if self.failures[proof.node] else "ok"
+
+
+def _without_parameters(node: str) -> str:
+    return node.partition("[")[0]
+
+
+# Running and telling.
+
+
+def run(proofs: Sequence[Proof], *, is_full: bool) -> Tally:
+    """Run tests in this process."""
+    os.environ["MCP_TRIO_EXAMPLES"] = "full" if is_full else "ci"
+    tally = Tally()
+    options = ["-q", "--no-header", "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
+    unlimited = ["--timeout=0"] if is_full else []
+    nodes = [str(ROOT / proof.node) for proof in proofs]
+    plugins: list[Any] = [tally]
+    pytest.main([*options, *unlimited, *nodes], plugins=plugins)
+    return tally
+
+
+def tell(tally: Tally) -> None:
+    """Print the table."""
+    print(f"\n{'property':33}{'':9}{'test':105}{'examples':>9}  result")
+    for name, proofs in PROPERTIES.items():
+        for proof in proofs:
+            role = "control" if proof.is_control else "test"
+            words = proof.test.partition("::")[2].removeprefix("test_").replace("_", " ")
+            print(f"{name:33}{role:9}{words:105}{tally.examples(proof):>9,}  {tally.result(proof)}")
+
+
+def main(arguments: list[str]) -> int:
+    """Run everything and print the table; 1 if a test is wrong."""
+    parser = argparse.ArgumentParser(description="Prove what replay promises.")
+    parser.add_argument("--full", action="store_true", help="thousands of examples")
+    options = parser.parse_args(arguments)
+    os.chdir(ROOT)
+    proofs = [proof for proofs in PROPERTIES.values() for proof in proofs]
+    tally = run(proofs, is_full=options.full)
+    tell(tally)
+    total = sum(tally.examples(proof) for proof in proofs)
+    wrong = [proof for proof in proofs if tally.result(proof) != "ok"]
+    print(
+        f"{len(PROPERTIES)} properties, {len(proofs)} tests, {total:,} examples, {len(wrong)} wrong"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

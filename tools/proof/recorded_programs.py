@@ -1,0 +1,92 @@
+"""Record generated programs over real time, with real threads and a real web server.
+
+`python tools/proof/recorded_programs.py FOLDER FIRST COUNT [--raw]` records the seeds from FIRST
+on: some sessions at once, each in a file of its own, with the server's memory in the end beside it.
+"""
+
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import httpx
+import msgspec
+import trio
+from client_story import ClientStory
+from generated_server import server_of
+from latency_server import start_latency_server
+from programs import Program, program_of
+
+from mcp_trio._engine import Session
+from mcp_trio._testing.wire_peer import WirePeer
+from mcp_trio._transports.memory import memory_pair
+
+SESSIONS_AT_ONCE: Final = 4
+SUFFIX: Final = ".mcprec.jsonl"
+ENDS_SECONDS_MAX: Final = 30.0
+
+
+def recording_of(folder: Path, seed: int) -> Path:
+    """The file of a seed."""
+    return folder / f"{seed}{SUFFIX}"
+
+
+def state_of(folder: Path, seed: int) -> Path:
+    """What the server's memory held in the end."""
+    return folder / f"{seed}.state.json"
+
+
+def record_programs(folder: Path, programs: Sequence[Program]) -> None:
+    """Record each program."""
+    trio.run(_record_all, folder, programs)
+
+
+async def _record_all(folder: Path, programs: Sequence[Program]) -> None:
+    limiter = trio.CapacityLimiter(SESSIONS_AT_ONCE)
+    async with trio.open_nursery() as web:
+        url = await start_latency_server(web)
+        await _warm_up(url)
+        async with trio.open_nursery() as nursery:
+            for program in programs:
+                nursery.start_soon(_record, folder, program, url, limiter)
+        web.cancel_scope.cancel()
+
+
+async def _warm_up(url: str) -> None:
+    """Import what a first request would, while the first sessions stand still."""
+    with suppress(httpx.HTTPError):
+        async with httpx.AsyncClient() as client:
+            await client.get(url)
+
+
+async def _record(folder: Path, program: Program, url: str, limiter: trio.CapacityLimiter) -> None:
+    served = server_of(program)
+    async with limiter:
+        ours, theirs = memory_pair()
+        peer = WirePeer(theirs)
+        with trio.fail_after(ENDS_SECONDS_MAX):
+            async with trio.open_nursery() as nursery:
+                path = recording_of(folder, program.seed)
+
+                async def serve(*, task_status: trio.TaskStatus[Session]) -> None:
+                    await served.server.serve(ours, record=path, task_status=task_status)
+
+                session = await nursery.start(serve)
+                await ClientStory(program, peer, url).tell()
+                if program.ending == "closed":
+                    session.shut("closed")
+                await peer.aclose()
+    state_of(folder, program.seed).write_bytes(msgspec.json.encode(served.world.state()))
+
+
+def main() -> None:
+    logging.getLogger("mcp_trio").setLevel(logging.CRITICAL)  # handlers that fail on purpose
+    folder, first, count, *raw = sys.argv[1:]
+    seeds = range(int(first), int(first) + int(count))
+    record_programs(Path(folder), [program_of(seed, raw=bool(raw)) for seed in seeds])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,350 @@
+"""Record generated programs, and replay them in many processes: all to the same bytes?
+
+    python tools/proof/replays.py --recordings 1000 --processes 20
+    python tools/proof/replays.py --recordings 50 --processes 3
+    python tools/proof/replays.py --recordings 200 --raw
+    python tools/proof/replays.py --again FOLDER --seed 17 --process 3
+
+Each process has a hash seed, a heap layout and scheduler seeds of its own. Every replay is compared
+with the file, by the player and by an ear at its sequencer: frames, order, and what the server's
+memory holds in the end. The control is the same with the gate off. With `--raw`, handlers wait in
+ways that the journal does not know, too: then a replay may diverge, but never differ in silence.
+Failing recordings are kept with `--keep FOLDER`; the last form replays one of them alone. Exits 1
+if any replay differs that may not, or if the gate makes no difference.
+"""
+
+import argparse
+import logging
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import attrs
+import msgspec
+from generated_server import server_of
+from heard import Listened, Story, outcomes_of, recorded_story, records_of
+from programs import program_of
+from recorded_programs import recording_of, state_of
+
+from mcp_trio._engine.schedules import seeded_schedule
+from mcp_trio._journal.records import body_of
+from mcp_trio.recording import RecordingError, ReplayDivergence, replay
+
+HERE: Final = Path(__file__).resolve().parent
+PROCESSES_AT_ONCE: Final = 2
+RECORDINGS_PER_PROCESS: Final = 250
+HEAP_PIECES: Final = 20_000
+GATELESS_SHARE_MIN: Final = 0.5
+TEXTS_SHOWN_MAX: Final = 5
+
+
+Item = TypeVar("Item")
+
+
+class Failure(msgspec.Struct):
+    """A replay that was not the same; `is_loud`: it said so itself."""
+
+    seed: int
+    process: int
+    is_loud: bool
+    text: str
+
+
+class Replays(msgspec.Struct):
+    """What one process found."""
+
+    process: int
+    replayed: int
+    failures: list[Failure]
+    seconds: float
+
+
+class Named(msgspec.Struct):
+    """The name in the body of an effect, a value or a mark."""
+
+    name: str
+
+
+# One process.
+
+
+@attrs.frozen(kw_only=True)
+class Replayer:
+    """Replays what one folder holds, as the process of a number does it."""
+
+    folder: Path
+    process: int
+    raw: bool = False
+    gated: bool = True
+
+    def replay_all(self, seeds: Sequence[int]) -> Replays:
+        """What became of each seed's recording."""
+        begun = time.perf_counter()
+        kept = fragment_heap(random.Random(self.process))
+        failures = [failure for seed in seeds if (failure := self.failure(seed)) is not None]
+        del kept
+        seconds = time.perf_counter() - begun
+        return Replays(
+            process=self.process, replayed=len(seeds), failures=failures, seconds=seconds
+        )
+
+    def failure(self, seed: int) -> Failure | None:
+        """How the replay of a seed's recording differs; None if it does not."""
+        path = recording_of(self.folder, seed)
+        served = server_of(program_of(seed, raw=self.raw))
+        listened = Listened(served.server, outcomes=None if self.gated else outcomes_of(path))
+        is_watched = self.process == 0  # slower, and the same for every process
+        try:
+            with seeded_schedule(f"{self.process} {seed}"):
+                replay(path, listened, watches=is_watched)
+        except (ReplayDivergence, RecordingError) as error:
+            text = f"{type(error).__name__}: {error}"
+            return Failure(seed=seed, process=self.process, is_loud=True, text=text)
+        silent = self._difference(seed, listened.story, served.world.state())
+        if silent is None:
+            return None
+        return Failure(seed=seed, process=self.process, is_loud=False, text=silent)
+
+    def _difference(self, seed: int, story: Story, state: object) -> str | None:
+        """What the player did not see: another order, other bytes, another state of memory."""
+        recorded_state = msgspec.json.decode(state_of(self.folder, seed).read_bytes())
+        if state != recorded_state:
+            return f"the server's memory: {recorded_state!r} became {state!r}"
+        return recorded_story(recording_of(self.folder, seed)).difference(story)
+
+
+def fragment_heap(dice: random.Random) -> list[bytearray]:
+    """Leave holes in the heap, so that nothing lies where it lay in another process."""
+    pieces = [bytearray(dice.randrange(1, 2000)) for _ in range(HEAP_PIECES)]
+    dice.shuffle(pieces)
+    return pieces[: HEAP_PIECES // 3]
+
+
+# Many processes.
+
+
+@attrs.frozen(kw_only=True)
+class Proof:
+    """What is recorded and replayed, and where."""
+
+    folder: Path
+    first: int
+    recordings: int
+    processes: int
+    raw: bool
+
+    @property
+    def seeds(self) -> range:
+        """The programs."""
+        return range(self.first, self.first + self.recordings)
+
+    def record(self) -> None:
+        """Record every seed, one process after the other: they are to keep time."""
+        for seeds in self._pieces():
+            subprocess.run(self._recorder(seeds), check=True)
+
+    def replay(self, *, gated: bool) -> Iterator[Replays]:
+        """What each process found, as they end."""
+        for numbers in _at_once(range(self.processes if gated else 1)):
+            for process in [self._start(number, gated=gated) for number in numbers]:
+                output, _ = process.communicate()
+                if process.returncode:
+                    raise SystemExit(f"a process that replays ended with {process.returncode}")
+                yield msgspec.json.decode(output, type=Replays)
+
+    def _pieces(self) -> Iterator[range]:
+        for start in range(0, self.recordings, RECORDINGS_PER_PROCESS):
+            yield self.seeds[start : start + RECORDINGS_PER_PROCESS]
+
+    def _recorder(self, seeds: range) -> list[str]:
+        script = str(HERE / "recorded_programs.py")
+        options = [str(self.folder), str(seeds[0]), str(len(seeds)), *self._raw]
+        return [sys.executable, script, *options]
+
+    @property
+    def _raw(self) -> list[str]:
+        return ["--raw"] if self.raw else []
+
+    def _start(self, number: int, *, gated: bool) -> "subprocess.Popen[bytes]":
+        options = ["--worker", str(self.folder), "--process", str(number)]
+        options += ["--first", str(self.first), "--recordings", str(self.recordings)]
+        options += [*self._raw, *([] if gated else ["--hasty"])]
+        return subprocess.Popen(
+            [sys.executable, str(HERE / "replays.py"), *options],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONHASHSEED": str(number)},
+        )
+
+
+def _at_once(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(items), PROCESSES_AT_ONCE):
+        yield items[start : start + PROCESSES_AT_ONCE]
+
+
+# Telling.
+
+
+@attrs.define
+class Contents:
+    """What the recordings hold: records by kind, names by what they name, and crowds."""
+
+    kinds: Counter[str] = attrs.field(factory=Counter[str])
+    names: Counter[str] = attrs.field(factory=Counter[str])
+    children: int = 0
+    recordings: int = 0
+
+    def add(self, path: Path) -> None:
+        """Count one more recording."""
+        self.recordings += 1
+        lanes: set[str] = set()
+        for record in records_of(path):
+            self.kinds[record.kind] += 1
+            lanes.add(record.lane or "")
+            if record.kind in {"cmd", "val", "mark"}:
+                self.names[f"{record.kind} {body_of(record, Named).name}"] += 1
+        self.children += sum("." in lane for lane in lanes)
+
+    def tell(self) -> None:
+        """Print it."""
+        print(f"{self.recordings} recordings, {self.kinds.total()} records,", end=" ")
+        print(f"{self.children} child tasks with records")
+        for counter in (self.kinds, self.names):
+            print("   " + "  ".join(f"{name} {count}" for name, count in counter.most_common()))
+
+
+HEADING: Final = (
+    f"{'process':>8}{'hash seed':>11}{'replays':>9}{'identical':>11}{'diverged':>10}{'silent':>8}"
+    f"{'seconds':>9}"
+)
+
+
+def tell(replays: Replays) -> None:
+    """Print the row of one process."""
+    loud = sum(failure.is_loud for failure in replays.failures)
+    differ = len(replays.failures)
+    print(
+        f"{replays.process:>8}{replays.process:>11}{replays.replayed:>9}"
+        f"{replays.replayed - differ:>11}{loud:>10}{differ - loud:>8}{replays.seconds:>9.1f}",
+        flush=True,
+    )
+
+
+def prove(proof: Proof, keep: Path | None) -> bool:
+    """Record, replay, print; returns whether everything is as promised."""
+    begun = time.perf_counter()
+    proof.record()
+    contents = Contents()
+    for seed in proof.seeds:
+        contents.add(recording_of(proof.folder, seed))
+    contents.tell()
+    print(f"recorded in {time.perf_counter() - begun:.1f} s\n\n{HEADING}")
+    found: list[Replays] = []
+    for replays in proof.replay(gated=True):
+        tell(replays)
+        found.append(replays)
+    failures = [failure for replays in found for failure in replays.failures]
+    total = sum(replays.replayed for replays in found)
+    print(f"\n{total} replays, {total - len(failures)} identical, {len(failures)} differ")
+    tell_failures(failures, proof.folder, keep)
+    is_held = all(proof.raw and failure.is_loud for failure in failures)
+    return control(proof) and is_held
+
+
+def tell_failures(failures: Sequence[Failure], folder: Path, keep: Path | None) -> None:
+    """Print some of the seeds that fail, the silent ones first, and keep the recordings of all."""
+    by_seed = {failure.seed: failure for failure in sorted(failures, key=_loudness, reverse=True)}
+    for failure in sorted(by_seed.values(), key=_loudness)[:TEXTS_SHOWN_MAX]:
+        print(f"\nseed {failure.seed}, process {failure.process}: {failure.text}")
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        for seed in sorted(by_seed):
+            shutil.copy(recording_of(folder, seed), keep)
+            shutil.copy(state_of(folder, seed), keep)
+
+
+def _loudness(failure: Failure) -> tuple[bool, int]:
+    return failure.is_loud, failure.seed
+
+
+def control(proof: Proof) -> bool:
+    """Replay without the gate; returns whether most replays differ, as they should."""
+    (hasty,) = proof.replay(gated=False)
+    share = len(hasty.failures) / hasty.replayed
+    print(f"without the gate {len(hasty.failures)} of {hasty.replayed} differ ({share:.0%})")
+    return share > GATELESS_SHARE_MIN
+
+
+# The command.
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Formatter)
+    parser.add_argument("--recordings", type=int, default=50)
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of the recordings")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for recordings that differ")
+    parser.add_argument("--again", type=Path, metavar="FOLDER", help="replay one that was kept")
+    parser.add_argument("--seed", type=int, help="which one")
+    parser.add_argument("--process", type=int, default=0, help="as which process")
+    parser.add_argument("--raw", action="store_true", help="handlers that wait unseen, as well")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--hasty", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the commands of the docstring on lines of their own."""
+
+
+def replay_again(replayer: Replayer, seed: int) -> bool:
+    """Replay one recording as a process did, but for its heap; returns whether it is the same."""
+    hash_seed = str(replayer.process)
+    if os.environ.get("PYTHONHASHSEED") != hash_seed:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+    failure = replayer.failure(seed)
+    print("identical" if failure is None else failure.text)
+    return failure is None
+
+
+def prove_in_passing(options: argparse.Namespace) -> bool:
+    """Prove in a folder that is not kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        proof = Proof(
+            folder=Path(folder),
+            first=options.first,
+            recordings=options.recordings,
+            processes=options.processes,
+            raw=options.raw,
+        )
+        return prove(proof, options.keep)
+
+
+def main() -> None:
+    options = arguments()
+    logging.getLogger("mcp_trio").setLevel(logging.CRITICAL)  # handlers that fail on purpose
+    replayer = Replayer(
+        folder=options.worker or options.again or Path(),
+        process=options.process,
+        raw=options.raw,
+        gated=not options.hasty,
+    )
+    if options.worker is not None:
+        seeds = range(options.first, options.first + options.recordings)
+        sys.stdout.buffer.write(msgspec.json.encode(replayer.replay_all(seeds)))
+    elif options.again is not None:
+        sys.exit(not replay_again(replayer, options.seed))
+    else:
+        sys.exit(not prove_in_passing(options))
+
+
+if __name__ == "__main__":
+    main()
