@@ -28,7 +28,8 @@ request that waits for a turn though the recording has none left for it. All lan
 Time runs a little earlier here than it did, because code takes none. So a sleep that was cancelled
 just before its end may end here, and the lane comes to a call that it never made. It is cancelled
 there, without a shield, and that is no record: a request's last record is its end, and not the end
-of a call. What it reads in passing before that has to have some value, and nothing comes of it. So
+of a call; a shield of people's own that stands around it is taken away, since the lane never came
+into it. What it reads in passing before that has to have some value, and nothing comes of it. So
 what is new in the last `PAUSE_SECONDS_MAX` before a cancellation goes unnoticed: no record of it
 was or would be finished; and in a thread, which may have calculated for ever, at any time. What
 would end at the very time of a record in such a lane is held back as long as the records come
@@ -61,6 +62,7 @@ from mcp_trio._replay.score import (
     is_start,
     key_of,
 )
+from mcp_trio._replay.shields import unshield
 from mcp_trio._replay.sites import is_alive, site_of, site_of_caller
 from mcp_trio._replay.threads import Baton
 from mcp_trio._replay.waiting import Parked, Waiting, name_of
@@ -259,6 +261,17 @@ class Player:
         is_due = doomed is not None and doomed.deadline <= time + PAUSE_SECONDS_MAX
         if doomed is not None and is_due and self.cursor.record is record:
             self.clock.reach(doomed.deadline)
+            await self.settle()
+        if self.cursor.record is record:
+            await self._take_shield(key_of(record))
+
+    async def _take_shield(self, lane: Key) -> None:
+        """Let a lane be cancelled behind a shield of its own, into which it came too early."""
+        cancelled_ns = self.score.cancelled_ns(lane, self.cursor.place)
+        if lane not in self.waiting.doomed or cancelled_ns is None:
+            return
+        if self.waiting.has_arrived(lane, before=cancelled_ns / NS_PER_SECOND):
+            unshield(self.waiting.tasks[lane])
             await self.settle()
 
     def passes(self, parked: Parked) -> bool:

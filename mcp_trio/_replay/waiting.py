@@ -69,6 +69,10 @@ class Waiting:
             self.arrivals.setdefault((lane, ordinal), now)
         return is_free
 
+    def has_arrived(self, lane: Key, before: float) -> bool:
+        """Whether a lane came to what is not recorded, before a time."""
+        return any(key == lane and time < before for (key, _), time in self.arrivals.items())
+
     def first_arrival(self, request: Key) -> float | None:
         """When a request, or a task below it, first came to what is not recorded."""
         times = (time for (lane, _), time in self.arrivals.items() if request_of(lane) == request)

@@ -175,6 +175,28 @@ def test_what_is_read_a_little_before_a_cancellation_is_no_divergence(world, tmp
     assert replay(path, make_server(waiting_less), mode="outbound").is_complete
 
 
+async def shielding(ctx):
+    with trio.CancelScope(shield=True):
+        await ctx.info("never said")
+
+
+async def shielding_in_time(ctx):
+    await trio.sleep(5.001)
+    await shielding(ctx)
+
+
+async def shielding_early(ctx):
+    await trio.sleep(4.999)
+    await shielding(ctx)
+
+
+@pytest.mark.parametrize("client", [cancelled, left])
+def test_a_shield_that_a_lane_came_into_too_early_does_not_hold(world, tmp_path, client):
+    path = world.record(make_server(shielding_in_time), tmp_path / "a.mcprec.jsonl", client)
+    heard = world.replayed(path, make_server(shielding_early))
+    assert heard.moments == world.played(path)
+
+
 def test_what_nobody_ever_read_is_blocked_then(world, tmp_path):
     read = []
 

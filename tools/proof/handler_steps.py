@@ -229,12 +229,18 @@ async def move_on(act: Act, step: Step) -> None:
     act.seen.append(scope.cancelled_caught)
 
 
+async def _join(act: Act, children: list[Act]) -> None:
+    """A nursery's end is a raw wait: what follows counts from the next call of the context."""
+    await act.ctx.info("joined")
+    act.seen.append([child.seen for child in children])
+
+
 async def nest(act: Act, step: Step) -> None:
     children = [act.child() for _ in step.parts]
     async with trio.open_nursery() as nursery:
         for child, part in zip(children, step.parts, strict=True):
             nursery.start_soon(child.play, part)
-    act.seen.append([child.seen for child in children])
+    await _join(act, children)
 
 
 async def nest_and_stop(act: Act, step: Step) -> None:
@@ -246,7 +252,7 @@ async def nest_and_stop(act: Act, step: Step) -> None:
         await act.play(own)
         await act.ctx.sleep(step.amount / 2000)
         nursery.cancel_scope.cancel()
-    act.seen.append([child.seen for child in children])
+    await _join(act, children)
 
 
 async def shield(act: Act, step: Step) -> None:
