@@ -216,8 +216,8 @@ def test_generated_code_is_its_peoples():
 
 
 def test_an_example_is_peoples_code():
-    place = Path(mcp_trio.__file__).parent / "examples" / "made_up.py"
-    assert only(strays_of(run_as(place, "time.time()"))).site == "at made_up.py:1"
+    place = Path(mcp_trio.__file__).parent / "examples" / "weather.py"
+    assert only(strays_of(run_as(place, "time.time()"))).site == "at weather.py:1"
 
 
 def run_as(place, expression, name="made_up"):
