@@ -11,8 +11,8 @@ the recording, or behind: there the mark decides, and the announcer waits until 
 happened. Once something was pending there is a record, whatever happens: that mark, with nothing to
 tell if it was withdrawn, or `cxl` if the session ends first. So a replay in which the session's own
 handlers change the same things sends the same, and any other diverges. A change from outside the
-session (another session, a task beside it) is an input that recordings do not hold yet: replaying
-such a session diverges at the notification.
+file (a session that is not recorded in it, a task beside it) is an input that recordings do not
+hold: replaying such a session diverges at the notification.
 """
 
 from collections.abc import Generator
