@@ -65,7 +65,7 @@ class Limits:
     parent_poll_seconds: float = 1.0
     stderr_tail_bytes: int = 8 * KIB
 
-    # What a live server that is driven by a recording may no longer say of itself.
+    # For how long a live server that a recording drives may keep what nobody asks for.
     drive_unasked_seconds: float = 1.0
 
     # What a replay waits for in reality.

@@ -254,7 +254,7 @@ class Mock:
         __tracebackhide__ = True
         from mcp_trio.testing import mock_server
 
-        mock = _or_fail(mock_server, self._place.given(path))
+        mock = _or_fail(partial(mock_server, self._place.given(path)))
         if strict:
             self._strict.append(mock)
         return mock
@@ -386,7 +386,7 @@ class RecordedClient:
         from mcp_trio import Client
         from mcp_trio.testing import mock_server
 
-        mock = self._mock = _or_fail(mock_server, self._path)
+        mock = self._mock = _or_fail(partial(mock_server, self._path))
         return Client(mock, **self._options)
 
 
@@ -409,26 +409,26 @@ def _replay(path: Path, server: "Server", mode: Literal["strict", "outbound"]) -
     __tracebackhide__ = True
     from mcp_trio.recording import replay
 
-    return _or_fail(replay, path, server, mode=mode)
+    return _or_fail(lambda: _outside_trio(partial(replay, path, server, mode=mode)))
 
 
 def _drive(path: Path, target: "Target", ignore: Sequence[str]) -> "InputsReport":
     __tracebackhide__ = True
     from mcp_trio.recording import drive
 
-    report = _or_fail(drive, path, target, ignore=ignore)
+    report = _or_fail(lambda: _outside_trio(partial(drive, path, target, ignore=ignore)))
     if not report.is_same:
         raise AssertionError(str(report))
     return report
 
 
-def _or_fail(work: Callable[..., Result], *arguments: Any, **keywords: Any) -> Result:
+def _or_fail(work: Callable[[], Result]) -> Result:
     """What `work` returns; what the engine raises fails the test, with its text and no more."""
     __tracebackhide__ = True
     from mcp_trio import MCPError
 
     try:
-        return _outside_trio(partial(work, *arguments, **keywords))
+        return work()
     except MCPError as error:
         text = str(error)
     raise AssertionError(text)

@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from mcp_trio._journal.records import PATCHED, TIMEOUT
+
 Line: TypeAlias = dict[str, Any]
 
 
@@ -70,7 +72,7 @@ def change_outcome(lines: list[bytes], records: list[Line], place: int) -> Itera
 def change_value(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
     """What was read in passing; deadlines are only waited for."""
     record = records[place]
-    if record["f"]["name"] == "ctx.timeout" or "value" not in record["f"]:
+    if record["f"]["name"] == TIMEOUT or "value" not in record["f"]:
         return
     line = encoded({**record, "f": different(record["f"], "value")})
     what, expected = f"value of val {record['n']}", behind(records, place)
@@ -80,7 +82,7 @@ def change_value(lines: list[bytes], records: list[Line], place: int) -> Iterato
 def change_patch(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
     """Which way was taken."""
     record = records[place]
-    if record["f"]["name"] != "patched":
+    if record["f"]["name"] != PATCHED:
         return
     line = encoded({**record, "f": different(record["f"], "value")})
     what, expected = f"value of mark {record['n']}", behind(records, place - 1)

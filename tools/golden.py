@@ -9,13 +9,12 @@ from typing import Final, Literal
 import attrs
 
 from mcp_trio import Server
+from mcp_trio._recorder.names import COMPRESSED_SUFFIX, SUFFIX, segment_name
 from mcp_trio.examples import sqlite_explorer, weather
 
 HOME: Final = Path(__file__).resolve().parent.parent
 RECORDINGS: Final = HOME / "recordings"
 REFUSED: Final = RECORDINGS / "refused"
-SUFFIX: Final = ".mcprec.jsonl"
-COMPRESSED_SUFFIX: Final = ".zst"
 
 Role = Literal["server", "client", "proxy"]
 
@@ -62,8 +61,8 @@ class Golden:
     @property
     def files(self) -> list[Path]:
         """All of its files."""
-        later = (f"{self.name}.{number}{self.suffix}" for number in range(2, self.segments + 1))
-        return [self.path, *(RECORDINGS / name for name in later)]
+        numbers = range(2, self.segments + 1)
+        return [self.path, *(Path(segment_name(str(self.path), each)) for each in numbers)]
 
 
 def _with_peers(name: str, server: str, role: Role = "server", replays: str = STRICTLY) -> Golden:

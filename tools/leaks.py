@@ -9,23 +9,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from golden import COMPRESSED_SUFFIX, HOME
+from golden import HOME
 
+from mcp_trio._journal.redaction.shapes import SHAPES
+from mcp_trio._recorder.names import COMPRESSED_SUFFIX
 from mcp_trio.recording import open_recording
 
 # Names that say nothing, however many machines and people have them.
 ORDINARY: Final = frozenset({"admin", "build", "localhost", "root", "runner", "server", "user"})
 NAME_CHARS_MIN: Final = 4
 
-PATTERNS: Final[Mapping[str, str]] = {
+PATTERNS: Final[Mapping[str, str | re.Pattern[str]]] = {
+    **SHAPES,
     "a home folder": r"/(?:home|Users)/[\w.-]+|/root(?![\w-])|[A-Z]:(?:\\\\|\\|/)+Users\b",
-    "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
-    "a web token": r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.",
     "a bearer token": r"(?i)\bbearer [\w.~+/-]{16,}",
-    "a key of a cloud": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{35}",
-    "a key of GitHub": r"\b(?:gh[opsur]_\w{20,}|github_pat_\w{20,})",
-    "a key of a model's service": r"\bsk-[\w-]{20,}",
-    "a key of Slack": r"\bxox[abeoprs]-[\w-]{10,}",
     "a password in a URL": r"\b[a-z][a-z0-9+.-]*://[^/\s:@\"\\]+:[^/\s:@\"\\]+@",
     "a secret by its name": (
         r"(?i)\\?\"(?:\w*(?:password|passwd|secret|api_?key)|(?:access|auth|id|refresh)_?token)\\?\""

@@ -146,6 +146,7 @@ ERRANDS: Final = (
     call(4, "journal"),
     call(5, "wait", milliseconds=6),
 )
+GREETING: Final = client(call(1, "greet", who="Ada"), call(2, "greet", who="Ben"), 20)
 WAIT_LONG: Final = call(6, "wait", milliseconds=60_000)
 
 
@@ -171,8 +172,8 @@ SCRIPTS: Final[Mapping[str, Script]] = {
         200,
     ),
     "http": visit_harbour,
-    "patched": client(call(1, "greet", who="Ada"), call(2, "greet", who="Ben"), 20),
-    "unpatched": client(call(1, "greet", who="Ada"), call(2, "greet", who="Ben"), 20),
+    "patched": GREETING,
+    "unpatched": GREETING,
     "threads": client(*(call(number, "pay", amount=number) for number in range(1, 8)), 150),
     "cut": client(*ERRANDS, 200, WAIT_LONG, call(7, "journal"), 1_000),
     "gap": client(

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from changes import CHANGES, Change, changes
-from golden import GOLDEN, RECORDINGS, SIDES, STRICTLY, SUFFIX, Golden, load_server
+from golden import GOLDEN, RECORDINGS, SIDES, STRICTLY, Golden, load_server
 from leaks import leaks, lines_of, names_of_this_machine
 from refused import TABLE, complaints
 
 from mcp_trio import RecordingError
 from mcp_trio._cli.check import is_whole, verdict
+from mcp_trio._recorder.names import SUFFIX
 from mcp_trio.recording import (
     Record,
     ReplayDivergence,

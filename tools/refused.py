@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-from golden import GOLDEN, REFUSED, SUFFIX, load_server
+from golden import GOLDEN, REFUSED, load_server
 
 from mcp_trio import RecordingError
 from mcp_trio._journal.records import RunningDigest
+from mcp_trio._recorder.names import SUFFIX
 from mcp_trio.recording import ReplayDivergence, check, open_recording, replay
 
 Lines = Sequence[bytes]

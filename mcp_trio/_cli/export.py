@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
@@ -10,16 +11,16 @@ import click
 if TYPE_CHECKING:
     from mcp_trio._journal.records import Record
 
-Export = Callable[["Record", bool], list[bytes]]
+Export = Callable[["Record"], list[bytes]]
 
 
-def _jsonld(record: "Record", with_record: bool) -> list[bytes]:  # noqa: FBT001  a row's
+def _jsonld(record: "Record", *, with_record: bool) -> list[bytes]:
     from mcp_trio._journal.export import export_jsonld
 
     return export_jsonld(record, with_record=with_record)
 
 
-FORMATS: Final[Mapping[str, Export]] = {"jsonld": _jsonld}
+FORMATS: Final[Mapping[str, Callable[..., list[bytes]]]] = {"jsonld": _jsonld}
 
 
 @click.command(
@@ -61,7 +62,7 @@ def export(
     from mcp_trio._cli.recordings import is_recording_itself
 
     left_out: list[str] = []
-    lines = _lines(file, FORMATS[format_name], with_records, left_out)
+    lines = _lines(file, partial(FORMATS[format_name], with_record=with_records), left_out)
     if output is None:
         for line in lines:
             click.echo(line)
@@ -74,12 +75,7 @@ def export(
     context.exit(1 if left_out else 0)
 
 
-def _lines(
-    file: str,
-    convert: Export,
-    with_record: bool,  # noqa: FBT001  handed on
-    left_out: list[str],
-) -> Iterator[bytes]:
+def _lines(file: str, convert: Export, left_out: list[str]) -> Iterator[bytes]:
     from mcp_trio._cli.recordings import records_of
     from mcp_trio._errors import RecordingError
     from mcp_trio._journal.reader import Flaw
@@ -89,7 +85,7 @@ def _lines(
             left_out.append(f"line {item.line}: {item.text}")
             continue
         try:
-            yield from convert(item, with_record)
+            yield from convert(item)
         except RecordingError as error:
             left_out.append(str(error))
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from mcp_trio._cli.behind import TakesCommand, command_behind
+
 if TYPE_CHECKING:
     from mcp_trio._client.targets import Target
     from mcp_trio._limits import Limits
     from mcp_trio._replay.inputs_report import InputDifference, InputsReport
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-# Where in click's context the command is that stood behind `--`.
-_COMMAND: Final = "mcp_trio.command"
 
 _COLOURS: Final = {
     "changed": "yellow",
@@ -26,24 +25,10 @@ _COLOURS: Final = {
 }
 
 
-class LiveServerCommand(click.Command):
+class LiveServerCommand(TakesCommand):
     """A command that takes TARGET, or the command of a live server behind `--`."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take off the command, which click would mix up with the arguments before it."""
-        if "--" in args:
-            place = args.index("--")
-            ctx.meta[_COMMAND] = args[place + 1 :]
-            args = args[:place]
-        return super().parse_args(ctx, args)
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write both ways to name the server, a line each."""
-        pieces = self.collect_usage_pieces(ctx)
-        formatter.write_usage(ctx.command_path, " ".join(pieces))
-        formatter.write_usage(
-            ctx.command_path, " ".join([*pieces[:-1], "-- COMMAND..."]), "       "
-        )
+    server_place = -1
 
 
 _OPTIONS: Final = (
@@ -78,18 +63,6 @@ def inputs_parameters(command: _Command) -> _Command:
     """Decorate a command with `--inputs`, and with what `drive_inputs` takes."""
     for option in reversed(_OPTIONS):
         command = option(command)
-    return command
-
-
-def command_behind(ctx: click.Context) -> Sequence[str] | None:
-    """The command that stands behind `--`; None if there is no `--`.
-
-    Raises:
-        click.UsageError: Nothing stands there.
-    """
-    command: Sequence[str] | None = ctx.meta.get(_COMMAND)
-    if command is not None and not command:
-        raise click.UsageError("no COMMAND stands behind --")
     return command
 
 

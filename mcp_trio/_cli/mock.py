@@ -4,7 +4,8 @@ from typing import Literal
 
 import click
 
-from mcp_trio._cli.inputs import LiveServerCommand, command_behind, driven
+from mcp_trio._cli.behind import command_behind
+from mcp_trio._cli.inputs import LiveServerCommand, driven
 
 
 @click.command(

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 import click
 
+from mcp_trio._limits import MIB
+
 if TYPE_CHECKING:
     from mcp_trio._journal.redaction import Redaction
     from mcp_trio._recorder.options import RecordOptions
 
-MIB: Final = 1024 * 1024
-KEY_BYTES_MIN: Final = 16
+_KEY_BYTES_MIN: Final = 16
 
 
 class _Above0(click.FloatRange):
@@ -113,6 +114,6 @@ def read_key(file: str) -> bytes:
         key = Path(file).read_bytes().strip()
     except OSError as error:
         raise click.BadParameter(f"cannot read the key {file}: {error.strerror}") from error
-    if len(key) < KEY_BYTES_MIN:
-        raise click.BadParameter(f"the key in {file} has less than {KEY_BYTES_MIN} bytes")
+    if len(key) < _KEY_BYTES_MIN:
+        raise click.BadParameter(f"the key in {file} has less than {_KEY_BYTES_MIN} bytes")
     return key

@@ -47,7 +47,16 @@ def is_recording_itself(output: str, file: str) -> bool:
     """Whether a file to write is the recording, or a segment of it: writing would cost that."""
     if not (Path(output).exists() and Path(file).exists()):
         return False
-    return any(Path(output).samefile(each) for each in (file, *later_names(file)))
+    return any(Path(output).samefile(each) for each in files_of(file))
+
+
+def files_of(file: str | os.PathLike[str]) -> list[str]:
+    """The recording's file and its later segments, as far as they can be seen."""
+    name = os.fspath(file)
+    try:
+        return [name, *later_names(name)]
+    except OSError:  # reading it will say so
+        return [name]
 
 
 def _size(file: str | os.PathLike[str]) -> int | None:
@@ -56,6 +65,6 @@ def _size(file: str | os.PathLike[str]) -> int | None:
     if name.endswith(COMPRESSED_SUFFIX):
         return None
     try:
-        return sum(Path(each).stat().st_size for each in (name, *later_names(name)))
+        return sum(Path(each).stat().st_size for each in files_of(name))
     except OSError:
         return None

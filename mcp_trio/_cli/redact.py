@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mcp_trio._journal.redaction import Redaction
     from mcp_trio._limits import Limits
     from mcp_trio._recorder.sink import Sink
-
-_KEY_BYTES: Final = 32
 
 
 @click.command(
@@ -53,11 +51,12 @@ def redact(
     """Write the recording FILE again, with tokens for what is secret in it."""
     from mcp_trio._cli.recording_options import read_key
     from mcp_trio._cli.recordings import naming
+    from mcp_trio._journal.redaction import KEY_BYTES
     from mcp_trio._journal.redaction.afterwards import redacted_again
 
     target = _target(file, output, in_place=in_place)
     redaction = _redaction(**besides)
-    key_bytes = secrets.token_bytes(_KEY_BYTES) if key is None else read_key(key)
+    key_bytes = secrets.token_bytes(KEY_BYTES) if key is None else read_key(key)
     try:
         with naming(file):
             records = _records(file)
@@ -71,8 +70,7 @@ def redact(
 
 
 def _target(file: str, output: str | None, *, in_place: bool) -> str | None:
-    from mcp_trio._cli.recordings import is_recording_itself
-    from mcp_trio._recorder.names import later_names
+    from mcp_trio._cli.recordings import files_of, is_recording_itself
 
     if not in_place:
         if output and is_recording_itself(output, file):
@@ -80,7 +78,7 @@ def _target(file: str, output: str | None, *, in_place: bool) -> str | None:
         return output
     if output is not None:
         raise click.UsageError("either --in-place or -o")
-    if later_names(file):
+    if len(files_of(file)) > 1:
         raise click.UsageError("the recording has several files: write it to another one, with -o")
     _refuse_open_recording(file)
     return os.path.realpath(file)  # what a link leads to holds the secrets, not the link

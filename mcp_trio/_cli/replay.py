@@ -5,12 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mcp_trio._cli.inputs import (
-    LiveServerCommand,
-    command_behind,
-    drive_inputs,
-    inputs_parameters,
-)
+from mcp_trio._cli.behind import command_behind
+from mcp_trio._cli.inputs import LiveServerCommand, drive_inputs, inputs_parameters
 
 if TYPE_CHECKING:
     from mcp_trio._replay import ReplayReport

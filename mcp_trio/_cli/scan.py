@@ -9,11 +9,15 @@ from mcp_trio._errors import RecordingError
 
 if TYPE_CHECKING:
     from mcp_trio._cli.tables import Line
+    from mcp_trio._journal.reader import Flaw
     from mcp_trio._journal.records import Record
     from mcp_trio._journal.secrets import LikelySecret
 
 _SHOWN_CHARS: Final = 4
 _MASKED_WHOLE_CHARS_MAX: Final = 12
+
+# Flaws of lines in which more may stand than what is read of them.
+_UNREAD: Final = frozenset({"torn", "damaged", "unknown-key"})
 
 
 @click.command(
@@ -23,7 +27,8 @@ Looks for values under names such as password, for the shapes of known keys, and
 may miss one, and take for one what is none. The tokens of a redacted recording do not count.
 
 \b
-Exit status: 0 nothing found; 1 something; 2 one of them is no recording.
+Exit status: 0 nothing found; 1 something, or a line that cannot be read whole: stderr says which;
+2 one of them is no recording.
 
 \b
 Examples:
@@ -49,12 +54,10 @@ def scan(context: click.Context, files: tuple[str, ...]) -> None:
 
 def _scan(file: str) -> int:
     """Show what is in a file; the exit status for it."""
-    from mcp_trio._cli.recordings import records_of
     from mcp_trio._cli.tables import Column, print_table
-    from mcp_trio._journal.reader import Flaw
     from mcp_trio._journal.records import OpenBody, body_of
 
-    records = [item for item in records_of(file) if not isinstance(item, Flaw)]
+    records, unread = _read(file)
     manifest = body_of(records[0], OpenBody).redaction
     found = list(_likely(records, manifest))
     if found:
@@ -64,7 +67,24 @@ def _scan(file: str) -> int:
         click.echo(f"{file}: nothing looks like a secret")
     if manifest is None:
         click.echo(f"{file}: note: it was recorded without redaction", err=True)
-    return 1 if found else 0
+    for flaw in unread:
+        click.echo(f"{file}: cannot be looked into: line {flaw.line}: {flaw.text}", err=True)
+    return 1 if found or unread else 0
+
+
+def _read(file: str) -> "tuple[list[Record], list[Flaw]]":
+    """The records of a file, and the flaws behind which a secret may hide."""
+    from mcp_trio._cli.recordings import records_of
+    from mcp_trio._journal.reader import Flaw
+
+    records: list[Record] = []
+    unread: list[Flaw] = []
+    for item in records_of(file):
+        if not isinstance(item, Flaw):
+            records.append(item)
+        elif item.kind in _UNREAD:
+            unread.append(item)
+    return records, unread
 
 
 def _likely(records: "list[Record]", manifest: dict[str, object] | None) -> "Iterator[Line]":

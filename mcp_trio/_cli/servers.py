@@ -6,14 +6,11 @@ from typing import Any, Final, TypeVar, get_args
 import attrs
 import click
 
+from mcp_trio._cli.behind import TakesCommand, command_behind
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._schema import LoggingLevel
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-# Where in click's context the command is that stood behind `--`.
-_COMMAND: Final = "mcp_trio.command"
-_STANDS_BEHIND: Final = "(behind --)"
 
 SERVER_EPILOG: Final = """\b
 SERVER is file.py[:object] or package.module[:object], whose server then runs in this process;
@@ -45,37 +42,20 @@ class Choices:
         )
 
 
-class ServerCommand(click.Command):
+class ServerCommand(TakesCommand):
     """A command whose first argument is SERVER, unless the server's command stands behind `--`."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take off the command, which click would mix up with the arguments before it."""
-        if "--" in args:
-            place = args.index("--")
-            ctx.meta[_COMMAND] = args[place + 1 :]
-            args = [_STANDS_BEHIND, *args[:place]]
-        return super().parse_args(ctx, args)
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write both ways to name the server, a line each."""
-        options, server, *arguments = self.collect_usage_pieces(ctx)
-        ways = {
-            "Usage: ": (options, server, *arguments),
-            "       ": (options, *arguments, "-- COMMAND..."),
-        }
-        for prefix, pieces in ways.items():
-            formatter.write_usage(ctx.command_path, " ".join(pieces), prefix)
+    server_place = 1
+    server_words = ("(behind --)",)
 
 
 def _server_words(ctx: click.Context, _: click.Parameter, word: str) -> str | Sequence[str]:
-    command: Sequence[str] | None = ctx.meta.get(_COMMAND)
+    command = command_behind(ctx)
     if command is None and "://" in word:
         raise click.BadParameter(
             f"{word}: this version connects to no URL, but to a TARGET, to a command of --config,"
             " or to a command behind --"
         )
-    if command is not None and not command:
-        raise click.UsageError("no COMMAND stands behind --")
     return word if command is None else command
 
 

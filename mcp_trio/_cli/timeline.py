@@ -46,9 +46,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a timeline.
 
     `record` is the record's number, `ms` its time, `channel` which of several sessions it belongs
-    to. `request` is the record of the request that the
-    row is about, and `method` its method, or the notification's. `took_ms` is the time since that
-    request, for a row that answers or ends it. A flaw of the file has a row without a record.
+    to. `request` is the record of the request that the row is about, and `method` its method, or
+    the notification's. `took_ms` is the time since that request, for a row that answers or ends it.
+    A flaw of the file has a row without a record.
     """
 
     record: int | None = None

@@ -5,7 +5,8 @@ People's exceptions end here. An `Exception` becomes the answer of its own reque
 """
 
 import logging
-from typing import Protocol, cast
+from collections.abc import Sequence
+from typing import Protocol, TypeVar, cast
 
 import msgspec
 import trio
@@ -17,6 +18,8 @@ from mcp_trio._errors import INTERNAL_ERROR, RequestError, ToolError
 from mcp_trio._wire import Unencodable, encode_error, encode_response
 
 logger = logging.getLogger("mcp_trio")
+
+_Error = TypeVar("_Error", Exception, BaseException)
 
 
 class Desk(Protocol):
@@ -107,8 +110,8 @@ def _failure(handling: Handling, error: Exception) -> bytes:
     return encode_error(request_id, INTERNAL_ERROR, "internal error")
 
 
-def bare(error: Exception) -> Exception:
-    """The one exception inside groups of one: what a handler's own nursery wrapped."""
+def bare(error: _Error) -> _Error:
+    """The one exception inside groups of one: what people's own nursery wrapped."""
     inside = _members(error)
     return bare(inside[0]) if len(inside) == 1 else error
 
@@ -120,7 +123,8 @@ def apart(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:
     return None if faults is None else bare(faults), rest
 
 
-def _members(error: Exception) -> list[Exception]:
-    if not isinstance(error, ExceptionGroup):
-        return []
-    return list(cast("ExceptionGroup[Exception]", error).exceptions)
+def _members(error: _Error) -> Sequence[_Error]:
+    if not isinstance(error, BaseExceptionGroup):
+        return ()
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return cast("Sequence[_Error]", group.exceptions)

@@ -92,10 +92,10 @@ async def perform(handling: Handling, effect: Effect[Result]) -> Result:
         LocalProtocolError: The task has no lane, or runs an effect itself.
         Exception: What the effect raises.
     """
-    outcome = await _begin(handling, effect)
+    lane = handling.current_lane()
+    outcome = await _begin(handling, effect, lane)
     if outcome is not None:
         return effect.outcome(outcome)
-    lane = handling.current_lane()
     kind, body = "cxl", None
     try:
         with _inside(handling, effect, lane):
@@ -112,9 +112,8 @@ async def perform(handling: Handling, effect: Effect[Result]) -> Result:
             handling.session.sequencer.resumed(lane, kind, body)
 
 
-async def _begin(handling: Handling, effect: Effect[Any]) -> Outcome | None:
+async def _begin(handling: Handling, effect: Effect[Any], lane: Lane | None) -> Outcome | None:
     """The outcome, if a replay has one; None: the effect is to be run now, and to be ended."""
-    lane = handling.current_lane()
     if lane is None:
         await trio.lowlevel.checkpoint_if_cancelled()
         return None
@@ -156,28 +155,29 @@ def perform_in_thread(
     Raises:
         RequestAbandoned: The request is over; what the effect did stays done.
     """
-    outcome = call(_begin_in_thread, handling, effect)
+    lane = handling.current_lane()
+    outcome = call(_begin_in_thread, handling, effect, lane)
     if outcome is not None:
         return effect.outcome(outcome)
     try:
-        result, body = _run_in_place(handling, effect, handling.current_lane())
+        result, body = _run_in_place(handling, effect, lane)
     except Exception as error:
-        call(_end_in_thread, handling, Outcome("err", _encoded(handling, error)))
+        call(_end_in_thread, handling, lane, Outcome("err", _encoded(handling, error)))
         raise
-    call(_end_in_thread, handling, Outcome("res", body))
+    call(_end_in_thread, handling, lane, Outcome("res", body))
     return result
 
 
-async def _begin_in_thread(handling: Handling, effect: Effect[Any]) -> Outcome | None:
-    outcome = await _begin(handling, effect)
-    lane = handling.current_lane()
+async def _begin_in_thread(
+    handling: Handling, effect: Effect[Any], lane: Lane | None
+) -> Outcome | None:
+    outcome = await _begin(handling, effect, lane)
     if lane is not None:
         lane.is_in_effect = outcome is None
     return outcome
 
 
-async def _end_in_thread(handling: Handling, outcome: Outcome) -> None:
-    lane = handling.current_lane()
+async def _end_in_thread(handling: Handling, lane: Lane | None, outcome: Outcome) -> None:
     if lane is not None:
         lane.is_in_effect = False
         handling.session.sequencer.resumed(lane, outcome.kind, outcome.body)
@@ -204,7 +204,7 @@ def perform_in_passing(handling: Handling, effect: Effect[Result]) -> Result:
         LocalProtocolError: As in `perform`; or this is no task, but a thread.
         Exception: What the effect raises.
     """
-    lane = lane_in_loop(handling)
+    lane = _lane_in_loop(handling)
     if lane is None:
         return _run_in_place(handling, effect, None)[0]
     faults: list[Exception] = []
@@ -226,7 +226,7 @@ def read_clock(
     handling: Handling, name: str, read: Callable[[], Result], kind: type[Result]
 ) -> Result:
     """What a clock says: a value of a kind that JSON keeps as it is."""
-    lane = lane_in_loop(handling)
+    lane = _lane_in_loop(handling)
     if lane is None:
         return read()
     value: list[Result] = []
@@ -239,7 +239,7 @@ def read_clock(
     return value[0] if value else msgspec.json.decode(outcome.body, type=kind)
 
 
-def lane_in_loop(handling: Handling) -> Lane | None:
+def _lane_in_loop(handling: Handling) -> Lane | None:
     """The lane of the calling task, for what happens in place.
 
     Raises:
@@ -260,7 +260,7 @@ def deadline(handling: Handling, seconds: float) -> float:
     """
     if not seconds >= 0:
         raise ValueError("`seconds` must be non-negative")
-    lane = lane_in_loop(handling)
+    lane = _lane_in_loop(handling)
     now = trio.current_time()
     if lane is not None:
         sequencer = handling.session.sequencer
@@ -291,7 +291,7 @@ def randomness(handling: Handling) -> Random:
 
 def takes_patch(handling: Handling, name: str) -> bool:
     """Whether the calling lane takes the new way at a change of the code."""
-    lane = lane_in_loop(handling)
+    lane = _lane_in_loop(handling)
     if lane is None:
         return True
     if lane.patches is None:

@@ -98,28 +98,24 @@ class Handling:
         connection = self.session.connection
         await self._tell(functools.partial(connection.progress, self.request, progress, total))
 
-    async def notify(
-        self,
-        method: str,
-        params: ParamsToSend | None = None,
-        *,
-        is_wanted: Callable[[], bool] | None = None,
-    ) -> None:
+    async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Send a notification on behalf of this request; like `progress` towards cancellation.
-
-        Nothing is sent if `is_wanted` says so.
 
         Raises:
             LocalProtocolError: The protocol forbids it now.
             Unencodable: The params cannot be written as JSON.
         """
-
-        def make() -> bytes | None:
-            if is_wanted is not None and not is_wanted():
-                return None
-            return self.session.connection.notification(method, params)
-
+        make = functools.partial(self.session.connection.notification, method, params)
         await self._tell(make)
+
+    async def notify_if(self, method: str, make: Callable[[], ParamsToSend | None]) -> None:
+        """`notify`, with the params that `make` gives; nothing is sent if it gives None."""
+
+        def frame() -> bytes | None:
+            params = make()
+            return None if params is None else self.session.connection.notification(method, params)
+
+        await self._tell(frame)
 
     async def ask(
         self,

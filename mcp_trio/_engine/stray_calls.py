@@ -144,7 +144,7 @@ _OWNERS: Final[tuple[tuple[str | tuple[str, ...], _Owner], ...]] = (
 
 
 @functools.lru_cache(maxsize=4096)
-def _owner(file: str) -> _Owner:
+def owner_of(file: str) -> _Owner:
     """Whose code a file holds; `library`: people have installed it, or it was generated."""
     for start, owner in _OWNERS:
         if file.startswith(start):
@@ -170,7 +170,7 @@ def _callers(frame: FrameType | None, rule: _Rule) -> tuple[FrameType, FrameType
     """The frame of people that did it, and what it called; None if it was nobody of them."""
     called = None
     while frame is not None:
-        owner = _owner(frame.f_code.co_filename)
+        owner = owner_of(frame.f_code.co_filename)
         if owner in {"people", "library"}:
             measures = _module(frame).partition(".")[0] in _MEASURES and not rule.is_outside
             return None if measures else (frame, called)
@@ -183,7 +183,7 @@ def _callers(frame: FrameType | None, rule: _Rule) -> tuple[FrameType, FrameType
 def _site(frame: FrameType) -> str:
     """File and line of people's own code, if it is on the way; else of the library's."""
     shown: FrameType | None = frame
-    while shown is not None and (owner := _owner(shown.f_code.co_filename)) != "ours":
+    while shown is not None and (owner := owner_of(shown.f_code.co_filename)) != "ours":
         if owner == "people":
             frame = shown
             break

@@ -33,7 +33,6 @@ _INCIDENTAL: Final = frozenset(
         ("open", "$.seed"),
         ("open", "$.session"),
         ("open", "$.writer"),
-        ("open", "$.writer"),
     }
 )
 

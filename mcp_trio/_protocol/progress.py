@@ -64,19 +64,15 @@ def check_reserved(params: ParamsToSend | None) -> None:
         raise LocalProtocolError(f"_meta.{_MEMBER} is reserved: ask with wants_progress")
 
 
-def _may_report(request: TheirRequest, progress: float) -> bool:
-    """Whether a report of `progress` may be sent.
-
-    It may not when nobody asked (no token), when the request is not running any more (PROG-05,
-    PROG-09), and when the value has not grown (PROG-06).
-    """
-    if request.progress_token is None or request.state is not TheirState.RUNNING:
+def _is_timely(request: TheirRequest, progress: float) -> bool:
+    """Whether the request is still running (PROG-05, PROG-09), and the value grows (PROG-06)."""
+    if request.state is not TheirState.RUNNING:
         return False
     return request.progress_last is None or progress > request.progress_last
 
 
 def report(request: TheirRequest, progress: float, total: float | None) -> s.ProgressParams | None:
-    """What to tell about a request of theirs; None if that may not be sent.
+    """What to tell about a request of theirs; None if nobody asked, or it is not the time for it.
 
     Raises:
         LocalProtocolError: A number is NaN or infinite, for which JSON has no word.
@@ -84,7 +80,7 @@ def report(request: TheirRequest, progress: float, total: float | None) -> s.Pro
     for number in (progress, total):
         if number is not None and not -math.inf < number < math.inf:
             raise LocalProtocolError(f"progress is told in finite numbers, not {number}")
-    if request.progress_token is None or not _may_report(request, progress):
+    if request.progress_token is None or not _is_timely(request, progress):
         return None
     request.progress_last = progress
     return s.ProgressParams(progress_token=request.progress_token, progress=progress, total=total)

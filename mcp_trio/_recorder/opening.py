@@ -24,7 +24,6 @@ from mcp_trio._recorder.sink import FileSink, is_free_for_segment
 from mcp_trio._version import __version__
 
 _NS_PER_SECOND: Final = 1_000_000_000
-_KEY_BYTES: Final = 32
 _ID_BYTES: Final = 8
 
 # As many as a number of JavaScript's holds, or jq's.
@@ -90,9 +89,8 @@ def open_recorder(
     options = options_of(record)
     started = datetime.now(UTC)
     seed = secrets.randbits(_SEED_BITS)
-    redactor = _redactor(
-        options, schemas, limits
-    )  # what is wrong with it is said before there is a file
+    # What is wrong with it is said before there is a file.
+    redactor = _redactor(options, schemas, limits)
     recorder = Recorder(
         _sink(_target(options, name, started), options, limits),
         clock_ns=_ns_since_now(),
@@ -121,9 +119,9 @@ def _redactor(
 ) -> Redacts | None:
     if options.redaction is None:
         return None
-    from mcp_trio._journal.redaction import Redactor
+    from mcp_trio._journal.redaction import KEY_BYTES, Redactor
 
-    key = options.redaction.key or secrets.token_bytes(_KEY_BYTES)
+    key = options.redaction.key or secrets.token_bytes(KEY_BYTES)
     return Redactor(options.redaction, key=key, schemas=schemas(), limits=limits)
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 import attrs
 
@@ -18,6 +18,7 @@ from mcp_trio._journal.conversation import (
     token_of,
     without_meta,
 )
+from mcp_trio._protocol import PING
 from mcp_trio._replay.handed_on import HandedOn
 from mcp_trio._replay.saying import (
     answer_frame,
@@ -36,8 +37,6 @@ from mcp_trio._wire import (
     encode_error,
     encode_response,
 )
-
-_PING: Final = "ping"
 
 Answer = Response | ErrorResponse
 Key = tuple[str, int | None]
@@ -167,7 +166,7 @@ class Correspondence:
             self.questions[index] = message
             self._unreplied.add(index)
             return None
-        if message.method == _PING:
+        if message.method == PING:
             return encode_response(message.id, {})
         self.strangers.append(message)
         text = f"the recorded client was never asked {message.method}, or not so often"

@@ -9,12 +9,12 @@ from mcp_trio._errors import ReplayDivergence
 from mcp_trio._journal.frames import json_difference
 from mcp_trio._journal.records import frame_of
 from mcp_trio._replay.finding import Finding, Wanted, label_of
-from mcp_trio._replay.score import Key, request_frame
+from mcp_trio._replay.messages import call_text
+from mcp_trio._replay.score import Key, request_frame, seconds_of
 from mcp_trio._replay.waiting import name_of
 
 _TEXT_CHARACTERS_MAX: Final = 160
 _PLACES_MAX: Final = 5
-_NS_PER_SECOND: Final = 1e9
 _DOINGS: Final = {
     "out": "send",
     "cmd": "effect",
@@ -52,7 +52,7 @@ def describe(finding: Finding) -> ReplayDivergence:
         record=finding.number,
         lane=None if lane is None else lane[1],
         kind=finding.kind,
-        offset_seconds=0.0 if record is None else record.time_ns / _NS_PER_SECOND,
+        offset_seconds=0.0 if record is None else seconds_of(record),
         ordinal=_ordinal(finding),
         recorded=recorded,
         replayed=replayed,
@@ -73,7 +73,7 @@ def _headline(finding: Finding) -> str:
     record, lane = finding.record, finding.lane
     text = f"replay diverged at record {finding.number} of {finding.total}"
     if record is not None:
-        text += f" (+{record.time_ns / _NS_PER_SECOND * 1000:.1f} ms)"
+        text += f" (+{seconds_of(record) * 1000:.1f} ms)"
     if lane is not None:
         text += f", {_request_text(finding, lane)}lane {name_of(lane)}"
         if record is not None and record.lane == lane[1]:
@@ -81,19 +81,9 @@ def _headline(finding: Finding) -> str:
     return text
 
 
-class _Request(msgspec.Struct):
-    method: str
-    params: dict[str, Any] = {}
-
-
 def _request_text(finding: Finding, lane: Key) -> str:
-    try:
-        frame = request_frame(finding.score.journal, lane[1])
-        request = msgspec.json.decode(frame, type=_Request)
-    except (ValueError, RecursionError):
-        return ""
-    target = request.params.get("name") or request.params.get("uri")
-    return f'{request.method} "{target}", ' if target else f"{request.method}, "
+    text = call_text(request_frame(finding.score.journal, lane[1]))
+    return text and f"{text}, "
 
 
 def _recorded(finding: Finding) -> str:

@@ -21,6 +21,7 @@ from mcp_trio._engine import bare
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._journal.conversation import Said
 from mcp_trio._limits import Limits
+from mcp_trio._protocol import PING
 from mcp_trio._replay.correspondence import Correspondence, Key, key_of
 from mcp_trio._replay.wire import Wire
 from mcp_trio._transports.channel import Channel
@@ -128,7 +129,7 @@ class Driver:
 
     async def _hear_out(self) -> None:
         """What the server says before it answers a ping is heard; the ping is no difference."""
-        self._send([encode_request(_LAST_PING, "ping")])
+        self._send([encode_request(_LAST_PING, PING)])
         await self._until(lambda: self._is_pinged, self.limits.drive_unasked_seconds)
 
     # The server.

@@ -13,17 +13,18 @@ from msgspec import UNSET, Raw
 
 from mcp_trio._journal.conversation import Conversation, Said, without_meta
 from mcp_trio._journal.frames import Place, json_difference
+from mcp_trio._protocol import INITIALIZE, PING
 from mcp_trio._replay.inputs_report import value_text
 
 _NEAREST_MAX: Final = 3
 _PATHS_MAX: Final = 4
 
 # Clients ask these as often as they like, and get the last recorded answer again.
-_REPEATABLE: Final = frozenset({"ping", "logging/setLevel"})
+_REPEATABLE: Final = frozenset({PING, "logging/setLevel"})
 _REPEATABLE_END: Final = "/list"
 
 # Who the client is, and what it can do, is not what the recorded one said of itself.
-_ALIKE_WHATEVER_PARAMS: Final = frozenset({"initialize"})
+_ALIKE_WHATEVER_PARAMS: Final = frozenset({INITIALIZE})
 
 
 class Miss(msgspec.Struct, frozen=True):
@@ -69,8 +70,9 @@ class Matching:
         return self._first(self._requests[::-1], method, params)
 
     def _first(self, requests: Sequence[Said], method: str, params: Raw | None) -> Said | None:
+        asked = _asked(params)
         same = [each for each in requests if each.method == method]
-        fitting = (each for fits in self._fit for each in same if fits(each, params))
+        fitting = (each for fits in self._fit for each in same if fits(each, asked))
         return next(fitting, None)
 
     def find_notification(self, method: str) -> Said | None:
@@ -82,18 +84,19 @@ class Matching:
 
     def miss(self, method: str, params: Raw | None) -> Miss:
         """What to say of a request that was not found."""
-        same = [(_places(each, params), each) for each in self._requests if each.method == method]
+        asked = _asked(params)
+        same = [(_paths(each, asked), each) for each in self._requests if each.method == method]
         same.sort(key=lambda pair: len(pair[0]))
-        nearest = tuple(_told(said, places) for places, said in same[:_NEAREST_MAX])
+        nearest = tuple(_told(said, paths) for paths, said in same[:_NEAREST_MAX])
         return Miss(method, without_meta(params), nearest)
 
 
-def _fits(said: Said, params: Raw | None) -> bool:
-    return said.method in _ALIKE_WHATEVER_PARAMS or not _places(said, params)
+def _fits(said: Said, asked: bytes) -> bool:
+    return said.method in _ALIKE_WHATEVER_PARAMS or not _differing(said, asked)
 
 
-def _fits_in_shape(said: Said, params: Raw | None) -> bool:
-    return all(_shape(old) == _shape(new) for _, old, new in _differing(said, params))
+def _fits_in_shape(said: Said, asked: bytes) -> bool:
+    return all(_shape(old) == _shape(new) for _, old, new in _differing(said, asked))
 
 
 def _shape(value: Any) -> str:
@@ -109,9 +112,9 @@ def _class(character: str) -> str:
     return "a" if character.islower() else "A" if character.isupper() else character
 
 
-def _differing(said: Said, params: Raw | None) -> Sequence[Place]:
-    """Where the params of a live request differ from recorded ones."""
-    return json_difference(_asked(said.body), _asked(params))
+def _differing(said: Said, asked: bytes) -> Sequence[Place]:
+    """Where what a live request asks for differs from what a recorded one did."""
+    return json_difference(_asked(said.body), asked)
 
 
 def _asked(params: Raw | None) -> bytes:
@@ -119,12 +122,12 @@ def _asked(params: Raw | None) -> bytes:
     return msgspec.json.encode({"arguments": {}, **without_meta(params)})
 
 
-def _places(said: Said, params: Raw | None) -> Sequence[str]:
-    return [path for path, *_ in _differing(said, params)]
+def _paths(said: Said, asked: bytes) -> Sequence[str]:
+    return [path for path, *_ in _differing(said, asked)]
 
 
-def _told(said: Said, places: Sequence[str]) -> str:
-    if not places:
+def _told(said: Said, paths: Sequence[str]) -> str:
+    if not paths:
         return f"record {said.record}, which was asked already"
-    more = ", …" if len(places) > _PATHS_MAX else ""
-    return f"record {said.record}, which differs at {', '.join(places[:_PATHS_MAX])}{more}"
+    more = ", …" if len(paths) > _PATHS_MAX else ""
+    return f"record {said.record}, which differs at {', '.join(paths[:_PATHS_MAX])}{more}"

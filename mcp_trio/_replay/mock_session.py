@@ -8,7 +8,6 @@ Requests in flight at once do not wait for each other.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
 
 import trio
 
@@ -24,6 +23,7 @@ from mcp_trio._journal.conversation import (
     token_of,
 )
 from mcp_trio._limits import Limits
+from mcp_trio._protocol import PING
 from mcp_trio._replay.mock_matching import Matching, Miss
 from mcp_trio._replay.saying import (
     answer_frame,
@@ -44,8 +44,6 @@ from mcp_trio._wire import (
     encode_error,
     encode_response,
 )
-
-_PING: Final = "ping"
 
 
 class MockSession:
@@ -108,7 +106,7 @@ class MockSession:
             self._act(said, request.id)
         elif (said := matching.find_again(method, params)) is not None:
             self._answer_again(said, request.id)
-        elif method == _PING:
+        elif method == PING:
             self._wire.say(encode_response(request.id, {}))
         else:
             self._refuse(request)

@@ -7,6 +7,7 @@ longer comes is passed by. A lane that is needed for a frame goes on whatever it
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -100,7 +101,7 @@ class OutboundPart(Part):
         if awaited is None and not commands:
             return await super().turn(lane)
         due = self._place_of_command(key) if awaited is None else awaited
-        await self._wait(lane, Parked(key, due=due))
+        await self._wait(lane, Parked(key, lane.ordinal, due=due))
         if self._is_cancelled_here(key):
             return "cxl"
         return "cmd" if awaited is None else self.player.score.journal[int(awaited)].kind
@@ -121,10 +122,10 @@ class OutboundPart(Part):
         key, score, place = self._key(lane), self.player.score, self.player.cursor.place
         if key in self._awaited or not score.is_complete:
             return False
-        to_come = [p for p in score.places.get(key, ()) if p >= place]
-        compared = [p for p in to_come if p not in self.repertoire.places]
-        if len(compared) == 1 and len(to_come) == 1:
-            return score.is_cancelled_end(key, compared[0])
+        places = score.places.get(key, ())
+        to_come = len(places) - bisect_left(places, place)
+        if to_come == 1 and places[-1] not in self.repertoire.places:
+            return score.is_cancelled_end(key, places[-1])
         return not to_come
 
     def commanded(self, lane: Lane, body: bytes) -> None:

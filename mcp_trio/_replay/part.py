@@ -1,14 +1,15 @@
 """The part of one session in a replay: its sequencer, which compares instead of recording."""
 
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import attrs
 import msgspec
 import trio
 
 from mcp_trio._engine import Lane, Outcome
-from mcp_trio._engine.sequencer import take_turn
+from mcp_trio._engine.sequencer import UNSTARTED_BODY, take_turn
+from mcp_trio._engine.session import DRAINED
 from mcp_trio._errors import BlockedInReplay
 from mcp_trio._journal.records import (
     TIMEOUT,
@@ -22,14 +23,19 @@ from mcp_trio._journal.records import (
     value_body,
 )
 from mcp_trio._replay.finding import Wanted
-from mcp_trio._replay.player import NS_PER_SECOND, PAUSE_SECONDS_MAX, Abort, Player
-from mcp_trio._replay.score import Key, is_of_request, is_start, mark_name, request_frame
+from mcp_trio._replay.player import PAUSE_SECONDS_MAX, Abort, Player
+from mcp_trio._replay.score import (
+    NS_PER_SECOND,
+    Key,
+    is_of_request,
+    is_start,
+    mark_name,
+    request_frame,
+)
 from mcp_trio._replay.sites import definition_site, site_here
 from mcp_trio._replay.waiting import Parked
 from mcp_trio._server.lifespan_stand_in import with_recorded_places
 from mcp_trio._wire import Oversized
-
-_UNSTARTED: Final = b'"unstarted"'
 
 
 @attrs.define(eq=False)
@@ -58,11 +64,11 @@ class Part:
 
     async def turn_to_start(self, lane: Lane) -> None:
         """See `Sequencer`; the start waits like any other resumption."""
-        await self._wait(lane, Parked(self._key(lane), at_start=True))
+        await self._wait(lane, Parked(self._key(lane), lane.ordinal, at_start=True))
 
     async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  outbound's
         """See `Sequencer`."""
-        await self._wait(lane, Parked(self._key(lane)))
+        await self._wait(lane, Parked(self._key(lane), lane.ordinal))
         record = self.player.cursor.record
         assert record is not None
         return record.kind
@@ -77,6 +83,7 @@ class Part:
             waiting.note_arrival(parked.key, lane.ordinal)
         if player.passes(parked):
             return
+        waiting.spent_from = min(waiting.spent_from, player.score.spent_from(parked.key))
         await waiting.park(parked, shield=not is_silent)
         if player.is_over:
             await _abort()
@@ -134,7 +141,8 @@ class Part:
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
         """Compare with the recorded outcome; a cancelled call that was never made is none."""
-        if kind == "cxl" and not self.player.is_over and self._is_silent(lane):
+        is_excusable = self._is_silent(lane) or self._key(lane) in self.player.waiting.let_go
+        if kind == "cxl" and not self.player.is_over and is_excusable:
             self._excuse(lane)
         else:
             self._consume(kind, lane, body)
@@ -160,15 +168,15 @@ class Part:
         """Compare with `cxl`; a request that ended long before its cancellation is another one."""
         if not (unstarted or self.player.is_over):
             self._check_end(lane)
-        self._consume("cxl", lane, _UNSTARTED if unstarted else None)
+        self._consume("cxl", lane, UNSTARTED_BODY if unstarted else None)
 
     def _check_end(self, lane: Lane) -> None:
         player, key = self.player, self._key(lane)
         arrived = player.waiting.first_arrival(key)
         if arrived is None or not is_of_request(key):
             return
-        cancelled_ns = player.score.cancelled_ns(key, player.cursor.place)
-        if cancelled_ns is None or not self._is_early(key, arrived, cancelled_ns / NS_PER_SECOND):
+        cancelled_at = player.score.cancelled_at(key, player.cursor.place)
+        if cancelled_at is None or not self._is_early(key, arrived, cancelled_at):
             player.diverge(self._wanted("out", lane, lane.ordinal + 1, None))
 
     def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
@@ -178,6 +186,8 @@ class Part:
         if record is not None and record.kind == "mark" and mark_name(record) == name:
             value, body = body_of(record, MarkBody).value, frame_of(record)
         self._consume("mark", lane, body)
+        if name == DRAINED:
+            self.player.note_cancellation()
         return value
 
     def shut(self, cause: str) -> None:

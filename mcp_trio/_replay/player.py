@@ -36,6 +36,7 @@ would end at the very time of a record in such a lane is held back as long as th
 without it, unless a change is announced then, which may have been its work.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, NoReturn
 
@@ -53,6 +54,7 @@ from mcp_trio._replay.cursor import Cursor
 from mcp_trio._replay.divergence import describe
 from mcp_trio._replay.finding import Finding, Wanted
 from mcp_trio._replay.holding import Held
+from mcp_trio._replay.loading import frame_in
 from mcp_trio._replay.score import (
     Key,
     Score,
@@ -61,14 +63,12 @@ from mcp_trio._replay.score import (
     is_of_request,
     is_start,
     key_of,
+    seconds_of,
 )
 from mcp_trio._replay.shields import unshield
 from mcp_trio._replay.sites import is_alive, site_of, site_of_caller
 from mcp_trio._replay.threads import Baton
 from mcp_trio._replay.waiting import Parked, Waiting, name_of
-from mcp_trio._wire import Oversized
-
-NS_PER_SECOND: Final = 1e9
 
 # Records are cut to nanoseconds, deadlines are not: one that is nearer than this is due.
 _SLACK_SECONDS: Final = 1e-6
@@ -76,6 +76,11 @@ _SLACK_SECONDS: Final = 1e-6
 # As long as the recording machine may have paused: so much later than its record a deadline may be,
 # and so much earlier than in the recording a lane may come to a call.
 PAUSE_SECONDS_MAX: Final = 1.0
+
+# What a call begins with, if it was not cancelled by then.
+_BEGINNINGS: Final = frozenset({"cmd", "out"})
+
+_CANCELS: Final = b"notifications/cancelled"
 
 # What a lane does in one go, without letting others run, it does in no time if it took no more.
 _BURST_SECONDS_MAX: Final = 0.0001
@@ -112,6 +117,7 @@ class Player:
     delivered: int = attrs.field(default=0, init=False)
     strays: dict[Stray, None] = attrs.field(factory=dict[Stray, None], init=False)
     _held: Held = attrs.field(factory=Held, init=False)
+    _cancelled_at: float = attrs.field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.cursor = Cursor(self.score)
@@ -149,6 +155,10 @@ class Player:
 
     async def _do(self, record: Record, place: int) -> None:
         """Do what the record says, or diverge."""
+        if record.kind in _BEGINNINGS:
+            await self._let_go(key_of(record))
+            if self.cursor.place != place:
+                return
         {"in": self._deliver, "shut": self._deliver_shut}.get(record.kind, self._let)(record)
         await self.settle()
         while self.cursor.place == place and self._is_on_its_way(record):
@@ -161,6 +171,36 @@ class Player:
         if not self.passes_by(place):
             self.diverge(self._hindrance(record))
         self.cursor.advance()
+
+    async def _let_go(self, lane: Key) -> None:
+        """Let a lane be cancelled at a call to which it came before its request was cancelled.
+
+        A call begins with a look whether it is cancelled. So in the recording the lane was not at
+        one when the cancellation came, but before: its record is one of its later calls, in what
+        cleans up. Of a deadline that cannot be said: it is late on a machine that stands still.
+        """
+        waiting = self.waiting
+        while (parked := waiting.parked.get(lane)) is not None and self._is_overtaken(parked):
+            waiting.arrivals[lane, parked.ordinal] = parked.since
+            waiting.let_go.add(lane)
+            parked.scope.shield = False
+            await self.settle()
+            waiting.let_go.discard(lane)
+            if waiting.parked.get(lane) is parked:
+                waiting.arrivals.pop((lane, parked.ordinal), None)
+                parked.scope.shield = True
+                return
+
+    def _is_overtaken(self, parked: Parked) -> bool:
+        """Whether the request of a lane was cancelled while the lane waited.
+
+        A call of a thread is none of its handler's task: it may begin in the moment of that.
+        """
+        if parked.at_start or parked.since >= self._cancelled_at:
+            return False
+        cancelled_at = self.score.cancelled_at(parked.key, self.cursor.place)
+        is_late = cancelled_at is not None and parked.since < cancelled_at
+        return is_late and not self.score.is_in_thread(parked.key)
 
     async def settle(self) -> None:
         """Wait until all tasks are blocked, and no thread runs."""
@@ -176,7 +216,7 @@ class Player:
         if parked is not None and parked.at_start and not is_start(record):
             self.waiting.give_turn(lane)
             await self.settle()
-        time = record.time_ns / NS_PER_SECOND
+        time = seconds_of(record)
         if self._held.release(time - _SLACK_SECONDS):
             await self.settle()
         await self._pass_deadlines(time, holds_back=True)
@@ -191,7 +231,7 @@ class Player:
         self.clock.reach(time)
 
     def _holds_back(self, until: float) -> bool:
-        is_announced = self.score.is_announced(self.cursor.place, until * NS_PER_SECOND)
+        is_announced = self.score.is_announced(self.cursor.place, until)
         return not is_announced and self._held.hold(self._silent_tasks(), until)
 
     def _silent_tasks(self) -> Iterator[trio.lowlevel.Task]:
@@ -216,8 +256,13 @@ class Player:
         session = self._session_of(record)
         self.cursor.advance()
         self.delivered = record.number
-        discarded = (record.envelope or {}).get("discarded")
-        session.take(frame if discarded is None else Oversized(size=discarded, head=frame))
+        if _CANCELS in frame:
+            self.note_cancellation()
+        session.take(frame_in(record))
+
+    def note_cancellation(self) -> None:
+        """Some request is cancelled now."""
+        self._cancelled_at = trio.current_time()
 
     def _deliver_shut(self, record: Record) -> None:
         self._session_of(record).shut(body_of(record, ShutBody).cause)
@@ -250,7 +295,7 @@ class Player:
 
     async def _outlast(self, record: Record) -> None:
         """Bring what was held back, and the deadline that cancels a lane, if that is near."""
-        time = record.time_ns / NS_PER_SECOND
+        time = seconds_of(record)
         if self._held.release():
             await self.settle()
             await self._pass_deadlines(time, holds_back=False)
@@ -267,10 +312,10 @@ class Player:
 
     async def _take_shield(self, lane: Key) -> None:
         """Let a lane be cancelled behind a shield of its own, into which it came too early."""
-        cancelled_ns = self.score.cancelled_ns(lane, self.cursor.place)
-        if lane not in self.waiting.doomed or cancelled_ns is None:
+        if lane not in self.waiting.doomed:
             return
-        if self.waiting.has_arrived(lane, before=cancelled_ns / NS_PER_SECOND):
+        cancelled_at = self.score.cancelled_at(lane, self.cursor.place)
+        if cancelled_at is not None and self.waiting.has_arrived(lane, before=cancelled_at):
             unshield(self.waiting.tasks[lane])
             await self.settle()
 
@@ -288,7 +333,7 @@ class Player:
             return False
         if parked.at_start and not is_start(record):
             return True
-        return self._is_soon(record.time_ns / NS_PER_SECOND)
+        return self._is_soon(seconds_of(record))
 
     def _is_soon(self, time: float) -> bool:
         """Whether a time is as good as now.
@@ -338,8 +383,13 @@ class Player:
             self.diverge(None)
 
     def _spent(self) -> list[Key]:
-        place = self.cursor.place
-        return [lane for lane in self.waiting.parked if self.score.is_spent(lane, place)]
+        """The lanes that wait for a turn and have none left; looked for when there may be one."""
+        place, waiting = self.cursor.place, self.waiting
+        if place < waiting.spent_from:
+            return []
+        ends = {lane: self.score.spent_from(lane) for lane in waiting.parked}
+        waiting.spent_from = min(ends.values(), default=math.inf)
+        return [lane for lane, end in ends.items() if end <= place]
 
     def one_more(self, lane: Key) -> Wanted:
         """An operation of a lane that has none left."""

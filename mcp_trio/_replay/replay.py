@@ -20,10 +20,11 @@ from mcp_trio._engine.strays import StrayWatch
 from mcp_trio._journal.redaction import redactor_of
 from mcp_trio._limits import Limits
 from mcp_trio._replay.clock import VirtualClock
+from mcp_trio._replay.loading import load_score
 from mcp_trio._replay.outbound import OutboundPart, repertoire_of
 from mcp_trio._replay.part import Part
 from mcp_trio._replay.player import Abort, Player
-from mcp_trio._replay.score import Score, is_of_request, load_score
+from mcp_trio._replay.score import Score, is_of_request, seconds_of
 from mcp_trio._replay.shields import unshield
 from mcp_trio._replay.silent_channel import SilentChannel
 from mcp_trio._replay.sites import site_of_error
@@ -163,7 +164,7 @@ def _report(player: Player) -> ReplayReport:
         records=player.cursor.place,
         requests=sum(map(is_of_request, player.score.places)),
         is_complete=player.score.is_complete,
-        recorded_seconds=journal[-1].time_ns / 1e9 if journal else 0.0,
+        recorded_seconds=seconds_of(journal[-1]) if journal else 0.0,
         notes=player.score.notes,
         beyond=player.beyond,
         strays=tuple(player.strays),

@@ -1,5 +1,6 @@
 """Where people's code is: file and line, for those who look for a divergence."""
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import msgspec
 import trio
 
 from mcp_trio._engine import Application
+from mcp_trio._engine.stray_calls import owner_of
 from mcp_trio._errors import MCPError
 from mcp_trio._schema import CompleteParams
 from mcp_trio._server.callables import plain_function
@@ -19,10 +21,6 @@ from mcp_trio._server.registered import Registered
 from mcp_trio._server.registry import Registry
 from mcp_trio._server.serving import Serving
 from mcp_trio._server.threads import CALLING_THREAD
-
-_PACKAGE: Final = str(Path(__file__).resolve().parent.parent)
-_EXAMPLES: Final = str(Path(_PACKAGE) / "examples")
-_TRIO: Final = str(Path(trio.__file__).resolve().parent)
 
 
 def site_here() -> str:
@@ -80,14 +78,16 @@ def is_alive(task: trio.lowlevel.Task) -> bool:
 
 
 def _is_peoples(code: CodeType) -> bool:
-    name = code.co_filename
-    if name.startswith(_EXAMPLES):
-        return True
-    return not name.startswith((_PACKAGE, _TRIO, "<", sys.prefix, sys.base_prefix))
+    return owner_of(code.co_filename) == "people"
 
 
 def _site(code: CodeType, line: int) -> str:
-    return f"at {Path(code.co_filename).name}:{line}"
+    return f"at {_file_name(code.co_filename)}:{line}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _file_name(path: str) -> str:
+    return Path(path).name
 
 
 # Where a handler is defined.

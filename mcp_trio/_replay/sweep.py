@@ -32,6 +32,7 @@ from mcp_trio._engine.stray_calls import Stray
 from mcp_trio._engine.strays import StrayWatch
 from mcp_trio._errors import BlockedInReplay, SweepUnavailable
 from mcp_trio._journal.frames import json_difference
+from mcp_trio._replay.messages import message_of
 from mcp_trio._replay.replay import Replayable
 from mcp_trio._replay.shields import unshield
 from mcp_trio._replay.silent_channel import SilentChannel
@@ -40,7 +41,6 @@ from mcp_trio._replay.sweep_score import (
     RequestOutcome,
     SweepScore,
     load_sweep_score,
-    message_of,
 )
 from mcp_trio._replay.sweep_session import Conductor, JumpingClock, SweepSequencer
 from mcp_trio._server.lifespan_stand_in import LifespanStandIn

@@ -11,7 +11,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mcp_trio._errors import RecordingError
-from mcp_trio._journal.reader import Flaw, read_recording
 from mcp_trio._journal.records import (
     LOCK,
     PATCHED,
@@ -27,10 +26,10 @@ from mcp_trio._journal.records import (
     frame_of,
 )
 from mcp_trio._journal.redaction import Redactor, redactor_of
-from mcp_trio._recorder.sink import open_recording
+from mcp_trio._replay.loading import frame_in, load
+from mcp_trio._replay.messages import Message, call_text, message_of
+from mcp_trio._replay.score import root_of, seconds_of
 from mcp_trio._wire import Oversized
-
-_NS_PER_SECOND: Final = 1e9
 
 # These do not end as recorded: a lock excludes, and a sleep takes the time that it says.
 _OWN: Final = frozenset({SLEEP, LOCK, TIMEOUT})
@@ -40,23 +39,6 @@ _MASK: Final = b"1"
 
 # The shortest time that counts as the longest which anything took.
 _LONGEST_SECONDS_MIN: Final = 1e-3
-
-
-class Message(msgspec.Struct):
-    """As much of a frame as tells what it is."""
-
-    id: int | str | UnsetType = UNSET
-    method: str = ""
-
-    @property
-    def is_answer(self) -> bool:
-        """Whether it answers a request."""
-        return not self.method
-
-    @property
-    def is_request(self) -> bool:
-        """Whether it wants an answer."""
-        return bool(self.method) and self.id is not UNSET
 
 
 @attrs.frozen
@@ -124,11 +106,6 @@ def passing_command(name: str, arguments: bytes) -> CommandBody:
     return CommandBody(name=name, arguments=msgspec.json.decode(arguments))
 
 
-def root_of(lane: str) -> str:
-    """The lane of the handler that a lane is part of."""
-    return lane.partition(".")[0]
-
-
 @attrs.frozen(kw_only=True)
 class SweepScore:
     """A recorded session, taken apart.
@@ -187,20 +164,15 @@ def load_sweep_score(path: str | os.PathLike[str]) -> SweepScore:
     Raises:
         RecordingError: It is another, or no recording.
     """
-    items = read_recording(open_recording(path))
-    records = [item for item in items if not isinstance(item, Flaw)]
-    opening = body_of(records[0], OpenBody)
-    if opening.role != "server":
-        raise RecordingError(
-            f"a sweep runs the handlers of a server; this recording is of role {opening.role!r}"
-        )
-    if any(record.channel for record in records):
+    loaded = load(path, purpose="a sweep")
+    if any(record.channel for record in loaded.journal):
         raise RecordingError("a sweep takes a recording of one session; this one holds several")
     reading = _Reading()
-    for record in records[1:]:
+    for record in loaded.journal:
         reading.read(record)
-    redaction = opening.redaction
-    return reading.score(opening, None if redaction is None else redactor_of(redaction, records))
+    redaction = loaded.opening.redaction
+    redactor = None if redaction is None else redactor_of(redaction, loaded.journal)
+    return reading.score(loaded.opening, redactor)
 
 
 _Found = defaultdict[tuple[str, str], list[Told]]
@@ -220,18 +192,18 @@ class _Reading:
     outcomes: Outcomes = attrs.field(factory=Outcomes)
     calls: dict[str, str] = attrs.field(factory=dict[str, str])
     answered: list[str] = attrs.field(factory=list[str])
-    longest_ns: int = 0
-    last_ns: int = 0
-    _asked: dict[int | str, tuple[str, str, int]] = attrs.field(
-        factory=dict[int | str, tuple[str, str, int]]
+    longest_seconds: float = _LONGEST_SECONDS_MIN
+    seconds: float = 0.0
+    _asked: dict[int | str, tuple[str, str, float]] = attrs.field(
+        factory=dict[int | str, tuple[str, str, float]]
     )
-    _running: dict[str, tuple[CommandBody, int]] = attrs.field(
-        factory=dict[str, tuple[CommandBody, int]]
+    _running: dict[str, tuple[CommandBody, float]] = attrs.field(
+        factory=dict[str, tuple[CommandBody, float]]
     )
 
     def read(self, record: Record) -> None:
         """One more record."""
-        self.last_ns = record.time_ns
+        self.seconds = seconds_of(record)
         read = _READERS.get(record.kind)
         if read is not None:
             read(self, record)
@@ -240,7 +212,6 @@ class _Reading:
         """All of it; an effect that goes on where the recording was cut never ends."""
         for lane, (command, _) in self._running.items():
             self.effects[lane, command.name].append(Told("cxl", b"null"))
-        longest_seconds = self.longest_ns / _NS_PER_SECOND
         return SweepScore(
             opening=opening,
             inputs=self.inputs,
@@ -251,10 +222,13 @@ class _Reading:
             patches=frozenset(self.patches),
             outcomes=self.outcomes,
             calls=self.calls,
-            longest_seconds=max(longest_seconds, _LONGEST_SECONDS_MIN),
-            seconds=self.last_ns / _NS_PER_SECOND,
+            longest_seconds=self.longest_seconds,
+            seconds=self.seconds,
             redactor=redactor,
         )
+
+    def _took_since(self, began: float) -> None:
+        self.longest_seconds = max(self.longest_seconds, self.seconds - began)
 
     def took(self, record: Record) -> None:
         """`in`: an answer belongs to who asked, anything else is an input."""
@@ -262,17 +236,16 @@ class _Reading:
         message = message_of(frame)
         asked = None if isinstance(message.id, UnsetType) else self._asked.get(message.id)
         if message.is_answer and asked is not None:
-            lane, method, asked_ns = asked
+            lane, method, began = asked
             self.answers.setdefault((lane, method), []).append(frame)
-            self.longest_ns = max(self.longest_ns, record.time_ns - asked_ns)
+            self._took_since(began)
             return
         self.calls[f"r{record.number}"] = call_text(frame)
-        discarded = (record.envelope or {}).get("discarded")
         self.inputs.append(
             Input(
                 number=record.number,
-                seconds=record.time_ns / _NS_PER_SECOND,
-                frame=frame if discarded is None else Oversized(size=discarded, head=frame),
+                seconds=self.seconds,
+                frame=frame_in(record),
                 after=len(self.answered),
             )
         )
@@ -285,25 +258,25 @@ class _Reading:
         message = message_of(frame)
         self.outcomes.sent(record.lane, message, frame)
         if message.is_request and not isinstance(message.id, UnsetType):
-            self._asked[message.id] = (record.lane, message.method, record.time_ns)
+            self._asked[message.id] = (record.lane, message.method, self.seconds)
         elif message.is_answer:
             self.answered.append(record.lane)
 
     def commanded(self, record: Record) -> None:
         """`cmd`."""
         command = body_of(record, CommandBody)
-        self._running[record.lane or ""] = (command, record.time_ns)
+        self._running[record.lane or ""] = (command, self.seconds)
         self.outcomes.commanded(record.lane or "", command)
 
     def resumed(self, record: Record) -> None:
         """`res`, `err` or `cxl`: of an effect, if the lane had one begun."""
         running = self._running.pop(record.lane or "", None)
         if running is not None:
-            command, began_ns = running
+            command, began = running
             told = Told(record.kind, frame_of(record) or b"null")
             self.effects[record.lane or "", command.name].append(told)
             if command.name not in _OWN:
-                self.longest_ns = max(self.longest_ns, record.time_ns - began_ns)
+                self._took_since(began)
 
     def valued(self, record: Record) -> None:
         """`val`."""
@@ -334,26 +307,3 @@ _READERS: Final = {
     "val": _Reading.valued,
     "mark": _Reading.marked,
 }
-
-
-def message_of(frame: bytes) -> Message:
-    """What a frame is; something without a method and an id, if it is no message."""
-    try:
-        return msgspec.json.decode(frame, type=Message)
-    except (ValueError, RecursionError):
-        return Message(method="?")
-
-
-class _Call(msgspec.Struct):
-    method: str
-    params: dict[str, Any] = {}
-
-
-def call_text(frame: bytes) -> str:
-    """What a request asks for, such as `tools/call "sell"`."""
-    try:
-        call = msgspec.json.decode(frame, type=_Call)
-    except (ValueError, RecursionError):
-        return ""
-    target = call.params.get("name") or call.params.get("uri")
-    return f'{call.method} "{target}"' if target else call.method

@@ -21,17 +21,11 @@ import trio
 from mcp_trio._engine import Lane, Outcome, Session
 from mcp_trio._errors import BlockedInReplay
 from mcp_trio._journal.records import LOCK, SLEEP, TIMEOUT, CommandBody, ErrorBody, encode_body
-from mcp_trio._replay.sweep_score import (
-    Input,
-    Outcomes,
-    SweepScore,
-    Told,
-    message_of,
-    passing_command,
-)
+from mcp_trio._replay.messages import message_of
+from mcp_trio._replay.score import NS_PER_SECOND
+from mcp_trio._replay.sweep_score import Input, Outcomes, SweepScore, Told, passing_command
 from mcp_trio._wire import Oversized
 
-_NS_PER_SECOND: Final = 1e9
 _NEVER_SECONDS: Final = 1e9
 
 # How often a run may look at the clock while it stands: one that does so more often spins, and then
@@ -173,7 +167,7 @@ class SweepSequencer:
 
     def clock_ns(self) -> int:
         """Of the time that jumps."""
-        return int(trio.current_time() * _NS_PER_SECOND)
+        return int(trio.current_time() * NS_PER_SECOND)
 
     def commanded(self, lane: Lane, body: bytes) -> None:
         """An effect begins, and will end as it did then."""

@@ -1,5 +1,7 @@
 """Which lanes wait, for what, and at which line of people's code."""
 
+import math
+
 import attrs
 import trio
 
@@ -12,12 +14,16 @@ class Parked:
     """A lane that waits for its turn.
 
     `at_start` says that its handler has not begun. `due` is the place in the journal from which it
-    may go on; None: it waits for a record of its own.
+    may go on; None: it waits for a record of its own. `ordinal` is that of its operation before,
+    `since` when it came here.
     """
 
     key: Key
+    ordinal: int
     at_start: bool = False
     due: float | None = None
+    since: float = attrs.field(factory=trio.current_time, init=False)
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     turn: trio.Event = attrs.field(factory=trio.Event, init=False)
 
 
@@ -34,7 +40,9 @@ class Waiting:
     """The lanes of a replay: those that wait, and where each of them was seen last.
 
     `arrivals` tells when a lane came to what its recording lacks, by the ordinal of its operation
-    before that, if nothing had cancelled it by then.
+    before that, if nothing had cancelled it by then. `let_go` are lanes that may be cancelled at a
+    call which they never made. Before the place `spent_from` in the journal, nobody waits who has
+    no turn left.
     """
 
     parked: dict[Key, Parked] = attrs.field(factory=dict[Key, Parked], init=False)
@@ -46,6 +54,8 @@ class Waiting:
     arrivals: dict[tuple[Key, int], float] = attrs.field(
         factory=dict[tuple[Key, int], float], init=False
     )
+    let_go: set[Key] = attrs.field(factory=set[Key], init=False)
+    spent_from: float = attrs.field(default=math.inf, init=False)
 
     def see(self, lane: Key) -> None:
         """The calling task acts for a lane."""
@@ -55,7 +65,8 @@ class Waiting:
     async def park(self, parked: Parked, *, shield: bool) -> None:
         """Wait until `give_turn`, or until all are woken."""
         self.parked[parked.key] = parked
-        with trio.CancelScope(shield=shield):
+        parked.scope.shield = shield
+        with parked.scope:
             try:
                 await parked.turn.wait()
             finally:

@@ -25,7 +25,7 @@ from mcp_trio._server.sampling import Question, SamplingOptions, sampling_params
 
 @attrs.define(eq=False)
 class Context(Outside):
-    """The context of an `async def` handler. Every call is a cancellation check."""
+    """The context of an `async def` handler. Whatever is awaited is a cancellation check."""
 
     _limiter: trio.CapacityLimiter | None = None
 
@@ -47,9 +47,13 @@ class Context(Outside):
         Raises:
             ValueError: There is no such level.
         """
-        params = LoggingMessageParams(level=level, data=data, logger=logger)
-        is_wanted = functools.partial(self._served.gate.lets, level)
-        await self._handling.notify("notifications/message", params, is_wanted=is_wanted)
+
+        def make() -> LoggingMessageParams | None:
+            if not self._served.gate.lets(level):
+                return None
+            return LoggingMessageParams(level=level, data=data, logger=logger)
+
+        await self._handling.notify_if("notifications/message", make)
 
     async def debug(self, data: Any, *, logger: str | None = None) -> None:
         """Log at level `debug`."""
@@ -126,8 +130,8 @@ class Context(Outside):
 class ThreadContext(ThreadOutside):
     """The context of a `def` handler: the words of `Context`, but each call blocks the thread.
 
-    Each call raises `RequestAbandoned` once the request is over. A thread cannot be cancelled, so
-    a long handler looks at `is_cancelled` now and then.
+    Each call for the loop to do raises `RequestAbandoned` once the request is over. A thread cannot
+    be cancelled, so a long handler looks at `is_cancelled` now and then.
     """
 
     @property

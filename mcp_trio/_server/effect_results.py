@@ -126,7 +126,7 @@ class EffectResults:
 
     def _new_reader(self, hint: Any) -> _Reader:
         readable = TypeReader(self.converter).readable(hint)
-        json_schema(readable)
+        json_schema(readable)  # refuses what msgspec would meet only when it decodes
         return msgspec.json.Decoder(readable, dec_hook=structure).decode
 
 

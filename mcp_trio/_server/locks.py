@@ -55,13 +55,14 @@ class Locks:
         row.users += 1
         return row
 
-    def leave(self, name: str) -> None:
-        """A user is gone."""
+    def leave(self, name: str) -> _Row:
+        """The row of a lock, which has one user less."""
         key = (trio.lowlevel.current_trio_token(), name)
         row = self._rows[key]
         row.users -= 1
         if not row.users:
             del self._rows[key]
+        return row
 
 
 async def acquire(handling: Handling, locks: Locks, name: str, holder: object) -> None:
@@ -111,10 +112,7 @@ async def _take_now(limiter: trio.CapacityLimiter, holder: object) -> None:
 
 def release(locks: Locks, name: str, holder: object) -> None:
     """Let go of a lock that `holder` holds."""
-    limiter = locks.enter(name).limiter
-    locks.leave(name)
-    limiter.release_on_behalf_of(holder)
-    locks.leave(name)
+    locks.leave(name).limiter.release_on_behalf_of(holder)
 
 
 @attrs.define(eq=False)

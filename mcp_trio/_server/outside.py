@@ -45,7 +45,8 @@ class Outside(Facts):
     """What an `async def` handler's context can do outside of the session.
 
     Each of these raises `LocalProtocolError` inside of an effect, which a replay does not run, and
-    while something records also in a task that no handler started.
+    while something records also in a task that no handler started. But requests by `http` are plain
+    inside of an effect.
     """
 
     # Time.

@@ -10,6 +10,7 @@ import trio
 
 from mcp_trio import _schema as s
 from mcp_trio._engine import Sequencer, Session, Unrecorded
+from mcp_trio._engine.strays import strict_watch
 from mcp_trio._protocol import Connection, Role
 from mcp_trio._recorder.opening import begin_session
 from mcp_trio._recorder.options import RecordTo, options_of
@@ -167,8 +168,6 @@ def _watch(record: RecordTo | None) -> AbstractContextManager[object]:
     """Round a session whose handlers are refused what no replay could repeat."""
     if record is None or not options_of(record).strict:
         return nullcontext()
-    from mcp_trio._engine.strays import strict_watch
-
     return strict_watch()
 
 

@@ -26,8 +26,8 @@ from mcp_trio._errors import RequestAbandoned
 
 Result = TypeVar("Result")
 
+# For which thread a task in the loop carries out a call.
 CALLING_THREAD: Final[ContextVar[int | None]] = ContextVar("mcp_trio_calling_thread", default=None)
-"""For which thread a task in the loop carries out a call."""
 
 
 @attrs.define(eq=False)

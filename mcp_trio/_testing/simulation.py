@@ -7,14 +7,14 @@ order of tasks, the faults and the moments at which clients come are decided by 
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias
 
 import attrs
 import trio
 import trio.testing
 
 from mcp_trio._client import Client
-from mcp_trio._engine import Session
+from mcp_trio._engine import Session, bare
 from mcp_trio._engine.schedules import seeded_schedule
 from mcp_trio._errors import MCPError
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
@@ -101,7 +101,7 @@ def simulate(
         try:
             trio.run(world.run, sessions, arrival_seconds, seconds_max, clock=clock)
         except BaseExceptionGroup as group:
-            raise _bare(group) from None
+            raise bare(group) from None
     return SimulationReport(
         seed=seed,
         sessions=tuple(world.ended[number] for number in range(sessions)),
@@ -156,7 +156,7 @@ class _World:
             self._check(client.connection, client.requests)
             self._check(session.connection, ())
         except BaseException as error:
-            _bare(error).add_note(f"in session {number} of seed {self.seed!r}")
+            bare(error).add_note(f"in session {number} of seed {self.seed!r}")
             raise
         self.ended[number] = SimulatedSession(
             number=number, end=end, requests=tuple(client.requests), faults=tuple(ours.events)
@@ -172,7 +172,7 @@ class _World:
         except Exception as error:
             if not _is_of_the_engine(error):
                 raise
-            return type(_bare(error)).__name__
+            return type(bare(error)).__name__
         finally:
             await client.aclose()
         return "told"
@@ -192,14 +192,6 @@ class _World:
 def _is_of_the_engine(error: Exception) -> bool:
     """Whether nothing but `MCPError` was raised, maybe in groups."""
     return ExceptionGroup("", [error]).split(MCPError)[1] is None
-
-
-def _bare(error: BaseException) -> BaseException:
-    """The one exception inside groups of one, such as what skips a test."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    group = cast("BaseExceptionGroup[BaseException]", error)
-    return _bare(group.exceptions[0]) if len(group.exceptions) == 1 else group
 
 
 def _tasks() -> int:

@@ -185,8 +185,9 @@ def test_a_recording_that_is_still_written_is_not_replaced(path, invoke):
     assert path.read_bytes() == before
 
 
-def test_a_recording_that_is_not_there_cannot_be_replaced(tmp_path, invoke):
-    done = invoke("redact", tmp_path / "none", "--in-place")
+@pytest.mark.parametrize("name", ["none", "no/folder"])
+def test_a_recording_that_is_not_there_cannot_be_replaced(tmp_path, invoke, name):
+    done = invoke("redact", tmp_path / name, "--in-place")
     assert done.exit_code == 2
     assert "cannot read" in done.stderr
 

@@ -3,9 +3,15 @@
 import pytest
 
 
-@pytest.mark.parametrize("options", [["--mode", "lax"], ["--key", "/does/not/exist"]])
-def test_odd_options_are_refused(invoke, tmp_path, options):
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--mode", "lax"], "Invalid value for '--mode'"),
+        (["--key", "/does/not/exist"], "cannot read the key /does/not/exist"),
+    ],
+)
+def test_odd_options_are_refused(invoke, tmp_path, write, options, told):
     target = tmp_path / "server.py"
     target.write_text('from mcp_trio import Server\n\nserver = Server("x")\n')
-    shown = invoke("replay", tmp_path / "a.jsonl", target, *options)
-    assert shown.exit_code == 2
+    shown = invoke("replay", write(), target, *options)
+    assert (shown.exit_code, told in shown.stderr) == (2, True)

@@ -51,9 +51,30 @@ def test_a_frame_that_is_no_json_is_looked_through(write, invoke):
     assert invoke("scan", write(("in", b'{"password":"correct-horse", '))).exit_code == 1
 
 
-def test_a_secret_in_one_place_is_shown_once(write, invoke):
-    done = invoke("scan", write(message({"secret": "secret=AKIAIOSFODNN7EXAMPLE"})))
-    assert done.stdout.count("characters") == 2
+def test_a_value_that_is_found_in_two_ways_is_shown_once(write, invoke):
+    done = invoke("scan", write(message("secret=AKIAIOSFODNN7EXAMPLE")))
+    assert done.stdout.count("characters") == 1
+
+
+def test_a_line_that_cannot_be_read_is_no_clean_one(write, invoke):
+    path = write(message("nothing at all"), message("nothing either"))
+    whole = path.read_bytes()
+    for damage, told in (
+        (whole[:-5], "line 4: the recording was cut"),
+        (whole.replace(b'{"n":2', b"{"), "line 3: not a record"),
+        (whole.replace(b'{"n":2', b'{"z":"password=correct-horse","n":2'), "line 3: a record with"),
+    ):
+        path.write_bytes(damage)
+        done = invoke("scan", path)
+        assert (done.exit_code, f"cannot be looked into: {told}" in done.stderr) == (1, True)
+
+
+def test_a_short_token_hides_nothing(write, tmp_path, invoke):
+    clean = tmp_path / "clean.mcprec.jsonl"
+    values = [f"zQ8vN3kLp{digit}Xw7RtYb2MfHs9J" for digit in range(10)]
+    path = write(message({"otp": 1}), *map(message, values))
+    assert invoke("redact", path, "-o", clean).exit_code == 0
+    assert invoke("scan", clean).stdout.count("disorder") == len(values)
 
 
 def test_a_recording_without_manifest_gets_a_note(write, tmp_path, invoke):

@@ -436,7 +436,7 @@ async def test_what_is_not_told_is_recorded_as_well(serve, call, recording):
 
     async def tool(handling):
         await handling.progress(1)
-        await handling.notify("notifications/message", level("info"), is_wanted=lambda: False)
+        await handling.notify_if("notifications/message", lambda: None)
         with pytest.raises(LocalProtocolError):
             await handling.progress(math.nan)
         with trio.CancelScope() as scope:

@@ -6,25 +6,12 @@ from contextlib import suppress
 
 import pytest
 
-from mcp_trio._journal.redaction import Redaction, Redactor, redactor_of
-
-SECRET = "Abc123Xyz789Qrs456"
-
-
-def redactor(**rules):
-    return Redactor(Redaction(**rules), key=b"key")
+from mcp_trio._journal.redaction import redactor_of
+from tests.journal.conftest import SECRET, call, encoded, redactor, result
 
 
-def call(**arguments):
-    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"arguments": arguments}}
-
-
-def result(text):
-    return {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": text}]}}
-
-
-def redacted(value, **rules):
-    return redactor(**rules).redact("in", json.dumps(value).encode())
+def redacted(frame, **rules):
+    return redactor(**rules).redact("in", frame)
 
 
 TEXTS = {
@@ -62,12 +49,12 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_a_text_says_what_is_secret(text):
-    one, frame = redactor(), json.dumps(result(text.format(SECRET))).encode()
+    one, frame = redactor(), result(text.format(SECRET))
     changed = one.redact("out", frame)
     assert SECRET.encode() not in changed
     assert len(changed) == len(frame)
     assert one.redact("out", changed) == changed
-    assert redactor_of(one.manifest(), []).redact("out", json.dumps(result("a b")).encode())
+    assert redactor_of(one.manifest(), []).redact("out", changed) == changed
 
 
 HARMLESS = [
@@ -85,13 +72,22 @@ HARMLESS = [
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_a_text_that_names_no_secret_is_left_alone(text):
-    assert json.loads(redacted(result(text))) == result(text)
+    assert redacted(result(text)) == result(text)
 
 
 SHAPED = [
     "sk-proj-Abc123Xyz789Qrs456Tuv",
+    "rk_test_Abc123Xyz789Qrs456",
     "ghp_0123456789abcdefghijABCDEFGHIJ012345",
+    "github_pat_0123456789abcdefghijABCDEFGHIJ012345",
+    "glpat-Abc123Xyz789Qrs456Tuv",
     "AKIAIOSFODNN7EXAMPLE",
+    "AIza0123456789abcdefghijABCDEFGHIJ01234",
+    "ya29.Abc123Xyz789Qrs456Tuv",
+    "xoxb-0123456789ab",
+    "npm_0123456789abcdefghijABCDEFGHIJ012345",
+    "hf_0123456789abcdefghijABCDEFGHIJ",
+    "pypi-0123456789abcdefghijABCDEFGHIJ0123456789abcdefghijABCDE",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r",
     "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA7x9\n-----END RSA PRIVATE KEY-----",
 ]
@@ -100,7 +96,7 @@ SHAPED = [
 @pytest.mark.parametrize("secret", SHAPED)
 def test_a_secret_of_a_well_known_shape_is_secret_wherever_it_stands(secret):
     one = redactor()
-    frame = json.dumps(result(f"here: {secret} and {secret}")).encode()
+    frame = result(f"here: {secret} and {secret}")
     changed = one.redact("out", frame)
     assert secret[4:20].encode() not in changed.replace(b"-BEGIN RSA PRIVATE KEY", b"")
     assert secret.removesuffix("-----END RSA PRIVATE KEY-----")[-9:-1].encode() not in changed
@@ -139,7 +135,7 @@ def test_a_value_beside_what_names_it_is_secret(value):
 
 def test_items_that_name_nothing_are_left_alone():
     frame = call(a=["password", "user"], b=[["-x", "user1"], ["a", 5]], c=["--token"], d=["next"])
-    assert json.loads(redacted(frame)) == frame
+    assert redacted(frame) == frame
 
 
 def test_a_member_that_stands_there_twice_is_gone_into_both_times():
@@ -153,7 +149,7 @@ def test_a_member_that_stands_there_twice_is_gone_into_both_times():
 def test_what_people_say_in_meta_is_theirs_but_for_the_progress_token():
     meta = {"progressToken": SECRET, "com.example/trace": f"by {SECRET}"}
     frame = {"method": "tools/call", "params": {"name": "a", "_meta": meta}}
-    changed = json.loads(redacted(frame, secrets=[SECRET]))["params"]["_meta"]
+    changed = json.loads(redacted(encoded(frame), secrets=[SECRET]))["params"]["_meta"]
     assert changed["progressToken"] == SECRET
     assert SECRET not in changed["com.example/trace"]
 

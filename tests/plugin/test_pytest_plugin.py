@@ -313,11 +313,10 @@ def test_what_is_asked_and_not_recorded_fails(desk, test):
 
 
 def test_a_miss_that_the_test_does_not_mind_fails_it_all_the_same(desk):
-    swallowing = RECORDED.replace("        assert", "        #").replace(
-        "        result =",
-        "        with pytest.raises(Exception) if {name!r} != 'Ada' else pytest.warns() if 0 else"
-        " __import__('contextlib').nullcontext():\n            result =",
+    swallowing = RECORDED.replace("import pytest", "from contextlib import suppress").replace(
+        "        result = await", "        with suppress(Exception): await"
     )
+    swallowing, _, _ = swallowing.partition("        assert")
     outcome(run_recorded(desk, "once", swallowing), passed=1)
     text = outcome(run_recorded(desk, "none", swallowing, name="Bob"), failed=1)
     assert "AssertionError: asked what is not recorded in" in text

@@ -10,6 +10,7 @@ import peers
 import pytest
 import run
 import sessions
+import sitting
 import trio
 from checks import Unexpected
 from tally import ERROR_ANSWER, Row, Tally, rows, tally_of
@@ -192,7 +193,7 @@ def test_a_client_that_does_not_end_is_a_fault(make_peer, tmp_path, monkeypatch)
 def test_a_missing_peer_names_the_command_to_run(capsys, monkeypatch, make_peer):
     missing = make_peer("pass")
     missing.environment.stamp.write_text("an older pin")
-    monkeypatch.setattr(run, "SDKS", [missing])
+    monkeypatch.setattr(sitting, "SDKS", [missing])
     assert run.main([]) == 1
     error = capsys.readouterr().err
     assert error == "package 1 is not installed as pinned: run `python tools/interop/install.py`\n"

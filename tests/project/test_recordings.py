@@ -12,6 +12,7 @@ import refused
 from changes import Change
 
 import recordings
+from mcp_trio._recorder.names import SUFFIX
 
 NAMED = re.compile(r"^\| `([\w-]+)` \|", re.MULTILINE)
 
@@ -23,10 +24,10 @@ def found(line, **names):
 def test_every_recording_is_in_the_tables_and_on_the_page():
     page = (golden.RECORDINGS / "README.md").read_text(encoding="utf-8")
     good, _, bad = page.partition("`refused/`")
-    files = {*golden.RECORDINGS.glob(f"*{golden.SUFFIX}*")}
+    files = {*golden.RECORDINGS.glob(f"*{SUFFIX}*")}
     assert files == {file for row in golden.GOLDEN.values() for file in row.files}
     assert sorted(golden.GOLDEN) == sorted(NAMED.findall(good))
-    bad_files = [path.name.removesuffix(golden.SUFFIX) for path in golden.REFUSED.iterdir()]
+    bad_files = [path.name.removesuffix(SUFFIX) for path in golden.REFUSED.iterdir()]
     names = sorted(row.name for row in refused.TABLE)
     assert sorted(bad_files) == names == sorted(NAMED.findall(bad))
 
@@ -43,14 +44,18 @@ def test_bad_recordings_are_made_of_the_good_ones_as_they_are_now(row):
 
 
 LEAKS = {
+    "private key": ("-----BEGIN RSA PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----"),
+    "JSON Web Token": ("eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.c2lnbmVkIQ",),
+    "AI service key": ("sk-" + "a" * 24,),
+    "payment service key": ("rk_test_" + "a" * 16,),
+    "GitHub token": ("ghp_" + "a" * 36, "github_pat_" + "a" * 36),
+    "GitLab token": ("glpat-" + "a" * 20,),
+    "AWS key": ("AKIA" + "A1" * 8,),
+    "Google key": ("AIza" + "x" * 35, "ya29." + "x" * 20),
+    "Slack token": ("xoxb-" + "1" * 12,),
+    "package registry token": ("npm_" + "a" * 36, "pypi-" + "a" * 50, "hf_" + "a" * 30),
     "a home folder": ("file:///home/ada/x", "/Users/ada", "/root/x", r"C:\\Users\\ada"),
-    "a private key": ("-----BEGIN RSA PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----"),
-    "a web token": ("eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.c2ln",),
     "a bearer token": ("Authorization: Bearer abcdefghijklmnop",),
-    "a key of a cloud": ("AKIA" + "A1" * 8, "AIza" + "x" * 35),
-    "a key of GitHub": ("ghp_" + "a" * 36, "github_pat_" + "a" * 30),
-    "a key of a model's service": ("sk-" + "a" * 24,),
-    "a key of Slack": ("xoxb-" + "1" * 12,),
     "a password in a URL": ("postgres://ada:lovelace@db/x",),
     "a secret by its name": ('{"db_password": "lovelace"}', r"{\"apiKey\":\"lovelace\"}"),
     "an e-mail address": ("ada@engines.org",),
@@ -74,7 +79,7 @@ def test_what_is_no_secret_is_not_found():
 
 def test_secrets_are_found_in_frames_in_base64():
     frame = base64.b64encode(b"\xff sk-" + b"a" * 24).decode()
-    assert found(json.dumps({"n": 1, "b": frame})) == ["a key of a model's service"]
+    assert found(json.dumps({"n": 1, "b": frame})) == ["AI service key"]
 
 
 @pytest.mark.parametrize("row", golden.GOLDEN.values(), ids=lambda row: row.name)

@@ -13,9 +13,9 @@ from mcp_trio._journal.redaction import Redaction
 from mcp_trio._recorder.opening import begin_session, open_recorder
 from mcp_trio._recorder.options import RecordOptions
 from mcp_trio._recorder.sink import open_recording
+from tests.recorder.conftest import FACTS
 
 ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
-FACTS = {"role": "server", "transport": "memory", "name": "a / weather!", "version": "1.0"}
 
 
 def first_record(path):

@@ -14,7 +14,7 @@ from mcp_trio.recording import (
     check,
     open_recording,
     read_recording,
-    replay,
+    replay_async,
 )
 from mcp_trio.transports import memory_pair
 
@@ -64,7 +64,7 @@ async def test_rotation_compression_and_redaction_go_together(tmp_path, suffix):
     lines = b"".join(open_recording(path))
     assert SECRET.encode() not in lines
     assert b"user 19" in lines
-    await trio.to_thread.run_sync(replay, path, make_server())
+    assert (await replay_async(path, make_server())).is_complete
 
 
 async def test_a_recording_can_be_read_while_it_is_written(tmp_path):

@@ -10,23 +10,11 @@ from mcp_trio._journal.records import GapBody, OpenBody, body_of, encode_body, f
 from mcp_trio._limits import Limits
 from mcp_trio._recorder.recorder import Recorder
 from mcp_trio._recorder.sink import FileSink, open_recording
+from tests.recorder.conftest import Clock
 
 OPEN = encode_body(OpenBody(transport="t", role="server", name="n", version="1", started="s"))
 LIMITS = Limits(journal_write_ms_max=250, journal_buffer_bytes_max=1000, journal_close_seconds=20)
 SLOW_SECONDS = 0.5
-
-
-@attrs.define
-class Clock:
-    """Only moves when told to."""
-
-    seconds: float = 0.0
-
-    def __call__(self):
-        return self.seconds
-
-    def nanoseconds(self):
-        return int(self.seconds * 1e9)
 
 
 @attrs.define

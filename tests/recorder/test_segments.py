@@ -20,21 +20,11 @@ from mcp_trio._recorder.names import first_name, later_names, segment_name
 from mcp_trio._recorder.recorder import Recorder
 from mcp_trio._recorder.segments import Segments
 from mcp_trio._recorder.sink import FileSink, open_recording
+from tests.recorder.conftest import Clock
 
 OPEN = OpenBody(transport="t", role="server", name="n", version="1", started="s", session="id")
 LIMITS = Limits(journal_retry_seconds=1)
 FRAME = b'{"jsonrpc":"2.0","method":"' + b"x" * 100 + b'"}'
-
-
-@attrs.define
-class Clock:
-    seconds: float = 0.0
-
-    def __call__(self):
-        return self.seconds
-
-    def nanoseconds(self):
-        return int(self.seconds * 1e9)
 
 
 @attrs.define

@@ -10,8 +10,7 @@ from mcp_trio._journal.records import EndBody, MarkBody, body_of
 from mcp_trio._recorder.opening import begin_session
 from mcp_trio._recorder.options import RecordOptions, SharedRecording, options_of
 from mcp_trio._recorder.sink import open_recording
-
-FACTS = {"role": "server", "transport": "memory", "name": "weather", "version": "1.0"}
+from tests.recorder.conftest import FACTS
 
 
 def begin(shared, **facts):

@@ -8,110 +8,25 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from proof.heard import Listened, recorded_story
 
 from mcp_trio import Context, Server
+from mcp_trio._engine.schedules import seeded_schedule
 from mcp_trio._errors import ReplayDivergence
-from mcp_trio._journal.records import FORMAT_VERSION, RecordEncoder, encode_body, frame_of
+from mcp_trio._journal.records import FORMAT_VERSION, RecordEncoder, encode_body
 from mcp_trio._limits import Limits
 from mcp_trio._recorder.sink import open_recording
 from mcp_trio._replay import replay
-from mcp_trio._replay.score import load_score
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio._transports.memory import memory_pair
-from mcp_trio._wire.lines import Oversized
 
 
-def seed(number):
-    """The next Trio run takes its tasks in an order of its own."""
-    trio._core._run._r.seed(number)
-
-
-@attrs.define
-class Heard:
-    """What left a session, and what its sequencer was told, in order."""
-
-    frames: list = attrs.field(factory=list)
-    moments: list = attrs.field(factory=list)
-
-
-class _TeeSequencer:
-    """A sequencer that keeps (kind, lane, ordinal) of what the one behind it accepted."""
-
-    def __init__(self, inner, heard):
-        self._inner = inner
-        self._heard = heard
-
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    def _keep(self, kind, lane):
-        self._heard.moments.append((kind, lane and lane.name, lane and lane.ordinal))
-
-    def started(self, lane):
-        before = self._inner.player.cursor.place
-        self._inner.started(lane)
-        if self._inner.player.cursor.place > before:
-            self._keep("mark", lane)
-
-    def took(self, frame, *, embed):
-        self._keep("in", None)
-        return self._inner.took(frame, embed=embed)
-
-    def sent(self, frame, lane):
-        self._inner.sent(frame, lane)
-        self._heard.frames.append(frame)
-        self._keep("out", lane)
-
-    def commanded(self, lane, body):
-        self._inner.commanded(lane, body)
-        self._keep("cmd", lane)
-
-    def resumed(self, lane, kind, body=None):
-        before = self._inner.player.cursor.place
-        self._inner.resumed(lane, kind, body)
-        if self._inner.player.cursor.place > before:
-            self._keep(kind, lane)
-
-    def ended(self, lane, *, unstarted=False):
-        self._inner.ended(lane, unstarted=unstarted)
-        self._keep("cxl", lane)
-
-    def marked(self, name, value, lane=None):
-        value = self._inner.marked(name, value, lane)
-        self._keep("mark", lane)
-        return value
-
-    def shut(self, cause):
-        self._inner.shut(cause)
-        self._keep("shut", None)
-
-    def close(self, counts):
-        self._inner.close(counts)
-        self._keep("end", None)
-
-
-@attrs.define
-class Listened:
-    """A server whose sessions are heard."""
-
-    server: object
-    heard: Heard = attrs.field(factory=Heard)
-
-    @property
-    def limits(self):
-        return self.server.limits
-
-    def open_session(self, channel, *, sequencer, lifespan):
-        tee = _TeeSequencer(sequencer, self.heard)
-        return self.server.open_session(channel, sequencer=tee, lifespan=lifespan)
-
-
-def replayed(path, server, *, number=0):
+def replayed(path, server, *, number=0, mode="strict"):
     """Replay under a seed; returns what was heard."""
-    seed(number)
     listened = Listened(server)
-    replay(path, listened, watches=False)
-    return listened.heard
+    with seeded_schedule(number):
+        replay(path, listened, mode=mode, watches=False)
+    return listened.story
 
 
 def records(path):
@@ -120,16 +35,11 @@ def records(path):
 
 def played(path):
     """(kind, lane, ordinal) of every record that has its turn in a replay."""
-    turns = (r for r in records(path) if not is_in_passing(r))
-    return [(r["k"], r.get("l"), r.get("o")) for r in turns if r["k"] != "open"]
-
-
-def is_in_passing(record):
-    return record["k"] == "val" or (record["k"] == "mark" and record["f"]["name"] == "patched")
+    return recorded_story(path).moments
 
 
 def sent_frames(path):
-    return [frame_of(record) for record in load_score(path).journal if record.kind == "out"]
+    return recorded_story(path).frames
 
 
 def rewrite(path, target, change):
@@ -157,9 +67,9 @@ async def _serve(server, path, client, channels):
 
 def record(server, path, client, *, number=0, channels=None):
     """Record what `await client(peer, session)` does with a server, in virtual time."""
-    seed(number)
     clock = trio.testing.MockClock(autojump_threshold=0)
-    trio.run(_serve, server, path, client, channels or memory_pair(), clock=clock)
+    with seeded_schedule(number):
+        trio.run(_serve, server, path, client, channels or memory_pair(), clock=clock)
     return path
 
 
@@ -287,8 +197,6 @@ def assert_diverges(path, server=None):
 @pytest.fixture(scope="session")
 def world():
     return SimpleNamespace(
-        seed=seed,
-        Listened=Listened,
         replayed=replayed,
         records=records,
         played=played,
@@ -296,7 +204,6 @@ def world():
         rewrite=rewrite,
         place_of=place_of,
         record=record,
-        Oversized=Oversized,
     )
 
 

@@ -1,4 +1,4 @@
-"""A recorded client, played to a live server: what is sent when, and how its answers compare."""
+"""A recorded client, played to a live server: what is sent when, and what comes of the server."""
 
 import sys
 from pathlib import Path
@@ -99,49 +99,6 @@ async def test_what_was_concurrent_is_concurrent_again(spoken, scripted):
     assert (await run_inputs(path, scripted(script))).is_same
 
 
-async def test_what_differs_in_an_answer_has_a_path(spoken, scripted):
-    async def script(peer):
-        await answer(peer, content=[{"text": "b"}], more=1)
-
-    path = spoken(("C", call(1, "add")), ("S", result(1, content=[{"text": "a"}])))
-    report = await run_inputs(path, scripted(script))
-    assert str(report).splitlines() == [
-        'changed answer to tools/call add (record 1): $.result.content[0].text: "a" -> "b"',
-        "changed answer to tools/call add (record 1): $.result.more: nothing -> 1",
-        "2 differences, 1 of 1 requests answered",
-    ]
-
-
-async def test_an_error_in_place_of_a_result_is_a_change(spoken, scripted):
-    async def script(peer):
-        asked = await peer.receive()
-        await peer.send({"id": asked["id"], "error": {"code": -1, "message": "no"}})
-
-    path = spoken(("C", call(1)), ("S", result(1)))
-    report = await run_inputs(path, scripted(script))
-    assert [each.path for each in report.differences] == ["$.result", "$.error"]
-
-
-async def test_places_that_do_not_count_are_counted(spoken, scripted):
-    async def script(peer):
-        await answer(
-            peer, at="2026-01-02T03:04:05Z", nextCursor="b", content=[{"text": "y", "n": 1}]
-        )
-
-    path = spoken(
-        ("C", call(1)),
-        ("S", result(1, at="2025-01-02 03:04", nextCursor="a", content=[{"text": "x", "n": 1}])),
-    )
-    report = await run_inputs(path, scripted(script), ignore=["$.result.content[*].text"])
-    assert (report.is_same, report.ignored) == (True, 3)
-    assert str(report).endswith(", 3 ignored")
-
-
-async def test_a_place_that_is_no_path_is_refused(spoken, scripted):
-    with pytest.raises(ValueError, match=r"'result' is no path: it begins with \$"):
-        await run_inputs(spoken(), scripted(answer), ignore=["result"])
-
-
 async def test_what_the_server_hands_out_comes_back_to_it(spoken, scripted):
     async def script(peer):
         await answer(peer, nextCursor="live", tasks=[{"taskId": "L1"}], status="open")
@@ -208,18 +165,6 @@ async def test_of_two_questions_the_same_one_is_meant(spoken, scripted):
         ("S", result(1)),
     )
     assert (await run_inputs(path, scripted(script))).is_same
-
-
-async def test_a_question_with_other_params_is_a_change(spoken, scripted):
-    async def script(peer):
-        asked = await peer.receive()
-        await peer.send(SAMPLE | {"params": {"maxTokens": 5}})
-        await peer.receive()
-        await peer.send_result(asked, {})
-
-    path = spoken(("C", call(1)), ("S", SAMPLE), ("C", result(8)), ("S", result(1)))
-    report = await run_inputs(path, scripted(script))
-    assert told(report) == [("changed", "question sampling/createMessage", "$.params.maxTokens")]
 
 
 async def test_a_question_that_nobody_recorded_is_refused_and_told(spoken, scripted):
@@ -365,7 +310,8 @@ async def test_a_server_object_that_fails_is_lost(spoken, scripted):
         raise ValueError("broken")
 
     report = await run_inputs(spoken(("C", call(1)), ("S", result(1))), scripted(script))
-    assert str(report.differences[0]).startswith("lost the server: ")
+    (lost,) = report.differences
+    assert (lost.what, lost.live) == ("lost", "the server object failed: ValueError('broken')")
 
 
 async def test_a_server_that_says_nothing_is_given_up(spoken, scripted, autojump_clock):
@@ -394,25 +340,6 @@ async def test_an_answer_to_no_request_is_waited_for_by_nobody(spoken, scripted)
     assert (await run_inputs(path, scripted(answer))).is_same
 
 
-async def test_strange_frames_are_told(spoken, scripted):
-    async def script(peer):
-        await peer.send(b"{", result(77), {"id": 78, "error": {"code": 1, "message": ""}})
-        await peer.send(b'{"jsonrpc":"2.0","id":1,"result":"%s"}' % (b"x" * 5000))
-        asked = await answer(peer)
-        await peer.send_result(asked, {})
-
-    limits = attrs.evolve(LIMITS, frame_bytes_max=4096)
-    path = spoken(("C", call(1)), ("S", result(1)))
-    report = await run_inputs(path, scripted(script), limits=limits)
-    assert [each.about.split(":")[0] for each in report.differences] == [
-        "frame that is no message",
-        "answer to nothing, with the id 77",
-        "answer to nothing, with the id 78",
-        "frame that is no message",
-        "answer to nothing, with the id 1",
-    ]
-
-
 async def test_recorded_frames_that_are_no_messages_are_not_sent(spoken, scripted):
     path = spoken(("C", b"{"), ("C", call(1)), ("S", result(1)))
     report = await run_inputs(path, scripted(answer))
@@ -439,50 +366,6 @@ async def test_a_process_that_ends_is_told_with_its_last_words(spoken):
     assert "cannot go on" in lost.live
 
 
-# Notifications.
-
-
-async def test_notifications_are_compared_whatever_their_order(spoken, scripted, autojump_clock):
-    async def script(peer):
-        asked = await peer.receive()
-        await peer.send(*(note("message", data=data) for data in ("b", "a", "D", "e", "f")))
-        await peer.send_result(asked, {})
-
-    said = [("S", note("message", data=data)) for data in "abcd"]
-    path = spoken(("C", call(1)), *said, ("S", note("gone")), ("S", result(1)))
-    report = await run_inputs(path, scripted(script))
-    assert [str(each) for each in report.differences] == [
-        'changed notifications/message (record 4): $.params.data: "c" -> "D"',
-        'changed notifications/message (record 5): $.params.data: "d" -> "e"',
-        "extra notifications/message",
-        "missing notifications/gone (record 6)",
-    ]
-
-
-async def test_progress_is_compared_for_each_request(spoken, scripted):
-    async def script(peer):
-        first, second = await peer.receive_many(2)
-        await peer.send(note("progress", progressToken=second["id"], progress=1))
-        await peer.send(note("progress", progressToken=first["id"], progress=2))
-        await peer.send(note("progress", progressToken="nobody's", progress=3))
-        await peer.send_result(first, {})
-        await peer.send_result(second, {})
-
-    path = spoken(
-        ("C", call(1, "a", progressToken="a")),
-        ("C", call(2, "b", progressToken="b")),
-        ("S", note("progress", progressToken="a", progress=2)),
-        ("S", note("progress", progressToken="b", progress=5)),
-        ("S", result(1)),
-        ("S", result(2)),
-    )
-    report = await run_inputs(path, scripted(script))
-    assert told(report) == [
-        ("changed", "notifications/progress for tools/call b", "$.params.progress"),
-        ("extra", "notifications/progress", ""),
-    ]
-
-
 async def test_what_a_server_no_longer_says_delays_once(spoken, scripted, autojump_clock):
     async def script(peer):
         for _ in range(5):
@@ -504,15 +387,3 @@ async def test_a_mocked_client_takes_any_answer(spoken, scripted):
 
     report = await mock_client(spoken(("C", call(1)), ("S", result(1))), scripted(script))
     assert (report.is_same, report.answered) == (True, 1)
-
-
-async def test_long_values_are_shown_where_they_part(spoken, scripted):
-    async def script(peer):
-        await answer(peer, text="a" * 200 + "x" + "b" * 200)
-
-    path = spoken(("C", call(1)), ("S", result(1, text="a" * 200 + "y")))
-    (line, _) = str(await run_inputs(path, scripted(script))).splitlines()
-    old, new = line.split(": ")[-1].split(" -> ")
-    assert old == "…" + "a" * 20 + 'y"'
-    assert new.startswith("…" + "a" * 20 + "xb")
-    assert new.endswith("b…")

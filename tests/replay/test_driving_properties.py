@@ -7,6 +7,7 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mcp_trio._engine.schedules import seeded_schedule
 from mcp_trio._replay.inputs import run_inputs
 from mcp_trio._replay.mock import mock_server
 
@@ -84,8 +85,8 @@ def test_a_recorded_client_and_server_understand_each_other(spoken, seed, length
         talk.go_on()
     path = spoken(*talk.said)
     mock = mock_server(path)
-    trio._core._run._r.seed(schedule)
     clock = trio.testing.MockClock(autojump_threshold=0)
-    report = trio.run(run_inputs, path, mock, clock=clock)
+    with seeded_schedule(schedule):
+        report = trio.run(run_inputs, path, mock, clock=clock)
     assert report.is_same, f"{report}\n{talk.said}"
     assert (mock.misses, mock.unused, report.unsent) == ((), (), 0)

@@ -197,6 +197,34 @@ def test_a_shield_that_a_lane_came_into_too_early_does_not_hold(world, tmp_path,
     assert heard.moments == world.played(path)
 
 
+async def telling_and_cleaning_up(ctx, seconds):
+    try:
+        await trio.sleep(seconds)
+        await ctx.info("never said")
+    finally:
+        with trio.CancelScope(shield=True):
+            await ctx.info("cleaned up")
+            await ctx.sleep(0.1)
+
+
+async def cleaning_up_in_time(ctx):
+    await telling_and_cleaning_up(ctx, 5.001)
+
+
+async def cleaning_up_early(ctx):
+    await telling_and_cleaning_up(ctx, 4.999)
+
+
+@pytest.mark.parametrize("client", [cancelled, left])
+def test_a_call_that_came_before_its_cancellation_is_none_though_others_follow(
+    world, tmp_path, client
+):
+    path = world.record(make_server(cleaning_up_in_time), tmp_path / "a.mcprec.jsonl", client)
+    heard = world.replayed(path, make_server(cleaning_up_early))
+    assert heard.moments == world.played(path)
+    assert heard.frames == world.sent_frames(path)
+
+
 def test_what_nobody_ever_read_is_blocked_then(world, tmp_path):
     read = []
 

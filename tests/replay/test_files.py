@@ -8,7 +8,7 @@ import trio
 from mcp_trio import Context, Server, effect
 from mcp_trio._recorder.options import RecordOptions
 from mcp_trio._replay import replay
-from mcp_trio._replay.score import load_score
+from mcp_trio._replay.loading import load_score
 
 
 @effect

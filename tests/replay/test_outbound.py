@@ -27,54 +27,55 @@ def look(key: str) -> str:
     return f"seen {key}"
 
 
-async def steps(ctx, state):
+async def count(state, key="a"):
+    """What many handlers begin with: a shared total, and an effect that it must outlast."""
     before = state["total"]
-    first = await fetch("a")
+    value = await fetch(key)
     state["total"] = before + 1
+    return value
+
+
+async def finish(ctx):
+    await ctx.list_roots()
+    await ctx.info("done")
+
+
+async def steps(ctx, state):
+    first = await count(state)
     await ctx.info(state["total"])
     weight = await weigh("a")
     ctx.now()
     seen = look("a")
     second = await fetch("b")
-    await ctx.list_roots()
-    await ctx.info("done")
+    await finish(ctx)
     return [first, second, str(weight), seen, str(ctx.patched("x"))]
 
 
 async def in_another_order(ctx, state):
-    before = state["total"]
-    first = await fetch("a")
-    state["total"] = before + 1
+    first = await count(state)
     await ctx.info(state["total"])
     second = await fetch("b")
     patched = ctx.patched("x")
     seen = look("a")
     weight = await weigh("a")
-    await ctx.list_roots()
-    await ctx.info("done")
+    await finish(ctx)
     return [first, second, str(weight), seen, str(patched)]
 
 
 async def moved_before_a_frame(ctx, state):
-    before = state["total"]
-    first = await fetch("a")
-    state["total"] = before + 1
+    first = await count(state)
     weight, second = await weigh("a"), await fetch("b")
     await ctx.info(state["total"])
     seen = look("a")
-    await ctx.list_roots()
-    await ctx.info("done")
+    await finish(ctx)
     return [first, second, str(weight), seen, str(ctx.patched("x"))]
 
 
 async def with_other_arguments(ctx, state):
-    before = state["total"]
-    first = await fetch("other")
-    state["total"] = before + 1
+    first = await count(state, "other")
     await ctx.info(state["total"])
     second = await fetch("arguments")
-    await ctx.list_roots()
-    await ctx.info("done")
+    await finish(ctx)
     return [first, second, "1", look("else"), str(ctx.patched("x"))]
 
 
@@ -156,10 +157,8 @@ def test_who_was_cancelled_may_have_been_about_to_do_something_else(
     cancelling = functools.partial(client, cancels=True)
     path = world.record(make_server(steps), tmp_path / "a.mcprec.jsonl", cancelling)
     assert world.records(path)[world.place_of(path, lambda r: r["k"] == "cxl")]["l"] == "r19"
-    world.seed(number)
-    listened = world.Listened(make_server(handler))
-    replay(path, listened, mode="outbound")
-    assert listened.heard.frames == world.sent_frames(path)
+    heard = world.replayed(path, make_server(handler), number=number, mode="outbound")
+    assert heard.frames == world.sent_frames(path)
 
 
 @pytest.mark.parametrize(
@@ -167,10 +166,8 @@ def test_who_was_cancelled_may_have_been_about_to_do_something_else(
 )
 @pytest.mark.parametrize("number", range(3))
 def test_rearranged_effects_replay_if_the_same_is_sent(world, path, handler, number):
-    world.seed(number)
-    listened = world.Listened(make_server(handler))
-    replay(path, listened, mode="outbound")
-    assert listened.heard.frames == world.sent_frames(path)
+    heard = world.replayed(path, make_server(handler), number=number, mode="outbound")
+    assert heard.frames == world.sent_frames(path)
 
 
 @pytest.mark.parametrize("handler", [in_another_order, moved_before_a_frame, with_other_arguments])

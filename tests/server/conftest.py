@@ -7,10 +7,13 @@ from typing import Generic, TypeVar
 
 import attrs
 import pytest
+import trio
+import trio.testing
 
 from mcp_trio._server.signatures import ArgumentsError, Signature
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio._transports.memory import memory_pair
+from mcp_trio.recording import replay
 
 State = TypeVar("State")
 
@@ -135,3 +138,10 @@ def record(serve, tmp_path):
         return asker, told
 
     return start
+
+
+async def played_again(asker, told, server):
+    """End a session that `record` has begun, and replay it; raises where it differs."""
+    await asker.wire.aclose()
+    await trio.testing.wait_all_tasks_blocked()
+    return await trio.to_thread.run_sync(replay, told.path, server)

@@ -20,7 +20,7 @@ from mcp_trio import (
     effect,
 )
 from mcp_trio._transports.memory import memory_pair
-from mcp_trio.recording import replay
+from tests.server.conftest import played_again
 
 
 @attrs.frozen
@@ -65,11 +65,6 @@ async def find(name: str) -> Boat:
 
 def measure(name: str) -> int:
     return len(name)
-
-
-async def ended(asker):
-    await asker.wire.aclose()
-    await trio.testing.wait_all_tasks_blocked()
 
 
 @effect
@@ -329,9 +324,8 @@ async def test_an_effect_in_a_thread_is_cancelled_with_its_request(server, recor
     await asker.wire.cancel(request_id)
     await trio.testing.wait_all_tasks_blocked()
     may_end.set()
-    await ended(asker)
+    await played_again(asker, told, server)
     assert told() == [command("slow"), ("cxl", None), ("cxl", None)]
-    await trio.to_thread.run_sync(replay, told.path, server)
     assert said == ["over"] * 2
 
 
@@ -458,6 +452,5 @@ async def test_everything_replays(server, record):
     asker, told = await record(server)
     await asker.call("run")
     await asker.call("run_too")
-    await ended(asker)
-    await trio.to_thread.run_sync(replay, told.path, server)
+    await played_again(asker, told, server)
     assert ran == ["roll"]

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, LocalProtocolError, Server, ThreadContext
-from mcp_trio.recording import replay
+from tests.server.conftest import played_again
 
 
 @pytest.fixture
@@ -27,13 +27,6 @@ def either(request, serve, record):
         return (await record(server))[0] if request.param else await serve(server)
 
     return start
-
-
-async def played_again(asker, path, server):
-    """End the session, and replay it; raises where it differs."""
-    await asker.wire.aclose()
-    await trio.testing.wait_all_tasks_blocked()
-    return await trio.to_thread.run_sync(replay, path, server)
 
 
 @pytest.fixture(params=[True, False], ids=["async def", "def"])
@@ -108,7 +101,7 @@ async def test_all_that_replays(server, record, both):
     )
     asker, told = await record(server)
     await asker.call("tool")
-    report = await played_again(asker, told.path, server)
+    report = await played_again(asker, told, server)
     assert report.requests == 1
 
 
@@ -126,7 +119,7 @@ async def test_before_the_patch_the_old_way_is_replayed(server, record):
     asker, told = await record(server)
     await asker.call("tool")
     is_new = True
-    await played_again(asker, told.path, server)
+    await played_again(asker, told, server)
 
 
 async def test_sleep_is_an_effect(server, record, autojump_clock):
@@ -201,7 +194,7 @@ async def test_a_timeout_replays(server, record):
 
     asker, told = await record(server)
     assert await asker.call("tool") == "late"
-    await played_again(asker, told.path, server)
+    await played_again(asker, told, server)
 
 
 @pytest.mark.parametrize(

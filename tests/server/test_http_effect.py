@@ -12,10 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, Context, EffectTransport, Server
+from mcp_trio import Client, Context, EffectTransport, ReplayDivergence, Server
 from mcp_trio._limits import Limits
 from mcp_trio._server.http_client import SessionHttp
-from mcp_trio.recording import replay
+from tests.server.conftest import played_again
 
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\nahoy!"
 
@@ -92,12 +92,6 @@ async def fetched(asker):
     return status, dict(headers), base64.b64decode(body)
 
 
-async def played_again(asker, told, server):
-    await asker.wire.aclose()
-    await trio.testing.wait_all_tasks_blocked()
-    return await trio.to_thread.run_sync(replay, told.path, server)
-
-
 async def test_a_request_is_an_effect(server, web, fetching, record):
     fetching("POST", json={"name": "Ada"}, headers={"Accept": "text/plain", "X-Trace": "1"})
     asker, told = await record(server)
@@ -137,7 +131,7 @@ async def test_a_replay_sends_nothing(server, web, fetching, record):
     asker, told = await record(server)
     await fetched(asker)
     web.url = web.url.replace("/ships", "/boats")
-    with pytest.raises(Exception, match="diverged"):
+    with pytest.raises(ReplayDivergence):
         await played_again(asker, told, server)
     web.url = web.url.replace("/boats", "/ships")
     await played_again(asker, told, server)
@@ -260,9 +254,7 @@ async def test_a_response_that_came_read_is_one_like_any_other(server, serve):
     assert "http_body_bytes_max" in await asker.call("fetch", size=101)
 
 
-async def test_a_request_body_that_is_too_large_is_sent_but_not_recorded(
-    server, web, fetching, record
-):
+async def test_a_request_body_that_is_too_large_is_sent_but_not_recorded(server, fetching, record):
     fetching("POST", content=b"a" * 101)
     asker, told = await record(server)
     assert (await fetched(asker))[2] == b"ahoy!"
@@ -328,7 +320,7 @@ async def test_a_cancelled_request_is_a_cancelled_effect(server, nursery, record
 # The client.
 
 
-async def test_a_session_has_one_client_which_is_closed_with_it(server, web, nursery):
+async def test_a_session_has_one_client_which_is_closed_with_it(server, web):
     clients = []
 
     @server.tool
@@ -347,7 +339,7 @@ async def test_a_session_has_one_client_which_is_closed_with_it(server, web, nur
     assert web.connections == 0
 
 
-async def test_the_client_is_closed_when_the_session_is_cancelled(server, web, serve, nursery):
+async def test_the_client_is_closed_when_the_session_is_cancelled(server, web):
     clients = []
 
     @server.tool

@@ -14,7 +14,7 @@ import trio.testing
 
 from mcp_trio import BlockedInReplay, Context, ReplayDivergence, Server, effect
 from mcp_trio._server.lifespan_stand_in import LifespanStandIn
-from mcp_trio.recording import replay
+from tests.server.conftest import played_again
 
 
 async def entered(it):
@@ -136,9 +136,7 @@ async def played(record, handler, replayed=None, **options):
     """Record a session with a handler, and replay it, with another one if there is one."""
     asker, told = await record(serving(handler, **options))
     text = await asker.call("tool")
-    await asker.wire.aclose()
-    await trio.testing.wait_all_tasks_blocked()
-    await trio.to_thread.run_sync(replay, told.path, serving(replayed or handler, **options))
+    await played_again(asker, told, serving(replayed or handler, **options))
     return text, told()
 
 

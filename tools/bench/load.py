@@ -233,6 +233,12 @@ class ServerUnderLoad:
             self._unread.append(rest)
 
 
+def rotated(names: Sequence[str], by: int) -> Sequence[str]:
+    """The names, beginning with another one: whoever takes turns goes first in turn."""
+    first = by % len(names)
+    return [*names[first:], *names[:first]]
+
+
 def _request(id_: int, method: str, params: object) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", "id": id_, "method": method, "params": params})
 

@@ -20,7 +20,8 @@ from typing import Final
 import server_mcp_trio
 import trio
 import trio.testing
-from load import ServerUnderLoad
+from load import ServerUnderLoad, rotated
+from measures import IN_FLIGHT
 from rich.console import Console
 from rich.table import Table
 
@@ -29,7 +30,6 @@ from mcp_trio.recording import ReplayReport, replay
 from mcp_trio.transports import memory_pair
 
 SERVER: Final = str(Path(__file__).resolve().parent / "server_mcp_trio.py")
-IN_FLIGHT: Final = (1, 16, 128)
 SECONDS: Final = 0.3
 TURNS: Final = 3
 
@@ -83,10 +83,8 @@ def recording_of(name: str, folder: Path) -> Path:
 def measure_round(servers: Mapping[str, ServerUnderLoad], round_: int) -> Figures:
     """What each server takes at each turn; who goes first changes."""
     samples: Figures = defaultdict(lambda: defaultdict(list))
-    names = list(servers)
     for turn in range(TURNS):
-        first = (turn + round_) % len(names)
-        for name in names[first:] + names[:first]:
+        for name in rotated(list(servers), turn + round_):
             for in_flight in IN_FLIGHT:
                 cost = servers[name].add(in_flight=in_flight, seconds=SECONDS)
                 samples[name][in_flight].append(cost.cpu_ms_per_1000)

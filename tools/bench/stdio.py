@@ -23,7 +23,7 @@ import imports
 import msgspec
 import report
 from aims import IMPORTS, Results
-from load import ServerUnderLoad
+from load import ServerUnderLoad, rotated
 from measures import COURSES, IN_FLIGHT, Course, Effort, Measured
 from servers import PYTHON_PEER, Workshop, versions
 
@@ -68,18 +68,13 @@ def _follow(
     commands, environment = workshop.commands(*course.options), workshop.environment()
     with ExitStack() as stack:
         servers: dict[str, ServerUnderLoad] = {}
-        for name in _rotated(list(commands), round_):
+        for name in rotated(list(commands), round_):
             servers[name] = stack.enter_context(ServerUnderLoad(commands[name], environment))
             note(name, course.start(servers[name]))
         for step in course.measures:
             for turn in range(1 if step.is_once else effort.turns):
-                for name in _rotated(list(servers), turn):
+                for name in rotated(list(servers), turn):
                     note(name, step.apply(servers[name], effort))
-
-
-def _rotated(names: Sequence[str], by: int) -> Sequence[str]:
-    first = by % len(names)
-    return [*names[first:], *names[:first]]
 
 
 def count_function_calls(workshop: Workshop) -> Results:

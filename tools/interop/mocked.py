@@ -21,10 +21,10 @@ from typing import Final
 import attrs
 from golden_sessions import SUFFIX
 from golden_sessions import hold as record
-from peers import HERE, HOME, PEERS, SDKS, Command, Peer
+from peers import HERE, HOME, PEERS, Command, Peer
 from repeating import differences, script_of, telling_of, things_in, unexpected
 from rich.table import Table
-from sitting import empty_table, parse, peer_parser, show, sit
+from sitting import empty_table, parse, peer_parser, sdks, show, sit
 from worlds import arguments_of, in_environment, prepare
 
 from mcp_trio._replay.recorded import load_conversation
@@ -38,7 +38,7 @@ MCP_TRIO: Final = (sys.executable, "-m", "mcp_trio")
 GOLDEN: Final = HOME / "recordings"
 
 # Who was recorded, and what these servers never say twice: the time of day.
-RECORDED: Final = ("everything", "memory", "filesystem")
+RECORDED: Final[Sequence[str]] = ("everything", "memory", "filesystem")
 DRIVEN: Final[Mapping[str, Sequence[str]]] = {
     "everything": (
         "$.result.content[*].resource.text",
@@ -268,7 +268,7 @@ def main(arguments: list[str]) -> int:
     """Hold the sessions and report."""
     parser = peer_parser("Let recordings stand in for what was recorded.", such_as="Python 2")
     options = parse(parser, arguments, REPEATERS)
-    peers = [peer for peer in SDKS if peer.name in options.peers or not options.peers]
+    peers = sdks(options.peers)
     return sit(partial(hold_all, peers), report)
 
 

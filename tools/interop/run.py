@@ -15,7 +15,7 @@ from facts import FACTS
 from peers import SDKS, Peer
 from rich.table import Table
 from sessions import Outcome, Role, hold
-from sitting import empty_table, parse, peer_parser, show, sit
+from sitting import empty_table, parse, peer_parser, sdks, show, sit
 from tally import Row, rows
 
 ROLES: Final[tuple[Role, ...]] = ("client", "server")
@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
     parser = peer_parser("Talk with every peer in both roles.", such_as="Python 2")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="leave the recordings there")
     options = parse(parser, arguments, [peer.name for peer in SDKS])
-    peers = [peer for peer in SDKS if peer.name in options.peers or not options.peers]
+    peers = sdks(options.peers)
     return sit(lambda folder: hold_all(peers, options.keep or folder), report)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from peers import MissingPeer
+from peers import SDKS, MissingPeer, Peer
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -38,6 +38,11 @@ def parse(
     if unknown := set(options.peers) - set(known):
         parser.error(f"no peers: {', '.join(sorted(unknown))}")
     return options
+
+
+def sdks(names: Collection[str]) -> list[Peer]:
+    """The official SDKs of these names; without any, all of them."""
+    return [peer for peer in SDKS if peer.name in names or not names]
 
 
 def sit(

@@ -6,16 +6,15 @@ it knows a sequencer that takes no turns, for the control.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
 from mcp_trio._engine.lanes import Lane
-from mcp_trio._journal.records import MarkBody, Record, body_of, frame_of
+from mcp_trio._journal.records import Record, frame_of
 from mcp_trio._limits import Limits
+from mcp_trio._replay.score import is_in_passing
 from mcp_trio.recording import open_recording, read_recording
-
-PATCHED: Final = "patched"
 
 
 class Moment(NamedTuple):
@@ -58,19 +57,13 @@ def recorded_story(path: Path) -> Story:
     story = Story()
     for record in records_of(path):
         moment = Moment(record.kind, record.lane, record.ordinal)
-        if is_read_in_passing(record):
+        if is_in_passing(record):
             story.read.append(moment)
         elif record.kind != "open":
             story.moments.append(moment)
         if record.kind == "out":
             story.frames.append(frame_of(record) or b"")
     return story
-
-
-def is_read_in_passing(record: Record) -> bool:
-    """Whether a record is not waited for, and so may be taken before its place in the file."""
-    is_mark = record.kind == "mark"
-    return record.kind == "val" or (is_mark and body_of(record, MarkBody).name == PATCHED)
 
 
 @attrs.define(eq=False)

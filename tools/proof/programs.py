@@ -63,8 +63,10 @@ class Shape:
 # that it cannot decide: whoever writes them gets a replay that says so, and no promise.
 RAW: Final = ("sleep_raw", "wait")
 # Where one deadline surrounds another, and both pass while the machine stands still, the outer one
-# catches what the inner one caught, or the other way round: no record tells which.
+# catches what the inner one caught, or the other way round: no record tells which. Nor does one tell
+# which came first, a deadline or the end of a nursery in it, which is a raw wait.
 _DEADLINES: Final = frozenset({"move_on", "timeout"})
+_NURSERIES: Final = frozenset({"nest", "nest_and_stop"})
 # What ends a handler ends no nursery's child: the group around it would be the answer.
 _ENDS: Final = frozenset({"fail_out", "refuse"})
 # A lock in a lock may wait for ever, and so may an event under a shield or a lock.
@@ -76,8 +78,8 @@ LEAVES: Final = (
     "query", "signal", "choose",
 )  # fmt: skip
 COMPOSED: Final[Mapping[str, Shape]] = {
-    "timeout": Shape(parts=1, bars=_ENDS | _DEADLINES),
-    "move_on": Shape(parts=1, bars=_ENDS | _DEADLINES),
+    "timeout": Shape(parts=1, bars=_ENDS | _DEADLINES | _NURSERIES),
+    "move_on": Shape(parts=1, bars=_ENDS | _DEADLINES | _NURSERIES),
     "nest": Shape(parts=3, bars=_ENDS),
     "nest_and_stop": Shape(parts=3, bars=_ENDS),
     "locked": Shape(parts=1, bars=_WAITS),

@@ -2,5 +2,6 @@
 
 from mcp_trio._journal.redaction.names import DEFAULT_SECRET_NAMES
 from mcp_trio._journal.redaction.redactor import Redaction, Redactor, redactor_of
+from mcp_trio._journal.redaction.tokens import KEY_BYTES
 
-__all__ = ["DEFAULT_SECRET_NAMES", "Redaction", "Redactor", "redactor_of"]
+__all__ = ["DEFAULT_SECRET_NAMES", "KEY_BYTES", "Redaction", "Redactor", "redactor_of"]

@@ -11,6 +11,9 @@ import msgspec
 from mcp_trio._journal.redaction.names import NAMED, NAMING, SecretNames
 from mcp_trio._journal.redaction.zones import HIDE, Rule, Zone
 
+# What JSON begins with that has values in it.
+OPENINGS: Final = frozenset({"{", "["})
+
 _TOKEN: Final = re.compile(
     r'("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*:)?|([{\[])|([}\]])|(-?[0-9][-+.0-9eE]*)', re.DOTALL
 )

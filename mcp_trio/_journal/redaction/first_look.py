@@ -4,6 +4,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from mcp_trio._journal.redaction.editing import OPENINGS
 from mcp_trio._journal.redaction.names import NAMED, NAMING, SecretNames
 from mcp_trio._journal.redaction.texts import gives_away
 
@@ -11,7 +12,6 @@ _DECODE: Final = msgspec.json.Decoder().decode
 _CLEAN_NAMES_MAX: Final = 4096
 # No secret that a text gives away reaches over it.
 _BETWEEN_TEXTS: Final = "\n\0\n"
-_OPENINGS: Final = frozenset({"{", "["})
 
 
 class FirstLook:
@@ -38,7 +38,7 @@ class FirstLook:
         while values:
             value = values.pop()
             if isinstance(value, str):
-                if value.lstrip()[:1] in _OPENINGS and self._finds_in_text(value, texts):
+                if value.lstrip()[:1] in OPENINGS and self._finds_in_text(value, texts):
                     return True
                 texts.append(value)
             elif isinstance(value, dict):

@@ -24,7 +24,7 @@ import msgspec
 
 from mcp_trio._errors import RecordingError
 from mcp_trio._journal.records import Record, frame_of
-from mcp_trio._journal.redaction.editing import changed, is_json
+from mcp_trio._journal.redaction.editing import OPENINGS, changed, is_json
 from mcp_trio._journal.redaction.first_look import FirstLook
 from mcp_trio._journal.redaction.following import Followed, Following
 from mcp_trio._journal.redaction.masking import masked
@@ -35,8 +35,6 @@ from mcp_trio._journal.redaction.tokens import Tokens
 from mcp_trio._journal.redaction.zones import HIDE, SEARCH, Rule, Zone, Zones
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["DEFAULT_SECRET_NAMES", "Redaction", "Redactor", "redactor_of"]
-
 # A JSON text in a text in a text: so deep it is looked into.
 _TEXTS_DEPTH_MAX: Final = 4
 
@@ -44,7 +42,6 @@ _TEXTS_DEPTH_MAX: Final = 4
 _NO_SECRETS: Final = frozenset({"", "true", "false", "null", "none", "undefined", "yes", "no"})
 
 _ARGUMENTS: Final = "$.params.arguments"
-_OPENINGS: Final = frozenset({"{", "["})
 _NO_KEY: Final = b"no key"
 _SCHEME: Final = re.compile(r"(?i:bearer|basic|token) +(?=\S+$)")
 
@@ -62,8 +59,8 @@ class Redaction:
         paths: JSON paths of secret values in a frame or body, such as `$.params.arguments.pin`: by
             method (`tools/call`), by method and name (`tools/call pay`), by kind of record (`res`),
             or for all of them (`*`).
-        secrets: Values that are secret wherever and whenever they appear, or what gives them, which
-            is asked before each record: these never reach the disk.
+        secrets: Values that are secret from the first record on, wherever they appear, or what
+            gives them, which is asked before each record.
         key: What the tokens are made with, so that several recordings agree, and a replay knows
             what a handler's own constants became. None: one for this recording, that nobody keeps.
         follow_chars_min: Shorter values are replaced where they are named, and not followed.
@@ -170,8 +167,11 @@ class Redactor:
         }
 
     def knows(self, text: str) -> bool:
-        """Whether a token stands in a text."""
-        return any(token in text for token in self._tokens.all)
+        """Whether a text is a token, or one stands in it that is too long for chance."""
+        tokens = self._tokens.all
+        return text in tokens or any(
+            token in text for token in tokens if len(token) >= self._follow_chars_min
+        )
 
     def hidden(self, text: str) -> str:
         """A text all of which is secret, but for the space around it and what is secret of none."""
@@ -203,7 +203,7 @@ class Redactor:
         return token or number
 
     def _is_inner_json(self, text: str) -> bool:
-        return self._depth < _TEXTS_DEPTH_MAX and text.lstrip()[:1] in _OPENINGS and is_json(text)
+        return self._depth < _TEXTS_DEPTH_MAX and text.lstrip()[:1] in OPENINGS and is_json(text)
 
     def _inner(self, text: str, zone: Zone) -> str:
         self._depth += 1

@@ -15,14 +15,17 @@ from mcp_trio._journal.redaction.shapes import shaped
 Hide = Callable[[str], str]
 _Span = tuple[int, int]
 
-# A name that a percent escape may stand in front of, and the brackets and quotes that close it.
+# A shorter text gives nothing away.
 _CHARS_MIN: Final = 4
 
+# A name that a percent escape may stand in front of, and the brackets and quotes that close it.
 _NAME: Final = r"(?<![\w.$-])(?:(?<=%)[0-9A-Fa-f]{2})?+(?P<name>[\w.$-]{2,128}+)"
 _CLOSED: Final = r"(?:\\*+[\"'`\]]|%5[Dd]|%2[27])*+"
 _PLAIN: Final = r"[^\s&;\"'`<>\\]"
 # Not what closes the brackets around it, or ends a sentence.
 _END: Final = r"(?<![,.)\]}])"
+# What may stand in front of a quote and be no part of what is quoted, as in Python.
+_PREFIX: Final = r"[bBfFrRuU]"
 
 
 class _Named:
@@ -48,14 +51,16 @@ class _Named:
 
 # {"password": "…"}  password='…'  config["password"] = "…"
 _QUOTED: Final = _Named(
-    rf"{_NAME}{_CLOSED}\s*+[:=]+>?\s*+[bBfFrRuU]{{0,2}}(?P<quote>\\*+[\"'`])",
+    rf"{_NAME}{_CLOSED}\s*+[:=]+>?\s*+{_PREFIX}{{0,2}}(?P<quote>\\*+[\"'`])",
     r"(?:(?!(?<!\\)(?P=quote)).)+",
     re.DOTALL,
 )
 # "otp": 4711
 _NUMBER: Final = _Named(rf"{_NAME}\\*+[\"']\s*+:\s*+", r"-?[0-9]+(?:\.[0-9]+)?")
 # ?token=…  PASSWORD=…  user[password]=…
-_ASSIGNED: Final = _Named(rf"{_NAME}{_CLOSED}=(?!=)", rf"{_PLAIN}+{_END}")
+_ASSIGNED: Final = _Named(
+    rf"{_NAME}{_CLOSED}=(?!=)", rf"(?!{_PREFIX}{{1,2}}\\*+[\"'`]){_PLAIN}+{_END}"
+)
 # …%3Ftoken%3D…%26…
 _NESTED: Final = _Named(rf"{_NAME}{_CLOSED}%3[dD]", rf"(?:(?!%26){_PLAIN})+{_END}")
 # A line of a file of settings, or a header.

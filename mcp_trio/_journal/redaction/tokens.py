@@ -17,6 +17,9 @@ from typing import Final
 
 from mcp_trio._limits import Limits
 
+# How long a key is that is drawn.
+KEY_BYTES: Final = 32
+
 _DIGITS: Final = string.digits
 _NONZERO: Final = "123456789"
 _OTHERS: Final = "!#$&*+-./:;=?@^_~"

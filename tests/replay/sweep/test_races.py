@@ -1,0 +1,186 @@
+"""Sweeps: races are found and come again by their seed; what is no race is none."""
+
+import socket
+import time
+
+import msgspec
+import pytest
+import trio
+
+from mcp_trio import Context, Server
+from mcp_trio._cli.sweep import swept
+from mcp_trio._engine.stray_calls import Stray
+from mcp_trio._errors import BlockedInReplay
+from mcp_trio._replay.sweep import sweep
+
+SCHEDULES = 20
+
+
+def test_a_race_is_found(sums, path):
+    report = sweep(path, sums.make_server, schedules=SCHEDULES)
+    assert not report.is_clean
+    assert report.schedules == SCHEDULES
+    assert 1 < report.outcomes < SCHEDULES
+    assert 0 < len(report.failing_seeds) < SCHEDULES
+    assert {difference.call for difference in report.differences} == {'tools/call "total"'}
+    assert {difference.recorded for difference in report.differences} == {'"11"'}
+    assert {difference.swept for difference in report.differences} <= {'"1"', '"10"'}
+    assert {d.path for d in report.differences} == {"answer $.result.content[0].text"}
+
+
+def test_a_failing_seed_fails_again_alone(sums, path):
+    report = sweep(path, sums.make_server, schedules=SCHEDULES)
+    seed = report.failing_seeds[0]
+    expected = tuple(each for each in report.differences if each.seed == seed)
+    for _ in range(3):
+        alone = sweep(path, sums.make_server, seed=seed)
+        assert alone.schedules == 1
+        assert alone.differences == expected
+
+
+def test_a_handler_that_lets_one_at_a_time_in_is_clean(sums, path):
+    report = sweep(path, lambda: sums.make_server(exclusive=True), schedules=SCHEDULES)
+    assert report.differences == ()
+    assert report.is_clean
+
+
+def test_schedules_differ_in_the_order_of_tasks_alone_too(sums, world, tmp_path):
+    """Without a delay to play with, the order in which ready tasks run is all there is."""
+
+    def make():
+        server = Server("orders")
+        come = []
+
+        @server.tool
+        async def come_in(name: str) -> str:
+            await trio.lowlevel.checkpoint()
+            come.append(name)
+            return name
+
+        @server.tool
+        async def who_came() -> str:
+            return ",".join(come)
+
+        return server
+
+    async def talk(peer, session):
+        await peer.handshake()
+        names = "abcd"
+        await peer.send(*(sums.call(n, "come_in", name=name) for n, name in enumerate(names, 1)))
+        for _ in names:
+            await peer.receive()
+        await peer.send(sums.call(9, "who_came"))
+        await peer.receive()
+
+    path = world.record(make(), tmp_path / "orders.mcprec.jsonl", talk)
+    assert sweep(path, make, schedules=SCHEDULES).outcomes > 8
+
+
+# What else may come of a request.
+
+
+def test_an_answer_that_never_comes_is_a_difference(sums, path):
+    async def total() -> int:
+        await trio.sleep_forever()
+
+    report = sweep(path, lambda: sums.changed_server(total=total), schedules=2)
+    (first, second) = report.differences
+    assert (first.path, first.swept, second.seed) == ("answer", "nothing", 1)
+    assert 'seed 0: tools/call "total" (lane r' in str(first)
+
+
+def test_a_handler_that_fails_is_a_difference(sums, path):
+    async def total() -> int:
+        raise ZeroDivisionError
+
+    (difference,) = sweep(path, lambda: sums.changed_server(total=total), schedules=1).differences
+    assert (difference.path, difference.swept) == ("answer $.result", "nothing")
+
+
+def test_a_handler_that_spins_ends_all_the_same(sums, path):
+    async def total() -> int:
+        while True:
+            await trio.lowlevel.checkpoint()
+
+    (difference,) = sweep(path, lambda: sums.changed_server(total=total), schedules=1).differences
+    assert difference.path == "answer"
+
+
+def test_a_handler_that_beats_for_ever_ends_all_the_same(sums, path):
+    async def total() -> int:
+        while True:
+            await trio.sleep(0.5)
+
+    (difference,) = sweep(path, lambda: sums.changed_server(total=total), schedules=1).differences
+    assert difference.path == "answer"
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, float("inf")])
+def test_a_handler_that_shields_itself_ends_all_the_same(sums, path, seconds):
+    async def total() -> int:
+        with trio.CancelScope(shield=True):
+            while True:
+                await trio.sleep(seconds)
+
+    (difference,) = sweep(path, lambda: sums.changed_server(total=total), schedules=1).differences
+    assert difference.path == "answer"
+
+
+def test_a_message_that_was_not_sent_then_is_a_difference(sums, path):
+    async def total(ctx: Context) -> int:
+        await ctx.info("hello")
+        return 11
+
+    (difference,) = sweep(path, lambda: sums.changed_server(total=total), schedules=1).differences
+    assert (difference.path, difference.recorded) == ("answer $.id", "3")
+
+
+def test_a_question_that_was_not_asked_then_gets_no_answer(sums, path):
+    async def total(ctx: Context) -> int:
+        await ctx.list_roots()
+        return 11
+
+    (difference,) = sweep(path, lambda: sums.changed_server(total=total), schedules=1).differences
+    assert difference.path == "answer"
+
+
+def test_requests_that_were_cancelled_are_not_compared(world, tmp_path, desk):
+    path = world.record(desk.make_server(), tmp_path / "desk.mcprec.jsonl", desk.talk)
+    report = sweep(path, desk.make_server, schedules=5)
+    calls = {difference.call for difference in report.differences}
+    assert 'tools/call "forever"' not in calls
+
+
+def test_a_clock_beside_the_context_is_told_and_a_socket_ends_the_sweep(sums, path):
+    async def total() -> int:
+        assert time.time()
+        return 11
+
+    async def reaching() -> int:
+        return socket.socket().fileno()
+
+    (stray,) = sweep(path, lambda: sums.changed_server(total=total), schedules=2).strays
+    assert stray.call == "time.time"
+    with pytest.raises(BlockedInReplay, match=r"socket\.socket\(\) at test_races.py"):
+        sweep(path, lambda: sums.changed_server(total=reaching), schedules=2)
+
+
+# What is shown.
+
+
+def test_long_values_are_shown_by_their_begin(sums, path):
+    async def total() -> str:
+        return "x" * 100_000
+
+    (difference,) = sweep(path, lambda: sums.changed_server(total=total), schedules=1).differences
+    assert len(difference.swept) == 301
+    assert difference.swept.endswith("x…")
+
+
+def test_the_text_shows_the_first_differences_and_the_strays(sums, path):
+    report = sweep(path, sums.make_server, schedules=SCHEDULES)
+    many = report.differences * SCHEDULES
+    stray = Stray(call="time.time", site="at a.py:3", lane="r5", instead="ctx.now()")
+    text = swept(msgspec.structs.replace(report, differences=many, strays=(stray,)), "a", "b.py")
+    assert f"\nand {len(many) - 10} more\n" in text
+    assert "\nstray: time.time() at a.py:3 in lane r5: use ctx.now()\n" in text
