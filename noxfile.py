@@ -25,7 +25,7 @@ def tests(session: nox.Session) -> None:
     # One data file per run, named in full: tests start processes in other folders.
     session.env["COVERAGE_FILE"] = str(Path(session.create_tmp(), "coverage").resolve())
     session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "run", "-m", "pytest", "-n", "2", *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report", *(["--fail-under=0"] if session.posargs else []))
 
@@ -79,11 +79,11 @@ def mutations(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def proof(session: nox.Session) -> None:
-    """Prove what replay promises: thousands of examples, and 1,000 programs in 20 processes."""
+    """Prove what replay promises: thousands of examples, and 1,000 recordings in 20 processes."""
     install(session, "test")
     session.run("python", "tools/proof/properties.py", "--full")
     session.run("python", "tools/proof/handler_changes.py")
-    posargs = session.posargs or ["--recordings", "1000", "--processes", "20"]
+    posargs = session.posargs or ["--recordings", "200", "--processes", "20"]
     session.run("python", "tools/proof/replays.py", *posargs)
 
 
@@ -93,6 +93,7 @@ def bench(session: nox.Session) -> None:
     install(session)
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/bench/stdio.py", *session.posargs)
+    session.run("python", "tools/bench/modern_cost.py")
 
 
 @nox.session(default=False)
@@ -101,5 +102,6 @@ def interop(session: nox.Session) -> None:
     install(session, "interop")
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/interop/run.py", *session.posargs)
+    session.run("python", "tools/interop/eras.py")
     session.run("python", "tools/interop/transparency.py")
     session.run("python", "tools/interop/mocked.py")

@@ -3,13 +3,17 @@
     MCPError
     ├── ProtocolError
     │   ├── LocalProtocolError     our side asked for something the protocol forbids
+    │   │   └── CapabilityMissing  the client has not announced what the server needs
     │   └── RemoteProtocolError    the peer sent something the protocol forbids
     ├── RequestError               the request was answered with a JSON-RPC error
+    │   ├── ResourceNotFound       there is nothing to read at a URI
     │   └── UserRejected           a person refused what was asked for
     ├── RequestTimeout             the answer did not come within a budget
     ├── RequestAbandoned           a handler's thread acts for a request that is over
     ├── ConnectionLost             the channel ended while somebody needed it
+    ├── UrlElicitationRequired     a handler needs its user to visit URLs before it can go on
     ├── ToolError                  the tool itself reports a failure, in words for the model
+    ├── SchemaError                a JSON Schema cannot be used
     ├── ConfigError                a file of settings cannot be used
     ├── RecordingError             a recording cannot be used
     ├── BlockedInReplay            a replayed handler reached for the outside world
@@ -33,6 +37,10 @@ INTERNAL_ERROR: Final = -32603
 RESOURCE_NOT_FOUND: Final = -32002
 SERVER_BUSY: Final = -32000
 USER_REJECTED: Final = -1
+HEADER_MISMATCH: Final = -32020
+MISSING_CLIENT_CAPABILITY: Final = -32021
+UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
+URL_ELICITATION_REQUIRED: Final = -32042
 
 
 def _last_words(stderr_tail: str) -> str:
@@ -51,6 +59,18 @@ class LocalProtocolError(ProtocolError):
     """Our side asked for something that the protocol forbids now; nothing was sent."""
 
 
+class CapabilityMissing(LocalProtocolError):
+    """The client has not announced what a handler wants to ask it for; nothing was sent.
+
+    `required` is what it would have had to announce, as an object of capabilities. Where nobody
+    catches it, a client that speaks a modern revision is told that (ERR-14).
+    """
+
+    def __init__(self, message: str, required: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.required: dict[str, Any] = dict(required)
+
+
 class RemoteProtocolError(ProtocolError):
     """The peer sent something that the protocol forbids."""
 
@@ -66,6 +86,24 @@ class RequestError(MCPError):
         self.code = code
         self.message = message
         self.data = data
+
+
+class ResourceNotFound(RequestError):
+    """Raised by a reader of resources: there is nothing at this URI.
+
+    The client gets the code that its revision has for that, and the URI (ERR-02, ERR-03, ERR-04).
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        code: int = RESOURCE_NOT_FOUND,
+        message: str | None = None,
+        data: Any = None,
+    ) -> None:
+        said = f"resource not found: {uri}" if message is None else message
+        super().__init__(code, said, {"uri": uri} if data is None else data)
 
 
 class UserRejected(RequestError):
@@ -126,6 +164,23 @@ class ToolError(MCPError):
     def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
         self.result = result
+
+
+class SchemaError(MCPError, ValueError):
+    """A JSON Schema is invalid, too large, or says nothing without what lies outside of it."""
+
+
+class UrlElicitationRequired(MCPError):
+    """Raised by a handler that cannot go on until its user has visited some URLs.
+
+    `elicitations` are `UrlElicitation`s. A client of 2025-11-25 gets them as error -32042, and
+    calls again when it likes; a modern one is asked in a round, and the handler is run again if the
+    user agrees. Others cannot be asked: `CapabilityMissing` (ERR-16, ERR-17).
+    """
+
+    def __init__(self, elicitations: Sequence[Any], message: str = "") -> None:
+        super().__init__(message or "the user has to visit a URL first")
+        self.elicitations: list[Any] = list(elicitations)
 
 
 class ConfigError(MCPError):

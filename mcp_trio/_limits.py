@@ -13,6 +13,7 @@ class Limits:
     # One message.
     frame_bytes_max: int = 32 * MIB
     json_depth_max: int = 512
+    batch_messages_max: int = 1000
     fault_text_chars_max: int = 300
     chunk_bytes: int = 64 * KIB
 
@@ -23,6 +24,11 @@ class Limits:
     argument_error_members_max: int = 1000
     uri_chars_max: int = 4 * KIB
 
+    # A JSON Schema that somebody gave, and one value that it checks.
+    schema_depth_max: int = 64
+    schema_objects_max: int = 10_000
+    schema_steps_max: int = 200_000
+
     # Requests taken from the peer.
     handlers_in_flight_max: int = 256
     requests_queued_max: int = 1024
@@ -30,7 +36,25 @@ class Limits:
     threads_max: int = 40
 
     # What a client may ask to hear of.
+    listens_max: int = 64
     subscriptions_max: int = 1024
+
+    # What one handler asks its client, as in a loop of a model with tools.
+    questions_max: int = 256
+
+    # Visits of URLs whose end the client may hear of; older ones are forgotten.
+    elicitations_remembered_max: int = 1024
+
+    # Handlers that wait for their client's next round.
+    handlers_parked_max: int = 256
+    parked_seconds: float = 600.0
+    replies_kept_bytes_max: int = 8 * MIB
+
+    # What a modern request's rounds take along.
+    state_bytes_max: int = 8 * KIB
+    state_plain_bytes_max: int = 256 * KIB
+    state_seconds: float = 600.0
+    chain_seconds: float = 3600.0
 
     # What comes back from the outside.
     effect_bytes_max: int = 32 * MIB
@@ -42,11 +66,24 @@ class Limits:
 
     # Requests sent to the peer.
     initialize_seconds: float = 30.0
+    probe_seconds: float = 5.0
     request_idle_seconds: float = 60.0
     request_total_seconds: float = 600.0
     requests_remembered_max: int = 1024
     ping_interval_seconds: float | None = None
     ping_answer_seconds: float = 10.0
+
+    # Rounds, in which a server asks by its answer.
+    rounds_max: int = 32
+    round_pause_seconds: float = 0.25
+    round_pause_seconds_max: float = 8.0
+
+    # What a client keeps of its server's answers.
+    cache_entries_max: int = 1024
+    cache_bytes_max: int = 16 * MIB
+
+    # A picture that stands in its own URI.
+    icon_chars_max: int = MIB
 
     # What people's callbacks have not yet looked at.
     notifications_queued_max: int = 1024

@@ -20,7 +20,8 @@ def pytest_sessionstart():
 
 
 def pytest_collection_modifyitems(items):
-    known = {requirement.id for requirement in requirements.read_requirements()}
+    rows = [*requirements.read_requirements(), *requirements.read_traps()]
+    known = {row.id for row in rows}
     unknown = [
         f"{item.nodeid}: {id_!r} is no requirement"
         for item in items

@@ -3,22 +3,27 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import assert_type
+from typing import Any, Literal, assert_type
 
 import trio
 
 from mcp_trio import (
+    Answer,
     Client,
     ClientGroup,
     ConnectionLost,
     Context,
+    Elicitation,
     Image,
     Limits,
     RequestError,
+    Roots,
+    Sampling,
     Server,
     ServerConfig,
     ThreadContext,
     ToolError,
+    UrlElicitation,
     UserRejected,
     connect_client,
     read_config,
@@ -130,7 +135,7 @@ async def ask(ctx: Context, question: CreateMessageParams) -> str:
     assert_type(ctx.request_id, int | str)
     assert_type(ctx.revision, str)
     assert_type(ctx.client_info, Implementation | None)
-    assert_type(ctx.client_capabilities, ClientCapabilities | None)
+    assert_type(ctx.client_capabilities, ClientCapabilities)
     assert_type(ctx.client_can("roots"), bool)
     assert_type(ctx.is_cancelled, bool)
     await ctx.progress(1, total=2)
@@ -139,6 +144,21 @@ async def ask(ctx: Context, question: CreateMessageParams) -> str:
     assert_type(await ctx.list_roots(), list[Root])
     assert_type(await ctx.sample(question), CreateMessageResult)
     assert_type(await ctx.sample("Why?", max_tokens=5, temperature=0.5), CreateMessageResult)
+    assert_type(await ctx.elicit("Moor?"), Answer[None])
+    assert_type(await ctx.elicit("How many nights?", int), Answer[int])
+    assert_type((await ctx.elicit("Who?", Implementation)).data, Implementation | None)
+    assert_type(await ctx.elicit("Which?", {"type": "object"}), Answer[dict[str, Any]])
+    assert_type(await ctx.elicit("Which?", Literal["a", "b"]), Answer[Any])
+    assert_type(await ctx.elicit_url("Pay", "https://harbour.example"), Answer[None])
+    nights, sampled = await ctx.ask_all(Elicitation("Nights?", int), Sampling("Why?", max_tokens=5))
+    assert_type(nights, Answer[int])
+    assert_type(sampled, CreateMessageResult)
+    visit, roots, moor = await ctx.ask_all(
+        UrlElicitation("Pay", "https://a.b"), Roots(), Elicitation("Moor?")
+    )
+    assert_type(visit, Answer[None])
+    assert_type(roots, list[Root])
+    assert_type(moor, Answer[None])
     assert_type(await ctx.read_resource("harbour://Oslo/chart"), list[ResourceContents])
     assert_type(ctx.server.tool(sail)("Oslo"), str)
     ctx.server.remove_tool("sail")
@@ -154,6 +174,9 @@ def ask_in_thread(ctx: ThreadContext, question: CreateMessageParams) -> str:
     ctx.warning("text")
     assert_type(ctx.is_cancelled, bool)
     assert_type(ctx.list_roots(), list[Root])
+    assert_type(ctx.elicit("How many nights?", int), Answer[int])
+    _wider: Answer[object] = Answer[int](action="accept", data=3)
+    assert_type(ctx.ask_all(Roots(), Elicitation("Moor?")), tuple[list[Root], Answer[None]])
     assert_type(ctx.read_resource("harbour://Oslo/chart"), list[ResourceContents])
     return assert_type(ctx.sample(question), CreateMessageResult).model
 
@@ -245,6 +268,7 @@ async def call_several() -> None:
         assert_type(await group.list_resource_templates(), list[ResourceTemplate])
         assert_type(await group.list_prompts(), list[Prompt])
         assert_type(await group.call_tool("harbour_tide", {"port": "Oslo"}), CallToolResult)
+        assert_type(await group.call_tool("harbour_tide", result_type=int), int)
         assert_type(await group.get_prompt("harbour_sail"), GetPromptResult)
         assert_type(await group.read_resource("a:b", server="harbour"), ReadResourceResult)
         assert_type(await group.complete("harbour_sail", "port", "O"), CompleteResult)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from mcp_trio._journal.records import PATCHED, TIMEOUT
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
+from mcp_trio._protocol.request_state import PARKED
 
 Line: TypeAlias = dict[str, Any]
 
@@ -61,7 +63,7 @@ def change_command(lines: list[bytes], records: list[Line], place: int) -> Itera
 def change_outcome(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
     """The result of an effect, or its error; those without any say nothing."""
     record = records[place]
-    if kind_before(records, place) != "cmd" or record["f"] is None:
+    if kind_before(records, place) != "cmd" or record.get("f") is None:
         return
     body = different(record["f"], "text") if record["k"] == "err" else other(record["f"])
     line = encoded({**record, "f": body})
@@ -91,13 +93,14 @@ def change_patch(lines: list[bytes], records: list[Line], place: int) -> Iterato
 
 def change_id(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
     """The id of a request: its answer differs."""
-    number, request = records[place]["n"], records[place]["f"]
-    answers = [r["n"] for r in records if is_answer(r, request.get("id"), records[place].get("c"))]
-    if "method" not in request or not answers:
-        return
-    line = encoded({**records[place], "f": {**request, "id": 99_000 + number}})
-    what, expected = f"id of in {number}", only(answers[0])
-    yield Change("in", what, replaced(lines, place, line), expected, IN_FRAMES)
+    number = records[place]["n"]
+    for request in messages_of(records[place]):
+        told = [r["n"] for r in records if tells(r, request.get("id"), records[place].get("c"))]
+        if "method" in request and told:
+            changed = {**request, "id": 99_000 + number}
+            what, expected = f"id of in {number}", only(told[0])
+            frame = with_message(lines[place], request, changed)
+            yield Change("in", what, replaced(lines, place, frame), expected, IN_FRAMES)
 
 
 def change_arguments(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
@@ -105,24 +108,46 @@ def change_arguments(lines: list[bytes], records: list[Line], place: int) -> Ite
 
     What it did to shared state before its first record may be missed by another lane first.
     """
-    number, request = records[place]["n"], records[place]["f"]
+    number, request = records[place]["n"], messages_of(records[place])[0]
     acts = [r for r in records if r.get("l") == f"r{number}" and r["o"]]
-    if request.get("method") != "tools/call" or acts[0]["k"] != "out" or "error" in acts[0]["f"]:
+    is_call = request.get("method") == "tools/call" and acts
+    if not is_call or acts[0]["k"] != "out" or "error" in acts[0]["f"]:
         return
     arguments = {**request["params"].get("arguments", {}), "surplus": True}
-    params = {**request["params"], "arguments": arguments}
-    line = encoded({**records[place], "f": {**request, "params": params}})
+    changed = {**request, "params": {**request["params"], "arguments": arguments}}
+    line = with_message(lines[place], request, changed)
     first = min(r["n"] for r in records if belongs_to(r.get("l"), number) and r["o"])
     expected = range(number + 1, first + 1)
     what = f"arguments of in {number}"
     yield Change("in", what, replaced(lines, place, line), expected, IN_ANY)
 
 
+def change_state(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
+    """The state of a retry, if there is a parked handler behind it: it does not go on."""
+    number, request = records[place]["n"], messages_of(records[place])[0]
+    state = request.get("params", {}).get("requestState")
+    if state is None or not state.startswith(PARKED):
+        return
+    changed = {**request, "params": {**request["params"], "requestState": f"{state}0"}}
+    line = with_message(lines[place], request, changed)
+    what, expected = f"state of in {number}", behind(records, place)
+    yield Change("in", what, replaced(lines, place, line), expected, IN_ANY)
+
+
 def remove(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
-    """The whole record."""
+    """The whole record; the lane waits with it until its next one.
+
+    Without a next one, a task that had begun an effect may have waited for it to the end.
+    """
     number, kind = records[place]["n"], records[place]["k"]
     without = lines[:place] + lines[place + 1 :]
-    yield Change(kind, f"removed {kind} {number}", without, only(number), frozenset({"extra"}))
+    expected, ways = only(number), frozenset({"extra"})
+    after = next_of_lane(records, place)
+    if after is not None:
+        expected = range(number, after + 1)
+    elif kind_before(records, place) == "cmd":
+        expected, ways = behind(records, place - 1), IN_ANY
+    yield Change(kind, f"removed {kind} {number}", without, expected, ways)
 
 
 def only(number: int) -> range:
@@ -138,6 +163,13 @@ def kind_before(records: list[Line], place: int) -> str | None:
     """The kind of the record that the lane made before the one at `place`."""
     lane = records[place].get("l")
     return next((r["k"] for r in reversed(records[:place]) if r.get("l") == lane), None)
+
+
+def next_of_lane(records: list[Line], place: int) -> int | None:
+    """The number of the lane's next record behind the one at `place`."""
+    lane = records[place].get("l")
+    later = (r["n"] for r in records[place + 1 :] if lane is not None and r.get("l") == lane)
+    return next(later, None)
 
 
 def different(body: Line, member: str) -> Line:
@@ -175,10 +207,25 @@ IN_EFFECTS: Final = frozenset({"frame", "argument", "missing", "extra", "order",
 IN_ANY: Final = IN_EFFECTS | {"uncancelled"}
 
 
-def is_answer(record: Line, request_id: object, channel: int | None) -> bool:
-    if record["k"] != "out" or record.get("c") != channel or "method" in record["f"]:
+def tells(record: Line, request_id: object, channel: int | None) -> bool:
+    """Whether a record is what a request is answered by, or told on a subscription."""
+    if record["k"] != "out" or record.get("c") != channel:
         return False
-    return bool(record["f"]["id"] == request_id)
+    if "method" not in record["f"]:
+        return bool(record["f"]["id"] == request_id)
+    meta = record["f"].get("params", {}).get("_meta", {})
+    return request_id is not None and meta.get(SUBSCRIPTION_ID) == request_id
+
+
+def messages_of(record: Line) -> list[Line]:
+    """The messages of a frame: one, or those of a batch."""
+    frame: Line | list[Line] = record["f"]
+    return frame if isinstance(frame, list) else [frame]
+
+
+def with_message(line: bytes, message: Line, changed: Line) -> bytes:
+    """A line with another message in the place of one."""
+    return line.replace(text_of(message), text_of(changed), 1)
 
 
 def belongs_to(lane: str | None, number: int) -> bool:
@@ -190,11 +237,15 @@ def replaced(lines: list[bytes], place: int, line: bytes) -> list[bytes]:
 
 
 def encoded(record: Line) -> bytes:
-    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+    return text_of(record) + b"\n"
+
+
+def text_of(value: Line) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 CHANGES: Final[Mapping[str, tuple[Callable[..., Iterator[Change]], ...]]] = {
-    "in": (change_id, change_arguments),
+    "in": (change_id, change_arguments, change_state),
     "out": (change_out,),
     "cmd": (change_command,),
     "res": (change_outcome,),

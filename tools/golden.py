@@ -73,12 +73,14 @@ _OF_SERVERS_PY: Final = (
     *("auction", "cancelled", "counter", "deadlines", "leaving"),
     *("http", "ledger", "nursery", "patched", "relay", "shared", "stopped"),
 )
+_OF_LATER_REVISIONS: Final = ("batches", "structured", "forms", "rounds", "crew", "galley", "tides")
 _PUBLISHED: Final = ("everything", "filesystem", "memory", "time", "git")
 
 GOLDEN: Final[Mapping[str, Golden]] = {
     golden.name: golden
     for golden in (
         *(Golden(name=name, server=name) for name in _OF_SERVERS_PY),
+        *(Golden(name=name, server=name) for name in _OF_LATER_REVISIONS),
         Golden(name="effects", server="effects", is_seeded=True),
         Golden(name="threads", server="threads", is_seeded=True),
         Golden(name="unpatched", server="patched", recorded="unpatched"),
@@ -91,10 +93,10 @@ GOLDEN: Final[Mapping[str, Golden]] = {
         Golden(name="client", server="weather", role="client", replays=OTHER_ROLE),
         _with_peers("weather-python-sdk", "weather"),
         _with_peers("sqlite-python-sdk", "sqlite"),
-        _with_peers("conformance-python-sdk", "conformance"),
-        _with_peers("conformance-typescript-sdk", "conformance"),
-        _with_peers("asking-server", "conformance"),
-        _with_peers("asking-client", "conformance", "client", OTHER_ROLE),
+        _with_peers("conformance-python-sdk", "first conformance"),
+        _with_peers("conformance-typescript-sdk", "first conformance"),
+        _with_peers("asking-server", "first conformance"),
+        _with_peers("asking-client", "first conformance", "client", OTHER_ROLE),
         *(
             _with_peers(f"{server}-{client}", "weather", "proxy", OTHER_ROLE)
             for server in _PUBLISHED
@@ -119,11 +121,34 @@ def _of_servers_py(name: str) -> Server:
     return _load(RECORDINGS / "servers.py", name)
 
 
+def _of_later_servers_py(name: str) -> Server:
+    return _load(RECORDINGS / "later_servers.py", name)
+
+
 def _conformance(_name: str) -> Server:
     folder = HOME / "tools" / "conformance"
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # it imports what lies beside it
     return _load(folder / "server.py", "server")
+
+
+def _first_conformance(name: str) -> Server:
+    """The same as it was when the first recordings were made."""
+    server = _conformance(name)
+    for tool in _LATER_TOOLS:
+        server.remove_tool(tool)
+    server.remove_resource("test://asking")
+    server.remove_prompt("test_input_required_result_prompt")
+    return server
+
+
+_LATER_TOOLS: Final = (
+    *("test_audio_content", "test_resource_link", "test_structured_content"),
+    *("test_elicitation", "test_elicitation_sep1034_defaults", "test_elicitation_sep1330_enums"),
+    *("test_elicitation_url", "test_url_required", "test_sampling_with_tools"),
+    "test_input_required_result_multiple_inputs",
+    "test_input_required_result_multi_round",
+)
 
 
 def _load(path: Path, name: str) -> Server:
@@ -138,7 +163,8 @@ def _load(path: Path, name: str) -> Server:
 
 # The examples keep nothing between sessions.
 _LOADERS: Final[Mapping[str, Callable[[str], Server]]] = {
+    **dict.fromkeys(_OF_LATER_REVISIONS, _of_later_servers_py),
     "weather": lambda _: weather.server,
     "sqlite": lambda _: sqlite_explorer.server,
-    "conformance": _conformance,
+    "first conformance": _first_conformance,
 }

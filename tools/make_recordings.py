@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import trio
 from golden import GOLDEN, HOME, KEY, RECORDINGS, REFUSED, SIDES, load_server
+from golden_scripts import SCRIPTS as LATER_SCRIPTS
 from leaks import leaks, lines_of, names_of_this_machine
 from refused import TABLE
 
@@ -161,6 +162,7 @@ def clear_disk() -> None:
 
 
 SCRIPTS: Final[Mapping[str, Script]] = {
+    **LATER_SCRIPTS,
     "effects": client(
         *ERRANDS,
         4,

@@ -46,7 +46,10 @@ def call(
     progress: bool,  # noqa: FBT001  the same
     **chosen: Any,
 ) -> None:
-    """Call TOOL, and print what it gives back; its progress is shown while it runs."""
+    """Call TOOL, and print what it gives back; its progress is shown while it runs.
+
+    Structured content is printed as JSON, unless one of the texts says the same.
+    """
     from mcp_trio._cli.arguments import read_words
     from mcp_trio._cli.progress import call_progress
     from mcp_trio._cli.session import in_session
@@ -87,5 +90,35 @@ def _print(result: "CallToolResult") -> None:
     text = content_text(result.content)
     if result.is_error:
         click.echo(printable_lines(text), err=True)
+    elif _has_more(result):
+        echo_theirs("\n".join(filter(None, (text, _structured_text(result)))))
     else:
         echo_theirs(text)
+
+
+def _has_more(result: "CallToolResult") -> bool:
+    """Whether there is structured content that no text says as well."""
+    import msgspec
+
+    from mcp_trio._schema import TextContent
+
+    if result.structured_content is msgspec.UNSET:
+        return False
+    texts = (part.text for part in result.content if isinstance(part, TextContent))
+    return all(_read(text) != result.structured_content for text in texts)
+
+
+def _read(text: str) -> Any:
+    """What a text says as JSON; itself if it is none."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _structured_text(result: "CallToolResult") -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(result.structured_content)).decode()

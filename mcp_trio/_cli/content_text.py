@@ -8,10 +8,12 @@ from typing import Any, Final
 from mcp_trio._cli.terminal import size
 from mcp_trio._errors import RemoteProtocolError
 from mcp_trio._schema import (
+    AudioContent,
     Content,
     EmbeddedResource,
     ImageContent,
     ResourceContents,
+    ResourceLink,
     TextContent,
 )
 
@@ -44,6 +46,14 @@ def _image_text(image: ImageContent) -> str:
     return f"[image: {image.mime_type}, {size(len(_decoded(image.data, 'an image')))}]"
 
 
+def _audio_text(audio: AudioContent) -> str:
+    return f"[audio: {audio.mime_type}, {size(len(_decoded(audio.data, 'audio')))}]"
+
+
+def _link_text(link: ResourceLink) -> str:
+    return f"[link: {_joined(link.uri, link.mime_type)}]"
+
+
 def _decoded(text: str, what: str) -> bytes:
     try:
         return b64decode(text)
@@ -66,5 +76,7 @@ def _embedded_text(part: EmbeddedResource) -> str:
 _TEXTS: Final[Mapping[type[Content], Callable[[Any], str]]] = {
     TextContent: _text,
     ImageContent: _image_text,
+    AudioContent: _audio_text,
+    ResourceLink: _link_text,
     EmbeddedResource: _embedded_text,
 }

@@ -88,7 +88,7 @@ def _record(server_file: Path, client_file: Path) -> None:
     command = [sys.executable, "-m", "mcp_trio", "run", EXAMPLE, "--record", str(server_file)]
 
     async def session() -> None:
-        async with Client(command, name="demo", record=client_file) as client:
+        async with Client(command, name="demo", record=client_file, log_level="info") as client:
             await _talk(client)
 
     trio.run(session)

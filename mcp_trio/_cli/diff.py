@@ -120,7 +120,8 @@ def _whats(records: "Sequence[Record]") -> dict[int | None, str]:
     """What each record is about, as a timeline tells it."""
     from mcp_trio._cli.timeline import Tally, timeline
 
-    return {row.record: row.what for row in timeline(records, Tally())}
+    rows = list(timeline(records, Tally()))
+    return {row.record: row.what for row in reversed(rows)}  # a batch as a whole, which is first
 
 
 def _line(

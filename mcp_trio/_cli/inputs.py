@@ -55,6 +55,11 @@ _OPTIONS: Final = (
         type=int,
         help="With the same: which session, in a recording of several.",
     ),
+    click.option(
+        "--revision",
+        metavar="REV",
+        help="With the same: the revision to speak, of the era that was recorded.",
+    ),
     click.option("--json", "as_json", is_flag=True, help="With the same: a JSON object a line."),
 )
 
@@ -73,11 +78,14 @@ def drive_inputs(
     *,
     ignore: Sequence[str] = (),
     channel: int | None = None,
+    revision: str | None = None,
     timeout: float | None = None,
     as_json: bool = False,
 ) -> None:
     """Say to the server what the client in FILE said; prints what differs, and ends the command."""
-    report = driven(ctx, file, target, ignore=ignore, channel=channel, timeout=timeout)
+    report = driven(
+        ctx, file, target, ignore=ignore, channel=channel, revision=revision, timeout=timeout
+    )
     if as_json:
         import msgspec
 
@@ -92,14 +100,16 @@ def driven(
     file: str,
     target: str | None,
     *,
-    ignore: Sequence[str],
-    channel: int | None,
-    timeout: float | None,
+    ignore: Sequence[str] = (),
+    channel: int | None = None,
+    revision: str | None = None,
+    timeout: float | None = None,
 ) -> "InputsReport":
     """What became of the recorded requests at TARGET, or at the command behind `--`.
 
     Raises:
-        click.UsageError: Neither is there, or both; or a path to ignore is none.
+        click.UsageError: Neither is there, or both; or a path to ignore is none, or a revision does
+            not fit what was recorded.
         RecordingError: The file is no recording.
     """
     from mcp_trio._cli.progress import patience
@@ -116,6 +126,7 @@ def driven(
                 server,
                 ignore=ignore,
                 channel=channel,
+                revision=revision,
                 limits=_limits(timeout),
                 inherit_env=is_command,
             )

@@ -91,6 +91,6 @@ def _mock_server(
 def _mock_client(
     context: click.Context, file: str, target: str | None, *, channel: int | None
 ) -> None:
-    report = driven(context, file, target, ignore=("$",), channel=channel, timeout=None)
+    report = driven(context, file, target, ignore=("$",), channel=channel)
     click.echo(report.summary)
     context.exit(0 if report.answered else 1)

@@ -17,6 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from mcp_trio._cli.terminal import printable
 from mcp_trio._engine import ProgressCallback
 from mcp_trio._limits import MIB
 from mcp_trio._schema import ProgressParams
@@ -42,6 +43,23 @@ def call_progress(
         yield _print_report if on_any_stderr else None
 
 
+# Set while somebody types on the terminal; then nothing may move there.
+_hidden: Final = threading.Event()
+_bars: Final[set[Progress]] = set()
+
+
+@contextmanager
+def bars_hidden() -> Generator[None, None, None]:
+    """Take the bars off the screen for a question; the next report shows them again."""
+    _hidden.set()
+    for bar in _bars:
+        bar.stop()
+    try:
+        yield
+    finally:
+        _hidden.clear()
+
+
 class _BarOfCall:
     """The bar of a call, which is shown from the first report on."""
 
@@ -51,7 +69,8 @@ class _BarOfCall:
 
     def report(self, params: ProgressParams) -> None:
         """Move the bar."""
-        self._bar.start()
+        if not _hidden.is_set():
+            self._bar.start()
         self._bar.update(
             self._task,
             completed=params.progress,
@@ -66,7 +85,8 @@ def _print_report(params: ProgressParams) -> None:
 
 def _amount(params: ProgressParams) -> str:
     of = "" if params.total is None else f" of {params.total:g}"
-    return f"{params.progress:g}{of}"
+    message = "" if params.message is None else f" {printable(params.message)}"
+    return f"{params.progress:g}{of}{message}"
 
 
 # A long file, a long replay.
@@ -116,9 +136,11 @@ def _bar(*columns: ProgressColumn) -> Generator[Progress, None, None]:
         console=Console(stderr=True),
         transient=True,
     )
+    _bars.add(bar)
     try:
         yield bar
     finally:
+        _bars.discard(bar)
         bar.stop()
 
 

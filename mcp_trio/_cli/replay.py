@@ -60,7 +60,9 @@ def replay(
     elif target is None:
         raise click.UsageError("name a TARGET, or a COMMAND behind --")
     elif any(choices.values()):
-        raise click.UsageError("--ignore, --timeout, --channel and --json go with --inputs")
+        raise click.UsageError(
+            "--ignore, --timeout, --channel, --revision and --json go with --inputs"
+        )
     else:
         _replay(file, target, mode, key)
 

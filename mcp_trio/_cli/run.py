@@ -1,6 +1,6 @@
 """`mcp-trio run`: serve somebody's server."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Unpack
 
 import click
@@ -10,10 +10,10 @@ from mcp_trio._cli.recording_options import RecordingChoices, record_options, re
 if TYPE_CHECKING:
     from mcp_trio._recorder.options import RecordOptions
 
-Serve = Callable[[str, "RecordOptions | None"], None]
+Serve = Callable[[str, "RecordOptions | None", Sequence[str]], None]
 
 
-def _serve_stdio(target: str, record: "RecordOptions | None") -> None:
+def _serve_stdio(target: str, record: "RecordOptions | None", revisions: Sequence[str]) -> None:
     from mcp_trio._transports.stdio_server import divert_stdio
 
     # Before anything of theirs is imported: what it prints must not meet the messages.
@@ -24,6 +24,8 @@ def _serve_stdio(target: str, record: "RecordOptions | None") -> None:
     from mcp_trio._server.stdio import run_stdio
 
     server = load_server(target)
+    if revisions:
+        server.revisions = revisions
     try:
         run_stdio(server, record=record, descriptors=descriptors)
     except Exception as error:
@@ -39,6 +41,15 @@ def _known_transport(_: click.Context, __: click.Parameter, name: str) -> str:
             f"{name!r}: this version serves over {' and '.join(TRANSPORTS)} only"
         )
     return name
+
+
+def _revisions(_: click.Context, __: click.Parameter, words: str | None) -> Sequence[str]:
+    from mcp_trio._protocol import checked_revisions
+
+    try:
+        return () if words is None else checked_revisions(words.split(","))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command(
@@ -67,6 +78,12 @@ Examples:
     help="How the client is connected.",
 )
 @click.option(
+    "--revisions",
+    metavar="REV,...",
+    callback=_revisions,
+    help="Speak these revisions of the protocol only.",
+)
+@click.option(
     "--record",
     metavar="PATH",
     help="Record the session: to a file, or to a file of its own in an existing folder; "
@@ -81,6 +98,7 @@ Examples:
 def run(
     target: str,
     transport: str,
+    revisions: Sequence[str],
     record: str | None,
     *,
     strict: bool,
@@ -90,4 +108,4 @@ def run(
     if record is None and (strict or any(choices.values())):
         raise click.UsageError("what is said of the recording needs --record PATH")
     options = None if record is None else record_options(record, choices, strict=strict)
-    TRANSPORTS[transport](target, options)
+    TRANSPORTS[transport](target, options, revisions)

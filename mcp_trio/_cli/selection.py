@@ -36,9 +36,9 @@ class Selection:
         """The rows to show, in order."""
         in_window = [row for row in rows if self._is_in_window(row)]
         chosen = {place for place, row in enumerate(in_window) if self._fulfils(row)}
-        requests = {in_window[place].request for place in chosen} - {None}
+        requests = {in_window[place].first for place in chosen} - {None}
         for place, row in enumerate(in_window):
-            if place in chosen or (row.request in requests and _is_end_of_exchange(row)):
+            if place in chosen or (row.first in requests and _is_end_of_exchange(row)):
                 yield row
 
     def _is_in_window(self, row: "Row") -> bool:
@@ -87,9 +87,10 @@ def bound(_: click.Context, __: click.Parameter, text: str | None) -> Bound | No
 
 
 def _is_in_lane(row: "Row", lane: str) -> bool:
-    """Whether a row is of the lane, of a child of it, or the request that it handles."""
+    """Whether a row is of the lane, of a child of it, or a request that it handles."""
     own = row.lane or ""
-    return own == lane or own.startswith(f"{lane}.") or f"r{row.request}" == lane
+    is_own = own == lane or own.startswith(f"{lane}.")
+    return is_own or lane in {f"r{row.request}", f"r{row.story}"}
 
 
 def _is_end_of_exchange(row: "Row") -> bool:

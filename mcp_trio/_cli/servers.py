@@ -8,6 +8,7 @@ import click
 
 from mcp_trio._cli.behind import TakesCommand, command_behind
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
+from mcp_trio._protocol import ALL_REVISIONS
 from mcp_trio._schema import LoggingLevel
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -16,6 +17,10 @@ SERVER_EPILOG: Final = """\b
 SERVER is file.py[:object] or package.module[:object], whose server then runs in this process;
 or, with --config, a name in that file; or is left out when the server's own command follows
 behind --, which inherits the environment. What a server prints goes to stderr.
+
+\b
+What a server asks meanwhile is asked on the terminal, where Ctrl-D declines; without a terminal
+it is declined.
 """
 
 
@@ -28,6 +33,8 @@ class Choices:
     timeout: float | None
     log_level: LoggingLevel | None
     stderr: bool
+    revision: str | None
+    yes: bool
 
     @property
     def limits(self) -> Limits:
@@ -36,6 +43,7 @@ class Choices:
             return DEFAULT_LIMITS
         return attrs.evolve(
             DEFAULT_LIMITS,
+            probe_seconds=min(self.timeout, DEFAULT_LIMITS.probe_seconds),
             initialize_seconds=self.timeout,
             request_idle_seconds=self.timeout,
             request_total_seconds=self.timeout,
@@ -82,6 +90,16 @@ _PARAMETERS: Final = (
         "--stderr",
         is_flag=True,
         help="Pass on the stderr of the server's command; else its end stands in errors.",
+    ),
+    click.option(
+        "--revision",
+        type=click.Choice(ALL_REVISIONS),
+        help="Speak this revision of the protocol, and no other.",
+    ),
+    click.option(
+        "--yes",
+        is_flag=True,
+        help="Accept the server's forms as they are, by their defaults, and ask nobody.",
     ),
 )
 

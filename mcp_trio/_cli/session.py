@@ -11,11 +11,13 @@ import click
 import msgspec
 import trio
 
+from mcp_trio._cli.forms import Person
 from mcp_trio._cli.servers import Choices
 from mcp_trio._cli.targets import load_server
 from mcp_trio._cli.terminal import printable_lines
 from mcp_trio._client import Client
 from mcp_trio._client.config import ServerConfig, read_config
+from mcp_trio._client.options import DEFAULT_REVISIONS
 from mcp_trio._client.targets import Target
 from mcp_trio._errors import RecordingError, RequestTimeout
 from mcp_trio._journal.reader import Flaw, read_recording
@@ -55,7 +57,8 @@ def _results(file: Path) -> list[msgspec.Raw]:
     records = [item for item in read_recording(open_recording(file)) if not isinstance(item, Flaw)]
     if any(record.kind == "gap" for record in records):
         raise RecordingError(f"no room for the results in {file.parent}")
-    messages = [decoder.decode(frame_of(each) or b"") for each in records if each.kind == "in"]
+    frames = [frame_of(each) or b"" for each in records if each.kind == "in"]
+    messages = [message for frame in frames for message in decoder.messages(frame)]
     _, *results = [message.result for message in messages if isinstance(message, Response)]
     return results
 
@@ -96,10 +99,13 @@ def _client(choices: Choices, record: Path | None) -> Client:
     return Client(
         target,
         name="mcp-trio",
+        revisions=DEFAULT_REVISIONS if choices.revision is None else (choices.revision,),
         limits=choices.limits,
         record=record,
         raise_tool_errors=False,
         log=None if choices.log_level is None else _print_log,
+        elicitation=Person(takes_defaults=choices.yes).answer,
+        elicitation_modes=("form", "url"),
         inherit_env=is_typed,
         stderr="inherit" if choices.stderr and has_stderr else None,
     )

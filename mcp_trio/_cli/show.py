@@ -1,7 +1,7 @@
 """`mcp-trio show`: a recording as a timeline."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -9,14 +9,14 @@ import click
 from mcp_trio._cli.selection import Selection, bound
 
 if TYPE_CHECKING:
-    from mcp_trio._cli.timeline import Row, Tally
+    from mcp_trio._cli.timeline import Direction, Row, Tally
     from mcp_trio._journal.reader import Flaw
     from mcp_trio._journal.records import Record
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Path = str | os.PathLike[str]
 
-ARROWS: Final = {"to server": "->", "to client": "<-", None: ""}
+ARROWS: Final["Mapping[Direction | None, str]"] = {"to server": "->", "to client": "<-", None: ""}
 COLOURS: Final = {"error": "red", "cancelled": "yellow", None: None}
 # Stands before the number of a row with an outcome, where there are no colours to see it by.
 SIGNS: Final = {"error": "!", "cancelled": "~", None: ""}
@@ -75,8 +75,13 @@ cmd, res, err, cxl and val what a handler did; mark is a note; open, shut and en
 session's; a gap is where records were lost.
 
 \b
+A handler that asks in rounds is called again and again: its requests say which round they
+are, and below the timeline all of them are told as one story.
+
+\b
 What --lane, --method, --id, --errors and --slower-than find is shown with its request
-and answer; they all have to be fulfilled. --channel, --kind, --from and --to show nothing else.
+and answer, in all rounds; they all have to be fulfilled. --channel, --kind, --from and --to
+show nothing else.
 
 \b
 Exit status: 0; 2 not a recording.
@@ -127,6 +132,7 @@ def print_timeline(
     Raises:
         RecordingError: The file is no recording.
     """
+    from mcp_trio._cli.stories import print_stories, stories
     from mcp_trio._cli.tables import Column, Line, print_table
 
     frames: dict[int | None, str] = {}
@@ -151,6 +157,8 @@ def print_timeline(
         for row in shown
     ]
     print_table(columns, lines)
+    click.echo()
+    print_stories(stories(shown), ARROWS)
     _print_summary(rows, tally, len(shown))
 
 
@@ -158,7 +166,6 @@ def _print_summary(rows: "list[Row]", tally: "Tally", shown: int) -> None:
     from mcp_trio._cli.summary import METHOD_COLUMNS, exchanges, method_lines, slowest, totals
     from mcp_trio._cli.tables import print_table
 
-    click.echo()
     found = exchanges(rows)
     if found:
         print_table(METHOD_COLUMNS, method_lines(found))

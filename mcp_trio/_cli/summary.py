@@ -36,16 +36,17 @@ class _Exchange:
 
 
 def exchanges(rows: Iterable[Row]) -> list[_Exchange]:
-    """The requests of a timeline, in order."""
-    found: dict[int, _Exchange] = {}
+    """The requests of a timeline, in order; those of a batch are told apart by their ids."""
+    found: dict[int, dict[int | str | None, _Exchange]] = {}
     for row in rows:
         if row.request is None:
             continue
+        same = found.setdefault(row.request, {})
         if row.record == row.request:
-            found[row.request] = _Exchange(row.method or "", row.what, row.request)
-        else:
-            _tell(found[row.request], row)
-    return list(found.values())
+            same[row.id] = _Exchange(row.method or "", row.what, row.request)
+        elif row.id in same or len(same) == 1:
+            _tell(same.get(row.id) or next(iter(same.values())), row)
+    return [exchange for same in found.values() for exchange in same.values()]
 
 
 def _tell(exchange: _Exchange, row: Row) -> None:
@@ -89,4 +90,7 @@ def slowest(found: Iterable[_Exchange]) -> str:
 
 def totals(tally: Tally) -> str:
     """A tally in one line."""
-    return ", ".join(f"{name} {count}" for name, count in attrs.asdict(tally).items())
+    counts = attrs.asdict(tally, filter=lambda _, value: isinstance(value, int))
+    revisions = ", ".join(map(printable, tally.revisions))
+    spoken = (f"revision {revisions}",) if revisions else ()
+    return ", ".join((*(f"{name} {count}" for name, count in counts.items()), *spoken))

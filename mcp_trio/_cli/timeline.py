@@ -2,18 +2,24 @@
 
 A row is a record with what a reader wants to know of it: which request an answer answers and how
 long that took, what a cancellation cancels, which way a frame went. Directions are told the same
-way whoever recorded, so that both sides' recordings of one session look alike.
+way whoever recorded, so that both sides' recordings of one session look alike. The requests by
+which one handler asks in rounds are one story, and each says which round it is.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import attrs
 import msgspec
 
+from mcp_trio._cli.wording import asked_text, content_text, members_of, responses_text, what
+from mcp_trio._journal.conversation import subscription_of
+from mcp_trio._journal.messages import message_name
 from mcp_trio._journal.reader import Flaw
 from mcp_trio._journal.records import OpenBody, Record, body_of, frame_of
+from mcp_trio._journal.rounds import Round, Stories, responses_in
 from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._protocol import INITIALIZE, PROTOCOL_VERSION
 from mcp_trio._wire import (
     Decoder,
     ErrorResponse,
@@ -48,7 +54,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `record` is the record's number, `ms` its time, `channel` which of several sessions it belongs
     to. `request` is the record of the request that the row is about, and `method` its method, or
     the notification's. `took_ms` is the time since that request, for a row that answers or ends it.
-    A flaw of the file has a row without a record.
+    `story` is the record of the first request of several rounds, and `round` the number of the
+    round; the first request itself does not know yet that there will be more. `revision` is the one
+    that a modern request is made under, or that a handshake has agreed on. A flaw of the file has a
+    row without a record.
     """
 
     record: int | None = None
@@ -64,7 +73,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     size_bytes: int | None = None
     took_ms: float | None = None
     outcome: Outcome | None = None
+    story: int | None = None
+    round: int | None = None
+    revision: str | None = None
     note: str = ""
+
+    @property
+    def first(self) -> int | None:
+        """The request that the story of the row begins with, if it is about a request."""
+        return self.request if self.story is None else self.story
 
 
 @attrs.frozen
@@ -75,11 +92,12 @@ class _Asked:
     method: str
     what: str
     time_ns: int
+    round: Round
 
 
 @attrs.define
 class Tally:
-    """What a recording holds, counted."""
+    """What a recording holds, counted; and the revisions that were spoken, in their order."""
 
     records: int = 0
     flaws: int = 0
@@ -87,9 +105,10 @@ class Tally:
     answers: int = 0
     cancelled: int = 0
     errors: int = 0
+    revisions: dict[str, None] = attrs.field(factory=dict[str, None])
 
 
-_decode: Final = Decoder(json_depth_max=DEFAULT_LIMITS.json_depth_max).decode
+_decoder: Final = Decoder(json_depth_max=DEFAULT_LIMITS.json_depth_max)
 
 
 @attrs.define
@@ -101,6 +120,7 @@ class _Seen:
     asked: dict[_RequestKey, _Asked] = attrs.field(factory=dict[_RequestKey, _Asked])
     asked_by_token: dict[_RequestKey, _Asked] = attrs.field(factory=dict[_RequestKey, _Asked])
     asked_in_lane: dict[str, _Asked] = attrs.field(factory=dict[str, _Asked])
+    stories: Stories = attrs.field(factory=Stories)
 
     def lane_asked(self, record: Record) -> _Asked | None:
         """The request that the lane of a record handles."""
@@ -117,7 +137,7 @@ def timeline(items: Iterable[Record | Flaw], tally: Tally) -> Iterator[Row]:
         else:
             if item.channel not in sessions:  # its ids are its own
                 sessions[item.channel] = _Seen(tally, by_client=seen.by_client)
-            yield _row(sessions[item.channel], item)
+            yield from _rows(sessions[item.channel], item)
 
 
 def _flaw(seen: _Seen, flaw: Flaw) -> Row:
@@ -125,10 +145,18 @@ def _flaw(seen: _Seen, flaw: Flaw) -> Row:
     return Row(kind=flaw.kind, what=f"line {flaw.line}", outcome="error", note=flaw.text)
 
 
-def _row(seen: _Seen, record: Record) -> Row:
+def _rows(seen: _Seen, record: Record) -> Iterator[Row]:
+    """The row of a record; of a frame with several messages, one more for each of them."""
     seen.tally.records += 1
-    tell = _TELLERS.get(record.kind, _body)
-    told = tell(seen, record)
+    if record.kind in {"in", "out"}:
+        told = _frame(seen, record)
+    else:
+        told = [_TELLERS.get(record.kind, _body)(seen, record)]
+    for row in told:
+        yield _row(seen, record, row)
+
+
+def _row(seen: _Seen, record: Record, told: Row) -> Row:
     row: Row = msgspec.structs.replace(
         told if told.request is not None else _about(told, seen.lane_asked(record)),
         record=record.number,
@@ -138,14 +166,21 @@ def _row(seen: _Seen, record: Record) -> Row:
     )
     if row.outcome == "error":
         seen.tally.errors += 1
+    if row.revision is not None:
+        seen.tally.revisions[row.revision] = None
     return row
 
 
 def _about(row: Row, asked: _Asked | None) -> Row:
-    """The row, with the request that it is about."""
+    """The row, with the request that it is about, and the story of that."""
     if asked is None:
         return row
-    return msgspec.structs.replace(row, request=asked.record, method=row.method or asked.method)
+    row = msgspec.structs.replace(row, request=asked.record, method=row.method or asked.method)
+    return row if asked.round.before is None else _of_story(row, asked.round)
+
+
+def _of_story(row: Row, round_: Round) -> Row:
+    return msgspec.structs.replace(row, story=round_.first, round=round_.number)
 
 
 # Records that are no frames.
@@ -171,16 +206,16 @@ def _gap(_: _Seen, record: Record) -> Row:
 
 
 def _shut(_: _Seen, record: Record) -> Row:
-    return Row(kind="shut", what=str(_members(frame_of(record)).get("cause", "")))
+    return Row(kind="shut", what=str(members_of(frame_of(record)).get("cause", "")))
 
 
 def _end(_: _Seen, record: Record) -> Row:
-    counts = _members(frame_of(record)).get("counts")
+    counts = members_of(frame_of(record)).get("counts")
     return Row(kind="end", note=_text(msgspec.json.encode(counts)) if counts else "")
 
 
 def _mark(_: _Seen, record: Record) -> Row:
-    body = _members(frame_of(record))
+    body = members_of(frame_of(record))
     value = body.get("value")
     note = "" if value is None else _text(msgspec.json.encode(value))
     return Row(kind="mark", what=str(body.get("name", "")), note=note)
@@ -201,16 +236,38 @@ def _cancellation(seen: _Seen, record: Record) -> Row:
 # Frames.
 
 
-def _frame(seen: _Seen, record: Record) -> Row:
+@attrs.frozen
+class _Place:
+    """Where a message stands: at a place of a record's frame, on its way."""
+
+    record: Record
+    index: int
+    direction: Direction
+
+
+def _frame(seen: _Seen, record: Record) -> list[Row]:
     frame, envelope = frame_of(record) or b"", record.envelope or {}
     direction = _DIRECTIONS[seen.by_client, record.kind]
     if frame.strip() and "part" not in envelope:
-        message = _decode(frame)
-        row = _MESSAGES[type(message)](seen, message, record, direction)
+        rows = _messages(seen, record, _decoder.messages(frame), direction)
     else:
-        row = Row(kind=record.kind, what=_no_frame(envelope))
+        rows = [Row(kind=record.kind, what=_no_frame(envelope))]
     size_bytes = envelope.get("discarded", len(frame))
-    return msgspec.structs.replace(row, direction=direction, size_bytes=size_bytes)
+    rows[0] = msgspec.structs.replace(rows[0], size_bytes=size_bytes)
+    return [msgspec.structs.replace(row, direction=direction) for row in rows]
+
+
+def _messages(
+    seen: _Seen, record: Record, messages: Sequence[Message], direction: Direction
+) -> list[Row]:
+    """A row for each message; those of a batch stand behind one for all of it."""
+    rows = [
+        _MESSAGES[type(message)](seen, message, _Place(record, index, direction))
+        for index, message in enumerate(messages)
+    ]
+    if len(rows) > 1:
+        rows.insert(0, Row(kind=record.kind, what=f"a batch of {len(rows)} messages"))
+    return rows
 
 
 def _no_frame(envelope: Mapping[str, Any]) -> str:
@@ -218,86 +275,107 @@ def _no_frame(envelope: Mapping[str, Any]) -> str:
     return f"part {envelope['part']} of a line" if "part" in envelope else "a blank line"
 
 
-def _request(seen: _Seen, message: Request, record: Record, direction: Direction) -> Row:
-    what = _what(message)
-    asked = _Asked(record.number, message.method, what, record.time_ns)
+def _request(seen: _Seen, message: Request, place: _Place) -> Row:
+    record, params = place.record, members_of(message.params)
+    meta = members_of(params.get("_meta"))
+    round_ = seen.stories.begin(record.number, message.method, message.params)
+    is_retry = round_.before is not None
+    text = f"{what(message)}, round {round_.number}" if is_retry else what(message)
+    asked = _Asked(record.number, message.method, text, record.time_ns, round_)
     seen.tally.requests += 1
-    seen.asked[direction, message.id] = asked
-    seen.asked_in_lane[f"r{record.number}"] = asked
-    token = _members(_members(message.params).get("_meta")).get("progressToken")
+    seen.asked[place.direction, message.id] = asked
+    seen.asked_in_lane[f"r{message_name(record.number, place.index)}"] = asked
+    token, revision = meta.get("progressToken"), meta.get(PROTOCOL_VERSION)
     if isinstance(token, int | str):
-        seen.asked_by_token[direction, token] = asked
-    return _about(Row(kind=record.kind, what=what, id=message.id), asked)
-
-
-def _notification(seen: _Seen, message: Notification, record: Record, direction: Direction) -> Row:
-    if message.method == "notifications/cancelled":
-        return _cancelled(seen, message, record, direction)
-    row = Row(kind=record.kind, what=_what(message), method=message.method)
-    if message.method != "notifications/progress":
-        return row
-    token = _members(message.params).get("progressToken")
-    token = token if isinstance(token, int | str) else None
-    return _about(row, seen.asked_by_token.get((_OPPOSITE[direction], token)))
-
-
-def _cancelled(seen: _Seen, message: Notification, record: Record, direction: Direction) -> Row:
-    params = _members(message.params)
-    named = params.get("requestId")
-    id_ = named if isinstance(named, int | str) else None
-    asked = seen.asked.get((direction, id_))
-    seen.tally.cancelled += 1
+        seen.asked_by_token[place.direction, token] = asked
     row = Row(
         kind=record.kind,
+        what=text,
+        id=message.id,
+        note=responses_text(responses_in(message.params)) if is_retry else "",
+        revision=revision if isinstance(revision, str) else None,
+    )
+    return _about(row, asked)
+
+
+def _notification(seen: _Seen, message: Notification, place: _Place) -> Row:
+    row = Row(kind=place.record.kind, what=what(message), method=message.method)
+    asker, subscription = _OPPOSITE[place.direction], subscription_of(message.params)
+    if subscription is not None:  # also for a cancellation, which ends it
+        return _about(row, seen.asked.get((asker, subscription)))
+    if message.method == "notifications/cancelled":
+        return _cancelled(seen, message, place)
+    if message.method != "notifications/progress":
+        return row
+    token = members_of(message.params).get("progressToken")
+    token = token if isinstance(token, int | str) else None
+    return _about(row, seen.asked_by_token.get((asker, token)))
+
+
+def _cancelled(seen: _Seen, message: Notification, place: _Place) -> Row:
+    params = members_of(message.params)
+    named = params.get("requestId")
+    id_ = named if isinstance(named, int | str) else None
+    asked = seen.asked.get((place.direction, id_))
+    seen.tally.cancelled += 1
+    row = Row(
+        kind=place.record.kind,
         what=f"cancel {_named(asked)}",
         method=message.method,
         id=id_,
-        took_ms=_ms_since(asked, record),
+        took_ms=_ms_since(asked, place.record),
         outcome="cancelled",
         note=str(params.get("reason", "")),
     )
     return _about(row, asked)
 
 
-def _response(seen: _Seen, message: Response, record: Record, direction: Direction) -> Row:
-    result = _members(message.result)
+def _response(seen: _Seen, message: Response, place: _Place) -> Row:
+    result = members_of(message.result)
     failed = result.get("isError") is True
-    return _answer(seen, message, record, direction, _content_text(result) if failed else None)
+    asked = seen.asked.get((_OPPOSITE[place.direction], message.id))
+    row = _answer(seen, message, place, content_text(result) if failed else None)
+    if asked is None:
+        return row
+    asking = seen.stories.answered(asked.round, message.result)
+    if asking is not None:
+        return _of_story(msgspec.structs.replace(row, note=asked_text(asking)), asked.round)
+    agreed = result.get("protocolVersion") if asked.method == INITIALIZE else None
+    return msgspec.structs.replace(row, revision=agreed) if isinstance(agreed, str) else row
 
 
-def _error_response(
-    seen: _Seen, message: ErrorResponse, record: Record, direction: Direction
-) -> Row:
+def _error_response(seen: _Seen, message: ErrorResponse, place: _Place) -> Row:
     failure = f"{message.error.code}: {message.error.message}"
-    return _answer(seen, message, record, direction, failure)
+    return _answer(seen, message, place, failure)
 
 
 def _answer(
     seen: _Seen,
     message: Response | ErrorResponse,
-    record: Record,
-    direction: Direction,
+    place: _Place,
     failure: str | None,
 ) -> Row:
-    asked = seen.asked.pop((_OPPOSITE[direction], message.id), None)
+    asked = seen.asked.pop((_OPPOSITE[place.direction], message.id), None)
     seen.tally.answers += 1
     row = Row(
-        kind=record.kind,
+        kind=place.record.kind,
         what=f"answer {_named(asked)}",
         id=message.id,
-        took_ms=_ms_since(asked, record),
+        took_ms=_ms_since(asked, place.record),
         outcome=None if failure is None else "error",
         note=failure or "",
     )
     return _about(row, asked)
 
 
-def _malformed(seen: _Seen, message: Malformed, record: Record, direction: Direction) -> Row:
+def _malformed(seen: _Seen, message: Malformed, place: _Place) -> Row:
     if message.is_request and message.id is not None:
-        asked = _Asked(record.number, "", "no message", record.time_ns)
-        seen.asked[direction, message.id] = asked
+        number = place.record.number
+        round_ = seen.stories.begin(number, "", None)
+        asked = _Asked(number, "", "no message", place.record.time_ns, round_)
+        seen.asked[place.direction, message.id] = asked
     return Row(
-        kind=record.kind,
+        kind=place.record.kind,
         what="no message",
         id=message.id,
         outcome="error",
@@ -317,63 +395,7 @@ def _text(body: bytes | None) -> str:
     return (body or b"").decode(errors="replace")
 
 
-def _members(body: object) -> dict[str, Any]:
-    """The members of a JSON object, decoded or not; none for what is no object."""
-    if isinstance(body, dict):
-        return cast("dict[str, Any]", body)
-    if not isinstance(body, bytes | msgspec.Raw):
-        return {}
-    try:
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except ValueError:
-        return {}
-
-
-def _content_text(result: Mapping[str, Any]) -> str:
-    """The text of a tool's result."""
-    try:
-        return " ".join(str(item["text"]) for item in result["content"] if "text" in item)
-    except (KeyError, TypeError):
-        return ""
-
-
-def _what(message: Request | Notification) -> str:
-    """The method, and what it is about."""
-    name = _TARGETS.get(message.method, _nothing)
-    return f"{message.method} {name(_members(message.params))}".rstrip()
-
-
-def _nothing(_: dict[str, Any]) -> str:
-    return ""
-
-
-def _member(name: str) -> Callable[[dict[str, Any]], str]:
-    return lambda params: str(params.get(name, ""))
-
-
-def _progress(params: dict[str, Any]) -> str:
-    total = params.get("total")
-    return f"{params.get('progress')}" + ("" if total is None else f"/{total}")
-
-
-def _log(params: dict[str, Any]) -> str:
-    return f"{params.get('level')}: {params.get('data')}"
-
-
-_TARGETS: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
-    "tools/call": _member("name"),
-    "prompts/get": _member("name"),
-    "resources/read": _member("uri"),
-    "resources/subscribe": _member("uri"),
-    "resources/unsubscribe": _member("uri"),
-    "logging/setLevel": _member("level"),
-    "initialize": _member("protocolVersion"),
-    "notifications/progress": _progress,
-    "notifications/message": _log,
-    "notifications/resources/updated": _member("uri"),
-}
-
-_MESSAGES: Final[Mapping[type[Message], Callable[[_Seen, Any, Record, Direction], Row]]] = {
+_MESSAGES: Final[Mapping[type[Message], Callable[[_Seen, Any, _Place], Row]]] = {
     Request: _request,
     Notification: _notification,
     Response: _response,
@@ -383,8 +405,6 @@ _MESSAGES: Final[Mapping[type[Message], Callable[[_Seen, Any, Record, Direction]
 
 _TELLERS: Final[Mapping[str, Callable[[_Seen, Record], Row]]] = {
     "open": _open,
-    "in": _frame,
-    "out": _frame,
     "err": _error,
     "cxl": _cancellation,
     "mark": _mark,

@@ -1,23 +1,34 @@
 """What a client does when its server asks or tells something: people's callbacks."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from inspect import isawaitable, signature
 from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 import msgspec
 
+from mcp_trio._client.forms import elicit_result
 from mcp_trio._client.roots import RootList, Roots, wire_roots
 from mcp_trio._engine import AccompaniedSession, Handling
+from mcp_trio._errors import INVALID_PARAMS, RequestError, UserRejected
+from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol import Method
+from mcp_trio._protocol.elicitations import OpenElicitations
+from mcp_trio._protocol.tool_results import imbalance, misused_tools
 from mcp_trio._schema import (
     ClientCapabilities,
     CreateMessageParams,
     CreateMessageResult,
+    ElicitationCapability,
+    ElicitationCompleteParams,
+    ElicitMode,
+    ElicitParams,
+    ElicitResult,
     ListRootsResult,
     LoggingMessageParams,
     ResourceUpdatedParams,
     RootsCapability,
+    SamplingCapability,
 )
 
 LogCallback: TypeAlias = Callable[[LoggingMessageParams], Awaitable[None] | None]
@@ -33,7 +44,9 @@ class Report(Protocol):
     The progress grows with each report. A cancellation check.
     """
 
-    async def __call__(self, progress: float, total: float | None = None) -> None:
+    async def __call__(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
         """Reports."""
         ...
 
@@ -44,12 +57,34 @@ SamplingCallback: TypeAlias = (
 )
 """Asks a model; with a second parameter it can say how far that has come."""
 
+ElicitationCallback: TypeAlias = Callable[[ElicitParams], Any]
+"""Shows the user a form or a URL, and says what they did with it; see `elicit_result`.
+
+Nothing is done with a URL but to hand it on. The callback shows the whole of it and who asks, and
+opens it, if the user agrees, where neither we nor a model see what is there (ELIC-37 to ELIC-41).
+"""
+
+ElicitationCompleteCallback: TypeAlias = Callable[[str], Awaitable[None] | None]
+"""Called with the id of a visit that is over."""
+
+_MODES: Final = frozenset({"form", "url"})
 _LISTS: Final = ("tools", "resources", "prompts")
 
 
 def _check_given_roots(_callbacks: object, _field: object, roots: Roots | None) -> None:
     if roots is not None and not callable(roots):
         wire_roots(roots)
+
+
+def _check_modes(_callbacks: object, _field: object, modes: Collection[str]) -> None:
+    if not modes or not _MODES.issuperset(modes):
+        raise ValueError(f"elicitation_modes are some of 'form' and 'url', not {modes!r}")
+
+
+async def _no_report(
+    progress: float, total: float | None = None, message: str | None = None
+) -> None:
+    """In a round nobody hears of progress."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -62,6 +97,7 @@ class Callbacks:
 
     Raises:
         TypeError, ValueError: The roots are no function, and not what `wire_roots` takes.
+        ValueError: There is no such mode of elicitation, or none is given (ELIC-03).
     """
 
     log: LogCallback | None
@@ -69,17 +105,49 @@ class Callbacks:
     list_changed: ListChangedCallback | None
     roots: Roots | None = attrs.field(validator=_check_given_roots)
     sampling: SamplingCallback | None
+    sampling_tools: bool = False
+    elicitation: ElicitationCallback | None = None
+    elicitation_modes: Collection[ElicitMode] = attrs.field(
+        default=("form",), validator=_check_modes
+    )
+    elicitation_complete: ElicitationCompleteCallback | None = None
+    limits: Limits = DEFAULT_LIMITS
+    _visits: OpenElicitations = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._visits = OpenElicitations(self.limits.elicitations_remembered_max)
 
     def capabilities(self) -> ClientCapabilities:
         """What the client announces: that for which it has a callback."""
         return ClientCapabilities(
             roots=None if self.roots is None else RootsCapability(list_changed=True),
-            sampling=None if self.sampling is None else {},
+            sampling=None if self.sampling is None else self._sampling_capability(),
+            elicitation=None if self.elicitation is None else self._elicitation_capability(),
+        )
+
+    def _sampling_capability(self) -> SamplingCapability:
+        return SamplingCapability(tools={} if self.sampling_tools else None)
+
+    def _elicitation_capability(self) -> ElicitationCapability:
+        return ElicitationCapability(
+            form={} if "form" in self.elicitation_modes else None,
+            url={} if "url" in self.elicitation_modes else None,
         )
 
     async def handle(self, handling: Handling) -> msgspec.Struct:
         """The answer to a request; what was not announced never comes here."""
-        return await _REQUESTS[handling.request.method.name](self, handling)
+        request = handling.request
+        return await self.answer(request.method.name, request.params, handling.progress)
+
+    async def answer(self, method: str, params: Any, report: Report = _no_report) -> msgspec.Struct:
+        """The answer to what a server asks, by a request or in a round.
+
+        Raises:
+            RequestError: The server must not ask so.
+            UserRejected: The user says no.
+            Exception: What the callback raised, or why what it returned is no answer.
+        """
+        return await _REQUESTS[method](self, params, report)
 
     def hears(self, method: Method) -> bool:
         """Whether there may be a callback for a notification."""
@@ -92,7 +160,7 @@ class Callbacks:
     async def accompany(self, session: AccompaniedSession) -> None:
         """A client does nothing by itself."""
 
-    async def list_roots(self, _handling: Handling) -> ListRootsResult:
+    async def list_roots(self, _params: Any, _report: Report) -> ListRootsResult:
         """The answer to `roots/list`.
 
         Raises:
@@ -101,18 +169,61 @@ class Callbacks:
         roots: RootList = await _settled(self.roots() if callable(self.roots) else self.roots)
         return ListRootsResult(roots=wire_roots(roots))
 
-    async def create_message(self, handling: Handling) -> CreateMessageResult:
+    async def create_message(
+        self, params: CreateMessageParams, report: Report
+    ) -> CreateMessageResult:
         """The answer to `sampling/createMessage`.
 
         Raises:
+            RequestError: It brings tools, and they were not announced (SAMP-05), or their results
+                do not belong to what the model said (SAMP-20).
             TypeError: The callback returned something else.
+            ValueError: The model used tools as it must not (SAMP-21).
         """
+        has_tools = params.tools is not None or params.tool_choice is not None
+        if has_tools and not self.sampling_tools:
+            raise _refusal("sampling/createMessage", "sampling.tools was not announced")
+        fault = imbalance(params.messages)
+        if fault is not None:
+            raise _refusal("sampling/createMessage", fault)
         sampling: Any = self.sampling
-        given = [handling.request.params, handling.progress]
+        given = [params, report]
         result: Any = await _settled(sampling(*given[: 2 if _wants_report(sampling) else 1]))
         if not isinstance(result, CreateMessageResult):
             raise TypeError(f"a sampling callback returns a CreateMessageResult, not {result!r}")
+        misuse = misused_tools(params, result)
+        if misuse is not None:
+            raise ValueError(f"the model's answer: {misuse}")
         return result
+
+    async def elicit(self, params: ElicitParams, _report: Report) -> ElicitResult:
+        """The answer to `elicitation/create`; a callback that raises `UserRejected` declines.
+
+        Raises:
+            RequestError: Its mode was not announced (ELIC-36).
+            TypeError, ValueError: What the callback returned is no answer; see `elicit_result`.
+        """
+        mode = params.mode or "form"
+        if mode not in self.elicitation_modes:
+            raise _refusal("elicitation/create", f"the mode {mode!r} was not announced")
+        if params.elicitation_id is not None:
+            self.awaits(params.elicitation_id)
+        elicitation: Any = self.elicitation
+        try:
+            return elicit_result(params, await _settled(elicitation(params)))
+        except UserRejected:
+            return ElicitResult(action="decline")
+
+    def awaits(self, elicitation_id: str) -> None:
+        """Listen for the end of a visit that the server needs (ELIC-33)."""
+        self._visits.begin(elicitation_id)
+
+    def visited(self, params: ElicitationCompleteParams) -> Awaitable[None] | None:
+        """A visit is over; of one that nobody asked for, or that was over before, nobody hears."""
+        is_known = self._visits.end(params.elicitation_id)
+        if not is_known or self.elicitation_complete is None:
+            return None
+        return self.elicitation_complete(params.elicitation_id)
 
     def logged(self, params: LoggingMessageParams) -> Awaitable[None] | None:
         """The server wrote to its log."""
@@ -131,16 +242,22 @@ def _list_changed(kind: str) -> Callable[[Callbacks, Any], Awaitable[None] | Non
     return lambda callbacks, _params: callbacks.changed(kind)
 
 
-_REQUESTS: Final[dict[str, Callable[[Callbacks, Handling], Awaitable[msgspec.Struct]]]] = {
+_REQUESTS: Final[dict[str, Callable[[Callbacks, Any, Report], Awaitable[msgspec.Struct]]]] = {
+    "elicitation/create": Callbacks.elicit,
     "roots/list": Callbacks.list_roots,
     "sampling/createMessage": Callbacks.create_message,
 }
 
 _NOTIFICATIONS: Final[dict[str, Callable[[Callbacks, Any], Awaitable[None] | None]]] = {
+    "notifications/elicitation/complete": Callbacks.visited,
     "notifications/message": Callbacks.logged,
     "notifications/resources/updated": Callbacks.updated,
     **{f"notifications/{kind}/list_changed": _list_changed(kind) for kind in _LISTS},
 }
+
+
+def _refusal(method: str, why: str) -> RequestError:
+    return RequestError(INVALID_PARAMS, f"{method}: {why}")
 
 
 async def _settled(value: Any) -> Any:

@@ -1,43 +1,43 @@
-"""The client that people hold: one conversation with one server."""
+"""The client that people hold: the calls of one conversation with one server."""
 
-import logging
-import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, TypeVar, Unpack, overload
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio import _schema as s
-from mcp_trio._client.callbacks import (
-    Callbacks,
-    ListChangedCallback,
-    LogCallback,
-    ResourceUpdatedCallback,
-    SamplingCallback,
-)
-from mcp_trio._client.lifetime import Lifetime, Spawn, in_system_task
-from mcp_trio._client.methods import methods_with
-from mcp_trio._client.opening import open_session
+from mcp_trio._client.cache import CacheKey, cache_key
+from mcp_trio._client.conversation import Conversation
+from mcp_trio._client.listening import LISTS, Subscription, listening, wishes
 from mcp_trio._client.options import CallOptions
 from mcp_trio._client.pages import read_pages
 from mcp_trio._client.params import call_tool_params, complete_params, get_prompt_params
 from mcp_trio._client.roots import Roots
-from mcp_trio._client.targets import ProcessOptions, Stderr, Target, open_target
-from mcp_trio._engine import ProgressCallback, Session
-from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestTimeout, ToolError
-from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._protocol import Connection, Method, ParamsToSend, Role, announced
-from mcp_trio._recorder.options import RecordTo
-from mcp_trio._version import __version__
+from mcp_trio._client.rounds import Rounds
+from mcp_trio._client.tools import typed
+from mcp_trio._engine import ProgressCallback
+from mcp_trio._errors import (
+    INVALID_PARAMS,
+    RESOURCE_NOT_FOUND,
+    URL_ELICITATION_REQUIRED,
+    ConnectionLost,
+    LocalProtocolError,
+    RequestError,
+    ResourceNotFound,
+    ToolError,
+)
+from mcp_trio._protocol import DISCOVER, PING, REVISIONS, ParamsToSend
 
-logger = logging.getLogger("mcp_trio")
+T = TypeVar("T")
 
 
 @attrs.define(eq=False, repr=False)
-class Client:
+class Client(Conversation):
     """A conversation with the server at `target`; `async with Client(target) as client:` has it.
 
     `target` is a command (`["python", "server.py"]`), a `ServerConfig`, a server object, or a
@@ -50,9 +50,14 @@ class Client:
 
     Attributes:
         name: Who we say that we are, with `version`.
+        revisions: The names of the revisions that are spoken; those of servers without a handshake
+            are tried first.
         limits: What the session may cost; the time-outs are among them.
         record: Where the session is recorded: a file, a folder for a file of its own, or what
             `mcp_trio.recording` has to say more: `RecordOptions`, `SharedRecording`.
+        restart: Whether a command, or a server object, that has ended is started again by the next
+            call; what only reads, and was lost with it, is then asked for once more.
+        cache: Whether what a modern server says may be kept is kept, for as long as it says.
         raise_tool_errors: Whether `call_tool` raises `ToolError`.
         env: For a command: variables that it gets besides the few that are inherited.
         inherit_env: For a command: whether it inherits all our variables.
@@ -60,218 +65,35 @@ class Client:
         stderr: For a command: a function for each line of its stderr, or "inherit" for ours.
         progress: Called with the reports of every `call_tool` that brings no callback of its own.
         log: Called with the server's log messages.
+        log_level: From which level on the server is to log for us; if it is not said, a modern
+            server is to log everything if there is a `log`, and else nothing.
         resource_updated: Called when a resource that was subscribed to has changed.
         list_changed: Called with "tools", "resources" or "prompts" when that list has changed.
         roots: The places that the server may work in, as `Root`, `file://` URI or path: a list, or
             a function that gives one whenever the server asks.
         sampling: Asks a model on behalf of the server; `UserRejected` says no. With a second
             parameter it gets a function that reports its progress to the server.
+        sampling_tools: Whether `sampling` takes tools for the model.
+        elicitation: Asks the user on behalf of the server, by a form or a URL; what it returns is
+            an `ElicitResult`, whether they agree, or the form as a mapping or a typed value.
+        elicitation_modes: How it can ask: "form", "url", or both.
+        elicitation_complete: Called with the id of a visit to a URL that is over.
+        trace: Called for each request: the trace that it belongs to, as `traceparent`, `tracestate`
+            and `baggage`; anything else that it gives is left out.
+        extensions: The extensions that we support, and their settings, by identifier.
         methods: Methods of the server's own, for `request`, with the types of their results; None
             for a notification.
 
     Raises:
         TypeError: `roots` is no list and no function, or msgspec cannot decode a type of `methods`.
-        ValueError: A root in the list has no `file://` URI, or `methods` has one of the protocol.
+        ValueError: A root in the list has no `file://` URI, `methods` has one of the protocol, a
+            revision is unknown, an identifier has no prefix, or nothing could be started again.
     """
 
-    target: Target
-    name: str = attrs.field(default="mcp_trio", kw_only=True)
-    version: str = attrs.field(default=__version__, kw_only=True)
-    limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
-    record: RecordTo | None = attrs.field(default=None, kw_only=True)
     raise_tool_errors: bool = attrs.field(default=True, kw_only=True)
-    env: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
-    inherit_env: bool = attrs.field(default=False, kw_only=True)
-    cwd: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
-    stderr: Stderr | None = attrs.field(default=None, kw_only=True)
     progress: ProgressCallback | None = attrs.field(default=None, kw_only=True)
-    log: LogCallback | None = attrs.field(default=None, kw_only=True)
-    resource_updated: ResourceUpdatedCallback | None = attrs.field(default=None, kw_only=True)
-    list_changed: ListChangedCallback | None = attrs.field(default=None, kw_only=True)
-    roots: Roots | None = attrs.field(default=None, kw_only=True)
-    sampling: SamplingCallback | None = attrs.field(default=None, kw_only=True)
-    methods: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
 
-    _is_connected_once: bool = attrs.field(default=False, init=False)
-    _is_closed: bool = attrs.field(default=False, init=False)
-    _told_of_junk: bool = attrs.field(default=False, init=False)
-    _target_name: str = attrs.field(default="", init=False)
-    _lifetime: Lifetime | None = attrs.field(default=None, init=False)
-    _callbacks: Callbacks = attrs.field(init=False)
-    _methods: Mapping[str, Method] = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._methods = methods_with(self.methods)
-        self._callbacks = Callbacks(
-            log=self.log,
-            resource_updated=self.resource_updated,
-            list_changed=self.list_changed,
-            roots=self.roots,
-            sampling=self.sampling,
-        )
-
-    # Connecting and closing.
-
-    async def __aenter__(self) -> Self:
-        """Connect, and shake hands within `initialize_seconds`.
-
-        Failed: nothing is left. Cancelled: returns at once; a server that was started is stopped by
-        the session's task, and `aclose` waits for that.
-
-        Raises:
-            ConnectionLost: The server could not be started or has ended; why, if that is known.
-            RequestTimeout: It did not answer in time; with the last words of a command.
-            RequestError: It refused.
-            RemoteProtocolError: It speaks no revision that is known here.
-            RecordingError: The recording cannot be made.
-            ValueError: Its redaction is wrong in itself.
-        """
-        await self._connect(in_system_task)
-        return self
-
-    async def __aexit__(self, *_raised: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close, from any task, any number of times; returns when nothing of the session is left.
-
-        In a callback of the session's own it only begins to close: the callback is cancelled.
-        Calls in flight end with `ConnectionLost`. Shielded from cancellation, but bounded: a
-        command has `close_seconds` to leave by itself, and is stopped after that.
-        """
-        self._shut()
-        if self._lifetime is not None:
-            await self._lifetime.over()
-            self._tell_of_junk(self._lifetime.session)
-
-    def _shut(self) -> None:
-        """Begin to close, without waiting for the end."""
-        self._is_closed = True
-        if self._lifetime is not None:
-            self._lifetime.session.shut("closed")
-
-    async def _connect(self, spawn: Spawn) -> None:
-        if self._is_connected_once:
-            raise RuntimeError("a client connects once: make another")
-        self._is_connected_once = True
-        process = ProcessOptions(
-            env=self.env, inherit_env=self.inherit_env, cwd=self.cwd, stderr=self.stderr
-        )
-        connected = await open_target(self.target, process=process, limits=self.limits)
-        self._target_name = connected.name
-        session = await open_session(
-            connected.channel, self._connection_to_open(), self._callbacks, record=self.record
-        )
-        lifetime = self._lifetime = Lifetime(session=session, served=connected.served)
-        if self._is_closed:
-            session.shut("closed")
-        try:
-            spawn(lifetime.live)
-        except RuntimeError:  # the caller's nursery is over; what was opened is closed elsewhere
-            session.shut("closed")
-            in_system_task(lifetime.live)
-            raise
-        await self._initialize(lifetime)
-
-    def _connection_to_open(self) -> Connection:
-        return Connection(
-            our_role=Role.CLIENT,
-            our_info=s.Implementation(name=self.name, version=self.version),
-            our_capabilities=self._callbacks.capabilities(),
-            limits=self.limits,
-            methods=self._methods,
-        )
-
-    async def _initialize(self, lifetime: Lifetime) -> None:
-        try:
-            await lifetime.session.initialize()
-        except trio.Cancelled:
-            raise
-        except ConnectionLost:
-            await self.aclose()
-            if lifetime.fault is None:
-                raise
-            raise lifetime.fault from lifetime.fault.__cause__
-        except RequestTimeout as late:
-            last_words = getattr(lifetime.session.channel, "stderr_tail", "")
-            await self.aclose()
-            raise RequestTimeout(
-                late.method, late.budget, late.seconds, late.setting, stderr_tail=last_words
-            ) from None
-        except BaseException:
-            await self.aclose()
-            raise
-
-    # What is known of the server.
-
-    def __repr__(self) -> str:
-        """Without the environment and whatever else has secrets in it."""
-        state = "open" if self.is_open else "closed" if self._is_closed else "not connected"
-        return f"<{type(self).__name__} {self.name!r} of {self._known_name!r}, {state}>"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether calls can be made: connected, not closed, and not lost."""
-        if self._lifetime is None:
-            return False
-        session = self._lifetime.session
-        return session.negotiated.is_set() and session.cause is None
-
-    @property
-    def server_info(self) -> s.Implementation:
-        """Name and version of the server."""
-        info = self._connection.peer_info
-        assert info is not None
-        return info
-
-    @property
-    def server_capabilities(self) -> s.ServerCapabilities:
-        """What the server offers."""
-        capabilities = self._connection.peer_capabilities
-        assert isinstance(capabilities, s.ServerCapabilities)
-        return capabilities
-
-    def server_can(self, capability: str) -> bool:
-        """Whether the server offers it: "tools", say, or "resources.subscribe"."""
-        return announced(self.server_capabilities, capability)
-
-    @property
-    def instructions(self) -> str | None:
-        """The server's advice on how it is used."""
-        return self._connection.instructions
-
-    @property
-    def revision(self) -> str:
-        """The revision of the protocol that both sides agreed on."""
-        revision = self._connection.revision
-        assert revision is not None
-        return revision.name
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How often the server did something that was not worth an error, by name."""
-        return dict(self._session.connection.counts)
-
-    @property
-    def _known_name(self) -> str:
-        """How texts name the server: by its own name, as soon as it has said that."""
-        info = None if self._lifetime is None else self._lifetime.session.connection.peer_info
-        return self._target_name if info is None else info.name
-
-    @property
-    def _session(self) -> Session:
-        if self._lifetime is None:
-            raise LocalProtocolError("the client is not connected: use `async with`")
-        return self._lifetime.session
-
-    @property
-    def _connection(self) -> Connection:
-        session = self._session
-        if not session.negotiated.is_set():
-            raise LocalProtocolError("the client has not shaken hands")
-        return session.connection
-
-    # Calls. Each raises what `request` raises.
+    # Requests.
 
     async def request(
         self,
@@ -281,6 +103,7 @@ class Client:
         idle_seconds: float | None = None,
         total_seconds: float | None = None,
         progress: ProgressCallback | None = None,
+        rounds: bool = True,
     ) -> Any:
         """The server's typed result of any request; all calls go through here.
 
@@ -289,24 +112,86 @@ class Client:
         default to `request_idle_seconds` (starts again with each report) and
         `request_total_seconds`. `progress` is called in this task; what it raises arrives here.
 
+        A modern server may ask something before it gives its result. Our callbacks answer in this
+        task, and the request is sent again, at most `rounds_max` times; what they raise arrives
+        here. Without `rounds` the result is then an `InputRequiredResult`, and the rest is yours.
+
         Raises:
             RequestError: The server answered with an error.
-            RequestTimeout: A budget ran out.
+            RequestTimeout: A budget ran out. The total is that of all rounds, without the answers.
             ConnectionLost: The session ended first, or had ended.
             LocalProtocolError: The protocol forbids the request, or the server does not offer it.
-            RemoteProtocolError: The result does not have the method's shape.
+            RemoteProtocolError: The result does not have the method's shape, or the server asks
+                what it must not.
         """
-        session = self._session
-        try:
-            return await session.request(
+
+        async def send(params: ParamsToSend | None, total_seconds: float | None) -> Any:
+            return await self._send(
                 method,
                 params,
                 idle_seconds=idle_seconds,
                 total_seconds=total_seconds,
                 on_progress=progress,
             )
+
+        started = trio.current_time()
+        result = await send(params, total_seconds)
+        if not (rounds and isinstance(result, s.InputRequiredResult)):
+            return result
+        whole = Rounds(
+            method=method,
+            send=send,
+            answer=self._callbacks.answer,
+            capabilities=self._callbacks.capabilities(),
+            limits=self.limits,
+            total_seconds=total_seconds,
+        )
+        return await whole.run(params, result, taken_seconds=trio.current_time() - started)
+
+    async def _send(self, method: str, params: ParamsToSend | None, **options: Any) -> Any:
+        """The result of one request, from the cache if it is fresh there."""
+        key = self._cache_key(method, params)
+        if key is None:
+            return await self._ask(method, params, options)
+        kept = self._cache.fresh(key, trio.current_time())
+        if kept is not None:
+            await trio.lowlevel.checkpoint()
+            return kept
+        changes = self._cache.changes
+        result = await self._ask(method, params, options)
+        if isinstance(result, s.CacheableResult):
+            self._cache.keep(key, result, now=trio.current_time(), changes=changes)
+        return result
+
+    def _cache_key(self, method: str, params: ParamsToSend | None) -> CacheKey | None:
+        """Only modern servers say for how long a result holds."""
+        return cache_key(method, params) if self.cache and self._is_modern else None
+
+    async def _ask(self, method: str, params: ParamsToSend | None, options: Any) -> Any:
+        session = await self._living_session()
+        try:
+            return await session.request(method, params, **options)
+        except ConnectionLost:
+            if not self._may_repeat(method):
+                raise
+        except RequestError as error:
+            self._note_awaited(error)
+            raise
         finally:
             self._tell_of_junk(session)
+        session = await self._living_session()
+        return await session.request(method, params, **options)
+
+    def _note_awaited(self, error: RequestError) -> None:
+        """The server will say when what it wants the user to do at some URLs is done (ELIC-33)."""
+        if error.code == URL_ELICITATION_REQUIRED:
+            for elicitation_id in _elicitation_ids(error.data):
+                self._callbacks.awaits(elicitation_id)
+
+    def _may_repeat(self, method: str) -> bool:
+        """What was lost may have been done: only what changes nothing is asked for again."""
+        row = self._methods.get(method)
+        return self.restart and row is not None and row.is_cacheable
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Tell the server something that it does not answer.
@@ -321,9 +206,12 @@ class Client:
     async def list_tools(self, **options: Unpack[CallOptions]) -> list[s.Tool]:
         """All tools; pages are read to the last, at most `pages_max`, each within the budgets.
 
-        One page alone is `await client.request("tools/list", {"cursor": cursor})`.
+        One page alone is `await client.request("tools/list", {"cursor": cursor})`. From now on the
+        results of tools with an output schema are checked against that.
         """
-        return await self._list("tools/list", "tools", options)
+        tools = await self._list("tools/list", "tools", options)
+        self._outputs.learn(tools)
+        return tools
 
     async def list_resources(self, **options: Unpack[CallOptions]) -> list[s.Resource]:
         """All resources; see `list_tools`."""
@@ -339,6 +227,7 @@ class Client:
         """All prompts; see `list_tools`."""
         return await self._list("prompts/list", "prompts", options)
 
+    @overload
     async def call_tool(
         self,
         name: str,
@@ -346,26 +235,63 @@ class Client:
         *,
         raise_tool_errors: bool | None = None,
         **options: Unpack[CallOptions],
-    ) -> s.CallToolResult:
-        """What a tool gave back.
+    ) -> s.CallToolResult: ...
+
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        result_type: type[T],
+        **options: Unpack[CallOptions],
+    ) -> T: ...
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        raise_tool_errors: bool | None = None,
+        result_type: Any = None,
+        **options: Unpack[CallOptions],
+    ) -> Any:
+        """What a tool gave back; with `result_type` a value of that type, made of what it gave.
+
+        That value comes from the structured content, or else, as from servers that have none, from
+        the only text: as JSON, but for `str` as it is.
 
         Raises:
             Unencodable: The arguments cannot be written as JSON.
-            ToolError: The tool says that it failed; `result` is the whole result. Switched off by
-                `raise_tool_errors`, here or for the client.
+            ToolError: The tool says that it failed; `result` is the whole result. Without
+                `result_type` switched off by `raise_tool_errors`, here or for the client.
+            RemoteProtocolError: The result does not conform to the tool's output schema, if that
+                was listed, or makes no value of `result_type`.
         """
         options.setdefault("progress", self.progress)
         params = call_tool_params(name, arguments)
         result: s.CallToolResult = await self.request("tools/call", params, **options)
         raises = self.raise_tool_errors if raise_tool_errors is None else raise_tool_errors
-        if result.is_error and raises:
+        if result.is_error and (raises or result_type is not None):
             raise ToolError(_error_text(name, result), result)
-        return result
+        self._outputs.check(name, result)
+        return result if result_type is None else typed(name, result, result_type)
 
     async def read_resource(self, uri: str, **options: Unpack[CallOptions]) -> s.ReadResourceResult:
-        """The contents of a resource."""
+        """The contents of a resource.
+
+        Raises:
+            ResourceNotFound: The server says, by either code, that there is none (ERR-05).
+        """
         params = s.ReadResourceParams(uri=uri)
-        result: s.ReadResourceResult = await self.request("resources/read", params, **options)
+        try:
+            result: s.ReadResourceResult = await self.request("resources/read", params, **options)
+        except RequestError as error:
+            if not _is_of_missing_resource(error):
+                raise
+            raise ResourceNotFound(
+                uri, code=error.code, message=error.message, data=error.data
+            ) from None
         return result
 
     async def get_prompt(
@@ -384,34 +310,93 @@ class Client:
         return result
 
     async def complete(
-        self, ref: s.Reference | str, argument: str, value: str, **options: Unpack[CallOptions]
+        self,
+        ref: s.Reference | str,
+        argument: str,
+        value: str,
+        *,
+        context: Mapping[str, str] | None = None,
+        **options: Unpack[CallOptions],
     ) -> s.CompleteResult:
         """How `value`, typed so far for an argument of `ref`, could go on.
 
         `ref` may be text: the URI template of a resource, known by its "://", or a prompt's name.
+        `context` are the arguments that have their values already; older servers do not get it.
+
+        Raises:
+            LocalProtocolError: The server does not offer completions; not all revisions can tell.
         """
-        params = complete_params(ref, argument, value)
+        if REVISIONS[self.revision].announces_completions and not self.server_can("completions"):
+            raise LocalProtocolError("the server capability 'completions' is not announced")
+        params = complete_params(ref, argument, value, context)
         result: s.CompleteResult = await self.request("completion/complete", params, **options)
         return result
 
     async def ping(self, **options: Unpack[CallOptions]) -> None:
-        """Returns when the server has answered."""
-        await self.request("ping", **options)
+        """Returns when the server has answered; a modern one is asked what it speaks."""
+        self._cache.forget(DISCOVER)  # it is the answer that counts
+        await self.request(DISCOVER if self._is_modern else PING, **options)
 
     async def set_log_level(self, level: s.LoggingLevel, **options: Unpack[CallOptions]) -> None:
-        """From now on the server logs only what is at least as severe."""
-        await self.request("logging/setLevel", s.SetLevelParams(level=level), **options)
+        """From now on the server logs only what is at least as severe.
+
+        A modern server hears of it with each request.
+        """
+        if not self._is_modern:
+            await self.request("logging/setLevel", s.SetLevelParams(level=level), **options)
+        self._want_log_level(level)
+
+    @asynccontextmanager
+    async def listen(
+        self,
+        *,
+        tools: bool = False,
+        prompts: bool = False,
+        resources: bool = False,
+        uris: Collection[str] = (),
+    ) -> AsyncGenerator[Subscription]:
+        """Hear of changes at a modern server: of its lists, and of the resources at `uris`.
+
+        `async with client.listen(tools=True) as subscription: async for change in subscription: …`.
+        What the server left out of the wishes is `subscription.left_out`. Nothing is told of what
+        changed before: ask anew for what was kept. The callbacks of the client need none of this.
+
+        Raises:
+            RequestTimeout: The server has not acknowledged within `request_idle_seconds`.
+            RequestError: It refuses.
+            RemoteProtocolError: It ended the subscription instead.
+            LocalProtocolError: It is a legacy one: use `list_changed` and `subscribe`.
+            ConnectionLost: The session has ended.
+        """
+        chosen = {"tools": tools, "prompts": prompts, "resources": resources}
+        asked = wishes([kind for kind in LISTS if chosen[kind]], uris)
+        async with listening(await self._living_session(), asked, self._notice) as subscription:
+            yield subscription
 
     async def subscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
-        """From now on `resource_updated` is called when the resource changes."""
-        await self.request("resources/subscribe", s.SubscribeParams(uri=uri), **options)
+        """From now on `resource_updated` is called when the resource changes.
+
+        Raises:
+            ResourceNotFound: A modern server does not tell of changes of the resource.
+        """
+        session = await self._living_session()
+        if not self._is_modern:
+            await self.request("resources/subscribe", s.SubscribeParams(uri=uri), **options)
+        elif self.server_can("resources.subscribe"):
+            await self._listening.add(session, uri, seconds=_shortest(options))
+        else:
+            raise LocalProtocolError("the server does not announce 'resources.subscribe'")
 
     async def unsubscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
         """The end of a subscription."""
-        await self.request("resources/unsubscribe", s.UnsubscribeParams(uri=uri), **options)
+        session = await self._living_session()
+        if self._is_modern:
+            await self._listening.remove(session, uri, seconds=_shortest(options))
+        else:
+            await self.request("resources/unsubscribe", s.UnsubscribeParams(uri=uri), **options)
 
     async def set_roots(self, roots: Roots) -> None:
-        """Replace the roots, and tell the server to ask for them again.
+        """Replace the roots, and tell a legacy server to ask for them again.
 
         Raises:
             TypeError, ValueError: As making a client; the old ones stay.
@@ -419,8 +404,9 @@ class Client:
             ConnectionLost: The session has ended.
         """
         session = self._session
-        self._callbacks.roots = self.roots = roots
-        await session.notify(_ROOTS_CHANGED)
+        self._replace_roots(roots)
+        if not self._is_modern:
+            await session.notify(_ROOTS_CHANGED)
 
     async def notify_roots_changed(self) -> None:
         """Tell the server to ask for the roots again, after a change of the list that was given.
@@ -432,15 +418,46 @@ class Client:
         await self.notify(_ROOTS_CHANGED)
 
     async def _list(self, method: str, member: str, options: CallOptions) -> list[Any]:
-        fetch, pages_max = partial(self.request, **options), self.limits.pages_max
-        return await read_pages(fetch, method, attrgetter(member), pages_max=pages_max)
+        read = partial(
+            read_pages,
+            partial(self.request, **options),
+            method,
+            attrgetter(member),
+            pages_max=self.limits.pages_max,
+        )
+        try:
+            return await read()
+        except RequestError as error:
+            # The cursor of a page that was kept is none any more (CACHE-18).
+            if error.code != INVALID_PARAMS or not self._cache.forget(method):
+                raise
+        return await read()
 
-    def _tell_of_junk(self, session: Session) -> None:
-        """Name the server and the likely cause, once; each message was logged when it came."""
-        count = session.connection.counts["malformed"]
-        if count and not self._told_of_junk:
-            self._told_of_junk = True
-            logger.warning(_JUNK, self._known_name, count)
+
+def _shortest(options: CallOptions) -> float | None:
+    """How long a call may take at most, if its options say so."""
+    given = (options.get("idle_seconds"), options.get("total_seconds"))
+    return min((seconds for seconds in given if seconds is not None), default=None)
+
+
+class _Elicitations(msgspec.Struct):
+    elicitations: list[s.ElicitParams]
+
+
+def _elicitation_ids(data: Any) -> list[str]:
+    try:
+        named = msgspec.convert(data, _Elicitations).elicitations
+    except msgspec.ValidationError:
+        return []
+    return [params.elicitation_id for params in named if params.elicitation_id is not None]
+
+
+def _is_of_missing_resource(error: RequestError) -> bool:
+    """Its code is one of its own, or, the newer way, that of bad params with the URI."""
+    if error.code == INVALID_PARAMS:
+        data: Any = error.data
+        return isinstance(data, dict) and "uri" in data
+    return error.code == RESOURCE_NOT_FOUND
 
 
 def _error_text(name: str, result: s.CallToolResult) -> str:
@@ -449,7 +466,3 @@ def _error_text(name: str, result: s.CallToolResult) -> str:
 
 
 _ROOTS_CHANGED: Final = "notifications/roots/list_changed"
-_JUNK: Final = (
-    "%s sent what is no message, %d times so far: a print to stdout, its own or of something that"
-    " it starts, is the usual cause"
-)

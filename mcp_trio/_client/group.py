@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, Self, TypeVar, Unpack, cast
+from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
 
 import attrs
 import msgspec
@@ -33,6 +33,7 @@ logger = logging.getLogger("mcp_trio")
 Named = TypeVar("Named", s.Tool, s.Prompt)
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 _KINDS: Final[dict[Callable[..., object], str]] = {
     Client.list_tools: "tools",
@@ -207,6 +208,7 @@ class ClientGroup:
         """All resource templates of all servers."""
         return _joined(await self._lists(Client.list_resource_templates, options))
 
+    @overload
     async def call_tool(
         self,
         name: str,
@@ -214,12 +216,24 @@ class ClientGroup:
         *,
         raise_tool_errors: bool | None = None,
         **options: Unpack[CallOptions],
-    ) -> s.CallToolResult:
-        """What the tool of a server gave back."""
+    ) -> s.CallToolResult: ...
+
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        result_type: type[T],
+        **options: Unpack[CallOptions],
+    ) -> T: ...
+
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """What the tool of a server gave back; with `result_type` a value of that type."""
         client, own_name = self._owner(name)
-        return await client.call_tool(
-            own_name, arguments, raise_tool_errors=raise_tool_errors, **options
-        )
+        return await client.call_tool(own_name, arguments, **options)
 
     async def get_prompt(
         self,

@@ -1,10 +1,12 @@
 """What can be chosen about a client and about a call, by name."""
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeAlias, TypedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from mcp_trio._client.callbacks import (
+    ElicitationCallback,
+    ElicitationCompleteCallback,
     ListChangedCallback,
     LogCallback,
     Report,
@@ -16,8 +18,22 @@ from mcp_trio._client.roots import RootList, Roots
 from mcp_trio._client.targets import Stderr
 from mcp_trio._engine import ProgressCallback
 from mcp_trio._limits import Limits
+from mcp_trio._protocol import ALL_REVISIONS
 from mcp_trio._recorder.options import RecordTo
-from mcp_trio._schema import CreateMessageParams, LoggingMessageParams, ResourceUpdatedParams
+from mcp_trio._schema import (
+    CreateMessageParams,
+    ElicitMode,
+    ElicitParams,
+    LoggingLevel,
+    LoggingMessageParams,
+    ResourceUpdatedParams,
+)
+
+DEFAULT_REVISIONS: Final = ALL_REVISIONS
+"""What a client speaks that was not told otherwise: modern servers are tried first."""
+
+Trace: TypeAlias = Callable[[], Mapping[str, str]]
+"""The trace that a request belongs to: of what it gives, `traceparent`, `tracestate`, `baggage`."""
 
 _Told: TypeAlias = Awaitable[None] | None
 
@@ -35,9 +51,16 @@ class _SharedOptions(TypedDict, total=False):
 
     name: str
     version: str
+    revisions: Sequence[str]
     limits: Limits
     record: RecordTo | None
+    restart: bool
+    cache: bool
     raise_tool_errors: bool
+    log_level: LoggingLevel | None
+    extensions: Mapping[str, Mapping[str, Any]] | None
+    sampling_tools: bool
+    elicitation_modes: Collection[ElicitMode]
     methods: Mapping[str, Any] | None
 
 
@@ -54,6 +77,9 @@ class ClientOptions(_SharedOptions, total=False):
     list_changed: ListChangedCallback | None
     roots: Roots | None
     sampling: SamplingCallback | None
+    elicitation: ElicitationCallback | None
+    elicitation_complete: ElicitationCompleteCallback | None
+    trace: Trace | None
 
 
 class GroupOptions(_SharedOptions, total=False):
@@ -70,3 +96,6 @@ class GroupOptions(_SharedOptions, total=False):
         | Callable[[str, CreateMessageParams, Report], Sampled]
         | None
     )
+    elicitation: Callable[[str, ElicitParams], Any] | None
+    elicitation_complete: Callable[[str, str], _Told] | None
+    trace: Callable[[str], Mapping[str, str]] | None

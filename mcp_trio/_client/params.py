@@ -35,10 +35,14 @@ def get_prompt_params(name: str, arguments: Mapping[str, Any] | None) -> s.GetPr
     return s.GetPromptParams(name=name, arguments=None if arguments is None else dict(arguments))
 
 
-def complete_params(ref: s.Reference | str, argument: str, value: str) -> s.CompleteParams:
-    """What is completed, the name of the argument, and what stands there so far."""
+def complete_params(
+    ref: s.Reference | str, argument: str, value: str, context: Mapping[str, str] | None = None
+) -> s.CompleteParams:
+    """What is completed, the name of the argument, what stands there so far, and in the others."""
     return s.CompleteParams(
-        ref=reference(ref), argument=s.CompletionArgument(name=argument, value=value)
+        ref=reference(ref),
+        argument=s.CompletionArgument(name=argument, value=value),
+        context=None if context is None else s.CompletionContext(arguments=dict(context)),
     )
 
 

@@ -84,6 +84,11 @@ def starts_command(target: object) -> bool:
     return _is_command(target) or _is_config(target)
 
 
+def can_start(target: object) -> bool:
+    """Whether a server can be had there once more when the first one has ended."""
+    return starts_command(target) or _is_server(target)
+
+
 def _is_server(target: object) -> bool:
     return isinstance(target, Serving)
 

@@ -1,4 +1,4 @@
-"""The same thing done with several servers at once, with exceptions that arrive bare."""
+"""The same thing done for several servers, or questions, at once; exceptions arrive bare."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
@@ -10,12 +10,15 @@ Answer = TypeVar("Answer")
 
 
 async def together(
-    keys: Iterable[Key], ask: Callable[[Key], Awaitable[Answer]]
+    keys: Iterable[Key],
+    ask: Callable[[Key], Awaitable[Answer]],
+    *,
+    note: str = "this was the server {!r}",
 ) -> dict[Key, Answer]:
-    """What `ask` gave for each key, in the order of the keys, which name servers.
+    """What `ask` gave for each key, in the order of the keys.
 
-    The first failure cancels the rest, and is raised as it is, with a note that names its server;
-    an interrupt is raised as it is, too.
+    The first failure cancels the rest, and is raised as it is, with a `note` that names its key; an
+    interrupt is raised as it is, too.
     """
     answers = dict[Key, Answer]()
     failures: list[Exception] = []
@@ -24,7 +27,7 @@ async def together(
         try:
             answers[key] = await ask(key)
         except Exception as error:
-            error.add_note(f"this was the server {key!r}")
+            error.add_note(note.format(key))
             failures.append(error)
             nursery.cancel_scope.cancel()
 

@@ -2,7 +2,8 @@
 
 from mcp_trio._engine.answering import bare
 from mcp_trio._engine.application import AccompaniedSession, Application
-from mcp_trio._engine.calls import ProgressCallback
+from mcp_trio._engine.asking import ask_all
+from mcp_trio._engine.calls import Asked, Call, ProgressCallback
 from mcp_trio._engine.effects import (
     Codec,
     Effect,
@@ -15,8 +16,10 @@ from mcp_trio._engine.effects import (
     read_clock,
     takes_patch,
 )
-from mcp_trio._engine.handling import INSIDE, Handling, Inside
+from mcp_trio._engine.handling import INSIDE, Handling, HandlingSession, Inside
 from mcp_trio._engine.lanes import LANE, Lane, lane_in
+from mcp_trio._engine.memory import Memory, Place, Step
+from mcp_trio._engine.resuming import run_resumably
 from mcp_trio._engine.sequencer import Outcome, Recording, Sequencer, Unrecorded
 from mcp_trio._engine.session import Session
 
@@ -25,18 +28,25 @@ __all__ = [
     "LANE",
     "AccompaniedSession",
     "Application",
+    "Asked",
+    "Call",
     "Codec",
     "Effect",
     "Handling",
+    "HandlingSession",
     "Inside",
     "Lane",
+    "Memory",
     "Outcome",
+    "Place",
     "ProgressCallback",
     "Recording",
     "Sequencer",
     "Session",
+    "Step",
     "Unrecorded",
     "abandon_effect",
+    "ask_all",
     "bare",
     "deadline",
     "lane_in",
@@ -45,5 +55,6 @@ __all__ = [
     "perform_in_thread",
     "randomness",
     "read_clock",
+    "run_resumably",
     "takes_patch",
 ]

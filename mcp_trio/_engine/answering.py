@@ -14,8 +14,16 @@ import trio
 from mcp_trio._engine.application import Application
 from mcp_trio._engine.handling import Handling
 from mcp_trio._engine.lanes import enter_lane
-from mcp_trio._errors import INTERNAL_ERROR, RequestError, ToolError
-from mcp_trio._wire import Unencodable, encode_error, encode_response
+from mcp_trio._errors import (
+    INTERNAL_ERROR,
+    MISSING_CLIENT_CAPABILITY,
+    CapabilityMissing,
+    LocalProtocolError,
+    RequestError,
+    ToolError,
+)
+from mcp_trio._schema import InputRequiredResult
+from mcp_trio._wire import Unencodable
 
 logger = logging.getLogger("mcp_trio")
 
@@ -54,21 +62,33 @@ async def _run(handling: Handling, desk: Desk) -> None:
 
 async def _answer(handling: Handling, application: Application) -> bytes | None:
     """The one frame that answers a request, whatever its handler did; None: it was cancelled."""
+    with handling.scope:
+        if handling.session.outbox.is_full_of_answers:
+            await handling.session.outbox.room_for_answers()
+        if not handling.scope.cancel_called:
+            _begin(handling)
+            outcome = await _outcome(handling, application)
+            if handling.rounds is not None:
+                await handling.rounds.opened()
+            if isinstance(outcome, Exception):
+                return _failure(handling, outcome)
+            return _encoded(handling, outcome)
+    return None
+
+
+async def _outcome(
+    handling: Handling, application: Application
+) -> msgspec.Struct | msgspec.Raw | Exception:
+    """What the handler returns, or what it fails with."""
     try:
-        with handling.scope:
-            if handling.session.outbox.is_full_of_answers:
-                await handling.session.outbox.room_for_answers()
-            if not handling.scope.cancel_called:
-                _begin(handling)
-                return _encoded(handling, await application.handle(handling))
+        return await application.handle(handling)
     except Exception as error:
-        return _failure(handling, bare(error))
+        return bare(error)
     except BaseExceptionGroup as group:
         faults, rest = apart(group)
         if faults is not None:
             _failure(handling, faults)
         raise rest from None
-    return None
 
 
 def _begin(handling: Handling) -> None:
@@ -79,10 +99,13 @@ def _begin(handling: Handling) -> None:
 
 
 def _encoded(handling: Handling, result: msgspec.Struct | msgspec.Raw) -> bytes:
-    request, limits = handling.request, handling.session.connection.limits
+    connection = handling.session.connection
+    limits = connection.limits
+    if isinstance(result, InputRequiredResult) and not _may_ask(handling):
+        return _unsendable(handling, "this request is not one that asks for input by its result")
     try:
-        frame = encode_response(request.id, result, json_depth_max=limits.json_depth_max)
-    except Unencodable as error:
+        frame = connection.response(handling.request, result)
+    except (Unencodable, LocalProtocolError) as error:
         return _unsendable(handling, str(error))
     if len(frame) > limits.frame_bytes_max:
         text = f"{len(frame)} bytes exceed frame_bytes_max={limits.frame_bytes_max}"
@@ -90,24 +113,33 @@ def _encoded(handling: Handling, result: msgspec.Struct | msgspec.Raw) -> bytes:
     return frame
 
 
+def _may_ask(handling: Handling) -> bool:
+    """Whether the answer may be that input is required (MRTR-03)."""
+    request = handling.request
+    return request.method.has_rounds and request.peer.revision.is_modern
+
+
 def _unsendable(handling: Handling, reason: str) -> bytes:
     logger.warning("%s: the result cannot be sent: %s", handling.request.method.name, reason)
     text = f"the result cannot be sent: {reason}"
-    return encode_error(handling.request.id, INTERNAL_ERROR, text)
+    return handling.session.connection.error(handling.request, INTERNAL_ERROR, text)
 
 
 def _failure(handling: Handling, error: Exception) -> bytes:
-    request_id = handling.request.id
+    request, told = handling.request, handling.session.connection.error
     if isinstance(error, RequestError):
         try:
             data = msgspec.UNSET if error.data is None else error.data
-            return encode_error(request_id, error.code, error.message, data)
+            return told(request, error.code, error.message, data)
         except Unencodable:
-            return encode_error(request_id, error.code, "the error cannot be sent as JSON")
+            return told(request, error.code, "the error cannot be sent as JSON")
+    if isinstance(error, CapabilityMissing) and request.peer.revision.is_modern:
+        data = {"requiredCapabilities": error.required}
+        return told(request, MISSING_CLIENT_CAPABILITY, str(error), data)
     if isinstance(error, ToolError):
-        return encode_error(request_id, INTERNAL_ERROR, str(error))
-    logger.error("the handler of %s failed", handling.request.method.name, exc_info=error)
-    return encode_error(request_id, INTERNAL_ERROR, "internal error")
+        return told(request, INTERNAL_ERROR, str(error))
+    logger.error("the handler of %s failed", request.method.name, exc_info=error)
+    return told(request, INTERNAL_ERROR, "internal error")
 
 
 def bare(error: _Error) -> _Error:

@@ -11,9 +11,28 @@ import msgspec
 import trio
 
 from mcp_trio._errors import ConnectionLost, RequestError
-from mcp_trio._protocol import AnswerArrived, OurRequest
+from mcp_trio._protocol import AnswerArrived, Method, OurRequest, ParamsToSend
 
 ProgressCallback: TypeAlias = Callable[[Any], Awaitable[None] | None]
+Hear: TypeAlias = Callable[[Method, Any], bool]
+
+
+def _anything(_result: Any) -> None:
+    """Whatever has the method's shape will do."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Asked:
+    """A question to the peer, however it travels: a method of the peer's, and its params.
+
+    `check` raises `RemoteProtocolError` for a result that has the method's shape, and yet is no
+    answer to this question. `on_progress` hears of progress, where there is any.
+    """
+
+    method: str
+    params: ParamsToSend | None = None
+    check: Callable[[Any], object] = _anything
+    on_progress: ProgressCallback | None = None
 
 
 @attrs.define(eq=False)
@@ -21,10 +40,12 @@ class Call:
     """One waiting caller: settled by an answer or by the loss of the connection, never both.
 
     `scope` is the caller's cancel scope; its deadline is the request's, and moves with progress.
+    `hear` gets each notification of a subscription at once, and says whether it goes to callbacks.
     """
 
     request: OurRequest
     progress_queued_max: int
+    hear: Hear | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     answer: AnswerArrived | None = attrs.field(default=None, init=False)
     loss: ConnectionLost | None = attrs.field(default=None, init=False)

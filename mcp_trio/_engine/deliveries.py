@@ -42,7 +42,7 @@ class Deliveries:
     _news: trio.Event = attrs.field(factory=trio.Event, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
 
-    def put(self, event: NotificationArrived, number: int) -> None:
+    def put(self, event: NotificationArrived, number: int | str) -> None:
         """Queue the notification of an `in` record, if anybody hears it."""
         if not self.application.hears(event.method):
             return

@@ -9,8 +9,11 @@ is refused there (see `Handling.current_lane`).
 
 What a handler reads in passing, such as a clock, cannot wait for a turn and is one record; see
 `Sequencer.valued`.
+
+A handler with a memory does each effect once in all its rounds: the others give what it came to.
 """
 
+import functools
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from random import Random
@@ -23,9 +26,10 @@ import trio
 from mcp_trio._engine.failures import encoded_error, rebuilt_error
 from mcp_trio._engine.handling import INSIDE, Handling, Inside
 from mcp_trio._engine.lanes import LANE, Lane
+from mcp_trio._engine.memory import Memory, Place, Step
 from mcp_trio._engine.sequencer import Outcome, Sequencer, take_turn
-from mcp_trio._errors import LocalProtocolError
-from mcp_trio._journal.records import TIMEOUT, CommandBody, encode_body
+from mcp_trio._errors import LocalProtocolError, RequestAbandoned
+from mcp_trio._journal.records import PATCHED, TIMEOUT, CommandBody, encode_body
 
 _NS_PER_SECOND: Final = 1e9
 
@@ -92,6 +96,15 @@ async def perform(handling: Handling, effect: Effect[Result]) -> Result:
         LocalProtocolError: The task has no lane, or runs an effect itself.
         Exception: What the effect raises.
     """
+    memory = handling.memory
+    if memory is None:
+        return await perform_once(handling, effect)
+    with _remembered(handling, memory, effect, *_come_to(handling, memory, effect)) as remembered:
+        return await perform_once(handling, remembered)
+
+
+async def perform_once(handling: Handling, effect: Effect[Result]) -> Result:
+    """`perform`, whatever an earlier round of the handler has done."""
     lane = handling.current_lane()
     outcome = await _begin(handling, effect, lane)
     if outcome is not None:
@@ -114,11 +127,18 @@ async def perform(handling: Handling, effect: Effect[Result]) -> Result:
 
 async def _begin(handling: Handling, effect: Effect[Any], lane: Lane | None) -> Outcome | None:
     """The outcome, if a replay has one; None: the effect is to be run now, and to be ended."""
+    await command(handling, effect, lane)
+    sequencer = handling.session.sequencer
+    return None if lane is None or not sequencer.gates else await _recorded(sequencer, lane, effect)
+
+
+async def command(handling: Handling, effect: Effect[Any], lane: Lane | None) -> None:
+    """A lane begins an effect, in its turn; a check for cancellation."""
     if lane is None:
         await trio.lowlevel.checkpoint_if_cancelled()
-        return None
+        return
     sequencer = handling.session.sequencer
-    command = effect.command()
+    body = effect.command()
     try:
         if sequencer.gates:
             await take_turn(sequencer, lane, commands=True)
@@ -127,8 +147,7 @@ async def _begin(handling: Handling, effect: Effect[Any], lane: Lane | None) -> 
     except trio.Cancelled:
         sequencer.resumed(lane, "cxl")
         raise
-    sequencer.commanded(lane, command)
-    return await _recorded(sequencer, lane, effect) if sequencer.gates else None
+    sequencer.commanded(lane, body)
 
 
 async def _recorded(sequencer: Sequencer, lane: Lane, effect: Effect[Any]) -> Outcome:
@@ -155,6 +174,17 @@ def perform_in_thread(
     Raises:
         RequestAbandoned: The request is over; what the effect did stays done.
     """
+    memory = handling.memory
+    if memory is None:
+        return _perform_in_thread(call, handling, effect)
+    at = call(_come_to_in_thread, handling, memory, effect)
+    with _remembered(handling, memory, effect, *at) as remembered:
+        return _perform_in_thread(call, handling, remembered)
+
+
+def _perform_in_thread(
+    call: Callable[..., Any], handling: Handling, effect: Effect[Result]
+) -> Result:
     lane = handling.current_lane()
     outcome = call(_begin_in_thread, handling, effect, lane)
     if outcome is not None:
@@ -204,6 +234,14 @@ def perform_in_passing(handling: Handling, effect: Effect[Result]) -> Result:
         LocalProtocolError: As in `perform`; or this is no task, but a thread.
         Exception: What the effect raises.
     """
+    memory = handling.memory
+    if memory is None:
+        return _perform_in_passing(handling, effect)
+    with _remembered(handling, memory, effect, *_come_to(handling, memory, effect)) as remembered:
+        return _perform_in_passing(handling, remembered)
+
+
+def _perform_in_passing(handling: Handling, effect: Effect[Result]) -> Result:
     lane = _lane_in_loop(handling)
     if lane is None:
         return _run_in_place(handling, effect, None)[0]
@@ -226,6 +264,22 @@ def read_clock(
     handling: Handling, name: str, read: Callable[[], Result], kind: type[Result]
 ) -> Result:
     """What a clock says: a value of a kind that JSON keeps as it is."""
+    memory = handling.memory
+    if memory is None:
+        return _read_clock(handling, name, read, kind)
+    _lane_in_loop(handling)
+    place, step = memory.come_to(name, b"")
+    if step is not None:
+        body = step.body
+        return _read_clock(handling, name, lambda: msgspec.json.decode(body, type=kind), kind)
+    value = _read_clock(handling, name, read, kind)
+    memory.keep(place, "res", encode_body(value))
+    return value
+
+
+def _read_clock(
+    handling: Handling, name: str, read: Callable[[], Result], kind: type[Result]
+) -> Result:
     lane = _lane_in_loop(handling)
     if lane is None:
         return read()
@@ -280,6 +334,8 @@ def deadline(handling: Handling, seconds: float) -> float:
 def randomness(handling: Handling) -> Random:
     """The calling lane's own generator; while nothing records, the request's."""
     lane = handling.current_lane()
+    if handling.memory is not None:
+        return handling.memory.randomness()
     if lane is None:
         if handling.random is None:
             handling.random = Random()  # noqa: S311  not for secrets, as `Context.random` says
@@ -291,14 +347,96 @@ def randomness(handling: Handling) -> Random:
 
 def takes_patch(handling: Handling, name: str) -> bool:
     """Whether the calling lane takes the new way at a change of the code."""
-    lane = _lane_in_loop(handling)
-    if lane is None:
+    lane, memory = _lane_in_loop(handling), handling.memory
+    keeper = lane if memory is None else memory.here()
+    if keeper is None:
         return True
-    if lane.patches is None:
-        lane.patches = {}
-    if name not in lane.patches:
-        lane.patches[name] = handling.session.sequencer.patched(lane, name)
-    return lane.patches[name]
+    if keeper.patches is None:
+        keeper.patches = {}
+    if name not in keeper.patches:
+        keeper.patches[name] = _takes_patch(handling, memory, lane, name)
+    return keeper.patches[name]
+
+
+def _takes_patch(handling: Handling, memory: Memory | None, lane: Lane | None, name: str) -> bool:
+    """Both the earlier rounds and a recording must have had it."""
+    if memory is not None and not memory.takes_patch(f"{PATCHED} {name}"):
+        return False
+    return lane is None or handling.session.sequencer.patched(lane, name)
+
+
+# What a handler did in an earlier round.
+
+
+@attrs.define(eq=False)
+class _Noting(Generic[Result]):
+    """A codec that keeps the last body, or has one already."""
+
+    codec: Codec[Result]
+    body: bytes | None
+
+    def converted(self, value: Any) -> tuple[Result, bytes]:
+        if self.body is not None:
+            return self.codec.decoded(self.body), self.body
+        result, self.body = self.codec.converted(value)
+        return result, self.body
+
+    def decoded(self, body: bytes) -> Result:
+        self.body = body
+        return self.codec.decoded(body)
+
+
+def _come_to(handling: Handling, memory: Memory, effect: Effect[Any]) -> tuple[Place, Step | None]:
+    handling.current_lane()  # refuses it inside of an effect
+    return memory.come_to(effect.name, effect.arguments())
+
+
+async def _come_to_in_thread(
+    handling: Handling, memory: Memory, effect: Effect[Any]
+) -> tuple[Place, Step | None]:
+    return _come_to(handling, memory, effect)
+
+
+@contextmanager
+def _remembered(
+    handling: Handling, memory: Memory, effect: Effect[Result], place: Place, step: Step | None
+) -> Generator[Effect[Result]]:
+    """The effect as it is to be performed; what it comes to is remembered.
+
+    One that a replay does as well, such as to take a lock, is done in each round.
+    """
+    if effect.again is not None:
+        step = None
+    noting = _Noting(effect.codec, None if step is None or step.kind != "res" else bytes(step.body))
+    run = effect.run if step is None else functools.partial(_recall, step)
+    with _keeping(handling, memory, place, noting):
+        yield attrs.evolve(effect, run=run, codec=noting)
+
+
+@contextmanager
+def _keeping(
+    handling: Handling, memory: Memory, place: Place, noting: _Noting[Any]
+) -> Generator[None]:
+    try:
+        yield
+    except (trio.Cancelled, RequestAbandoned):
+        memory.keep(place, "cxl", None)
+        raise
+    except Exception as error:
+        memory.keep(place, "err", _encoded(handling, error))
+        raise
+    memory.keep(place, "res", noting.body)
+
+
+def _recall(step: Step) -> Any:
+    """Come to the same again: a value is the codec's, and a cancellation comes as it did."""
+    if step.kind == "err":
+        raise rebuilt_error(bytes(step.body))
+    return _wait_for_cancellation() if step.kind == "cxl" else None
+
+
+async def _wait_for_cancellation() -> None:
+    await trio.sleep_forever()
 
 
 # What runs, and what it raises.
@@ -316,7 +454,8 @@ def _run_in_place(
 def _inside(handling: Handling, effect: Effect[Any], lane: Lane | None) -> Generator[None]:
     """Meanwhile the caller is no part of the handler."""
     inside = INSIDE.set(Inside(handling, effect.name))
-    outer = None if lane is None else LANE.set(lane.outer)
+    innermost = lane if handling.memory is None else lane or handling.memory.here()
+    outer = None if innermost is None else LANE.set(innermost.outer)
     try:
         yield
     finally:

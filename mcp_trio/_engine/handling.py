@@ -1,16 +1,18 @@
 """What a handler's context stands on: one request of the peer, and what may be done meanwhile."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 import trio
 
-from mcp_trio._engine.calls import ProgressCallback
+from mcp_trio import _schema as s
+from mcp_trio._engine.calls import Asked, ProgressCallback
 from mcp_trio._engine.lanes import Lane, lane_in
+from mcp_trio._engine.memory import Memory
 from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.sequencer import Sequencer
 from mcp_trio._errors import LocalProtocolError
@@ -21,6 +23,10 @@ NOTIFICATIONS_PER_CHECKPOINT = 64
 
 # The outcome of a notification that was not to be sent.
 UNSENT_BODY: Final = b'"unsent"'
+
+
+InputResponse: TypeAlias = s.ElicitResult | s.CreateMessageResult | s.ListRootsResult
+Asker: TypeAlias = Callable[[Sequence[Asked]], Awaitable[list[Any]]]
 
 
 class HandlingSession(Protocol):
@@ -41,6 +47,11 @@ class HandlingSession(Protocol):
         """Where messages leave."""
         ...
 
+    @property
+    def closing(self) -> trio.Event:
+        """Set when the session begins to close."""
+        ...
+
     async def request(
         self,
         method: str,
@@ -52,6 +63,19 @@ class HandlingSession(Protocol):
         lane: Lane | None = None,
     ) -> Any:
         """The peer's typed result."""
+        ...
+
+
+class Exchange(Protocol):
+    """Whether a handler that asks in rounds has a request at the moment, to be answered."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has."""
+        ...
+
+    async def opened(self) -> None:
+        """Wait until it has, or will never have; a check for cancellation."""
         ...
 
 
@@ -72,6 +96,12 @@ class Handling:
 
     `is_started` tells that its handler has begun: until then a cancellation drops it unrun.
     `random` is made at first need, and stays None while something records: then lanes have it.
+    A retry has the `request_state` that its handler gave away, and `input_responses` by key. A
+    resumable handler has a `memory` of its earlier rounds, and asks by an `asker` of its own. One
+    that has asked, and waits for the answers here, has `rounds`: its request may be another one by
+    and by, and in between there is none.
+    `questions` counts what the client was asked. A `farewell` is a frame that goes out behind the
+    answer.
     """
 
     session: HandlingSession
@@ -80,6 +110,15 @@ class Handling:
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     is_started: bool = attrs.field(default=False, init=False)
     random: Random | None = attrs.field(default=None, init=False)
+    request_state: str | None = attrs.field(default=None, init=False)
+    input_responses: Mapping[str, InputResponse] = attrs.field(
+        factory=dict[str, InputResponse], init=False
+    )
+    memory: Memory | None = attrs.field(default=None, init=False)
+    asker: Asker | None = attrs.field(default=None, init=False)
+    rounds: Exchange | None = attrs.field(default=None, init=False)
+    questions: int = attrs.field(default=0, init=False)
+    farewell: bytes | None = attrs.field(default=None, init=False)
     _notifications: int = attrs.field(default=0, init=False)
 
     @property
@@ -87,7 +126,9 @@ class Handling:
         """Whether the peer, or the end of the session, has cancelled this request."""
         return self.scope.cancel_called
 
-    async def progress(self, progress: float, total: float | None = None) -> None:
+    async def progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
         """Report how far the request has come; nothing is sent if nobody asked, or nothing grew.
 
         A cancellation check, and a checkpoint at every 64th call. Cancelled: nothing was sent.
@@ -96,7 +137,7 @@ class Handling:
             LocalProtocolError: A number is NaN or infinite, for which JSON has no word.
         """
         connection = self.session.connection
-        await self._tell(functools.partial(connection.progress, self.request, progress, total))
+        await self._tell(lambda: connection.progress(self.request, progress, total, message))
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Send a notification on behalf of this request; like `progress` towards cancellation.
@@ -105,17 +146,20 @@ class Handling:
             LocalProtocolError: The protocol forbids it now.
             Unencodable: The params cannot be written as JSON.
         """
-        make = functools.partial(self.session.connection.notification, method, params)
-        await self._tell(make)
+        await self._tell(functools.partial(self._notification, method, params))
 
     async def notify_if(self, method: str, make: Callable[[], ParamsToSend | None]) -> None:
         """`notify`, with the params that `make` gives; nothing is sent if it gives None."""
 
         def frame() -> bytes | None:
             params = make()
-            return None if params is None else self.session.connection.notification(method, params)
+            return None if params is None else self._notification(method, params)
 
         await self._tell(frame)
+
+    def _notification(self, method: str, params: ParamsToSend | None) -> bytes:
+        request = self.request if self.request.peer.revision.is_modern else None
+        return self.session.connection.notification(method, params, request=request)
 
     async def ask(
         self,
@@ -126,7 +170,14 @@ class Handling:
         total_seconds: float | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> Any:
-        """The peer's typed result of a request that this one needs; see `Session.request`."""
+        """The peer's typed result of a request that this one needs; see `Session.request`.
+
+        Raises:
+            LocalProtocolError: The peer is a modern client: a server sends it no requests.
+        """
+        if self.request.peer.revision.is_modern:
+            name = self.request.method.name
+            raise LocalProtocolError(f"{method} cannot be asked while {name} of this client runs")
         return await self.session.request(
             method,
             params,
@@ -170,8 +221,10 @@ class Handling:
         if is_due:
             outbox.flush()
         await outbox.ready(lane, checkpoint=is_due)
+        if self.rounds is not None:
+            await self._between_rounds(self.rounds, lane)
         try:
-            frame = make()
+            frame = make() if self._has_hearer() else None
         except Exception:
             self._keep_unsent(lane, "err")
             raise
@@ -179,6 +232,22 @@ class Handling:
             self._keep_unsent(lane, "res")
         else:
             outbox.post(frame, lane)
+
+    async def _between_rounds(self, rounds: Exchange, lane: Lane | None) -> None:
+        """Wait until there is a request to speak about; in a replay it is the lane's turn then."""
+        while not (rounds.is_open or self.is_cancelled or self.session.sequencer.gates):
+            try:
+                await rounds.opened()
+            except trio.Cancelled:
+                if lane is not None:
+                    self.session.sequencer.resumed(lane, "cxl")
+                raise
+            await self.session.outbox.ready(lane)
+
+    def _has_hearer(self) -> bool:
+        """Whether there is a request to speak about, and its client has not heard this before."""
+        is_known = self.memory is not None and self.memory.is_recalling
+        return not is_known and (self.rounds is None or self.rounds.is_open)
 
     def _keep_unsent(self, lane: Lane | None, kind: str) -> None:
         if lane is not None:

@@ -6,14 +6,15 @@ from typing import Any, Final
 import attrs
 import trio
 
-from mcp_trio._engine.calls import Call, ProgressCallback, deliver
+from mcp_trio._engine.calls import Call, Hear, ProgressCallback, deliver
 from mcp_trio._engine.lanes import Lane
 from mcp_trio._engine.outbox import Outbox
-from mcp_trio._engine.sequencer import take_turn
+from mcp_trio._engine.sequencer import resume, take_turn
 from mcp_trio._errors import ConnectionLost, RequestTimeout
 from mcp_trio._protocol import (
     AnswerArrived,
     Connection,
+    NotificationArrived,
     OurRequest,
     ParamsToSend,
     ProgressArrived,
@@ -67,6 +68,20 @@ class Requests:
             raise self._timeout(request)
         return self.connection.decode_result(request, call.outcome())
 
+    def stand(self, method: str, params: ParamsToSend, hear: Hear) -> Call:
+        """See `Session.stand`."""
+        self.check_open()
+        limits, now = self.connection.limits, trio.current_time()
+        request = self.connection.open_request(method, params, now=now)
+        call = self._calls[request.id] = Call(request, limits.progress_queued_max, hear)
+        self.outbox.post_now(request.frame)
+        return call
+
+    def leave(self, call: Call) -> None:
+        """See `Session.leave`."""
+        if not call.is_settled:
+            self._abandon(call, None)
+
     def check_open(self, lane: Lane | None = None) -> None:
         """Refuse what cannot be answered any more; in a lane that is an outcome.
 
@@ -91,7 +106,7 @@ class Requests:
                 kind = "res" if call.has_result else "err"
         finally:
             if lane is not None:
-                await self._resume(lane, kind)
+                await resume(self.outbox.sequencer, lane, kind)
             if not call.is_settled:
                 self._abandon(call, lane)
 
@@ -109,12 +124,6 @@ class Requests:
             if lane is not None:
                 sequencer.resumed(lane, "res", PROGRESS_BODY)
             await deliver(on_progress, report)
-
-    async def _resume(self, lane: Lane, kind: str) -> None:
-        sequencer = self.outbox.sequencer
-        if kind == "cxl" and sequencer.gates:
-            await sequencer.turn(lane)  # the cancellation may have struck while a callback waited
-        sequencer.resumed(lane, kind)
 
     def _abandon(self, call: Call, lane: Lane | None) -> None:
         del self._calls[call.request.id]
@@ -141,6 +150,12 @@ class Requests:
     def report(self, event: ProgressArrived) -> bool:
         """Progress has come for an open request; False when an older report was dropped for it."""
         return self._calls[event.request.id].report(event.params)
+
+    def passes(self, event: NotificationArrived) -> bool:
+        """Whether the callbacks are to hear of what has come for a subscription, which does now."""
+        assert event.request is not None
+        hear = self._calls[event.request.id].hear
+        return hear is None or hear(event.method, event.params)
 
     def lose(self, loss: ConnectionLost) -> None:
         """No more answers come: every call ends as lost, and so does every later one."""

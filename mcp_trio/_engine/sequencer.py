@@ -159,6 +159,13 @@ async def take_turn(sequencer: Sequencer, lane: Lane, *, commands: bool = False)
         await sequencer.until_cancelled(lane)
 
 
+async def resume(sequencer: Sequencer, lane: Lane, kind: str) -> None:
+    """The lane has resumed; a cancellation may have struck before it was its turn."""
+    if kind == "cxl" and sequencer.gates:
+        await sequencer.turn(lane)
+    sequencer.resumed(lane, kind)
+
+
 class _Ungated:
     """A live session: nobody waits for a turn."""
 

@@ -23,6 +23,7 @@ last: a handler that shields itself keeps `run` from returning, as in any nurser
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -30,15 +31,23 @@ import trio
 
 from mcp_trio._engine.answering import apart
 from mcp_trio._engine.application import Application
-from mcp_trio._engine.calls import ProgressCallback
+from mcp_trio._engine.calls import Call, Hear, ProgressCallback
 from mcp_trio._engine.deliveries import Deliveries
-from mcp_trio._engine.dispatcher import Dispatcher
+from mcp_trio._engine.dispatcher import NEGOTIATED, Dispatcher, facts_of
 from mcp_trio._engine.lanes import Lane, watch_lanes
 from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.requests import Requests
 from mcp_trio._engine.sequencer import Sequencer, Unrecorded, take_turn
-from mcp_trio._errors import ConnectionLost, MCPError, RequestTimeout
-from mcp_trio._protocol import INITIALIZE, PING, Connection, ParamsToSend
+from mcp_trio._errors import ConnectionLost, MCPError, RequestError, RequestTimeout
+from mcp_trio._protocol import (
+    DISCOVER,
+    INITIALIZE,
+    PING,
+    Connection,
+    ParamsToSend,
+    named_in,
+)
+from mcp_trio._schema import DiscoverResult, InitializeResult
 from mcp_trio._transports.channel import Channel
 from mcp_trio._wire import Oversized
 
@@ -63,9 +72,9 @@ _LOSSES: Final = (trio.BrokenResourceError, trio.ClosedResourceError, Connection
 class Session:
     """One conversation. Give it to a nursery: `await nursery.start(session.run)`.
 
-    `cause` and `loss` tell why it ended, from the moment of `shut`. `negotiated` is set when the
-    handshake has been answered, `initialized` when the client has acknowledged that, `ended` when
-    the channel is closed and the journal complete.
+    `cause` and `loss` tell why it ended, from the moment of `shut`, which sets `closing`.
+    `negotiated` is set when the handshake has been answered, `initialized` when the client has
+    acknowledged that, `ended` when the channel is closed and the journal complete.
     """
 
     channel: Channel
@@ -82,7 +91,7 @@ class Session:
     _deliveries: Deliveries = attrs.field(init=False)
     _dispatcher: Dispatcher = attrs.field(init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    _closing: trio.Event = attrs.field(factory=trio.Event, init=False)
+    closing: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         connection, application = self.connection, self.application
@@ -125,7 +134,7 @@ class Session:
 
     async def _shut_when_cancelled(self) -> None:
         try:
-            await self._closing.wait()
+            await self.closing.wait()
         finally:
             self.shut("closed")
 
@@ -138,7 +147,7 @@ class Session:
                     for actor in self._actors():
                         actors.start_soon(self._act, actor)
                     task_status.started(self)
-                    await self._closing.wait()
+                    await self.closing.wait()
                     await self._wind_down()
                     actors.cancel_scope.cancel()
             finally:
@@ -177,12 +186,13 @@ class Session:
             return
         self.cause = cause
         self.sequencer.shut(cause)
+        self._dispatcher.shut()
         if cause == "lost":
             self.outbox.lose()
         self._reading.cancel()
         self._deliveries.close()
         self._requests.lose(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
-        self._closing.set()
+        self.closing.set()
 
     def _lost(self, error: Exception) -> None:
         if not isinstance(error, _LOSSES):
@@ -201,6 +211,9 @@ class Session:
             with trio.move_on_after(limits.drain_seconds):
                 await self._dispatcher.handlers_done()
                 await self._deliveries.done.wait()
+        else:
+            with trio.move_on_after(limits.close_seconds):
+                await self._dispatcher.standing_done()
         await self._mark_drained()
         self._dispatcher.cancel_all()
         with trio.move_on_after(limits.close_seconds) as patience:
@@ -310,28 +323,46 @@ class Session:
             lane=lane,
         )
 
-    # A client's handshake, and two actors: what the application does by itself, and pings.
+    def stand(self, method: str, params: ParamsToSend, hear: Hear) -> Call:
+        """Send a request that is open until the peer ends it, the session ends, or we `leave` it.
+
+        It has no budgets, and nobody waits: look at what comes back, whether it `is_settled`, and
+        its `outcome`. `hear` gets each notification that belongs to it, before anything else is
+        read, and must be quick; it says whether that goes to the callbacks as well.
+
+        Raises:
+            LocalProtocolError: The protocol forbids it now; nothing was sent.
+            Unencodable: The params cannot be written as JSON; nothing was sent.
+            ConnectionLost: The session is closing, or has ended.
+        """
+        return self._requests.stand(method, params, hear)
+
+    def leave(self, call: Call) -> None:
+        """Nobody wants to hear any more: the peer is told, once, if the request is still open."""
+        self._requests.leave(call)
+
+    # A client's handshake or discovery; two actors: what the application does by itself, and pings.
 
     async def initialize(self) -> None:
         """The client's handshake; when it fails, or is cancelled, the session is shut (CANC-03).
 
+        Refused, the session goes on, for a modern server may be there.
+
         Raises:
+            RequestError: The server refuses.
             RemoteProtocolError: The server chose an unknown revision (LIFE-09).
             RequestTimeout: No answer within `initialize_seconds`.
-            RequestError, ConnectionLost: As `request`.
+            ConnectionLost: As `request`.
         """
         seconds = self.connection.limits.initialize_seconds
         try:
-            result = await self.request(
-                INITIALIZE,
-                self.connection.initialize_params(),
-                idle_seconds=seconds,
-                total_seconds=seconds,
-            )
+            result = await self._offer(seconds)
             frame = self.connection.accept_initialize(result)
         except RequestTimeout:
             self.shut("closed")
             raise RequestTimeout(INITIALIZE, "total", seconds, "initialize_seconds") from None
+        except RequestError:
+            raise
         except (MCPError, trio.Cancelled):
             self.shut("closed")
             raise
@@ -339,15 +370,52 @@ class Session:
         self._mark_negotiated()
         self.initialized.set()
 
-    def _mark_negotiated(self) -> None:
+    async def _offer(self, seconds: float) -> InitializeResult:
+        """The answer to our newest revision, or to another if an error names one (TRAP-16)."""
         connection = self.connection
-        assert connection.revision is not None
-        facts = {
-            "revision": connection.revision.name,
-            "peer": connection.peer_info,
-            "capabilities": connection.peer_capabilities,
-        }
-        self.sequencer.marked("negotiated", facts)
+        offer = partial(self.request, INITIALIZE, idle_seconds=seconds, total_seconds=seconds)
+        result: InitializeResult
+        try:
+            result = await offer(connection.initialize_params())
+        except RequestError as refusal:
+            if not connection.can_offer_another(named_in(refusal.data)):
+                raise
+            result = await offer(connection.initialize_params())
+        return result
+
+    async def discover(self, seconds: float) -> DiscoverResult:
+        """What a modern server says of itself; nothing is settled before `accept`.
+
+        When it fails the session goes on, for a legacy server may be there; cancelled, it is shut.
+
+        Raises:
+            RequestTimeout: No answer within `seconds`.
+            RemoteProtocolError: The answer is none.
+            RequestError, ConnectionLost: As `request`.
+        """
+        try:
+            result: DiscoverResult = await self.request(
+                DISCOVER, idle_seconds=seconds, total_seconds=seconds
+            )
+        except trio.Cancelled:
+            self.shut("closed")
+            raise
+        return result
+
+    def accept(self, discovered: DiscoverResult) -> None:
+        """Go on with a modern server, without a handshake.
+
+        Raises:
+            RemoteProtocolError: There is no modern revision that both sides speak.
+        """
+        self.connection.accept_discovery(discovered)
+        self._mark_negotiated()
+        self.initialized.set()
+
+    def _mark_negotiated(self) -> None:
+        peer = self.connection.peer
+        assert peer is not None
+        self.sequencer.marked(NEGOTIATED, facts_of(peer))
         self.negotiated.set()
 
     async def _accompany(self) -> None:
@@ -364,8 +432,12 @@ class Session:
         lane = Lane(PING_LANE) if self.sequencer.has_lanes else None
         while self.cause is None:
             await trio.sleep(interval_seconds)
+            revision = self.connection.revision
+            if revision is None:
+                continue  # a modern client never says hello, and is not to be asked anything
+            method = DISCOVER if revision.is_modern else PING
             try:
-                await self.request(PING, idle_seconds=seconds, total_seconds=seconds, lane=lane)
+                await self.request(method, idle_seconds=seconds, total_seconds=seconds, lane=lane)
             except RequestTimeout:
                 logger.warning("the peer did not answer a ping within %g s", seconds)
                 self._lost(ConnectionLost(f"no answer to a ping within {seconds:g} s"))

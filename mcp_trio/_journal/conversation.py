@@ -3,10 +3,10 @@
 A recording of role `client` has as `out` what others have as `in`; here a message has a sender
 instead. Answers, cancellations and progress are tied to the request that they are about, by the
 ids and tokens on the wire; and everything that the server said has an *owner*, the message of the
-client that brought it about, so that somebody else can say it again at the right time.
+client that brought it about, so that somebody else can say it again at the right time. A modern
+client's retries are tied to the requests whose questions they answer.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -16,7 +16,9 @@ import msgspec
 from msgspec import Raw
 
 from mcp_trio._errors import RecordingError
+from mcp_trio._journal.messages import place_of_message
 from mcp_trio._journal.records import OpenBody, Record, body_of, frame_of
+from mcp_trio._journal.rounds import Round, Stories
 from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._wire import (
     Decoder,
@@ -38,12 +40,22 @@ CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 REFERENCES: Final[Mapping[str, str]] = {CANCELLED: "requestId", PROGRESS: "progressToken"}
 
+# Which member of `_meta` names the request of the subscription that a message belongs to, and
+# which the revision that a modern request is made under.
+SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
+VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+LISTEN: Final = "subscriptions/listen"
+# What a server says of a subscription as soon as it is asked for.
+_AT_ONCE: Final = frozenset({"notifications/subscriptions/acknowledged", PROGRESS})
+
+_NOWHERE: Final = (-1, 0)
 _OTHER: Final[Mapping[Sender, Sender]] = {"client": "server", "server": "client"}
-_LANE: Final = re.compile(r"r([0-9]+)")
 
 
 class _Meta(msgspec.Struct, rename="camel"):
     progress_token: Id | None = None
+    subscription: Id | None = msgspec.field(name=SUBSCRIPTION, default=None)
+    version: Any = msgspec.field(name=VERSION, default=None)
 
 
 class _Asked(msgspec.Struct):
@@ -51,17 +63,19 @@ class _Asked(msgspec.Struct):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """One message.
+    """One message; those of a batch have the same `record`, and their `place` in it.
 
     `body` is its params, result or error as JSON, None for absent params. `about` is the index of
     the request that it answers, cancels or reports on; None if it is about none, or about one that
     was never asked. `method` of an answer is that of its request, "" for such a one.
     `owner`, of a server's message, is the index of the client's message that it is due to; None
-    before the first.
+    before the first. `retries`, of a client's request, is the index of the one whose questions it
+    answers; None if it is no retry.
     """
 
     index: int
     record: int
+    place: int
     time_ns: int
     sender: Sender
     kind: SaidKind
@@ -70,6 +84,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     body: Raw | None = None
     about: int | None = None
     owner: int | None = None
+    retries: int | None = None
 
     @property
     def is_answer(self) -> bool:
@@ -98,6 +113,12 @@ class Conversation:
         """The indexes of the requests that somebody cancelled."""
         found = (each.about for each in self.said if each.method == CANCELLED)
         return frozenset(about for about in found if about is not None)
+
+    @cached_property
+    def modern_request(self) -> Said | None:
+        """The last request of a modern client; None if there was only a session of a legacy one."""
+        requests = reversed(self.of("client", "request"))
+        return next((each for each in requests if revision_of(each.body) is not None), None)
 
     def of(self, sender: Sender, *kinds: SaidKind) -> list[Said]:
         """The messages of these kinds that one side sent."""
@@ -159,11 +180,25 @@ def without_meta(body: Raw | None) -> dict[str, Any]:
 
 def token_of(params: Raw | None) -> Id | None:
     """The progress token of a request; None if it has none."""
+    return _meta_of(params).progress_token
+
+
+def subscription_of(body: Raw | None) -> Id | None:
+    """The id of the subscription that params or a result belong to; None if to none."""
+    return _meta_of(body).subscription
+
+
+def revision_of(params: Raw | None) -> str | None:
+    """The revision that a modern request is made under; None for any other."""
+    version = _meta_of(params).version
+    return version if isinstance(version, str) else None
+
+
+def _meta_of(body: Raw | None) -> _Meta:
     try:
-        asked = msgspec.json.decode(params or b"{}", type=_Asked)
+        return msgspec.json.decode(body or b"{}", type=_Asked).meta
     except msgspec.ValidationError:
-        return None
-    return asked.meta.progress_token
+        return _Meta()
 
 
 @attrs.define
@@ -180,19 +215,27 @@ class _Teller:
         factory=dict[tuple[str, Sender, Id | None], int], init=False
     )
     _in_flight: dict[int, None] = attrs.field(factory=dict[int, None], init=False)
-    _by_record: dict[int, int] = attrs.field(factory=dict[int, int], init=False)
+    _by_place: dict[tuple[int, int], int] = attrs.field(
+        factory=dict[tuple[int, int], int], init=False
+    )
     _last_of_client: int | None = attrs.field(default=None, init=False)
+    _stories: Stories = attrs.field(factory=Stories, init=False)
+    _rounds: dict[int, Round] = attrs.field(factory=dict[int, Round], init=False)
 
     def tell(self, record: Record) -> None:
         """Add what the frame of a record says."""
-        message = self._decoder.decode(frame_of(record) or b"")
-        if isinstance(message, Malformed):
-            self.unreadable += 1
-            return
+        for place, message in enumerate(self._decoder.messages(frame_of(record) or b"")):
+            if isinstance(message, Malformed):
+                self.unreadable += 1
+            else:
+                self._tell(record, place, message)
+
+    def _tell(self, record: Record, place: int, message: Message) -> None:
         sender: Sender = "client" if (record.kind == "in") is (self.role != "client") else "server"
         said = Said(
             index=len(self.said),
             record=record.number,
+            place=place,
             time_ns=record.time_ns,
             sender=sender,
             **_READ[type(message)](self, message, sender),
@@ -203,11 +246,14 @@ class _Teller:
         self.said.append(said)
 
     def request(self, message: Request, _sender: Sender) -> _Members:
+        index = len(self.said)
+        round_ = self._rounds[index] = self._stories.begin(index, message.method, message.params)
         return {
             "kind": "request",
             "method": message.method,
             "id": message.id,
             "body": message.params,
+            "retries": round_.before,
         }
 
     def notification(self, message: Notification, sender: Sender) -> _Members:
@@ -219,7 +265,10 @@ class _Teller:
         }
 
     def result(self, message: Response, sender: Sender) -> _Members:
-        return self._answer("result", message, sender, message.result)
+        answer = self._answer("result", message, sender, message.result)
+        if answer["about"] is not None:
+            self._stories.answered(self._rounds[answer["about"]], message.result)
+        return answer
 
     def error(self, message: ErrorResponse, sender: Sender) -> _Members:
         return self._answer("error", message, sender, Raw(msgspec.json.encode(message.error)))
@@ -232,7 +281,10 @@ class _Teller:
         return {"kind": kind, "method": method, "body": body, "about": about}
 
     def _referenced(self, message: Notification, sender: Sender) -> int | None:
-        """Who cancels asked it; who reports was asked."""
+        """Who cancels asked it; who reports was asked, or was asked for a subscription."""
+        subscription = subscription_of(message.params)
+        if subscription is not None:
+            return self._requests.get(("requestId", _OTHER[sender], subscription))
         name = REFERENCES.get(message.method)
         if name is None:
             return None
@@ -247,21 +299,30 @@ class _Teller:
             if token is not None:
                 self._requests["progressToken", said.sender, token] = said.index
         if said.sender == "client":
-            self._by_record[said.record] = self._last_of_client = said.index
+            self._by_place[said.record, said.place] = self._last_of_client = said.index
             if said.kind == "request":
                 self._in_flight[said.index] = None
         if said.about is not None and (said.is_answer or said.method == CANCELLED):
             self._in_flight.pop(said.about, None)
 
     def _owner(self, said: Said, lane: str | None) -> int | None:
-        """Whoever asked for it, else the request that was asked last and is open, else the last."""
-        if said.about is not None:
-            asked = self.said[said.about]
+        """Whoever asked for it, else the request that was asked last and is open, else the last.
+
+        What a subscription tells was asked for long ago, and is due to what happens meanwhile; so
+        is its end.
+        """
+        asked = None if said.about is None else self.said[said.about]
+        if asked is not None and asked.method == LISTEN and said.method not in _AT_ONCE:
+            return self._newest_in_flight()
+        if asked is not None:
             return asked.owner if asked.sender == "server" else asked.index
-        match = _LANE.match(lane or "")
-        if match is not None and int(match[1]) in self._by_record:
-            return self._by_record[int(match[1])]
-        return next(reversed(self._in_flight), self._last_of_client)
+        due = self._by_place.get(place_of_message(lane or "") or _NOWHERE)
+        return self._newest_in_flight() if due is None else due
+
+    def _newest_in_flight(self) -> int | None:
+        """The open request that was asked last, else the last message; no subscription is one."""
+        in_flight = (each for each in reversed(self._in_flight) if self.said[each].method != LISTEN)
+        return next(in_flight, self._last_of_client)
 
 
 _READ: Final[Mapping[type[Message], Callable[[_Teller, Any, Sender], _Members]]] = {

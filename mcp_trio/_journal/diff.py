@@ -4,7 +4,8 @@ Two recordings of the same role are compared record by record. Records are paire
 lane, ordinal, kind and method, and their occurrence where these are the same. Numbers, times and
 ids are left out of account: an answer counts by the request that it answers, and a lane, which is
 named by its request's number, by which request that was. So a log message more, or answers in
-another order, do not make everything behind them differ.
+another order, do not make everything behind them differ. What a server draws anew in each run does
+not count either: the states by which it knows a retry again, and the ids of visits.
 
 Two sides of one session have only the wire in common, and each direction has its own order: what
 is `out` here is `in` there. Frames are paired by direction, id and method, and their occurrence.
@@ -12,7 +13,7 @@ is `out` here is `in` there. Frames are paired by direction, id and method, and 
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import filterfalse
 from typing import Any, Final, Literal
 
@@ -35,6 +36,12 @@ _INCIDENTAL: Final = frozenset(
         ("open", "$.writer"),
     }
 )
+
+# Members of frames that a server draws anew: what it gives to its client, and what comes back.
+_DRAWN: Final = (".requestState", ".elicitationId")
+# The same in its own notes: the mark with a state, and the effects that seal and open states.
+_DRAWN_MARK: Final = "parked"
+_DRAWN_EFFECTS: Final = "state."
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +68,12 @@ _Key = tuple[Hashable, ...]
 _Keyed = dict[_Key, Record]
 
 
+class _Named(msgspec.Struct, frozen=True):
+    """An effect or a mark."""
+
+    name: str = ""
+
+
 class _Head(msgspec.Struct, frozen=True):
     """Which message a frame is."""
 
@@ -75,7 +88,7 @@ def diff(left: Iterable[Record], right: Iterable[Record]) -> list[Difference]:
     """
     a, b = list(left), list(right)
     if role_of(a) == role_of(b):
-        return _differences(_by_doer(a), _by_doer(b))
+        return _without_drawn(_differences(_by_doer(a), _by_doer(b)), a)
     return [
         difference
         for kind in ("in", "out")
@@ -100,6 +113,41 @@ def _same_way(kind: str, left_role: str | None, right_role: str | None) -> str:
     """What the right one calls frames that go the way of the left one's `kind`."""
     are_opposite = (left_role == "client") is not (right_role == "client")
     return _OPPOSITE[kind] if are_opposite else kind
+
+
+def _without_drawn(found: list[Difference], left: Sequence[Record]) -> list[Difference]:
+    drawn = _drawn(left)
+    return [each for each in found if each.what != "changed" or not _is_drawn(each, drawn)]
+
+
+def _is_drawn(difference: Difference, drawn: Collection[int]) -> bool:
+    if difference.left in drawn:
+        return True
+    is_of_frame = difference.kind in _OPPOSITE and difference.path.endswith(_DRAWN)
+    values = difference.left_value, difference.right_value
+    return is_of_frame and all(isinstance(value, str) for value in values)
+
+
+def _drawn(records: Iterable[Record]) -> Collection[int]:
+    """The records that hold nothing but what was drawn."""
+    drawn: set[int] = set()
+    effects: dict[tuple[int, str | None], str] = {}
+    for record in records:
+        lane = record.channel, record.lane
+        if record.kind == "cmd":
+            effects[lane] = _name(record)
+        is_outcome = record.kind == "res" and effects.pop(lane, "").startswith(_DRAWN_EFFECTS)
+        if is_outcome or (record.kind == "mark" and _name(record) == _DRAWN_MARK):
+            drawn.add(record.number)
+    return drawn
+
+
+def _name(record: Record) -> str:
+    """What an effect or a mark is called; empty for what says no name."""
+    try:
+        return msgspec.json.decode(frame_of(record) or b"", type=_Named).name
+    except (ValueError, RecursionError):
+        return ""
 
 
 def _differences(a: _Keyed, b: _Keyed) -> list[Difference]:

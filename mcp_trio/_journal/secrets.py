@@ -25,6 +25,10 @@ _CLASSES: Final = tuple(map(re.compile, ("[a-z]", "[A-Z]", "[0-9]")))
 _BINARY: Final = (".data", ".blob")
 _LOGGED: Final = "$.params.data"
 
+# What a server knows a retry by is drawn or sealed, and worth nothing when the session is over.
+_STATES: Final = frozenset({"$.result.requestState", "$.params.requestState"})
+_DRAWN_STATE: Final = "parked."
+
 _NAMES: Final = SecretNames(DEFAULT_SECRET_NAMES)
 
 
@@ -77,9 +81,14 @@ def _found(path: str, name: str, text: str) -> dict[str, str]:
     if text and _NAMES.covers(name):
         note(text)
     without_named(text, _NAMES, note)
-    if not found and (path == _LOGGED or not path.endswith(_BINARY)):
+    if not found and not _is_disorderly_by_nature(path, text):
         found = {run: "disorder" for run in _RUN.findall(text) if _is_disorderly(run)}
     return found
+
+
+def _is_disorderly_by_nature(path: str, text: str) -> bool:
+    is_state = path in _STATES or text.startswith(_DRAWN_STATE)
+    return is_state or (path.endswith(_BINARY) and path != _LOGGED)
 
 
 def _is_disorderly(run: str) -> bool:

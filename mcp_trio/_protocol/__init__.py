@@ -2,9 +2,10 @@
 
 from mcp_trio._protocol.admission import Admission
 from mcp_trio._protocol.budgets import Budget
-from mcp_trio._protocol.connection import Capabilities, Connection
+from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.events import (
     AnswerArrived,
+    BatchArrived,
     Event,
     Ignored,
     NotificationArrived,
@@ -13,10 +14,27 @@ from mcp_trio._protocol.events import (
     RequestCancelled,
     RequestToRun,
 )
+from mcp_trio._protocol.fitting import fitted
+from mcp_trio._protocol.metadata import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    INPUT_REQUIRED,
+    LOG_LEVEL,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    SUBSCRIPTION_ID,
+    TRACE,
+    check_extension,
+    check_keys,
+    trace_of,
+)
 from mcp_trio._protocol.methods import (
+    ACKNOWLEDGED,
     CANCELLED,
+    DISCOVER,
     INITIALIZE,
     INITIALIZED,
+    LISTEN,
     METHODS,
     PING,
     PROGRESS,
@@ -26,6 +44,7 @@ from mcp_trio._protocol.methods import (
     announced,
     custom_method,
 )
+from mcp_trio._protocol.peers import STRANGER, Capabilities, Peer
 from mcp_trio._protocol.requests import (
     OurRequest,
     OurRequests,
@@ -33,7 +52,17 @@ from mcp_trio._protocol.requests import (
     TheirRequest,
     TheirRequests,
 )
-from mcp_trio._protocol.revisions import NEWEST_LEGACY, REVISIONS, Revision, negotiated
+from mcp_trio._protocol.revisions import (
+    ALL_REVISIONS,
+    NEWEST_LEGACY,
+    OLDEST,
+    REVISIONS,
+    Revision,
+    checked_revisions,
+    named_in,
+    negotiated,
+    newest,
+)
 from mcp_trio._protocol.states import (
     OUR_MOVES,
     SESSION_MOVES,
@@ -49,19 +78,34 @@ from mcp_trio._protocol.states import (
 )
 
 __all__ = [
+    "ACKNOWLEDGED",
+    "ALL_REVISIONS",
     "CANCELLED",
+    "CLIENT_CAPABILITIES",
+    "CLIENT_INFO",
+    "DISCOVER",
     "INITIALIZE",
     "INITIALIZED",
+    "INPUT_REQUIRED",
+    "LISTEN",
+    "LOG_LEVEL",
     "METHODS",
     "NEWEST_LEGACY",
+    "OLDEST",
     "OUR_MOVES",
     "PING",
     "PROGRESS",
+    "PROTOCOL_VERSION",
     "REVISIONS",
+    "SERVER_INFO",
     "SESSION_MOVES",
+    "STRANGER",
+    "SUBSCRIPTION_ID",
     "THEIR_MOVES",
+    "TRACE",
     "Admission",
     "AnswerArrived",
+    "BatchArrived",
     "Budget",
     "Capabilities",
     "Connection",
@@ -76,6 +120,7 @@ __all__ = [
     "OurRequests",
     "OurState",
     "ParamsToSend",
+    "Peer",
     "ProgressArrived",
     "Reply",
     "RequestCancelled",
@@ -89,7 +134,14 @@ __all__ = [
     "TheirRequests",
     "TheirState",
     "announced",
+    "check_extension",
+    "check_keys",
+    "checked_revisions",
     "custom_method",
+    "fitted",
     "moved",
+    "named_in",
     "negotiated",
+    "newest",
+    "trace_of",
 ]

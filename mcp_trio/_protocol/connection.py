@@ -1,35 +1,36 @@
-"""One end of a legacy session: frames in, facts and frames out, no waiting, no clock.
+"""One end of a conversation: frames in, facts and frames out, no waiting, no clock.
 
-`Connection` holds the session state, both request tables and what the handshake settled. A received
-frame becomes exactly one event; what goes out is returned as an encoded frame, and it is the
-caller's duty to send frames in the order in which they were returned.
+A received frame becomes exactly one event. The state of the session, both request tables and what
+leaves are in `Outgoing`.
 
-The order of the checks on a request is the order in which a peer can mend its faults: the method,
-the id, the moment, the capability, the params. Each has its code, and none moves any state, but for
-`initialize` with bad params, which walks there and back as its error does at the other end.
+Both eras share a connection. A request that carries its metadata is modern, whatever the session
+has come to; all others belong to the session. Each request that is taken knows its sender, as a
+`Peer`: of the handshake, or of that request alone.
+
+The order of the checks on a request is the order in which a peer can mend its faults: what it says
+of itself, the method, the id, the moment, the capability, the params. Each has its code, and none
+moves any state, but for `initialize` with bad params, which walks there and back as its error does
+at the other end.
 """
 
-import math
-from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 import msgspec
+from msgspec import UNSET
 
 from mcp_trio import _schema as s
 from mcp_trio._errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
-    LocalProtocolError,
-    RemoteProtocolError,
+    UNSUPPORTED_PROTOCOL_VERSION,
 )
-from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol import methods
-from mcp_trio._protocol.budgets import Budget
 from mcp_trio._protocol.events import (
     AnswerArrived,
+    BatchArrived,
     Event,
     Ignored,
     NotificationArrived,
@@ -38,83 +39,83 @@ from mcp_trio._protocol.events import (
     RequestCancelled,
     RequestToRun,
 )
-from mcp_trio._protocol.methods import METHODS, Method, Need, ParamsToSend, announced, unknown
-from mcp_trio._protocol.progress import check_reserved, report, token_of, with_token
-from mcp_trio._protocol.requests import (
-    OurRequest,
-    OurRequests,
-    RequestId,
-    TheirRequest,
-    TheirRequests,
+from mcp_trio._protocol.fitting import fitted
+from mcp_trio._protocol.metadata import (
+    PROTOCOL_VERSION,
+    SUBSCRIPTION_ID,
+    Metadata,
+    dressed,
+    metadata_of,
 )
-from mcp_trio._protocol.revisions import NEWEST_LEGACY, REVISIONS, Revision, negotiated
-from mcp_trio._protocol.states import (
-    SESSION_MOVES,
-    Input,
-    Role,
-    SessionState,
-    TheirMove,
-    TheirState,
-    moved,
-)
+from mcp_trio._protocol.methods import Method, announced
+from mcp_trio._protocol.outgoing import Outgoing
+from mcp_trio._protocol.peers import STRANGER, Capabilities, Peer
+from mcp_trio._protocol.progress import token_of
+from mcp_trio._protocol.requests import OurRequest, RequestId, TheirRequest
+from mcp_trio._protocol.revisions import REVISIONS, Revision, negotiated, newest
+from mcp_trio._protocol.states import Input, Role, TheirMove, TheirState
 from mcp_trio._wire import (
+    Batch,
     Decoder,
     ErrorObject,
     ErrorResponse,
     Malformed,
+    Message,
     Notification,
     Oversized,
     Request,
     Response,
     encode_error,
-    encode_notification,
-    encode_request,
     encode_response,
     malformed,
 )
 
-Capabilities: TypeAlias = s.ClientCapabilities | s.ServerCapabilities
+
+class _Refused(Exception):  # noqa: N818  what becomes of a request, and no fault of ours
+    """A request is answered with an error before any handler sees it."""
+
+    def __init__(
+        self, code: int, text: str, *, counted: str = "refused", data: Any = UNSET
+    ) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.counted = counted
+        self.data = data
+
+
+def _without_metadata() -> _Refused:
+    return _Refused(INVALID_PARAMS, f"invalid params: _meta lacks {PROTOCOL_VERSION}")
 
 
 @attrs.define(kw_only=True, eq=False)
-class Connection:
-    """The protocol state of one end.
+class Connection(Outgoing):
+    """The protocol of one end: what arrives, and by `Outgoing` what leaves."""
 
-    `revision`, `peer_info`, `peer_capabilities` and `instructions` (a client's view of the server's
-    text, a server's own) are settled by the handshake. `counts` holds every fault and curiosity
-    that was not worth an error, by name. `methods` are those that both sides know; people's own
-    rows may join them at any time. `declare` tells a server's capabilities as of the handshake.
-    """
-
-    our_role: Role
-    our_info: s.Implementation
-    our_capabilities: Capabilities
-    instructions: str | None = None
-    limits: Limits = DEFAULT_LIMITS
-    methods: Mapping[str, Method] = METHODS
-    declare: Callable[[], s.ServerCapabilities] | None = None
-
-    state: SessionState = attrs.field(default=SessionState.FRESH, init=False)
-    revision: Revision | None = attrs.field(default=None, init=False)
-    peer_info: s.Implementation | None = attrs.field(default=None, init=False)
-    peer_capabilities: Capabilities | None = attrs.field(default=None, init=False)
-    their_role: Role = attrs.field(init=False)
-    theirs: TheirRequests = attrs.field(factory=TheirRequests, init=False)
-    ours: OurRequests = attrs.field(init=False)
-    counts: Counter[str] = attrs.field(factory=Counter[str], init=False)
     _decoder: Decoder = attrs.field(init=False)
     _takers: dict[type, Callable[[Any, int, float], Event]] = attrs.field(init=False)
+    _replies: dict[str, Callable[[RequestId, Any], Reply]] = attrs.field(init=False)
+    _has_sessions: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.their_role = self.our_role.peer
-        self.ours = OurRequests(remembered_max=self.limits.requests_remembered_max)
-        self._decoder = Decoder(json_depth_max=self.limits.json_depth_max)
+        super().__attrs_post_init__()
+        self._has_sessions = newest(self.revisions, has_handshake=True) is not None
+        self._decoder = Decoder(
+            json_depth_max=self.limits.json_depth_max,
+            batch_messages_max=self.limits.batch_messages_max,
+        )
         self._takers = {
             Request: self._take_request,
             Notification: self._take_notification,
             Response: self._take_response,
             ErrorResponse: self._take_error,
             Malformed: self._take_malformed,
+            Batch: self._take_batch,
+        }
+        self._replies = {
+            methods.PING: self._answer_ping,
+            methods.INITIALIZE: self._answer_initialize,
+            methods.DISCOVER: self._answer_discover,
         }
 
     # What arrives.
@@ -129,16 +130,26 @@ class Connection:
         message = self._decoder.decode(frame)
         return self._takers[type(message)](message, len(frame), now)
 
+    def take(self, message: Message, size_bytes: int, now: float) -> Event:
+        """What one message of a batch means; see `receive`."""
+        return self._takers[type(message)](message, size_bytes, now)
+
     def _ignored(self, counted: str, text: str) -> Ignored:
         self.counts[counted] += 1
         return Ignored(counted, self._brief(text))
 
     def _refusal(
-        self, request_id: RequestId, code: int, text: str, *, counted: str = "refused"
+        self,
+        request_id: RequestId | None,
+        code: int,
+        text: str,
+        *,
+        counted: str = "refused",
+        data: Any = UNSET,
     ) -> Reply:
         self.counts[counted] += 1
         text = self._brief(text)
-        return Reply(encode_error(request_id, code, text), counted=counted, text=text)
+        return Reply(encode_error(request_id, code, text, data), counted=counted, text=text)
 
     def _brief(self, text: str) -> str:
         """Cut what quotes the peer: a message is one short sentence (BASE-12)."""
@@ -151,91 +162,197 @@ class Connection:
         return self._take_malformed(malformed(frame.head, INVALID_REQUEST, text), frame.size, 0.0)
 
     def _take_malformed(self, message: Malformed, size_bytes: int, _now: float) -> Event:
-        """A server answers a bad frame whose id is known; a client only counts it."""
-        answerable = self.our_role is Role.SERVER and message.is_request
-        if not answerable or message.id is None:
-            return self._ignored("malformed", f"{message.message} ({size_bytes} bytes)")
-        return self._refusal(message.id, message.code, message.message, counted="malformed")
+        """A server answers a bad frame if its id is known or not needed; a client only counts."""
+        is_request = self.our_role is Role.SERVER and message.is_request
+        if is_request and (message.id is not None or self._has_errors_without_id()):
+            return self._refusal(message.id, message.code, message.message, counted="malformed")
+        return self._ignored("malformed", f"{message.message} ({size_bytes} bytes)")
+
+    def _has_errors_without_id(self) -> bool:
+        """Whether the peer knows them, whichever revision it speaks (BASE-07, BASE-08)."""
+        spoken = [REVISIONS[name] for name in self.revisions]
+        spoken = [self.peer.revision] if self.peer is not None else spoken
+        return all(revision.has_errors_without_id for revision in spoken)
+
+    def _take_batch(self, batch: Batch, size_bytes: int, now: float) -> Event:
+        """Only the one revision that has them takes batches, once it is settled (TRAP-01)."""
+        if self.peer is not None and self.peer.revision.has_batches:
+            return BatchArrived(batch.messages, size_bytes // len(batch.messages))
+        text = "not a message: there are no batches in this revision"
+        refused = Malformed(INVALID_REQUEST, text, id=None, is_request=True)
+        return self._take_malformed(refused, size_bytes, now)
 
     def _take_request(self, message: Request, size_bytes: int, _now: float) -> Event:
-        request_id = message.id
-        row = self.methods.get(message.method)
-        if row is None or not row.is_request or self.their_role not in row.senders:
-            text = f"method not found: {message.method}"
-            return self._refusal(request_id, METHOD_NOT_FOUND, text)
-        if self.theirs.get(request_id) is not None:
-            text = f"an unfinished request has the same id: {request_id!r}"
-            return self._refusal(request_id, INVALID_REQUEST, text, counted="duplicate id")
+        if self._is_client_of_modern():
+            # A modern server asks nothing, and a client sends no answers (BASE-22, BASE-23).
+            return self._ignored("request of a server", f"the server sent {message.method}")
+        metadata = metadata_of(message.params)
+        try:
+            if metadata is None:
+                return self._take_of_session(message, size_bytes)
+            return self._take_stateless(message, metadata, size_bytes)
+        except msgspec.MsgspecError as error:
+            return self._refusal(message.id, INVALID_PARAMS, f"invalid params: {error}")
+        except _Refused as refused:
+            return self._refusal(
+                message.id, refused.code, refused.text, counted=refused.counted, data=refused.data
+            )
+
+    def _take_of_session(self, message: Request, size_bytes: int) -> Event:
+        if not self._has_sessions and message.method != methods.INITIALIZE:
+            raise _without_metadata()
+        peer = self.peer or attrs.evolve(STRANGER, revision=self._revision_of(methods.INITIALIZE))
+        row = self._known(message, peer.revision)
         if not self._move(self.their_role, row.input):
             text = f"{row.name} is not allowed now: the session is {self.state.name}"
-            return self._refusal(request_id, INVALID_REQUEST, text, counted="out of order")
-        if not self._is_announced(row.need):
-            text = f"method not found: {row.name} (the {row.need} is not announced)"
-            return self._refusal(request_id, METHOD_NOT_FOUND, text)
+            raise _Refused(INVALID_REQUEST, text, counted="out of order")
+        self._check_need(row, self.our_capabilities)
         try:
-            return self._accept(row, message, size_bytes)
-        except msgspec.MsgspecError as error:
-            return self._refuse_params(request_id, row, error)
+            return self._accept(row, message, size_bytes, peer)
+        except (msgspec.MsgspecError, _Refused):
+            if row.input is Input.INITIALIZE:
+                self._move(self.our_role, Input.INITIALIZE_ERROR)
+            raise
 
-    def _refuse_params(
-        self, request_id: RequestId, row: Method, error: msgspec.MsgspecError
-    ) -> Reply:
-        if row.input is Input.INITIALIZE:
-            self._move(self.our_role, Input.INITIALIZE_ERROR)
-        return self._refusal(request_id, INVALID_PARAMS, f"invalid params: {error}")
+    def _take_stateless(self, message: Request, metadata: Metadata, size_bytes: int) -> Event:
+        peer = metadata.peer(self._spoken(metadata.requested()))
+        row = self._known(message, peer.revision)
+        if not self._move(self.their_role, Input.STATELESS):
+            text = f"{row.name} is not allowed now: the session is {self.state.name}"
+            raise _Refused(INVALID_REQUEST, text, counted="out of order")
+        self._check_need(row, self.declared())
+        event = self._accept(row, message, size_bytes, peer)
+        if isinstance(event, Reply):
+            event.peer = peer
+        return event
 
-    def _accept(self, row: Method, message: Request, size_bytes: int) -> Event:
+    def _spoken(self, requested: str) -> Revision:
+        """The modern revision of this name (VER-02)."""
+        revision = REVISIONS.get(requested)
+        if revision is None or revision.has_handshake or requested not in self.revisions:
+            raise self._unsupported(requested)
+        return revision
+
+    def _unsupported(self, requested: str) -> _Refused:
+        text = f"unsupported protocol version {requested!r}: {', '.join(self.revisions)} are spoken"
+        data = {"supported": list(self.revisions), "requested": requested}
+        return _Refused(UNSUPPORTED_PROTOCOL_VERSION, text, data=data)
+
+    def _known(self, message: Request, revision: Revision) -> Method:
+        """The row of a method that this side takes now, under an id that is free."""
+        row = self.methods.get(message.method)
+        if row is None or not row.is_request or self.their_role not in row.senders:
+            raise _Refused(METHOD_NOT_FOUND, f"method not found: {message.method}")
+        if not row.is_of(revision):
+            raise self._foreign(row, revision)
+        if self.theirs.get(message.id) is not None:
+            text = f"an unfinished request has the same id: {message.id!r}"
+            raise _Refused(INVALID_REQUEST, text, counted="duplicate id")
+        return row
+
+    def _foreign(self, row: Method, revision: Revision) -> _Refused:
+        """A modern method without metadata, or one that this revision does not have."""
+        modern = newest(self.revisions, has_handshake=False)
+        if modern is not None and revision.has_handshake and row.is_of(modern):
+            return _without_metadata()
+        return _Refused(METHOD_NOT_FOUND, f"method not found: {row.name} (not in {revision.name})")
+
+    def _check_need(self, row: Method, capabilities: Capabilities) -> None:
+        if row.need is not None and not announced(capabilities, row.need.path):
+            text = f"method not found: {row.name} (the {row.need} is not announced)"
+            raise _Refused(METHOD_NOT_FOUND, text)
+
+    def _accept(self, row: Method, message: Request, size_bytes: int, peer: Peer) -> Event:
         request_id, params = message.id, row.decode_params(message.params)
-        if row.input is Input.PING:
-            return Reply(encode_response(request_id, s.EmptyResult()))
-        if row.input is Input.INITIALIZE:
-            return self._answer_initialize(request_id, params)
+        if row.name in self._replies:
+            return self._replies[row.name](request_id, params)
         token = token_of(params, message.params)
-        request = TheirRequest(request_id, row, params, size_bytes, token)
+        request = TheirRequest(request_id, row, params, size_bytes, token, peer)
         self.theirs.add(request)
         return RequestToRun(request)
 
+    def _answer_ping(self, request_id: RequestId, _params: s.EmptyParams) -> Reply:
+        return Reply(encode_response(request_id, s.EmptyResult()))
+
     def _answer_initialize(self, request_id: RequestId, params: s.InitializeParams) -> Reply:
-        self.our_capabilities = self.declare() if self.declare else self.our_capabilities
-        assert isinstance(self.our_capabilities, s.ServerCapabilities)
-        self.revision = negotiated(params.protocol_version)
-        self.peer_info = params.client_info
-        self.peer_capabilities = params.capabilities
+        revision = negotiated(params.protocol_version, self.revisions)
+        if revision is None:
+            raise self._unsupported(params.protocol_version)
+        capabilities = self.declare_once()
+        self.settle(revision, params.capabilities, params.client_info)
         self._move(self.our_role, Input.INITIALIZE_RESULT)
         result = s.InitializeResult(
-            protocol_version=self.revision.name,
-            capabilities=self.our_capabilities,
+            protocol_version=revision.name,
+            capabilities=capabilities,
             server_info=self.our_info,
             instructions=self.instructions,
         )
-        return Reply(encode_response(request_id, result), negotiated=True)
+        return Reply(encode_response(request_id, fitted(result, revision)), negotiated=True)
+
+    def _answer_discover(self, request_id: RequestId, _params: s.EmptyParams) -> Reply:
+        result = s.DiscoverResult(
+            supported_versions=list(self.revisions),
+            capabilities=self.declared(),
+            instructions=self.instructions,
+        )
+        row = self.methods[methods.DISCOVER]
+        return Reply(encode_response(request_id, dressed(result, row, self.our_info)))
 
     def _take_notification(self, message: Notification, _size: int, now: float) -> Event:
         row = self.methods.get(message.method)
         if row is None or row.is_request or self.their_role not in row.senders:
             return self._ignored("unknown notification", f"unknown notification {message.method}")
-        if not self._is_legal(self.their_role, row.input):
+        if not row.is_of(self._revision_of(row.name)):
+            text = f"there is no {row.name} in this revision"
+            return self._ignored("unknown notification", text)
+        kind = self._kind_of_theirs(row, message)
+        if not self._is_legal(self.their_role, kind):
             text = f"{row.name} came out of order: the session is {self.state.name}"
             return self._ignored("out of order", text)
         # A server may log before its capabilities are known here (LIFE-13).
-        if self.peer_capabilities is not None and not self._is_announced(row.need):
+        is_promised = row.is_subscribed and self._is_client_of_modern()  # by an acknowledgement
+        is_known = self.peer is not None and not is_promised
+        if is_known and not self._is_announced(row.need, self._revision_of(row.name)):
             text = f"{row.name} came, but the {row.need} was not announced"
             return self._ignored("not announced", text)
         try:
             params = row.decode_params(message.params)
         except msgspec.MsgspecError as error:
             return self._ignored("malformed notification", f"{row.name}: {error}")
-        self._move(self.their_role, row.input)
+        self._move(self.their_role, kind)
         return self._notified(row, params, now)
+
+    def _kind_of_theirs(self, row: Method, message: Notification) -> Input:
+        """What a notification is to the session table; a client's is modern if it says so."""
+        if self.our_role is Role.SERVER and metadata_of(message.params) is not None:
+            return Input.REFERENCE if row.input is Input.REFERENCE else Input.STATELESS
+        return self._kind(row, self._revision_of(row.name))
 
     def _notified(self, row: Method, params: Any, now: float) -> Event:
         if row.name == methods.CANCELLED:
             return self._take_cancelled(params)
         if row.name == methods.PROGRESS:
             return self._take_progress(params, now)
+        if row.is_subscribed and self._is_client_of_modern():
+            return self._take_told(row, params)
         return NotificationArrived(row, params)
 
+    def _is_client_of_modern(self) -> bool:
+        peer = self.peer
+        return self.our_role is Role.CLIENT and peer is not None and peer.revision.is_modern
+
+    def _take_told(self, row: Method, params: s.Params) -> Event:
+        """What a modern server tells belongs to a subscription, by its id alone (SUB-09)."""
+        told = (params.meta or {}).get(SUBSCRIPTION_ID)
+        request = self.ours.get(told) if type(told) is int else None
+        if request is None or not request.method.is_standing:
+            text = f"{row.name} came for no open subscription of ours: {told!r}"
+            return self._ignored("no subscription", text)
+        return NotificationArrived(row, params, request)
+
     def _take_cancelled(self, params: s.CancelledParams) -> Event:
+        if self._is_client_of_modern():
+            return self._take_tear_down(params)
         request = self.theirs.get(params.request_id)
         if request is None:  # finished, unknown, or `initialize`, which is never open (CANC-07)
             text = f"no open request {params.request_id!r} to cancel"
@@ -245,6 +362,15 @@ class Connection:
             return self._ignored("late cancellation", text)
         request.move(TheirMove.CANCEL)
         return RequestCancelled(request, params.reason)
+
+    def _take_tear_down(self, params: s.CancelledParams) -> Event:
+        """A modern server ends a subscription of ours, and may do so by nothing else (CANC-18)."""
+        request = self.ours.get(params.request_id)
+        if request is None or not request.method.is_standing:
+            text = f"no open subscription {params.request_id!r} to end"
+            return self._ignored("late cancellation", text)
+        self.ours.abandon(request)
+        return AnswerArrived(request, msgspec.Raw(b"{}"), None)
 
     def _take_progress(self, params: s.ProgressParams, now: float) -> Event:
         request = self.ours.get(params.progress_token)
@@ -273,175 +399,6 @@ class Connection:
             return self._ignored("unknown answer", text)
         self._move(self.their_role, _answer_input(request, error))
         return AnswerArrived(request, result, error)
-
-    # What leaves.
-
-    def open_request(
-        self,
-        method: str,
-        params: ParamsToSend | None,
-        *,
-        now: float,
-        idle_seconds: float = math.inf,
-        total_seconds: float = math.inf,
-        wants_progress: bool = False,
-    ) -> OurRequest:
-        """Enter a request of ours; its `frame` must leave next.
-
-        Raises:
-            LocalProtocolError: No such request, wrong direction, too early, not negotiated, or
-                `params` hold a progress token; nothing was entered.
-            Unencodable: The params cannot be written as JSON; nothing was entered.
-        """
-        row = self._sendable(method, is_request=True)
-        check_reserved(params)
-        request_id = self.ours.next_id()
-        if wants_progress:
-            params = with_token(params, request_id)
-        depth_max = self.limits.json_depth_max
-        frame = encode_request(request_id, method, params, json_depth_max=depth_max)
-        self._move(self.our_role, row.input)
-        budget = Budget(started=now, idle_seconds=idle_seconds, total_seconds=total_seconds)
-        request = OurRequest(request_id, row, frame, budget, wants_progress)
-        self.ours.add(request)
-        return request
-
-    def notification(self, method: str, params: ParamsToSend | None = None) -> bytes:
-        """The frame of a notification of ours, but for those that `progress` and `abandon` make.
-
-        Raises:
-            LocalProtocolError: No such notification, wrong direction, too early, not negotiated,
-                or about a request.
-            Unencodable: The params cannot be written as JSON.
-        """
-        row = self._sendable(method, is_request=False)
-        if row.input is Input.REFERENCE:
-            raise LocalProtocolError(f"{method} is about a request: call progress() or abandon()")
-        frame = encode_notification(method, params, json_depth_max=self.limits.json_depth_max)
-        self._move(self.our_role, row.input)
-        return frame
-
-    def progress(
-        self, request: TheirRequest, progress: float, total: float | None = None
-    ) -> bytes | None:
-        """The frame that reports on a request of theirs; None when it must not be sent.
-
-        That is when nobody asked (no token), when the request is not running any more (PROG-05,
-        PROG-09), when the value has not grown (PROG-06), and when the session is closed.
-
-        Raises:
-            LocalProtocolError: A number is NaN or infinite, for which JSON has no word.
-        """
-        params = report(request, progress, total)
-        if params is None or not self._is_legal(self.our_role, Input.REFERENCE):
-            return None
-        return encode_notification(methods.PROGRESS, params)
-
-    def start(self, request: TheirRequest) -> None:
-        """The handler of a request of theirs begins.
-
-        Raises:
-            LocalProtocolError: It was started, answered or cancelled before.
-        """
-        request.move(TheirMove.START)
-
-    def finish(self, request: TheirRequest) -> bool:
-        """A request of theirs has an answer or an error; True when that may be sent.
-
-        Its id is free from now on. A cancelled request is finished like any other (CANC-06).
-
-        Raises:
-            LocalProtocolError: It was answered before.
-        """
-        return self.theirs.finish(request)
-
-    def abandon(self, request: OurRequest, reason: str | None = None) -> bytes | None:
-        """Nobody waits for a request of ours any more: the cancellation to send, if one is due.
-
-        None when it has ended already, and for `initialize`, which is never cancelled (CANC-03).
-        """
-        if not self.ours.abandon(request) or request.method.name == methods.INITIALIZE:
-            return None
-        params = s.CancelledParams(request_id=request.id, reason=reason)
-        return encode_notification(methods.CANCELLED, params)
-
-    def initialize_params(self) -> s.InitializeParams:
-        """What a client sends first: our newest revision with a handshake (LIFE-02, LIFE-04)."""
-        assert isinstance(self.our_capabilities, s.ClientCapabilities)
-        return s.InitializeParams(
-            protocol_version=NEWEST_LEGACY.name,
-            capabilities=self.our_capabilities,
-            client_info=self.our_info,
-        )
-
-    def accept_initialize(self, result: s.InitializeResult) -> bytes:
-        """Settle what the server answered; returns the frame of `notifications/initialized`.
-
-        Raises:
-            RemoteProtocolError: The server chose a revision that is not known here; the caller
-                disconnects (LIFE-09).
-            LocalProtocolError: There was no such answer; nothing is settled.
-        """
-        revision = REVISIONS.get(result.protocol_version)
-        if revision is None:
-            known = ", ".join(REVISIONS)
-            raise RemoteProtocolError(
-                f"the server chose revision {result.protocol_version!r}; known here: {known}"
-            )
-        frame = self.notification(methods.INITIALIZED)
-        self.revision = revision
-        self.peer_info = result.server_info
-        self.peer_capabilities = result.capabilities
-        self.instructions = result.instructions
-        return frame
-
-    def decode_result(self, request: OurRequest, raw: msgspec.Raw) -> Any:
-        """The typed result of a request of ours.
-
-        Raises:
-            RemoteProtocolError: The result does not have the shape of the method's.
-        """
-        try:
-            return request.method.decode_result(raw)
-        except msgspec.MsgspecError as error:
-            raise RemoteProtocolError(
-                f"the answer to {request.method.name} is not a valid result: {error}"
-            ) from error
-
-    def close(self) -> list[OurRequest]:
-        """The session is over; returns the requests of ours that are lost by it. Idempotent."""
-        self._move(self.our_role, Input.CLOSE)
-        return self.ours.lose_all()
-
-    # What both directions ask.
-
-    def _sendable(self, method: str, *, is_request: bool) -> Method:
-        row = self.methods.get(method)
-        if row is None or row.is_request is not is_request:
-            raise LocalProtocolError(unknown(method, self.our_role, is_request=is_request))
-        if self.our_role not in row.senders:
-            raise LocalProtocolError(f"a {self.our_role.value} does not send {method}")
-        if not self._is_legal(self.our_role, row.input):
-            raise LocalProtocolError(
-                f"{method} is not allowed now: the session is {self.state.name}"
-            )
-        if not self._is_announced(row.need):
-            raise LocalProtocolError(f"{method} needs the {row.need}, which is not announced")
-        return row
-
-    def _is_announced(self, need: Need | None) -> bool:
-        if need is None:
-            return True
-        ours = need.holder is self.our_role
-        return announced(self.our_capabilities if ours else self.peer_capabilities, need.path)
-
-    def _is_legal(self, sender: Role, kind: Input) -> bool:
-        return moved(SESSION_MOVES, self.state, (sender, kind)) is not None
-
-    def _move(self, sender: Role, kind: Input) -> bool:
-        after = moved(SESSION_MOVES, self.state, (sender, kind))
-        self.state = after or self.state
-        return after is not None
 
 
 def _answer_input(request: OurRequest, error: ErrorObject | None) -> Input:

@@ -1,12 +1,14 @@
 """What a received frame turned out to be: facts for the engine, one per frame."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
 from mcp_trio._protocol.methods import Method
+from mcp_trio._protocol.peers import Peer
 from mcp_trio._protocol.requests import OurRequest, TheirRequest
-from mcp_trio._wire import ErrorObject
+from mcp_trio._wire import ErrorObject, Message
 
 
 class RequestToRun(msgspec.Struct, gc=False):
@@ -15,11 +17,22 @@ class RequestToRun(msgspec.Struct, gc=False):
     request: TheirRequest
 
 
+class BatchArrived(msgspec.Struct, gc=False):
+    """Several messages in one frame, each for `Connection.take`, when those before it are done.
+
+    `size_bytes` is what one of them takes, on average.
+    """
+
+    messages: Sequence[Message]
+    size_bytes: int
+
+
 class NotificationArrived(msgspec.Struct, gc=False):
-    """A valid notification that is not about a request."""
+    """A valid notification; `request` is the open subscription of ours that it belongs to."""
 
     method: Method
     params: Any
+    request: OurRequest | None = None
 
 
 class RequestCancelled(msgspec.Struct, gc=False):
@@ -48,13 +61,14 @@ class Reply(msgspec.Struct, gc=False):
     """The protocol itself answers: `frame` goes out now.
 
     `counted` names the fault that it answers, if it is one; `negotiated` tells that the handshake
-    has just settled revision, peer and capabilities.
+    has just settled revision, peer and capabilities. `peer` is who has sent a modern request.
     """
 
     frame: bytes
     counted: str | None = None
     text: str | None = None
     negotiated: bool = False
+    peer: Peer | None = None
 
 
 class Ignored(msgspec.Struct, gc=False):
@@ -66,6 +80,7 @@ class Ignored(msgspec.Struct, gc=False):
 
 Event: TypeAlias = (
     RequestToRun
+    | BatchArrived
     | NotificationArrived
     | RequestCancelled
     | ProgressArrived

@@ -1,17 +1,18 @@
 """Every method of every revision: who sends it, what it carries, what it needs.
 
-A method that has no row is unknown. A later revision adds rows, or an `until` to old ones; people
-add rows of their own by `custom_method`.
+A method that has no row is unknown. A later revision adds rows with a `since`, or an `until` to old
+ones; people add rows of their own by `custom_method`.
 """
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypedDict, Unpack, cast
 
 import attrs
 import msgspec
 
 from mcp_trio import _schema as s
+from mcp_trio._protocol.revisions import Revision, is_between
 from mcp_trio._protocol.states import Input, Role
 
 CLIENT: Final = frozenset({Role.CLIENT})
@@ -46,6 +47,14 @@ class Method:
     """One row: `result` is None for notifications; `input` is what it is to the session table.
 
     `params` and `result` are types: those of the specification, or any that msgspec decodes.
+
+    Attributes:
+        since: The first revision that has it; None: the first of all.
+        until: The last revision that has it; None: the newest.
+        has_rounds: Its modern answer may be that more input is required (MRTR-02).
+        is_cacheable: Its modern result says for how long it holds (CACHE-01).
+        is_standing: It is answered when nobody wants it any more, so it takes no handler's place.
+        is_subscribed: A modern server sends it on a subscription only.
     """
 
     name: str
@@ -54,7 +63,12 @@ class Method:
     result: Any = None
     input: Input
     need: Need | None = None
-    since: str = "2024-11-05"
+    since: str | None = None
+    until: str | None = None
+    has_rounds: bool = False
+    is_cacheable: bool = False
+    is_standing: bool = False
+    is_subscribed: bool = False
     _params_decoder: msgspec.json.Decoder[Any] = attrs.field(
         default=attrs.Factory(_decoder_of_params, takes_self=True), init=False, eq=False, repr=False
     )
@@ -66,6 +80,10 @@ class Method:
     def is_request(self) -> bool:
         """Whether it is answered."""
         return self.result is not None
+
+    def is_of(self, revision: Revision) -> bool:
+        """Whether a revision has this method."""
+        return is_between(revision, self.since, self.until)
 
     def decode_params(self, raw: msgspec.Raw | None) -> Any:
         """The params of this method; absent ones read as an empty object.
@@ -91,31 +109,42 @@ def _decoded(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
         raise msgspec.ValidationError("nested too deeply") from None
 
 
+class _Options(TypedDict, total=False):
+    need: Need
+    since: str
+    until: str
+    has_rounds: bool
+    is_cacheable: bool
+    is_standing: bool
+    is_subscribed: bool
+
+
 def _request(
     name: str,
     senders: frozenset[Role],
     params: type[s.Params],
-    result: type[s.Result],
-    *,
-    need: Need | None = None,
+    result: Any,
     kind: Input = Input.REQUEST,
+    **options: Unpack[_Options],
 ) -> Method:
-    return Method(name=name, senders=senders, params=params, result=result, input=kind, need=need)
+    return Method(name=name, senders=senders, params=params, result=result, input=kind, **options)
 
 
 def _notification(
     name: str,
     senders: frozenset[Role],
     params: type[s.Params],
-    *,
-    need: Need | None = None,
     kind: Input = Input.NOTIFICATION,
+    **options: Unpack[_Options],
 ) -> Method:
-    return Method(name=name, senders=senders, params=params, input=kind, need=need)
+    return Method(name=name, senders=senders, params=params, input=kind, **options)
 
 
 INITIALIZE: Final = "initialize"
 INITIALIZED: Final = "notifications/initialized"
+DISCOVER: Final = "server/discover"
+LISTEN: Final = "subscriptions/listen"
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 PING: Final = "ping"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
@@ -127,59 +156,170 @@ _PROMPTS: Final = Need(holder=Role.SERVER, path="prompts")
 _LOGGING: Final = Need(holder=Role.SERVER, path="logging")
 _SAMPLING: Final = Need(holder=Role.CLIENT, path="sampling")
 _ROOTS: Final = Need(holder=Role.CLIENT, path="roots")
+_ELICITATION: Final = Need(holder=Role.CLIENT, path="elicitation")
+_URL_ELICITATION: Final = Need(holder=Role.CLIENT, path="elicitation.url")
 _RESOURCE_CHANGES: Final = Need(holder=Role.SERVER, path="resources.listChanged")
 _TOOL_CHANGES: Final = Need(holder=Role.SERVER, path="tools.listChanged")
 _PROMPT_CHANGES: Final = Need(holder=Role.SERVER, path="prompts.listChanged")
 _ROOT_CHANGES: Final = Need(holder=Role.CLIENT, path="roots.listChanged")
 
+# The last revision with a handshake, and the first without.
+_LEGACY: Final = "2025-11-25"
+_MODERN: Final = "2026-07-28"
+
 _ROWS: Final = (
-    _request(INITIALIZE, CLIENT, s.InitializeParams, s.InitializeResult, kind=Input.INITIALIZE),
-    _request(PING, BOTH, s.EmptyParams, s.EmptyResult, kind=Input.PING),
-    _request("tools/list", CLIENT, s.PaginatedParams, s.ListToolsResult, need=_TOOLS),
-    _request("tools/call", CLIENT, s.CallToolParams, s.CallToolResult, need=_TOOLS),
-    _request("resources/list", CLIENT, s.PaginatedParams, s.ListResourcesResult, need=_RESOURCES),
+    _request(
+        INITIALIZE,
+        CLIENT,
+        s.InitializeParams,
+        s.InitializeResult,
+        kind=Input.INITIALIZE,
+        until=_LEGACY,
+    ),
+    _request(DISCOVER, CLIENT, s.EmptyParams, s.DiscoverResult, since=_MODERN, is_cacheable=True),
+    _request(PING, BOTH, s.EmptyParams, s.EmptyResult, kind=Input.PING, until=_LEGACY),
+    _request(
+        "tools/list",
+        CLIENT,
+        s.PaginatedParams,
+        s.ListToolsResult,
+        need=_TOOLS,
+        is_cacheable=True,
+    ),
+    _request(
+        "tools/call", CLIENT, s.CallToolParams, s.CallToolResult, need=_TOOLS, has_rounds=True
+    ),
+    _request(
+        "resources/list",
+        CLIENT,
+        s.PaginatedParams,
+        s.ListResourcesResult,
+        need=_RESOURCES,
+        is_cacheable=True,
+    ),
     _request(
         "resources/templates/list",
         CLIENT,
         s.PaginatedParams,
         s.ListResourceTemplatesResult,
         need=_RESOURCES,
+        is_cacheable=True,
     ),
-    _request("resources/read", CLIENT, s.ReadResourceParams, s.ReadResourceResult, need=_RESOURCES),
-    _request("resources/subscribe", CLIENT, s.SubscribeParams, s.EmptyResult, need=_SUBSCRIPTIONS),
     _request(
-        "resources/unsubscribe", CLIENT, s.UnsubscribeParams, s.EmptyResult, need=_SUBSCRIPTIONS
+        "resources/read",
+        CLIENT,
+        s.ReadResourceParams,
+        s.ReadResourceResult,
+        need=_RESOURCES,
+        has_rounds=True,
+        is_cacheable=True,
     ),
-    _request("prompts/list", CLIENT, s.PaginatedParams, s.ListPromptsResult, need=_PROMPTS),
-    _request("prompts/get", CLIENT, s.GetPromptParams, s.GetPromptResult, need=_PROMPTS),
-    # The capability `completions` comes with 2025-03-26: here anybody may ask.
+    _request(
+        "resources/subscribe",
+        CLIENT,
+        s.SubscribeParams,
+        s.EmptyResult,
+        need=_SUBSCRIPTIONS,
+        until=_LEGACY,
+    ),
+    _request(
+        "resources/unsubscribe",
+        CLIENT,
+        s.UnsubscribeParams,
+        s.EmptyResult,
+        need=_SUBSCRIPTIONS,
+        until=_LEGACY,
+    ),
+    _request(
+        "prompts/list",
+        CLIENT,
+        s.PaginatedParams,
+        s.ListPromptsResult,
+        need=_PROMPTS,
+        is_cacheable=True,
+    ),
+    _request(
+        "prompts/get", CLIENT, s.GetPromptParams, s.GetPromptResult, need=_PROMPTS, has_rounds=True
+    ),
+    # Of the capability `completions`, which not every revision has, the server itself asks.
     _request("completion/complete", CLIENT, s.CompleteParams, s.CompleteResult),
-    _request("logging/setLevel", CLIENT, s.SetLevelParams, s.EmptyResult, need=_LOGGING),
+    _request(
+        "logging/setLevel",
+        CLIENT,
+        s.SetLevelParams,
+        s.EmptyResult,
+        need=_LOGGING,
+        until=_LEGACY,
+    ),
+    _request(LISTEN, CLIENT, s.ListenParams, s.ListenResult, since=_MODERN, is_standing=True),
     _request(
         "sampling/createMessage",
         SERVER,
         s.CreateMessageParams,
         s.CreateMessageResult,
         need=_SAMPLING,
+        until=_LEGACY,
     ),
-    _request("roots/list", SERVER, s.EmptyParams, s.ListRootsResult, need=_ROOTS),
-    _notification(INITIALIZED, CLIENT, s.EmptyParams, kind=Input.INITIALIZED),
+    _request("roots/list", SERVER, s.EmptyParams, s.ListRootsResult, need=_ROOTS, until=_LEGACY),
+    _request(
+        "elicitation/create",
+        SERVER,
+        s.ElicitParams,
+        s.ElicitResult,
+        need=_ELICITATION,
+        since="2025-06-18",
+        until=_LEGACY,
+    ),
+    _notification(INITIALIZED, CLIENT, s.EmptyParams, kind=Input.INITIALIZED, until=_LEGACY),
     _notification(CANCELLED, BOTH, s.CancelledParams, kind=Input.REFERENCE),
     _notification(PROGRESS, BOTH, s.ProgressParams, kind=Input.REFERENCE),
     _notification(
-        "notifications/message", SERVER, s.LoggingMessageParams, need=_LOGGING, kind=Input.LOG
+        "notifications/message", SERVER, s.LoggingMessageParams, kind=Input.LOG, need=_LOGGING
     ),
     _notification(
-        "notifications/resources/updated", SERVER, s.ResourceUpdatedParams, need=_SUBSCRIPTIONS
+        "notifications/resources/updated",
+        SERVER,
+        s.ResourceUpdatedParams,
+        need=_SUBSCRIPTIONS,
+        is_subscribed=True,
     ),
     _notification(
-        "notifications/resources/list_changed", SERVER, s.EmptyParams, need=_RESOURCE_CHANGES
+        "notifications/resources/list_changed",
+        SERVER,
+        s.EmptyParams,
+        need=_RESOURCE_CHANGES,
+        is_subscribed=True,
     ),
-    _notification("notifications/tools/list_changed", SERVER, s.EmptyParams, need=_TOOL_CHANGES),
     _notification(
-        "notifications/prompts/list_changed", SERVER, s.EmptyParams, need=_PROMPT_CHANGES
+        "notifications/tools/list_changed",
+        SERVER,
+        s.EmptyParams,
+        need=_TOOL_CHANGES,
+        is_subscribed=True,
     ),
-    _notification("notifications/roots/list_changed", CLIENT, s.EmptyParams, need=_ROOT_CHANGES),
+    _notification(
+        "notifications/prompts/list_changed",
+        SERVER,
+        s.EmptyParams,
+        need=_PROMPT_CHANGES,
+        is_subscribed=True,
+    ),
+    _notification(
+        "notifications/roots/list_changed",
+        CLIENT,
+        s.EmptyParams,
+        need=_ROOT_CHANGES,
+        until=_LEGACY,
+    ),
+    _notification(
+        "notifications/elicitation/complete",
+        SERVER,
+        s.ElicitationCompleteParams,
+        need=_URL_ELICITATION,
+        since=_LEGACY,
+        until=_LEGACY,
+    ),
+    _notification(ACKNOWLEDGED, SERVER, s.AcknowledgedParams, since=_MODERN, is_subscribed=True),
 )
 
 METHODS: Final = {row.name: row for row in _ROWS}

@@ -5,13 +5,13 @@ serves both. A null in place of a token reads as none, as everywhere.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from mcp_trio import _schema as s
 from mcp_trio._errors import LocalProtocolError
+from mcp_trio._protocol.metadata import check_keys, meta_of, with_meta
 from mcp_trio._protocol.methods import ParamsToSend
 from mcp_trio._protocol.requests import RequestId, TheirRequest
 from mcp_trio._protocol.states import TheirState
@@ -41,27 +41,22 @@ def token_of(params: Any, raw: msgspec.Raw | None) -> RequestId | None:
 
 def with_token(params: ParamsToSend | None, token: int) -> ParamsToSend:
     """The params of a request of ours that asks for progress."""
-    meta = {**_meta(params), _MEMBER: token}
-    if isinstance(params, Mapping):
-        return {**params, "_meta": meta}
-    return msgspec.structs.replace(params or s.EmptyParams(), meta=meta)
-
-
-def _meta(params: ParamsToSend | None) -> dict[str, Any]:
-    if params is None:
-        return {}
-    meta = params.meta if isinstance(params, s.Params) else params.get("_meta")
-    return meta or {}
+    return with_meta(params, {_MEMBER: token})
 
 
 def check_reserved(params: ParamsToSend | None) -> None:
-    """Refuse a token that a caller put into `_meta`, where only the engine may (META-10).
+    """Refuse what a caller put into `_meta`, where only the engine may (META-10), or nobody.
 
     Raises:
-        LocalProtocolError: There is one.
+        LocalProtocolError: There is a token, or a key that is malformed or reserved.
     """
-    if _MEMBER in _meta(params):
+    meta = meta_of(params)
+    if _MEMBER in meta:
         raise LocalProtocolError(f"_meta.{_MEMBER} is reserved: ask with wants_progress")
+    try:
+        check_keys(meta)
+    except ValueError as error:
+        raise LocalProtocolError(str(error)) from None
 
 
 def _is_timely(request: TheirRequest, progress: float) -> bool:
@@ -71,7 +66,9 @@ def _is_timely(request: TheirRequest, progress: float) -> bool:
     return request.progress_last is None or progress > request.progress_last
 
 
-def report(request: TheirRequest, progress: float, total: float | None) -> s.ProgressParams | None:
+def report(
+    request: TheirRequest, progress: float, total: float | None, message: str | None
+) -> s.ProgressParams | None:
     """What to tell about a request of theirs; None if nobody asked, or it is not the time for it.
 
     Raises:
@@ -83,4 +80,6 @@ def report(request: TheirRequest, progress: float, total: float | None) -> s.Pro
     if request.progress_token is None or not _is_timely(request, progress):
         return None
     request.progress_last = progress
-    return s.ProgressParams(progress_token=request.progress_token, progress=progress, total=total)
+    return s.ProgressParams(
+        progress_token=request.progress_token, progress=progress, total=total, message=message
+    )

@@ -13,6 +13,7 @@ import msgspec
 from mcp_trio._errors import LocalProtocolError
 from mcp_trio._protocol.budgets import Budget
 from mcp_trio._protocol.methods import Method
+from mcp_trio._protocol.peers import STRANGER, Peer
 from mcp_trio._protocol.states import (
     OUR_MOVES,
     THEIR_MOVES,
@@ -27,13 +28,17 @@ RequestId: TypeAlias = int | str
 
 
 class TheirRequest(msgspec.Struct, gc=False, eq=False):
-    """A request that we received; `progress_last` is what we reported last (it must grow)."""
+    """A request that we received, and what its sender has said of itself.
+
+    `progress_last` is what we reported last (it must grow).
+    """
 
     id: RequestId
     method: Method
     params: Any
     size_bytes: int = 0
     progress_token: RequestId | None = None
+    peer: Peer = STRANGER
     progress_last: float | None = None
     state: TheirState = TheirState.TAKEN
 

@@ -34,6 +34,10 @@ ANSWERED swallows a cancellation that came too late (CANC-09). There is no row f
 A request that we sent ends exactly once too. ABANDONED means that nobody waits any more, because
 its caller left or a budget ran out; a late answer is then legal and only counted (CANC-08).
 
+A modern request needs no session: it says by itself what a handshake would have settled, so it is
+legal as long as the channel is open, whatever else happens on that, and it moves nothing. That is
+STATELESS, also for what a server tells about such a request.
+
 What is ugly: INITIALIZE and INITIALIZED are methods among others on the wire, yet inputs of their
 own here, because only they move the session. The method table names each method's input.
 """
@@ -84,6 +88,7 @@ class Input(_Identical):
     REFERENCE = enum.auto()  # a notification about a request: cancelled, progress
     REQUEST = enum.auto()
     NOTIFICATION = enum.auto()
+    STATELESS = enum.auto()  # carries its metadata, or belongs to a request that did
     ANSWER = enum.auto()
     CLOSE = enum.auto()
 
@@ -97,6 +102,8 @@ SESSION_MOVES: Final[Mapping[SessionState, Mapping[tuple[Role, Input], SessionSt
         (_C, _I.PING): _S.FRESH,
         (_V, _I.PING): _S.FRESH,
         (_V, _I.LOG): _S.FRESH,
+        (_C, _I.STATELESS): _S.FRESH,
+        (_V, _I.STATELESS): _S.FRESH,
         (_C, _I.ANSWER): _S.FRESH,
         (_V, _I.ANSWER): _S.FRESH,
         (_C, _I.REFERENCE): _S.FRESH,
@@ -110,6 +117,8 @@ SESSION_MOVES: Final[Mapping[SessionState, Mapping[tuple[Role, Input], SessionSt
         (_C, _I.PING): _S.INITIALIZING,
         (_V, _I.PING): _S.INITIALIZING,
         (_V, _I.LOG): _S.INITIALIZING,
+        (_C, _I.STATELESS): _S.INITIALIZING,
+        (_V, _I.STATELESS): _S.INITIALIZING,
         (_C, _I.ANSWER): _S.INITIALIZING,
         (_V, _I.ANSWER): _S.INITIALIZING,
         (_C, _I.REFERENCE): _S.INITIALIZING,
@@ -124,6 +133,8 @@ SESSION_MOVES: Final[Mapping[SessionState, Mapping[tuple[Role, Input], SessionSt
         (_V, _I.LOG): _S.ANSWERED,
         (_C, _I.REQUEST): _S.ANSWERED,
         (_C, _I.NOTIFICATION): _S.ANSWERED,
+        (_C, _I.STATELESS): _S.ANSWERED,
+        (_V, _I.STATELESS): _S.ANSWERED,
         (_C, _I.ANSWER): _S.ANSWERED,
         (_V, _I.ANSWER): _S.ANSWERED,
         (_C, _I.REFERENCE): _S.ANSWERED,
@@ -139,6 +150,8 @@ SESSION_MOVES: Final[Mapping[SessionState, Mapping[tuple[Role, Input], SessionSt
         (_V, _I.REQUEST): _S.READY,
         (_C, _I.NOTIFICATION): _S.READY,
         (_V, _I.NOTIFICATION): _S.READY,
+        (_C, _I.STATELESS): _S.READY,
+        (_V, _I.STATELESS): _S.READY,
         (_C, _I.ANSWER): _S.READY,
         (_V, _I.ANSWER): _S.READY,
         (_C, _I.REFERENCE): _S.READY,

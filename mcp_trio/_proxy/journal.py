@@ -91,14 +91,15 @@ class ProxyJournal:
         self.recorder.flush()
 
     def _record_message(self, way: Way, line: Line) -> None:
-        message = self._decoder.decode(line.data)
-        is_message = not isinstance(message, Malformed)
-        self._counts["malformed"] += not is_message
-        self._record(way, line, embed=is_message)
-        if way == "in":
-            self._handshake.to_server(message)
-        elif facts := self._handshake.to_client(message):
-            self._mark("negotiated", facts)
+        messages = self._decoder.messages(line.data)
+        is_accepted = not any(isinstance(message, Malformed) for message in messages)
+        self._counts["malformed"] += not is_accepted
+        self._record(way, line, embed=is_accepted)
+        for message in messages:
+            if way == "in":
+                self._handshake.to_server(message)
+            elif facts := self._handshake.to_client(message):
+                self._mark("negotiated", facts)
 
     def _record(self, way: Way, line: Line, *, embed: bool) -> None:
         self._counts[way] += 1

@@ -1,17 +1,25 @@
 """What was recorded of a server against what a live one has said."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET, Raw
 
-from mcp_trio._journal.conversation import REFERENCES, Said, members, without_meta
+from mcp_trio._journal.conversation import (
+    REFERENCES,
+    SUBSCRIPTION,
+    Said,
+    members,
+    without_meta,
+)
 from mcp_trio._journal.frames import json_difference
+from mcp_trio._protocol import DISCOVER, SERVER_INFO
 from mcp_trio._replay.correspondence import Correspondence, Key, key_of
 from mcp_trio._replay.driving import Driver
 from mcp_trio._replay.ignoring import IgnoreRules
 from mcp_trio._replay.inputs_report import InputDifference, InputsReport, What
+from mcp_trio._replay.retries import with_recorded_keys
 from mcp_trio._wire import (
     ErrorResponse,
     Malformed,
@@ -69,8 +77,8 @@ class _Comparison:
             answer, live = recorded.answers.get(said.index), self._played.answers.get(said.index)
             about = f"answer to {title(said.method, said.body)}"
             if answer is not None and live is not None:
-                self._compare(said, about, _recorded_outcome(answer), _outcome(live))
-            elif answer is not None:
+                self._compare(said, about, _recorded_outcome(answer), _outcome(live, answer))
+            elif answer is not None and not self._played.is_farewell(answer):
                 self._add_missing("late" if said.index in late else "missing", about, said)
             elif live is not None and said.index in recorded.cancelled:
                 self.add("extra", f"{about}, which was cancelled", said)
@@ -109,7 +117,8 @@ class _Comparison:
         for (said, content), live in zip(changed, rest, strict=False):
             self._compare(said, about, content, live)
         for said, _ in changed[len(rest) :]:
-            self._add_missing("missing", about, said)
+            if not self._played.is_farewell(said):
+                self._add_missing("missing", about, said)
         for _ in rest[len(changed) :]:
             self.add("extra", about)
 
@@ -153,13 +162,33 @@ class _Comparison:
 
 
 def _recorded_outcome(answer: Said) -> bytes:
-    return msgspec.json.encode({answer.kind: answer.body})
+    body = answer.body if answer.kind == "error" else _told_result(answer.body, answer.method)
+    return msgspec.json.encode({answer.kind: body})
 
 
-def _outcome(answer: Response | ErrorResponse) -> bytes:
-    if isinstance(answer, Response):
-        return msgspec.json.encode({"result": answer.result})
-    return msgspec.json.encode({"error": answer.error})
+def _outcome(live: Response | ErrorResponse, recorded: Said) -> bytes:
+    if isinstance(live, ErrorResponse):
+        return msgspec.json.encode({"error": live.error})
+    result = live.result
+    if recorded.kind == "result" and recorded.body is not None:
+        result = with_recorded_keys(result, recorded.body)
+    return msgspec.json.encode({"result": _told_result(result, recorded.method)})
+
+
+def _told_result(result: Raw | None, method: str) -> Any:
+    """A result without what says again who the server is, and which subscription it belongs to.
+
+    Who it is counts in the answer to who asks for that.
+    """
+    own = {SUBSCRIPTION} if method == DISCOVER else {SUBSCRIPTION, SERVER_INFO}
+    if result is None or not any(name.encode() in bytes(result) for name in own):
+        return result
+    inner = members(result)
+    meta = inner.pop("_meta", None)
+    if isinstance(meta, dict):
+        said = cast("dict[str, Any]", meta)
+        meta = {name: value for name, value in said.items() if name not in own}
+    return {**inner, "_meta": meta} if meta else inner
 
 
 def _what_is_said(message: Said | Request | Notification) -> bytes:

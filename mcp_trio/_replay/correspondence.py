@@ -3,23 +3,29 @@
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import attrs
+from msgspec import Raw
 
 from mcp_trio._errors import METHOD_NOT_FOUND
 from mcp_trio._journal.conversation import (
     CANCELLED,
+    LISTEN,
     PROGRESS,
     REFERENCES,
     Conversation,
     Said,
     members,
+    subscription_of,
     token_of,
     without_meta,
 )
+from mcp_trio._journal.rounds import Asking, asking_of
 from mcp_trio._protocol import PING
 from mcp_trio._replay.handed_on import HandedOn
+from mcp_trio._replay.retries import retried
+from mcp_trio._replay.revising import under_revision
 from mcp_trio._replay.saying import (
     answer_frame,
     id_of,
@@ -38,6 +44,8 @@ from mcp_trio._wire import (
     encode_response,
 )
 
+_DRAWN: Final = "elicitationId"
+
 Answer = Response | ErrorResponse
 Key = tuple[str, int | None]
 """What tells notifications apart: the method, and the request that they report on."""
@@ -49,9 +57,11 @@ class Correspondence:
 
     `answers` and `questions` are by the indexes of the recorded requests, `told` are notifications.
     `strangers` are messages that were never recorded: questions, and answers to nothing.
+    `revision` is what requests are made under instead of the recorded one.
     """
 
     recorded: Conversation
+    revision: str | None = None
     sent: set[int] = attrs.field(factory=set[int], init=False)
     answers: dict[int, Answer] = attrs.field(factory=dict[int, Answer], init=False)
     questions: dict[int, Request] = attrs.field(factory=dict[int, Request], init=False)
@@ -64,8 +74,11 @@ class Correspondence:
     _open_questions: list[Said] = attrs.field(init=False)
     _unreplied: set[int] = attrs.field(factory=set[int], init=False)
     _ordinals: dict[int, int] = attrs.field(init=False)
+    _last_of_client: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        ours = (each.index for each in self.recorded.said if each.sender == "client")
+        self._last_of_client = max(ours, default=-1)
         counts: Counter[Key] = Counter()
         self._open_questions = self.recorded.of("server", "request")
         self._ordinals = {}
@@ -78,7 +91,8 @@ class Correspondence:
     def frame(self, said: Said) -> bytes | None:
         """The frame that says to the live server what the recorded client said.
 
-        None if it cannot be said: it is about a question that was not asked, or was said already.
+        None if it cannot be said: it is about a question that was not asked, in a round or by a
+        request, or was said already.
         """
         if said.index in self.sent:
             return None
@@ -91,8 +105,12 @@ class Correspondence:
         self.sent.add(said.index)
         if said.about is not None and said.is_answer:
             self._unreplied.discard(said.about)
-        elif said.kind == "request" and said.index not in self.recorded.cancelled:
+        elif said.kind == "request" and self._keeps_waiting(said):
             self._open_requests.add(said.index)
+
+    def _keeps_waiting(self, said: Said) -> bool:
+        """Whether what the server says may be due to a request: a subscription tells for ever."""
+        return said.index not in self.recorded.cancelled and said.method != LISTEN
 
     def due_replies(self, *, before: int | None = None) -> Iterator[bytes | None]:
         """The recorded replies, at most those `before` an index, to what was asked and waits."""
@@ -104,12 +122,27 @@ class Correspondence:
     def _live_frame(self, said: Said) -> bytes | None:
         match said.kind:
             case "request":
-                return request_frame(said, self._rewritten(said))
+                params = self._params(said)
+                return None if params is None else request_frame(said, params)
             case "notification":
                 return notification_frame(said, self._rewritten(said), self._live_reference(said))
             case _:
                 question = None if said.about is None else self.questions.get(said.about)
                 return None if question is None else answer_frame(said, question.id)
+
+    def _params(self, said: Said) -> dict[str, Any] | None:
+        """The params of a request; None for a retry if the live server has not asked."""
+        params = self._rewritten(said)
+        if said.retries is None:
+            return params
+        asking, recorded = self._live_asking(said.retries), self.recorded.answers[said.retries].body
+        was = None if recorded is None else asking_of(recorded)
+        return None if asking is None or was is None else retried(params, was, asking)
+
+    def _live_asking(self, index: int) -> Asking | None:
+        """What the live server asks for in its answer to a recorded request."""
+        answer = self.answers.get(index)
+        return asking_of(answer.result) if isinstance(answer, Response) else None
 
     def _live_reference(self, said: Said) -> int | str | None:
         """The live id or token of the request that a notification of the client is about."""
@@ -122,7 +155,9 @@ class Correspondence:
 
     def _rewritten(self, said: Said) -> dict[str, Any]:
         rewritten: dict[str, Any] = self._handed_on.rewritten(members(said.body))
-        return rewritten
+        if self.revision is None:
+            return rewritten
+        return under_revision(said, rewritten, self.revision)
 
     # What the server says.
 
@@ -154,10 +189,11 @@ class Correspondence:
         self.told.setdefault((message.method, self._about(message)), []).append(message)
 
     def _about(self, message: Notification) -> int | None:
-        """The recorded request that a live notification reports on."""
-        if message.method != PROGRESS:
-            return None
-        index = index_of(members(message.params).get(REFERENCES[PROGRESS]))
+        """The recorded request that a live notification reports on, or is told for."""
+        reference = subscription_of(message.params)
+        if reference is None and message.method == PROGRESS:
+            reference = members(message.params).get(REFERENCES[PROGRESS])
+        index = index_of(reference)
         return index if index in self.sent else None
 
     def _hear_question(self, message: Request) -> bytes | None:
@@ -174,9 +210,9 @@ class Correspondence:
 
     def _recorded_question(self, message: Request) -> int | None:
         """Take the first one that is still open and the same, or else of the same method."""
-        params = without_meta(message.params)
+        params = _question(message.params)
         alike = [each for each in self._open_questions if each.method == message.method]
-        same = (each for each in alike if without_meta(each.body) == params)
+        same = (each for each in alike if _question(each.body) == params)
         said = next(chain(same, alike), None)
         if said is None:
             return None
@@ -199,10 +235,30 @@ class Correspondence:
             return said.about not in self.recorded.cancelled
         return bool(self._open_requests)
 
+    def never_comes(self, said: Said) -> bool:
+        """Whether it answers what was not said again, or is a farewell."""
+        is_unasked = said.is_answer and said.about is not None and said.about not in self.sent
+        return is_unasked or self.is_farewell(said)
+
+    def is_farewell(self, said: Said) -> bool:
+        """Whether it ends a subscription because the client has left, which this one never does."""
+        asked = None if said.about is None else self.recorded.said[said.about]
+        is_of_subscription = asked is not None and asked.method == LISTEN
+        is_end = said.is_answer or said.method == CANCELLED
+        return is_of_subscription and is_end and said.index > self._last_of_client
+
 
 def key_of(said: Said) -> Key:
     """What tells a recorded notification apart.
 
     Which question is taken back does not: those of concurrent requests are often the same.
     """
-    return said.method, said.about if said.method == PROGRESS else None
+    is_about = said.method == PROGRESS or subscription_of(said.body) is not None
+    return said.method, said.about if is_about else None
+
+
+def _question(params: Raw | None) -> dict[str, Any]:
+    """What is asked, without the id that a server has drawn for it."""
+    inner = without_meta(params)
+    inner.pop(_DRAWN, None)
+    return inner

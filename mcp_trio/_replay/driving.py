@@ -11,7 +11,7 @@ one did, and everything stands still, the recorded replies are sent ahead of the
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import trio
@@ -19,9 +19,9 @@ import trio
 from mcp_trio._client.targets import Served
 from mcp_trio._engine import bare
 from mcp_trio._errors import ConnectionLost
-from mcp_trio._journal.conversation import Said
+from mcp_trio._journal.conversation import Conversation, Said, members
 from mcp_trio._limits import Limits
-from mcp_trio._protocol import PING
+from mcp_trio._protocol import DISCOVER, PING
 from mcp_trio._replay.correspondence import Correspondence, Key, key_of
 from mcp_trio._replay.wire import Wire
 from mcp_trio._transports.channel import Channel
@@ -92,6 +92,8 @@ class Driver:
 
     async def _wait_for(self, said: Said) -> None:
         key = key_of(said)
+        if self.played.never_comes(said):
+            return
         if said.is_answer:
             await self._wait_for_answer(said)
         elif key not in self._given_up and not await self._comes(said):
@@ -129,7 +131,7 @@ class Driver:
 
     async def _hear_out(self) -> None:
         """What the server says before it answers a ping is heard; the ping is no difference."""
-        self._send([encode_request(_LAST_PING, PING)])
+        self._send([_last_ping(self.played.recorded)])
         await self._until(lambda: self._is_pinged, self.limits.drive_unasked_seconds)
 
     # The server.
@@ -160,3 +162,13 @@ class Driver:
     def _lose(self, reason: str) -> None:
         self.lost = self.lost or reason
         self._heard.unpark_all()
+
+
+def _last_ping(recorded: Conversation) -> bytes:
+    """A request that every server answers at once; modern ones have no other than discovery."""
+    modern = recorded.modern_request
+    if modern is None:
+        return encode_request(_LAST_PING, PING)
+    meta: dict[str, Any] = members(modern.body)["_meta"]
+    meta.pop("progressToken", None)
+    return encode_request(_LAST_PING, DISCOVER, {"_meta": meta})

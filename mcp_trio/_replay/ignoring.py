@@ -7,8 +7,8 @@ from typing import Any, Final
 _STEP: Final = re.compile(r"\[\*\]|\.\*|.", re.DOTALL)
 _ANY: Final = {"[*]": r"\[[0-9]+\]", ".*": r"(?:\.[A-Za-z0-9_$]+|\[\"[^\"]*\"\])"}
 
-# Cursors are the server's own affair; the client hands them back as they are.
-_CURSOR_END: Final = ".nextCursor"
+# A server's own affair: the client hands these back as they are, or hears of them again.
+_OWN_ENDS: Final = (".nextCursor", ".requestState", ".elicitationId")
 
 _TIME: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?"
@@ -20,8 +20,8 @@ class IgnoreRules:
     """Says which places do not count.
 
     A rule is a JSON path; `[*]` stands for any item, `.*` for any member, and everything below
-    such a place is meant as well. Two things never count: cursors, and texts that are both a time
-    in ISO 8601.
+    such a place is meant as well. Never count: cursors, the states of requests, the ids of visits,
+    and texts that are both a time in ISO 8601.
 
     Raises:
         ValueError: A rule that does not begin with `$`.
@@ -40,7 +40,7 @@ class IgnoreRules:
             return True
         if not isinstance(recorded, str) or not isinstance(live, str):
             return False
-        if path.endswith(_CURSOR_END):
+        if path.endswith(_OWN_ENDS):
             return True
         return _TIME.fullmatch(recorded) is not None and _TIME.fullmatch(live) is not None
 

@@ -13,6 +13,7 @@ from mcp_trio._replay.driving import Driver
 from mcp_trio._replay.ignoring import IgnoreRules
 from mcp_trio._replay.inputs_report import InputsReport
 from mcp_trio._replay.recorded import load_conversation
+from mcp_trio._replay.revising import AGREED, check_revision
 
 
 def drive(
@@ -21,6 +22,7 @@ def drive(
     *,
     ignore: Collection[str] = (),
     channel: int | None = None,
+    revision: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
     inherit_env: bool = False,
 ) -> InputsReport:
@@ -29,17 +31,24 @@ def drive(
     `path` is a recording of any role, by whomever. Ids, progress tokens, and cursors and URIs that
     the client had from the server are those of the live session; times and cursors in answers do
     not count, and neither do the places that `ignore` names (see `IgnoreRules`). Questions of the
-    server get the recorded replies. Starts a Trio run of its own; see `run_inputs`.
+    server get the recorded replies, by requests or in rounds. `revision` is another one to speak,
+    of the era in which the client spoke. Starts a Trio run of its own; see `run_inputs`.
 
     Raises:
         RecordingError: The file is no recording, or holds several sessions: choose a `channel`.
         ConnectionLost: A command could not be started. What happens later is in the report.
-        ValueError: A path in `ignore` is none.
+        ValueError: A path in `ignore` is none, or the client cannot speak that `revision`.
     """
 
     async def run() -> InputsReport:
         return await run_inputs(
-            path, target, ignore=ignore, channel=channel, limits=limits, inherit_env=inherit_env
+            path,
+            target,
+            ignore=ignore,
+            channel=channel,
+            revision=revision,
+            limits=limits,
+            inherit_env=inherit_env,
         )
 
     return trio.run(run)
@@ -51,6 +60,7 @@ async def run_inputs(
     *,
     ignore: Collection[str] = (),
     channel: int | None = None,
+    revision: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
     inherit_env: bool = False,
 ) -> InputsReport:
@@ -62,8 +72,12 @@ async def run_inputs(
     Raises:
         RecordingError: As `drive`; so do the others.
     """
+    recorded = load_conversation(path, channel=channel)
+    if revision is not None:
+        check_revision(recorded, revision)
+        ignore = (*ignore, AGREED)
     rules = IgnoreRules(ignore)
-    played = Correspondence(load_conversation(path, channel=channel))
+    played = Correspondence(recorded, revision)
     process = ProcessOptions(inherit_env=inherit_env)
     connected = await open_target(target, process=process, limits=limits)
     driver = Driver(played=played, channel=connected.channel, limits=limits)

@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mcp_trio._journal.messages import messages_in
+
 
 class Message(msgspec.Struct):
     """As much of a frame as tells what it is; nothing of it is set in what is no message."""
@@ -30,6 +32,11 @@ def message_of(frame: bytes) -> Message:
         return msgspec.json.decode(frame, type=Message)
     except (ValueError, RecursionError):
         return Message()
+
+
+def messages_of(frame: bytes) -> list[Message]:
+    """What the messages of a frame are."""
+    return [message_of(each) for each in messages_in(frame)]
 
 
 def call_text(frame: bytes) -> str:

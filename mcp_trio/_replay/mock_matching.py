@@ -3,28 +3,35 @@
 A redacted recording has tokens where its client said something else. They have the shape of what
 they stand for, so there a request also fits, if no other does, whose values differ but not in
 shape: letters of the same case, digits and everything else at the same places.
+
+The answers that a retry of a modern client brings are somebody's who is alive: they fit if the same
+questions are answered, and each is accepted or declined as it was then.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET, Raw
 
 from mcp_trio._journal.conversation import Conversation, Said, without_meta
 from mcp_trio._journal.frames import Place, json_difference
-from mcp_trio._protocol import INITIALIZE, PING
+from mcp_trio._journal.rounds import RESPONSES
+from mcp_trio._protocol import DISCOVER, INITIALIZE, PING
 from mcp_trio._replay.inputs_report import value_text
 
 _NEAREST_MAX: Final = 3
 _PATHS_MAX: Final = 4
 
 # Clients ask these as often as they like, and get the last recorded answer again.
-_REPEATABLE: Final = frozenset({PING, "logging/setLevel"})
+_REPEATABLE: Final = frozenset({PING, DISCOVER, "logging/setLevel"})
 _REPEATABLE_END: Final = "/list"
 
 # Who the client is, and what it can do, is not what the recorded one said of itself.
 _ALIKE_WHATEVER_PARAMS: Final = frozenset({INITIALIZE})
+
+_ANSWERS: Final = re.compile(rf"\$\.{RESPONSES}([.\[]|$)")
 
 
 class Miss(msgspec.Struct, frozen=True):
@@ -49,12 +56,16 @@ class Matching:
         self._requests = recorded.of("client", "request")
         self._open_requests = list(self._requests)
         self._open_notifications = recorded.of("client", "notification")
-        self._fit = (_fits, _fits_in_shape) if recorded.opening.redaction else (_fits,)
+        always = (_fits, _fits_but_for_answers)
+        self._fit = (*always, _fits_in_shape) if recorded.opening.redaction else always
 
     @property
     def unused(self) -> list[Said]:
-        """The recorded requests that nobody has asked yet."""
-        return list(self._open_requests)
+        """The recorded requests that nobody has asked yet.
+
+        Which era a server is of need not be asked.
+        """
+        return [each for each in self._open_requests if each.method != DISCOVER]
 
     def find(self, method: str, params: Raw | None) -> Said | None:
         """The first open request of this method and these params, without `_meta`."""
@@ -95,8 +106,39 @@ def _fits(said: Said, asked: bytes) -> bool:
     return said.method in _ALIKE_WHATEVER_PARAMS or not _differing(said, asked)
 
 
+def _fits_but_for_answers(said: Said, asked: bytes) -> bool:
+    return _has_fitting_answers(said, asked) and not _differing_calls(said, asked)
+
+
 def _fits_in_shape(said: Said, asked: bytes) -> bool:
-    return all(_shape(old) == _shape(new) for _, old, new in _differing(said, asked))
+    places = _differing_calls(said, asked)
+    is_same = all(_shape(old) == _shape(new) for _, old, new in places)
+    return is_same and _has_fitting_answers(said, asked)
+
+
+def _differing_calls(said: Said, asked: bytes) -> list[Place]:
+    """Where they differ beside their answers."""
+    return [each for each in _differing(said, asked) if _ANSWERS.match(each[0]) is None]
+
+
+def _has_fitting_answers(said: Said, asked: bytes) -> bool:
+    recorded, live = (_answers(params) for params in (_asked(said.body), asked))
+    return recorded.keys() == live.keys() and all(
+        _answer_fits(answer, live[key]) for key, answer in recorded.items()
+    )
+
+
+def _answers(asked: bytes) -> Mapping[str, Any]:
+    answers = msgspec.json.decode(asked, type=dict[str, Any]).get(RESPONSES)
+    return cast("Mapping[str, Any]", answers) if isinstance(answers, Mapping) else {}
+
+
+def _answer_fits(recorded: object, live: object) -> bool:
+    """Whether both are of one kind, by their members, and say the same about the question."""
+    if not isinstance(recorded, Mapping) or not isinstance(live, Mapping):
+        return recorded == live
+    old, new = cast("Mapping[str, Any]", recorded), cast("Mapping[str, Any]", live)
+    return old.get("action") == new.get("action") and not old.keys().isdisjoint(new)
 
 
 def _shape(value: Any) -> str:

@@ -23,7 +23,7 @@ from mcp_trio._journal.conversation import (
     token_of,
 )
 from mcp_trio._limits import Limits
-from mcp_trio._protocol import PING
+from mcp_trio._replay.mock_eras import answer_of_era
 from mcp_trio._replay.mock_matching import Matching, Miss
 from mcp_trio._replay.saying import (
     answer_frame,
@@ -42,7 +42,6 @@ from mcp_trio._wire import (
     Request,
     Response,
     encode_error,
-    encode_response,
 )
 
 
@@ -106,8 +105,8 @@ class MockSession:
             self._act(said, request.id)
         elif (said := matching.find_again(method, params)) is not None:
             self._answer_again(said, request.id)
-        elif method == PING:
-            self._wire.say(encode_response(request.id, {}))
+        elif (answer := answer_of_era(self._recorded, request)) is not None:
+            self._wire.say(answer)
         else:
             self._refuse(request)
 
@@ -125,11 +124,19 @@ class MockSession:
     def _hear_notification(self, message: Notification) -> None:
         if message.method == CANCELLED:
             request_id = members(message.params).get(REFERENCES[CANCELLED])
-            if isinstance(request_id, int | str) and request_id in self._scopes:
-                self._scopes[request_id].cancel()
+            if isinstance(request_id, int | str):
+                self._leave(request_id)
         said = self.matching.find_notification(message.method)
         if said is not None:
             self._act(said)
+
+    def _leave(self, request_id: Id) -> None:
+        """The client wants to hear no more of a request."""
+        if request_id in self._scopes:
+            self._scopes[request_id].cancel()
+        left = [index for index, request in self._live.items() if request.id == request_id]
+        for index in left:
+            del self._live[index]
 
     def _hear_reply(self, question_id: Id | None) -> None:
         index = index_of(question_id)
@@ -198,8 +205,10 @@ class MockSession:
             self._wire.say(frame)
 
     def _live_reference(self, said: Said) -> Id | None:
-        """The token that the live client gave, or the id of the question that is taken back."""
+        """The token or id that the live client gave, or the id of what is taken back."""
         about = said.about
         if about in self._live and said.method == PROGRESS:
             return token_of(self._live[about].params)
+        if about in self._live:
+            return self._live[about].id
         return None if about is None or about not in self._asked else id_of(about)

@@ -8,6 +8,7 @@ import msgspec
 import trio
 
 from mcp_trio._engine import Lane, Outcome
+from mcp_trio._engine.rounds import PARKED_MARK
 from mcp_trio._engine.sequencer import UNSTARTED_BODY, take_turn
 from mcp_trio._engine.session import DRAINED
 from mcp_trio._errors import BlockedInReplay
@@ -27,6 +28,7 @@ from mcp_trio._replay.player import PAUSE_SECONDS_MAX, Abort, Player
 from mcp_trio._replay.score import (
     NS_PER_SECOND,
     Key,
+    is_keeper,
     is_of_request,
     is_start,
     mark_name,
@@ -79,7 +81,7 @@ class Part:
             await _abort()
         waiting.see(parked.key)
         is_silent = self._is_silent(lane)
-        if is_silent and not parked.at_start:
+        if is_silent and not (parked.at_start or is_keeper(parked.key)):
             waiting.note_arrival(parked.key, lane.ordinal)
         if player.passes(parked):
             return
@@ -186,7 +188,7 @@ class Part:
         if record is not None and record.kind == "mark" and mark_name(record) == name:
             value, body = body_of(record, MarkBody).value, frame_of(record)
         self._consume("mark", lane, body)
-        if name == DRAINED:
+        if name == DRAINED or (name == PARKED_MARK and value is None):
             self.player.note_cancellation()
         return value
 

@@ -38,6 +38,7 @@ without it, unless a change is announced then, which may have been its work.
 
 import math
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import filterfalse
 from typing import Final, NoReturn
 
 import attrs
@@ -60,6 +61,7 @@ from mcp_trio._replay.score import (
     Score,
     begins_session,
     is_child,
+    is_keeper,
     is_of_request,
     is_start,
     key_of,
@@ -265,6 +267,7 @@ class Player:
         self._cancelled_at = trio.current_time()
 
     def _deliver_shut(self, record: Record) -> None:
+        self.note_cancellation()  # of who waits for a client that will not come back
         self._session_of(record).shut(body_of(record, ShutBody).cause)
 
     def _session_of(self, record: Record) -> Session:
@@ -383,13 +386,16 @@ class Player:
             self.diverge(None)
 
     def _spent(self) -> list[Key]:
-        """The lanes that wait for a turn and have none left; looked for when there may be one."""
+        """The lanes that wait for a turn and have none left; looked for when there may be one.
+
+        A keeper of rounds waits for its turn as long as it lives.
+        """
         place, waiting = self.cursor.place, self.waiting
         if place < waiting.spent_from:
             return []
         ends = {lane: self.score.spent_from(lane) for lane in waiting.parked}
         waiting.spent_from = min(ends.values(), default=math.inf)
-        return [lane for lane, end in ends.items() if end <= place]
+        return [lane for lane, end in ends.items() if end <= place and not is_keeper(lane)]
 
     def one_more(self, lane: Key) -> Wanted:
         """An operation of a lane that has none left."""
@@ -398,7 +404,7 @@ class Player:
     def _note_beyond(self) -> None:
         """Behind a cut nobody knows what comes; who wants more is told of."""
         if not self.score.is_complete:
-            for lane in self.waiting.parked:
+            for lane in filterfalse(is_keeper, self.waiting.parked):
                 self.beyond[name_of(lane)] = site_of(self.waiting.tasks[lane])
 
     def redact(self, kind: str, body: bytes) -> bytes:

@@ -7,7 +7,15 @@ from typing import Any
 
 import msgspec
 
-from mcp_trio._journal.conversation import REFERENCES, Id, Said, token_of
+from mcp_trio._journal.conversation import (
+    REFERENCES,
+    SUBSCRIPTION,
+    Id,
+    Said,
+    members,
+    subscription_of,
+    token_of,
+)
 from mcp_trio._wire import (
     ErrorObject,
     encode_error,
@@ -37,18 +45,26 @@ def request_frame(said: Said, params: dict[str, Any]) -> bytes:
 def notification_frame(said: Said, params: dict[str, Any], reference: Id | None) -> bytes | None:
     """A recorded notification; `reference` is the live id or token of the request it is about.
 
-    None if there has to be one and there is none.
+    That may be the request of its subscription. None if there has to be one and there is none.
     """
-    if said.method in REFERENCES:
+    is_of_subscription = subscription_of(said.body) is not None
+    if said.method in REFERENCES or is_of_subscription:
         if reference is None:
             return None
-        params[REFERENCES[said.method]] = reference
+        if said.method in REFERENCES:
+            params[REFERENCES[said.method]] = reference
+        if is_of_subscription:
+            params["_meta"][SUBSCRIPTION] = reference
     return encode_notification(said.method, None if said.body is None else params)
 
 
 def answer_frame(said: Said, request_id: Id) -> bytes:
     """A recorded result or error, for a live request."""
     assert said.body is not None
+    if said.kind == "result" and subscription_of(said.body) is not None:
+        result = members(said.body)
+        result["_meta"][SUBSCRIPTION] = request_id
+        return encode_response(request_id, result)
     if said.kind == "result":
         return encode_response(request_id, said.body)
     error = msgspec.json.decode(said.body, type=ErrorObject)

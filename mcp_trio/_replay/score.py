@@ -11,18 +11,22 @@ import msgspec
 from msgspec import UnsetType
 
 from mcp_trio._engine.lanes import START_ORDINAL
+from mcp_trio._engine.rounds import KEEPER, PARKED_MARK
 from mcp_trio._engine.session import DRAINED
+from mcp_trio._journal.messages import message_at, place_of_message
 from mcp_trio._journal.records import (
     PATCHED,
     EndBody,
+    MarkBody,
     OpenBody,
     Record,
     body_of,
     frame_of,
 )
+from mcp_trio._protocol import CANCELLED
 from mcp_trio._recorder.recorder import SESSION_MARK
-from mcp_trio._replay.messages import message_of
-from mcp_trio._server.announcements import ANNOUNCE_LANE
+from mcp_trio._replay.messages import message_of, messages_of
+from mcp_trio._server.announcements import CHOICE
 from mcp_trio._server.neighbours import BESIDE
 from mcp_trio._server.serving import THREAD_MARK
 
@@ -30,6 +34,7 @@ Key: TypeAlias = tuple[int, str]
 """A lane in a file: its channel, and its name there."""
 
 NS_PER_SECOND: Final = 1e9
+_NOWHERE: Final = (-1, 0)
 OUTCOMES: Final = frozenset({"res", "err", "cxl"})
 
 
@@ -132,15 +137,30 @@ class Score:
         """Whether a change is announced at `place` or later, up to a time."""
         ahead = (self.journal[each] for each in range(place, len(self.journal)))
         due = takewhile(lambda record: seconds_of(record) <= until, ahead)
-        return any(record.lane == ANNOUNCE_LANE for record in due)
+        return any(_is_announcement(record) for record in due)
 
     def cancelled_at(self, lane: Key, place: int) -> float | None:
-        """When a request was cancelled, by its client or by the end of its session."""
-        request_id = message_of(request_frame(self.journal, lane[1])).id
+        """When a request was cancelled: by its client, its keeper, or the end of its session."""
+        request_ids, keeper = self._request_ids(lane), keeper_of(lane)
+        has_keeper = keeper in self.places
         for record in (self.journal[each] for each in reversed(range(place))):
-            if record.channel == lane[0] and _cancels(record, request_id):
+            if record.channel != lane[0]:
+                continue
+            is_expiry = key_of(record) == keeper and is_expired(record)
+            if is_expiry or _cancels(record, request_ids, is_kept=has_keeper):
                 return seconds_of(record)
         return None
+
+    def _request_ids(self, lane: Key) -> list[int | str | UnsetType]:
+        """The ids of a handler's requests: the one that started it, and the retries."""
+        ids = [message_of(request_frame(self.journal, lane[1])).id]
+        marks = (self.journal[place] for place in self.places.get(keeper_of(lane), ()))
+        states = [body_of(each, MarkBody).value for each in marks if each.kind == "mark"]
+        if states:
+            frames = [frame_of(each) or b"" for each in self.journal if each.kind == "in"]
+            found = [message for frame in frames for message in messages_of(frame)]
+            ids += [each.id for each in found if each.params.get("requestState") in states]
+        return ids
 
     @property
     def sessions_beside(self) -> int:
@@ -184,6 +204,25 @@ def is_of_request(lane: Key) -> bool:
     return lane[1].startswith("r") and not is_child(lane)
 
 
+def keeper_of(lane: Key) -> Key:
+    """The lane that answers for a handler when it asks in rounds."""
+    return lane[0], f"{root_of(lane[1])}.{KEEPER}"
+
+
+def is_keeper(lane: Key) -> bool:
+    """Whether a lane is such a one."""
+    return lane[1].endswith(f".{KEEPER}")
+
+
+def is_expired(record: Record) -> bool:
+    """Whether a record tells that nobody has come back to a handler that had asked."""
+    return (
+        record.kind == "mark"
+        and mark_name(record) == PARKED_MARK
+        and body_of(record, MarkBody).value is None
+    )
+
+
 def is_start(record: Record) -> bool:
     """Whether a record is the start of a handler."""
     is_named = record.lane is not None and record.kind == "mark"
@@ -211,22 +250,30 @@ def mark_name(record: Record) -> str:
     return body_of(record, _Named).name
 
 
+def _is_announcement(record: Record) -> bool:
+    return record.kind == "mark" and record.lane is not None and mark_name(record) == CHOICE
+
+
 def _is_read(record: Record, name: str) -> bool:
     return record.kind == "val" and mark_name(record) == name
 
 
 def request_frame(journal: Sequence[Record], lane: str) -> bytes:
     """The request or notification that a lane belongs to; empty if none is recorded."""
-    number = root_of(lane)[1:]
-    frames = (frame_of(record) for record in journal if str(record.number) == number)
-    return next(frames, None) or b""
+    number, place = place_of_message(lane) or _NOWHERE
+    frames = (frame_of(record) for record in journal if record.number == number)
+    return message_at(next(frames, None) or b"", place)
 
 
-def _cancels(record: Record, request_id: int | str | UnsetType) -> bool:
+def _cancels(
+    record: Record, request_ids: Sequence[int | str | UnsetType], *, is_kept: bool
+) -> bool:
     if record.kind == "mark":
         return mark_name(record) == DRAINED
+    if record.kind == "shut":
+        return is_kept
     if record.kind != "in":
         return False
-    message = message_of(frame_of(record) or b"")
-    is_cancel = message.method == "notifications/cancelled"
-    return is_cancel and message.params.get("requestId") == request_id
+    messages = messages_of(frame_of(record) or b"")
+    cancels = (each for each in messages if each.method == CANCELLED)
+    return any(each.params.get("requestId") in request_ids for each in cancels)

@@ -10,7 +10,9 @@ import attrs
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mcp_trio._engine.rounds import PARKED_MARK
 from mcp_trio._errors import RecordingError
+from mcp_trio._journal.messages import message_name, messages_in
 from mcp_trio._journal.records import (
     LOCK,
     PATCHED,
@@ -232,15 +234,12 @@ class _Reading:
 
     def took(self, record: Record) -> None:
         """`in`: an answer belongs to who asked, anything else is an input."""
-        frame = frame_of(record) or b""
-        message = message_of(frame)
-        asked = None if isinstance(message.id, UnsetType) else self._asked.get(message.id)
-        if message.is_answer and asked is not None:
-            lane, method, began = asked
-            self.answers.setdefault((lane, method), []).append(frame)
-            self._took_since(began)
+        messages = messages_in(frame_of(record) or b"")
+        answers = [self._took_answer(frame) for frame in messages]
+        if all(answers):
             return
-        self.calls[f"r{record.number}"] = call_text(frame)
+        for place, frame in enumerate(messages):
+            self.calls[f"r{message_name(record.number, place)}"] = call_text(frame)
         self.inputs.append(
             Input(
                 number=record.number,
@@ -249,6 +248,16 @@ class _Reading:
                 after=len(self.answered),
             )
         )
+
+    def _took_answer(self, frame: bytes) -> bool:
+        message = message_of(frame)
+        asked = None if isinstance(message.id, UnsetType) else self._asked.get(message.id)
+        if not message.is_answer or asked is None:
+            return False
+        lane, method, began = asked
+        self.answers.setdefault((lane, method), []).append(frame)
+        self._took_since(began)
+        return True
 
     def sent(self, record: Record) -> None:
         """`out`."""
@@ -293,6 +302,11 @@ class _Reading:
     def marked(self, record: Record) -> None:
         """`mark`."""
         body = body_of(record, MarkBody)
+        if body.name == PARKED_MARK:
+            raise RecordingError(
+                "a sweep does not take a recording in which handlers asked in rounds: with which"
+                " state a client comes back is not known before they have asked"
+            )
         if body.name == PATCHED:
             self.patches.add((record.lane or "", body.value))
 

@@ -1,7 +1,7 @@
 """A channel as whoever plays a recording needs it: messages in, and frames out without a wait."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import attrs
@@ -65,11 +65,12 @@ class Wire:
         """
         while frames := await self.channel.receive():
             for frame in frames:
-                hear(self._message(frame))
+                for message in self._messages(frame):
+                    hear(message)
             while len(self._waiting) > _FRAMES_WAITING_MAX and self._has_reader:
                 await self._changed.park()
 
-    def _message(self, frame: bytes | Oversized) -> Message:
+    def _messages(self, frame: bytes | Oversized) -> Sequence[Message]:
         if isinstance(frame, Oversized):
-            return malformed(frame.head, INVALID_REQUEST, "over frame_bytes_max")
-        return self._decoder.decode(frame)
+            return (malformed(frame.head, INVALID_REQUEST, "over frame_bytes_max"),)
+        return self._decoder.messages(frame)

@@ -7,7 +7,8 @@ renames them on the wire. Three conventions hold for every struct of this folder
   is None, and an incoming null reads as absent.
 - Members that a struct does not know are ignored (BASE-17). What the specification leaves open
   (`_meta`, schemas, experimental capabilities, log data) is kept untouched as plain JSON values.
-- A later revision adds members to these structs and rows to `definitions`, never a copy.
+- One struct has the members of all revisions, with rows in `definitions`; there is never a copy for
+  a revision. `fitting`, on the floor above, leaves out what the one spoken with does not have.
 
 The envelope (`jsonrpc`, `id`, `method`) is no part of these structs: it belongs to the wire.
 """
@@ -44,9 +45,10 @@ class Params(Model, kw_only=True):
 
 
 class Result(Model, kw_only=True):
-    """The answer to a request."""
+    """The answer to a request; `result_type` says whether it is the last word (None: it is)."""
 
     meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
+    result_type: str | None = None
 
 
 class EmptyParams(Params, kw_only=True):
@@ -57,21 +59,48 @@ class EmptyResult(Result, kw_only=True):
     """An answer that says only that the request succeeded."""
 
 
-class Implementation(Model, kw_only=True):
-    """The name and version of a client or server."""
+class Icon(Model, kw_only=True):
+    """A picture to show for something, by its `https:` or `data:` URI."""
+
+    src: str
+    mime_type: str | None = None
+    sizes: list[str] | None = None
+    theme: Literal["dark", "light"] | None = None
+
+
+class Icons(Model, kw_only=True):
+    """The base of what has pictures in several sizes and formats."""
+
+    icons: list[Icon] | None = None
+
+
+class BaseMetadata(Model, kw_only=True):
+    """The base of what has a name for programs, and perhaps a title for people."""
+
+    name: str
+    title: str | None = None
+
+
+class Implementation(Icons, kw_only=True):
+    """The name and version of a client or server, and what to show of it."""
 
     name: str
     version: str
+    title: str | None = None
+    description: str | None = None
+    website_url: str | None = None
 
 
 class Annotations(Model, kw_only=True):
-    """For whom a piece of content is meant, and how much it matters to them."""
+    """For whom a piece of content is meant, how much it matters to them, and how old it is."""
 
     audience: list[Role] | None = None
     priority: UnitInterval | None = None
+    last_modified: str | None = None
 
 
 class AnnotatedModel(Model, kw_only=True):
     """The base of content and resources, which may carry annotations."""
 
     annotations: Annotations | None = None
+    meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)

@@ -2,13 +2,11 @@
 
 from typing import TypeAlias
 
-from mcp_trio._schema.base import Model, Params, Result
+from mcp_trio._schema.base import BaseMetadata, Model, Params, Result
 
 
-class PromptReference(Model, kw_only=True, tag_field="type", tag="ref/prompt"):
+class PromptReference(BaseMetadata, kw_only=True, tag_field="type", tag="ref/prompt"):
     """Names a prompt one of whose arguments is being typed."""
-
-    name: str
 
 
 class ResourceReference(Model, kw_only=True, tag_field="type", tag="ref/resource"):
@@ -27,11 +25,18 @@ class CompletionArgument(Model, kw_only=True):
     value: str
 
 
+class CompletionContext(Model, kw_only=True):
+    """What is settled already: the other arguments or variables, by name."""
+
+    arguments: dict[str, str] | None = None
+
+
 class CompleteParams(Params, kw_only=True):
     """Asks how an argument could go on."""
 
     ref: Reference
     argument: CompletionArgument
+    context: CompletionContext | None = None
 
 
 class Completion(Model, kw_only=True):

@@ -2,72 +2,39 @@
 
 A row is the only place that a later revision adds to: a new definition is a new row with `since`,
 a dropped one gets its `until`, a renamed one is both. Rows are kept in alphabetical order, as the
-schemas are published.
+schemas are published. Definitions of tasks have none: tasks are not spoken yet.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
+import msgspec
 
-from mcp_trio._schema.base import (
-    AnnotatedModel,
-    Cursor,
-    EmptyParams,
-    EmptyResult,
-    Implementation,
-    ProgressToken,
-    RequestId,
-    Role,
+from mcp_trio._schema import (
+    base,
+    caching,
+    cancellation,
+    completion,
+    content,
+    elicitation,
+    input_rounds,
+    lifecycle,
+    logging,
+    pagination,
+    progress,
+    prompts,
+    resources,
+    roots,
+    sampling,
+    subscriptions,
+    tools,
 )
-from mcp_trio._schema.cancellation import CancelledParams
-from mcp_trio._schema.completion import (
-    CompleteParams,
-    CompleteResult,
-    PromptReference,
-    ResourceReference,
-)
-from mcp_trio._schema.content import EmbeddedResource, ImageContent, TextContent
-from mcp_trio._schema.lifecycle import (
-    ClientCapabilities,
-    InitializeParams,
-    InitializeResult,
-    ServerCapabilities,
-)
-from mcp_trio._schema.logging import LoggingLevel, LoggingMessageParams, SetLevelParams
-from mcp_trio._schema.pagination import PaginatedParams, PaginatedResult
-from mcp_trio._schema.progress import ProgressParams
-from mcp_trio._schema.prompts import (
-    GetPromptParams,
-    GetPromptResult,
-    ListPromptsResult,
-    Prompt,
-    PromptArgument,
-    PromptMessage,
-)
-from mcp_trio._schema.resources import (
-    ContentsHead,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceParams,
-    ReadResourceResult,
-    Resource,
-    ResourceContents,
-    ResourceTemplate,
-    ResourceUpdatedParams,
-    SubscribeParams,
-    UnsubscribeParams,
-)
-from mcp_trio._schema.roots import ListRootsResult, Root
-from mcp_trio._schema.sampling import (
-    CreateMessageParams,
-    CreateMessageResult,
-    ModelHint,
-    ModelPreferences,
-    SamplingMessage,
-)
-from mcp_trio._schema.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
 
 FIRST_REVISION: Final = "2024-11-05"
+
+# What stays as it came: metadata, and the schemas of the members of forms.
+_OBJECT: Final = dict[str, Any]
 
 
 @attrs.frozen(kw_only=True)
@@ -77,8 +44,9 @@ class Definition:
     - `body`: the type that the JSON value is decoded to.
     - `params`: a request or notification, of which the struct is the parameters only. `method` is
       its name, or None for the published bases that stand for any method.
-    - `members`: a union, by the names of its definitions.
-    - `envelope`: a JSON-RPC frame, which the wire decodes.
+    - `members`: a union, by the names of its definitions: those of any revision, each as long as
+      its own row says, or `members_until` says that it left the union earlier.
+    - `envelope`: a JSON-RPC frame, or the error in one, which the wire decodes.
 
     `since` and `until` are the first and the last revision that publish the definition; None means
     that the newest still does.
@@ -88,25 +56,39 @@ class Definition:
     method: str | None = None
     params: type[Any] | None = None
     members: tuple[str, ...] = ()
+    members_until: Mapping[str, str] = attrs.field(factory=dict[str, str])
     envelope: bool = False
     since: str = FIRST_REVISION
     until: str | None = None
 
 
 DEFINITIONS: Final[dict[str, Definition]] = {
-    "Annotated": Definition(body=AnnotatedModel),
-    "BlobResourceContents": Definition(body=ResourceContents),
-    "CallToolRequest": Definition(method="tools/call", params=CallToolParams),
-    "CallToolResult": Definition(body=CallToolResult),
-    "CancelledNotification": Definition(method="notifications/cancelled", params=CancelledParams),
-    "ClientCapabilities": Definition(body=ClientCapabilities),
+    "Annotated": Definition(body=base.AnnotatedModel, until="2024-11-05"),
+    "Annotations": Definition(body=base.Annotations, since="2025-03-26"),
+    "AudioContent": Definition(body=content.AudioContent, since="2025-03-26"),
+    "BaseMetadata": Definition(body=base.BaseMetadata, since="2025-06-18"),
+    "BlobResourceContents": Definition(body=resources.ResourceContents),
+    "BooleanSchema": Definition(body=_OBJECT, since="2025-06-18"),
+    "CacheableResult": Definition(body=caching.CacheableResult, since="2026-07-28"),
+    "CallToolRequest": Definition(method="tools/call", params=tools.CallToolParams),
+    "CallToolRequestParams": Definition(body=tools.CallToolParams, since="2025-11-25"),
+    "CallToolResult": Definition(body=tools.CallToolResult),
+    "CallToolResultResponse": Definition(envelope=True, since="2026-07-28"),
+    "CancelledNotification": Definition(
+        method="notifications/cancelled", params=cancellation.CancelledParams
+    ),
+    "CancelledNotificationParams": Definition(
+        body=cancellation.CancelledParams, since="2025-11-25"
+    ),
+    "ClientCapabilities": Definition(body=lifecycle.ClientCapabilities),
     "ClientNotification": Definition(
         members=(
             "CancelledNotification",
             "InitializedNotification",
             "ProgressNotification",
             "RootsListChangedNotification",
-        )
+        ),
+        members_until={"ProgressNotification": "2025-11-25"},
     ),
     "ClientRequest": Definition(
         members=(
@@ -123,6 +105,8 @@ DEFINITIONS: Final[dict[str, Definition]] = {
             "CallToolRequest",
             "SetLevelRequest",
             "CompleteRequest",
+            "DiscoverRequest",
+            "SubscriptionsListenRequest",
         )
     ),
     "ClientResult": Definition(
@@ -130,80 +114,183 @@ DEFINITIONS: Final[dict[str, Definition]] = {
             "Result",
             "CreateMessageResult",
             "ListRootsResult",
-        )
+            "ElicitResult",
+        ),
+        members_until={
+            "CreateMessageResult": "2025-11-25",
+            "ListRootsResult": "2025-11-25",
+            "ElicitResult": "2025-11-25",
+        },
     ),
-    "CompleteRequest": Definition(method="completion/complete", params=CompleteParams),
-    "CompleteResult": Definition(body=CompleteResult),
-    "CreateMessageRequest": Definition(method="sampling/createMessage", params=CreateMessageParams),
-    "CreateMessageResult": Definition(body=CreateMessageResult),
-    "Cursor": Definition(body=Cursor),
-    "EmbeddedResource": Definition(body=EmbeddedResource),
-    "EmptyResult": Definition(body=EmptyResult),
-    "GetPromptRequest": Definition(method="prompts/get", params=GetPromptParams),
-    "GetPromptResult": Definition(body=GetPromptResult),
-    "ImageContent": Definition(body=ImageContent),
-    "Implementation": Definition(body=Implementation),
-    "InitializeRequest": Definition(method="initialize", params=InitializeParams),
-    "InitializeResult": Definition(body=InitializeResult),
-    "InitializedNotification": Definition(method="notifications/initialized", params=EmptyParams),
-    "JSONRPCError": Definition(envelope=True),
+    "CompleteRequest": Definition(method="completion/complete", params=completion.CompleteParams),
+    "CompleteRequestParams": Definition(body=completion.CompleteParams, since="2025-11-25"),
+    "CompleteResult": Definition(body=completion.CompleteResult),
+    "CompleteResultResponse": Definition(envelope=True, since="2026-07-28"),
+    "ContentBlock": Definition(body=content.Content, since="2025-06-18"),
+    "CreateMessageRequest": Definition(
+        method="sampling/createMessage", params=sampling.CreateMessageParams
+    ),
+    "CreateMessageRequestParams": Definition(body=sampling.CreateMessageParams, since="2025-11-25"),
+    "CreateMessageResult": Definition(body=sampling.CreateMessageResult),
+    "Cursor": Definition(body=base.Cursor),
+    "DiscoverRequest": Definition(
+        method="server/discover", params=base.EmptyParams, since="2026-07-28"
+    ),
+    "DiscoverResult": Definition(body=lifecycle.DiscoverResult, since="2026-07-28"),
+    "DiscoverResultResponse": Definition(envelope=True, since="2026-07-28"),
+    "ElicitRequest": Definition(
+        method="elicitation/create", params=elicitation.ElicitParams, since="2025-06-18"
+    ),
+    "ElicitRequestFormParams": Definition(body=elicitation.ElicitParams, since="2025-11-25"),
+    "ElicitRequestParams": Definition(body=elicitation.ElicitParams, since="2025-11-25"),
+    "ElicitRequestURLParams": Definition(body=elicitation.ElicitParams, since="2025-11-25"),
+    "ElicitResult": Definition(body=elicitation.ElicitResult, since="2025-06-18"),
+    "ElicitationCompleteNotification": Definition(
+        method="notifications/elicitation/complete",
+        params=elicitation.ElicitationCompleteParams,
+        since="2025-11-25",
+        until="2025-11-25",
+    ),
+    "EmbeddedResource": Definition(body=content.EmbeddedResource),
+    "EmptyResult": Definition(body=base.EmptyResult),
+    "EnumSchema": Definition(body=_OBJECT, since="2025-06-18"),
+    "Error": Definition(envelope=True, since="2025-11-25"),
+    "GetPromptRequest": Definition(method="prompts/get", params=prompts.GetPromptParams),
+    "GetPromptRequestParams": Definition(body=prompts.GetPromptParams, since="2025-11-25"),
+    "GetPromptResult": Definition(body=prompts.GetPromptResult),
+    "GetPromptResultResponse": Definition(envelope=True, since="2026-07-28"),
+    "HeaderMismatchError": Definition(envelope=True, since="2026-07-28"),
+    "Icon": Definition(body=base.Icon, since="2025-11-25"),
+    "Icons": Definition(body=base.Icons, since="2025-11-25"),
+    "ImageContent": Definition(body=content.ImageContent),
+    "Implementation": Definition(body=base.Implementation),
+    "InitializeRequest": Definition(
+        method="initialize", params=lifecycle.InitializeParams, until="2025-11-25"
+    ),
+    "InitializeRequestParams": Definition(
+        body=lifecycle.InitializeParams, since="2025-11-25", until="2025-11-25"
+    ),
+    "InitializeResult": Definition(body=lifecycle.InitializeResult, until="2025-11-25"),
+    "InitializedNotification": Definition(
+        method="notifications/initialized", params=base.EmptyParams, until="2025-11-25"
+    ),
+    "InputRequest": Definition(body=input_rounds.InputRequest, since="2026-07-28"),
+    "InputRequests": Definition(body=dict[str, input_rounds.InputRequest], since="2026-07-28"),
+    "InputRequiredResult": Definition(body=input_rounds.InputRequiredResult, since="2026-07-28"),
+    "InputResponse": Definition(
+        members=(
+            "CreateMessageResult",
+            "ListRootsResult",
+            "ElicitResult",
+        ),
+        since="2026-07-28",
+    ),
+    "InputResponseRequestParams": Definition(
+        body=input_rounds.InputResponseParams, since="2026-07-28"
+    ),
+    "InputResponses": Definition(body=dict[str, msgspec.Raw], since="2026-07-28"),
+    "InternalError": Definition(envelope=True, since="2026-07-28"),
+    "InvalidParamsError": Definition(envelope=True, since="2026-07-28"),
+    "InvalidRequestError": Definition(envelope=True, since="2026-07-28"),
+    "JSONArray": Definition(body=list[Any], since="2026-07-28"),
+    "JSONObject": Definition(body=_OBJECT, since="2026-07-28"),
+    "JSONRPCBatchRequest": Definition(envelope=True, since="2025-03-26", until="2025-03-26"),
+    "JSONRPCBatchResponse": Definition(envelope=True, since="2025-03-26", until="2025-03-26"),
+    "JSONRPCError": Definition(envelope=True, until="2025-06-18"),
+    "JSONRPCErrorResponse": Definition(envelope=True, since="2025-11-25"),
     "JSONRPCMessage": Definition(envelope=True),
     "JSONRPCNotification": Definition(envelope=True),
     "JSONRPCRequest": Definition(envelope=True),
     "JSONRPCResponse": Definition(envelope=True),
-    "ListPromptsRequest": Definition(method="prompts/list", params=PaginatedParams),
-    "ListPromptsResult": Definition(body=ListPromptsResult),
+    "JSONRPCResultResponse": Definition(envelope=True, since="2025-11-25"),
+    "JSONValue": Definition(body=Any, since="2026-07-28"),
+    "LegacyTitledEnumSchema": Definition(body=_OBJECT, since="2025-11-25"),
+    "ListPromptsRequest": Definition(method="prompts/list", params=pagination.PaginatedParams),
+    "ListPromptsResult": Definition(body=prompts.ListPromptsResult),
+    "ListPromptsResultResponse": Definition(envelope=True, since="2026-07-28"),
     "ListResourceTemplatesRequest": Definition(
-        method="resources/templates/list", params=PaginatedParams
+        method="resources/templates/list", params=pagination.PaginatedParams
     ),
-    "ListResourceTemplatesResult": Definition(body=ListResourceTemplatesResult),
-    "ListResourcesRequest": Definition(method="resources/list", params=PaginatedParams),
-    "ListResourcesResult": Definition(body=ListResourcesResult),
-    "ListRootsRequest": Definition(method="roots/list", params=EmptyParams),
-    "ListRootsResult": Definition(body=ListRootsResult),
-    "ListToolsRequest": Definition(method="tools/list", params=PaginatedParams),
-    "ListToolsResult": Definition(body=ListToolsResult),
-    "LoggingLevel": Definition(body=LoggingLevel),
+    "ListResourceTemplatesResult": Definition(body=resources.ListResourceTemplatesResult),
+    "ListResourceTemplatesResultResponse": Definition(envelope=True, since="2026-07-28"),
+    "ListResourcesRequest": Definition(method="resources/list", params=pagination.PaginatedParams),
+    "ListResourcesResult": Definition(body=resources.ListResourcesResult),
+    "ListResourcesResultResponse": Definition(envelope=True, since="2026-07-28"),
+    "ListRootsRequest": Definition(method="roots/list", params=base.EmptyParams),
+    "ListRootsResult": Definition(body=roots.ListRootsResult),
+    "ListToolsRequest": Definition(method="tools/list", params=pagination.PaginatedParams),
+    "ListToolsResult": Definition(body=tools.ListToolsResult),
+    "ListToolsResultResponse": Definition(envelope=True, since="2026-07-28"),
+    "LoggingLevel": Definition(body=logging.LoggingLevel),
     "LoggingMessageNotification": Definition(
-        method="notifications/message", params=LoggingMessageParams
+        method="notifications/message", params=logging.LoggingMessageParams
     ),
-    "ModelHint": Definition(body=ModelHint),
-    "ModelPreferences": Definition(body=ModelPreferences),
-    "Notification": Definition(params=EmptyParams),
-    "PaginatedRequest": Definition(params=PaginatedParams),
-    "PaginatedResult": Definition(body=PaginatedResult),
-    "PingRequest": Definition(method="ping", params=EmptyParams),
-    "ProgressNotification": Definition(method="notifications/progress", params=ProgressParams),
-    "ProgressToken": Definition(body=ProgressToken),
-    "Prompt": Definition(body=Prompt),
-    "PromptArgument": Definition(body=PromptArgument),
+    "LoggingMessageNotificationParams": Definition(
+        body=logging.LoggingMessageParams, since="2025-11-25"
+    ),
+    "MetaObject": Definition(body=_OBJECT, since="2026-07-28"),
+    "MethodNotFoundError": Definition(envelope=True, since="2026-07-28"),
+    "MissingRequiredClientCapabilityError": Definition(envelope=True, since="2026-07-28"),
+    "ModelHint": Definition(body=sampling.ModelHint),
+    "ModelPreferences": Definition(body=sampling.ModelPreferences),
+    "MultiSelectEnumSchema": Definition(body=_OBJECT, since="2025-11-25"),
+    "Notification": Definition(params=base.EmptyParams),
+    "NotificationMetaObject": Definition(body=_OBJECT, since="2026-07-28"),
+    "NotificationParams": Definition(body=base.EmptyParams, since="2025-11-25"),
+    "NumberSchema": Definition(body=_OBJECT, since="2025-06-18"),
+    "PaginatedRequest": Definition(params=pagination.PaginatedParams),
+    "PaginatedRequestParams": Definition(body=pagination.PaginatedParams, since="2025-11-25"),
+    "PaginatedResult": Definition(body=pagination.PaginatedResult),
+    "ParseError": Definition(envelope=True, since="2026-07-28"),
+    "PingRequest": Definition(method="ping", params=base.EmptyParams, until="2025-11-25"),
+    "PrimitiveSchemaDefinition": Definition(body=_OBJECT, since="2025-06-18"),
+    "ProgressNotification": Definition(
+        method="notifications/progress", params=progress.ProgressParams
+    ),
+    "ProgressNotificationParams": Definition(body=progress.ProgressParams, since="2025-11-25"),
+    "ProgressToken": Definition(body=base.ProgressToken),
+    "Prompt": Definition(body=prompts.Prompt),
+    "PromptArgument": Definition(body=prompts.PromptArgument),
     "PromptListChangedNotification": Definition(
-        method="notifications/prompts/list_changed", params=EmptyParams
+        method="notifications/prompts/list_changed", params=base.EmptyParams
     ),
-    "PromptMessage": Definition(body=PromptMessage),
-    "PromptReference": Definition(body=PromptReference),
-    "ReadResourceRequest": Definition(method="resources/read", params=ReadResourceParams),
-    "ReadResourceResult": Definition(body=ReadResourceResult),
-    "Request": Definition(params=EmptyParams),
-    "RequestId": Definition(body=RequestId),
-    "Resource": Definition(body=Resource),
-    "ResourceContents": Definition(body=ContentsHead),
+    "PromptMessage": Definition(body=prompts.PromptMessage),
+    "PromptReference": Definition(body=completion.PromptReference),
+    "ReadResourceRequest": Definition(method="resources/read", params=resources.ReadResourceParams),
+    "ReadResourceRequestParams": Definition(body=resources.ReadResourceParams, since="2025-11-25"),
+    "ReadResourceResult": Definition(body=resources.ReadResourceResult),
+    "ReadResourceResultResponse": Definition(envelope=True, since="2026-07-28"),
+    "Request": Definition(params=base.EmptyParams),
+    "RequestId": Definition(body=base.RequestId),
+    "RequestMetaObject": Definition(body=_OBJECT, since="2026-07-28"),
+    "RequestParams": Definition(body=base.EmptyParams, since="2025-11-25"),
+    "Resource": Definition(body=resources.Resource),
+    "ResourceContents": Definition(body=resources.ContentsHead),
+    "ResourceLink": Definition(body=content.ResourceLink, since="2025-06-18"),
     "ResourceListChangedNotification": Definition(
-        method="notifications/resources/list_changed", params=EmptyParams
+        method="notifications/resources/list_changed", params=base.EmptyParams
     ),
-    "ResourceReference": Definition(body=ResourceReference),
-    "ResourceTemplate": Definition(body=ResourceTemplate),
+    "ResourceReference": Definition(body=completion.ResourceReference, until="2025-03-26"),
+    "ResourceRequestParams": Definition(body=resources.SubscribeParams, since="2025-11-25"),
+    "ResourceTemplate": Definition(body=resources.ResourceTemplate),
+    "ResourceTemplateReference": Definition(body=completion.ResourceReference, since="2025-06-18"),
     "ResourceUpdatedNotification": Definition(
-        method="notifications/resources/updated", params=ResourceUpdatedParams
+        method="notifications/resources/updated", params=resources.ResourceUpdatedParams
     ),
-    "Result": Definition(body=EmptyResult),
-    "Role": Definition(body=Role),
-    "Root": Definition(body=Root),
+    "ResourceUpdatedNotificationParams": Definition(
+        body=resources.ResourceUpdatedParams, since="2025-11-25"
+    ),
+    "Result": Definition(body=base.EmptyResult),
+    "ResultMetaObject": Definition(body=_OBJECT, since="2026-07-28"),
+    "ResultType": Definition(body=str, since="2026-07-28"),
+    "Role": Definition(body=base.Role),
+    "Root": Definition(body=roots.Root),
     "RootsListChangedNotification": Definition(
-        method="notifications/roots/list_changed", params=EmptyParams
+        method="notifications/roots/list_changed", params=base.EmptyParams, until="2025-11-25"
     ),
-    "SamplingMessage": Definition(body=SamplingMessage),
-    "ServerCapabilities": Definition(body=ServerCapabilities),
+    "SamplingMessage": Definition(body=sampling.SamplingMessage),
+    "SamplingMessageContentBlock": Definition(body=sampling.SamplingBlock, since="2025-11-25"),
+    "ServerCapabilities": Definition(body=lifecycle.ServerCapabilities),
     "ServerNotification": Definition(
         members=(
             "CancelledNotification",
@@ -213,6 +300,8 @@ DEFINITIONS: Final[dict[str, Definition]] = {
             "PromptListChangedNotification",
             "ToolListChangedNotification",
             "LoggingMessageNotification",
+            "ElicitationCompleteNotification",
+            "SubscriptionsAcknowledgedNotification",
         )
     ),
     "ServerRequest": Definition(
@@ -220,7 +309,9 @@ DEFINITIONS: Final[dict[str, Definition]] = {
             "PingRequest",
             "CreateMessageRequest",
             "ListRootsRequest",
-        )
+            "ElicitRequest",
+        ),
+        until="2025-11-25",
     ),
     "ServerResult": Definition(
         members=(
@@ -234,15 +325,66 @@ DEFINITIONS: Final[dict[str, Definition]] = {
             "ListToolsResult",
             "CallToolResult",
             "CompleteResult",
+            "InputRequiredResult",
+            "DiscoverResult",
+            "SubscriptionsListenResult",
         )
     ),
-    "SetLevelRequest": Definition(method="logging/setLevel", params=SetLevelParams),
-    "SubscribeRequest": Definition(method="resources/subscribe", params=SubscribeParams),
-    "TextContent": Definition(body=TextContent),
-    "TextResourceContents": Definition(body=ResourceContents),
-    "Tool": Definition(body=Tool),
-    "ToolListChangedNotification": Definition(
-        method="notifications/tools/list_changed", params=EmptyParams
+    "SetLevelRequest": Definition(
+        method="logging/setLevel", params=logging.SetLevelParams, until="2025-11-25"
     ),
-    "UnsubscribeRequest": Definition(method="resources/unsubscribe", params=UnsubscribeParams),
+    "SetLevelRequestParams": Definition(
+        body=logging.SetLevelParams, since="2025-11-25", until="2025-11-25"
+    ),
+    "SingleSelectEnumSchema": Definition(body=_OBJECT, since="2025-11-25"),
+    "StringSchema": Definition(body=_OBJECT, since="2025-06-18"),
+    "SubscribeRequest": Definition(
+        method="resources/subscribe", params=resources.SubscribeParams, until="2025-11-25"
+    ),
+    "SubscribeRequestParams": Definition(
+        body=resources.SubscribeParams, since="2025-11-25", until="2025-11-25"
+    ),
+    "SubscriptionFilter": Definition(body=subscriptions.SubscriptionFilter, since="2026-07-28"),
+    "SubscriptionsAcknowledgedNotification": Definition(
+        method="notifications/subscriptions/acknowledged",
+        params=subscriptions.AcknowledgedParams,
+        since="2026-07-28",
+    ),
+    "SubscriptionsAcknowledgedNotificationParams": Definition(
+        body=subscriptions.AcknowledgedParams, since="2026-07-28"
+    ),
+    "SubscriptionsListenRequest": Definition(
+        method="subscriptions/listen", params=subscriptions.ListenParams, since="2026-07-28"
+    ),
+    "SubscriptionsListenRequestParams": Definition(
+        body=subscriptions.ListenParams, since="2026-07-28"
+    ),
+    "SubscriptionsListenResult": Definition(body=subscriptions.ListenResult, since="2026-07-28"),
+    "SubscriptionsListenResultMetaObject": Definition(body=_OBJECT, since="2026-07-28"),
+    "SubscriptionsListenResultResponse": Definition(envelope=True, since="2026-07-28"),
+    "TextContent": Definition(body=content.TextContent),
+    "TextResourceContents": Definition(body=resources.ResourceContents),
+    "TitledMultiSelectEnumSchema": Definition(body=_OBJECT, since="2025-11-25"),
+    "TitledSingleSelectEnumSchema": Definition(body=_OBJECT, since="2025-11-25"),
+    "Tool": Definition(body=tools.Tool),
+    "ToolAnnotations": Definition(body=tools.ToolAnnotations, since="2025-03-26"),
+    "ToolChoice": Definition(body=sampling.ToolChoice, since="2025-11-25"),
+    "ToolExecution": Definition(body=tools.ToolExecution, since="2025-11-25", until="2025-11-25"),
+    "ToolListChangedNotification": Definition(
+        method="notifications/tools/list_changed", params=base.EmptyParams
+    ),
+    "ToolResultContent": Definition(body=sampling.ToolResultContent, since="2025-11-25"),
+    "ToolUseContent": Definition(body=sampling.ToolUseContent, since="2025-11-25"),
+    "URLElicitationRequiredError": Definition(
+        envelope=True, since="2025-11-25", until="2025-11-25"
+    ),
+    "UnsubscribeRequest": Definition(
+        method="resources/unsubscribe", params=resources.UnsubscribeParams, until="2025-11-25"
+    ),
+    "UnsubscribeRequestParams": Definition(
+        body=resources.UnsubscribeParams, since="2025-11-25", until="2025-11-25"
+    ),
+    "UnsupportedProtocolVersionError": Definition(envelope=True, since="2026-07-28"),
+    "UntitledMultiSelectEnumSchema": Definition(body=_OBJECT, since="2025-11-25"),
+    "UntitledSingleSelectEnumSchema": Definition(body=_OBJECT, since="2025-11-25"),
 }

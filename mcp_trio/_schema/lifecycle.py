@@ -1,4 +1,4 @@
-"""Basic, lifecycle: the handshake and the capabilities that it exchanges.
+"""Basic, lifecycle: the handshake or the discovery, and the capabilities that are exchanged.
 
 Capability sets are open: those that we do not know are ignored. A capability that is absent
 (None) differs from one that is present and empty (`{}`).
@@ -7,6 +7,7 @@ Capability sets are open: those that we do not know are ignored. A capability th
 from typing import Any
 
 from mcp_trio._schema.base import Implementation, Model, Params, Result
+from mcp_trio._schema.caching import CacheableResult
 
 
 class RootsCapability(Model, kw_only=True):
@@ -15,12 +16,28 @@ class RootsCapability(Model, kw_only=True):
     list_changed: bool | None = None
 
 
+class SamplingCapability(Model, kw_only=True):
+    """The client lends its model; perhaps with tools, and with the context of its servers."""
+
+    context: dict[str, Any] | None = None
+    tools: dict[str, Any] | None = None
+
+
+class ElicitationCapability(Model, kw_only=True):
+    """The client asks its user: by form, by URL, or both; neither means by form (ELIC-03)."""
+
+    form: dict[str, Any] | None = None
+    url: dict[str, Any] | None = None
+
+
 class ClientCapabilities(Model, kw_only=True):
     """What a client can do for its server."""
 
     experimental: dict[str, Any] | None = None
     roots: RootsCapability | None = None
-    sampling: dict[str, Any] | None = None
+    sampling: SamplingCapability | None = None
+    elicitation: ElicitationCapability | None = None
+    extensions: dict[str, dict[str, Any]] | None = None
 
 
 class PromptsCapability(Model, kw_only=True):
@@ -50,6 +67,8 @@ class ServerCapabilities(Model, kw_only=True):
     prompts: PromptsCapability | None = None
     resources: ResourcesCapability | None = None
     tools: ToolsCapability | None = None
+    completions: dict[str, Any] | None = None
+    extensions: dict[str, dict[str, Any]] | None = None
 
 
 class InitializeParams(Params, kw_only=True):
@@ -66,4 +85,12 @@ class InitializeResult(Result, kw_only=True):
     protocol_version: str
     capabilities: ServerCapabilities
     server_info: Implementation
+    instructions: str | None = None
+
+
+class DiscoverResult(CacheableResult, kw_only=True):
+    """The server says which revisions it speaks and what it can do."""
+
+    supported_versions: list[str]
+    capabilities: ServerCapabilities
     instructions: str | None = None

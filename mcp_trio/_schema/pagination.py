@@ -1,6 +1,7 @@
 """Server, pagination: what all lists have in common."""
 
-from mcp_trio._schema.base import Cursor, Params, Result
+from mcp_trio._schema.base import Cursor, Params
+from mcp_trio._schema.caching import CacheableResult
 
 
 class PaginatedParams(Params, kw_only=True):
@@ -9,7 +10,7 @@ class PaginatedParams(Params, kw_only=True):
     cursor: Cursor | None = None
 
 
-class PaginatedResult(Result, kw_only=True):
+class PaginatedResult(CacheableResult, kw_only=True):
     """One page; without `next_cursor` it is the last."""
 
     next_cursor: Cursor | None = None

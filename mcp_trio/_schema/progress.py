@@ -9,3 +9,4 @@ class ProgressParams(Params, kw_only=True):
     progress_token: ProgressToken
     progress: Number
     total: Number | None = None
+    message: str | None = None

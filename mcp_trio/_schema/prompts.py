@@ -1,24 +1,30 @@
 """Server, prompts."""
 
-from mcp_trio._schema.base import Model, Params, Result, Role
+from typing import Any
+
+import msgspec
+
+from mcp_trio._schema.base import BaseMetadata, Icons, Model, Result, Role
 from mcp_trio._schema.content import Content
+from mcp_trio._schema.input_rounds import InputResponseParams
 from mcp_trio._schema.pagination import PaginatedResult
 
 
-class PromptArgument(Model, kw_only=True):
+class PromptArgument(BaseMetadata, kw_only=True):
     """A blank of a prompt that the client fills in."""
 
-    name: str
     description: str | None = None
     required: bool | None = None
 
 
-class Prompt(Model, kw_only=True):
+class Prompt(Icons, kw_only=True):
     """A template of messages."""
 
     name: str
     description: str | None = None
     arguments: list[PromptArgument] | None = None
+    title: str | None = None
+    meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
 
 
 class PromptMessage(Model, kw_only=True):
@@ -34,7 +40,7 @@ class ListPromptsResult(PaginatedResult, kw_only=True):
     prompts: list[Prompt]
 
 
-class GetPromptParams(Params, kw_only=True):
+class GetPromptParams(InputResponseParams, kw_only=True):
     """Names the prompt to fill in, and its arguments, which are all text."""
 
     name: str

@@ -1,6 +1,12 @@
 """Server, resources."""
 
-from mcp_trio._schema.base import AnnotatedModel, Model, Params, Result
+from typing import Any
+
+import msgspec
+
+from mcp_trio._schema.base import AnnotatedModel, Icon, Model, Params
+from mcp_trio._schema.caching import CacheableResult
+from mcp_trio._schema.input_rounds import InputResponseParams
 from mcp_trio._schema.pagination import PaginatedResult
 
 
@@ -12,6 +18,8 @@ class Resource(AnnotatedModel, kw_only=True):
     description: str | None = None
     mime_type: str | None = None
     size: int | None = None
+    title: str | None = None
+    icons: list[Icon] | None = None
 
 
 class ResourceTemplate(AnnotatedModel, kw_only=True):
@@ -21,6 +29,8 @@ class ResourceTemplate(AnnotatedModel, kw_only=True):
     name: str
     description: str | None = None
     mime_type: str | None = None
+    title: str | None = None
+    icons: list[Icon] | None = None
 
 
 class ContentsHead(Model, kw_only=True):
@@ -28,6 +38,7 @@ class ContentsHead(Model, kw_only=True):
 
     uri: str
     mime_type: str | None = None
+    meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
 
 
 class ResourceContents(ContentsHead, kw_only=True):
@@ -60,13 +71,13 @@ class ListResourceTemplatesResult(PaginatedResult, kw_only=True):
     resource_templates: list[ResourceTemplate]
 
 
-class ReadResourceParams(Params, kw_only=True):
+class ReadResourceParams(InputResponseParams, kw_only=True):
     """Names the resource to read."""
 
     uri: str
 
 
-class ReadResourceResult(Result, kw_only=True):
+class ReadResourceResult(CacheableResult, kw_only=True):
     """What was read; a directory, for instance, may give several contents."""
 
     contents: list[ResourceContents]

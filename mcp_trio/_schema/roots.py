@@ -1,5 +1,9 @@
 """Client, roots: the places that a server may work in."""
 
+from typing import Any
+
+import msgspec
+
 from mcp_trio._schema.base import Model, Result
 
 
@@ -8,6 +12,7 @@ class Root(Model, kw_only=True):
 
     uri: str
     name: str | None = None
+    meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
 
 
 class ListRootsResult(Result, kw_only=True):

@@ -2,11 +2,44 @@
 
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from mcp_trio._schema.base import Model, Number, Params, Result, Role, UnitInterval
-from mcp_trio._schema.content import ImageContent, TextContent
+from mcp_trio._schema.content import AudioContent, Content, ImageContent, TextContent
+from mcp_trio._schema.tools import Tool
 
 IncludeContext: TypeAlias = Literal["none", "thisServer", "allServers"]
-SamplingContent: TypeAlias = TextContent | ImageContent
+
+
+class ToolUseContent(Model, kw_only=True, tag_field="type", tag="tool_use"):
+    """The model wants a tool called; `id` is what the result names."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
+
+
+class ToolResultContent(Model, kw_only=True, tag_field="type", tag="tool_result"):
+    """What the tool gave back to the model; with `is_error` the content says what went wrong."""
+
+    tool_use_id: str
+    content: list[Content]
+    structured_content: Any | msgspec.UnsetType = msgspec.UNSET
+    is_error: bool | None = None
+    meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
+
+
+SamplingBlock: TypeAlias = (
+    TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
+)
+SamplingContent: TypeAlias = SamplingBlock | list[SamplingBlock]
+
+
+class ToolChoice(Model, kw_only=True):
+    """Whether the model uses tools: as it likes (also for None), at least one, or none."""
+
+    mode: Literal["auto", "none", "required"] | None = None
 
 
 class SamplingMessage(Model, kw_only=True):
@@ -14,6 +47,7 @@ class SamplingMessage(Model, kw_only=True):
 
     role: Role
     content: SamplingContent
+    meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
 
 
 class ModelHint(Model, kw_only=True):
@@ -42,6 +76,8 @@ class CreateMessageParams(Params, kw_only=True):
     temperature: Number | None = None
     stop_sequences: list[str] | None = None
     metadata: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
 
 
 class CreateMessageResult(Result, kw_only=True):

@@ -2,15 +2,34 @@
 
 import itertools
 from collections.abc import Iterable, Sized
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
-from mcp_trio._schema import CompleteResult, Completion, PromptReference, Reference
+from mcp_trio._schema import (
+    CompleteParams,
+    CompleteResult,
+    Completion,
+    PromptReference,
+    Reference,
+)
+from mcp_trio._server.whole import WholeSignature
 
 # What one answer may hold; the specification's number, not a limit of ours (COMP-05).
 VALUES_MAX: Final = 100
 
 Target: TypeAlias = tuple[str, str]
 """What is completed: "prompts" or "resources", and the name or URI template in there."""
+
+
+class CompletionSignature(WholeSignature):
+    """What a completion takes: the text so far, and perhaps the arguments that are settled."""
+
+    values_max: ClassVar[int] = 2
+
+    def bind(self, arguments: Any, context: Any) -> dict[str, Any]:
+        """The keywords to call it with, from the params of the request."""
+        params: CompleteParams = arguments
+        settled = None if params.context is None else params.context.arguments
+        return self._keywords((params.argument.value, settled or {}), context)
 
 
 def target_of(reference: Reference) -> Target:

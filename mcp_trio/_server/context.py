@@ -5,26 +5,17 @@ handlers, which run in a thread and whose calls block until the loop has done th
 """
 
 import functools
-from typing import Any, Unpack
+from typing import Any
 
 import attrs
 import trio
 
-from mcp_trio._engine import ProgressCallback
-from mcp_trio._schema import (
-    CreateMessageResult,
-    EmptyParams,
-    LoggingLevel,
-    LoggingMessageParams,
-    ResourceContents,
-    Root,
-)
-from mcp_trio._server.outside import Outside, ThreadOutside
-from mcp_trio._server.sampling import Question, SamplingOptions, sampling_params
+from mcp_trio._schema import LoggingLevel, LoggingMessageParams, ResourceContents
+from mcp_trio._server.asking import Asking, ThreadAsking
 
 
 @attrs.define(eq=False)
-class Context(Outside):
+class Context(Asking):
     """The context of an `async def` handler. Whatever is awaited is a cancellation check."""
 
     _limiter: trio.CapacityLimiter | None = None
@@ -34,12 +25,14 @@ class Context(Outside):
         """Whether nobody waits for this request any more."""
         return self._handling.is_cancelled
 
-    async def progress(self, progress: float, total: float | None = None) -> None:
-        """Tell the client how far this request has come.
+    async def progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Tell the client how far this request has come, and in words where it takes them.
 
         Nothing is sent if the client did not ask, or if `progress` has not grown (PROG-06).
         """
-        await self._handling.progress(progress, total)
+        await self._handling.progress(progress, total, message)
 
     async def log(self, level: LoggingLevel, data: Any, *, logger: str | None = None) -> None:
         """Send a log message to the client, unless it asked for more severe ones only.
@@ -49,7 +42,7 @@ class Context(Outside):
         """
 
         def make() -> LoggingMessageParams | None:
-            if not self._served.gate.lets(level):
+            if not self._gate.lets(level):
                 return None
             return LoggingMessageParams(level=level, data=data, logger=logger)
 
@@ -90,44 +83,9 @@ class Context(Outside):
         result = await self._served.read(self._handling, uri, limiter=self._limiter)
         return result.contents
 
-    async def list_roots(self) -> list[Root]:
-        """Ask the client for its roots.
-
-        Raises:
-            LocalProtocolError: The client did not announce `roots`.
-            RequestError, RequestTimeout, ConnectionLost: The client did not answer.
-        """
-        result = await self._handling.ask("roots/list", EmptyParams())
-        roots: list[Root] = result.roots
-        return roots
-
-    async def sample(
-        self,
-        question: Question,
-        *,
-        progress: ProgressCallback | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> CreateMessageResult:
-        """Ask the client for a message of its language model.
-
-        The question is a text, a conversation (a list of texts, contents and messages), or all
-        params; options such as `max_tokens` and `system_prompt` win over these. `progress` is
-        called with the client's reports, in this task.
-
-        Raises:
-            LocalProtocolError: The client did not announce `sampling`.
-            RequestError, RequestTimeout, ConnectionLost: The client did not answer; code -1 means
-                that the user refused.
-        """
-        params = sampling_params(question, options)
-        result: CreateMessageResult = await self._handling.ask(
-            "sampling/createMessage", params, on_progress=progress
-        )
-        return result
-
 
 @attrs.define(eq=False)
-class ThreadContext(ThreadOutside):
+class ThreadContext(ThreadAsking):
     """The context of a `def` handler: the words of `Context`, but each call blocks the thread.
 
     Each call for the loop to do raises `RequestAbandoned` once the request is over. A thread cannot
@@ -143,9 +101,11 @@ class ThreadContext(ThreadOutside):
     def _context(self) -> Context:
         return Context(self._handling, self._served)
 
-    def progress(self, progress: float, total: float | None = None) -> None:
+    def progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
         """See `Context.progress`."""
-        self._bridge.call(self._context.progress, progress, total)
+        self._bridge.call(self._context.progress, progress, total, message)
 
     def log(self, level: LoggingLevel, data: Any, *, logger: str | None = None) -> None:
         """See `Context.log`."""
@@ -177,11 +137,3 @@ class ThreadContext(ThreadOutside):
         limiter = trio.CapacityLimiter(1)
         read = functools.partial(self._served.read, limiter=limiter)
         return self._bridge.call(read, self._handling, uri).contents
-
-    def list_roots(self) -> list[Root]:
-        """See `Context.list_roots`."""
-        return self._bridge.call(self._context.list_roots)
-
-    def sample(self, question: Question, **options: Unpack[SamplingOptions]) -> CreateMessageResult:
-        """See `Context.sample`; reports of progress are not handed on."""
-        return self._bridge.call(functools.partial(self._context.sample, question, **options))

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import attrs
 import msgspec.inspect
 
+from mcp_trio._protocol.mistakes import step
 from mcp_trio._server.callables import plain_function, resolved_hint
-from mcp_trio._server.faults import Faults, step
+from mcp_trio._server.faults import Faults
 from mcp_trio._server.fields import class_of, has_fields
 from mcp_trio._server.stand_ins import ByOne, convert, name_of
 

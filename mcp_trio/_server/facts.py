@@ -1,12 +1,15 @@
 """What a handler knows of its request and its session without asking anybody."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 import trio
 
 from mcp_trio._engine import Handling
-from mcp_trio._protocol import announced
+from mcp_trio._engine.handling import InputResponse
+from mcp_trio._protocol import Peer
+from mcp_trio._protocol.elicitations import OpenElicitations
 from mcp_trio._schema import (
     ClientCapabilities,
     Implementation,
@@ -34,9 +37,9 @@ _SEVERITY: Final = {level: severity for severity, level in enumerate(LEVELS)}
 
 @attrs.define
 class LogGate:
-    """Which log messages a session's client wants; everything until it says."""
+    """Which log messages a client wants; everything until it says, and nothing for None."""
 
-    level: LoggingLevel = "debug"
+    level: LoggingLevel | None = "debug"
 
     def lets(self, level: LoggingLevel) -> bool:
         """Whether a message of `level` is severe enough.
@@ -47,7 +50,7 @@ class LogGate:
         severity = _SEVERITY.get(level)
         if severity is None:
             raise ValueError(f"unknown level {level!r}: choose from {', '.join(LEVELS)}")
-        return severity >= _SEVERITY[self.level]
+        return self.level is not None and severity >= _SEVERITY[self.level]
 
 
 class HttpOwner(Protocol):
@@ -65,6 +68,7 @@ class ServedSession(Protocol):
     server: Offering
     lifespan: Any
     gate: LogGate
+    elicitations: OpenElicitations
 
     @property
     def http(self) -> HttpOwner:
@@ -96,9 +100,19 @@ class Facts:
         return self._served.lifespan
 
     @property
-    def log_level(self) -> LoggingLevel:
-        """The least severe level that the client wants to hear of."""
-        return self._served.gate.level
+    def _peer(self) -> Peer:
+        return self._handling.request.peer
+
+    @property
+    def _gate(self) -> LogGate:
+        """A modern request says itself what it wants to hear of, and else hears of nothing."""
+        peer = self._peer
+        return LogGate(peer.log_level) if peer.revision.is_modern else self._served.gate
+
+    @property
+    def log_level(self) -> LoggingLevel | None:
+        """The least severe level that the client wants to hear of; None: it wants none."""
+        return self._gate.level
 
     @property
     def request_id(self) -> int | str:
@@ -117,21 +131,36 @@ class Facts:
 
     @property
     def revision(self) -> str:
-        """The revision of the protocol that the session speaks; empty before the handshake."""
-        revision = self._handling.session.connection.revision
-        return "" if revision is None else revision.name
+        """The revision of the protocol that the client speaks."""
+        return self._peer.revision.name
 
     @property
     def client_info(self) -> Implementation | None:
-        """The name and version of the client; None before the handshake."""
-        return self._handling.session.connection.peer_info
+        """The name and version of the client, if it has said them; nothing may depend on them."""
+        return self._peer.info
 
     @property
-    def client_capabilities(self) -> ClientCapabilities | None:
-        """What the client can do; None before the handshake."""
-        capabilities = self._handling.session.connection.peer_capabilities
-        return capabilities if isinstance(capabilities, ClientCapabilities) else None
+    def client_capabilities(self) -> ClientCapabilities:
+        """What the client can do."""
+        capabilities = self._peer.capabilities
+        assert isinstance(capabilities, ClientCapabilities)
+        return capabilities
 
     def client_can(self, path: str) -> bool:
-        """Whether the client announced a capability, such as `roots.listChanged`."""
-        return announced(self.client_capabilities, path)
+        """Whether the client announced a capability, such as `elicitation.url`."""
+        return self._peer.can(path)
+
+    @property
+    def trace(self) -> Mapping[str, str]:
+        """What the request says of a distributed trace: `traceparent`, `tracestate`, `baggage`."""
+        return self._peer.trace
+
+    @property
+    def input_responses(self) -> Mapping[str, InputResponse]:
+        """The client's answers, if this is a retry after an `InputRequiredResult`, by key."""
+        return self._handling.input_responses
+
+    @property
+    def request_state(self) -> str | None:
+        """What that result said that is to come back; None if this is no retry."""
+        return self._handling.request_state

@@ -1,11 +1,6 @@
-"""Several mistakes in one value, told by whoever read it, and how a place inside of it is named."""
+"""Several mistakes in one value, told by whoever read it."""
 
-import json
-import re
 from collections.abc import Sequence
-from typing import Final
-
-_ODD_KEY: Final = re.compile(r"[^\w$@:/-]|\A\Z")
 
 
 class Faults(ValueError):  # noqa: N818 - one error, many faults
@@ -15,10 +10,3 @@ class Faults(ValueError):  # noqa: N818 - one error, many faults
         path, text = faults[0]
         super().__init__(f"{text} - at `${path}`" if path else text)
         self.faults = faults
-
-
-def step(key: str | int) -> str:
-    """How a path goes on to a member, or to an item; keys come from the peer, and may be odd."""
-    if isinstance(key, int):
-        return f"[{key}]"
-    return f"[{json.dumps(key)}]" if _ODD_KEY.search(key) else f".{key}"

@@ -4,6 +4,7 @@ A kind of class is a row: how to know it, and how to list its fields.
 """
 
 import dataclasses
+import enum
 import functools
 import inspect
 import typing
@@ -85,11 +86,12 @@ def is_closed(hint: Any) -> bool:
 
 # Kinds of classes -------------------------------------------------------------------------------
 
-_PLAIN: Final = (bool, int, float, str, type(None))
+_PLAIN: Final = (bool, int, float, str, type(None), enum.Enum)
 
 
 def _plain(default: Any) -> Any:
-    return default if isinstance(default, _PLAIN) else msgspec.NODEFAULT
+    is_plain = isinstance(default, _PLAIN) and default is not attrs.NOTHING
+    return default if is_plain else msgspec.NODEFAULT
 
 
 def _hints(hint: Any) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import attrs
 import msgspec
 
 from mcp_trio._limits import Limits
-from mcp_trio._server.faults import Faults, step
+from mcp_trio._protocol.mistakes import shown, step
+from mcp_trio._server.faults import Faults
 from mcp_trio._server.fields import fields_of, has_fields, is_closed, tag_of
 from mcp_trio._server.hints import bare, fit, is_array, is_object, is_union
 from mcp_trio._server.stand_ins import StandIn
@@ -65,18 +66,6 @@ def lines_of(
     """
     found = _Walk(read, limits).inside(hint, value, "", limits.argument_error_depth_max)
     return shown([*itertools.islice(found, limits.argument_error_members_max)], limits)
-
-
-def shown(lines: Sequence[str], limits: Limits) -> list[str]:
-    """As many of the lines, and as much of each, as `limits` allow, and how many more there are.
-
-    Nobody looks for more than `argument_error_members_max`, so there may be more than these.
-    """
-    kept = [it[: limits.argument_error_chars_max] for it in lines[: limits.argument_errors_max]]
-    if len(lines) == len(kept):
-        return kept
-    least = "at least " if len(lines) >= limits.argument_error_members_max else ""
-    return [*kept, f"and {least}{len(lines) - len(kept)} more"]
 
 
 @attrs.frozen

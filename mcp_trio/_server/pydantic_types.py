@@ -15,7 +15,8 @@ from typing import Annotated, Any, Final
 import attrs
 import msgspec
 
-from mcp_trio._server.faults import Faults, step
+from mcp_trio._protocol.mistakes import step
+from mcp_trio._server.faults import Faults
 from mcp_trio._server.fields import class_of
 
 _encode: Final = msgspec.json.Encoder().encode

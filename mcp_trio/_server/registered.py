@@ -1,12 +1,34 @@
-"""What stands behind each name that a server offers, and how it is listed."""
+"""What stands behind each name that a server offers, and how it is listed.
 
-from collections.abc import Collection
+Rows are made for the newest revision; what an older one does not have is left out when a page of
+them is encoded.
+"""
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, get_args
 
 import attrs
 
 from mcp_trio import _schema as s
+from mcp_trio._protocol import check_keys
+from mcp_trio._server.outputs import GivenOutput, Output, output_of
 from mcp_trio._server.signatures import Signature
 from mcp_trio._server.templates import UriTemplate
+
+
+@attrs.frozen
+class CacheHints:
+    """For how long a client may keep a result, and whether others may have it too (CACHE-01)."""
+
+    ttl_seconds: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
+    cache_scope: s.CacheScope = attrs.field(
+        default="private", validator=attrs.validators.in_(get_args(s.CacheScope))
+    )
+
+    def members(self) -> dict[str, Any]:
+        """The same as members of a result."""
+        return {"ttl_ms": round(self.ttl_seconds * 1000), "cache_scope": self.cache_scope}
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -16,32 +38,74 @@ class Registered:
     name: str
     signature: Signature
     runs_in_thread: bool
-    given_description: str | None = None
 
     @property
     def key(self) -> str:
         """What it is registered under."""
         return self.name
 
+
+def _check_meta(_entry: object, _field: object, meta: Mapping[str, Any] | None) -> None:
+    check_keys(meta or ())
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class RegisteredEntry(Registered):
+    """What has a row in a list, with what that says besides the name."""
+
+    given_description: str | None = attrs.field(default=None, alias="description")
+    title: str | None = None
+    icons: Sequence[s.Icon] | None = None
+    meta: Mapping[str, Any] | None = attrs.field(default=None, validator=_check_meta)
+    resumable: bool | str = False
+
+    def state_version(self, server_version: str) -> str | None:
+        """What the states of a resumable handler are good for; None if it is none."""
+        if self.resumable is False:
+            return None
+        return server_version if self.resumable is True else self.resumable
+
     @property
     def description(self) -> str | None:
         """What was given at registration, else the first part of the docstring."""
         return self.given_description or self.signature.docstring.description or None
 
+    def shown(self) -> dict[str, Any]:
+        """The members that the rows of all lists have."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "title": self.title,
+            "icons": None if self.icons is None else list(self.icons),
+            "meta": None if self.meta is None else dict(self.meta),
+        }
+
 
 @attrs.frozen(kw_only=True, eq=False)
-class RegisteredTool(Registered):
+class RegisteredTool(RegisteredEntry):
     """A function that the model may call."""
+
+    annotations: s.ToolAnnotations | None = None
+    given_output: GivenOutput | None = None
+    structured: bool | None = None
+
+    @functools.cached_property
+    def output(self) -> Output | None:
+        """The data that it returns beside its content, made at first need."""
+        return self.given_output or output_of(self.signature, structured=self.structured)
 
     def definition(self) -> s.Tool:
         """Its row in `tools/list`."""
         return s.Tool(
-            name=self.name, description=self.description, input_schema=self.signature.schema
+            **self.shown(),
+            input_schema=self.signature.schema,
+            output_schema=None if self.output is None else self.output.schema,
+            annotations=self.annotations,
         )
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class RegisteredPrompt(Registered):
+class RegisteredPrompt(RegisteredEntry):
     """A template of messages."""
 
     @property
@@ -60,15 +124,18 @@ class RegisteredPrompt(Registered):
             )
             for parameter in self.signature.parameters.values()
         ]
-        return s.Prompt(name=self.name, description=self.description, arguments=arguments or None)
+        return s.Prompt(**self.shown(), arguments=arguments or None)
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class RegisteredResource(Registered):
+class RegisteredResource(RegisteredEntry):
     """Something to read: at one URI, or at every URI that its template matches."""
 
     template: UriTemplate
     mime_type: str | None = None
+    size: int | None = None
+    annotations: s.Annotations | None = None
+    hints: CacheHints
 
     @property
     def key(self) -> str:
@@ -88,17 +155,18 @@ class RegisteredResource(Registered):
     def resource(self) -> s.Resource:
         """Its row in `resources/list`."""
         return s.Resource(
+            **self.shown(),
             uri=self.template.text,
-            name=self.name,
-            description=self.description,
             mime_type=self.mime_type,
+            size=self.size,
+            annotations=self.annotations,
         )
 
     def resource_template(self) -> s.ResourceTemplate:
         """Its row in `resources/templates/list`."""
         return s.ResourceTemplate(
+            **self.shown(),
             uri_template=self.template.text,
-            name=self.name,
-            description=self.description,
             mime_type=self.mime_type,
+            annotations=self.annotations,
         )

@@ -1,7 +1,7 @@
 """What a server offers: tools, resources, templates and prompts, and the lists of them.
 
 Registering costs next to nothing. Schemas and decoders are built at first need, and each page of a
-list is encoded once and kept until something is registered or removed.
+list is encoded once for each revision, and kept until something is registered or removed.
 
 Handlers in threads register and remove as well. So a table is changed by one operation that no
 thread can come between, and copied before anybody walks through it; and the pages are thrown away
@@ -21,10 +21,12 @@ import msgspec
 from mcp_trio import _schema as s
 from mcp_trio._errors import INVALID_PARAMS, RequestError
 from mcp_trio._limits import Limits
-from mcp_trio._protocol import METHODS, Method
+from mcp_trio._protocol import METHODS, Method, Revision
+from mcp_trio._protocol.fitting import fitted
 from mcp_trio._server.completions import Target
 from mcp_trio._server.methods import RegisteredMethod
 from mcp_trio._server.registered import (
+    CacheHints,
     Registered,
     RegisteredPrompt,
     RegisteredResource,
@@ -44,6 +46,7 @@ class Registry:
 
     limits: Limits
     changed: Callable[[str], None]
+    hints: CacheHints
     tools: dict[str, RegisteredTool] = attrs.field(factory=dict[str, Any], init=False)
     prompts: dict[str, RegisteredPrompt] = attrs.field(factory=dict[str, Any], init=False)
     resources: dict[str, RegisteredResource] = attrs.field(factory=dict[str, Any], init=False)
@@ -53,9 +56,10 @@ class Registry:
     methods: dict[str, RegisteredMethod] = attrs.field(factory=dict[str, Any], init=False)
     rows: dict[str, Method] = attrs.field(factory=lambda: dict(METHODS), init=False)
     _tables: Mapping[str, dict[str, Any]] = attrs.field(init=False)
-    _pages: dict[tuple[str, str | None], msgspec.Raw] = attrs.field(
+    _pages: dict[tuple[str, str | None, Revision], msgspec.Raw] = attrs.field(
         factory=dict[Any, msgspec.Raw], init=False
     )
+    _kinds: frozenset[str] | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._tables = {
@@ -65,11 +69,18 @@ class Registry:
         }
 
     @property
-    def kinds(self) -> set[str]:
+    def kinds(self) -> frozenset[str]:
         """The lists in which something stands, or whose methods have handlers of people's own."""
+        kinds = self._kinds
+        if kinds is None:
+            kinds = self._kinds = self._kinds_now()
+        return kinds
+
+    def _kinds_now(self) -> frozenset[str]:
         needs = (method.row.need for method in tuple(self.methods.values()))
         heads = {need.path.partition(".")[0] for need in needs if need is not None}
-        return {kind for kind, table in self._tables.items() if table or kind in heads}
+        tables = {**self._tables, "completions": self.completions}
+        return frozenset(kind for kind, table in tables.items() if table or kind in heads)
 
     def add(self, kind: str, key: str, row: Registered) -> None:
         """Offer something.
@@ -96,12 +107,14 @@ class Registry:
 
     def _change(self, kind: str) -> None:
         self._pages = {}
+        self._kinds = None
         self.changed(kind)
 
     def add_method(self, method: RegisteredMethod) -> None:
         """Let a handler have a method, also one that had another before."""
         self.methods[method.name] = method
         self.rows[method.name] = method.row
+        self._kinds = None
 
     # Completion.
 
@@ -147,6 +160,7 @@ class Registry:
         """
         if self.completions.setdefault((target, argument), completion) is not completion:
             raise ValueError(f"{argument!r} of {target[1]!r} is completed already")
+        self._kinds = None
 
     def remove_completion(self, target: Target, argument: str) -> None:
         """Complete an argument no longer.
@@ -156,6 +170,7 @@ class Registry:
         """
         if self.completions.pop((target, argument), None) is None:
             raise LookupError(f"{argument!r} of {target[1]!r} is not completed")
+        self._kinds = None
 
     # Reading.
 
@@ -181,7 +196,7 @@ class Registry:
         """The resources at one URI, or the templates."""
         return [row for row in tuple(self.resources.values()) if row.is_static is is_static]
 
-    def page(self, method: str, cursor: str | None) -> msgspec.Raw:
+    def page(self, method: str, cursor: str | None, revision: Revision) -> msgspec.Raw:
         """One encoded page of the list that `method` asks for, a row of `LISTS`.
 
         Raises:
@@ -189,19 +204,23 @@ class Registry:
             TypeError: Something in it cannot be listed; a note names it.
         """
         pages = self._pages
-        kept = pages.get((method, cursor))
+        kept = pages.get((method, cursor, revision))
         if kept is None:
             rows = list(LISTS[method].rows(self))
             start = 0 if cursor is None else _start(method, cursor, rows)
-            kept = msgspec.Raw(_encode(self._make_page(method, rows, start)))
+            made = self._make_page(method, rows, start)
+            kept = msgspec.Raw(_encode(fitted(made, revision)))
             if start % self.limits.page_items_max == 0:  # what clients make up costs no memory
-                pages[method, cursor] = kept
+                pages[method, cursor, revision] = kept
         return kept
 
-    def _make_page(self, method: str, rows: Sequence[Registered], start: int) -> msgspec.Struct:
+    def _make_page(self, method: str, rows: Sequence[Registered], start: int) -> s.CacheableResult:
         made, end = LISTS[method], start + self.limits.page_items_max
-        items = [_defined(made.define, row) for row in rows[start:end]]
-        return made.result(items, _cursor(method, rows[end - 1]) if end < len(rows) else None)
+        return made.result(
+            **{made.member: [_defined(made.define, row) for row in rows[start:end]]},
+            next_cursor=_cursor(method, rows[end - 1]) if end < len(rows) else None,
+            **self.hints.members(),
+        )
 
     def tools_digest(self) -> str | None:
         """A digest of all tools as they are listed; None if one cannot be listed."""
@@ -218,7 +237,7 @@ class Registry:
         schemas: dict[str, Any] = {}
         for name, tool in tuple(self.tools.items()):
             with suppress(TypeError):
-                schemas[name] = tool.definition().input_schema
+                schemas[name] = tool.signature.schema
         return schemas
 
 
@@ -234,31 +253,34 @@ class Listing:
 
     rows: Callable[[Registry], Iterable[Registered]]
     define: Callable[[Any], Any]
-    result: Callable[[list[Any], str | None], msgspec.Struct]
+    result: Callable[..., s.CacheableResult]
+    member: str
 
 
 LISTS: Final = {
     "tools/list": Listing(
         rows=lambda registry: tuple(registry.tools.values()),
         define=RegisteredTool.definition,
-        result=lambda items, after: s.ListToolsResult(tools=items, next_cursor=after),
+        result=s.ListToolsResult,
+        member="tools",
     ),
     "prompts/list": Listing(
         rows=lambda registry: tuple(registry.prompts.values()),
         define=RegisteredPrompt.definition,
-        result=lambda items, after: s.ListPromptsResult(prompts=items, next_cursor=after),
+        result=s.ListPromptsResult,
+        member="prompts",
     ),
     "resources/list": Listing(
         rows=lambda registry: registry.resources_that(is_static=True),
         define=RegisteredResource.resource,
-        result=lambda items, after: s.ListResourcesResult(resources=items, next_cursor=after),
+        result=s.ListResourcesResult,
+        member="resources",
     ),
     "resources/templates/list": Listing(
         rows=lambda registry: registry.resources_that(is_static=False),
         define=RegisteredResource.resource_template,
-        result=lambda items, after: s.ListResourceTemplatesResult(
-            resource_templates=items, next_cursor=after
-        ),
+        result=s.ListResourceTemplatesResult,
+        member="resource_templates",
     ),
 }
 

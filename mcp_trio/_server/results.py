@@ -6,26 +6,26 @@ that the contents that a prompt embeds get a MIME type, if they have none.
 """
 
 import base64
-import os
-import pathlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar, cast, get_args
+from typing import Any, Final, Protocol, TypeVar, cast, get_args
 
-import attrs
 import msgspec
 
 from mcp_trio._schema import (
+    AudioContent,
     CallToolResult,
     Content,
     EmbeddedResource,
     GetPromptResult,
     ImageContent,
+    InputRequiredResult,
     PromptMessage,
     ReadResourceResult,
     ResourceContents,
     Role,
     TextContent,
 )
+from mcp_trio._server.media import Audio, Image
 from mcp_trio._server.ordering import JsonWriter
 
 # Where bytes that a tool returns pretend to come from: embedded contents need a URI.
@@ -38,67 +38,6 @@ _BYTES_TYPE: Final = "application/octet-stream"
 _ROLES: Final = frozenset(get_args(Role))
 
 Row = TypeVar("Row")
-
-# How the data of an image begin, from which byte on, and the format that this tells.
-_BEGINNINGS: Final = (
-    (0, b"\x89PNG", "png"),
-    (0, b"\xff\xd8\xff", "jpeg"),
-    (0, b"GIF8", "gif"),
-    (8, b"WEBP", "webp"),
-    (4, b"ftypavif", "avif"),
-    (0, b"BM", "bmp"),
-    (0, b"II*\0", "tiff"),
-    (0, b"MM\0*", "tiff"),
-    (0, b"<svg", "svg+xml"),
-)
-_SUFFIXES: Final = {"": "png", "jpg": "jpeg", "svg": "svg+xml", "tif": "tiff"}
-
-
-@attrs.frozen(init=False)
-class Image:
-    """An image to return from a handler, from bytes or from a file that is read at once.
-
-    Attributes:
-        data: The bytes of the image.
-        format: The second half of its MIME type. If it is not given, the first bytes tell it, or
-            else the file's suffix; if nothing does, it is `png`.
-    """
-
-    data: bytes
-    format: str
-
-    def __init__(
-        self,
-        data: bytes | None = None,
-        *,
-        path: str | os.PathLike[str] | None = None,
-        format: str | None = None,  # noqa: A002 - the word of every image library
-    ) -> None:
-        """Take the bytes, or read the file.
-
-        Raises:
-            TypeError: There have to be either `data` or a `path`.
-            OSError: The file cannot be read.
-        """
-        if (data is None) is (path is None):
-            raise TypeError("an Image is made of data or of a path, one of the two")
-        found = pathlib.Path(path).read_bytes() if path is not None else data or b""
-        suffix = pathlib.PurePath(path or "").suffix
-        object.__setattr__(self, "data", found)
-        object.__setattr__(self, "format", format or _format(found, suffix))
-
-    @property
-    def mime_type(self) -> str:
-        """The MIME type, such as `image/png`."""
-        return f"image/{self.format}"
-
-
-def _format(data: bytes, suffix: str) -> str:
-    for start, beginning, name in _BEGINNINGS:
-        if data.startswith(beginning, start):
-            return name
-    suffix = suffix.removeprefix(".").lower()
-    return _SUFFIXES.get(suffix, suffix)
 
 
 def _row(table: Mapping[type, Row], value: Any) -> Row | None:
@@ -115,24 +54,67 @@ def _base64(data: bytes | bytearray | memoryview) -> str:
 # Tools ------------------------------------------------------------------------------------------
 
 
-def tool_result(value: Any, writer: JsonWriter) -> CallToolResult:
+class Data(Protocol):
+    """What a tool returns for programs, beside its content."""
+
+    def mistakes(self, encoded: bytes) -> list[str]:
+        """What is wrong with the JSON text of a value: short lines, or none if it fits."""
+        ...
+
+
+def tool_result(
+    value: Any, writer: JsonWriter, data: Data | None = None
+) -> CallToolResult | InputRequiredResult:
     """The result of a tool that returned `value`.
 
-    None is no content, text is text, bytes are an embedded blob, an `Image` and content objects
+    With `data`, the value is structured content, and its JSON the text beside it (TOOL-23).
+    Without, None is no content, text is text, bytes are an embedded blob, media and content objects
     are themselves, a list or tuple that holds any of the latter is flattened; the rest is JSON.
     Generators are refused: what they would still do, nobody waits for.
 
     Raises:
-        TypeError: the value has no JSON form.
+        TypeError: The value has no JSON form, or is not what `data` says.
     """
-    if isinstance(value, CallToolResult):
+    if isinstance(value, InputRequiredResult):
         return value
-    return CallToolResult(content=_contents(value, writer))
+    if isinstance(value, CallToolResult):
+        return _whole(value, writer, data)
+    if data is None:
+        return CallToolResult(content=_contents(value, writer))
+    encoded = writer.encode(value)
+    _check(encoded, data)
+    return CallToolResult(content=_mirror(encoded), structured_content=msgspec.Raw(encoded))
+
+
+def _whole(result: CallToolResult, writer: JsonWriter, data: Data | None) -> CallToolResult:
+    """A result of the tool's own, whose structured content becomes JSON text."""
+    if result.structured_content is msgspec.UNSET:
+        if data is not None and not result.is_error:
+            raise TypeError("a result without structured content, which the output schema promises")
+        return result
+    encoded = writer.encode(result.structured_content)
+    if data is not None and not result.is_error:  # of a failure no schema says anything (TRAP-71)
+        _check(encoded, data)
+    return msgspec.structs.replace(
+        result,
+        content=result.content or _mirror(encoded),
+        structured_content=msgspec.Raw(encoded),
+    )
+
+
+def _check(encoded: bytes, data: Data) -> None:
+    mistakes = data.mistakes(encoded)
+    if mistakes:
+        raise TypeError("it is not what the output schema promises: " + "; ".join(mistakes))
+
+
+def _mirror(encoded: bytes) -> list[Content]:
+    return [TextContent(text=encoded.decode())]
 
 
 def _contents(value: Any, writer: JsonWriter) -> list[Content]:
     several = _members(value)
-    if several and any(isinstance(item, _CONTENT_TYPES) for item in several):
+    if several and any(isinstance(item, CONTENT_TYPES) for item in several):
         return [content for item in several for content in _contents(item, writer)]
     row = _row(_CONTENTS, value)
     return [TextContent(text=writer.encode(value).decode())] if row is None else row(value)
@@ -147,7 +129,11 @@ def _image_contents(image: Image) -> list[Content]:
     return [ImageContent(data=_base64(image.data), mime_type=image.mime_type)]
 
 
-_CONTENT_TYPES: Final = (TextContent, ImageContent, EmbeddedResource, Image)
+def _audio_contents(audio: Audio) -> list[Content]:
+    return [AudioContent(data=_base64(audio.data), mime_type=audio.mime_type)]
+
+
+CONTENT_TYPES: Final = (*get_args(Content), Image, Audio)
 
 _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
     type(None): lambda _: [],
@@ -155,10 +141,9 @@ _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
     bytes: _blob_contents,
     bytearray: _blob_contents,
     memoryview: _blob_contents,
-    TextContent: lambda content: [content],
-    ImageContent: lambda content: [content],
-    EmbeddedResource: lambda content: [content],
+    **dict.fromkeys(get_args(Content), lambda content: [content]),
     Image: _image_contents,
+    Audio: _audio_contents,
 }
 
 
@@ -167,16 +152,16 @@ _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
 
 def resource_result(
     uri: str, mime_type: str | None, value: Any, writer: JsonWriter
-) -> ReadResourceResult:
+) -> ReadResourceResult | InputRequiredResult:
     """The result of reading `uri`, when its handler returned `value`.
 
-    Text is text, bytes and an `Image` are a blob, `ResourceContents`, alone or in a list or tuple,
+    Text is text, bytes and media are a blob, `ResourceContents`, alone or in a list or tuple,
     are themselves; the rest is JSON text. A `mime_type` of None is filled in by that kind.
 
     Raises:
         TypeError: the value has no JSON form.
     """
-    if isinstance(value, ReadResourceResult):
+    if isinstance(value, ReadResourceResult | InputRequiredResult):
         return value
     several = _members(value)
     if several and all(isinstance(item, ResourceContents) for item in several):
@@ -201,8 +186,8 @@ def _blob_resource(uri: str, mime_type: str | None, data: bytes) -> ResourceCont
     return ResourceContents(uri=uri, mime_type=mime_type or _BYTES_TYPE, blob=_base64(data))
 
 
-def _image_resource(uri: str, mime_type: str | None, image: Image) -> ResourceContents:
-    return _blob_resource(uri, mime_type or image.mime_type, image.data)
+def _media_resource(uri: str, mime_type: str | None, media: Image | Audio) -> ResourceContents:
+    return _blob_resource(uri, mime_type or media.mime_type, media.data)
 
 
 _RESOURCES: Final[dict[type, Callable[[str, str | None, Any], ResourceContents]]] = {
@@ -210,7 +195,8 @@ _RESOURCES: Final[dict[type, Callable[[str, str | None, Any], ResourceContents]]
     bytes: _blob_resource,
     bytearray: _blob_resource,
     memoryview: _blob_resource,
-    Image: _image_resource,
+    Image: _media_resource,
+    Audio: _media_resource,
     ResourceContents: lambda _uri, _mime_type, contents: contents,
 }
 
@@ -218,16 +204,18 @@ _RESOURCES: Final[dict[type, Callable[[str, str | None, Any], ResourceContents]]
 # Prompts ----------------------------------------------------------------------------------------
 
 
-def prompt_result(description: str | None, value: Any) -> GetPromptResult:
+def prompt_result(description: str | None, value: Any) -> GetPromptResult | InputRequiredResult:
     """The result of a prompt whose handler returned `value`.
 
-    Text, an `Image` or a content object is one message of the user. A list of these, of
+    Text, media or a content object is one message of the user. A list of these, of
     `PromptMessage` and of pairs of role and text (or content) is a message for each; a tuple whose
     first member is a role is such a pair itself. Embedded contents without a MIME type get one.
 
     Raises:
         TypeError: anything else; the text says what was returned.
     """
+    if isinstance(value, InputRequiredResult):
+        return value
     if isinstance(value, GetPromptResult):
         return msgspec.structs.replace(value, messages=[*map(_typed, value.messages)])
     said = [value] if _is_one_message(value) else _members(value)
@@ -251,7 +239,7 @@ def _message(value: Any) -> PromptMessage:
         return value
     role: Role
     role, said = value if _is_pair(value) else ("user", value)
-    row = _row(_CONTENTS, said) if isinstance(said, (str, *_CONTENT_TYPES)) else None
+    row = _row(_CONTENTS, said) if isinstance(said, (str, *CONTENT_TYPES)) else None
     if row is None:
         raise TypeError(
             f"a prompt returns text, messages or pairs of {' or '.join(sorted(_ROLES))} and text, "

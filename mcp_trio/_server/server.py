@@ -1,6 +1,6 @@
 """`Server`: what people register, and the ways to serve it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from inspect import isasyncgenfunction
 from typing import Any, ClassVar, Final, TypeAlias
@@ -11,7 +11,7 @@ import trio
 from mcp_trio import _schema as s
 from mcp_trio._engine import Sequencer, Session, Unrecorded
 from mcp_trio._engine.strays import strict_watch
-from mcp_trio._protocol import Connection, Role
+from mcp_trio._protocol import ALL_REVISIONS, Connection, Role, checked_revisions
 from mcp_trio._recorder.opening import begin_session
 from mcp_trio._recorder.options import RecordTo, options_of
 from mcp_trio._server.announcements import Announcer
@@ -19,7 +19,9 @@ from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.http_client import SessionHttp
 from mcp_trio._server.neighbours import Neighbours, RecordingBeside
 from mcp_trio._server.offering import Offering
+from mcp_trio._server.resuming import SealedRounds
 from mcp_trio._server.serving import Serving
+from mcp_trio._server.states import Sealer
 from mcp_trio._server.stdio import run_stdio, serve_stdio
 from mcp_trio._transports.channel import Channel
 
@@ -32,6 +34,7 @@ class Server(Offering):
 
     Attributes:
         name: What the client is told of us, with `version` and `instructions`.
+        title: What people are shown of us, with `description`, `icons` and `website_url`.
         lifespan: An async context manager made from the server; what it yields is `ctx.lifespan` of
             every handler. It is entered once for each served channel, before the handshake.
         limits: What each session may cost.
@@ -39,19 +42,35 @@ class Server(Offering):
             may be registered yet when a session begins.
         capabilities: What is declared, instead of what follows from the above.
         methods: Handlers by the method that they handle; see `method`.
+        list_ttl_seconds: For how long clients may keep our lists; 0 means that they may not.
+        cache_scope: Whether others than the client that asked may have those: "public"; or else
+            "private".
+        revisions: The revisions of the protocol that are spoken; without a word all of them.
         converter: Reads and writes the values of classes that nothing else here knows, by the hooks
             that were registered with it, as arguments and as results. What a hook says that it
             takes is the schema. Its `ValueError` tells the client its text.
+        keys: By which is sealed what modern clients keep for us between two rounds of a request:
+            the same for all instances of the server. Without a word, a key that is drawn, and known
+            to this object only.
+        states: Sees to it that no sealed state is used twice; without one nobody does.
 
     Raises:
         TypeError: `lifespan` is a bare generator.
-        ValueError: `offers` holds something else; a method cannot be handled.
+        ValueError: `offers` holds something else; a method cannot be handled; a revision is not
+            known; a time to keep lists is negative, or their scope is unknown.
     """
 
     name: str
     version: str = attrs.field(default="0", kw_only=True)
     instructions: str | None = attrs.field(default=None, kw_only=True)
+    title: str | None = attrs.field(default=None, kw_only=True)
+    description: str | None = attrs.field(default=None, kw_only=True)
+    icons: Sequence[s.Icon] | None = attrs.field(default=None, kw_only=True)
+    website_url: str | None = attrs.field(default=None, kw_only=True)
     lifespan: Lifespan | None = attrs.field(default=None, kw_only=True)
+    revisions: Sequence[str] = attrs.field(
+        default=ALL_REVISIONS, kw_only=True, converter=checked_revisions
+    )
 
     _neighbours: Neighbours = attrs.field(factory=Neighbours, init=False)
 
@@ -79,16 +98,32 @@ class Server(Offering):
         """
         connection = Connection(
             our_role=Role.SERVER,
-            our_info=s.Implementation(name=self.name, version=self.version),
+            our_info=self._info(),
             our_capabilities=s.ServerCapabilities(),
             declare=self.declared,
             instructions=self.instructions,
             limits=self.limits,
             methods=self._registry.rows,
+            revisions=self.revisions,
         )
         http = http or SessionHttp(self.limits.close_seconds)
-        serving = Serving(self, self._registry, Announcer(self._audience), lifespan, http)
+        rounds = SealedRounds(
+            sealer=Sealer(server=self.name, keys=self.keys, limits=self.limits),
+            store=self.states,
+            version=self.version,
+        )
+        serving = Serving(self, self._registry, Announcer(self._audience), lifespan, http, rounds)
         return Session(channel, connection, serving, sequencer or Unrecorded())
+
+    def _info(self) -> s.Implementation:
+        return s.Implementation(
+            name=self.name,
+            version=self.version,
+            title=self.title,
+            description=self.description,
+            icons=None if self.icons is None else [*self.icons],
+            website_url=self.website_url,
+        )
 
     async def serve(
         self,

@@ -1,6 +1,8 @@
 """A server's side of one session: each method's handler, by a table."""
 
+import functools
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 import attrs
@@ -17,18 +19,27 @@ from mcp_trio._errors import (
     RequestError,
     ToolError,
 )
-from mcp_trio._protocol import Method
+from mcp_trio._protocol import LISTEN, Method
+from mcp_trio._protocol.elicitations import OpenElicitations
 from mcp_trio._server.ambient import AMBIENT, Ambient
 from mcp_trio._server.announcements import Announcer
+from mcp_trio._server.asking import visit_first
 from mcp_trio._server.completions import completion_result, target_of
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.facts import LogGate
 from mcp_trio._server.http_client import SessionHttp
+from mcp_trio._server.listening import Subscription, Subscriptions, honoured
 from mcp_trio._server.methods import method_result
 from mcp_trio._server.offering import Offering
-from mcp_trio._server.registered import Registered, RegisteredResource
+from mcp_trio._server.registered import (
+    CacheHints,
+    Registered,
+    RegisteredEntry,
+    RegisteredResource,
+)
 from mcp_trio._server.registry import LISTS, Registry
 from mcp_trio._server.results import prompt_result, resource_result, tool_result
+from mcp_trio._server.resuming import SealedRounds
 from mcp_trio._server.signatures import ArgumentsError
 from mcp_trio._server.templates import UriError
 from mcp_trio._server.threads import Bridge, run_in_thread
@@ -48,18 +59,52 @@ class Serving:
     announcer: Announcer
     lifespan: Any
     http: SessionHttp
+    rounds: SealedRounds
     gate: LogGate = attrs.field(factory=LogGate, init=False)
+    elicitations: OpenElicitations = attrs.field(init=False)
+    subscriptions: Subscriptions = attrs.field(init=False)
     _threads: trio.CapacityLimiter = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._threads = trio.CapacityLimiter(self.registry.limits.threads_max)
+        limits = self.registry.limits
+        self.subscriptions = Subscriptions(limits)
+        self.elicitations = OpenElicitations(limits.elicitations_remembered_max)
+        self._threads = trio.CapacityLimiter(limits.threads_max)
 
     async def accompany(self, session: AccompaniedSession) -> None:
         """See `Application.accompany`."""
-        await self.announcer.run(session)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.subscriptions.end_with, session)
+            await self.announcer.run(session)
 
     async def handle(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
         """See `Application.handle`."""
+        request = handling.request
+        handle = functools.partial(self._handled_after_visits, handling)
+        if request.method.has_rounds and isinstance(request.params, s.InputResponseParams):
+            find = functools.partial(self._entry, request.method.name, request.params)
+            return await self.rounds.answer(handling, find, handle)
+        result = await handle()
+        if isinstance(result, s.InputRequiredResult):
+            raise TypeError(f"{request.method.name} has no rounds: it cannot ask by its result")
+        return result
+
+    def _entry(self, method: str, params: Any) -> RegisteredEntry | None:
+        """What will handle a request that may have rounds, if it is resumable at all."""
+        if method in self.registry.methods:
+            return None
+        with suppress(UriError):
+            return _ENTRIES[method](self.registry, params)
+        return None
+
+    async def _handled_after_visits(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
+        try:
+            return await self._handled(handling)
+        except Exception as error:
+            await visit_first(handling, self, error)
+            return await self._handled_after_visits(handling)
+
+    async def _handled(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
         method, params = handling.request.method.name, handling.request.params
         own = self.registry.methods.get(method)
         if own is not None:
@@ -87,44 +132,73 @@ class Serving:
 
     async def list_page(self, handling: Handling, params: s.PaginatedParams) -> msgspec.Raw:
         """Answer any of `LISTS`."""
-        return self.registry.page(handling.request.method.name, params.cursor)
+        request = handling.request
+        return self.registry.page(request.method.name, params.cursor, request.peer.revision)
 
     async def set_level(self, _: Handling, params: s.SetLevelParams) -> s.EmptyResult:
         """Answer `logging/setLevel`."""
         self.gate.level = params.level
         return s.EmptyResult()
 
-    async def call_tool(self, handling: Handling, params: s.CallToolParams) -> s.CallToolResult:
-        """Answer `tools/call`; a `ToolError` becomes a result with `isError`."""
+    async def call_tool(
+        self, handling: Handling, params: s.CallToolParams
+    ) -> s.CallToolResult | s.InputRequiredResult:
+        """Answer `tools/call`; a `ToolError` becomes a result with `isError`.
+
+        So do arguments that do not fit, where the revision wants the model to hear of them.
+        """
         tool = self.registry.tools.get(params.name)
         if tool is None:
             raise self._refusal(INVALID_PARAMS, f"unknown tool: {params.name}")
         raw = None if params.arguments is msgspec.UNSET else params.arguments
-        arguments = _decoded(tool.signature.decode, raw)
+        try:
+            arguments = _decoded(tool.signature.decode, raw)
+        except RequestError as error:
+            if not handling.request.peer.revision.argument_errors_are_results:
+                raise
+            return _failure(error.message)
         try:
             value = await self._run(tool, handling, arguments)
-            return _converted(tool, tool_result, value, self.server.writer)
+            return _converted(tool, tool_result, value, self.server.writer, tool.output)
         except Exception as error:
             failure = bare(error)
             if not isinstance(failure, ToolError):
                 raise
-            return s.CallToolResult(content=[s.TextContent(text=str(failure))], is_error=True)
+            return _failure(str(failure))
 
     async def read_resource(
         self, handling: Handling, params: s.ReadResourceParams
-    ) -> s.ReadResourceResult:
+    ) -> s.ReadResourceResult | s.InputRequiredResult:
         """Answer `resources/read`."""
-        return await self.read(handling, params.uri)
+        return await self._read(handling, params.uri)
 
     async def read(
         self, handling: Handling, uri: str, *, limiter: trio.CapacityLimiter | None = None
     ) -> s.ReadResourceResult:
         """See `ServedSession.read`."""
-        resource, values = self._found(uri)
-        arguments = _decoded(resource.signature.decode_text, values)
-        value = await self._run(resource, handling, arguments, limiter)
+        result = await self._read(handling, uri, limiter)
+        if isinstance(result, s.InputRequiredResult):
+            raise TypeError(f"{uri!r} returned questions, which only its own request can ask")
+        return result
+
+    async def _read(
+        self, handling: Handling, uri: str, limiter: trio.CapacityLimiter | None = None
+    ) -> s.ReadResourceResult | s.InputRequiredResult:
+        try:
+            resource, values = self._found(uri)
+            arguments = _decoded(resource.signature.decode_text, values)
+            value = await self._run(resource, handling, arguments, limiter)
+        except Exception as error:
+            failure = bare(error)
+            if not isinstance(failure, RequestError) or failure.code != RESOURCE_NOT_FOUND:
+                raise
+            code = handling.request.peer.revision.resource_not_found_code
+            if code == failure.code:
+                raise
+            raise self._refusal(code, failure.message, failure.data or {"uri": uri}) from error
         writer = self.server.writer
-        return _converted(resource, resource_result, uri, resource.mime_type, value, writer)
+        result = _converted(resource, resource_result, uri, resource.mime_type, value, writer)
+        return _hinted(result, resource.hints)
 
     def _found(self, uri: str) -> tuple[RegisteredResource, dict[str, str]]:
         try:
@@ -150,6 +224,19 @@ class Serving:
         self.announcer.unsubscribe(params.uri)
         return s.EmptyResult()
 
+    async def listen(self, handling: Handling, params: s.ListenParams) -> s.ListenResult:
+        """Answer `subscriptions/listen`, at the end of the session."""
+        capabilities = handling.session.connection.declared()
+        wishes = honoured(params, capabilities, self._is_readable)
+        return await self.subscriptions.run(Subscription(self.announcer.audience, handling, wishes))
+
+    def _is_readable(self, uri: str) -> bool:
+        try:
+            self._found(uri)
+        except RequestError:
+            return False
+        return True
+
     async def complete(self, handling: Handling, params: s.CompleteParams) -> s.CompleteResult:
         """Answer `completion/complete`; an argument that nobody completes gets no proposals."""
         registry, argument = self.registry, params.argument
@@ -165,10 +252,12 @@ class Serving:
         completion = registry.completions.get((target, argument.name))
         if completion is None:
             return completion_result(None)
-        value = await self._run(completion, handling, argument.value)
+        value = await self._run(completion, handling, params)
         return _converted(completion, completion_result, value)
 
-    async def get_prompt(self, handling: Handling, params: s.GetPromptParams) -> s.GetPromptResult:
+    async def get_prompt(
+        self, handling: Handling, params: s.GetPromptParams
+    ) -> s.GetPromptResult | s.InputRequiredResult:
         """Answer `prompts/get`."""
         prompt = self.registry.prompts.get(params.name)
         if prompt is None:
@@ -237,6 +326,21 @@ def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:
         raise RequestError(INVALID_PARAMS, f"invalid arguments: {error}") from error
 
 
+def _failure(text: str) -> s.CallToolResult:
+    return s.CallToolResult(content=[s.TextContent(text=text)], is_error=True)
+
+
+def _hinted(
+    result: s.ReadResourceResult | s.InputRequiredResult, hints: CacheHints
+) -> s.ReadResourceResult | s.InputRequiredResult:
+    """The result with those hints that its handler has not given itself."""
+    if isinstance(result, s.InputRequiredResult):  # never kept (CACHE-04)
+        return result
+    members = hints.members().items()
+    left = {name: it for name, it in members if getattr(result, name) is None}
+    return msgspec.structs.replace(result, **left)
+
+
 def _converted(
     registered: Registered, convert: Callable[[*Values], Result], *values: *Values
 ) -> Result:
@@ -248,6 +352,17 @@ def _converted(
         raise
 
 
+def _resource_at(registry: Registry, params: s.ReadResourceParams) -> RegisteredResource | None:
+    found = registry.find_resource(params.uri)
+    return None if found is None else found[0]
+
+
+_ENTRIES: Final[dict[str, Callable[[Registry, Any], RegisteredEntry | None]]] = {
+    "tools/call": lambda registry, params: registry.tools.get(params.name),
+    "prompts/get": lambda registry, params: registry.prompts.get(params.name),
+    "resources/read": _resource_at,
+}
+
 _Handler = Callable[[Serving, Handling, Any], Awaitable[msgspec.Struct | msgspec.Raw]]
 _HANDLERS: Final[dict[str, _Handler]] = {
     **dict.fromkeys(LISTS, Serving.list_page),
@@ -255,6 +370,7 @@ _HANDLERS: Final[dict[str, _Handler]] = {
     "resources/read": Serving.read_resource,
     "resources/subscribe": Serving.subscribe,
     "resources/unsubscribe": Serving.unsubscribe,
+    LISTEN: Serving.listen,
     "completion/complete": Serving.complete,
     "prompts/get": Serving.get_prompt,
     "logging/setLevel": Serving.set_level,

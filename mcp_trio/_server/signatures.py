@@ -26,6 +26,7 @@ from mcp_trio._server.callables import (
     plain_function,
     refuse_unnameable,
     resolved_hint,
+    resolved_return,
 )
 from mcp_trio._server.constraints import annotated
 from mcp_trio._server.custom_types import TypeReader
@@ -170,17 +171,23 @@ class Signature:
     def _parameter(self, item: inspect.Parameter) -> Parameter:
         hint = _described(self._readable(item.name), self.docstring.parameters.get(item.name))
         default = msgspec.NODEFAULT if item.default is inspect.Parameter.empty else item.default
-        is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or self._reader.may_change(default)
+        is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or self.reader.may_change(default)
         return Parameter(item.name, hint, default, is_mutable)
 
     @functools.cached_property
-    def _reader(self) -> TypeReader:
+    def reader(self) -> TypeReader:
+        """Makes this handler's annotations readable."""
         return TypeReader(self.converter)
+
+    @property
+    def returns(self) -> Any:
+        """What the handler says that it returns; `Any` if it says nothing."""
+        return resolved_return(self._function)
 
     def _readable(self, name: str) -> Any:
         """The type of a parameter as msgspec reads it."""
         try:
-            hint = self._reader.readable(self._hints[name])
+            hint = self.reader.readable(self._hints[name])
             json_schema(hint)
         except Exception as error:
             raise TypeError(f"{place(self._function, name)}: {error}") from error

@@ -34,7 +34,7 @@ CALLING_THREAD: Final[ContextVar[int | None]] = ContextVar("mcp_trio_calling_thr
 class Bridge:
     """The calls of one handler's thread into the loop, until its request is over.
 
-    They are the handler's own acts, so they happen in its lane, and not in that of the task which
+    They are the handler's own acts, so they happen in its lanes, and not in those of the task which
     carries them out. The handler's `scope` ends them when it is cancelled: not only when the
     handler's task has run, for when that is, no record tells.
     """
@@ -44,6 +44,7 @@ class Bridge:
     lane: Lane | None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     is_abandoned: bool = attrs.field(default=False, init=False)
+    _innermost: Lane | None = attrs.field(factory=LANE.get, init=False)
     _running: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _done: trio.Event | None = attrs.field(default=None, init=False)
 
@@ -54,16 +55,18 @@ class Bridge:
             RequestAbandoned: The request is over, or ended meanwhile.
         """
         CALLING_THREAD.set(threading.get_ident())
+        lane = LANE.set(None)  # or the task that carries it out would count as a child of the lane
         try:
             return trio.from_thread.run(self._run, function, args)
         except trio.RunFinishedError:
             raise _over() from None
+        finally:
+            LANE.reset(lane)
 
     async def _run(
         self, function: Callable[..., Awaitable[Result]], args: tuple[Any, ...]
     ) -> Result:
-        if self.lane is not None:
-            LANE.set(self.lane)
+        LANE.set(self._innermost)
         self._done = trio.Event()
         try:
             if not self.sequencer.gates:

@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import attrs
 
@@ -14,31 +15,36 @@ from mcp_trio._server.signatures import Signature
 class WholeSignature(Signature):
     """A signature whose first parameter besides the context takes everything, whatever its name."""
 
+    values_max: ClassVar[int] = 1
+
     @functools.cached_property
-    def whole(self) -> inspect.Parameter | None:
-        """The parameter that takes the value; None if the handler does not want it.
+    def taking(self) -> list[str]:
+        """The parameters that take the values: the first, and others that have no default.
 
         Raises:
-            TypeError: Another one has to be filled as well.
+            TypeError: There are more than values.
         """
         every = inspect.signature(self.handler).parameters.values()
         own = [item for item in every if item.name != self.context_parameter]
-        for item in own[1:]:
-            if item.default is inspect.Parameter.empty:
-                raise TypeError(
-                    f"{place(self._function, item.name)} cannot be filled:"
-                    " one value arrives, and the first parameter takes it"
-                )
-        return own[0] if own else None
+        filled = own[:1] + [item for item in own[1:] if item.default is inspect.Parameter.empty]
+        for item in filled[self.values_max :]:
+            raise TypeError(
+                f"{place(self._function, item.name)} cannot be filled: "
+                f"no more than {self.values_max} can, and the parameters before it are"
+            )
+        return [item.name for item in filled]
 
     @property
     def whole_type(self) -> Any:
         """What the annotation says of the value; `Any` if it says nothing."""
-        return Any if self.whole is None else self._hints[self.whole.name]
+        return self._hints[self.taking[0]] if self.taking else Any
 
     def bind(self, arguments: Any, context: Any) -> dict[str, Any]:
         """The keywords to call the handler with."""
-        keywords = {} if self.whole is None else {self.whole.name: arguments}
+        return self._keywords((arguments,), context)
+
+    def _keywords(self, values: Sequence[Any], context: Any) -> dict[str, Any]:
+        keywords = dict(zip(self.taking, values, strict=False))
         if self.context_parameter is not None:
             keywords[self.context_parameter] = context
         return keywords

@@ -9,7 +9,8 @@ import msgspec
 import trio
 import trio.testing
 
-from mcp_trio._protocol import INITIALIZE, INITIALIZED, NEWEST_LEGACY
+from mcp_trio._errors import METHOD_NOT_FOUND
+from mcp_trio._protocol import DISCOVER, INITIALIZE, INITIALIZED, OLDEST
 from mcp_trio._transports.channel import Channel
 from mcp_trio._wire import Oversized
 
@@ -130,7 +131,7 @@ class WirePeer:
     async def handshake(
         self,
         *,
-        revision: str = NEWEST_LEGACY.name,
+        revision: str = OLDEST.name,
         capabilities: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Be a client up to `initialized`; returns the server's answer.
@@ -151,15 +152,21 @@ class WirePeer:
     async def answer_initialize(
         self,
         *,
-        revision: str = NEWEST_LEGACY.name,
+        revision: str = OLDEST.name,
         capabilities: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Be a server up to `initialized`; returns the client's request.
+        """Be a legacy server up to `initialized`; returns the client's request for `initialize`.
+
+        A client of both eras asks for `server/discover` first: a method that is not known here.
 
         Raises:
             EOFError: The client has closed.
         """
         asked = await self.receive()
+        if asked["method"] == DISCOVER:
+            unknown = {"code": METHOD_NOT_FOUND, "message": f"method not found: {DISCOVER}"}
+            await self.send({"id": asked["id"], "error": unknown})
+            asked = await self.receive()
         result = {
             "protocolVersion": revision,
             "capabilities": capabilities or {},

@@ -1,6 +1,7 @@
 """JSON-RPC messages to bytes and back, and bytes to lines. Pure."""
 
 from mcp_trio._wire.envelope import (
+    Batch,
     Decoder,
     ErrorObject,
     ErrorResponse,
@@ -15,10 +16,12 @@ from mcp_trio._wire.envelope import (
     encode_request,
     encode_response,
     malformed,
+    readdressed,
 )
 from mcp_trio._wire.lines import LineSplitter, Oversized, join_lines
 
 __all__ = [
+    "Batch",
     "Decoder",
     "ErrorObject",
     "ErrorResponse",
@@ -36,4 +39,5 @@ __all__ = [
     "encode_response",
     "join_lines",
     "malformed",
+    "readdressed",
 ]

@@ -9,13 +9,14 @@ The decoder answers every frame with a message, and never raises:
 - not UTF-8, not JSON, NaN, Infinity, half an escaped surrogate pair, a byte order mark: -32700;
 - JSON that is no message of this protocol, or nested deeper than `json_depth_max`: -32600;
 - `null` is a value like any other: as `id` of a request, `params` or `result` it is refused;
+- an array is a batch of messages; whether one may come is for those to say who know the revision;
 - members that are not known are ignored; of a member that occurs twice the last one counts;
 - an id is kept as it came: 1, "1" and 18446744073709551616 are three ids; 1.0 and true are none.
 
 Only the envelope is judged here: of `params` and `result`, that they are objects of valid JSON.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -30,6 +31,7 @@ from mcp_trio._wire.recovery import recover
 _PLAINER: Final = {"Input data was truncated": "cut off, or half an escaped surrogate pair"}
 
 _BRACE: Final = ord("{")
+_BRACKET: Final = b"["
 _LF: Final = ord("\n")
 _CR: Final = ord("\r")
 
@@ -87,6 +89,12 @@ class Malformed(msgspec.Struct, frozen=True, gc=False):
 Message: TypeAlias = Request | Notification | Response | ErrorResponse | Malformed
 
 
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """A frame that is an array: its messages, in order; there is at least one."""
+
+    messages: Sequence[Message]
+
+
 class Unencodable(ValueError):  # noqa: N818  named for what the value is
     """A value cannot be sent as JSON; the text says why."""
 
@@ -102,6 +110,9 @@ class _Envelope(msgspec.Struct, gc=False):
     params: Raw = _ABSENT
     result: Raw = _ABSENT
     error: ErrorObject = _ABSENT
+
+
+_MEMBERS: Final = msgspec.json.Decoder(list[Raw])
 
 
 def _request(envelope: _Envelope) -> Request:
@@ -149,12 +160,27 @@ _SHAPES: Final[Mapping[tuple[bool, bool, bool, bool], Callable[[_Envelope], Mess
 class Decoder:
     """Turns frames into messages; holds no state between them."""
 
-    def __init__(self, *, json_depth_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        json_depth_max: int,
+        batch_messages_max: int = DEFAULT_LIMITS.batch_messages_max,
+    ) -> None:
         self._json_depth_max = json_depth_max
+        self._batch_messages_max = batch_messages_max
         self._envelope = msgspec.json.Decoder(_Envelope).decode
 
-    def decode(self, frame: bytes) -> Message:
-        """The message that `frame` is; `Malformed`, with the answer to give, if it is none."""
+    def messages(self, frame: bytes) -> Sequence[Message]:
+        """The messages in `frame`, of whatever revision: one, or those of a batch."""
+        decoded = self.decode(frame)
+        return decoded.messages if isinstance(decoded, Batch) else (decoded,)
+
+    def decode(self, frame: bytes) -> Message | Batch:
+        """The message that `frame` is; `Malformed`, with the answer to give, if it is none.
+
+        A batch of no message, or of more than `batch_messages_max`, is malformed as a whole; one
+        with a member that is no message is not.
+        """
         try:
             if len(frame) > self._json_depth_max and is_deeper_than(self._json_depth_max, frame):
                 return self._too_deep(frame)
@@ -164,11 +190,29 @@ class Decoder:
         except UnicodeDecodeError as error:
             return malformed(frame, PARSE_ERROR, f"not UTF-8: {error.reason}")
         except msgspec.ValidationError as error:
-            return _invalid(frame, str(error))
+            is_array = frame.lstrip().startswith(_BRACKET)
+            return self._batch(frame) if is_array else _invalid(frame, str(error))
         except msgspec.DecodeError as error:
-            return malformed(frame, PARSE_ERROR, f"not JSON: {_PLAINER.get(str(error), error)}")
+            return _broken(frame, error)
         except RecursionError:  # our caller left less room than json_depth_max asks for
             return self._too_deep(frame)
+
+    def _batch(self, frame: bytes) -> Message | Batch:
+        try:
+            members = _MEMBERS.decode(frame)
+        except msgspec.DecodeError as error:
+            return _broken(frame, error)
+        except RecursionError:
+            return self._too_deep(frame)
+        if not members:
+            return _no_message("an empty batch")
+        if len(members) > self._batch_messages_max:
+            return _no_message(f"more than batch_messages_max ({self._batch_messages_max})")
+        return Batch([self._member(bytes(member)) for member in members])
+
+    def _member(self, member: bytes) -> Message:
+        decoded = None if member.startswith(_BRACKET) else self.decode(member)
+        return decoded if isinstance(decoded, Message) else _no_message("a batch inside a batch")
 
     def _too_deep(self, frame: bytes) -> Malformed:
         reason = f"nested deeper than json_depth_max ({self._json_depth_max})"
@@ -195,11 +239,15 @@ def malformed(frame: bytes, code: int, message: str) -> Malformed:
     return Malformed(code, message, seen.id, seen.is_request)
 
 
+def _broken(frame: bytes, error: msgspec.DecodeError) -> Malformed:
+    return malformed(frame, PARSE_ERROR, f"not JSON: {_PLAINER.get(str(error), error)}")
+
+
+def _no_message(reason: str) -> Malformed:
+    return Malformed(INVALID_REQUEST, f"not a message: {reason}", id=None, is_request=True)
+
+
 def _invalid(frame: bytes, reason: str) -> Malformed:
-    if frame.lstrip().startswith(b"["):
-        return Malformed(
-            INVALID_REQUEST, "batches are not part of this revision", id=None, is_request=True
-        )
     seen = recover(frame)
     # Unlike text that is broken, this is the whole message: without an id nobody waits for it.
     is_notification = seen.has_method and not seen.has_id
@@ -234,7 +282,7 @@ class _ErrorBody(msgspec.Struct, gc=False):
 
 
 class _ErrorFrame(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
-    id: int | str
+    id: int | str | UnsetType
     error: _ErrorBody
 
 
@@ -298,14 +346,30 @@ def encode_error(
 ) -> bytes:
     """The frame of an answer that says why a request failed; `data` of None is sent as null.
 
+    `id` is None for a request whose id could not be read, in the revisions that know such errors:
+    then it is left out, and never sent as null (TRAP-03).
+
     Raises:
-        Unencodable: `id` is None, since an error without an id is not part of this revision; or
-            `data` holds something that JSON cannot say, or too deeply.
+        Unencodable: `data` holds something that JSON cannot say, or too deeply.
     """
-    if id is None:
-        raise Unencodable("an error response needs the id of its request")
-    frame = _ErrorFrame(id, _ErrorBody(code, message, data))
+    frame = _ErrorFrame(UNSET if id is None else id, _ErrorBody(code, message, data))
     return _encode(frame, json_depth_max)
+
+
+class _Answer(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
+    id: int | str
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+def readdressed(
+    frame: bytes,
+    id: int | str,  # noqa: A002  the specification's word
+) -> bytes:
+    """The frame that gives one of our answers to another request as well."""
+    answer = msgspec.json.decode(frame, type=_Answer)
+    answer.id = id
+    return _ENCODER.encode(answer)
 
 
 def _encode(envelope: msgspec.Struct, json_depth_max: int) -> bytes:

@@ -7,9 +7,10 @@ from contextlib import redirect_stderr
 import pytest
 import zstandard
 
-from mcp_trio._cli.progress import counted, patience
+from mcp_trio._cli.progress import bars_hidden, call_progress, counted, patience
 from mcp_trio._cli.recordings import lines_of, naming
 from mcp_trio._errors import RecordingError
+from mcp_trio.types import ProgressParams
 
 
 class Screen(io.StringIO):
@@ -75,3 +76,25 @@ def test_an_error_names_the_file_once():
         raise RecordingError("empty")
     with pytest.raises(RecordingError, match=r"^cannot read a.jsonl$"), naming("a.jsonl"):
         raise RecordingError("cannot read a.jsonl")
+
+
+def reported(progress, **more):
+    return ProgressParams(progress_token=1, progress=progress, **more)
+
+
+def test_nothing_moves_on_the_screen_while_somebody_types():
+    screen = Screen()
+    with redirect_stderr(screen), call_progress("plan", on_any_stderr=False) as report:
+        report(reported(1, total=3))
+        with bars_hidden():
+            shown = screen.getvalue()
+            report(reported(2, total=3))
+            assert screen.getvalue() == shown
+        report(reported(3, total=3))
+        assert screen.getvalue() != shown
+
+
+def test_the_words_of_a_report_are_told(capsys):
+    with call_progress("plan", on_any_stderr=True) as report:
+        report(reported(1, total=2, message="half\x1b"))
+    assert capsys.readouterr().err == "progress: 1 of 2 half\\x1b\n"

@@ -283,3 +283,22 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path, invoke):
 def test_a_recording_of_one_session_has_no_column_for_others(write, invoke):
     shown = invoke("show", write(("in", request(1, "ping")))).output
     assert shown.split()[:3] == ["record", "ms", "lane"]
+
+
+def test_what_a_subscription_tells_is_about_its_request(write):
+    tagged = {"_meta": {"io.modelcontextprotocol/subscriptionId": "s"}}
+    listen, told, answer, cancelled = rows_of(
+        write(
+            ("in", request("s", "subscriptions/listen", notifications={})),
+            ("out", notification("tools/list_changed", **tagged)),
+            ("out", result("s", **tagged)),
+            ("out", notification("cancelled", requestId="s", **tagged), "r1", 2),
+        )
+    )
+    assert (told.request, told.method) == (listen.record, "notifications/tools/list_changed")
+    assert answer.what == "answer subscriptions/listen"
+    assert facts(cancelled, "what", "request", "outcome") == (
+        "notifications/cancelled",
+        listen.record,
+        None,
+    )

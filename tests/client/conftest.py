@@ -14,9 +14,12 @@ from mcp_trio._client import Client
 from mcp_trio._engine import Session
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import Limits
-from mcp_trio._protocol import Connection, Role
+from mcp_trio._protocol import ALL_REVISIONS, Connection, Role
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio._transports.memory import memory_pair
+
+OLD = ("2024-11-05",)
+"""What a client or a server speaks when a test is about the oldest revision, or plays it."""
 
 QUICK = Limits(close_seconds=0.2, terminate_seconds=0.2, exit_status_seconds=2)
 
@@ -25,6 +28,7 @@ EVERYTHING = t.ServerCapabilities(
     tools=t.ToolsCapability(list_changed=True),
     prompts=t.PromptsCapability(list_changed=True),
     resources=t.ResourcesCapability(subscribe=True, list_changed=True),
+    completions={},
 )
 
 
@@ -42,6 +46,7 @@ class Bench:
     tools: dict = attrs.field(factory=dict)
     answers: dict = attrs.field(factory=dict)
     capabilities: t.ServerCapabilities = EVERYTHING
+    revisions: tuple = ALL_REVISIONS
     notifications: list = attrs.field(factory=list)
     sessions: list = attrs.field(factory=list)
     instructions: str = "be kind"
@@ -56,6 +61,7 @@ class Bench:
             our_info=t.Implementation(name="bench", version="7"),
             our_capabilities=self.capabilities,
             instructions=self.instructions,
+            revisions=self.revisions,
         )
         session = Session(channel, connection, self)
         self.sessions.append(session)
@@ -177,6 +183,8 @@ for line in sys.stdin:
         )
     elif message["method"] == "tools/call":
         TOOLS[message["params"]["name"]](message)
+    elif "id" in message:
+        send(id=message["id"], error={"code": -32601, "message": "method not found"})
 """
 
 

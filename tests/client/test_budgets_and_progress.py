@@ -36,7 +36,7 @@ async def test_leaving_a_scope_cancels_the_handler(bench):
         assert said(await client.call_tool("hello")) == "hello"
 
 
-@pytest.mark.requirement("CANC-01", "CANC-05", "CANC-08")
+@pytest.mark.requirement("CANC-01", "CANC-05", "CANC-08", "TRAP-59")
 async def test_a_late_answer_is_counted_and_the_server_told_once(scripted, nursery):
     client, server = await connected(scripted, nursery)
     with trio.CancelScope() as scope:

@@ -2,6 +2,7 @@
 
 import contextlib
 import typing
+from functools import partial
 
 import attrs
 import pytest
@@ -21,8 +22,17 @@ from mcp_trio._errors import (
 )
 from mcp_trio._journal.reader import read_recording
 from mcp_trio._limits import Limits
+from mcp_trio._protocol import ALL_REVISIONS
 from mcp_trio._transports.memory import memory_pair
-from tests.client.conftest import EVERYTHING, Bench, open_descriptors, running_tasks, said, text
+from tests.client.conftest import (
+    EVERYTHING,
+    OLD,
+    Bench,
+    open_descriptors,
+    running_tasks,
+    said,
+    text,
+)
 
 
 async def test_a_client_of_a_server_object_knows_its_server(bench):
@@ -33,7 +43,7 @@ async def test_a_client_of_a_server_object_knows_its_server(bench):
         assert client.server_info == t.Implementation(name="bench", version="7")
         assert client.server_capabilities == EVERYTHING
         assert client.instructions == "be kind"
-        assert client.revision == "2024-11-05"
+        assert client.revision == ALL_REVISIONS[0]
         assert client.counts == {}
         assert said(await client.call_tool("hello")) == "hello"
     assert not client.is_open
@@ -43,7 +53,7 @@ async def test_a_client_of_a_server_object_knows_its_server(bench):
 @pytest.mark.requirement("LIFE-01", "LIFE-02", "LIFE-03", "LIFE-04", "LIFE-11")
 async def test_the_handshake_is_the_first_thing_said(scripted, nursery):
     channel, server = scripted
-    nursery.start_soon(connect_client, channel, nursery)
+    nursery.start_soon(partial(connect_client, channel, nursery, revisions=OLD))
     request = await server.receive()
     assert request["method"] == "initialize"
     assert request["params"] == {
@@ -74,7 +84,7 @@ async def test_a_client_says_who_it_is_and_what_it_has_callbacks_for(scripted, n
 @pytest.mark.requirement("LIFE-12")
 async def test_nothing_is_asked_before_the_handshake(scripted, nursery):
     channel, server = scripted
-    client = Client(channel)
+    client = Client(channel, revisions=OLD)
     for act in (client.list_tools, client.ping, client.notify_roots_changed):
         with pytest.raises(LocalProtocolError, match="not connected"):
             await act()
@@ -113,7 +123,7 @@ async def test_a_server_of_an_unknown_revision_is_left(scripted, nursery):
 
     nursery.start_soon(play)
     with pytest.raises(RemoteProtocolError, match="1999-01-01"):
-        async with Client(channel):
+        async with Client(channel, revisions=OLD):
             raise AssertionError
 
 
@@ -126,16 +136,17 @@ async def test_a_refused_handshake_is_the_servers_error(scripted, nursery):
 
     nursery.start_soon(play)
     with pytest.raises(RequestError, match="no room"):
-        await Client(channel).__aenter__()
+        await Client(channel, revisions=OLD).__aenter__()
 
 
-@pytest.mark.requirement("LIFE-16", "LIFE-17", "TIME-01", "CANC-03")
+@pytest.mark.requirement("LIFE-16", "LIFE-17", "TIME-01", "CANC-03", "TRAP-21")
 async def test_l12_a_server_that_never_answers_is_given_up(scripted, autojump_clock):
     """L12: no connect timeout of its own; the caller's limit was overrun."""
     channel, server = scripted
     before = trio.current_time()
+    limits = Limits(initialize_seconds=7)
     with pytest.raises(RequestTimeout) as caught:
-        await Client(channel, limits=Limits(initialize_seconds=7)).__aenter__()
+        await Client(channel, revisions=OLD, limits=limits).__aenter__()
     assert caught.value.method == "initialize"
     assert trio.current_time() - before == pytest.approx(7, abs=0.1)
     assert [message["method"] for message in await server.receive_end()] == ["initialize"]
@@ -146,7 +157,7 @@ async def test_a_cancelled_handshake_ends_the_session_at_once(scripted, autojump
     channel, server = scripted
     tasks = running_tasks()
     with trio.move_on_after(3) as scope:
-        await Client(channel).__aenter__()
+        await Client(channel, revisions=OLD).__aenter__()
     assert scope.cancelled_caught
     assert trio.current_time() == pytest.approx(3, abs=0.1)
     assert [message["method"] for message in await server.receive_end()] == ["initialize"]

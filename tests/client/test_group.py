@@ -80,6 +80,7 @@ def ports():
 # Lists
 
 
+@pytest.mark.requirement("TOOL-11")
 async def test_tools_and_prompts_of_all_servers_are_listed_with_prefixes(ports):
     async with ClientGroup(ports) as group:
         tools = await group.list_tools()
@@ -218,6 +219,15 @@ async def test_the_options_of_a_call_reach_the_client(ports, autojump_clock):
             await group.call_tool("oslo_fail")
         assert (await group.call_tool("oslo_fail", raise_tool_errors=False)).is_error
     assert len(reports) == 1
+
+
+async def test_the_result_of_a_tool_becomes_a_value_of_the_type_that_is_wanted(ports):
+    @ports["oslo"].tool
+    async def depth(handling):
+        return t.CallToolResult(content=[t.TextContent(text="7")])
+
+    async with ClientGroup(ports) as group:
+        assert await group.call_tool("oslo_depth", result_type=int) == 7
 
 
 # Resources

@@ -13,6 +13,7 @@ from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestError
 from mcp_trio._limits import Limits
 from mcp_trio._transports.memory import memory_pair
 from tests.client.conftest import (
+    OLD,
     QUICK,
     Bench,
     call_that_is_lost,
@@ -29,7 +30,7 @@ DEAF = "import time; time.sleep(600)"
 
 def talkative(name):
     """A server with a tool that talks about everything, and one that does not answer."""
-    bench = Bench()
+    bench = Bench(revisions=OLD)
 
     @bench.tool
     async def talk(handling):

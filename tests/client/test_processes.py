@@ -13,6 +13,7 @@ from mcp_trio._client import Client
 from mcp_trio._errors import ConnectionLost, RequestTimeout
 from mcp_trio._limits import Limits
 from tests.client.conftest import (
+    OLD,
     PROGRAM,
     QUICK,
     is_alive,
@@ -48,8 +49,9 @@ async def test_a_command_is_started_talked_to_and_stopped(program):
 async def test_a_server_reads_messages_and_nothing_else(tmp_path):
     path = tmp_path / "stdin"
     code = "import sys; open(sys.argv[1], 'wb').write(sys.stdin.buffer.read())"
+    limits = Limits(initialize_seconds=0.3)
     with pytest.raises(RequestTimeout):
-        await Client([*python(code), str(path)], limits=Limits(initialize_seconds=0.3)).__aenter__()
+        await Client([*python(code), str(path)], revisions=OLD, limits=limits).__aenter__()
     (line,) = path.read_bytes().splitlines()
     assert line.startswith(b'{"jsonrpc":"2.0","id":1,"method":"initialize"')
 
@@ -127,6 +129,7 @@ async def test_a_server_that_does_not_shake_hands_is_given_up_with_its_last_word
 
 
 @pytest.mark.real_time
+@pytest.mark.requirement("TRAP-130")
 async def test_l12_the_limit_of_a_caller_is_kept(tmp_path, nursery):
     """L12: a caller's 8 s limit took 10 s because of the kill grace."""
     path = tmp_path / "pid"
@@ -146,6 +149,7 @@ async def test_l12_the_limit_of_a_caller_is_kept(tmp_path, nursery):
     assert not is_alive(pid)
 
 
+@pytest.mark.requirement("TRAP-130")
 async def test_l06_what_a_server_started_goes_with_it(program):
     """L6: the grandchild lived on."""
     async with Client(program) as client:

@@ -9,7 +9,7 @@ import trio
 from mcp_trio import types as t
 from mcp_trio._client import Client
 from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestError, UserRejected
-from tests.client.conftest import connected, said, text
+from tests.client.conftest import OLD, connected, said, text
 
 CHANGED = "notifications/roots/list_changed"
 ROOTS = ["file:///sea", t.Root(uri="file:///land", name="land")]
@@ -17,6 +17,8 @@ ROOTS = ["file:///sea", t.Root(uri="file:///land", name="land")]
 
 @pytest.fixture
 def curious(bench):
+    bench.revisions = OLD  # a server asks by requests of its own
+
     @bench.tool
     async def ask_roots(handling):
         result = await handling.ask("roots/list")

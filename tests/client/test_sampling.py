@@ -8,7 +8,7 @@ from mcp_trio import types as t
 from mcp_trio._client import Client
 from mcp_trio._errors import RequestError, UserRejected
 from mcp_trio._limits import Limits
-from tests.client.conftest import connected, said, text
+from tests.client.conftest import OLD, connected, said, text
 
 MESSAGE = {"role": "user", "content": {"type": "text", "text": "Ebb or flow?"}}
 ASKED = {
@@ -35,6 +35,8 @@ ANSWERED = {"role": "assistant", "content": {"type": "text", "text": "hm"}, "mod
 
 @pytest.fixture
 def asking(bench):
+    bench.revisions = OLD  # a server asks by requests of its own
+
     @bench.tool
     async def sample(handling):
         result = await handling.ask("sampling/createMessage", SAMPLE)
@@ -86,7 +88,7 @@ async def test_a_person_may_change_what_was_asked_and_what_is_answered(asking):
 
 
 @pytest.mark.parametrize("rejection", [UserRejected(), UserRejected("not today")])
-@pytest.mark.requirement("ERR-18", "SAMP-25", "SAMP-27")
+@pytest.mark.requirement("ERR-18", "SAMP-25", "SAMP-27", "TRAP-88")
 async def test_a_user_who_says_no_is_code_minus_one(scripted, nursery, rejection):
     async def sampling(params):
         raise rejection
@@ -130,7 +132,7 @@ async def test_what_a_model_fails_with_is_not_for_the_server(scripted, nursery, 
     "message",
     [
         {"role": "system", "content": MESSAGE["content"]},
-        {"role": "user", "content": {"type": "audio", "data": "", "mimeType": "audio/wav"}},
+        {"role": "user", "content": {"type": "video", "data": "", "mimeType": "video/mp4"}},
         {"role": "user"},
     ],
 )

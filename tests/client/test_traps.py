@@ -28,17 +28,18 @@ def answering(server, nursery, *answers):
 # TRAP-10: what a newer server adds is ignored, and a tool's schema is kept with all that is in it.
 
 
-@pytest.mark.requirement("TOOL-05", "TOOL-16", "TOOL-40")
+@pytest.mark.requirement("TOOL-05", "TOOL-16", "TOOL-40", "TRAP-10")
 async def test_what_a_newer_server_adds_does_no_harm(scripted, nursery):
     client, server = await connected(scripted, nursery)
     schema = {"type": "object", "$defs": {"a": True}, "if": {}, "x-ui": [None]}
-    tool = {"name": "tide", "title": "Tide", "inputSchema": schema, "outputSchema": {}, "icons": []}
-    content = {"type": "text", "text": "ebb", "_meta": {"a": 1}}
-    called = {"content": [content], "structuredContent": {"a": 1}, "resultType": "complete"}
+    tool = {"name": "tide", "colour": "blue", "inputSchema": schema, "annotations": {"smell": 1}}
+    content = {"type": "text", "text": "ebb", "weight": {"a": 1}}
+    called = {"content": [content], "mood": {"a": 1}, "resultType": "complete"}
     answering(server, nursery, {"result": {"tools": [tool], "ttlMs": 0}}, {"result": called})
-    assert await client.list_tools() == [t.Tool(name="tide", input_schema=schema)]
+    (listed,) = await client.list_tools()
+    assert listed == t.Tool(name="tide", input_schema=schema, annotations=t.ToolAnnotations())
     result = await client.call_tool("tide")
-    assert result == t.CallToolResult(content=[t.TextContent(text="ebb")])
+    assert result == t.CallToolResult(content=[t.TextContent(text="ebb")], result_type="complete")
     await client.aclose()
 
 
@@ -130,14 +131,13 @@ async def test_an_update_of_a_part_of_what_was_subscribed_to_is_heard(scripted, 
     await client.aclose()
 
 
-# TRAP-85: until 2025-11-25 a message of sampling holds one block, and never a list.
+# TRAP-85: what is no message of sampling is refused; one block, and a list of them, are read alike.
 
 
 @pytest.mark.requirement("SAMP-08", "SAMP-09", "SAMP-14", "SAMP-28")
 @pytest.mark.parametrize(
     "change",
     [
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}]},
         {"messages": [{"role": "user", "content": {"type": "tool_result", "content": []}}]},
         {"messages": None},
         {"maxTokens": None},

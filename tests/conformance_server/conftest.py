@@ -1,5 +1,6 @@
 """The "everything" server, fresh for each test, with every message of a session held to the schema."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -12,6 +13,7 @@ import pytest
 
 from mcp_trio import Client
 
+OLDEST = "2024-11-05"
 SERVER = Path(__file__).parents[2] / "tools" / "conformance" / "server.py"
 
 
@@ -49,10 +51,13 @@ class Tapped:
 
 
 class Published:
-    """The published schema: what a message has to look like."""
+    """The published schema of a revision: what a message has to look like."""
 
     def __init__(self, path):
-        self.definitions = json.loads(path.read_text("utf-8"))["definitions"]
+        document = json.loads(path.read_text("utf-8"))
+        self.document = document
+        self.keyword = "$defs" if "$defs" in document else "definitions"
+        self.definitions = document[self.keyword]
         self.names = {
             definition["properties"]["method"].get("const"): name
             for name, definition in self.definitions.items()
@@ -69,23 +74,30 @@ class Published:
                 self.validate(self.names[message["method"]], message)
             elif "result" in message:
                 asker = {"client": "server", "server": "client"}[sender]
+                asks_for_more = message["result"].get("resultType") == "input_required"
                 name = self.result_name(methods[asker, message["id"]])
-                self.validate(name, message["result"])
+                self.validate("InputRequiredResult" if asks_for_more else name, message["result"])
 
     def result_name(self, method):
         name = self.names[method].replace("Request", "Result")
         return name if name in self.definitions else "EmptyResult"
 
     def validate(self, name, value):
-        schema = {**self.definitions[name], "definitions": self.definitions}
-        jsonschema.Draft7Validator(schema).validate(value)
+        validator = jsonschema.validators.validator_for(self.document)
+        schema = {**self.definitions[name], self.keyword: self.definitions}
+        validator(schema).validate(value)
 
 
 @pytest.fixture(scope="session")
 def published():
-    """None without the schemas; where CI is set, they have to be there."""
+    """The schema of a revision; None without the schemas: where CI is set, they have to be there."""
     folder = os.environ.get("MCP_SCHEMA_DIR")
-    return None if folder is None else Published(Path(folder) / "2024-11-05.json")
+
+    @functools.cache
+    def published(revision):
+        return None if folder is None else Published(Path(folder) / f"{revision}.json")
+
+    return published
 
 
 @pytest.fixture
@@ -94,7 +106,8 @@ def load(monkeypatch):
     monkeypatch.syspath_prepend(SERVER.parent)
 
     def load():
-        monkeypatch.delitem(sys.modules, "material", raising=False)
+        for beside in ("material", "asking_tools"):
+            monkeypatch.delitem(sys.modules, beside, raising=False)
         spec = importlib.util.spec_from_file_location("conformance_server", SERVER)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -104,15 +117,28 @@ def load(monkeypatch):
 
 
 @pytest.fixture
-def connect(published, load):
-    """A client of the server in memory; at the end all messages are held to the schema."""
-    tapped = Tapped(load())
+def serve(published, load):
+    """The server in memory; at the end all messages are held to the schema of a revision."""
+    tapped, wanted = Tapped(load()), []
+
+    def serve(revision, *, record=None):
+        wanted.append(revision)
+        tapped.record = record
+        return tapped
+
+    yield serve
+    assert tapped.messages
+    (revision,) = wanted
+    schema = published(revision)
+    if schema is not None:
+        schema.check(tapped.messages)
+
+
+@pytest.fixture
+def connect(serve):
+    """A client of the server at the oldest revision."""
 
     def connect(*, record=None, **options):
-        tapped.record = record
-        return Client(tapped, **options)
+        return Client(serve(OLDEST, record=record), revisions=[OLDEST], **options)
 
-    yield connect
-    assert tapped.messages
-    if published is not None:
-        published.check(tapped.messages)
+    return connect

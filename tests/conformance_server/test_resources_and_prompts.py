@@ -21,6 +21,7 @@ async def test_resources_and_templates_are_listed(connect):
         resources = await client.list_resources()
         (template,) = await client.list_resource_templates()
     assert {(resource.uri, resource.mime_type) for resource in resources} == {
+        ("test://asking", "text/plain"),
         ("test://static-text", "text/plain"),
         ("test://static-binary", "image/png"),
         ("test://watched-resource", "text/plain"),
@@ -80,6 +81,7 @@ async def test_prompts_are_listed_with_descriptions_and_arguments(connect):
         "test_prompt_with_arguments": [("arg1", True), ("arg2", True)],
         "test_prompt_with_embedded_resource": [("resourceUri", True)],
         "test_prompt_with_image": [],
+        "test_input_required_result_prompt": [],
     }
 
 

@@ -1,7 +1,9 @@
 """Sessions for the tests: a server of named tools or a client, each with a raw peer."""
 
+import functools
 import io
 import logging
+from types import SimpleNamespace
 
 import attrs
 import msgspec
@@ -10,7 +12,7 @@ import trio
 import trio.testing
 
 from mcp_trio import _schema as s
-from mcp_trio._engine import Recording, Session, Unrecorded
+from mcp_trio._engine import Asked, Recording, Session, Unrecorded, ask_all
 from mcp_trio._journal.reader import read_recording
 from mcp_trio._journal.records import MarkBody, OpenBody, Record, body_of, encode_body, frame_of
 from mcp_trio._limits import DEFAULT_LIMITS
@@ -313,3 +315,77 @@ def handle(serve, call):
         return done[0]
 
     return run
+
+
+# A modern client, which is asked in rounds.
+
+PREFIX = "io.modelcontextprotocol/"
+METADATA = {
+    f"{PREFIX}protocolVersion": "2026-07-28",
+    f"{PREFIX}clientCapabilities": {"elicitation": {}, "sampling": {}, "roots": {}},
+    f"{PREFIX}clientInfo": {"name": "theirs", "version": "1"},
+}
+
+
+@pytest.fixture
+def dock(serve):
+    """Start a server of named tools; returns it and a peer that has not said anything."""
+    return functools.partial(serve, handshake=False)
+
+
+def _modern(name, request_id, state=None, *, port="Bergen", token=None, **responses):
+    meta = METADATA if token is None else {**METADATA, "progressToken": token}
+    params = {"name": name, "arguments": {"port": port}, "_meta": meta}
+    if state is not None:
+        params["requestState"] = state
+    if responses:
+        params["inputResponses"] = responses
+    return {"id": request_id, "method": "tools/call", "params": params}
+
+
+def _accepted(**content):
+    return {"action": "accept", "content": content}
+
+
+def _form(message, **options):
+    params = s.ElicitParams(message=message, requested_schema={"type": "object", "properties": {}})
+    return Asked(method="elicitation/create", params=params, **options)
+
+
+def _asking(*messages):
+    async def tool(handling):
+        found = []
+        for message in messages:
+            (answer,) = await ask_all(handling, [_form(message)])
+            found.append(answer.content)
+        return found
+
+    return tool
+
+
+async def _wanted(peer, request_id):
+    answer = await peer.receive()
+    assert answer["id"] == request_id
+    assert answer["result"]["resultType"] == "input_required"
+    asked = answer["result"]["inputRequests"]
+    messages = {key: each["params"].get("message") for key, each in asked.items()}
+    return messages, answer["result"]["requestState"]
+
+
+@pytest.fixture
+def rounds(text_of):
+    """What modern clients and the tools that ask them say.
+
+    `call` is the message of a `tools/call`: with a state it is a retry, with answers by key.
+    `accepted` is the answer of a user who has filled in a form. `form` is a question to the user.
+    `asking` is a tool that asks one after the other, and answers with what the forms held. `wanted`
+    receives an answer that asks: what it asks by key, and its state. `text_of` is that of a result.
+    """
+    return SimpleNamespace(
+        call=_modern,
+        accepted=_accepted,
+        form=_form,
+        asking=_asking,
+        wanted=_wanted,
+        text_of=text_of,
+    )

@@ -275,7 +275,7 @@ async def test_an_id_is_free_again_only_when_its_cancelled_handler_has_ended(ser
     assert (await peer.receive())["id"] == 1
 
 
-@pytest.mark.requirement("PROG-05", "PROG-06", "PROG-09")
+@pytest.mark.requirement("PROG-05", "PROG-06", "PROG-09", "TRAP-62")
 async def test_progress_is_told_while_the_request_runs_if_it_was_asked_for_and_grows(
     serve, call, nursery
 ):

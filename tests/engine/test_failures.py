@@ -125,7 +125,6 @@ def gone():
         ValueError({1: 2}),
         ValueError([1], {"a": object()}),
     ],
-    ids=repr,
 )
 def test_what_cannot_be_made_again_says_what_it_was(error):
     found = again(error)

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from mcp_trio import Client, ConnectionLost, RequestError, ToolError
+from mcp_trio._protocol import REVISIONS
 from mcp_trio._transports.memory import memory_pair
 from mcp_trio.examples.sqlite_database import make_sample
 from mcp_trio.examples.sqlite_explorer import server
@@ -137,7 +138,7 @@ async def test_a_table_that_is_not_there_is_not_found(name):
     async with Client(server) as client:
         with pytest.raises(RequestError, match="no table or view") as caught:
             await client.read_resource(f"sqlite://table/{name}")
-    assert caught.value.code == -32002
+    assert caught.value.code == REVISIONS[client.revision].resource_not_found_code
 
 
 async def test_a_prompt_brings_the_first_rows_along(tmp_path, environment):

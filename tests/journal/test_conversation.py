@@ -163,3 +163,99 @@ def test_params_have_members_and_perhaps_a_token():
     assert (token_of(said[0].body), token_of(said[1].body)) == (3, None)
     assert members(said[1].body) == {}
     assert token_of(b'{"_meta":7}') is None
+
+
+TAG = "io.modelcontextprotocol/subscriptionId"
+
+
+def test_what_belongs_to_a_subscription_is_about_its_request():
+    tagged = {"_meta": {TAG: "s"}}
+    told = conversation(
+        recorded(
+            ("C", {"id": "s", "method": "subscriptions/listen", "params": {}}),
+            ("C", call(1)),
+            ("S", note("subscriptions/acknowledged", **tagged)),
+            ("S", note("tools/list_changed", **tagged)),
+            ("S", note("tools/list_changed", _meta={TAG: "other"})),
+            ("S", {"id": 1, "result": {}}),
+            ("S", {"id": "s", "result": tagged}),
+            ("S", note("cancelled", requestId="s", **tagged)),
+            role="proxy",
+        )
+    )
+    assert [each.about for each in told.said] == [None, None, 0, 0, None, 1, 0, 0]
+    # What is told, and the end, are due to the call: asked for long ago, they come with it.
+    assert [each.owner for each in told.said[2:]] == [0, 1, 1, 1, 1, 1]
+
+
+ASKING = {"resultType": "input_required", "inputRequests": {"q1": {"method": "roots/list"}}}
+
+
+def retry(id_, *, name="x", **members):
+    return {"id": id_, "method": "tools/call", "params": {"name": name, **members}}
+
+
+@pytest.mark.parametrize("role", ["client", "server", "proxy"])
+def test_a_retry_is_tied_to_the_request_whose_questions_it_answers(role):
+    told = conversation(
+        recorded(
+            ("C", call(1)),
+            ("C", call(2)),
+            ("S", {"id": 1, "result": ASKING | {"requestState": "one"}}),
+            ("S", {"id": 2, "result": ASKING | {"requestState": "two"}}),
+            ("C", retry(3, inputResponses={"q1": {}}, requestState="one")),
+            ("S", {"id": 3, "result": ASKING | {"requestState": "three"}}),
+            ("C", retry(4, requestState="two")),
+            ("C", retry(5, requestState="three")),
+            ("C", retry(6, requestState="unheard of")),
+            ("C", call(7)),
+            role=role,
+        )
+    )
+    requests = told.of("client", "request")
+    assert [each.retries for each in requests] == [None, None, 0, 1, 4, None, None]
+
+
+def test_without_a_state_a_retry_is_tied_to_the_last_request_that_is_the_same():
+    answers = {"inputResponses": {"q1": {"roots": []}}}
+    told = conversation(
+        recorded(
+            ("C", call(1, "a")),
+            ("C", call(2, "b", token="t")),
+            ("S", {"id": 1, "result": ASKING}),
+            ("S", {"id": 2, "result": ASKING}),
+            ("C", retry(3, name="b", **answers)),
+            ("C", retry(4, name="a", **answers)),
+            ("C", retry(5, name="c", **answers)),
+        )
+    )
+    assert [each.retries for each in told.of("client", "request")] == [None, None, 1, 0, None]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"content": [{"text": "input_required"}]},
+        {"resultType": "input_required", "requestState": 5},
+        {"resultType": "input_required", "inputRequests": []},
+    ],
+)
+def test_what_asks_in_no_way_that_is_known_has_no_retries(answer):
+    told = conversation(
+        recorded(
+            ("C", call(1)),
+            ("S", {"id": 1, "result": answer}),
+            ("C", retry(2, requestState=5)),
+            ("C", retry(3, requestState=None)),
+            ("C", retry(4, inputResponses={})),
+        )
+    )
+    assert [each.retries for each in told.of("client", "request")] == [None] * 4
+
+
+def test_params_that_no_value_can_be_are_like_no_others():
+    endless = b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"inputResponses":{},"n":1e999}}'
+    told = conversation(
+        recorded(("C", endless), ("S", {"id": 1, "result": ASKING}), ("C", call(2)))
+    )
+    assert [each.retries for each in told.said] == [None] * 3

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -266,3 +267,63 @@ def test_without_a_first_record_nobody_says_who_recorded():
     assert role_of([]) is None
     assert role_of(of_role("proxy")[1:]) is None
     assert role_of(of_role("proxy")) == "proxy"
+
+
+STATES = [
+    {"method": "tools/call", "id": 1, "params": {"requestState": "%s"}},
+    {"id": 1, "result": {"requestState": "%s", "resultType": "input_required"}},
+    {"method": "elicitation/create", "id": 1, "params": {"elicitationId": "%s"}},
+]
+
+
+def opening(role):
+    return OpenBody(transport="t", role=role, name="n", version="1", started="now")
+
+
+def with_states(state, *, role="server"):
+    """A recording of what a server draws anew in each run, being this `state`."""
+    encoder = RecordEncoder()
+    bodies = [
+        ("open", opening(role)),
+        *(("out", json.loads(json.dumps(each).replace("%s", state))) for each in STATES),
+        ("mark", {"name": "parked", "value": state}, "r1.ask", 1),
+        ("cmd", {"name": "state.seal"}, "r1", 1),
+        ("res", state, "r1", 2),
+    ]
+    return [encoder.record(kind, encode_body(body), 0, *lane) for kind, body, *lane in bodies]
+
+
+def test_what_a_server_draws_anew_in_each_run_is_no_difference():
+    assert diff(with_states("one"), with_states("two")) == []
+
+
+def test_on_both_sides_of_one_session_a_state_is_the_same():
+    found = diff(with_states("one"), with_states("two", role="proxy"))
+    assert [each.path for each in found] == [
+        "$.params.requestState",
+        "$.result.requestState",
+        "$.params.elicitationId",
+    ]
+
+
+def test_a_state_that_is_gone_is_a_difference():
+    left, right = with_states("one"), with_states("two")
+    right[2] = msgspec.structs.replace(right[2], frame=msgspec.Raw(b'{"id":1,"result":{}}'))
+    right[1] = msgspec.structs.replace(
+        right[1], frame=msgspec.Raw(bytes(right[1].frame).replace(b'"two"', b"2"))
+    )
+    assert [each.path for each in diff(left, right)] == [
+        "$.params.requestState",
+        "$.result.requestState",
+        "$.result.resultType",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["cmd", "mark"])
+def test_what_only_looks_like_a_note_of_a_server_is_compared(kind):
+    def noted(value):
+        encoder = RecordEncoder()
+        bodies = [("open", opening("server")), (kind, "state.", "r1", 1), ("res", value, "r1", 2)]
+        return [encoder.record(k, encode_body(body), 0, *lane) for k, body, *lane in bodies]
+
+    assert [each.kind for each in diff(noted(1), noted(2))] == ["res"]

@@ -258,3 +258,31 @@ def names_in(value):
         value = list(value.values())
     for member in value if isinstance(value, list) else ():
         yield from names_in(member)
+
+
+def test_what_a_modern_request_says_of_itself_are_properties_as_well():
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+        "traceparent": "00-1-2-00",
+    }
+    answers = {"q1": {"action": "accept", "content": {"days": 3}}}
+    params = {"name": "plan", "inputResponses": answers, "requestState": "parked.x", "_meta": meta}
+    line = export_one({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    own = "<http://modelcontextprotocol.io/ontology#io.modelcontextprotocol/"
+    shown = f"""{PREFIXES}[] mcp:jsonrpc "2.0" ; mcp:id 1 ; mcp:method "tools/call" ; mcp:params [
+        mcp:name "plan" ; mcp:requestState "parked.x" ;
+        mcp:inputResponses [ mcp:q1 [ mcp:action "accept" ; mcp:content [ mcp:days 3 ] ] ] ;
+        mcp:_meta [ {own}protocolVersion> "2026-07-28" ; mcp:traceparent "00-1-2-00" ;
+            {own}clientCapabilities> [ mcp:elicitation [ mcp:form [] ] ] ] ] ."""
+    assert isomorphic(graph_of(line), Graph().parse(data=shown, format="turtle"))
+
+
+def test_questions_keep_their_forms():
+    form = {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"}
+    question = {"method": "elicitation/create", "params": {"requestedSchema": form}}
+    result = {"resultType": "input_required", "inputRequests": {"q1": question}, "ttlMs": 0}
+    line = export_one({"jsonrpc": "2.0", "id": 1, "result": result})
+    found = {str(p).removeprefix(MCP): str(o) for _, p, o in graph_of(line)}
+    assert found["$schema"] == form["$schema"]
+    assert (found["resultType"], found["ttlMs"], found["type"]) == ("input_required", "0", "object")

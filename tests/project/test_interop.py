@@ -5,6 +5,8 @@ import re
 import sys
 
 import attrs
+import eras
+import excuses
 import our_client
 import peers
 import pytest
@@ -13,11 +15,16 @@ import sessions
 import sitting
 import trio
 from checks import Unexpected
-from tally import ERROR_ANSWER, Row, Tally, rows, tally_of
+from facts import FACTS, has
+from features import FEATURES
+from tally import ERROR_ANSWER, QUESTIONS, Row, Tally, rows, tally_of
 
-from mcp_trio import Client, Context, MCPError, Server
+from mcp_trio import Client, Context, MCPError, Server, UserRejected
 from mcp_trio._protocol.methods import METHODS
+from mcp_trio._protocol.revisions import REVISIONS
 from mcp_trio._protocol.states import Role
+
+OLDEST, NEWEST = FACTS.revisions[0], FACTS.revisions[-1]
 
 
 @pytest.fixture
@@ -36,7 +43,7 @@ async def recording(tmp_path):
         await trio.sleep_forever()
 
     scope = trio.CancelScope()
-    async with Client(server_that_records(server, path)) as client:
+    async with Client(server_that_records(server, path), revisions=[OLDEST]) as client:
         await client.call_tool("add", {"a": 1, "b": 2})
         await client.call_tool("add", {"a": 3, "b": 4})
         with pytest.raises(MCPError):
@@ -64,9 +71,24 @@ def without(path, kind):
     return path
 
 
-def test_there_is_a_row_for_each_method_and_each_side_that_may_send_it():
-    assert {(row.name, row.sender) for row in rows()} == {
-        *((method.name, sender) for method in METHODS.values() for sender in method.senders),
+def test_the_revisions_of_the_facts_are_those_that_are_spoken():
+    assert list(REVISIONS) == FACTS.revisions
+    assert {feature.since for feature in FEATURES} <= FACTS.features.keys()
+
+
+@pytest.mark.parametrize("revision", FACTS.revisions)
+def test_there_is_a_row_for_each_method_and_each_side_that_may_send_it(revision):
+    facts = REVISIONS[revision]
+    assert {(row.name, row.sender) for row in rows(revision)} == {
+        *(
+            (method.name, sender)
+            for method in METHODS.values()
+            for sender in method.senders
+            if method.is_of(facts)
+        ),
+        # Without a session they travel in results.
+        *((name, Role.SERVER) for name in QUESTIONS if facts.is_modern),
+        *((each.name, each.sender) for each in FEATURES if has(revision, each.since)),
         *((ERROR_ANSWER, sender) for sender in Role),
     }
 
@@ -75,7 +97,7 @@ async def test_what_passed_is_counted_by_direction(recording):
     tally = tally_of(recording)
     assert tally.revision == "2024-11-05"
     assert tally.faults == []
-    assert {row: tally.seen(row) for row in rows() if tally.seen(row)} == {
+    assert {row: tally.seen(row) for row in rows(OLDEST) if tally.seen(row)} == {
         Row("initialize", Role.CLIENT): 1,
         Row("notifications/initialized", Role.CLIENT): 1,
         Row("tools/call", Role.CLIENT): 2,
@@ -105,12 +127,61 @@ async def test_a_recording_without_an_end_is_a_fault(recording):
     assert tally_of(without(recording, "end")).faults == ["the recording has no end"]
 
 
-def outcome(**changes):
-    tally = Tally(revision="2024-11-05")
-    for row in rows():
+@pytest.fixture
+async def rounds(tmp_path):
+    """A session without a session, in which a question is answered and another refused."""
+    path = tmp_path / "rounds.mcprec.jsonl"
+    server = Server("asking")
+
+    @server.tool
+    async def ask(*, ctx: Context) -> None:
+        await ctx.elicit("Your name?", str)
+        await ctx.sample("Is that a name?", max_tokens=10)
+
+    def refuse(_question):
+        raise UserRejected
+
+    async with Client(
+        server_that_records(server, path),
+        revisions=[NEWEST],
+        elicitation=lambda _: {"value": "Ada"},
+        sampling=refuse,
+    ) as client:
+        with pytest.raises(UserRejected):
+            await client.call_tool("ask")
+    return path
+
+
+async def test_questions_in_results_are_counted_as_the_requests_that_they_stand_for(rounds):
+    tally = tally_of(rounds)
+    assert tally.revision == NEWEST
+    asked = [tally.count(Row(name, Role.SERVER)) for name in QUESTIONS]
+    assert [(count.sent, count.answered) for count in asked] == [(1, 0), (0, 0), (1, 1)]
+    seen = {row.name for row in rows(NEWEST) if tally.seen(row)}
+    assert {"input required", "input responses", "request states", "forms"} <= seen
+    assert not {"questions by URL", "subscription ids", "audio"} & seen
+
+
+async def test_what_we_say_and_the_revision_does_not_know_is_a_fault(recording):
+    lines = recording.read_text().splitlines(keepends=True)
+    answer = next(place for place, line in enumerate(lines) if '"content"' in line)
+    lines[answer] = lines[answer].replace('"content"', '"structuredContent":3,"content"', 1)
+    recording.write_text("".join(lines))
+    assert f"we sent structured content at {OLDEST}" in tally_of(recording).faults
+
+
+def outcome(revision=OLDEST, **changes):
+    tally = Tally(revision=revision)
+    for row in rows(revision):
         tally.count(row).sent = tally.count(row).answered = 1
     complete = sessions.Outcome(
-        peer=peers.SDKS[0], role="client", tally=tally, checks=1, seconds=1.0, faults=[]
+        peer=peers.SDKS[1],
+        role="client",
+        revision=revision,
+        tally=tally,
+        checks=1,
+        seconds=1.0,
+        faults=[],
     )
     return attrs.evolve(complete, **changes)
 
@@ -127,11 +198,33 @@ def test_an_empty_cell_is_named(capsys):
     found.tally.count(Row("notifications/progress", Role.CLIENT)).sent = 0
     assert not run.report([outcome(), found], 1.0)
     out = capsys.readouterr().out
-    title = f"Python 1 {peers.SDKS[0].version} as client"
+    title = f"Python 2 {peers.SDKS[1].version} as client at {OLDEST}"
     assert (
         f"{title}: no roots/list from the server, no notifications/progress from the client" in out
     )
     assert "2 empty" in out
+
+
+def test_an_empty_cell_with_an_excuse_is_as_it_should_be_and_tells_it(capsys):
+    found = outcome(NEWEST)
+    found.tally.count(Row("notifications/progress", Role.CLIENT)).sent = 0
+    assert run.report([found], 1.0)
+    out = capsys.readouterr().out
+    assert f"a: {excuses.EXCUSES[0].reason}" in out
+    assert "0 empty, 1 excused" in out
+
+
+def test_an_excuse_is_for_its_own_cells_only():
+    found = outcome(OLDEST)
+    found.tally.count(Row("notifications/progress", Role.CLIENT)).sent = 0
+    assert not run.report([found], 1.0)
+
+
+def test_every_excuse_is_about_rows_that_there_are():
+    for excuse in excuses.EXCUSES:
+        for revision in excuse.revisions:
+            named = {(row.name, row.sender.value) for row in rows(revision)}
+            assert {(name, excuse.sender) for name in excuse.rows} <= named
 
 
 def test_a_fault_and_another_revision_are_named(capsys):
@@ -140,8 +233,8 @@ def test_a_fault_and_another_revision_are_named(capsys):
     other.tally.revision = "2025-06-18"
     assert not run.report([failed, other], 1.0)
     out = capsys.readouterr().out
-    assert "as client: the client exited with 1" in out
-    assert "as server: the session was not at revision 2024-11-05" in out
+    assert f"as client at {OLDEST}: the client exited with 1" in out
+    assert f"as server at {OLDEST}: the session was at revision 2025-06-18" in out
 
 
 @attrs.frozen
@@ -178,7 +271,7 @@ def make_peer(tmp_path):
     ],
 )
 def test_a_client_that_fails_or_does_nothing_is_a_fault(make_peer, tmp_path, client, fault):
-    found = sessions.hold(make_peer(client), "client", tmp_path)
+    found = sessions.hold(make_peer(client), "client", OLDEST, tmp_path)
     assert found.checks == 0
     assert found.faults[0] == fault
     assert found.faults[1].startswith("no recording: ")
@@ -186,7 +279,7 @@ def test_a_client_that_fails_or_does_nothing_is_a_fault(make_peer, tmp_path, cli
 
 def test_a_client_that_does_not_end_is_a_fault(make_peer, tmp_path, monkeypatch):
     monkeypatch.setattr(sessions, "SESSION_SECONDS", 0.05)
-    found = sessions.hold(make_peer("import time; time.sleep(60)"), "client", tmp_path)
+    found = sessions.hold(make_peer("import time; time.sleep(60)"), "client", OLDEST, tmp_path)
     assert found.faults[0].startswith("no end after 0.05 s")
 
 
@@ -219,17 +312,70 @@ def test_the_lock_of_npm_is_of_the_pins_and_names_no_registry():
 
 
 @pytest.mark.real_time
-async def test_our_client_and_our_server_tell_the_story_to_each_other(tmp_path, capsys):
+@pytest.mark.parametrize("revision", [OLDEST, NEWEST])
+async def test_our_client_and_our_server_tell_the_story_to_each_other(tmp_path, capsys, revision):
     recording = tmp_path / "story.mcprec.jsonl"
     command = [sys.executable, str(sessions.OUR_SERVER), "--stdio"]
-    await our_client.main(command, str(recording))
-    tally = tally_of(recording)
-    assert [row for row in rows() if not tally.seen(row)] == []
-    assert tally.faults == []
+    await our_client.main(command, str(recording), revision)
+    told = sessions.Outcome(
+        peer=peers.SDKS[1],
+        role="server",
+        revision=revision,
+        tally=tally_of(recording),
+        checks=1,
+        seconds=1.0,
+        faults=[],
+    )
+    assert run.empty_rows(told) == []
+    assert told.tally.faults == []
     assert re.fullmatch(r"[0-9]+ checks\n", capsys.readouterr().out)
 
 
 async def test_the_story_fails_with_a_server_that_offers_nothing(tmp_path):
     program = "from mcp_trio import Server; Server('empty').run()"
+    command = [sys.executable, "-c", program]
     with pytest.raises(Unexpected, match=r"^shake_hands: tools.listChanged"):
-        await our_client.main([sys.executable, "-c", program], str(tmp_path / "r.mcprec.jsonl"))
+        await our_client.main(command, str(tmp_path / "r.mcprec.jsonl"), OLDEST)
+
+
+def test_a_client_of_each_era_meets_a_server_of_each():
+    assert set(eras.EXPECTED) == {(client, server) for client in eras.ERAS for server in eras.ERAS}
+
+
+def party(name, era, program="pass"):
+    return eras.Party(name, era, (sys.executable, "-c", program))
+
+
+@pytest.mark.parametrize(
+    ("program", "observed"),
+    [
+        ("print('at 2025-11-25')", "2025-11-25"),
+        ("pass", "nothing"),
+        ("raise ValueError('no common revision')", "refused"),
+    ],
+)
+def test_what_comes_of_a_meeting_is_told(program, observed, capsys):
+    meeting = eras.meet(party("mcp_trio", "legacy", program), party("theirs", "both"))
+    assert meeting.observed == observed
+    assert eras.report([meeting], 1.0) is (observed == "2025-11-25")
+    out = capsys.readouterr().out
+    if observed == "refused":
+        told = "mcp_trio legacy at theirs both: refused, not 2025-11-25: ValueError: no common"
+        assert told in out
+
+
+def test_a_meeting_that_does_not_end_is_no_refusal(monkeypatch):
+    monkeypatch.setattr(eras, "SESSION_SECONDS", 0.05)
+    sleepy = party("mcp_trio", "modern", "import time; time.sleep(60)")
+    assert eras.meet(sleepy, party("theirs", "legacy")).observed == "no end"
+
+
+def test_each_of_ours_meets_each_of_theirs_and_ours(monkeypatch):
+    monkeypatch.setattr(
+        eras, "clients", lambda _: [party("mcp_trio", "legacy"), party("a", "both")]
+    )
+    monkeypatch.setattr(
+        eras, "servers", lambda _: [party("mcp_trio", "both"), party("b", "modern")]
+    )
+    met = [(it.client.name, it.server.name) for it in eras.meet_all([], None)]
+    assert met == [("mcp_trio", "mcp_trio"), ("mcp_trio", "b"), ("a", "mcp_trio")]

@@ -24,7 +24,9 @@ async def recorded(tmp_path):
         await ctx.progress(1, 2)
         return [root.uri for root in await ctx.list_roots()]
 
-    async with Client(server, roots=["file:///one"], record=path) as client:
+    async with Client(
+        server, revisions=["2024-11-05"], roots=["file:///one"], record=path
+    ) as client:
         await client.call_tool("roots", progress=lambda _: None)
         await client.ping()
     return load_conversation(path)

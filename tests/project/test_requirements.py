@@ -4,7 +4,7 @@ import re
 
 import pytest
 import requirements
-from requirements import Requirement, Tick, Untested
+from requirements import Requirement, Tick, Trap, Untested
 
 TICKED_EVERYWHERE = """
 import pytest
@@ -42,7 +42,8 @@ def test_the_tables_are_sound():
 
 
 def test_every_tick_of_the_test_suite_names_a_requirement():
-    known = {row.id for row in requirements.read_requirements()}
+    rows = [*requirements.read_requirements(), *requirements.read_traps()]
+    known = {row.id for row in rows}
     assert list(requirements.bad_ticks(requirements.read_ticks(requirements.TESTS), known)) == []
 
 
@@ -110,11 +111,22 @@ def test_the_gate_asks_for_each_duty_of_its_areas_and_for_nothing_else():
         ROW,
         ROW._replace(id="BASE-02", level="SHOULD"),
         ROW._replace(id="BASE-03", level="MAY"),
-        ROW._replace(id="BASE-04", revisions=".BCDE"),
         ROW._replace(id="APPS-01", area="APPS"),
+        ROW._replace(id="VER-01", area="VER", revisions="...DE"),
     ]
     gaps = list(requirements.gaps_at_the_gate(rows, {"BASE-02"}, []))
-    assert [gap.partition(":")[0] for gap in gaps] == ["BASE-01"]
+    assert [gap.split(", not")[0] for gap in gaps] == [
+        "BASE-01: MUST NOT, 2024-11-05",
+        "VER-01: MUST NOT, 2025-11-25",
+        "VER-01: MUST NOT, 2026-07-28",
+    ]
+
+
+def test_the_gate_asks_for_a_test_of_each_trap_that_is_not_for_later():
+    traps = [Trap(f"TRAP-{number:02}", "gap", "It looks easy.", "x", "y") for number in (1, 2, 3)]
+    gaps = list(requirements.traps_at_the_gate(traps, {"TRAP-01"}))
+    assert gaps == ["TRAP-03: a trap without a test: It looks easy."]
+    assert {trap.id for trap in requirements.read_traps()} > requirements.TRAPS_LATER
 
 
 @pytest.mark.parametrize(("count", "is_refused"), [(1, False), (2, True)])

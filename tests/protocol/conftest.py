@@ -10,7 +10,11 @@ from mcp_trio import _schema as s
 from mcp_trio._protocol import Connection, Role
 
 CAPABILITIES = {
-    Role.CLIENT: s.ClientCapabilities(roots=s.RootsCapability(list_changed=True), sampling={}),
+    Role.CLIENT: s.ClientCapabilities(
+        roots=s.RootsCapability(list_changed=True),
+        sampling=s.SamplingCapability(),
+        elicitation=s.ElicitationCapability(form={}, url={}),
+    ),
     Role.SERVER: s.ServerCapabilities(
         logging={},
         prompts=s.PromptsCapability(list_changed=True),
@@ -27,6 +31,8 @@ PARAMS = {
         client_info=s.Implementation(name="reed", version="3"),
     ),
     "ping": s.EmptyParams(),
+    "server/discover": s.EmptyParams(),
+    "subscriptions/listen": s.ListenParams(notifications=s.SubscriptionFilter()),
     "tools/list": s.PaginatedParams(),
     "tools/call": s.CallToolParams(name="tide", arguments=msgspec.Raw(b'{"port":"Bergen"}')),
     "resources/list": s.PaginatedParams(),
@@ -43,6 +49,7 @@ PARAMS = {
     "logging/setLevel": s.SetLevelParams(level="info"),
     "sampling/createMessage": s.CreateMessageParams(messages=[], max_tokens=9),
     "roots/list": s.EmptyParams(),
+    "elicitation/create": s.ElicitParams(message="Which port?", requested_schema={}),
     "notifications/initialized": s.EmptyParams(),
     "notifications/cancelled": s.CancelledParams(request_id=999),
     "notifications/progress": s.ProgressParams(progress_token=999, progress=1),
@@ -52,6 +59,10 @@ PARAMS = {
     "notifications/tools/list_changed": s.EmptyParams(),
     "notifications/prompts/list_changed": s.EmptyParams(),
     "notifications/roots/list_changed": s.EmptyParams(),
+    "notifications/elicitation/complete": s.ElicitationCompleteParams(elicitation_id="7"),
+    "notifications/subscriptions/acknowledged": s.AcknowledgedParams(
+        notifications=s.SubscriptionFilter()
+    ),
 }
 
 

@@ -18,7 +18,7 @@ def cancel(pair, frame, id_=7, **more):
     return pair.server.receive(frame(method="notifications/cancelled", params=params), 0.0)
 
 
-@pytest.mark.requirement("CANC-01", "CANC-05")
+@pytest.mark.requirement("CANC-01", "CANC-05", "TRAP-60")
 @pytest.mark.parametrize("sender", Role)
 def test_either_side_cancels_its_own_request(ready, frame, sender):
     connection = ready(sender)
@@ -85,7 +85,7 @@ def test_a_cancelled_request_is_never_answered(pair, frame, running):
         pair.server.start(request)
 
 
-@pytest.mark.requirement("CANC-07", "CANC-10", "CANC-02")
+@pytest.mark.requirement("CANC-07", "CANC-10", "CANC-02", "TRAP-04", "TRAP-06")
 def test_cancelling_what_is_not_open_does_nothing(pair, frame):
     answered = taken(pair, frame)
     pair.server.finish(answered)
@@ -119,7 +119,7 @@ def test_a_malformed_cancellation_is_ignored(pair, frame, params):
     assert request.state is TheirState.TAKEN
 
 
-@pytest.mark.requirement("CANC-08", "CANC-09")
+@pytest.mark.requirement("CANC-08", "CANC-09", "TRAP-58")
 def test_a_late_answer_is_counted_and_reaches_nobody(pair, frame):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     pair.client.abandon(opened)
@@ -131,6 +131,7 @@ def test_a_late_answer_is_counted_and_reaches_nobody(pair, frame):
     assert again.counted == "unknown answer"
 
 
+@pytest.mark.requirement("TRAP-58")
 def test_abandoned_ids_are_remembered_up_to_the_limit(ready, frame):
     client = ready(Role.CLIENT, limits=Limits(requests_remembered_max=2))
     opened = [client.open_request("ping", None, now=0.0) for _ in range(3)]

@@ -20,7 +20,6 @@ from mcp_trio._protocol import (
     NotificationArrived,
     Reply,
     RequestToRun,
-    Revision,
     Role,
     SessionState,
     negotiated,
@@ -46,8 +45,12 @@ def test_the_client_sends_its_newest_revision_its_capabilities_and_its_name(conn
         "id": opened.id,
         "method": "initialize",
         "params": {
-            "protocolVersion": list(REVISIONS)[-1],
-            "capabilities": {"roots": {"listChanged": True}, "sampling": {}},
+            "protocolVersion": NEWEST_LEGACY.name,
+            "capabilities": {
+                "roots": {"listChanged": True},
+                "sampling": {},
+                "elicitation": {"form": {}, "url": {}},
+            },
             "clientInfo": {"name": "client", "version": "1"},
         },
     }
@@ -89,26 +92,24 @@ def test_an_unknown_revision_is_answered_with_the_newest_that_has_a_handshake(
     assert server.revision is NEWEST_LEGACY
 
 
-@pytest.mark.requirement("LIFE-06", "LIFE-08")
-def test_a_known_revision_with_a_handshake_is_the_one_that_is_negotiated(monkeypatch):
-    older = Revision(name="2020-02-02", has_handshake=True, has_batches=False)
-    stateless = Revision(name="2030-03-03", has_handshake=False, has_batches=False)
-    for revision in (older, stateless):
-        monkeypatch.setitem(REVISIONS, revision.name, revision)
-    assert negotiated("2020-02-02") is older
-    assert negotiated("2024-11-05") is REVISIONS["2024-11-05"]
-    assert negotiated("2030-03-03") is NEWEST_LEGACY
+@pytest.mark.requirement("LIFE-06", "LIFE-08", "TRAP-18")
+@pytest.mark.parametrize("asked", [*REVISIONS, "2030-03-03"])
+def test_a_spoken_revision_with_a_handshake_is_the_one_that_is_negotiated(asked):
+    spoken = ("2026-07-28", "2025-06-18", "2024-11-05")
+    expected = asked if asked in spoken[1:] else "2025-06-18"
+    assert negotiated(asked, spoken) is REVISIONS[expected]
 
 
 def test_methods_belong_to_published_revisions():
-    assert {row.since for row in METHODS.values()} <= set(REVISIONS)
+    named = {name for row in METHODS.values() for name in (row.since, row.until)}
+    assert named - {None} <= set(REVISIONS)
 
 
 @pytest.mark.requirement("BASE-19", "LIFE-10", "LIFE-11")
 def test_after_the_handshake_both_ends_know_the_same_and_are_ready(pair):
     client, server = pair
     assert client.state is server.state is SessionState.READY
-    assert client.revision is server.revision is REVISIONS["2024-11-05"]
+    assert client.revision is server.revision is NEWEST_LEGACY
     assert client.peer_info.name == "server"
     assert server.peer_info.name == "client"
     assert client.peer_capabilities == server.our_capabilities
@@ -204,7 +205,9 @@ def test_capabilities_and_members_that_nobody_knows_are_ignored(connect, frame):
         extra=[1],
     )
     assert event.negotiated
-    assert server.peer_capabilities == s.ClientCapabilities(sampling={}, experimental={"x": {}})
+    assert server.peer_capabilities == s.ClientCapabilities(
+        sampling=s.SamplingCapability(), experimental={"x": {}}
+    )
 
 
 def test_a_request_between_the_answer_and_initialized_is_served(connect, frame):

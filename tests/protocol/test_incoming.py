@@ -164,8 +164,9 @@ BAD_FRAMES = [
 
 
 @pytest.mark.parametrize(("bad", "id_", "code"), BAD_FRAMES)
+@pytest.mark.requirement("TRAP-04")
 def test_a_server_answers_a_bad_frame_whose_id_it_can_read(ready, bad, id_, code):
-    server = ready(Role.SERVER)
+    server = ready(Role.SERVER, revisions=["2024-11-05"])
     event = server.receive(bad, 0.0)
     assert event.counted == "malformed"
     assert server.counts["malformed"] == 1
@@ -185,7 +186,7 @@ def test_a_client_counts_a_bad_frame_and_sends_nothing(ready, bad, id_, code):
 
 
 def test_a_frame_over_the_limit_is_answered_with_the_setting_that_it_broke(ready):
-    server = ready(Role.SERVER, limits=Limits(frame_bytes_max=100))
+    server = ready(Role.SERVER, revisions=["2024-11-05"], limits=Limits(frame_bytes_max=100))
     head = b'{"jsonrpc":"2.0","id":"big","method":"tools/call","params":{"name":"aaa'
     answer = json.loads(server.receive(Oversized(size=5000, head=head), 0.0).frame)
     assert answer["id"] == "big"

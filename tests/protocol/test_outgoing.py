@@ -9,11 +9,21 @@ import pytest
 from mcp_trio import _schema as s
 from mcp_trio._errors import METHOD_NOT_FOUND, LocalProtocolError
 from mcp_trio._limits import Limits
-from mcp_trio._protocol import METHODS, Ignored, Input, Need, Reply, RequestToRun, Role, announced
+from mcp_trio._protocol import (
+    METHODS,
+    NEWEST_LEGACY,
+    Ignored,
+    Input,
+    Need,
+    Reply,
+    RequestToRun,
+    Role,
+    announced,
+)
 from mcp_trio._wire import Unencodable
 
 
-@pytest.mark.requirement("BASE-04", "BASE-02", "PROG-02")
+@pytest.mark.requirement("BASE-04", "BASE-02", "PROG-02", "TRAP-05")
 def test_ids_are_never_used_twice_not_even_after_the_answer(pair, frame):
     seen = []
     for outcome in ("answered", "abandoned", "open", "unencodable", "open"):
@@ -34,7 +44,7 @@ def test_ids_are_never_used_twice_not_even_after_the_answer(pair, frame):
     assert len(pair.client.ours) == 2
 
 
-@pytest.mark.requirement("BASE-21")
+@pytest.mark.requirement("BASE-21", "TRAP-06")
 def test_both_sides_send_requests_with_the_same_ids_at_the_same_time(pair):
     ours = pair.client.open_request("tools/list", None, now=0.0)
     pair.server.open_request("ping", None, now=0.0)  # the client has sent `initialize` before
@@ -80,7 +90,8 @@ def test_a_client_cannot_notify_by_a_way_around_the_rules(pair, valid_params, me
 SENT_WHEN_READY = [
     row
     for row in METHODS.values()
-    if row.input not in {Input.INITIALIZE, Input.INITIALIZED, Input.REFERENCE}
+    if row.is_of(NEWEST_LEGACY)
+    and row.input not in {Input.INITIALIZE, Input.INITIALIZED, Input.REFERENCE}
 ]
 
 
@@ -111,11 +122,11 @@ def test_only_the_engine_puts_a_progress_token_into_meta(pair):
 
 
 def test_what_is_too_deep_for_our_own_limit_does_not_leave(ready):
-    client = ready(Role.CLIENT, limits=Limits(json_depth_max=4))
+    client = ready(Role.CLIENT, limits=Limits(json_depth_max=5))
     params = s.CallToolParams(name="tide", arguments=msgspec.Raw(b'{"x":[[[[]]]]}'))
     with pytest.raises(Unencodable, match="json_depth_max"):
         client.open_request("tools/call", params, now=0.0)
-    server = ready(Role.SERVER, limits=Limits(json_depth_max=4))
+    server = ready(Role.SERVER, limits=Limits(json_depth_max=5))
     with pytest.raises(Unencodable, match="json_depth_max"):
         server.notification(
             "notifications/message", s.LoggingMessageParams(level="info", data=[[[[]]]])
@@ -129,7 +140,7 @@ def test_the_budget_of_a_request_begins_when_it_is_opened(pair):
     assert opened.budget.deadline == 15.0
 
 
-NEEDY = [row for row in METHODS.values() if row.need is not None]
+NEEDY = [row for row in METHODS.values() if row.need is not None and row.is_of(NEWEST_LEGACY)]
 
 
 def without(role):
@@ -174,7 +185,10 @@ def test_what_was_not_announced_is_not_taken(connect, shake_hands, valid_params,
     else:
         leaving = sender.notification(row.name, params)
         assert not isinstance(receiver.receive(leaving, 0.0), Ignored)
-        receiver.peer_capabilities = without(holder)
+        if holder is receiver.our_role:
+            receiver.our_capabilities = without(holder)
+        else:
+            receiver.settle(NEWEST_LEGACY, without(holder), None)
         assert receiver.receive(leaving, 0.0).counted == "not announced"
 
 

@@ -23,7 +23,7 @@ def running(pair, frame, token="t"):
     return request
 
 
-@pytest.mark.requirement("PROG-01", "PROG-04", "PROG-03")
+@pytest.mark.requirement("PROG-01", "PROG-04", "PROG-03", "TRAP-61")
 @pytest.mark.parametrize("token", ["", "t", 0, -5, 2**70], ids=repr)
 def test_a_report_carries_the_token_as_it_came(pair, frame, token):
     request = running(pair, frame, token)
@@ -73,7 +73,7 @@ def test_nothing_is_told_after_the_session_is_closed(pair, frame):
     assert pair.server.progress(request, 1) is None
 
 
-@pytest.mark.requirement("PROG-06", "PROG-07")
+@pytest.mark.requirement("PROG-06", "PROG-07", "TRAP-62")
 @given(values=st.lists(st.one_of(st.integers(-9, 9), st.floats(-2, 2)), max_size=30))
 def test_progress_grows_with_every_report(ready, frame, values):
     server = ready(Role.SERVER)
@@ -102,7 +102,7 @@ def report(connection, frame, **params):
     return connection.receive(frame(method="notifications/progress", params=params), 30.0)
 
 
-@pytest.mark.requirement("PROG-02", "PROG-03", "PROG-04", "PROG-07", "PROG-10")
+@pytest.mark.requirement("PROG-02", "PROG-03", "PROG-04", "PROG-07", "PROG-10", "TRAP-61")
 def test_a_report_about_an_open_request_of_ours_arrives_and_renews_its_idle_budget(pair, frame):
     opened = pair.client.open_request(
         "tools/list", None, now=0.0, idle_seconds=10.0, total_seconds=99.0, wants_progress=True

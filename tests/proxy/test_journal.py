@@ -229,3 +229,14 @@ async def test_a_folder_gets_a_file_of_its_own_for_each_session(tmp_path, record
     first, second = tmp_path.iterdir()
     assert first.name.startswith("serve-")
     assert recorded(first).cause == recorded(second).cause == "closed"
+
+
+async def test_a_batch_is_a_frame_like_any_other(journal, path, recorded):
+    ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+    journal.passes("in", line([ASKED, ping]))
+    journal.passes("out", line([ANSWERED]))
+    journal.close(0)
+    session = recorded(path)
+    assert session.kinds() == ["open", "in", "out", "mark", "shut", "mark", "end"]
+    assert session.bodies("in") == [[ASKED, ping]]
+    assert session.bodies("out") == [[ANSWERED]]

@@ -421,3 +421,28 @@ async def test_nothing_fits_by_its_shape_in_a_recording_that_is_not_redacted(spo
     peer = connect(mock_server(spoken(("C", call(1, "ab")), ("S", result(1)))))
     (answer,) = await say(peer, call(5, "cd"))
     assert "error" in answer
+
+
+async def test_a_subscription_has_the_id_of_the_live_request(spoken, connect):
+    tag = "io.modelcontextprotocol/subscriptionId"
+    listen = {"method": "subscriptions/listen", "params": {"notifications": {}}}
+    meta = {"_meta": {tag: "s"}}
+    peer = connect(
+        mock_server(
+            spoken(
+                ("C", {"id": "s", **listen}),
+                ("S", note("subscriptions/acknowledged", notifications={}, **meta)),
+                ("S", note("tools/list_changed", **meta)),
+                ("S", note("tools/list_changed", _meta={tag: "never asked"})),
+                ("S", result("s", resultType="complete", **meta)),
+                ("S", note("cancelled", requestId="s", **meta)),
+            )
+        )
+    )
+    live = {"_meta": {tag: 7}}
+    assert await say(peer, {"id": 7, **listen}) == [
+        note("subscriptions/acknowledged", notifications={}, **live),
+        note("tools/list_changed", **live),
+        result(7, resultType="complete", **live),
+        note("cancelled", requestId=7, **live),
+    ]

@@ -1,7 +1,9 @@
 """What the tests of the vocabulary need of the published schemas: values, validity, comparison."""
 
+import functools
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,19 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._schema import DEFINITIONS, ResourceContents
+from mcp_trio._schema import (
+    DEFINITIONS,
+    CreateMessageParams,
+    ElicitParams,
+    EmptyParams,
+    InputRequest,
+    ResourceContents,
+)
+
+REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 
 TEXT = st.text(max_size=8)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -19,38 +31,78 @@ JSON_OBJECTS = st.dictionaries(TEXT, TEXT, max_size=2)
 SCALARS = st.none() | st.booleans() | st.integers() | FLOATS | TEXT
 ANYTHING = SCALARS | st.lists(SCALARS, max_size=2) | JSON_OBJECTS
 
+# Many definitions in five revisions: few values of each.
+modest = settings(
+    max_examples=6,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+# Published as a circle, in which Hypothesis loses itself.
+CIRCLES = {
+    "JSONValue": st.booleans() | st.integers() | JSON_OBJECTS,
+    "JSONObject": JSON_OBJECTS,
+    "JSONArray": st.lists(TEXT, max_size=2),
+}
+
 
 class Published:
     """The published schema of one revision."""
 
-    def __init__(self, path: Path) -> None:
-        self.definitions: dict[str, Any] = json.loads(path.read_text("utf-8"))["definitions"]
-        self.declared_names = set(declared_names(self.definitions))
+    def __init__(self, text: str) -> None:
+        document = json.loads(text)
+        # TRAP-09: three are draft-07 with `definitions`, two are 2020-12 with `$defs`.
+        self.definitions: dict[str, Any] = document.get("definitions") or document["$defs"]
+        self.root = jsonschema.validators.validator_for(document)(document)
+        self.values_of_reference = functools.cache(self.values_of_reference)
+
+    def definition(self, schema: dict[str, Any]) -> str:
+        return schema["$ref"].rpartition("/")[2]
 
     def resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
         while "$ref" in schema:
-            schema = self.definitions[schema["$ref"].removeprefix("#/definitions/")]
+            schema = self.definitions[self.definition(schema)]
         return schema
 
-    def validator(self, schema: dict[str, Any]) -> jsonschema.Draft7Validator:
-        return jsonschema.Draft7Validator({**schema, "definitions": self.definitions})
-
     def is_valid(self, schema: dict[str, Any], value: Any) -> bool:
-        return self.validator(schema).is_valid(value)
+        return self.root.evolve(schema=schema).is_valid(value)
 
     def validate(self, name: str, value: Any) -> None:
-        self.validator(self.definitions[name]).validate(value)
+        self.root.evolve(schema=self.definitions[name]).validate(value)
+
+    def branches(self, schema: dict[str, Any]) -> list[dict[str, Any]]:
+        """Those of a union; tasks are not spoken."""
+        return [each for each in schema["anyOf"] if "Task" not in each.get("$ref", "")]
 
     def values(self, name: str) -> st.SearchStrategy[Any]:
         """Values that the published definition allows, of bounded size."""
-        return self.values_of(self.definitions[name])
+        return self.values_of_reference(name)
+
+    def values_of_reference(self, name: str) -> st.SearchStrategy[Any]:
+        return CIRCLES[name] if name in CIRCLES else self.values_of(self.definitions[name])
+
+    def meaning(self, name: str) -> dict[str, Any]:
+        """The definition and all that it refers to, without the prose."""
+        found: dict[str, Any] = {}
+        wanted = [name]
+        while wanted:
+            each = wanted.pop()
+            if each not in found:
+                found[each] = without_prose(self.definitions[each])
+                wanted += re.findall(r'"#/(?:definitions|\$defs)/(\w+)"', json.dumps(found[each]))
+        return found
 
     def values_of(self, schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-        schema = self.resolve(schema)
+        if "$ref" in schema:
+            return self.values_of_reference(self.definition(schema))
         if "anyOf" in schema:
-            return st.one_of([self.values_of(branch) for branch in schema["anyOf"]])
+            return st.one_of([self.values_of(branch) for branch in self.branches(schema)])
+        if "allOf" in schema:
+            schema = merged([self.resolve(part) for part in schema["allOf"]])
+        if "const" in schema:
+            return st.just(schema["const"])
         if "type" not in schema:
-            return ANYTHING
+            return published_objects(self, schema) if "properties" in schema else ANYTHING
         kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         return st.one_of([PUBLISHED_KINDS[kind](self, schema) for kind in kinds])
 
@@ -67,12 +119,50 @@ class Published:
             for old, new in zip(before, after, strict=True):
                 yield from self.lost(schema.get("items", {}), old, new)
 
+    def undeclared(self, schema: dict[str, Any], value: Any) -> Iterator[str]:
+        """The members that structs in `value` say, and the schema does not know."""
+        schema = self.resolve(schema)
+        if "anyOf" in schema:
+            plain = json.loads(msgspec.json.encode(value))
+            branches = [each for each in schema["anyOf"] if self.is_valid(each, plain)]
+            yield from min((list(self.undeclared(each, value)) for each in branches), key=len)
+        elif isinstance(value, list):
+            for each in value:
+                yield from self.undeclared(schema.get("items", {}), each)
+        elif isinstance(value, msgspec.Struct):
+            yield from self.undeclared_members(schema.get("properties", {}), value)
+
+    def undeclared_members(self, declared: dict[str, Any], value: Any) -> Iterator[str]:
+        for field in msgspec.structs.fields(value):
+            member = getattr(value, field.name)
+            if member is not field.default and field.encode_name not in declared:
+                yield field.encode_name
+            elif member is not field.default:
+                yield from self.undeclared(declared[field.encode_name], member)
+
     def lost_members(self, schema: dict[str, Any], before: Any, after: Any) -> Iterator[str]:
         for name, member in schema.get("properties", {}).items():
             if name in before and name not in after:
                 yield name
             elif name in before:
                 yield from self.lost(member, before[name], after[name])
+
+
+def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    properties = {name: each for part in parts for name, each in part["properties"].items()}
+    required = {name for part in parts for name in part.get("required", [])}
+    return {"type": "object", "properties": properties, "required": sorted(required)}
+
+
+def without_prose(schema: Any) -> Any:
+    """The schema with what counts; the two dialects have two names for the same place."""
+    if isinstance(schema, dict):
+        return {
+            name: each.replace("$defs", "definitions") if name == "$ref" else without_prose(each)
+            for name, each in schema.items()
+            if name != "description" or isinstance(each, dict)
+        }
+    return [without_prose(each) for each in schema] if isinstance(schema, list) else schema
 
 
 def declared_names(schema: Any) -> Iterator[str]:
@@ -85,10 +175,57 @@ def declared_names(schema: Any) -> Iterator[str]:
             yield from declared_names(part)
 
 
+@functools.cache
+def all_published() -> dict[str, Published]:
+    folder = os.environ.get("MCP_SCHEMA_DIR")
+    if folder is None:
+        (pytest.fail if "CI" in os.environ else pytest.skip)("MCP_SCHEMA_DIR is not set")
+    paths = {revision: Path(folder) / f"{revision}.json" for revision in REVISIONS}
+    return {revision: Published(path.read_text("utf-8")) for revision, path in paths.items()}
+
+
+@functools.cache
+def all_declared_names() -> set[str]:
+    return {name for each in all_published().values() for name in declared_names(each.definitions)}
+
+
+@pytest.fixture(scope="session")
+def published():
+    """The published schema of a revision, by its name."""
+    return all_published().__getitem__
+
+
+@pytest.fixture(scope="session")
+def for_all():
+    """Tries a few values of a strategy with `holds_for(*of, value)`."""
+
+    def check(values, holds_for, *of):
+        modest(given(values)(lambda value: holds_for(*of, value)))()
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def published_anew():
+    """The revisions that publish a definition otherwise than the one before, with their schemas."""
+    return news
+
+
+def news(name: str) -> Iterator[tuple[str, Published]]:
+    before = None
+    for revision, schema in all_published().items():
+        meaning = schema.meaning(name) if name in schema.definitions else None
+        if meaning is not None and meaning != before:
+            yield revision, schema
+        before = meaning
+
+
 def published_texts(_: Published, schema: dict[str, Any]) -> st.SearchStrategy[str]:
-    if "const" in schema:
-        return st.just(schema["const"])
     return st.sampled_from(schema["enum"]) if "enum" in schema else TEXT
+
+
+def published_integers(_: Published, schema: dict[str, Any]) -> st.SearchStrategy[int]:
+    return st.integers(schema.get("minimum"))
 
 
 def published_numbers(_: Published, schema: dict[str, Any]) -> st.SearchStrategy[float]:
@@ -113,14 +250,14 @@ def published_objects(published: Published, schema: dict[str, Any]) -> st.Search
     declared = st.fixed_dictionaries(required, optional=members)
     others = schema.get("additionalProperties")
     open_values = published.values_of(others) if isinstance(others, dict) else ANYTHING
-    open_names = TEXT.filter(lambda name: name not in published.declared_names)
+    open_names = TEXT.filter(lambda name: name not in all_declared_names())
     undeclared = st.dictionaries(open_names, open_values, max_size=2)
     return st.builds(lambda *parts: {**parts[0], **parts[1]}, undeclared, declared)
 
 
 PUBLISHED_KINDS = {
     "string": published_texts,
-    "integer": lambda _published, _schema: st.integers(),
+    "integer": published_integers,
     "number": published_numbers,
     "boolean": lambda _published, _schema: st.booleans(),
     "array": published_arrays,
@@ -128,26 +265,59 @@ PUBLISHED_KINDS = {
 }
 
 
-@pytest.fixture(scope="session")
-def published() -> Published:
-    folder = os.environ.get("MCP_SCHEMA_DIR")
-    if folder is None:
-        (pytest.fail if "CI" in os.environ else pytest.skip)("MCP_SCHEMA_DIR is not set")
-    return Published(Path(folder) / "2024-11-05.json")
+def raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(json.dumps(value).encode())
 
 
-CONTENTS_HEAD = {"uri": TEXT, "mime_type": st.none() | TEXT}
+CONTENTS_HEAD = {"uri": TEXT, "mime_type": st.none() | TEXT, "meta": st.none() | JSON_OBJECTS}
 TEXT_CONTENTS = st.builds(ResourceContents, **CONTENTS_HEAD, text=TEXT)
 BLOB_CONTENTS = st.builds(ResourceContents, **CONTENTS_HEAD, blob=TEXT)
 
-# What our types leave open, and the published schema narrows.
+FORM_MEMBERS = [
+    {"type": "string", "title": "Name", "format": "email", "default": "a@b", "maxLength": 9},
+    {"type": "number", "minimum": 0.5, "default": 1.5},
+    {"type": "integer", "maximum": 7},
+    {"type": "boolean", "default": False},
+    {"type": "string", "enum": ["a", "b"], "enumNames": ["A", "B"], "default": "a"},
+    {"type": "string", "oneOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]},
+    {"type": "array", "items": {"type": "string", "enum": ["a"]}, "default": ["a"]},
+    {"type": "array", "items": {"anyOf": [{"const": "a", "title": "A"}]}, "minItems": 1},
+]
+FORM_SCHEMAS = st.fixed_dictionaries(
+    {
+        "type": st.just("object"),
+        "properties": st.dictionaries(TEXT, st.sampled_from(FORM_MEMBERS), max_size=2),
+    },
+    optional={"$schema": TEXT, "required": st.lists(TEXT, max_size=2)},
+)
+QUESTION = {"message": TEXT, "meta": st.none() | JSON_OBJECTS}
+FORMS = st.builds(
+    ElicitParams, **QUESTION, mode=st.none() | st.just("form"), requested_schema=FORM_SCHEMAS
+)
+URLS = st.builds(ElicitParams, **QUESTION, mode=st.just("url"), url=TEXT, elicitation_id=TEXT)
+
+# What our types leave open, and the published schemas narrow.
+ANSWERS = st.just({"q1": raw({"action": "cancel"}), "q2": raw({"roots": []})})
+SCHEMAS = st.builds(
+    lambda notes, members: {"type": "object", "properties": members, "x-notes": notes},
+    JSON_OBJECTS,
+    st.dictionaries(TEXT, st.booleans() | JSON_OBJECTS, max_size=2),
+)
 NARROWED_MEMBERS = {
-    "inputSchema": JSON_OBJECTS.map(lambda notes: {"type": "object", "x-notes": notes}),
+    "inputSchema": SCHEMAS,
+    "outputSchema": st.none() | SCHEMAS | st.just({"type": "array"}) | JSON_OBJECTS,
     "experimental": st.none() | st.dictionaries(TEXT, JSON_OBJECTS, max_size=2),
+    "extensions": st.none() | st.dictionaries(TEXT, JSON_OBJECTS, max_size=2),
+    "inputResponses": st.none() | ANSWERS,
+    "ttlMs": st.none() | st.integers(min_value=0),
+    "content.value": st.booleans() | st.integers() | TEXT | st.lists(TEXT, max_size=2),
 }
 NARROWED_DEFINITIONS = {
     "TextResourceContents": TEXT_CONTENTS,
     "BlobResourceContents": BLOB_CONTENTS,
+    "ElicitRequestFormParams": FORMS,
+    "ElicitRequestURLParams": URLS,
+    "InputResponses": ANSWERS,
 }
 
 
@@ -156,24 +326,47 @@ def values_of_type(info: Any) -> st.SearchStrategy[Any]:
 
 
 def values_of_struct(info: Any) -> st.SearchStrategy[Any]:
-    if info.cls is ResourceContents:
-        return TEXT_CONTENTS | BLOB_CONTENTS
+    if info.cls in NARROWED_STRUCTS:
+        return NARROWED_STRUCTS[info.cls]()
     return st.builds(info.cls, **{field.name: values_of_member(field) for field in info.fields})
 
 
 def values_of_member(field: Any) -> st.SearchStrategy[Any]:
     if field.encode_name in NARROWED_MEMBERS:
         return NARROWED_MEMBERS[field.encode_name]
-    return values_of_type(field.type)
+    values = values_of_type(field.type)
+    return values | st.just(msgspec.UNSET) if field.default is msgspec.UNSET else values
 
+
+def values_of_dict(info: Any) -> st.SearchStrategy[Any]:
+    if isinstance(info.value_type, msgspec.inspect.AnyType):
+        return JSON_OBJECTS
+    if isinstance(info.value_type, msgspec.inspect.UnionType):  # what was filled in (TRAP-07)
+        return st.dictionaries(TEXT, NARROWED_MEMBERS["content.value"], max_size=2)
+    return st.dictionaries(TEXT, values_of_type(info.value_type), max_size=2)
+
+
+def input_requests() -> st.SearchStrategy[InputRequest]:
+    samples = values_of_type(msgspec.inspect.type_info(CreateMessageParams))
+    return st.one_of(
+        st.builds(InputRequest, method=st.just("sampling/createMessage"), params=samples),
+        st.builds(InputRequest, method=st.just("elicitation/create"), params=FORMS | URLS),
+        st.just(InputRequest(method="roots/list")),
+        st.just(InputRequest(method="roots/list", params=EmptyParams())),
+    )
+
+
+NARROWED_STRUCTS = {
+    ResourceContents: lambda: TEXT_CONTENTS | BLOB_CONTENTS,
+    ElicitParams: lambda: FORMS | URLS,
+    InputRequest: input_requests,
+}
 
 INSPECTED = {
     msgspec.inspect.NoneType: lambda _info: st.none(),
     msgspec.inspect.BoolType: lambda _info: st.booleans(),
     msgspec.inspect.StrType: lambda _info: TEXT,
-    msgspec.inspect.RawType: lambda _info: JSON_OBJECTS.map(
-        lambda value: msgspec.Raw(json.dumps(value).encode())
-    ),
+    msgspec.inspect.RawType: lambda _info: JSON_OBJECTS.map(raw),
     msgspec.inspect.AnyType: lambda _info: ANYTHING,
     msgspec.inspect.StructType: values_of_struct,
     msgspec.inspect.IntType: lambda info: st.integers(info.ge, info.le),
@@ -183,12 +376,11 @@ INSPECTED = {
     msgspec.inspect.LiteralType: lambda info: st.sampled_from(info.values),
     msgspec.inspect.UnionType: lambda info: st.one_of(map(values_of_type, info.types)),
     msgspec.inspect.ListType: lambda info: st.lists(values_of_type(info.item_type), max_size=2),
-    msgspec.inspect.DictType: lambda info: st.dictionaries(
-        values_of_type(info.key_type), values_of_type(info.value_type), max_size=2
-    ),
+    msgspec.inspect.DictType: values_of_dict,
 }
 
 
+@functools.cache
 def our_values(name: str) -> st.SearchStrategy[Any]:
     """Values of our type for a published definition that has one."""
     if name in NARROWED_DEFINITIONS:

@@ -31,6 +31,7 @@ from mcp_trio._schema import (
     Reference,
     ResourceContents,
     Result,
+    SamplingCapability,
     ServerCapabilities,
     TextContent,
     Tool,
@@ -106,7 +107,7 @@ def test_an_empty_capability_differs_from_an_absent_one():
         "tools": {},
     }
     assert read(ServerCapabilities, {"logging": {}}).tools is None
-    assert read(ClientCapabilities, {"sampling": {}}).sampling == {}
+    assert read(ClientCapabilities, {"sampling": {}}).sampling == SamplingCapability()
 
 
 @pytest.mark.requirement("META-01")
@@ -151,7 +152,7 @@ def test_contents_need_text_or_bytes():
 
 def test_content_is_known_by_its_type():
     kinds = {kind.__struct_config__.tag for kind in get_args(Content)}
-    assert kinds == {"text", "image", "resource"}
+    assert kinds == {"text", "image", "audio", "resource_link", "resource"}
     assert sent(TextContent(text="x"))["type"] == "text"
     image = {"type": "image", "data": "", "mimeType": "image/png"}
     assert isinstance(read(Content, image), ImageContent)
@@ -284,6 +285,19 @@ COMPLETE = [
     ("CreateMessageRequest", {"messages": [], "maxTokens": 1}),
     ("SamplingMessage", MESSAGE),
     ("CreateMessageResult", {**MESSAGE, "model": "m"}),
+    ("BaseMetadata", {"name": "n"}),
+    ("Icon", {"src": "https://example.org/a.png"}),
+    ("AudioContent", {"data": "", "mimeType": "audio/wav"}),
+    ("ResourceLink", {"uri": "log://x", "name": "x"}),
+    ("DiscoverResult", {"supportedVersions": [], "capabilities": {}}),
+    ("ElicitRequest", {"message": "m", "requestedSchema": {}}),
+    ("ElicitResult", {"action": "accept"}),
+    ("ElicitationCompleteNotification", {"elicitationId": "e"}),
+    ("InputRequest", {"method": "roots/list"}),
+    ("ToolUseContent", {"id": "1", "name": "t", "input": {}}),
+    ("ToolResultContent", {"toolUseId": "1", "content": []}),
+    ("SubscriptionsListenRequest", {"notifications": {}}),
+    ("SubscriptionsAcknowledgedNotification", {"notifications": {}}),
 ]
 
 # Where the required members are the whole of a requirement.

@@ -10,6 +10,9 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import KeyRing, Server
+from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from mcp_trio._protocol.revisions import OLDEST, REVISIONS
 from mcp_trio._server.signatures import ArgumentsError, Signature
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio._transports.memory import memory_pair
@@ -63,13 +66,17 @@ class Asker:
     """A client that asks one thing after the other; `told` is what came besides the answers."""
 
     wire: WirePeer
-    hello: dict
+    hello: dict = attrs.field(factory=dict)
     told: list = attrs.field(factory=list)
+    metadata: dict = attrs.field(factory=dict, kw_only=True)
     _ids: itertools.count = attrs.field(factory=functools.partial(itertools.count, 1))
 
     async def begin(self, method, params=None):
         """Send a request; returns its id."""
         request_id = next(self._ids)
+        if self.metadata:
+            params = dict(params or {})
+            params["_meta"] = self.metadata | params.get("_meta", {})
         await self.wire.send_request(method, params, id=request_id)
         return request_id
 
@@ -106,13 +113,21 @@ class Asker:
 
 @pytest.fixture
 def serve(nursery):
-    """Serve a server until the test ends; gives the asker behind the handshake."""
+    """Serve a server until the test ends; gives the asker behind the handshake, or the discovery.
 
-    async def start(server, *, capabilities=None, record=None):
+    That speaks `revision`, and if it is a modern one, says so with each request.
+    """
+
+    async def start(server, *, revision=OLDEST.name, capabilities=None, record=None):
         ours, theirs = memory_pair(limits=server.limits)
         await nursery.start(functools.partial(server.serve, theirs, record=record))
         wire = WirePeer(ours)
-        hello = await wire.handshake(capabilities=capabilities)
+        if not REVISIONS[revision].has_handshake:
+            said = {PROTOCOL_VERSION: revision, CLIENT_CAPABILITIES: capabilities or {}}
+            asker = Asker(wire, metadata=said)
+            asker.hello = await asker.result("server/discover")
+            return asker
+        hello = await wire.handshake(revision=revision, capabilities=capabilities)
         return Asker(wire, hello["result"])
 
     return start
@@ -145,3 +160,77 @@ async def played_again(asker, told, server):
     await asker.wire.aclose()
     await trio.testing.wait_all_tasks_blocked()
     return await trio.to_thread.run_sync(replay, told.path, server)
+
+
+EVERYTHING = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+
+
+@attrs.define(eq=False)
+class Chain:
+    """A modern client whose every request reaches another instance of a server."""
+
+    serve: object
+    make: object
+    params: dict
+    method: str = "tools/call"
+    options: dict = attrs.field(factory=dict)
+    told: list = attrs.field(factory=list)
+
+    async def send(self, **members):
+        """The whole answer of a fresh instance."""
+        options = {"revision": "2026-07-28", "capabilities": EVERYTHING, **self.options}
+        asker = await self.serve(self.make(), **options)
+        answer = await asker.ask(self.method, self.params | members)
+        self.told += asker.told
+        await asker.wire.aclose()
+        return answer
+
+    async def begin(self):
+        return (await self.send())["result"]
+
+    async def go_on(self, result, **answers):
+        """The result of a retry."""
+        state = {"requestState": result["requestState"]} if "requestState" in result else {}
+        return (await self.send(inputResponses=answers, **state))["result"]
+
+    async def refused(self, **members):
+        return (await self.send(**members))["error"]
+
+    async def finish(self, answer):
+        """The last result, and the questions by key; `answer` gives what each is answered."""
+        asked, result = {}, await self.begin()
+        while result["resultType"] == "input_required":
+            requests = result["inputRequests"]
+            asked |= requests
+            answers = {key: answer(request) for key, request in requests.items()}
+            result = await self.go_on(result, **answers)
+        return result, asked
+
+
+@pytest.fixture
+def chain(serve):
+    """A chain of requests for a tool named `it`, which `register` adds to each new server."""
+    keys = KeyRing([b"k" * 32])
+
+    def start(register, *, options=None, **arguments):
+        def make():
+            server = Server("shop", **{"version": "1", "keys": keys, **(options or {})})
+            register(server)
+            return server
+
+        return Chain(serve, make, {"name": "it", "arguments": arguments})
+
+    return start
+
+
+@pytest.fixture
+def resumable(chain):
+    """A chain for a resumable handler."""
+
+    def start(handler, *, options=None, **arguments):
+        def register(server):
+            server.tool(name="it", resumable=True)(handler)
+
+        return chain(register, options=options, **arguments)
+
+    return start

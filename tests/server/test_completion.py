@@ -212,9 +212,9 @@ def test_only_arguments_can_be_completed_and_once(server_of):
         server.completion("sail", "port")(nobody)
 
 
-async def test_a_function_that_wants_more_than_the_text_is_told_so(server, serve, caplog):
+async def test_a_function_that_wants_more_than_text_and_arguments_is_told_so(server, serve, caplog):
     @server.completion("sail", "port")
-    async def ports(typed: str, more: str, ctx: Context):
+    async def ports(typed: str, settled: dict, more: str, ctx: Context):
         return []
 
     asker = await serve(server)

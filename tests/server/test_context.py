@@ -1,8 +1,12 @@
+import json
+
 import pytest
 import trio
 import trio.testing
 
 from mcp_trio import Context, Limits, Server, ThreadContext
+
+E = "2026-07-28"
 
 
 @pytest.fixture
@@ -57,14 +61,48 @@ async def test_a_handler_knows_its_client_and_its_request(server, serve):
     assert '"tools/call","t","error",true]' in result["content"][0]["text"]
 
 
-async def test_before_the_handshake_nothing_is_known_of_the_client():
-    from mcp_trio._transports.memory import memory_pair
+async def test_a_handler_knows_what_a_modern_request_says_of_itself(server, serve):
+    @server.tool
+    async def here(ctx: Context) -> list:
+        return [ctx.revision, ctx.client_info, ctx.client_can("roots"), ctx.log_level, *ctx.trace]
 
-    session = Server("harbour").open_session(memory_pair()[0])
-    handling = type("Handling", (), {"session": session})()
-    ctx = Context(handling, None)
-    assert (ctx.revision, ctx.client_info, ctx.client_capabilities) == ("", None, None)
-    assert not ctx.client_can("roots")
+    asker = await serve(server, revision=E, capabilities={"roots": {}})
+    assert await asker.call("here") == f'["{E}",null,true,null]'
+    said = {
+        "io.modelcontextprotocol/clientInfo": {"name": "skiff", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/logLevel": "error",
+        "baggage": "a=b",
+    }
+    result = await asker.result("tools/call", {"name": "here", "_meta": said})
+    told = json.loads(result["content"][0]["text"])
+    assert told == [E, {"name": "skiff", "version": "1"}, False, "error", "baggage"]
+
+
+@pytest.mark.requirement("LOG-08", "LOG-09", "LOG-10", "TRAP-63")
+async def test_a_modern_request_hears_of_what_it_asked_for_and_no_other_does(server, serve):
+    @server.tool
+    async def here(ctx: Context) -> str:
+        for level in ("debug", "warning", "critical"):
+            await ctx.log(level, level)
+        return "logged"
+
+    asker = await serve(server, revision=E)
+
+    async def heard(**said):
+        params = {
+            "name": "here",
+            "_meta": {f"io.modelcontextprotocol/{key}": it for key, it in said.items()},
+        }
+        await asker.result("tools/call", params)
+        told = [message["params"]["level"] for message in asker.told]
+        asker.told.clear()
+        return told
+
+    assert await heard() == []
+    assert await heard(logLevel="warning") == ["warning", "critical"]
+    assert await heard(logLevel="debug") == ["debug", "warning", "critical"]
+    assert await heard() == []
 
 
 # Progress.

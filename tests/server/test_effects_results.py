@@ -116,7 +116,6 @@ UTC = dt.UTC
         (None, None),
         ("list[Boat]", [Boat("by name")]),
     ],
-    ids=repr,
 )
 def test_what_survives_comes_back_as_it_was(hint, value):
     it = codec(hint)
@@ -170,7 +169,6 @@ def test_what_is_annotated_is_what_comes_back(hint, value, result):
         (None, fractions.Fraction(1, 2), "has no JSON form"),
         (int, lambda: 3, "has no JSON form"),
     ],
-    ids=repr,
 )
 def test_what_does_not_survive_is_refused_with_the_functions_name(hint, value, why):
     with pytest.raises(TypeError, match=why) as caught:
@@ -210,7 +208,7 @@ class Slotted:
         return 3
 
 
-@pytest.mark.parametrize("function", [Slotted(), print, int], ids=repr)
+@pytest.mark.parametrize("function", [Slotted(), print, int])
 def test_anything_that_can_be_called_has_results(function):
     it = EffectResults(None, JsonWriter(), Limits()).of(function)
     assert it.converted(3) == (3, b"3")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_trio import Context, Server, ThreadContext
+from mcp_trio import Context, SchemaError, Server, ThreadContext
 from mcp_trio._limits import Limits
 
 SCHEMA = {
@@ -118,24 +118,19 @@ async def test_a_flood_of_mistakes_is_not_counted_to_its_end(serve):
     assert error["message"].splitlines()[-1] == "and at least 2 more"
 
 
-async def test_a_schema_that_is_none_is_told_to_the_log_with_its_handler(serve, caplog):
-    server = Server("harbour")
-    schema = {"type": "object", "properties": {"a": {"type": "strin"}}}
-    server.tool(name="x", input_schema=schema)(ignore)
-    asker = await serve(server)
-    error = await asker.error("tools/call", {"name": "x"})
-    assert error == {"code": -32603, "message": "internal error"}
-    assert "in the input_schema given for <function ignore at" in caplog.text
-
-
-async def test_a_reference_to_elsewhere_is_never_fetched(serve, caplog):
-    server = Server("harbour")
-    schema = {"type": "object", "$ref": "https://example.org/schema.json"}
-    server.tool(name="x", input_schema=schema)(ignore)
-    asker = await serve(server)
-    error = await asker.error("tools/call", {"name": "x"})
-    assert error == {"code": -32603, "message": "internal error"}
-    assert "Unresolvable" in caplog.text
+@pytest.mark.requirement("TOOL-06", "JSCH-05", "JSCH-08")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "strin"}}},
+        {"type": "object", "$ref": "https://example.org/schema.json"},
+        {"type": "object", "$schema": "urn:mine"},
+    ],
+)
+@pytest.mark.parametrize("option", ["input_schema", "output_schema"])
+def test_a_schema_that_cannot_be_used_is_refused_at_once(option, schema):
+    with pytest.raises(SchemaError):
+        Server("harbour").tool(name="x", **{option: schema})(ignore)
 
 
 async def test_arguments_that_are_too_deep_for_the_schema_are_refused(serve):

@@ -198,7 +198,7 @@ async def test_a_thread_is_marked_and_acts_in_the_lane_of_its_request(server, tm
     ours, theirs = memory_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: server.serve(theirs, record=path))
-        async with Client(ours) as client:
+        async with Client(ours, log_level="info") as client:
             await client.call_tool("depth")
     of_handlers = [record for record in read(path) if record.get("l", "").startswith("r")]
     assert len({record["l"] for record in of_handlers}) == 1

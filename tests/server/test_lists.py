@@ -8,6 +8,7 @@ import trio.testing
 
 from mcp_trio import Server, types
 from mcp_trio._limits import Limits
+from mcp_trio._protocol.revisions import OLDEST
 
 INVALID_PARAMS = -32602
 
@@ -106,10 +107,10 @@ async def test_a_list_knows_at_once_what_was_registered_and_cursors_stay_good(se
 
 async def test_a_page_is_made_once_until_something_is_registered(server):
     registry = server._registry
-    first = registry.page("tools/list", None)
-    assert registry.page("tools/list", None) is first
+    first = registry.page("tools/list", None, OLDEST)
+    assert registry.page("tools/list", None, OLDEST) is first
     offer(server, 5)
-    assert registry.page("tools/list", None) is not first
+    assert registry.page("tools/list", None, OLDEST) is not first
 
 
 def test_the_digest_of_the_tools_covers_every_page_and_changes_with_each():
@@ -170,7 +171,7 @@ async def test_what_is_promised_is_announced_and_served_though_nothing_is_there(
 
 
 def test_only_what_can_be_offered_is_promised():
-    with pytest.raises(ValueError, match=r"unknown offers \['boats'\]: choose from prompts"):
+    with pytest.raises(ValueError, match=r"unknown offers \['boats'\]: choose from completions"):
         Server("harbour", offers={"boats", "tools"})
 
 
@@ -248,7 +249,7 @@ def test_threads_that_register_and_remove_leave_every_list_whole():
 
     def read():
         while not stop.is_set():
-            registry.page("tools/list", None)
+            registry.page("tools/list", None, OLDEST)
 
     writers = [threading.Thread(target=churn, args=[1000 * n]) for n in range(4)]
     reader = threading.Thread(target=read)
@@ -258,7 +259,7 @@ def test_threads_that_register_and_remove_leave_every_list_whole():
         thread.join()
     stop.set()
     reader.join()
-    listed = msgspec.json.decode(registry.page("tools/list", None))["tools"]
+    listed = msgspec.json.decode(registry.page("tools/list", None, OLDEST))["tools"]
     assert {tool["name"] for tool in listed} == registry.tools.keys()
     assert len(listed) == 400
 

@@ -128,7 +128,8 @@ def test_the_order_is_the_same_whatever_the_hash_seed():
         "server = Server('s')\n"
         "@server.tool\n"
         "async def t(kinds: frozenset[str] = frozenset('abcdef')): ...\n"
-        "print(bytes(server._registry.page('tools/list', None)))\n"
+        "from mcp_trio._protocol.revisions import OLDEST\n"
+        "print(bytes(server._registry.page('tools/list', None, OLDEST)))\n"
     )
     runs = {
         subprocess.run(

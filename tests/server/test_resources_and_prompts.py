@@ -110,6 +110,16 @@ async def test_a_missing_resource_has_its_own_code_and_names_the_uri(server, ser
     }
 
 
+async def test_what_a_reader_says_of_a_missing_resource_is_left_as_it_is(server, serve):
+    @server.resource("harbour://{port}/tide")
+    async def tide(port: str) -> str:
+        raise RequestError(RESOURCE_NOT_FOUND, f"{port} has no tide")
+
+    asker = await serve(server)
+    error = await asker.error("resources/read", {"uri": "harbour://oslo/tide"})
+    assert error == {"code": RESOURCE_NOT_FOUND, "message": "oslo has no tide"}
+
+
 @pytest.mark.requirement("RES-22")
 @pytest.mark.parametrize(
     "uri", ["file:///../etc", "file:///%2e%2e/etc", "file:////etc", "file:///a%5c..", "x" * 5000]

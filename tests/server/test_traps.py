@@ -9,6 +9,9 @@ import pytest
 
 from mcp_trio import Context, RemoteProtocolError, Server, types
 from mcp_trio._limits import Limits
+from mcp_trio._protocol import ALL_REVISIONS
+from mcp_trio._protocol.metadata import LOG_LEVEL
+from mcp_trio._protocol.revisions import OLDEST
 
 
 @pytest.fixture
@@ -27,8 +30,11 @@ async def nothing():
 # TRAP-64: a notification shares the channel with the answer, and comes before it.
 
 
-@pytest.mark.requirement("PROG-09", "LOG-03")
-async def test_what_a_handler_tells_comes_before_its_answer_and_in_its_order(server, serve):
+@pytest.mark.requirement("PROG-09", "LOG-03", "TRAP-64")
+@pytest.mark.parametrize("revision", ALL_REVISIONS)
+async def test_what_a_handler_tells_comes_before_its_answer_and_in_its_order(
+    server, serve, revision
+):
     @server.tool
     async def load(ctx: Context) -> str:
         await ctx.info("casting off")
@@ -36,8 +42,9 @@ async def test_what_a_handler_tells_comes_before_its_answer_and_in_its_order(ser
         await ctx.info("at sea")
         return "there"
 
-    asker = await serve(server)
-    await asker.begin("tools/call", {"name": "load", "_meta": {"progressToken": "p"}})
+    asker = await serve(server, revision=revision)
+    meta = {"progressToken": "p", LOG_LEVEL: "info"}
+    await asker.begin("tools/call", {"name": "load", "_meta": meta})
     messages = await asker.wire.receive_available()
     assert [message.get("method") for message in messages] == [
         "notifications/message",
@@ -145,11 +152,11 @@ async def test_cursors_that_a_client_makes_up_cost_no_memory():
     for number in range(20):
         server.tool(name=f"n{number:02}")(nothing)
     registry = server._registry
-    given = registry.page("tools/list", None)
+    given = registry.page("tools/list", None, OLDEST)
     for number in range(20):
         made_up = base64.urlsafe_b64encode(f"tools/list after n{number:02}".encode()).decode()
-        registry.page("tools/list", made_up)
-    assert registry.page("tools/list", None) is given
+        registry.page("tools/list", made_up, OLDEST)
+    assert registry.page("tools/list", None, OLDEST) is given
     assert len(registry._pages) <= 5
 
 
@@ -187,14 +194,14 @@ async def test_a_given_schema_is_read_in_its_own_dialect(server, serve, schema, 
     assert answer.get("error", {}).get("code") == (-32602 if refused else None)
 
 
-# TRAP-85: until 2025-11-25 a message of sampling holds one block, and never a list.
+# TRAP-85: a message of sampling holds one block or a list, and tools only where there are some.
 
 
 @pytest.mark.requirement("SAMP-09", "SAMP-28")
 @pytest.mark.parametrize(
     "content",
     [
-        [{"type": "text", "text": "So."}],
+        [{"type": "video"}],
         {"type": "tool_use", "id": "1", "name": "t", "input": {}},
         {"type": "resource", "resource": {"uri": "a:b", "text": "t"}},
     ],
@@ -216,7 +223,7 @@ async def test_an_answer_of_other_content_is_an_error_of_the_clients(server, ser
 # TRAP-10: what a newer client adds is ignored.
 
 
-@pytest.mark.requirement("ROOT-05")
+@pytest.mark.requirement("ROOT-05", "TRAP-10")
 async def test_what_a_newer_client_adds_to_its_roots_does_no_harm(server, serve):
     @server.tool
     async def ask(ctx: Context) -> list:

@@ -138,7 +138,7 @@ def is_zombie(pid):
         return True
 
 
-@pytest.mark.requirement("STDIO-06", "STDIO-08")
+@pytest.mark.requirement("STDIO-06", "STDIO-08", "TRAP-128")
 def test_prints_at_import_and_in_tools_go_to_stderr(command):
     done = subprocess.run(
         command,
@@ -272,7 +272,7 @@ def test_l10_junk_is_answered_where_it_has_an_id_and_reported_where_not(command)
     assert (refused["id"], refused["error"]["code"]) == (7, -32700)
     assert (answered["id"], answered["result"]["content"][0]["text"]) == (1, "x")
     assert "not JSON" in reported
-    assert "batches are not part of this revision" in reported
+    assert "there are no batches in this revision" in reported
 
 
 def test_a_recording_goes_to_the_file_or_into_the_folder_that_is_named(command, tmp_path):

@@ -178,7 +178,7 @@ def test_what_the_engine_raises_in_groups_ends_the_story_alone():
 def test_an_error_of_the_caller_s_own_is_an_error():
     async def forbidden(client, dice):
         with pytest.raises(LocalProtocolError):
-            await client.subscribe("file:///a")
+            await client.request("acme/unknown")
         await client.request("initialize")
 
     assert simulate(make_server(), forbidden, sessions=1).outcomes == {"error": 2}

@@ -247,7 +247,7 @@ async def test_the_run_may_end_without_a_close_and_still_nothing_is_left():
 # stderr
 
 
-@pytest.mark.requirement("STDIO-09", "STDIO-10")
+@pytest.mark.requirement("STDIO-09", "STDIO-10", "TRAP-129")
 async def test_a_flood_on_stderr_blocks_nothing():
     code = f"import sys; sys.stderr.write('x' * 79 + '\\n'); sys.stderr.write('y' * {4 * MIB}); print('{{}}')"
     channel = await open_process_channel(python(code))
@@ -334,7 +334,7 @@ time.sleep(60)
 
 
 @pytest.mark.real_time
-@pytest.mark.requirement("LIFE-21", "LIFE-20")
+@pytest.mark.requirement("LIFE-21", "LIFE-20", "TRAP-130", "STDIO-17")
 @pytest.mark.parametrize(
     ("code", "ignored", "rungs", "status"),
     [

@@ -47,7 +47,7 @@ DIVERTED = """
 """
 
 
-@pytest.mark.requirement("STDIO-06", "STDIO-08")
+@pytest.mark.requirement("STDIO-06", "STDIO-08", "TRAP-128")
 def test_only_messages_reach_stdout_and_everything_else_goes_to_stderr():
     done = run_server(DIVERTED, input=b"{1}\n{2}\n")
     assert done.returncode == 0, done.stderr

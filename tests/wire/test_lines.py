@@ -73,7 +73,7 @@ def test_nothing_joined_is_nothing():
     assert join_lines([b"a", b"b"]) == b"a\nb\n"
 
 
-@pytest.mark.requirement("STDIO-02")
+@pytest.mark.requirement("STDIO-02", "TRAP-131")
 def test_only_lf_ends_a_frame():
     line = "a\u2028b\u2029c\x85d\x0be\x0cf\rg".encode()
     assert split([line + b"\r\n"], frame_bytes_max=100) == [line]
@@ -97,6 +97,7 @@ def test_a_last_line_without_its_end_is_a_frame():
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("step", [1, 100])
+@pytest.mark.requirement("TRAP-132")
 def test_the_frame_limit_is_exact(size, end, begin, step):
     stream = begin + b"x" * size + end + b"next\n"
     chunks = [stream[at : at + step] for at in range(0, len(stream), step)]
@@ -104,6 +105,7 @@ def test_the_frame_limit_is_exact(size, end, begin, step):
     assert split(chunks) == [frame if size == 8 else ("oversized", frame), b"next"]
 
 
+@pytest.mark.requirement("TRAP-132")
 def test_an_endless_line_is_reported_once_and_costs_no_memory():
     splitter = LineSplitter(frame_bytes_max=10 * KIB)
     found = []

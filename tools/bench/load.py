@@ -16,7 +16,15 @@ import msgspec
 
 CHUNK_BYTES: Final = 1 << 20
 CLOSE_SECONDS: Final = 10.0
-REVISION: Final = "2024-11-05"
+LEGACY: Final = "2024-11-05"
+MODERN: Final = "2026-07-28"
+
+# What each request says of its sender where there is no handshake.
+_METADATA: Final = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "0"},
+}
 
 # The clock of all of a process's CPU time, as clock_getcpuclockid(3) makes it from a process id.
 _CPUCLOCK_SCHED: Final = 2
@@ -98,7 +106,11 @@ class ServerUnderLoad:
         RuntimeError: The server ended, or answered what it should not have.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], revision: str = LEGACY
+    ) -> None:
+        self._revision = revision
+        self._meta: Mapping[str, object] = _METADATA if revision == MODERN else {}
         self._begin = time.perf_counter()
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
@@ -138,9 +150,13 @@ class ServerUnderLoad:
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
     def initialize(self) -> Start:
-        """Shake hands."""
+        """Shake hands, or ask what is spoken where there is no handshake."""
+        if self._meta:
+            self._send([_request(0, "server/discover", {"_meta": self._meta})])
+            next(self._receive())
+            return Start(self.cpu_seconds(), time.perf_counter() - self._begin)
         params = {
-            "protocolVersion": REVISION,
+            "protocolVersion": self._revision,
             "capabilities": {},
             "clientInfo": {"name": "bench", "version": "0"},
         }
@@ -153,7 +169,7 @@ class ServerUnderLoad:
     def call(self, tool: str, **arguments: int | str) -> Answer:
         """What a tool answers when nothing else is in flight."""
         self._last_id += 1
-        meta = {"progressToken": self._last_id}
+        meta = {**self._meta, "progressToken": self._last_id}
         params = {"name": tool, "arguments": arguments, "_meta": meta}
         self._send([_request(self._last_id, "tools/call", params)])
         for notifications, message in enumerate(self._receive()):
@@ -176,7 +192,9 @@ class ServerUnderLoad:
 
     def _page(self, cursor: str | None) -> Result:
         self._last_id += 1
-        params = {} if cursor is None else {"cursor": cursor}
+        params: dict[str, object] = {"_meta": self._meta} if self._meta else {}
+        if cursor is not None:
+            params["cursor"] = cursor
         self._send([_request(self._last_id, "tools/list", params)])
         result = next(self._receive()).result
         if result is None or not result.tools:
@@ -202,8 +220,9 @@ class ServerUnderLoad:
     def _send_adds(self, count: int, sent: dict[int, float]) -> None:
         ids = range(self._last_id + 1, self._last_id + count + 1)
         self._last_id += count
+        meta = {"_meta": self._meta} if self._meta else {}
         frames = [
-            _request(id_, "tools/call", {"name": "add", "arguments": {"a": id_, "b": 1}})
+            _request(id_, "tools/call", {"name": "add", "arguments": {"a": id_, "b": 1}, **meta})
             for id_ in ids
         ]
         sent.update(dict.fromkeys(ids, time.perf_counter()))

@@ -147,7 +147,7 @@ def print_virtual_hour(folder: Path) -> None:
         ours, theirs = memory_pair()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: server.serve(ours, record=path))
-            async with Client(theirs) as client:
+            async with Client(theirs, log_level="info") as client:
                 await client.call_tool("wait", idle_seconds=7200, total_seconds=7200)
 
     path = folder / "hour.mcprec.jsonl"

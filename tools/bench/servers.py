@@ -22,6 +22,8 @@ RECORDING: Final = "mcp_trio, recording"
 PYTHON_PEER: Final = f"mcp {PYTHON_2.pins()['mcp']}"
 TYPESCRIPT_PEER: Final = "TypeScript"
 PEERS: Final = (PYTHON_PEER, TYPESCRIPT_PEER)
+TYPESCRIPT_2_PEER: Final = "TypeScript 2"
+MODERN_PEERS: Final = (PYTHON_PEER, TYPESCRIPT_2_PEER)
 
 _NO_BYTE_CODE: Final = "PYTHONDONTWRITEBYTECODE"
 
@@ -41,7 +43,8 @@ class Workshop:
     def __attrs_post_init__(self) -> None:
         if not (is_installed(PYTHON_2) and is_installed(TYPESCRIPT)):
             raise RuntimeError(f"the peers are not installed as pinned: run `{INSTALL}`")
-        shutil.copy(HERE / "server_typescript.mjs", self.folder)
+        for script in HERE.glob("*.mjs"):
+            shutil.copy(script, self.folder)
         (self.folder / "node_modules").symlink_to(NPM / "node_modules")
         (self.folder / "recordings").mkdir()
 
@@ -59,11 +62,21 @@ class Workshop:
             PYTHON_PEER: [*PYTHON_2.start(str(HERE / "server_sdk.py")), *options],
         }
 
+    def modern_commands(self) -> Commands:
+        """The servers that speak both eras."""
+        python = self.python_commands()
+        typescript = self._node("server_typescript_2.mjs")
+        return {name: python[name] for name in (OURS, PYTHON_PEER)} | {
+            TYPESCRIPT_2_PEER: typescript
+        }
+
     def commands(self, *options: str) -> Commands:
         """All of them."""
-        node = str(TYPESCRIPT.bin() / "node")
-        typescript = [node, str(self.folder / "server_typescript.mjs"), *options]
+        typescript = self._node("server_typescript.mjs", *options)
         return {**self.python_commands(*options), TYPESCRIPT_PEER: typescript}
+
+    def _node(self, script: str, *options: str) -> Sequence[str]:
+        return [str(TYPESCRIPT.bin() / "node"), str(self.folder / script), *options]
 
 
 def versions() -> str:

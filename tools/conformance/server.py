@@ -14,12 +14,25 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
+import attrs
 import trio
-from material import PIXEL, SCHEMA_2020_12, WORDS, embedded, text_of
+from asking_tools import ASKING_TOOLS, context_of
+from material import (
+    ICON,
+    PIXEL,
+    PROGRESS,
+    SCHEMA_2020_12,
+    SOUND,
+    STRUCTURED,
+    TITLE,
+    WORDS,
+    embedded,
+    text_of,
+)
 from msgspec import Meta
 
-from mcp_trio import Context, Image, Server, ToolError
-from mcp_trio.types import EmbeddedResource, ProgressParams
+from mcp_trio import Audio, Context, Image, Server, ToolError
+from mcp_trio.types import EmbeddedResource, ProgressParams, ResourceLink, ToolAnnotations
 
 STEP_SECONDS = 0.05
 PATIENCE_SECONDS = 0.2
@@ -31,7 +44,7 @@ server = Server("mcp-trio-conformance", version="1.0", instructions="Try everyth
 # Tools: what they return -------------------------------------------------------------------------
 
 
-@server.tool
+@server.tool(title=TITLE, icons=[ICON], annotations=ToolAnnotations(read_only_hint=True))
 async def test_simple_text() -> str:
     """Return a text."""
     return "This is a simple text response for testing."
@@ -41,6 +54,37 @@ async def test_simple_text() -> str:
 async def test_image_content() -> Image:
     """Return an image."""
     return Image(PIXEL)
+
+
+@server.tool
+async def test_audio_content() -> Audio:
+    """Return a sound."""
+    return Audio(SOUND)
+
+
+@server.tool
+async def test_resource_link() -> ResourceLink:
+    """Return the way to a resource."""
+    return ResourceLink(uri="test://static-text", name="static-text")
+
+
+@attrs.frozen
+class Weather:
+    """How the weather is."""
+
+    city: str
+    celsius: float
+    sky: list[str]
+
+
+@server.tool
+async def test_structured_content(city: str) -> Weather:
+    """Return an object, whose schema is known.
+
+    Args:
+        city: Where.
+    """
+    return Weather(**{**STRUCTURED, "city": city})
 
 
 @server.tool
@@ -87,11 +131,10 @@ async def test_tool_with_logging(*, ctx: Context) -> str:
 @server.tool
 async def test_tool_with_progress(*, ctx: Context) -> str:
     """Report progress three times."""
-    await ctx.progress(0, 100)
-    await trio.sleep(STEP_SECONDS)
-    await ctx.progress(50, 100)
-    await trio.sleep(STEP_SECONDS)
-    await ctx.progress(100, 100)
+    for progress, total, message in PROGRESS:
+        if progress:
+            await trio.sleep(STEP_SECONDS)
+        await ctx.progress(progress, total, message)
     return "Tool with progress executed successfully"
 
 
@@ -159,6 +202,10 @@ async def test_ping(*, ctx: Context) -> str:
     """Ask the client for a sign of life."""
     await ctx.ping()
     return "The client is alive."
+
+
+for asking_tool in ASKING_TOOLS:
+    server.tool(asking_tool)
 
 
 # Tools: what they change at the server -----------------------------------------------------------
@@ -229,6 +276,12 @@ async def watched_resource() -> str:
     return f"This is the watched resource after {watched['updates']} updates."
 
 
+@server.resource("test://asking", mime_type="text/plain")
+async def asking_resource(*, ctx: Context) -> str:
+    """A text that the client's user has a say in."""
+    return await context_of(ctx)
+
+
 # Prompts -----------------------------------------------------------------------------------------
 
 
@@ -271,14 +324,21 @@ async def test_prompt_with_image() -> list[Image | str]:
     return [Image(PIXEL), "Please analyze the image above."]
 
 
+@server.prompt
+async def test_input_required_result_prompt(*, ctx: Context) -> str:
+    """A text that the client's user has a say in."""
+    return await context_of(ctx)
+
+
 # Completion --------------------------------------------------------------------------------------
 
 
 @server.completion(test_prompt_with_arguments, "arg1")
 @server.completion(test_prompt_with_arguments, "arg2")
-async def words(prefix: str) -> list[str]:
-    """The words that begin so."""
-    return [word for word in WORDS if word.startswith(prefix)]
+async def words(prefix: str, settled: dict[str, str]) -> list[str]:
+    """The words that begin so, and were not chosen for the other argument."""
+    taken = settled.values()
+    return [word for word in WORDS if word.startswith(prefix) and word not in taken]
 
 
 @server.completion("test://template/{id}/data", "id")
@@ -332,7 +392,10 @@ def main() -> None:
     transports = parser.add_mutually_exclusive_group(required=True)
     transports.add_argument("--stdio", action="store_true", help="over stdin and stdout")
     parser.add_argument("--record", metavar="PATH", help="record the session")
-    server.run("stdio", record=parser.parse_args().record)
+    parser.add_argument("--revision", action="append", help="speak this one; may be repeated")
+    options = parser.parse_args()
+    server.revisions = options.revision or server.revisions
+    server.run("stdio", record=options.record)
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ def expect_that(what: str, is_so: object) -> None:
     expect(what, bool(is_so), expected=True)
 
 
-async def expect_refusal(what: str, request: Awaitable[object], code: int) -> None:
-    """Await a request that has to be answered with this error.
+async def expect_refusal(what: str, request: Awaitable[object], *codes: int) -> None:
+    """Await a request that has to be answered with an error of one of these codes.
 
     Raises:
         Unexpected: It is answered otherwise.
@@ -51,7 +51,7 @@ async def expect_refusal(what: str, request: Awaitable[object], code: int) -> No
     try:
         found = await request
     except Refused as error:
-        expect(f"the code of {what}", error.code, code)
+        expect_that(f"the code of {what}, {error.code}, is of {codes}", error.code in codes)
     else:
         raise Unexpected(f"{what}: {found!r}, not an error")
 

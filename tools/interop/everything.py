@@ -5,46 +5,23 @@ and tells it by a tool of its own, `test_heard`: so the client knows that its no
 understood at the other end, and that what it cancelled has stopped.
 """
 
+import functools
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol, TypeAlias, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 import anyio
-from facts import FACTS
+from asking import ASKING_TOOLS, NO_ARGUMENTS, AskingTool, ToolFailed, context_of
+from caller import Caller, NeedsAnswers
+from content import audio, image, link, prompt_message, resource, text
+from facts import FACTS, has
 from mcp import types  # type: ignore[import-not-found]  # in the environments of the SDKs only
-from parties import Json, Refused, Report
+from parties import Json, Refused
 
 LEVELS: Final = get_args(types.LoggingLevel)
 STEP_SECONDS: Final = 0.02
 SLOW_STEP_SECONDS: Final = 0.1
-PATIENCE_SECONDS: Final = 0.3
 IDS: Final = tuple(str(number) for number in range(1_000))
-
-
-class ToolFailed(Exception):  # noqa: N818  the specification's word
-    """The tool answers that it failed."""
-
-
-class Caller(Protocol):
-    """What an SDK lets a handler do meanwhile; what it gives up is cancelled at the client."""
-
-    async def log(self, level: str, data: object) -> None:
-        """Send a log message."""
-
-    async def progress(self, progress: float, total: float | None) -> None:
-        """Report on the request."""
-
-    async def sample(self, prompt: str, report: Report | None = None) -> str:
-        """The client's model's answer; `report` is called with the client's progress."""
-
-    async def list_roots(self) -> list[str]:
-        """The URIs of the client's roots."""
-
-    async def ping(self) -> None:
-        """Ask the client for a sign of life."""
-
-    async def notify(self, method: str, params: Json | None = None) -> None:
-        """Send a notification."""
 
 
 class Everything:
@@ -62,14 +39,22 @@ class Everything:
         Raises:
             Refused: It is answered with an error.
         """
-        return await ANSWERS[method](self, params, caller)
+        try:
+            return await ANSWERS[method](self, params, caller)
+        except NeedsAnswers as questions:
+            return questions.result()
 
     # Tools.
 
-    async def list_tools(self, _params: Json, _caller: Caller) -> Json:
+    async def list_tools(self, _params: Json, caller: Caller) -> Json:
         """The result of `tools/list`."""
         tools = [
-            {"name": name, "description": tool.__doc__, "inputSchema": dict(schema)}
+            {
+                "name": name,
+                "description": tool.__doc__,
+                "inputSchema": dict(schema),
+                **described(name, caller.revision),
+            }
             for name, (tool, schema) in TOOLS.items()
         ]
         return {"tools": tools + self.extra("tools", EXTRA_TOOL)}
@@ -81,10 +66,10 @@ class Everything:
             raise Refused(FACTS.invalid_params, f"Unknown tool: {name}")
         tool, _ = TOOLS[name]
         try:
-            content = await tool(self, params.get("arguments", {}), caller)
+            returned = await tool(self, params.get("arguments", {}), caller)
         except ToolFailed as error:
             return {"content": [text(str(error))], "isError": True}
-        return {"content": content}
+        return returned if isinstance(returned, dict) else {"content": returned}
 
     async def simple_text(self, _arguments: Json, _caller: Caller) -> list[Json]:
         """Return a text."""
@@ -107,6 +92,19 @@ class Everything:
             resource(FACTS.mixed_uri, "application/json", data),
         ]
 
+    async def audio_content(self, _arguments: Json, _caller: Caller) -> list[Json]:
+        """Return a sound."""
+        return [audio()]
+
+    async def resource_link(self, _arguments: Json, _caller: Caller) -> list[Json]:
+        """Return the way to a resource."""
+        return [link()]
+
+    async def structured_content(self, _arguments: Json, _caller: Caller) -> Json:
+        """Return an object, and the same in words."""
+        mirror = json.dumps(FACTS.structured)
+        return {"content": [text(mirror)], "structuredContent": FACTS.structured}
+
     async def with_logging(self, _arguments: Json, caller: Caller) -> list[Json]:
         """Log three times."""
         for message in FACTS.logged:
@@ -117,42 +115,15 @@ class Everything:
 
     async def with_progress(self, _arguments: Json, caller: Caller) -> list[Json]:
         """Report progress three times."""
-        for progress, total in FACTS.progress:
-            await caller.progress(progress, total)
+        has_messages = has(caller.revision, "progress_messages")
+        for progress, total, message in FACTS.progress:
+            await caller.progress(progress, total, message if has_messages else None)
             await anyio.sleep(STEP_SECONDS)
         return [text("done")]
 
     async def error_handling(self, _arguments: Json, _caller: Caller) -> list[Json]:
         """Fail."""
         raise ToolFailed(FACTS.error_text)
-
-    async def sampling(self, arguments: Json, caller: Caller) -> list[Json]:
-        """Ask the client's model."""
-        return [text(FACTS.model_said + await caller.sample(arguments["prompt"]))]
-
-    async def sampling_with_progress(self, arguments: Json, caller: Caller) -> list[Json]:
-        """Ask the client's model, and log what it reports meanwhile."""
-
-        async def report(progress: float, total: float | None) -> None:
-            await caller.log("info", {"progress": progress, "total": total})
-
-        return [text(FACTS.model_said + await caller.sample(arguments["prompt"], report))]
-
-    async def cancelled_sampling(self, _arguments: Json, caller: Caller) -> list[Json]:
-        """Ask the client's model, and give up."""
-        with anyio.move_on_after(PATIENCE_SECONDS):
-            await caller.sample("Take your time.")
-            raise ToolFailed("the model answered before anybody gave up")
-        return [text("gave up")]
-
-    async def list_roots(self, _arguments: Json, caller: Caller) -> list[Json]:
-        """Ask the client for its roots."""
-        return [text("\n".join(await caller.list_roots()))]
-
-    async def ping(self, _arguments: Json, caller: Caller) -> list[Json]:
-        """Ping the client."""
-        await caller.ping()
-        return [text("pong")]
 
     async def slow(self, arguments: Json, caller: Caller) -> list[Json]:
         """Take some seconds, and report progress from the start."""
@@ -180,7 +151,8 @@ class Everything:
 
     async def update_watched_resource(self, _arguments: Json, caller: Caller) -> list[Json]:
         """Announce a change of the watched resource, if somebody subscribed to it."""
-        if FACTS.watched_uri in self.subscribed:
+        # Without a session it is the SDK that knows who subscribed.
+        if FACTS.watched_uri in self.subscribed or has(caller.revision, "rounds"):
             await caller.notify("notifications/resources/updated", {"uri": FACTS.watched_uri})
         return [text("updated")]
 
@@ -217,9 +189,11 @@ class Everything:
         template = {"uriTemplate": FACTS.template, "name": "template"}
         return {"resourceTemplates": [{**template, "mimeType": "application/json"}]}
 
-    async def read_resource(self, params: Json, _caller: Caller) -> Json:
+    async def read_resource(self, params: Json, caller: Caller) -> Json:
         """The result of `resources/read`."""
         uri = params["uri"]
+        if uri == FACTS.asking_uri:
+            return {"contents": [{"uri": uri, "text": await context_of(caller)}]}
         if uri in RESOURCES:
             mime_type, body = RESOURCES[uri]
             return {"contents": [{"uri": uri, "mimeType": mime_type, **body}]}
@@ -228,7 +202,9 @@ class Everything:
             id_ = uri.removeprefix(before).removesuffix(after)
             data = json.dumps(FACTS.template_data).replace("{id}", id_)
             return {"contents": [{"uri": uri, "mimeType": "application/json", "text": data}]}
-        raise Refused(FACTS.resource_not_found, f"Resource not found: {uri}")
+        is_session = has(caller.revision, "sessions")
+        code = FACTS.resource_not_found if is_session else FACTS.invalid_params
+        raise Refused(code, f"Resource not found: {uri}")
 
     async def subscribe(self, params: Json, _caller: Caller) -> Json:
         """The result of `resources/subscribe`."""
@@ -254,47 +230,32 @@ class Everything:
         ]
         return {"prompts": prompts + self.extra("prompts", EXTRA_PROMPT)}
 
-    async def get_prompt(self, params: Json, _caller: Caller) -> Json:
+    async def get_prompt(self, params: Json, caller: Caller) -> Json:
         """The result of `prompts/get`."""
         name, arguments = params["name"], params.get("arguments", {})
+        if name == FACTS.asking_prompt:
+            return {"messages": [prompt_message(text(await context_of(caller)))]}
         if name not in PROMPTS:
             raise Refused(FACTS.invalid_params, f"Unknown prompt: {name}")
         render, needed = PROMPTS[name]
         if missing := set(needed) - set(arguments):
             raise Refused(FACTS.invalid_params, f"Missing arguments: {sorted(missing)}")
-        contents = render(arguments)
-        return {"messages": [{"role": "user", "content": content} for content in contents]}
+        return {"messages": [prompt_message(content) for content in render(arguments)]}
 
     # Completion and logging.
 
     async def complete(self, params: Json, _caller: Caller) -> Json:
-        """The result of `completion/complete`: the words, or ids, that begin with the value."""
+        """The result of `completion/complete`: words, or ids, that begin so and are not taken."""
         known = IDS if params["ref"]["type"] == "ref/resource" else FACTS.words
-        values = [word for word in known if word.startswith(params["argument"]["value"])]
+        taken = params.get("context", {}).get("arguments", {}).values()
+        begun = params["argument"]["value"]
+        values = [word for word in known if word.startswith(begun) and word not in taken]
         return {"completion": {"values": values, "total": len(values), "hasMore": False}}
 
     async def set_level(self, params: Json, _caller: Caller) -> Json:
         """The result of `logging/setLevel`."""
         self.level = params["level"]
         return {}
-
-
-# Content.
-
-
-def text(of: str) -> Json:
-    """A text."""
-    return {"type": "text", "text": of}
-
-
-def image() -> Json:
-    """An image."""
-    return {"type": "image", "data": FACTS.png, "mimeType": "image/png"}
-
-
-def resource(uri: str, mime_type: str, of: str) -> Json:
-    """An embedded resource."""
-    return {"type": "resource", "resource": {"uri": uri, "mimeType": mime_type, "text": of}}
 
 
 # What there is.
@@ -315,29 +276,33 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "logging/setLevel": Everything.set_level,
 }
 
-Tool: TypeAlias = Callable[[Everything, Json, Caller], Awaitable[list[Json]]]
+Tool: TypeAlias = Callable[[Everything, Json, Caller], Awaitable[list[Json] | Json]]
 
-NO_ARGUMENTS: Final[Json] = {"type": "object", "properties": {}}
-PROMPT: Final[Json] = {
-    "type": "object",
-    "properties": {"prompt": {"type": "string"}},
-    "required": ["prompt"],
-}
+CITY: Final[Json] = {"type": "object", "properties": {"city": {"type": "string"}}}
 SECONDS: Final[Json] = {"type": "object", "properties": {"seconds": {"type": "number"}}}
+
+
+def asking(tool: AskingTool) -> Tool:
+    """A tool that needs nothing of the server."""
+
+    @functools.wraps(tool)
+    async def call(_everything: Everything, arguments: Json, caller: Caller) -> list[Json]:
+        return await tool(arguments, caller)
+
+    return call
+
 
 TOOLS: Final[Mapping[str, tuple[Tool, Mapping[str, Any]]]] = {
     "test_simple_text": (Everything.simple_text, NO_ARGUMENTS),
     "test_image_content": (Everything.image_content, NO_ARGUMENTS),
     "test_embedded_resource": (Everything.embedded_resource, NO_ARGUMENTS),
     "test_multiple_content_types": (Everything.multiple_content_types, NO_ARGUMENTS),
+    "test_audio_content": (Everything.audio_content, NO_ARGUMENTS),
+    "test_resource_link": (Everything.resource_link, NO_ARGUMENTS),
+    "test_structured_content": (Everything.structured_content, CITY),
     "test_tool_with_logging": (Everything.with_logging, NO_ARGUMENTS),
     "test_tool_with_progress": (Everything.with_progress, NO_ARGUMENTS),
     "test_error_handling": (Everything.error_handling, NO_ARGUMENTS),
-    "test_sampling": (Everything.sampling, PROMPT),
-    "test_sampling_with_progress": (Everything.sampling_with_progress, PROMPT),
-    "test_cancelled_sampling": (Everything.cancelled_sampling, NO_ARGUMENTS),
-    "test_list_roots": (Everything.list_roots, NO_ARGUMENTS),
-    "test_ping": (Everything.ping, NO_ARGUMENTS),
     "test_slow": (Everything.slow, SECONDS),
     "test_trigger_tool_change": (Everything.trigger_tool_change, NO_ARGUMENTS),
     "test_trigger_resource_change": (Everything.trigger_resource_change, NO_ARGUMENTS),
@@ -345,7 +310,27 @@ TOOLS: Final[Mapping[str, tuple[Tool, Mapping[str, Any]]]] = {
     "test_update_watched_resource": (Everything.update_watched_resource, NO_ARGUMENTS),
     "json_schema_2020_12_tool": (Everything.contact, FACTS.contact_schema),
     "test_heard": (Everything.tell_heard, NO_ARGUMENTS),
+    **{name: (asking(tool), schema) for name, (tool, schema) in ASKING_TOOLS.items()},
 }
+
+# What more is said of tools, where the revision has words for it.
+DESCRIPTIONS: Final[Mapping[str, Mapping[str, Json]]] = {
+    "test_simple_text": {
+        "annotations": {"annotations": {"readOnlyHint": True}},
+        "titles": {"title": FACTS.tool_title},
+        "icons": {"icons": [FACTS.icon]},
+    },
+    "test_structured_content": {"structure": {"outputSchema": FACTS.structured_schema}},
+}
+
+
+def described(name: str, revision: str) -> Json:
+    """What more is said of a tool."""
+    found: Json = {}
+    for feature, members in DESCRIPTIONS.get(name, {}).items():
+        found.update(members if has(revision, feature) else {})
+    return found
+
 
 RESOURCES: Final[Mapping[str, tuple[str, Json]]] = {
     FACTS.static_text_uri: ("text/plain", {"text": FACTS.static_text}),

@@ -8,3 +8,18 @@ from typing import Final
 FACTS: Final = SimpleNamespace(
     **json.loads(Path(__file__).with_name("facts.json").read_text(encoding="utf-8"))
 )
+
+
+ERAS: Final = ("legacy", "both", "modern")
+"""What of the two eras one side speaks: with a session, without, or either."""
+
+
+def has(revision: str, feature: str) -> bool:
+    """Whether a revision has something that not all have.
+
+    Raises:
+        KeyError: There is no such feature.
+        ValueError: There is no such revision.
+    """
+    first, last = map(FACTS.revisions.index, FACTS.features[feature])
+    return bool(first <= FACTS.revisions.index(revision) <= last)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import attrs
+from facts import FACTS
 from peers import HERE, HOME, PEERS, PYTHON_2, Command, MissingPeer, is_installed
 from recorded import records_of
 from worlds import arguments_of, in_environment, prepare
@@ -71,7 +72,7 @@ def python_sdk(story: str, folder: Path, server: Command) -> Command:
 
 def whole_scenario(peer: str) -> "Tell":
     """An SDK's, which tells all that there is to tell to an "everything" server."""
-    return lambda _story, _folder, server: PEERS[peer].client_command(server)
+    return lambda _story, _folder, server: PEERS[peer].client_command(FACTS.revision, *server)
 
 
 Serve = Callable[[Path, Path], Command]
@@ -93,7 +94,7 @@ SESSIONS: Final[Mapping[str, Session]] = {
     "weather-python-sdk": Session("weather", python_sdk, example("weather")),
     "sqlite-python-sdk": Session("sqlite", python_sdk, example("sqlite_explorer")),
     "conformance-python-sdk": Session("scenario", whole_scenario("Python 2"), conformance),
-    "conformance-typescript-sdk": Session("scenario", whole_scenario("TypeScript"), conformance),
+    "conformance-typescript-sdk": Session("scenario", whole_scenario("TypeScript 1"), conformance),
     "asking-server": Session("asking", our_client, conformance),
     **{f"{peer}-our-client": Session(peer, our_client, proxied(peer)) for peer in PUBLISHED},
     **{f"{peer}-python-sdk": Session(peer, python_sdk, proxied(peer)) for peer in PUBLISHED},

@@ -1,18 +1,33 @@
-"""The scenario, told by our client: `python our_client.py --record FILE SERVER COMMAND…`."""
+"""The scenario, told by our client: `python our_client.py --record FILE REVISION SERVER…`."""
 
 import argparse
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
 
 import msgspec
 import scenario
 import trio
-from parties import MESSAGE, UPDATED, Host, Json, OnReport, Refused, Report
+from facts import ERAS, FACTS, has
+from parties import (
+    ELICITED,
+    MESSAGE,
+    UPDATED,
+    Host,
+    Json,
+    OnReport,
+    Refused,
+    Report,
+    subscribed,
+    unasked,
+)
 
-from mcp_trio import Client, RequestError
+from mcp_trio import Client, Limits, RequestError, UserRejected
 from mcp_trio.types import (
     CreateMessageParams,
     CreateMessageResult,
+    ElicitParams,
+    ElicitResult,
     LoggingLevel,
     LoggingMessageParams,
     ProgressParams,
@@ -40,8 +55,9 @@ class Session:
 
     cancels_callbacks = True
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, host: Host) -> None:
         self.client = client
+        self.host = host
         self.revision = client.revision
         self.capabilities: Json = wire(client.server_capabilities)
 
@@ -60,7 +76,7 @@ class Session:
     ) -> Json:
         def on_progress(params: ProgressParams) -> None:
             if report is not None:
-                report(params.progress, params.total)
+                report(params.progress, params.total, params.message)
 
         progress = None if report is None else on_progress
         call = self.client.call_tool(name, arguments, progress=progress, raise_tool_errors=False)
@@ -85,6 +101,27 @@ class Session:
     async def unsubscribe(self, uri: str) -> None:
         await self.client.unsubscribe(uri)
 
+    def watching(self, uri: str) -> AbstractAsyncContextManager[None]:
+        is_session = has(self.revision, "sessions")
+        return subscribed(self, uri) if is_session else self.listening(uri)
+
+    @asynccontextmanager
+    async def listening(self, uri: str) -> AsyncIterator[None]:
+        """Hear of updates of a resource by a subscription of one's own."""
+        async with self.client.listen(uris=[uri]) as changes, trio.open_nursery() as nursery:
+
+            async def hear() -> None:
+                async for change in changes:
+                    self.host.hear(UPDATED, {"uri": change.uri})
+
+            nursery.start_soon(hear)
+            yield
+            nursery.cancel_scope.cancel()
+
+    def hearing_changes(self) -> AbstractAsyncContextManager[None]:
+        # At a modern server the client itself subscribes, for its callback.
+        return unasked()
+
     async def list_prompts(self) -> list[Json]:
         prompts: list[Json] = await answer(self.client.list_prompts())
         return prompts
@@ -93,24 +130,32 @@ class Session:
         messages: list[Json] = (await answer(self.client.get_prompt(name, arguments)))["messages"]
         return messages
 
-    async def complete(self, ref: Json, argument: str, value: str) -> list[str]:
+    async def complete(
+        self, ref: Json, argument: str, value: str, context: dict[str, str] | None = None
+    ) -> list[str]:
         reference = msgspec.convert(ref, PromptReference | ResourceReference)
-        result = await self.client.complete(reference, argument, value)
+        result = await self.client.complete(reference, argument, value, context=context)
         return result.completion.values
 
     async def roots_changed(self) -> None:
         await self.client.notify_roots_changed()
 
 
-def client_for(host: Host, command: list[str], record: str) -> Client:
-    """A client whose callbacks are the host's."""
+def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:
+    """A client whose callbacks are the host's; a modern one finds out what the server speaks."""
 
     async def sample(params: CreateMessageParams, report: Report) -> CreateMessageResult:
         try:
             result = await host.sample(wire(params), report)
         except Refused as error:
-            raise RequestError(error.code, str(error)) from error
+            raise UserRejected(str(error)) from error
         return msgspec.convert(result, CreateMessageResult)
+
+    async def elicit(params: ElicitParams) -> ElicitResult:
+        return msgspec.convert(await host.elicit(wire(params)), ElicitResult)
+
+    def elicited(elicitation_id: str) -> None:
+        host.hear(ELICITED, {"elicitationId": elicitation_id})
 
     def log(params: LoggingMessageParams) -> None:
         host.hear(MESSAGE, wire(params))
@@ -122,26 +167,49 @@ def client_for(host: Host, command: list[str], record: str) -> Client:
         host.hear(f"notifications/{kind}/list_changed", None)
 
     return Client(
-        command,
-        record=record,
-        stderr="inherit",
+        target,
+        revisions=SPOKEN[wanted],
+        limits=Limits(probe_seconds=PATIENCE_SECONDS),
         roots=lambda: host.roots,
         sampling=sample,
+        sampling_tools=True,
+        elicitation=elicit,
+        elicitation_modes=("form", "url"),
+        elicitation_complete=elicited,
         log=log,
         resource_updated=updated,
         list_changed=changed,
+        **options,
     )
 
 
-async def main(command: list[str], record: str) -> None:
+# A busy machine takes its time to start a server.
+PATIENCE_SECONDS: Final = 30.0
+
+SESSIONS: Final = tuple(name for name in FACTS.revisions if has(name, "sessions"))
+SPOKEN: Final[Mapping[str, tuple[str, ...]]] = {
+    **{name: (name,) for name in SESSIONS},
+    # With a modern revision the newest of the others is spoken, too: the client finds out.
+    **{name: (name, SESSIONS[-1]) for name in FACTS.revisions if name not in SESSIONS},
+    "legacy": SESSIONS,
+    "both": FACTS.revisions,
+    "modern": tuple(name for name in FACTS.revisions if name not in SESSIONS),
+}
+
+
+async def main(command: list[str], record: str | None, wanted: str) -> None:
     host = Host()
-    async with client_for(host, command, record) as client:
-        await scenario.tell(Session(client), host)
+    async with client_for(host, command, wanted, record=record, stderr="inherit") as client:
+        if wanted in ERAS:
+            await scenario.greet(Session(client, host))
+        else:
+            await scenario.tell(Session(client, host), host, wanted)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", required=True)
+    parser.add_argument("--record")
+    parser.add_argument("wanted", choices=SPOKEN, help="a revision, or only an era")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    trio.run(main, options.command, options.record)
+    trio.run(main, options.command, options.record, options.wanted)

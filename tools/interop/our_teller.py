@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import trio
+from facts import FACTS
 from our_client import Session, client_for
 from steps import ListeningHost
 from stories import tell
@@ -11,8 +12,9 @@ from stories import tell
 
 async def main(name: str, folder: Path, recording: str, command: list[str]) -> None:
     host = ListeningHost(folder)
-    async with client_for(host, command, recording) as client:
-        await tell(name, folder, Session(client), host)
+    options = {"record": recording, "stderr": "inherit"}
+    async with client_for(host, command, FACTS.revision, **options) as client:
+        await tell(name, folder, Session(client, host), host)
 
 
 if __name__ == "__main__":

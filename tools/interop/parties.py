@@ -3,7 +3,8 @@
 An adapter gives the former the words of the wire, whatever its SDK says, and the latter its ear.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Protocol, TypeAlias
 
 import anyio
@@ -16,14 +17,16 @@ REPORT_SECONDS: Final = 0.05
 
 MESSAGE: Final = "notifications/message"
 UPDATED: Final = "notifications/resources/updated"
+ELICITED: Final = "notifications/elicitation/complete"
 
 
 class Refused(Exception):  # noqa: N818  the specification's word
     """A request is answered with an error: heard by a session, raised by a host or a server."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, data: Json | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.data = data
 
 
 # The session.
@@ -33,6 +36,7 @@ class Session(Protocol):
     """A client's session, as the adapters give it; a call that is cancelled is cancelled there.
 
     `cancels_callbacks` tells whether the server's cancellation of its own request stops the host.
+    Rounds of questions are the adapter's affair: a call returns what came of it at last.
     """
 
     revision: str
@@ -43,7 +47,7 @@ class Session(Protocol):
         """Ask for a sign of life."""
 
     async def set_level(self, level: str) -> None:
-        """Ask for log messages."""
+        """Ask for log messages, for good or with each request from now on."""
 
     async def list_tools(self) -> list[Json]:
         """All tools."""
@@ -63,10 +67,16 @@ class Session(Protocol):
         """The contents of a resource."""
 
     async def subscribe(self, uri: str) -> None:
-        """Ask for updates."""
+        """Ask for updates, where that is a request of its own."""
 
     async def unsubscribe(self, uri: str) -> None:
         """Ask for no more updates."""
+
+    def watching(self, uri: str) -> AbstractAsyncContextManager[None]:
+        """Hear of updates of a resource meanwhile."""
+
+    def hearing_changes(self) -> AbstractAsyncContextManager[None]:
+        """Hear meanwhile that a list has changed, if one does not always."""
 
     async def list_prompts(self) -> list[Json]:
         """All prompts."""
@@ -74,25 +84,44 @@ class Session(Protocol):
     async def get_prompt(self, name: str, arguments: dict[str, str] | None = None) -> list[Json]:
         """The messages of a prompt."""
 
-    async def complete(self, ref: Json, argument: str, value: str) -> list[str]:
-        """How the value could go on."""
+    async def complete(
+        self, ref: Json, argument: str, value: str, context: dict[str, str] | None = None
+    ) -> list[str]:
+        """How the value could go on, given the other arguments."""
 
     async def roots_changed(self) -> None:
         """Tell that the roots have changed."""
 
 
-OnReport: TypeAlias = Callable[[float, float | None], None]
+@asynccontextmanager
+async def subscribed(session: Session, uri: str) -> AsyncIterator[None]:
+    """Hear of updates of a resource meanwhile, by requests."""
+    await session.subscribe(uri)
+    yield
+    await session.unsubscribe(uri)
+
+
+@asynccontextmanager
+async def unasked() -> AsyncIterator[None]:
+    """Hear of changes that are told without being asked for."""
+    await anyio.lowlevel.checkpoint()
+    yield
+
+
+OnReport: TypeAlias = Callable[[float, float | None, str | None], None]
 Report: TypeAlias = Callable[[float, float | None], Awaitable[None]]
 Model: TypeAlias = Callable[[str, Report], Awaitable[str]]
 
 
 class Host:
-    """What the user of the client is to the server: roots, a model, and ears."""
+    """What the user of the client is to the server: roots, a model, answers, and ears."""
 
     def __init__(self) -> None:
         self.roots = ["file:///work/one", "file:///work/two"]
         self.model: Model = says("nothing")
         self.asked: list[Json] = []
+        self.user: Json = {"action": "cancel"}
+        self.elicited: list[Json] = []
         self.heard: list[tuple[str, Json]] = []
         self.faults: list[str] = []
         self._news = anyio.Event()
@@ -100,9 +129,25 @@ class Host:
     async def sample(self, params: Json, report: Report) -> Json:
         """The result of `sampling/createMessage`."""
         self.asked.append(params)
-        said = await self.model(params["messages"][-1]["content"]["text"], report)
+        question = params["messages"][-1]["content"]
+        # A block alone may stand for a list of one.
+        question = question[0] if isinstance(question, list) else question
+        if "tools" in params and question["type"] == "text":
+            use = {"content": FACTS.weather_use, "stopReason": "toolUse"}
+            return {"role": "assistant", "model": "interop", **use}
+        said = await self.model(_words_in(question), report)
         content = {"type": "text", "text": said}
         return {"role": "assistant", "content": content, "model": "interop"}
+
+    async def elicit(self, params: Json) -> Json:
+        """The result of `elicitation/create`."""
+        await anyio.lowlevel.checkpoint()
+        self.elicited.append(params)
+        if "content" not in self.user:
+            return self.user
+        wanted = params["requestedSchema"]["properties"]
+        content = {name: self.user["content"][name] for name in wanted}
+        return {**self.user, "content": content}
 
     def hear(self, method: str, params: Json | None) -> None:
         """A notification came."""
@@ -135,6 +180,12 @@ class Host:
         with anyio.move_on_after(PATIENCE_SECONDS):
             while not has_come():
                 await self._news.wait()
+
+
+def _words_in(question: Json) -> str:
+    """The text of a message, or of a tool's result in it."""
+    text: str = question["content"][0]["text"] if "content" in question else question["text"]
+    return text
 
 
 # Models.

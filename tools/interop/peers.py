@@ -9,11 +9,12 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import attrs
+from facts import ERAS, FACTS, has
 
 HERE: Final = Path(__file__).resolve().parent
 HOME: Final = HERE.parent.parent
@@ -22,6 +23,9 @@ NPM: Final = HERE / "typescript"
 INSTALL: Final = "python tools/interop/install.py"
 
 Command = list[str]
+
+Role = Literal["client", "server"]
+"""What a peer is in a session; we are the other."""
 
 
 class MissingPeer(Exception):  # noqa: N818  what is wrong, in a word
@@ -131,8 +135,10 @@ TYPESCRIPT: Final = NodeEnvironment(name="typescript", node=NODE)
 class Peer:
     """A piece of software that speaks the protocol, as a server or as a client, or as both.
 
-    `server` and `client` are programs of the environment. A client gets the command of its server
-    as arguments, exits 0 when the server did what it should, and says how much it has checked.
+    `server` and `client` are programs of the environment. A client gets the revision and the
+    command of its server as arguments, exits 0 when the server did what it should, and says how
+    much it has checked; with an era instead of the revision it only says which revision came of it.
+    `client_eras` and `server_eras` are the eras that each can be held to; a server by arguments.
     """
 
     name: str
@@ -140,6 +146,9 @@ class Peer:
     environment: Environment
     server: str | None = None
     client: str | None = None
+    revisions: Sequence[str] = ()
+    client_eras: Sequence[str] = ()
+    server_eras: Mapping[str, Sequence[str]] = {}
 
     @property
     def version(self) -> str:
@@ -155,14 +164,14 @@ class Peer:
         assert self.server is not None
         return [*self._start(self.server), *arguments]
 
-    def client_command(self, server: Command) -> Command:
-        """The command that tells the scenario to a server.
+    def client_command(self, *arguments: str) -> Command:
+        """The command that tells the scenario, at a revision, to a server.
 
         Raises:
             MissingPeer: It is not installed.
         """
         assert self.client is not None
-        return [*self._start(self.client), *server]
+        return [*self._start(self.client), *arguments]
 
     def require(self) -> None:
         """Do nothing, or say what to run.
@@ -178,6 +187,8 @@ class Peer:
         return self.environment.start(program)
 
 
+LEGACY: Final = tuple(name for name in FACTS.revisions if has(name, "sessions"))
+
 SDKS: Final = (
     Peer(
         name="Python 1",
@@ -185,6 +196,9 @@ SDKS: Final = (
         environment=PYTHON_1,
         server=str(HERE / "python_1_server.py"),
         client=str(HERE / "python_1_client.py"),
+        revisions=LEGACY,
+        client_eras=("legacy",),
+        server_eras={"legacy": ()},
     ),
     Peer(
         name="Python 2",
@@ -192,13 +206,29 @@ SDKS: Final = (
         environment=PYTHON_2,
         server=str(HERE / "python_2_server.py"),
         client=str(HERE / "python_2_client.py"),
+        revisions=FACTS.revisions,
+        client_eras=ERAS,
+        server_eras={"both": ()},
     ),
     Peer(
-        name="TypeScript",
+        name="TypeScript 1",
         package="@modelcontextprotocol/sdk",
         environment=TYPESCRIPT,
-        server="server.mjs",
-        client="client.mjs",
+        server="server_1.mjs",
+        client="client_1.mjs",
+        revisions=LEGACY,
+        client_eras=("legacy",),
+        server_eras={"legacy": ()},
+    ),
+    Peer(
+        name="TypeScript 2",
+        package="@modelcontextprotocol/client",
+        environment=TYPESCRIPT,
+        server="server_2.mjs",
+        client="client_2.mjs",
+        revisions=FACTS.revisions,
+        client_eras=ERAS,
+        server_eras={era: (era,) for era in ERAS},
     ),
 )
 

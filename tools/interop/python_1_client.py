@@ -1,16 +1,18 @@
-"""The scenario, told by the official Python SDK 1: `python python_1_client.py SERVER COMMAND…`."""
+"""The scenario, told by the official Python SDK 1: `python python_1_client.py REVISION SERVER…`."""
 
 import sys
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anyio
 import python_client
-from mcp import McpError
+from mcp import McpError, types
 from noted_stream import NotedStream
 from parties import Host, Json, OnReport
 
 
-class Session(python_client.Session):
+class Session(python_client.HandshakeSession):
     """A session of this SDK, which cancels no request: so it is done here."""
 
     name = "python 1"
@@ -26,9 +28,17 @@ class Session(python_client.Session):
     async def call_tool(
         self, name: str, arguments: Json | None = None, report: OnReport | None = None
     ) -> Json:
-        async with self.stream.cancelling(self.session, "tools/call"):
+        async with self.stream.cancelling(self.calls, "tools/call"):
             return await super().call_tool(name, arguments, report)
 
 
+def connect(
+    host: Host, wanted: str, command: Sequence[str]
+) -> AbstractAsyncContextManager[python_client.Session]:
+    """A session at a revision, or at the newest of the only era that the SDK speaks."""
+    revision = types.LATEST_PROTOCOL_VERSION if wanted == "legacy" else wanted
+    return python_client.shaking_hands(Session, host, revision, command)
+
+
 if __name__ == "__main__":
-    anyio.run(python_client.tell_scenario, Session, sys.argv[1:])
+    anyio.run(python_client.tell_scenario, connect, sys.argv[1], sys.argv[2:])

@@ -5,12 +5,13 @@ from typing import Final
 
 import anyio
 import python_server
+from caller import Question
 from everything import Everything
 from mcp import McpError, types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from noted_stream import NotedStream
-from parties import Refused, Report
+from parties import Json, Refused, Report
 from pydantic import BaseModel
 from python_words import wire
 
@@ -42,17 +43,21 @@ class Caller(python_server.Caller):
     """What this SDK lets a handler do; it cancels no request, so that is done here."""
 
     def __init__(self, server: Server, stream: NotedStream) -> None:
-        super().__init__(server.request_context.session)
+        session = server.request_context.session
+        super().__init__(session, str(session.client_params.protocolVersion))
         self.meta = server.request_context.meta
         self.stream = stream
 
-    async def progress(self, progress: float, total: float | None) -> None:
-        if self.meta is not None and self.meta.progressToken is not None:
-            await self.session.send_progress_notification(self.meta.progressToken, progress, total)
+    async def progress(
+        self, progress: float, total: float | None, message: str | None = None
+    ) -> None:
+        token = None if self.meta is None else self.meta.progressToken
+        if token is not None:
+            await self.session.send_progress_notification(token, progress, total, message)
 
-    async def sample(self, prompt: str, report: Report | None = None) -> str:
-        async with self.stream.cancelling(self.session, "sampling/createMessage"):
-            return await super().sample(prompt, report)
+    async def request(self, question: Question, report: Report | None = None) -> Json:
+        async with self.stream.cancelling(self.session, question.method):
+            return await super().request(question, report)
 
 
 Handler = Callable[[BaseModel], Awaitable[types.ServerResult]]
@@ -67,7 +72,8 @@ def handler(everything: Everything, server: Server, stream: NotedStream) -> Hand
         try:
             result = await everything.answer(method, params, Caller(server, stream))
         except Refused as error:
-            raise McpError(types.ErrorData(code=error.code, message=str(error))) from error
+            refusal = types.ErrorData(code=error.code, message=str(error), data=error.data)
+            raise McpError(refusal) from error
         return types.ServerResult(result_type.model_validate(result))
 
     return handle

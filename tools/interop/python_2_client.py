@@ -1,17 +1,24 @@
-"""The scenario, told by the official Python SDK 2: `python python_2_client.py SERVER COMMAND…`."""
+"""The scenario, told by the official Python SDK 2: `python python_2_client.py REVISION SERVER…`."""
 
 import sys
 import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
 
 import anyio
 import python_client
-from mcp import MCPDeprecationWarning, MCPError, types
+from facts import FACTS, has
+from mcp import Client, MCPDeprecationWarning, MCPError, StdioServerParameters, types
+from parties import Host, Json
+from pydantic import BaseModel
+from python_words import wire
 
 # The newest revision has deprecated much of what this is about.
 warnings.simplefilter("ignore", MCPDeprecationWarning)
 
 
-class Session(python_client.Session):
+class Session(python_client.HandshakeSession):
     """A session of this SDK, which has to know what was agreed on before it goes on."""
 
     name = "python 2"
@@ -20,9 +27,78 @@ class Session(python_client.Session):
     cancels_callbacks = True
 
     def adopt(self, server: types.InitializeResult) -> None:
-        self.session.adopt(server)
+        self.calls.adopt(server)
         super().adopt(server)
 
 
+class ClientSession(python_client.Session):
+    """What the SDK's client makes of a server: it finds out the era, and goes the rounds."""
+
+    name = Session.name
+    version = Session.version
+    refusal = Session.refusal
+    cancels_callbacks = Session.cancels_callbacks
+
+    def __init__(self, client: Client) -> None:
+        self.calls = client
+        self.revision = client.protocol_version
+        self.capabilities = wire(client.server_capabilities)
+        self.level: str | None = None
+
+    async def page(self, fetch: Callable[..., Awaitable[BaseModel]], cursor: str | None) -> Json:
+        return await self.answer(fetch(cursor=cursor))
+
+    async def set_level(self, level: types.LoggingLevel) -> None:
+        self.level = level
+
+    def options(self) -> Json:
+        return {} if self.level is None else {"meta": {types.LOG_LEVEL_META_KEY: self.level}}
+
+    @asynccontextmanager
+    async def listening(self, **what: object) -> AsyncIterator[None]:
+        """Hear of something meanwhile."""
+        async with self.calls.listen(**what):
+            yield
+        # The SDK cancels in a task of its own, behind which the next request might overtake it.
+        await self.list_resource_templates()
+
+    def watching(self, uri: str) -> AbstractAsyncContextManager[None]:
+        return self.listening(resource_subscriptions=[uri])
+
+    def hearing_changes(self) -> AbstractAsyncContextManager[None]:
+        kinds = ("tools", "prompts", "resources")
+        return self.listening(**{f"{kind}_list_changed": True for kind in kinds})
+
+
+@asynccontextmanager
+async def finding_out(
+    host: Host, mode: str, command: Sequence[str]
+) -> AsyncIterator[python_client.Session]:
+    """A session by the SDK's client, in a mode of its own: `auto`, `legacy` or a revision."""
+    parameters = StdioServerParameters(command=command[0], args=list(command[1:]))
+    callbacks = python_client.Callbacks(host).by_name()
+    info = types.Implementation(name=Session.name, version=Session.version)
+    async with Client(parameters, mode=mode, client_info=info, cache=None, **callbacks) as client:
+        yield ClientSession(client)
+
+
+MODES: Final[Mapping[str, str]] = {
+    "legacy": "legacy",
+    "both": "auto",
+    "modern": FACTS.revisions[-1],
+}
+
+
+def connect(
+    host: Host, wanted: str, command: Sequence[str]
+) -> AbstractAsyncContextManager[python_client.Session]:
+    """A session in an era, or at a revision, with the server that a command starts."""
+    if wanted in MODES:
+        return finding_out(host, MODES[wanted], command)
+    if has(wanted, "sessions"):
+        return python_client.shaking_hands(Session, host, wanted, command)
+    return finding_out(host, "auto", command)
+
+
 if __name__ == "__main__":
-    anyio.run(python_client.tell_scenario, Session, sys.argv[1:])
+    anyio.run(python_client.tell_scenario, connect, sys.argv[1], sys.argv[2:])

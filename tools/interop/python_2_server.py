@@ -1,17 +1,29 @@
 """The "everything" server, by the official Python SDK 2: `python python_2_server.py`."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import anyio
+import caller
 import python_server
 from everything import Everything
+from facts import has
 from mcp import MCPDeprecationWarning, MCPError, types
 from mcp.server import Server, ServerRequestContext
+from mcp.server.caching import CacheHint
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel.server import RequestHandler
 from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
 from parties import Json, Refused
 from pydantic import BaseModel
 from python_words import wire
@@ -31,11 +43,50 @@ PARAMS: Final[Mapping[str, type[BaseModel]]] = {
 }
 
 
-class Caller(python_server.Caller):
-    """What this SDK lets a handler do."""
+# Published where there is no session, by the notification that they become.
+EVENTS: Final[Mapping[str, Callable[..., ServerEvent]]] = {
+    "notifications/tools/list_changed": ToolsListChanged,
+    "notifications/prompts/list_changed": PromptsListChanged,
+    "notifications/resources/list_changed": ResourcesListChanged,
+    "notifications/resources/updated": ResourceUpdated,
+}
+CACHED: Final = (
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+)
+BUS: Final = InMemorySubscriptionBus()
 
-    async def progress(self, progress: float, total: float | None) -> None:
-        await self.session.report_progress(progress, total)
+
+class Caller(python_server.Caller):
+    """What this SDK lets a handler do in a session."""
+
+    async def progress(
+        self, progress: float, total: float | None, message: str | None = None
+    ) -> None:
+        await self.session.report_progress(progress, total, message)
+
+
+class RoundCaller(python_server.Talker, caller.RoundCaller):
+    """What this SDK lets a handler do where there is no session."""
+
+    def __init__(self, session: Any, revision: str, params: Json) -> None:
+        python_server.Talker.__init__(self, session, revision)
+        caller.RoundCaller.__init__(self, params)
+
+    progress = Caller.progress
+
+    async def notify(self, method: str, params: Json | None = None) -> None:
+        await BUS.publish(EVENTS[method](**(params or {})))
+
+
+def caller_of(context: ServerRequestContext, params: Json) -> caller.Caller:
+    """What the handler of a request may do."""
+    if has(context.protocol_version, "sessions"):
+        return Caller(context.session, context.protocol_version)
+    return RoundCaller(context.session, context.protocol_version, params)
 
 
 def listener(everything: Everything) -> Any:
@@ -53,17 +104,25 @@ def handler(everything: Everything, method: str) -> RequestHandler:
     """The SDK's handler of a method."""
 
     async def handle(context: ServerRequestContext, params: BaseModel) -> Json:
+        words = wire(params)
+        is_session = has(context.protocol_version, "sessions")
         try:
-            return await everything.answer(method, wire(params), Caller(context.session))
+            result = await everything.answer(method, words, caller_of(context, words))
         except Refused as error:
-            raise MCPError(error.code, str(error)) from error
+            raise MCPError(error.code, str(error), error.data) from error
+        return result if is_session else {"resultType": "complete", **result}
 
     return handle
 
 
 async def main() -> None:
     everything = Everything()
-    server = Server("everything", version="2")
+    server = Server(
+        "everything",
+        version="2",
+        on_subscriptions_listen=ListenHandler(BUS),
+        cache_hints=dict.fromkeys(CACHED, CacheHint(ttl_ms=0, scope="private")),
+    )
     server.middleware.append(listener(everything))
     for method, params in PARAMS.items():
         server.add_request_handler(method, params, handler(everything, method))

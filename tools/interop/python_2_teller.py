@@ -4,15 +4,15 @@ import sys
 from pathlib import Path
 
 import anyio
-from python_2_client import Session
-from python_client import connect
+from facts import FACTS
+from python_2_client import connect
 from steps import ListeningHost
 from stories import tell
 
 
 async def main(name: str, folder: Path, command: list[str]) -> None:
     host = ListeningHost(folder)
-    async with connect(Session, host, command) as session:
+    async with connect(host, FACTS.revision, command) as session:
         await tell(name, folder, session, host)
 
 

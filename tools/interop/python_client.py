@@ -5,13 +5,13 @@ own, each with its version of `mcp`; what is imported of it here, both have.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar
 
 import scenario
-from facts import FACTS
+from facts import ERAS, has
 from mcp import ClientSession, StdioServerParameters, stdio_client, types
-from parties import Host, Json, OnReport, Refused
+from parties import Host, Json, OnReport, Refused, subscribed, unasked
 from pydantic import BaseModel
 from python_words import wire
 
@@ -24,7 +24,7 @@ class Callbacks:
 
     async def sample(
         self, context: Any, params: types.CreateMessageRequestParams
-    ) -> types.CreateMessageResult | types.ErrorData:
+    ) -> types.CreateMessageResultWithTools | types.ErrorData:
         question = wire(params)
 
         async def report(progress: float, total: float | None) -> None:
@@ -36,7 +36,10 @@ class Callbacks:
             result = await self.host.sample(question, report)
         except Refused as error:
             return types.ErrorData(code=error.code, message=str(error))
-        return types.CreateMessageResult.model_validate(result)
+        return types.CreateMessageResultWithTools.model_validate(result)
+
+    async def elicit(self, _context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        return types.ElicitResult.model_validate(await self.host.elicit(wire(params)))
 
     async def list_roots(self, _context: Any) -> types.ListRootsResult:
         return types.ListRootsResult(roots=[types.Root(uri=uri) for uri in self.host.roots])
@@ -48,42 +51,31 @@ class Callbacks:
             notification = wire(message)
             self.host.hear(notification["method"], notification.get("params"))
 
+    def by_name(self) -> dict[str, Any]:
+        """All of them, as the SDK calls them."""
+        return {
+            "sampling_callback": self.sample,
+            "sampling_capabilities": types.SamplingCapability.model_validate({"tools": {}}),
+            "elicitation_callback": self.elicit,
+            "list_roots_callback": self.list_roots,
+            "message_handler": self.hear,
+        }
+
 
 class Session:
-    """See `parties.Session`; `name` and `version` are what the server is told of the client."""
+    """See `parties.Session`; `name` and `version` are what the server is told of the client.
+
+    `calls` is what of the SDK takes the calls: its session, or its client.
+    """
 
     name: ClassVar[str]
     version: ClassVar[str]
     refusal: ClassVar[type[Exception]]
     cancels_callbacks: ClassVar[bool]
 
-    def __init__(self, host: Host, from_server: Any, to_server: Any) -> None:
-        callbacks = Callbacks(host)
-        self.session = ClientSession(
-            from_server,
-            to_server,
-            sampling_callback=callbacks.sample,
-            list_roots_callback=callbacks.list_roots,
-            message_handler=callbacks.hear,
-        )
-
-    async def initialize(self) -> None:
-        """Shake hands at the revision that this is about: the SDK would offer a newer one."""
-        words = {
-            "protocolVersion": FACTS.revision,
-            "capabilities": {"sampling": {}, "roots": {"listChanged": True}},
-            "clientInfo": {"name": self.name, "version": self.version},
-        }
-        params = types.InitializeRequestParams.model_validate(words)
-        request = types.InitializeRequest(params=params)
-        self.adopt(await self.session.send_request(request, types.InitializeResult))
-        await self.session.send_notification(types.InitializedNotification())
-
-    def adopt(self, server: types.InitializeResult) -> None:
-        """The server has agreed."""
-        agreed = wire(server)
-        self.revision: str = agreed["protocolVersion"]
-        self.capabilities: Json = agreed["capabilities"]
+    calls: Any
+    revision: str
+    capabilities: Json
 
     async def answer(self, request: Awaitable[BaseModel]) -> Json:
         """The result of a request in the words of the wire, or its refusal."""
@@ -92,85 +84,147 @@ class Session:
         except self.refusal as error:
             raise Refused(error.error.code, error.error.message) from error
 
+    async def page(self, fetch: Callable[..., Awaitable[BaseModel]], cursor: str | None) -> Json:
+        """A page of a list."""
+        params = None if cursor is None else types.PaginatedRequestParams(cursor=cursor)
+        return await self.answer(fetch(params=params))
+
     async def pages(self, fetch: Callable[..., Awaitable[BaseModel]], member: str) -> list[Json]:
         """The items of all pages."""
-        page = await self.answer(fetch())
+        page = await self.page(fetch, None)
         items = page[member]
         while "nextCursor" in page:
-            params = types.PaginatedRequestParams(cursor=page["nextCursor"])
-            page = await self.answer(fetch(params=params))
+            page = await self.page(fetch, page["nextCursor"])
             items += page[member]
         return items
 
     async def ping(self) -> None:
-        await self.answer(self.session.send_ping())
+        await self.answer(self.calls.send_ping())
 
     async def set_level(self, level: types.LoggingLevel) -> None:
-        await self.answer(self.session.set_logging_level(level))
+        await self.answer(self.calls.set_logging_level(level))
 
     async def list_tools(self) -> list[Json]:
-        return await self.pages(self.session.list_tools, "tools")
+        return await self.pages(self.calls.list_tools, "tools")
 
     async def call_tool(
         self, name: str, arguments: Json | None = None, report: OnReport | None = None
     ) -> Json:
-        async def on_progress(progress: float, total: float | None, _message: str | None) -> None:
-            report(progress, total)
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            report(progress, total, message)
 
         progress_callback = None if report is None else on_progress
         return await self.answer(
-            self.session.call_tool(name, arguments, progress_callback=progress_callback)
+            self.calls.call_tool(
+                name, arguments, progress_callback=progress_callback, **self.options()
+            )
         )
 
+    def options(self) -> Json:
+        """What else a call is given."""
+        return {}
+
     async def list_resources(self) -> list[Json]:
-        return await self.pages(self.session.list_resources, "resources")
+        return await self.pages(self.calls.list_resources, "resources")
 
     async def list_resource_templates(self) -> list[Json]:
-        return await self.pages(self.session.list_resource_templates, "resourceTemplates")
+        return await self.pages(self.calls.list_resource_templates, "resourceTemplates")
 
     async def read_resource(self, uri: str) -> list[Json]:
-        return (await self.answer(self.session.read_resource(uri)))["contents"]
+        return (await self.answer(self.calls.read_resource(uri)))["contents"]
 
     async def subscribe(self, uri: str) -> None:
-        await self.answer(self.session.subscribe_resource(uri))
+        await self.answer(self.calls.subscribe_resource(uri))
 
     async def unsubscribe(self, uri: str) -> None:
-        await self.answer(self.session.unsubscribe_resource(uri))
+        await self.answer(self.calls.unsubscribe_resource(uri))
+
+    def watching(self, uri: str) -> AbstractAsyncContextManager[None]:
+        return subscribed(self, uri)
+
+    def hearing_changes(self) -> AbstractAsyncContextManager[None]:
+        return unasked()
 
     async def list_prompts(self) -> list[Json]:
-        return await self.pages(self.session.list_prompts, "prompts")
+        return await self.pages(self.calls.list_prompts, "prompts")
 
     async def get_prompt(self, name: str, arguments: dict[str, str] | None = None) -> list[Json]:
-        return (await self.answer(self.session.get_prompt(name, arguments)))["messages"]
+        return (await self.answer(self.calls.get_prompt(name, arguments)))["messages"]
 
-    async def complete(self, ref: Json, argument: str, value: str) -> list[str]:
+    async def complete(
+        self, ref: Json, argument: str, value: str, context: dict[str, str] | None = None
+    ) -> list[str]:
         kinds = {
             "ref/prompt": types.PromptReference,
             "ref/resource": types.ResourceTemplateReference,
         }
         reference = kinds[ref["type"]].model_validate(ref)
-        request = self.session.complete(reference, {"name": argument, "value": value})
+        given = {"name": argument, "value": value}
+        request = self.calls.complete(reference, given, context_arguments=context)
         return (await self.answer(request))["completion"]["values"]
 
     async def roots_changed(self) -> None:
-        await self.session.send_roots_list_changed()
+        await self.calls.send_roots_list_changed()
+
+
+class HandshakeSession(Session):
+    """A session that is made by a handshake, at a revision that is chosen here."""
+
+    def __init__(self, host: Host, from_server: Any, to_server: Any) -> None:
+        self.calls = ClientSession(from_server, to_server, **Callbacks(host).by_name())
+
+    async def initialize(self, revision: str) -> None:
+        """Shake hands at that revision: the SDK would offer a newer one."""
+        words = {
+            "protocolVersion": revision,
+            "capabilities": capabilities_at(revision),
+            "clientInfo": {"name": self.name, "version": self.version},
+        }
+        params = types.InitializeRequestParams.model_validate(words)
+        request = types.InitializeRequest(params=params)
+        self.adopt(await self.calls.send_request(request, types.InitializeResult))
+        await self.calls.send_notification(types.InitializedNotification())
+
+    def adopt(self, server: types.InitializeResult) -> None:
+        """The server has agreed."""
+        agreed = wire(server)
+        self.revision = agreed["protocolVersion"]
+        self.capabilities = agreed["capabilities"]
+
+
+def capabilities_at(revision: str) -> Json:
+    """What a client offers that can do everything."""
+    offered: Json = {"sampling": {}, "roots": {"listChanged": True}}
+    if has(revision, "elicitation"):
+        offered["elicitation"] = {}
+    if has(revision, "urls"):
+        offered["elicitation"] = {"form": {}, "url": {}}
+    if has(revision, "model_tools"):
+        offered["sampling"] = {"tools": {}}
+    return offered
 
 
 @asynccontextmanager
-async def connect(
-    make: type[Session], host: Host, command: Sequence[str]
+async def shaking_hands(
+    make: type[HandshakeSession], host: Host, revision: str, command: Sequence[str]
 ) -> AsyncIterator[Session]:
     """An SDK's session with the server that a command starts."""
     parameters = StdioServerParameters(command=command[0], args=list(command[1:]))
     async with stdio_client(parameters) as streams:
         session = make(host, *streams)
-        async with session.session:
-            await session.initialize()
+        async with session.calls:
+            await session.initialize(revision)
             yield session
 
 
-async def tell_scenario(make: type[Session], command: Sequence[str]) -> None:
-    """Tell the scenario to the server that a command starts."""
+Connect = Callable[[Host, str, Sequence[str]], AbstractAsyncContextManager[Session]]
+
+
+async def tell_scenario(connect: Connect, wanted: str, command: Sequence[str]) -> None:
+    """Tell the scenario to the server that a command starts, at a revision; or greet, in an era."""
     host = Host()
-    async with connect(make, host, command) as session:
-        await scenario.tell(session, host)
+    async with connect(host, wanted, command) as session:
+        if wanted in ERAS:
+            await scenario.greet(session)
+        else:
+            await scenario.tell(session, host, wanted)

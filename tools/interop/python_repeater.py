@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from facts import FACTS
 from mcp import types
 from parties import Host, Json, Report
 from pydantic import RootModel
-from python_client import connect
+from python_client import shaking_hands
 from python_words import wire
 from steps import ROOTS_LIST
 
@@ -61,7 +62,7 @@ class Session(SDK.Session):
         asked = types.Request[Any, str](method=request["method"], params=request.get("params"))
         on_progress = hear_progress if request["wantsProgress"] else None
         try:
-            result = await self.session.send_request(asked, Whole, progress_callback=on_progress)
+            result = await self.calls.send_request(asked, Whole, progress_callback=on_progress)
         except self.refusal as error:
             self.answers.append({"error": wire(error.error)})
         else:
@@ -74,7 +75,7 @@ async def hear_progress(_progress: float, _total: float | None, _message: str | 
 
 async def main(script: Json, command: list[str]) -> None:
     host = RepeatingHost(script["replies"])
-    async with connect(Session, host, command) as session:
+    async with shaking_hands(Session, host, FACTS.revision, command) as session:
         for request in script["requests"]:
             await session.repeat(request)
         # What was said before its answer has been heard with it.

@@ -1,30 +1,34 @@
-"""Talk with every peer, in both roles, and print what passed: `python tools/interop/run.py`.
+"""Talk with every peer, in both roles and at each revision: `python tools/interop/run.py`.
 
-A table of all methods of the protocol, by direction, peer and role. The exit status is 1 if a cell
-is empty, a session failed or was at another revision, or a peer is missing.
+Prints a table for each revision of all its methods and features, by direction, peer and role. The
+exit status is 1 if a cell is empty without an excuse, a session failed or was at another revision,
+or a peer is missing.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from excuses import EXCUSES, Excuse
 from facts import FACTS
-from peers import SDKS, Peer
+from peers import SDKS, Peer, Role
 from rich.table import Table
-from sessions import Outcome, Role, hold
+from sessions import Outcome, hold
 from sitting import empty_table, parse, peer_parser, sdks, show, sit
 from tally import Row, rows
 
 ROLES: Final[tuple[Role, ...]] = ("client", "server")
 AT_ONCE: Final = 2
-ARROWS: Final = {"client": "client → server", "server": "server → client"}
+ARROWS: Final = {"client": "→", "server": "←"}
 
 
-def hold_all(peers: Sequence[Peer], folder: Path) -> list[Outcome]:
-    """Hold a session with each peer in each role, a few at once.
+def hold_all(peers: Sequence[Peer], revisions: Sequence[str], folder: Path) -> list[Outcome]:
+    """Hold a session with each peer in each role at each revision that it speaks, a few at once.
 
     Raises:
         MissingPeer: A peer is not installed.
@@ -32,21 +36,45 @@ def hold_all(peers: Sequence[Peer], folder: Path) -> list[Outcome]:
     for peer in peers:
         peer.require()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        sessions = [pool.submit(hold, peer, role, folder) for peer in peers for role in ROLES]
+        sessions = [
+            pool.submit(hold, peer, role, revision, folder)
+            for revision in revisions
+            for peer in peers
+            if revision in peer.revisions
+            for role in ROLES
+        ]
         return [session.result() for session in sessions]
 
 
-def table_of(outcomes: Sequence[Outcome]) -> Table:
-    """What passed in each session."""
+def excuse_of(row: Row, outcome: Outcome) -> Excuse | None:
+    """Why a cell may be empty."""
+    cell = (row.name, row.sender.value, outcome.revision, outcome.peer.name, outcome.role)
+    return next((excuse for excuse in EXCUSES if excuse.covers(*cell)), None)
+
+
+def letter_of(excuse: Excuse) -> str:
+    """What an excuse is called in the table."""
+    return chr(ord("a") + EXCUSES.index(excuse))
+
+
+def cell_of(row: Row, outcome: Outcome) -> str:
+    """How often something passed, or why it did not."""
+    if count := outcome.tally.seen(row):
+        return str(count)
+    excuse = excuse_of(row, outcome)
+    return "[bold red]-[/]" if excuse is None else letter_of(excuse)
+
+
+def table_of(revision: str, outcomes: Sequence[Outcome]) -> Table:
+    """What passed in each session at a revision."""
     table = empty_table()
-    table.add_column("method")
-    table.add_column("direction")
+    table.add_column(f"{revision}\n\n→ by the client\n← by the server", no_wrap=True)
+    table.add_column("")
     for outcome in outcomes:
-        heading = f"{outcome.peer.name}\n{outcome.peer.version}\n{outcome.role}"
-        table.add_column(heading, justify="right")
-    for row in rows():
-        counts = [outcome.tally.seen(row) for outcome in outcomes]
-        cells = [str(count) if count else "[bold red]-[/]" for count in counts]
+        heading = (*outcome.peer.name.split(), outcome.peer.version, outcome.role)
+        table.add_column("\n".join(heading), justify="right")
+    for row in rows(revision):
+        cells = [cell_of(row, outcome) for outcome in outcomes]
         table.add_row(row.name, ARROWS[row.sender.value], *cells)
     table.add_section()
     table.add_row("revision", "", *(outcome.tally.revision or "-" for outcome in outcomes))
@@ -60,28 +88,46 @@ def complaints(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for outcome in outcomes:
         for fault in outcome.faults:
             yield f"{outcome.title}: {fault}"
-        if outcome.tally.revision != FACTS.revision:
-            yield f"{outcome.title}: the session was not at revision {FACTS.revision}"
+        if outcome.tally.revision != outcome.revision:
+            yield f"{outcome.title}: the session was at revision {outcome.tally.revision or '?'}"
         if empty := empty_rows(outcome):
             names = [f"{row.name} from the {row.sender.value}" for row in empty]
             yield f"{outcome.title}: no {', no '.join(names)}"
 
 
-def empty_rows(outcome: Outcome) -> list[Row]:
+def unseen_rows(outcome: Outcome) -> list[Row]:
     """The rows that a session leaves empty."""
-    return [row for row in rows() if not outcome.tally.seen(row)]
+    return [row for row in rows(outcome.revision) if not outcome.tally.seen(row)]
+
+
+def empty_rows(outcome: Outcome) -> list[Row]:
+    """The rows that a session leaves empty without an excuse."""
+    return [row for row in unseen_rows(outcome) if excuse_of(row, outcome) is None]
+
+
+def used_excuses(outcomes: Sequence[Outcome]) -> list[Excuse]:
+    """The excuses that the tables need."""
+    found = {excuse_of(row, outcome) for outcome in outcomes for row in unseen_rows(outcome)}
+    return [excuse for excuse in EXCUSES if excuse in found]
 
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
     """Print everything; returns whether it is as it should be."""
+    for revision, sessions in groupby(outcomes, attrgetter("revision")):
+        show(table_of(revision, list(sessions)), ())
+        print()
+    for excuse in used_excuses(outcomes):
+        print(f"{letter_of(excuse)}: {excuse.reason}")
     found = list(complaints(outcomes))
-    show(table_of(outcomes), found)
-    cells = len(outcomes) * len(rows())
+    show(None, found)
+    cells = sum(len(rows(outcome.revision)) for outcome in outcomes)
     empty = sum(len(empty_rows(outcome)) for outcome in outcomes)
+    excused = sum(len(unseen_rows(outcome)) for outcome in outcomes) - empty
     checks = sum(outcome.checks for outcome in outcomes)
     print(
-        f"{len(outcomes)} sessions, {cells} cells, {empty} empty, {checks} checks,"
-        f" {len(found)} complaints, {seconds:.0f} s, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        f"{len(outcomes)} sessions, {cells} cells, {empty} empty, {excused} excused,"
+        f" {checks} checks, {len(found)} complaints, {seconds:.0f} s,"
+        f" {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     )
     return not found
 
@@ -90,9 +136,12 @@ def main(arguments: list[str]) -> int:
     """Hold the sessions and report."""
     parser = peer_parser("Talk with every peer in both roles.", such_as="Python 2")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="leave the recordings there")
+    parser.add_argument(
+        "--revision", action="append", choices=FACTS.revisions, help="only at this one"
+    )
     options = parse(parser, arguments, [peer.name for peer in SDKS])
-    peers = sdks(options.peers)
-    return sit(lambda folder: hold_all(peers, options.keep or folder), report)
+    peers, revisions = sdks(options.peers), options.revision or FACTS.revisions
+    return sit(lambda folder: hold_all(peers, revisions, options.keep or folder), report)
 
 
 if __name__ == "__main__":

@@ -5,16 +5,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import attrs
-from peers import HERE, HOME, Command, Peer
+from peers import HERE, HOME, Command, Peer, Role
 from tally import Tally, tally_of
 
 from mcp_trio import RecordingError
-
-Role = Literal["client", "server"]
-"""What the peer is; we are the other."""
 
 OUR_SERVER: Final = HOME / "tools" / "conformance" / "server.py"
 OUR_CLIENT: Final = HERE / "our_client.py"
@@ -28,6 +25,7 @@ class Outcome:
 
     peer: Peer
     role: Role
+    revision: str
     tally: Tally
     checks: int
     seconds: float
@@ -36,18 +34,19 @@ class Outcome:
     @property
     def title(self) -> str:
         """Which session it was."""
-        return f"{self.peer.name} {self.peer.version} as {self.role}"
+        return f"{self.peer.name} {self.peer.version} as {self.role} at {self.revision}"
 
 
-def hold(peer: Peer, role: Role, folder: Path) -> Outcome:
+def hold(peer: Peer, role: Role, revision: str, folder: Path) -> Outcome:
     """Hold a session with a peer, whose recording is left in the folder.
 
     Raises:
         MissingPeer: The peer is not installed.
     """
-    recording = folder / f"{peer.name.lower().replace(' ', '-')}-{role}.mcprec.jsonl"
+    name = f"{peer.name.lower().replace(' ', '-')}-{role}-{revision}"
+    recording = folder / f"{name}.mcprec.jsonl"
     begin = time.monotonic()
-    checks, faults = _told(_command(peer, role, recording))
+    checks, faults = _told(_command(peer, role, revision, recording))
     seconds = time.monotonic() - begin
     try:
         tally = tally_of(recording)
@@ -56,6 +55,7 @@ def hold(peer: Peer, role: Role, folder: Path) -> Outcome:
     return Outcome(
         peer=peer,
         role=role,
+        revision=revision,
         tally=tally,
         checks=checks,
         seconds=seconds,
@@ -63,13 +63,13 @@ def hold(peer: Peer, role: Role, folder: Path) -> Outcome:
     )
 
 
-def _command(peer: Peer, role: Role, recording: Path) -> Command:
+def _command(peer: Peer, role: Role, revision: str, recording: Path) -> Command:
     """The command of the client, which starts the server."""
     if role == "client":
         ours = [sys.executable, str(OUR_SERVER), "--stdio", "--record", str(recording)]
-        return peer.client_command(ours)
+        return peer.client_command(revision, *ours)
     client = [sys.executable, str(OUR_CLIENT), "--record", str(recording)]
-    return [*client, *peer.server_command()]
+    return [*client, revision, *peer.server_command()]
 
 
 def _told(command: Command) -> tuple[int, list[str]]:

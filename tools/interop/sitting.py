@@ -16,7 +16,7 @@ from rich.table import Table
 Outcome = TypeVar("Outcome")
 
 # Wide enough for every column, also when the output is no terminal.
-_CONSOLE: Final = Console(width=132, highlight=False)
+_CONSOLE: Final = Console(width=140, highlight=False)
 
 
 def peer_parser(description: str, *, such_as: str) -> argparse.ArgumentParser:
@@ -64,8 +64,9 @@ def empty_table() -> Table:
     return Table(box=box.SIMPLE_HEAD if _CONSOLE.is_terminal else None, pad_edge=False)
 
 
-def show(table: Table, complaints: Iterable[str]) -> None:
+def show(table: Table | None, complaints: Iterable[str]) -> None:
     """Print what was found, and what must not be."""
-    _CONSOLE.print(table)
+    if table is not None:
+        _CONSOLE.print(table)
     for complaint in complaints:
         _CONSOLE.print(complaint, markup=False, style="red", soft_wrap=True)

@@ -77,7 +77,7 @@ class ListeningHost(Host):
 
 
 async def _call_tool(session: Session, params: Json) -> Json:
-    report = None if "_meta" not in params else lambda _progress, _total: None
+    report = None if "_meta" not in params else lambda _progress, _total, _message: None
     return await session.call_tool(params["name"], params["arguments"], report)
 
 

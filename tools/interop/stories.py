@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import questions
 import scenario
 from facts import FACTS
 from parties import MESSAGE, UPDATED, Host, Session
@@ -270,7 +271,8 @@ STORIES: Final[Mapping[str, Callable[[Path], Sequence[Step | Heard]]]] = {
     "sqlite": sqlite,
     "Python 1": sdk,
     "Python 2": sdk,
-    "TypeScript": sdk,
+    "TypeScript 1": sdk,
+    "TypeScript 2": sdk,
 }
 
 # Stories that take a client that can cancel: chapters of the scenario.
@@ -279,10 +281,10 @@ CHAPTERS: Final[Mapping[str, Sequence[Chapter]]] = {
         scenario.shake_hands,
         scenario.report_progress,
         scenario.cancel,
-        scenario.sample,
-        scenario.sample_with_progress,
-        scenario.give_up_sampling,
-        scenario.list_the_roots,
+        questions.sample,
+        questions.sample_with_progress,
+        questions.give_up_sampling,
+        questions.list_the_roots,
     ),
 }
 
@@ -291,7 +293,7 @@ BIG_TEXT: Final = "x" * BIG_TEXT_CHARS
 BIG: Final[Mapping[str, Step]] = {
     "everything": call("echo", message=BIG_TEXT),
     **dict.fromkeys(
-        ("Python 1", "Python 2", "TypeScript"),
+        ("Python 1", "Python 2", "TypeScript 1", "TypeScript 2"),
         call("json_schema_2020_12_tool", name=BIG_TEXT, phone="1"),
     ),
     **dict.fromkeys(

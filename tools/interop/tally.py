@@ -1,6 +1,7 @@
 """How often each method passed in a session, in which direction, and how it was answered.
 
-Counted in our recording of the session: not what a peer says that it did, but what went by.
+Counted in our recording of the session: not what a peer says that it did, but what went by. A
+question that travels in a result, see `input required`, counts as the request that it stands for.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,18 +10,25 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 import msgspec
+from facts import has
+from features import FEATURES, Passed
 from recorded import records_of
 
 from mcp_trio._journal.records import MarkBody, OpenBody, body_of
+from mcp_trio._protocol.metadata import PROTOCOL_VERSION
 from mcp_trio._protocol.methods import CANCELLED, METHODS
+from mcp_trio._protocol.revisions import REVISIONS
 from mcp_trio._protocol.states import Role
 from mcp_trio.recording import Record, frame_of
 
 ERROR_ANSWER: Final = "(error answer)"
 
+# Requests of servers that are questions in results where there is no session.
+QUESTIONS: Final = ("sampling/createMessage", "roots/list", "elicitation/create")
+
 
 class Row(NamedTuple):
-    """A method, or an error answer, and who sends it."""
+    """A method, a feature or an error answer, and who sends it."""
 
     name: str
     sender: Role
@@ -39,7 +47,7 @@ class Tally:
     """What is known of a session from its recording.
 
     `faults` are sentences about what must not be: flaws of the recording, handlers of ours that the
-    peer cancelled and that did not stop.
+    peer cancelled and that did not stop, words of ours that the revision does not know.
     """
 
     revision: str = ""
@@ -51,21 +59,25 @@ class Tally:
         return self.counts.setdefault(row, Count())
 
     def seen(self, row: Row) -> int:
-        """What fills the cell: a notification that passed, a request that got its result."""
-        count = self.count(row)
-        method = METHODS.get(row.name)
-        return count.answered if method is not None and method.is_request else count.sent
+        """What fills the cell: what passed, and for most requests, what got its result."""
+        count, method = self.count(row), METHODS.get(row.name)
+        # A request that stands gets none when nobody wants it any more.
+        is_answered = method is not None and method.is_request and not method.is_standing
+        return count.answered if is_answered else count.sent
 
 
-def rows() -> list[Row]:
-    """Every method of the protocol by each side that may send it, and error answers by both."""
+def rows(revision: str) -> list[Row]:
+    """Every method of a revision by each side that may send it, its features, and error answers."""
+    facts = REVISIONS[revision]
     methods = [
         Row(method.name, sender)
         for method in METHODS.values()
         for sender in Role
         if sender in method.senders
+        and (method.is_of(facts) or (facts.is_modern and method.name in QUESTIONS))
     ]
-    return [*methods, *(Row(ERROR_ANSWER, sender) for sender in Role)]
+    features = [Row(each.name, each.sender) for each in FEATURES if has(revision, each.since)]
+    return [*methods, *features, *(Row(ERROR_ANSWER, sender) for sender in Role)]
 
 
 def tally_of(recording: Path) -> Tally:
@@ -81,29 +93,42 @@ def tally_of(recording: Path) -> Tally:
 class _Message(msgspec.Struct):
     id: int | str | None = None
     method: str | None = None
-    params: Mapping[str, Any] | None = None
-    error: Any = None
+    params: dict[str, Any] = {}
+    result: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
 
 
 class _Counter:
     def __init__(self) -> None:
         self.tally = Tally()
         self.senders: Mapping[str, Role] = {}
+        self.ours: Role | None = None
         # Requests without an answer by who sent them, and the lanes that those would have here.
         self.pending: dict[tuple[Role, int | str | None], tuple[Row, str]] = {}
         self.unstopped: set[str] = set()
+        # The methods of the questions in results, by their keys.
+        self.questions: dict[str, str] = {}
+        self.our_features: set[str] = set()
 
     def read(self, records: Iterable[Record], faults: Iterable[str]) -> Tally:
         for record in records:
             _READERS.get(record.kind, _pass)(self, record)
         self.tally.faults += [f"lane {lane} was cancelled, and went on" for lane in self.unstopped]
+        self.tally.faults += self.foreign_words()
         self.tally.faults += faults
         return self.tally
 
+    def foreign_words(self) -> list[str]:
+        """What we sent that the revision does not know."""
+        if not (revision := self.tally.revision):
+            return []
+        known = {feature.name for feature in FEATURES if has(revision, feature.since)}
+        return [f"we sent {name} at {revision}" for name in sorted(self.our_features - known)]
+
     def open(self, record: Record) -> None:
         is_client = body_of(record, OpenBody).role == "client"
-        ours, theirs = (Role.CLIENT, Role.SERVER) if is_client else (Role.SERVER, Role.CLIENT)
-        self.senders = {"out": ours, "in": theirs}
+        self.ours, theirs = (Role.CLIENT, Role.SERVER) if is_client else (Role.SERVER, Role.CLIENT)
+        self.senders = {"out": self.ours, "in": theirs}
 
     def mark(self, record: Record) -> None:
         mark = body_of(record, MarkBody)
@@ -118,23 +143,53 @@ class _Counter:
             return
         row = Row(message.method, sender)
         self.tally.count(row).sent += 1
+        self.note(Passed(sender, message.method, params=message.params))
         if message.id is not None:
             self.pending[sender, message.id] = row, f"r{record.number}"
+            self.read_metadata(message.params)
         elif message.method == CANCELLED and record.kind == "in":
             # One that crossed the answer finds nothing to stop.
-            cancelled = self.pending.get((sender, (message.params or {})["requestId"]))
+            cancelled = self.pending.get((sender, message.params["requestId"]))
             if cancelled is not None:
                 self.unstopped.add(cancelled[1])
+
+    def read_metadata(self, params: Mapping[str, Any]) -> None:
+        """What a request without a session tells: the revision, and the answers to questions."""
+        revision = (params.get("_meta") or {}).get(PROTOCOL_VERSION)
+        self.tally.revision = self.tally.revision or revision or ""
+        for key, response in (params.get("inputResponses") or {}).items():
+            method = self.questions.pop(key)
+            self.tally.count(Row(method, Role.SERVER)).answered += 1
+            self.note(Passed(Role.CLIENT, method, result=response))
 
     def answer(self, sender: Role, message: _Message) -> None:
         asker = next(role for role in Role if role is not sender)
         row, _ = self.pending.pop((asker, message.id), (None, ""))
         if row is None:
             self.tally.faults.append(f"the {sender.value} answered {message.id!r}: no request")
-        elif message.error is None:
-            self.tally.count(row).answered += 1
-        else:
+        elif message.error is not None:
             self.tally.count(Row(ERROR_ANSWER, sender)).sent += 1
+            self.note(Passed(sender, row.name, error=message.error))
+        else:
+            self.tally.count(row).answered += 1
+            self.note(Passed(sender, row.name, result=message.result or {}))
+            self.ask((message.result or {}).get("inputRequests") or {})
+
+    def ask(self, questions: Mapping[str, Mapping[str, Any]]) -> None:
+        """A result asks for more."""
+        for key, question in questions.items():
+            self.questions[key] = question["method"]
+            self.tally.count(Row(question["method"], Role.SERVER)).sent += 1
+            params = question.get("params") or {}
+            self.note(Passed(Role.SERVER, question["method"], params=params))
+
+    def note(self, passed: Passed) -> None:
+        """Count the features of what was sent."""
+        for feature in FEATURES:
+            if feature.passes(passed):
+                self.tally.count(Row(feature.name, feature.sender)).sent += 1
+                if passed.sender is self.ours:
+                    self.our_features.add(feature.name)
 
     def stop(self, record: Record) -> None:
         self.unstopped.discard(record.lane or "")

@@ -14,8 +14,17 @@ from mcp_trio import Context, Server, ThreadContext, ToolError
 from mcp_trio._errors import MCPError
 from mcp_trio._limits import Limits
 
-# Few places, so that requests queue and are refused; a short drain, so that handlers are cut off.
-LIMITS: Final = Limits(handlers_in_flight_max=5, requests_queued_max=3, drain_seconds=0.02)
+# Few places, so that requests queue and are refused; a short drain, so that handlers are cut off;
+# little patience with clients that do not come back, but much with handlers that clean up: whose
+# session has given them up is in no recording.
+LIMITS: Final = Limits(
+    handlers_in_flight_max=5,
+    requests_queued_max=3,
+    drain_seconds=0.02,
+    close_seconds=20.0,
+    handlers_parked_max=4,
+    parked_seconds=0.03,
+)
 
 
 @attrs.frozen
@@ -34,6 +43,10 @@ def server_of(program: Program) -> Served:
     @server.tool
     async def run(script: int, url: str, *, ctx: Context) -> list[Any]:
         return await _act(Act(world, ctx, url), program.scripts["run"][script])
+
+    @server.tool(resumable=True)
+    async def run_resumably(script: int, url: str, *, ctx: Context) -> list[Any]:
+        return await _act(Act(world, ctx, url), program.scripts["run_resumably"][script])
 
     @server.tool
     def run_in_thread(script: int, url: str, *, ctx: ThreadContext) -> list[Any]:

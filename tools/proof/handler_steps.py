@@ -5,7 +5,7 @@ faithful replay demands. What only one task touches is free.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 import httpx
@@ -13,7 +13,16 @@ import outside
 import trio
 from programs import Script, Step
 
-from mcp_trio import Context, EffectTransport, ToolError
+from mcp_trio import (
+    CapabilityMissing,
+    Context,
+    EffectTransport,
+    Elicitation,
+    Roots,
+    Sampling,
+    ToolError,
+    UrlElicitation,
+)
 
 EVENTS: Final = 3
 TOTAL: Final = "total"
@@ -61,6 +70,40 @@ _StepFunction: TypeAlias = Callable[[Act, Step], Awaitable[None]]
 # What the session sends and asks.
 
 
+@attrs.frozen
+class Order:
+    """What a user fills in."""
+
+    size: Literal["small", "large"]
+    count: int = 1
+    is_gift: bool = False
+
+
+FORMS: Final = (int, Order, None)
+PAGE: Final = "https://example.com/sign-in"
+
+
+def form_of(step: Step) -> Any:
+    """What the user is asked for."""
+    return FORMS[step.amount % len(FORMS)]
+
+
+def questions_of(step: Step) -> tuple[Any, ...]:
+    """What is asked at once: with a form for the user, or without."""
+    questions = (
+        Roots(),
+        Sampling(f"Why {step.amount}?"),
+        Elicitation("One of several", form_of(step)),
+        UrlElicitation("Sign in", PAGE),
+    )
+    return questions[: 2 + step.amount % 3]
+
+
+def words_of(answer: Any) -> str:
+    """What came back, in words that do not depend on the era."""
+    return repr(getattr(answer, "model", getattr(answer, "data", answer)))
+
+
 async def say(act: Act, step: Step) -> None:
     await act.ctx.info("say")
     act.world.log.append(step.amount)
@@ -81,6 +124,39 @@ async def sample(act: Act, step: Step) -> None:
 
     answer = await act.ctx.sample(f"Why {step.amount}?", progress=hear)
     act.seen.append(answer.model)
+
+
+async def elicit(act: Act, step: Step) -> None:
+    try:
+        answer = await act.ctx.elicit(f"How many of {step.amount}?", form_of(step))
+    except CapabilityMissing:
+        act.seen.append("nobody to ask")
+    else:
+        act.seen.append([answer.action, words_of(answer)])
+
+
+async def visit(act: Act, _step: Step) -> None:
+    try:
+        answer = await act.ctx.elicit_url("Sign in", PAGE)
+    except CapabilityMissing:
+        act.seen.append("nobody to send")
+    else:
+        await act.ctx.elicitation_complete(answer.elicitation_id)
+        act.seen.append(answer.action)
+
+
+async def ask_all(act: Act, step: Step) -> None:
+    try:
+        answers = await act.ctx.ask_all(*questions_of(step))
+    except CapabilityMissing:
+        act.seen.append("not everybody to ask")
+    else:
+        act.seen.append([words_of(answer) for answer in answers])
+
+
+async def change(act: Act, step: Step) -> None:
+    await act.ctx.info("change")
+    act.ctx.server.list_changed("tools" if step.amount % 2 else "prompts")
 
 
 # Clocks and dice.
@@ -271,8 +347,9 @@ async def clean_up(act: Act, step: Step) -> None:
 STEPS: Final[Mapping[str, _StepFunction]] = {
     step.__name__: step
     for step in (
-        say, report, ask, sample, sleep, sleep_raw, look, guess, choose, race, measure, weigh,
-        crunch, roll, tag, query, fail, fail_out, refuse, fetch, fetch_own, post, signal, wait,
-        locked, timeout, move_on, nest, nest_and_stop, shield, clean_up,
+        say, report, ask, sample, elicit, visit, ask_all, change, sleep, sleep_raw, look, guess,
+        choose, race, measure, weigh, crunch, roll, tag, query, fail, fail_out, refuse, fetch,
+        fetch_own, post, signal, wait, locked, timeout, move_on, nest, nest_and_stop, shield,
+        clean_up,
     )
 }  # fmt: skip

@@ -12,11 +12,13 @@ import attrs
 
 Script: TypeAlias = "tuple[Step, ...]"
 Ending: TypeAlias = Literal["eof", "closed"]
+Way: TypeAlias = Literal["whole", "in part", "malformed", "twice", "again", "forged", "not at all"]
 
 STEPS_MAX: Final = 5
 NESTED_STEPS_MAX: Final = 3
 DEPTH_MAX: Final = 2
 AMOUNT_MAX: Final = 12
+RETRIES_MAX: Final = 6
 
 
 @attrs.frozen
@@ -28,20 +30,32 @@ class Step:
     parts: tuple[Script, ...] = ()
 
 
+@attrs.frozen
+class Retry:
+    """How a modern client comes back to a call that was answered by questions, and after what."""
+
+    way: Way
+    delay_ms: int
+
+
 @attrs.frozen(kw_only=True)
 class Call:
-    """One call of the client; None: it is not cancelled."""
+    """One call of the client; None: it is not cancelled. Without a delay it is sent with the last.
+
+    `retries` are for modern servers; after them the client does not come back.
+    """
 
     delay_ms: int
     tool: str
     script: int
     cancels_after_ms: int | None
     wants_progress: bool
+    retries: tuple[Retry, ...]
 
 
 @attrs.frozen(kw_only=True)
 class Program:
-    """A server and its client."""
+    """A server and its client, which leaves so long after its last call."""
 
     seed: int
     scripts: Mapping[str, tuple[Script, ...]]
@@ -63,7 +77,7 @@ class Shape:
 # that it cannot decide: whoever writes them gets a replay that says so, and no promise.
 RAW: Final = ("sleep_raw", "wait")
 # Where one deadline surrounds another, and both pass while the machine stands still, the outer one
-# catches what the inner one caught, or the other way round: no record tells which. Nor does one tell
+# catches what the inner one caught, or the other way round: no record tells which. Nor does one say
 # which came first, a deadline or the end of a nursery in it, which is a raw wait.
 _DEADLINES: Final = frozenset({"move_on", "timeout"})
 _NURSERIES: Final = frozenset({"nest", "nest_and_stop"})
@@ -73,9 +87,9 @@ _ENDS: Final = frozenset({"fail_out", "refuse"})
 _WAITS: Final = frozenset({"wait", "locked"})
 
 LEAVES: Final = (
-    "say", "race", "report", "ask", "sample", "sleep", "look", "guess", "measure",
-    "weigh", "crunch", "roll", "tag", "fail", "fail_out", "refuse", "fetch", "fetch_own", "post",
-    "query", "signal", "choose",
+    "say", "race", "report", "ask", "sample", "elicit", "visit", "ask_all", "sleep", "look",
+    "guess", "measure", "weigh", "crunch", "roll", "tag", "fail", "fail_out", "refuse", "fetch",
+    "fetch_own", "post", "query", "signal", "choose", "change",
 )  # fmt: skip
 COMPOSED: Final[Mapping[str, Shape]] = {
     "timeout": Shape(parts=1, bars=_ENDS | _DEADLINES | _NURSERIES),
@@ -87,8 +101,8 @@ COMPOSED: Final[Mapping[str, Shape]] = {
     "clean_up": Shape(parts=2, bars=_ENDS | _WAITS),
 }
 THREAD_LEAVES: Final = (
-    "say", "report", "ask", "sample", "sleep", "look", "guess", "weigh", "roll", "fail", "fail_out",
-    "refuse", "choose",
+    "say", "report", "ask", "sample", "elicit", "ask_all", "sleep", "look", "guess", "weigh",
+    "roll", "fail", "fail_out", "refuse", "choose",
 )  # fmt: skip
 THREAD_COMPOSED: Final = {"locked": Shape(parts=1, bars=_WAITS)}
 
@@ -101,10 +115,16 @@ class _Grammar:
 
 TOOLS: Final = {
     "run": _Grammar(leaves=LEAVES, composed=COMPOSED),
+    "run_resumably": _Grammar(leaves=LEAVES, composed=COMPOSED),
     "run_in_thread": _Grammar(leaves=THREAD_LEAVES, composed=THREAD_COMPOSED),
 }
 _RAW: Final = _Grammar(leaves=(*LEAVES, *RAW), composed=COMPOSED)
 SCRIPTS_PER_TOOL: Final = 3
+_CALLED: Final = ("run", "run", "run", "run_resumably", "run_in_thread")
+_WAYS: Final[tuple[Way, ...]] = (
+    *("whole", "whole", "whole", "whole", "whole", "whole", "whole", "in part"),
+    *("malformed", "twice", "again", "forged", "not at all"),
+)
 
 
 def program_of(seed: int, *, raw: bool = False) -> Program:
@@ -119,7 +139,7 @@ def program_of(seed: int, *, raw: bool = False) -> Program:
         },
         calls=tuple(_call(dice) for _ in range(dice.randint(5, 12))),
         answer_delays_ms=tuple(dice.randint(0, 6) for _ in range(3)),
-        ends_after_ms=dice.randint(25, 95),
+        ends_after_ms=dice.randint(10, 90),
         ending=dice.choice(("eof", "closed")),
     )
 
@@ -127,10 +147,14 @@ def program_of(seed: int, *, raw: bool = False) -> Program:
 def _call(dice: random.Random) -> Call:
     return Call(
         delay_ms=dice.randint(0, 4),
-        tool=dice.choice(("run", "run", "run", "run_in_thread")),
+        tool=dice.choice(_CALLED),
         script=dice.randrange(SCRIPTS_PER_TOOL),
         cancels_after_ms=dice.choice((None,) * 7 + (0, dice.randint(1, 20), dice.randint(1, 40))),
         wants_progress=dice.random() < 0.7,
+        retries=tuple(
+            Retry(dice.choice(_WAYS), dice.choice((0, dice.randint(0, 6))))
+            for _ in range(dice.randint(RETRIES_MAX // 2, RETRIES_MAX))
+        ),
     )
 
 

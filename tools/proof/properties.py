@@ -48,7 +48,7 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
         ),
         Proof(
             "project/test_proof.py::test_generated_programs_replay_to_the_same_bytes_in_every_process",
-            examples=150,
+            examples=30,
         ),
         control("replay/test_programs.py::test_without_the_gate_most_replays_differ", examples=20),
     ),
@@ -159,6 +159,16 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
             "properties/test_p9_format.py::test_a_session_over_memory_and_over_stdio_differ_in_nothing_that_was_said"
         ),
         control("properties/test_p9_format.py::test_a_changed_golden_recording_does_not"),
+    ),
+    "10 resumption is suspension": (
+        Proof("properties/test_p10_resumption.py::test_resumption_is_suspension"),
+        Proof(
+            "properties/test_p10_resumption.py::test_tasks_beside_each_other_are_resumed_as_well"
+        ),
+        Proof("properties/test_p10_resumption.py::test_a_state_is_good_for_no_other_request"),
+        control(
+            "properties/test_p10_resumption.py::test_without_the_context_what_is_done_is_done_in_each_round"
+        ),
     ),
 }
 

@@ -1,7 +1,8 @@
 """Record generated programs over real time, with real threads and a real web server.
 
-`python tools/proof/recorded_programs.py FOLDER FIRST COUNT [--raw]` records the seeds from FIRST
-on: some sessions at once, each in a file of its own, with the server's memory in the end beside it.
+`python tools/proof/recorded_programs.py FOLDER REVISION FIRST COUNT [--raw]` records the seeds from
+FIRST on, with a client that speaks REVISION: some sessions at once, each in a file of its own, with
+the server's memory in the end beside it.
 """
 
 import logging
@@ -20,6 +21,7 @@ from latency_server import start_latency_server
 from programs import Program, program_of
 
 from mcp_trio._engine import Session
+from mcp_trio._protocol.revisions import REVISIONS, Revision
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio._transports.memory import memory_pair
 
@@ -38,19 +40,15 @@ def state_of(folder: Path, seed: int) -> Path:
     return folder / f"{seed}.state.json"
 
 
-def record_programs(folder: Path, programs: Sequence[Program]) -> None:
+async def record_programs(folder: Path, revision: Revision, programs: Sequence[Program]) -> None:
     """Record each program."""
-    trio.run(_record_all, folder, programs)
-
-
-async def _record_all(folder: Path, programs: Sequence[Program]) -> None:
     limiter = trio.CapacityLimiter(SESSIONS_AT_ONCE)
     async with trio.open_nursery() as web:
         url = await start_latency_server(web)
         await _warm_up(url)
         async with trio.open_nursery() as nursery:
             for program in programs:
-                nursery.start_soon(_record, folder, program, url, limiter)
+                nursery.start_soon(_record, folder, revision, program, url, limiter)
         web.cancel_scope.cancel()
 
 
@@ -61,7 +59,9 @@ async def _warm_up(url: str) -> None:
             await client.get(url)
 
 
-async def _record(folder: Path, program: Program, url: str, limiter: trio.CapacityLimiter) -> None:
+async def _record(
+    folder: Path, revision: Revision, program: Program, url: str, limiter: trio.CapacityLimiter
+) -> None:
     served = server_of(program)
     async with limiter:
         ours, theirs = memory_pair()
@@ -74,7 +74,7 @@ async def _record(folder: Path, program: Program, url: str, limiter: trio.Capaci
                     await served.server.serve(ours, record=path, task_status=task_status)
 
                 session = await nursery.start(serve)
-                await ClientStory(program, peer, url).tell()
+                await ClientStory(program, revision, peer, url).tell()
                 if program.ending == "closed":
                     session.shut("closed")
                 await peer.aclose()
@@ -83,9 +83,10 @@ async def _record(folder: Path, program: Program, url: str, limiter: trio.Capaci
 
 def main() -> None:
     logging.getLogger("mcp_trio").setLevel(logging.CRITICAL)  # handlers that fail on purpose
-    folder, first, count, *raw = sys.argv[1:]
+    folder, revision, first, count, *raw = sys.argv[1:]
     seeds = range(int(first), int(first) + int(count))
-    record_programs(Path(folder), [program_of(seed, raw=bool(raw)) for seed in seeds])
+    programs = [program_of(seed, raw=bool(raw)) for seed in seeds]
+    trio.run(record_programs, Path(folder), REVISIONS[revision], programs)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
-"""Record generated programs, and replay them in many processes: all to the same bytes?
+"""Record generated programs at each revision, and replay them: all to the same bytes?
 
-    python tools/proof/replays.py --recordings 1000 --processes 20
-    python tools/proof/replays.py --recordings 50 --processes 3
+    python tools/proof/replays.py --recordings 200 --processes 20
+    python tools/proof/replays.py --recordings 10 --processes 3
+    python tools/proof/replays.py --recordings 200 --revision 2026-07-28
     python tools/proof/replays.py --recordings 200 --raw
     python tools/proof/replays.py --again FOLDER --seed 17 --process 3
 
-Each process has a hash seed, a heap layout and scheduler seeds of its own. Every replay is compared
-with the file, by the player and by an ear at its sequencer: frames, order, and what the server's
-memory holds in the end. The control is the same with the gate off. With `--raw`, handlers wait in
-ways that the journal does not know, too: then a replay may diverge, but never differ in silence.
-Failing recordings are kept with `--keep FOLDER`; the last form replays one of them alone. Exits 1
-if any replay differs that may not, or if the gate makes no difference.
+The same programs are recorded with a client of each revision, and replayed in many processes, which
+have hash seeds, heap layouts and scheduler seeds of their own. Every replay is compared with the
+file, by the player and by an ear at its sequencer: frames, order, and what the server's memory
+holds in the end. The control is the same with the gate off. With `--raw`, handlers wait in ways
+that the journal does not know, too: then a replay may diverge, but never differ in silence. Failing
+recordings are kept with `--keep FOLDER`, in a folder for each revision; the last form replays one
+of them alone. Exits 1 if any replay differs that may not, or if the gate makes no difference.
 """
 
 import argparse
@@ -36,6 +38,7 @@ from recorded_programs import recording_of, state_of
 
 from mcp_trio._engine.schedules import seeded_schedule
 from mcp_trio._journal.records import body_of
+from mcp_trio._protocol.revisions import REVISIONS
 from mcp_trio.recording import RecordingError, ReplayDivergence, replay
 
 HERE: Final = Path(__file__).resolve().parent
@@ -136,6 +139,7 @@ class Proof:
     """What is recorded and replayed, and where."""
 
     folder: Path
+    revision: str
     first: int
     recordings: int
     processes: int
@@ -166,7 +170,7 @@ class Proof:
 
     def _recorder(self, seeds: range) -> list[str]:
         script = str(HERE / "recorded_programs.py")
-        options = [str(self.folder), str(seeds[0]), str(len(seeds)), *self._raw]
+        options = [str(self.folder), self.revision, str(seeds[0]), str(len(seeds)), *self._raw]
         return [sys.executable, script, *options]
 
     @property
@@ -220,66 +224,90 @@ class Contents:
             print("   " + "  ".join(f"{name} {count}" for name, count in counter.most_common()))
 
 
-HEADING: Final = (
-    f"{'process':>8}{'hash seed':>11}{'replays':>9}{'identical':>11}{'diverged':>10}{'silent':>8}"
-    f"{'seconds':>9}"
+COLUMNS: Final = (
+    *("recordings", "records", "replays", "identical", "diverged", "silent"),
+    *("without gate", "seconds"),
 )
+HEADING: Final = f"{'revision':14}{''.join(f'{column:>13}' for column in COLUMNS)}"
 
 
-def tell(replays: Replays) -> None:
-    """Print the row of one process."""
-    loud = sum(failure.is_loud for failure in replays.failures)
-    differ = len(replays.failures)
-    print(
-        f"{replays.process:>8}{replays.process:>11}{replays.replayed:>9}"
-        f"{replays.replayed - differ:>11}{loud:>10}{differ - loud:>8}{replays.seconds:>9.1f}",
-        flush=True,
+@attrs.define(kw_only=True)
+class Row:
+    """What became of the recordings of one revision; `gateless` differ when nobody is held back."""
+
+    proof: Proof
+    records: int
+    replays: int
+    failures: list[Failure]
+    gateless: int
+    seconds: float
+
+    @property
+    def is_held(self) -> bool:
+        """Whether everything is as promised."""
+        is_allowed = all(self.proof.raw and failure.is_loud for failure in self.failures)
+        return is_allowed and self.gateless > self.proof.recordings * GATELESS_SHARE_MIN
+
+    def tell(self) -> None:
+        """Print it."""
+        loud = sum(failure.is_loud for failure in self.failures)
+        differ = len(self.failures)
+        cells = (
+            *(self.proof.recordings, self.records, self.replays, self.replays - differ, loud),
+            *(differ - loud, self.gateless, f"{self.seconds:.1f}"),
+        )
+        print(f"{self.proof.revision:14}{''.join(f'{cell:>13}' for cell in cells)}", flush=True)
+
+
+def proven(proof: Proof, contents: Contents) -> Row:
+    """Record, replay, and replay without the gate."""
+    begun, before = time.perf_counter(), contents.kinds.total()
+    proof.record()
+    for seed in proof.seeds:
+        contents.add(recording_of(proof.folder, seed))
+    found = [*proof.replay(gated=True)]
+    (hasty,) = proof.replay(gated=False)
+    return Row(
+        proof=proof,
+        records=contents.kinds.total() - before,
+        replays=sum(replays.replayed for replays in found),
+        failures=[failure for replays in found for failure in replays.failures],
+        gateless=len(hasty.failures),
+        seconds=time.perf_counter() - begun,
     )
 
 
-def prove(proof: Proof, keep: Path | None) -> bool:
-    """Record, replay, print; returns whether everything is as promised."""
-    begun = time.perf_counter()
-    proof.record()
-    contents = Contents()
-    for seed in proof.seeds:
-        contents.add(recording_of(proof.folder, seed))
+def prove(proofs: Sequence[Proof], keep: Path | None) -> bool:
+    """Prove at each revision, and print; returns whether everything is as promised."""
+    contents, rows = Contents(), list[Row]()
+    print(HEADING, flush=True)
+    for proof in proofs:
+        rows.append(proven(proof, contents))
+        rows[-1].tell()
+    total, differ = sum(row.replays for row in rows), sum(len(row.failures) for row in rows)
+    print(f"\n{total} replays, {total - differ} identical, {differ} differ")
     contents.tell()
-    print(f"recorded in {time.perf_counter() - begun:.1f} s\n\n{HEADING}")
-    found: list[Replays] = []
-    for replays in proof.replay(gated=True):
-        tell(replays)
-        found.append(replays)
-    failures = [failure for replays in found for failure in replays.failures]
-    total = sum(replays.replayed for replays in found)
-    print(f"\n{total} replays, {total - len(failures)} identical, {len(failures)} differ")
-    tell_failures(failures, proof.folder, keep)
-    is_held = all(proof.raw and failure.is_loud for failure in failures)
-    return control(proof) and is_held
+    for row in rows:
+        tell_failures(row, None if keep is None else keep / row.proof.revision)
+    return all(row.is_held for row in rows)
 
 
-def tell_failures(failures: Sequence[Failure], folder: Path, keep: Path | None) -> None:
+def tell_failures(row: Row, keep: Path | None) -> None:
     """Print some of the seeds that fail, the silent ones first, and keep the recordings of all."""
-    by_seed = {failure.seed: failure for failure in sorted(failures, key=_loudness, reverse=True)}
+    failures = sorted(row.failures, key=_loudness, reverse=True)
+    by_seed = {failure.seed: failure for failure in failures}
     for failure in sorted(by_seed.values(), key=_loudness)[:TEXTS_SHOWN_MAX]:
-        print(f"\nseed {failure.seed}, process {failure.process}: {failure.text}")
-    if keep is not None:
+        where = f"{row.proof.revision}, seed {failure.seed}, process {failure.process}"
+        print(f"\n{where}: {failure.text}")
+    if keep is not None and by_seed:
         keep.mkdir(parents=True, exist_ok=True)
         for seed in sorted(by_seed):
-            shutil.copy(recording_of(folder, seed), keep)
-            shutil.copy(state_of(folder, seed), keep)
+            shutil.copy(recording_of(row.proof.folder, seed), keep)
+            shutil.copy(state_of(row.proof.folder, seed), keep)
 
 
 def _loudness(failure: Failure) -> tuple[bool, int]:
     return failure.is_loud, failure.seed
-
-
-def control(proof: Proof) -> bool:
-    """Replay without the gate; returns whether most replays differ, as they should."""
-    (hasty,) = proof.replay(gated=False)
-    share = len(hasty.failures) / hasty.replayed
-    print(f"without the gate {len(hasty.failures)} of {hasty.replayed} differ ({share:.0%})")
-    return share > GATELESS_SHARE_MIN
 
 
 # The command.
@@ -287,8 +315,11 @@ def control(proof: Proof) -> bool:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Formatter)
-    parser.add_argument("--recordings", type=int, default=50)
+    parser.add_argument("--recordings", type=int, default=10, help="at each revision")
     parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument(
+        "--revision", action="append", choices=REVISIONS, help="this one; may be repeated"
+    )
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of the recordings")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for recordings that differ")
     parser.add_argument("--again", type=Path, metavar="FOLDER", help="replay one that was kept")
@@ -316,16 +347,22 @@ def replay_again(replayer: Replayer, seed: int) -> bool:
 
 
 def prove_in_passing(options: argparse.Namespace) -> bool:
-    """Prove in a folder that is not kept."""
+    """Prove in folders that are not kept."""
     with tempfile.TemporaryDirectory() as folder:
-        proof = Proof(
-            folder=Path(folder),
-            first=options.first,
-            recordings=options.recordings,
-            processes=options.processes,
-            raw=options.raw,
-        )
-        return prove(proof, options.keep)
+        proofs = [
+            Proof(
+                folder=Path(folder, revision),
+                revision=revision,
+                first=options.first,
+                recordings=options.recordings,
+                processes=options.processes,
+                raw=options.raw,
+            )
+            for revision in options.revision or REVISIONS
+        ]
+        for proof in proofs:
+            proof.folder.mkdir()
+        return prove(proofs, options.keep)
 
 
 def main() -> None:

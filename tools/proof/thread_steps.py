@@ -8,10 +8,10 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 import outside
-from handler_steps import TOTAL, World
+from handler_steps import TOTAL, World, form_of, questions_of, words_of
 from programs import Script, Step
 
-from mcp_trio import ThreadContext, ToolError
+from mcp_trio import CapabilityMissing, ThreadContext, ToolError
 
 
 @attrs.define
@@ -45,6 +45,24 @@ def ask(act: ThreadAct, _step: Step) -> None:
 
 def sample(act: ThreadAct, step: Step) -> None:
     act.seen.append(act.ctx.sample(f"Why {step.amount}?").model)
+
+
+def elicit(act: ThreadAct, step: Step) -> None:
+    try:
+        answer = act.ctx.elicit(f"How many of {step.amount}?", form_of(step))
+    except CapabilityMissing:
+        act.seen.append("nobody to ask")
+    else:
+        act.seen.append([answer.action, words_of(answer)])
+
+
+def ask_all(act: ThreadAct, step: Step) -> None:
+    try:
+        answers = act.ctx.ask_all(*questions_of(step))
+    except CapabilityMissing:
+        act.seen.append("not everybody to ask")
+    else:
+        act.seen.append([words_of(answer) for answer in answers])
 
 
 def sleep(act: ThreadAct, step: Step) -> None:
@@ -101,7 +119,7 @@ def locked(act: ThreadAct, step: Step) -> None:
 STEPS: Final[Mapping[str, _StepFunction]] = {
     step.__name__: step
     for step in (
-        say, report, ask, sample, sleep, look, guess, choose, weigh, roll, fail, fail_out, refuse,
-        locked,
+        say, report, ask, sample, elicit, ask_all, sleep, look, guess, choose, weigh, roll, fail,
+        fail_out, refuse, locked,
     )
 }  # fmt: skip

@@ -23,6 +23,7 @@ import attrs
 import msgspec
 
 from mcp_trio._errors import RecordingError
+from mcp_trio._journal.messages import messages_in
 from mcp_trio._journal.records import Record, frame_of
 from mcp_trio._journal.redaction.editing import OPENINGS, changed, is_json
 from mcp_trio._journal.redaction.first_look import FirstLook
@@ -32,7 +33,7 @@ from mcp_trio._journal.redaction.names import DEFAULT_SECRET_NAMES, SecretNames
 from mcp_trio._journal.redaction.schemas import password_paths
 from mcp_trio._journal.redaction.texts import without_named
 from mcp_trio._journal.redaction.tokens import Tokens
-from mcp_trio._journal.redaction.zones import HIDE, SEARCH, Rule, Zone, Zones
+from mcp_trio._journal.redaction.zones import FRAME_KINDS, HIDE, SEARCH, Rule, Zone, Zones
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 
 # A JSON text in a text in a text: so deep it is looked into.
@@ -131,6 +132,17 @@ class Redactor:
             self._ask()
         if not is_whole_json and not is_json(body):
             return masked(body)
+        if kind in FRAME_KINDS and body.startswith(b"["):
+            return self._batch(kind, body)
+        return self._redacted(kind, body)
+
+    def _batch(self, kind: str, frame: bytes) -> bytes:
+        """Each message of a batch by itself, for its method says where secrets stand."""
+        messages = messages_in(frame)
+        redacted = [self._redacted(kind, each) for each in messages]
+        return frame if redacted == messages else b"[" + b",".join(redacted) + b"]"
+
+    def _redacted(self, kind: str, body: bytes) -> bytes:
         self._found = self._following.found_in(body)
         if not self._found and not self._first_look.finds_names(body):
             return body

@@ -55,7 +55,12 @@ def _zone(left: str = "", **members: Zone) -> Zone:
 
 
 # Its other members are people's.
-_META: Final = _zone("progressToken")
+_META: Final = _zone(
+    "progressToken traceparent tracestate"
+    " io.modelcontextprotocol/protocolVersion io.modelcontextprotocol/clientCapabilities"
+    " io.modelcontextprotocol/clientInfo io.modelcontextprotocol/serverInfo"
+    " io.modelcontextprotocol/logLevel io.modelcontextprotocol/subscriptionId"
+)
 
 _RESOURCE: Final = _zone("mimeType _meta")
 _BLOCK: Final = _zone("type mimeType role annotations _meta", resource=_RESOURCE)
@@ -64,30 +69,34 @@ _OFFER: Final = _zone(
     "name inputSchema outputSchema arguments annotations mimeType uriTemplate size _meta"
 )
 _URI: Final = _zone("_meta")
-_CALL: Final = _zone("name _meta")
+_CALL: Final = _zone("name requestState _meta")
+_READ: Final = _zone("requestState _meta")
 
 # A method without a row is people's own: all of its params but these are data.
 _OWN_PARAMS: Final = _zone("_meta progressToken")
 
 PARAMS: Final[Mapping[str, Zone]] = {
     "initialize": _zone("protocolVersion capabilities clientInfo _meta"),
+    "server/discover": _zone("_meta"),
     "ping": _zone("_meta"),
     "tools/list": _zone("cursor _meta"),
     "tools/call": _CALL,
     "resources/list": _zone("cursor _meta"),
     "resources/templates/list": _zone("cursor _meta"),
-    "resources/read": _URI,
+    "resources/read": _READ,
     "resources/subscribe": _URI,
     "resources/unsubscribe": _URI,
     "prompts/list": _zone("cursor _meta"),
     "prompts/get": _CALL,
     "completion/complete": _zone("ref _meta", argument=_zone("name")),
     "logging/setLevel": _zone("level _meta"),
+    "subscriptions/listen": _URI,
     "sampling/createMessage": _zone(
         "maxTokens temperature modelPreferences includeContext stopSequences _meta",
         messages=_MESSAGE,
     ),
     "roots/list": _zone("_meta"),
+    "elicitation/create": _zone("mode requestedSchema elicitationId _meta"),
     "notifications/initialized": _zone("_meta"),
     "notifications/cancelled": _zone("requestId _meta"),
     "notifications/progress": _zone("progressToken progress total _meta"),
@@ -97,11 +106,14 @@ PARAMS: Final[Mapping[str, Zone]] = {
     "notifications/tools/list_changed": _zone("_meta"),
     "notifications/prompts/list_changed": _zone("_meta"),
     "notifications/roots/list_changed": _zone("_meta"),
+    "notifications/elicitation/complete": _zone("elicitationId _meta"),
+    "notifications/subscriptions/acknowledged": _URI,
 }
 
 # One table for all results: which request an answer belongs to, its frame does not say.
 _RESULT: Final = _zone(
-    "protocolVersion capabilities serverInfo isError nextCursor role model stopReason _meta",
+    "protocolVersion supportedVersions capabilities serverInfo resultType isError nextCursor"
+    " ttlMs cacheScope requestState action role model stopReason _meta",
     content=_BLOCK,
     contents=_RESOURCE,
     messages=_MESSAGE,

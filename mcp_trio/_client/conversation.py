@@ -1,0 +1,433 @@
+"""The conversation of a client with its server, from connecting to closing."""
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Self, TypeVar
+
+import attrs
+import trio
+
+from mcp_trio import _schema as s
+from mcp_trio._client.cache import Cache
+from mcp_trio._client.callbacks import (
+    Callbacks,
+    ElicitationCallback,
+    ElicitationCompleteCallback,
+    ListChangedCallback,
+    LogCallback,
+    ResourceUpdatedCallback,
+    SamplingCallback,
+)
+from mcp_trio._client.eras import discovered, shaken_hands, speaks_legacy, speaks_modern
+from mcp_trio._client.lifetime import Lifetime, Spawn, in_system_task
+from mcp_trio._client.listening import LISTS, OwnSubscription
+from mcp_trio._client.methods import methods_with
+from mcp_trio._client.opening import keeps_each_session, open_session
+from mcp_trio._client.options import DEFAULT_REVISIONS, Trace
+from mcp_trio._client.roots import Roots
+from mcp_trio._client.targets import ProcessOptions, Stderr, Target, can_start, open_target
+from mcp_trio._client.tools import OutputSchemas
+from mcp_trio._engine import Session
+from mcp_trio._errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    RequestError,
+    RequestTimeout,
+)
+from mcp_trio._limits import DEFAULT_LIMITS, Limits
+from mcp_trio._protocol import (
+    LOG_LEVEL,
+    Connection,
+    Method,
+    Role,
+    announced,
+    check_extension,
+    checked_revisions,
+    trace_of,
+)
+from mcp_trio._recorder.options import RecordTo
+from mcp_trio._version import __version__
+
+logger = logging.getLogger("mcp_trio")
+
+T = TypeVar("T")
+
+
+@attrs.define(kw_only=True, eq=False)
+class _Application(Callbacks):
+    """The callbacks; `notice` hears of each notification before they do."""
+
+    notice: Callable[[str, Any], None]
+
+    async def notified(self, method: Method, params: Any) -> None:
+        """See `Application.notified`."""
+        self.notice(method.name, params)
+        await super().notified(method, params)
+
+
+@attrs.define(eq=False, repr=False)
+class Conversation:
+    """What a `Client` stands on, whose words say what each option means."""
+
+    target: Target
+    name: str = attrs.field(default="mcp_trio", kw_only=True)
+    version: str = attrs.field(default=__version__, kw_only=True)
+    revisions: Sequence[str] = attrs.field(
+        default=DEFAULT_REVISIONS, kw_only=True, converter=checked_revisions
+    )
+    limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
+    record: RecordTo | None = attrs.field(default=None, kw_only=True)
+    restart: bool = attrs.field(default=False, kw_only=True)
+    env: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
+    inherit_env: bool = attrs.field(default=False, kw_only=True)
+    cwd: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
+    stderr: Stderr | None = attrs.field(default=None, kw_only=True)
+    cache: bool = attrs.field(default=True, kw_only=True)
+    log: LogCallback | None = attrs.field(default=None, kw_only=True)
+    log_level: s.LoggingLevel | None = attrs.field(default=None, kw_only=True)
+    resource_updated: ResourceUpdatedCallback | None = attrs.field(default=None, kw_only=True)
+    list_changed: ListChangedCallback | None = attrs.field(default=None, kw_only=True)
+    roots: Roots | None = attrs.field(default=None, kw_only=True)
+    sampling: SamplingCallback | None = attrs.field(default=None, kw_only=True)
+    sampling_tools: bool = attrs.field(default=False, kw_only=True)
+    elicitation: ElicitationCallback | None = attrs.field(default=None, kw_only=True)
+    elicitation_modes: Collection[s.ElicitMode] = attrs.field(default=("form",), kw_only=True)
+    elicitation_complete: ElicitationCompleteCallback | None = attrs.field(
+        default=None, kw_only=True
+    )
+    trace: Trace | None = attrs.field(default=None, kw_only=True)
+    extensions: Mapping[str, Mapping[str, Any]] | None = attrs.field(default=None, kw_only=True)
+    methods: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
+
+    _is_connected_once: bool = attrs.field(default=False, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
+    _told_of_junk: bool = attrs.field(default=False, init=False)
+    _target_name: str = attrs.field(default="", init=False)
+    _spawn: Spawn = attrs.field(default=in_system_task, init=False)
+    _lifetime: Lifetime | None = attrs.field(default=None, init=False)
+    _has_shaken_hands: bool = attrs.field(default=False, init=False)
+    _starting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _callbacks: Callbacks = attrs.field(init=False)
+    _methods: Mapping[str, Method] = attrs.field(init=False)
+    _cache: Cache = attrs.field(init=False)
+    _outputs: OutputSchemas = attrs.field(init=False)
+    _listening: OwnSubscription = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.restart and not can_start(self.target):
+            raise ValueError("restart=True is for commands and server objects")
+        if self.restart and not keeps_each_session(self.record):
+            raise ValueError("with restart=True, record to a folder or a SharedRecording")
+        for identifier in self.extensions or ():
+            check_extension(identifier)
+        self._methods = methods_with(self.methods)
+        self._cache = Cache(
+            entries_max=self.limits.cache_entries_max, bytes_max=self.limits.cache_bytes_max
+        )
+        self._outputs = OutputSchemas(self.limits)
+        self._listening = OwnSubscription(() if self.list_changed is None else LISTS, self._notice)
+        self._callbacks = _Application(
+            log=self.log,
+            resource_updated=self.resource_updated,
+            list_changed=self.list_changed,
+            roots=self.roots,
+            sampling=self.sampling,
+            sampling_tools=self.sampling_tools,
+            elicitation=self.elicitation,
+            elicitation_modes=self.elicitation_modes,
+            elicitation_complete=self.elicitation_complete,
+            limits=self.limits,
+            notice=self._notice,
+        )
+
+    def _notice(self, notification: str, params: Any) -> None:
+        """A notification has come; called before the callback that it is for."""
+        self._cache.notice(notification, params)
+        if notification == "notifications/tools/list_changed":
+            self._outputs.forget()
+
+    # Connecting and closing.
+
+    async def __aenter__(self) -> Self:
+        """Connect, and agree on a revision: by a handshake within `initialize_seconds`.
+
+        If modern revisions are spoken the server is asked for them first, and has `probe_seconds`
+        to answer before it is taken for a legacy one. A command that ends instead of answering is
+        started once more, for the handshake.
+
+        Failed: nothing is left. Cancelled: returns at once; a server that was started is stopped by
+        the session's task, and `aclose` waits for that.
+
+        Raises:
+            ConnectionLost: The server could not be started or has ended; why, if that is known.
+            RequestTimeout: It did not answer in time; with the last words of a command.
+            RequestError: It refused.
+            RemoteProtocolError: It speaks no revision that is known here.
+            RecordingError: The recording cannot be made.
+            ValueError: Its redaction is wrong in itself.
+        """
+        await self._connect(in_system_task)
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close, from any task, any number of times; returns when nothing of the session is left.
+
+        In a callback of the session's own it only begins to close: the callback is cancelled.
+        Calls in flight end with `ConnectionLost`. Shielded from cancellation, but bounded: a
+        command has `close_seconds` to leave by itself, and is stopped after that.
+        """
+        self._shut()
+        if self._lifetime is not None:
+            await self._lifetime.over()
+            self._tell_of_junk(self._lifetime.session)
+
+    def _shut(self) -> None:
+        """Begin to close, without waiting for the end."""
+        self._is_closed = True
+        if self._lifetime is not None:
+            self._lifetime.session.shut("closed")
+
+    async def _connect(self, spawn: Spawn) -> None:
+        if self._is_connected_once:
+            raise RuntimeError("a client connects once: make another")
+        self._is_connected_once = True
+        self._spawn = spawn
+        await self._begin()
+
+    async def _begin(self) -> None:
+        """Open a session, and agree; a server that shook hands once is not asked again (VER-08)."""
+        lifetime = await self._open()
+        asks = speaks_modern(self.revisions) and not self._has_shaken_hands
+        is_modern = asks and await self._discover(lifetime)
+        lifetime = self._lifetime or lifetime  # it may have been started again
+        session = lifetime.session
+        if not is_modern:
+            self._has_shaken_hands = await self._agree(lifetime, partial(shaken_hands, session))
+        if self._has_shaken_hands:
+            await self._tell_log_level(session)
+        else:
+            await self._agree(lifetime, partial(self._listening.begin, session))
+
+    async def _open(self) -> Lifetime:
+        """A session, which lives from now on, but has agreed on nothing yet."""
+        process = ProcessOptions(
+            env=self.env, inherit_env=self.inherit_env, cwd=self.cwd, stderr=self.stderr
+        )
+        connected = await open_target(self.target, process=process, limits=self.limits)
+        self._target_name = connected.name
+        session = await open_session(
+            connected.channel, self._connection_to_open(), self._callbacks, record=self.record
+        )
+        lifetime = self._lifetime = Lifetime(session=session, served=connected.served)
+        if self._is_closed:
+            session.shut("closed")
+        try:
+            self._spawn(lifetime.live)
+        except RuntimeError:  # the caller's nursery is over; what was opened is closed elsewhere
+            session.shut("closed")
+            in_system_task(lifetime.live)
+            raise
+        return lifetime
+
+    def _connection_to_open(self) -> Connection:
+        capabilities = self._callbacks.capabilities()
+        if self.extensions is not None:
+            capabilities.extensions = {name: dict(it) for name, it in self.extensions.items()}
+        return Connection(
+            our_role=Role.CLIENT,
+            our_info=s.Implementation(name=self.name, version=self.version),
+            our_capabilities=capabilities,
+            limits=self.limits,
+            methods=self._methods,
+            revisions=self.revisions,
+            own_metadata=self._own_metadata,
+        )
+
+    def _own_metadata(self) -> dict[str, Any]:
+        """What each request says beside what it has to: the trace, to a modern server the level."""
+        said: dict[str, Any] = {} if self.trace is None else {**trace_of(self.trace())}
+        level = self._wanted_level
+        if level is not None and self._is_modern:
+            said[LOG_LEVEL] = level
+        return said
+
+    @property
+    def _wanted_level(self) -> s.LoggingLevel | None:
+        """Whoever listens hears everything, as of a legacy server that was told nothing."""
+        return "debug" if self.log_level is None and self.log is not None else self.log_level
+
+    async def _discover(self, lifetime: Lifetime) -> bool:
+        """Whether the server is modern; one that the question has killed is started again."""
+        try:
+            return await self._agree(lifetime, partial(discovered, lifetime.session))
+        except ConnectionLost:
+            can_shake_hands = speaks_legacy(self.revisions) and can_start(self.target)
+            if not can_shake_hands or self._is_closed:
+                raise
+        logger.info("%s has ended when it was asked for its revisions", self._target_name)
+        await self._open()
+        return False
+
+    async def _agree(self, lifetime: Lifetime, step: Callable[[], Awaitable[T]]) -> T:
+        """Do a step of it; if it fails the session is over, and what is known of that is told."""
+        try:
+            return await step()
+        except trio.Cancelled:
+            raise
+        except ConnectionLost:
+            await self._end(lifetime)
+            if lifetime.fault is None:
+                raise
+            raise lifetime.fault from lifetime.fault.__cause__
+        except RequestTimeout as late:
+            last_words = getattr(lifetime.session.channel, "stderr_tail", "")
+            await self._end(lifetime)
+            raise RequestTimeout(
+                late.method, late.budget, late.seconds, late.setting, stderr_tail=last_words
+            ) from None
+        except BaseException:
+            await self._end(lifetime)
+            raise
+
+    async def _end(self, lifetime: Lifetime) -> None:
+        lifetime.session.shut("closed")
+        await lifetime.over()
+        self._tell_of_junk(lifetime.session)
+
+    async def _tell_log_level(self, session: Session) -> None:
+        """A legacy server is told once what a modern one is told with each request."""
+        if self.log_level is None or not self.server_can("logging"):
+            return
+        try:
+            await session.request("logging/setLevel", s.SetLevelParams(level=self.log_level))
+        except RequestError as error:
+            logger.warning("%s refuses the log level: %s", self._known_name, error)
+
+    def _want_log_level(self, level: s.LoggingLevel) -> None:
+        """A modern server hears of it with the next request."""
+        self.log_level = level
+
+    def _replace_roots(self, roots: Roots) -> None:
+        self._callbacks.roots = roots
+        self.roots = roots
+
+    # Starting again.
+
+    async def _living_session(self) -> Session:
+        """The session; with `restart`, another one if a command has died (STDIO-20).
+
+        Raises:
+            MCPError: As connecting; the next call tries again.
+        """
+        if self._is_to_start:
+            async with self._starting:
+                if self._is_to_start:
+                    await self._begin_again()
+        return self._session
+
+    @property
+    def _is_to_start(self) -> bool:
+        lifetime = self._lifetime
+        has_ended = lifetime is not None and lifetime.session.cause is not None
+        return has_ended and self.restart and not self._is_closed
+
+    async def _begin_again(self) -> None:
+        """What is known of the old process holds no more, but of which era it was."""
+        assert self._lifetime is not None
+        logger.warning("%s has ended, and is started again", self._known_name)
+        await self._lifetime.over()
+        self._cache.clear()
+        self._outputs.forget()
+        await self._begin()
+
+    # What is known of the server.
+
+    def __repr__(self) -> str:
+        """Without the environment and whatever else has secrets in it."""
+        state = "open" if self.is_open else "closed" if self._is_closed else "not connected"
+        return f"<{type(self).__name__} {self.name!r} of {self._known_name!r}, {state}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made: connected, not closed, and not lost."""
+        if self._lifetime is None:
+            return False
+        session = self._lifetime.session
+        return session.negotiated.is_set() and session.cause is None
+
+    @property
+    def server_info(self) -> s.Implementation:
+        """Name and version of the server; a modern one that says none is named by its target."""
+        info = self._connection.peer_info
+        return info or s.Implementation(name=self._target_name, version="")
+
+    @property
+    def server_capabilities(self) -> s.ServerCapabilities:
+        """What the server offers."""
+        capabilities = self._connection.peer_capabilities
+        assert isinstance(capabilities, s.ServerCapabilities)
+        return capabilities
+
+    def server_can(self, capability: str) -> bool:
+        """Whether the server offers it: "tools", say, or "resources.subscribe"."""
+        return announced(self.server_capabilities, capability)
+
+    @property
+    def instructions(self) -> str | None:
+        """The server's advice on how it is used."""
+        return self._connection.instructions
+
+    @property
+    def revision(self) -> str:
+        """The revision of the protocol that both sides agreed on."""
+        revision = self._connection.revision
+        assert revision is not None
+        return revision.name
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often the server did something that was not worth an error, by name."""
+        return dict(self._session.connection.counts)
+
+    @property
+    def _is_modern(self) -> bool:
+        """Whether the server is known to be of a revision without handshake."""
+        revision = None if self._lifetime is None else self._lifetime.session.connection.revision
+        return revision is not None and revision.is_modern
+
+    @property
+    def _known_name(self) -> str:
+        """How texts name the server: by its own name, as soon as it has said that."""
+        info = None if self._lifetime is None else self._lifetime.session.connection.peer_info
+        return self._target_name if info is None else info.name
+
+    @property
+    def _session(self) -> Session:
+        if self._lifetime is None:
+            raise LocalProtocolError("the client is not connected: use `async with`")
+        return self._lifetime.session
+
+    @property
+    def _connection(self) -> Connection:
+        session = self._session
+        if not session.negotiated.is_set():
+            raise LocalProtocolError("the client has not shaken hands")
+        return session.connection
+
+    def _tell_of_junk(self, session: Session) -> None:
+        """Name the server and the likely cause, once; each message was logged when it came."""
+        count = session.connection.counts["malformed"]
+        if count and not self._told_of_junk:
+            self._told_of_junk = True
+            logger.warning(_JUNK, self._known_name, count)
+
+
+_JUNK: Final = (
+    "%s sent what is no message, %d times so far: a print to stdout, its own or of something that"
+    " it starts, is the usual cause"
+)

@@ -1,0 +1,418 @@
+"""Rounds: how a handler asks a modern client, by the answer to its own request.
+
+A modern server sends no requests (BASE-22). So what a handler wants to know is the answer to the
+request that it handles, and the handler is *parked*: it waits until the client makes that request
+again, with its answers. This retry is then the handler's request, and so on, until the handler
+returns. While none is there, what the handler sends waits.
+
+A handler that asks has a keeper, a task of the session's. It answers for the handler when all tasks
+that could go on have had a turn to ask as well, so that what is asked together is asked in one
+round. And it ends what nobody comes back for: a parked handler, or the last reply to a retry, which
+is kept so that the same retry gets the same reply again.
+
+In a recording the keeper has a lane, the handler's and `.ask`. It takes a turn for each of its
+acts, and a mark says what that is: the state which it gives to a round, or nothing if the time is
+over. In a replay the mark decides. A retry makes no lane, for it starts nothing.
+"""
+
+import enum
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio import _schema as s
+from mcp_trio._engine.calls import Asked
+from mcp_trio._engine.effects import command
+from mcp_trio._engine.handling import Handling
+from mcp_trio._engine.lanes import Lane
+from mcp_trio._engine.resuming import asking
+from mcp_trio._engine.sequencer import resume, take_turn
+from mcp_trio._errors import (
+    INVALID_PARAMS,
+    SERVER_BUSY,
+    ConnectionLost,
+    LocalProtocolError,
+    MCPError,
+    RemoteProtocolError,
+    RequestError,
+)
+from mcp_trio._protocol import METHODS, TheirRequest, fitted
+from mcp_trio._protocol.request_state import PARKED, digest_of
+
+PARKED_MARK: Final = "parked"
+KEEPER: Final = "ask"
+"""What a keeper's lane ends with, behind a dot."""
+
+_STATE_BYTES: Final = 24
+
+
+class Stage(enum.Enum):
+    """Where a handler stands towards its client."""
+
+    OPEN = enum.auto()  # a request waits for its answer
+    PARKED = enum.auto()  # it has been answered by questions, and no retry is there
+    QUEUED = enum.auto()  # the retry is there, and waits for a place
+    OVER = enum.auto()  # the last answer has gone out
+
+
+class RoundsDesk(Protocol):
+    """Who has the requests of all handlers."""
+
+    def refusal(self, rounds: "Rounds") -> str | None:
+        """Why a handler cannot ask now; None if it can."""
+        ...
+
+    def begin(self, rounds: "Rounds") -> None:
+        """The first questions are there: start the keeper."""
+        ...
+
+    def changed(self, rounds: "Rounds") -> None:
+        """Its questions have changed."""
+        ...
+
+    def park(self, rounds: "Rounds", frame: bytes) -> None:
+        """Answer the handler's request by its questions."""
+        ...
+
+
+@attrs.define(eq=False)
+class _Question:
+    """One question; `settled` is set when all that were asked with it are, or nobody comes back.
+
+    `is_taken` says that the handler goes on with its result. That is an exception if the question's
+    own check has failed in looking at it: the handler hears of that, and not the session.
+    """
+
+    asked: Asked
+    request: s.InputRequest
+    settled: trio.Event
+    result: Any = None
+    is_answered: bool = False
+    is_taken: bool = False
+
+    def outcome(self) -> Any:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+@attrs.define(eq=False)
+class Rounds:
+    """The rounds of one handler, from its first question on.
+
+    Attributes:
+        handling: The handler, and its request of now.
+        desk: Who takes what it says.
+        stage: See `Stage`.
+        lane: Its keeper's lane; None when nothing records.
+        state: What the client was given in the last round; None before.
+        retry: The one that waits for a place.
+        echoes: Retries that came once more: they get the same reply as the first.
+        binding: What a retry must have in common with the first request.
+    """
+
+    handling: Handling
+    desk: RoundsDesk
+    stage: Stage = attrs.field(default=Stage.OPEN, init=False)
+    lane: Lane | None = attrs.field(init=False)
+    state: str | None = attrs.field(default=None, init=False)
+    retry: TheirRequest | None = attrs.field(default=None, init=False)
+    echoes: list[TheirRequest] = attrs.field(factory=list[TheirRequest], init=False)
+    binding: tuple[bytes, str | None] = attrs.field(init=False)
+    _kept: tuple[str, bytes] | None = attrs.field(default=None, init=False)
+    _open: dict[str, _Question] = attrs.field(factory=dict[str, _Question], init=False)
+    _sent: dict[str, _Question] = attrs.field(factory=dict[str, _Question], init=False)
+    _asked: int = attrs.field(default=0, init=False)
+    _deadline: float = attrs.field(default=math.inf, init=False)
+    _keeping: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _opened: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        handling = self.handling
+        self.binding = binding_of(handling.request)
+        outer = handling.lane
+        self.lane = None if outer is None else Lane(f"{outer.name}.{KEEPER}", outer.order)
+
+    # What others want to know.
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request waits for what the handler says."""
+        return self.stage is Stage.OPEN
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the handler waits for its client, or will when its questions are out."""
+        return self.stage in {Stage.PARKED, Stage.QUEUED} or bool(self._open)
+
+    @property
+    def states(self) -> list[str]:
+        """With which states the client may come."""
+        kept = [] if self._kept is None else [self._kept[0]]
+        return [*kept, self.state] if self.state is not None and self.state not in kept else kept
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the reply that is kept takes."""
+        return 0 if self._kept is None else len(self._kept[1])
+
+    def kept_for(self, state: str) -> bytes | None:
+        """The reply that a retry with this state has had; None if it has none yet."""
+        is_kept = self._kept is not None and self._kept[0] == state
+        return self._kept[1] if self._kept is not None and is_kept else None
+
+    # The handler's side.
+
+    async def opened(self) -> None:
+        """Wait until a request is there again, or none will be."""
+        while not (self.is_open or self.handling.is_cancelled):
+            await self._opened.wait()
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def ask(self, asked: Sequence[Asked]) -> list[Any]:
+        """The client's answers to questions; they are all in one round.
+
+        Cancelled: nobody waits for the answers any more, but the client may have been asked.
+
+        Raises:
+            RequestError: Too many handlers wait for answers.
+            ConnectionLost: The request was cancelled, and who asks shields itself from that.
+            LocalProtocolError: The questions are too large; or the calling task has no lane.
+            Unencodable: The params of a question cannot be written as JSON.
+            Exception: What the `check` of a question raises that is no word on the answer.
+        """
+        lane = self.handling.current_lane()
+        questions, size_bytes = self._questions(asked)
+        await command(self.handling, asking(asked), lane)
+        try:
+            self._enter(questions, size_bytes)
+        except MCPError:
+            if lane is not None:
+                self.handling.session.sequencer.resumed(lane, "err")
+            raise
+        await self._wait(questions, lane)
+        return [question.outcome() for question in questions]
+
+    def _questions(self, asked: Sequence[Asked]) -> tuple[list[_Question], int]:
+        """The questions, and what an answer that asks them takes."""
+        settled, request = trio.Event(), self.handling.request
+        questions = [_Question(each, _input_request(each), settled) for each in asked]
+        wanted = {str(place): question for place, question in enumerate(questions)}
+        frame = self.handling.session.connection.response(request, _wanted(wanted, PARKED))
+        for question in questions:  # what the handler does with the params is nothing to the round
+            params = fitted(question.request.params, request.peer.revision)
+            question.request.params = msgspec.Raw(msgspec.json.encode(params))
+        return questions, len(frame)
+
+    def _enter(self, questions: Sequence[_Question], size_bytes: int) -> None:
+        """Put questions into the next round."""
+        if self.handling.is_cancelled:
+            raise _nobody()
+        bytes_max = self.handling.session.connection.limits.frame_bytes_max
+        size_bytes += sum(len(question.request.params) for question in self._open.values())
+        if size_bytes > bytes_max:
+            text = f"the questions take {size_bytes} bytes, over frame_bytes_max={bytes_max}"
+            raise LocalProtocolError(text)
+        refusal = self.desk.refusal(self)
+        if refusal is not None:
+            raise RequestError(SERVER_BUSY, refusal)
+        if not self._asked:
+            self.desk.begin(self)
+        for question in questions:
+            self._asked += 1
+            self._open[f"q{self._asked}"] = question
+        self.desk.changed(self)
+        self._news.set()
+
+    async def _wait(self, questions: Sequence[_Question], lane: Lane | None) -> None:
+        sequencer = self.handling.session.sequencer
+        kind = "cxl"
+        try:
+            if lane is not None:
+                await take_turn(sequencer, lane)
+            if not questions[0].settled.is_set():  # or a cancellation would get between
+                await questions[0].settled.wait()
+            kind = "res" if questions[0].is_taken else "err"
+        finally:
+            if lane is not None:
+                await resume(sequencer, lane, kind)
+            self._withdraw(questions)
+        if kind == "err":
+            raise _nobody()
+
+    def _withdraw(self, questions: Sequence[_Question]) -> None:
+        """Nobody waits for the answers any more."""
+        gone = [key for key, question in self._open.items() if question in questions]
+        for key in gone:
+            del self._open[key]
+        self.desk.changed(self)
+
+    # The keeper.
+
+    async def keep(self) -> None:
+        """The keeper's task; it ends when nothing is left to keep."""
+        with self._keeping:
+            while True:
+                await self._occasion()
+                await self._act()
+
+    @property
+    def _has_to_ask(self) -> bool:
+        return self.is_open and bool(self._open) and not self.handling.is_cancelled
+
+    @property
+    def _is_overdue(self) -> bool:
+        return trio.current_time() >= self._deadline
+
+    async def _occasion(self) -> None:
+        """Wait until there is something to do; a replay knows when that was."""
+        sequencer = self.handling.session.sequencer
+        if self.lane is not None and sequencer.gates:
+            await sequencer.turn(self.lane)
+            return
+        while True:
+            await trio.lowlevel.checkpoint()  # who has just been woken may ask as well
+            if self._has_to_ask or self._is_overdue:
+                return
+            await self._next_news()
+
+    async def _next_news(self) -> None:
+        self._news = trio.Event()
+        with trio.move_on_at(self._deadline):
+            await self._news.wait()
+
+    async def _act(self) -> None:
+        state = f"{PARKED}{secrets.token_urlsafe(_STATE_BYTES)}" if self._has_to_ask else None
+        if self.lane is not None:
+            state = self.handling.session.sequencer.marked(PARKED_MARK, state, self.lane)
+        if state is None:
+            self._expire()
+            return
+        while not self._has_to_ask:  # a replay that is behind
+            await self._next_news()
+        self._park(state)
+
+    def _park(self, state: str) -> None:
+        handling, self._sent = self.handling, dict(self._open)
+        connection = handling.session.connection
+        frame = connection.response(handling.request, _wanted(self._sent, state))
+        self._kept = None if self.state is None else (self.state, frame)
+        self.state, self.stage = state, Stage.PARKED
+        self._deadline = trio.current_time() + connection.limits.parked_seconds
+        self._opened = trio.Event()
+        self.desk.park(self, frame)
+
+    def _expire(self) -> None:
+        """Nobody has come back in time."""
+        if self.stage is Stage.PARKED:
+            self.give_up()
+        self.state = self._kept = None
+        self._keeping.cancel()
+        self.desk.changed(self)
+
+    # The dispatcher's side.
+
+    def read(self, retry: TheirRequest) -> bytes | None:
+        """Take the answers that a retry brings; those to what was not asked mean nothing.
+
+        None if all are there now; otherwise the frame that asks for the missing ones (MRTR-26).
+
+        Raises:
+            RequestError: One of them is malformed; none was taken (MRTR-24).
+        """
+        responses: Mapping[str, msgspec.Raw] = retry.params.input_responses or {}
+        asked = {key: question for key, question in self._sent.items() if key in self._open}
+        results = {
+            key: _result(key, question, responses[key])
+            for key, question in asked.items()
+            if key in responses
+        }
+        for key, result in results.items():
+            asked[key].result, asked[key].is_answered = result, True
+        missing = {key: question for key, question in asked.items() if not question.is_answered}
+        if not missing:
+            return None
+        assert self.state is not None
+        return self.handling.session.connection.response(retry, _wanted(missing, self.state))
+
+    def queue(self, retry: TheirRequest) -> None:
+        """The retry that has all the answers has to wait for a place."""
+        self.retry, self.stage, self._deadline = retry, Stage.QUEUED, math.inf
+
+    def resume(self, retry: TheirRequest) -> None:
+        """The handler goes on, with another request."""
+        self.retry, self.stage, self._deadline = None, Stage.OPEN, math.inf
+        self.handling.request, self._kept = retry, None
+        self.handling.session.connection.start(retry)
+        for key in self._sent:
+            question = self._open.pop(key, None)
+            if question is not None:
+                question.is_taken = True
+                question.settled.set()
+        self._sent = {}
+        self._opened.set()
+        self._news.set()
+
+    def give_up(self) -> None:
+        """Cancel the handler; what of it is shielded hears that nobody comes back."""
+        self.handling.scope.cancel()
+        for question in self._open.values():
+            question.settled.set()
+        self._opened.set()
+
+    def end(self, reply: bytes | None) -> None:
+        """The handler is over: its last reply is kept for a while, if it was to a retry."""
+        self.stage = Stage.OVER
+        self._open = {}
+        if reply is None or self.state is None:
+            self.state = None
+            self.forget()
+            return
+        self._kept = (self.state, reply)
+        seconds = self.handling.session.connection.limits.parked_seconds
+        self._deadline = trio.current_time() + seconds
+        self._news.set()
+
+    def forget(self) -> None:
+        """Keep no reply any more; after the end of the handler there is nothing left then."""
+        self._kept = None
+        if self.stage is Stage.OVER:
+            self.state = None
+            self._keeping.cancel()
+
+
+def binding_of(request: TheirRequest) -> tuple[bytes, str | None]:
+    """What a retry must have in common with the request before: its words, and who makes it."""
+    return digest_of(request.method.name, request.params), request.peer.principal
+
+
+def _nobody() -> ConnectionLost:
+    return ConnectionLost("the request is cancelled: its client cannot be asked any more")
+
+
+def _input_request(asked: Asked) -> s.InputRequest:
+    params = s.EmptyParams() if asked.params is None else asked.params
+    return s.InputRequest(method=asked.method, params=params)
+
+
+def _wanted(questions: Mapping[str, _Question], state: str) -> s.InputRequiredResult:
+    requests = {key: question.request for key, question in questions.items()}
+    return s.InputRequiredResult(input_requests=requests, request_state=state)
+
+
+def _result(key: str, question: _Question, response: msgspec.Raw) -> Any:
+    try:
+        result = METHODS[question.asked.method].decode_result(response)
+        question.asked.check(result)
+    except (msgspec.MsgspecError, RemoteProtocolError) as error:
+        text = f"invalid input response {key!r}: {error}"
+        raise RequestError(INVALID_PARAMS, text) from error
+    except Exception as error:
+        return error
+    return result

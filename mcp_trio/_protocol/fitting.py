@@ -1,0 +1,377 @@
+"""Values in the words of the other side's revision.
+
+The vocabulary has the members of all revisions. What the one spoken with does not have is left out
+if nothing depends on it, said in other words if it has some, and refused otherwise: a question that
+would mean something else must not be asked. Tables say which: `_MEMBERS` for members, `_OTHERWISE`
+for whole values that may stand where a revision does not expect them. When a method may be sent at
+all stands in its own row.
+
+Most values need no change, and are given back as they are. What is to be looked at is found out
+once for each struct and revision.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import is_
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast, get_args
+
+import attrs
+import msgspec
+
+from mcp_trio import _schema as s
+from mcp_trio._errors import LocalProtocolError
+from mcp_trio._protocol.revisions import REVISIONS, Revision
+
+Value = TypeVar("Value")
+_Change: TypeAlias = Callable[[Any, Revision], Any]
+_Fitter: TypeAlias = Callable[[Any, Revision], Any]
+
+
+def fitted(value: Value, revision: Revision) -> Value:
+    """The value as the revision can say it; the value itself if it can say all of it.
+
+    Raises:
+        LocalProtocolError: The revision cannot say this, nor anything that means the same.
+    """
+    kind: type = type(value)
+    fit = _fitter(kind, revision)
+    return value if fit is None else fit(value, revision)
+
+
+# What becomes of a member that a revision does not have; UNSET is one that is not there.
+
+
+def _left_out(_value: Any, _revision: Revision) -> Any:
+    return msgspec.UNSET
+
+
+def _refused(what: str) -> _Change:
+    def refuse(_value: Any, revision: Revision) -> Any:
+        raise LocalProtocolError(f"revision {revision.name} has no {what}")
+
+    return refuse
+
+
+@attrs.frozen
+class _Rule:
+    """What is done to a member, or to a whole value, in the revisions for which it is needed."""
+
+    is_needed: Callable[[Revision], bool]
+    change: _Change
+
+
+def _since(name: str, otherwise: _Change = _left_out) -> _Rule:
+    place = REVISIONS[name].place
+    return _Rule(lambda revision: revision.place < place, otherwise)
+
+
+def _until(name: str) -> _Rule:
+    place = REVISIONS[name].place
+    return _Rule(lambda revision: revision.place > place, _left_out)
+
+
+# Structured content, and the schemas of tools.
+
+
+def _has_narrow_structure(revision: Revision) -> bool:
+    return revision.structured_content != "any"
+
+
+def _structure(value: Any, revision: Revision) -> Any:
+    """Only objects, or nothing at all (TRAP-69)."""
+    is_sayable = revision.structured_content == "object" and _is_object(value)
+    return value if is_sayable else msgspec.UNSET
+
+
+def _is_object(value: Any) -> bool:
+    if isinstance(value, msgspec.Raw):
+        return bytes(value).lstrip().startswith(b"{")
+    marks = ("__struct_fields__", "__attrs_attrs__", "__dataclass_fields__")
+    return isinstance(value, Mapping) or any(hasattr(value, mark) for mark in marks)
+
+
+def _output_schema(schema: dict[str, Any], revision: Revision) -> Any:
+    is_sayable = revision.structured_content == "object" and schema.get("type") == "object"
+    return _object_schema(schema, revision) if is_sayable else msgspec.UNSET
+
+
+_BOOLEANS: Final[dict[bool, dict[str, Any]]] = {True: {}, False: {"not": {}}}
+
+
+def _object_schema(schema: dict[str, Any], _revision: Revision) -> dict[str, Any]:
+    """With an object for each property: not all revisions know `true` and `false` as schemas."""
+    properties: Any = schema.get("properties")
+    if not isinstance(properties, dict):
+        return schema
+    members = cast("dict[str, Any]", properties)
+    if not any(isinstance(each, bool) for each in members.values()):
+        return schema
+    objects = {
+        name: _BOOLEANS[each] if isinstance(each, bool) else each for name, each in members.items()
+    }
+    return {**schema, "properties": objects}
+
+
+# Forms.
+
+
+def _mode(mode: s.ElicitMode, revision: Revision) -> Any:
+    return _refused("elicitation by URL")(mode, revision) if mode == "url" else msgspec.UNSET
+
+
+def _plain_form(form: dict[str, Any], revision: Revision) -> dict[str, Any]:
+    """Without choices of several, titled choices by `enumNames`, and only booleans preset."""
+    members: dict[str, dict[str, Any]] = form.get("properties", {})
+    plain = {name: _plain_member(member, revision) for name, member in members.items()}
+    if "$schema" not in form and _is_same(members.values(), plain.values()):
+        return form
+    rest = {name: each for name, each in form.items() if name != "$schema"}
+    return {**rest, "properties": plain}
+
+
+def _plain_member(member: dict[str, Any], revision: Revision) -> dict[str, Any]:
+    kind = member.get("type")
+    if kind == "array":
+        _refused("choice of several in a form")(member, revision)
+    unknown = {"oneOf"} if kind == "boolean" else {"oneOf", "default"}
+    if unknown.isdisjoint(member):
+        return member
+    plain = {name: each for name, each in member.items() if name not in unknown}
+    choices: list[dict[str, str]] = member.get("oneOf", [])
+    if choices:
+        plain["enum"] = [choice["const"] for choice in choices]
+        plain["enumNames"] = [choice["title"] for choice in choices]
+    return plain
+
+
+def _plain_answers(content: dict[str, Any], revision: Revision) -> dict[str, Any]:
+    if any(isinstance(answer, list) for answer in content.values()):
+        _refused("choice of several in a form")(content, revision)
+    return content
+
+
+def _form_only(capability: s.ElicitationCapability, _revision: Revision) -> Any:
+    """What has modes elsewhere means forms here: who does without them can do nothing (TRAP-89)."""
+    if capability.form is None and capability.url is None:
+        return capability
+    return msgspec.UNSET if capability.form is None else s.ElicitationCapability()
+
+
+# Sampling.
+
+
+def _one_block(content: s.SamplingContent, revision: Revision) -> s.SamplingBlock:
+    if not isinstance(content, list):
+        return content
+    if len(content) != 1:
+        _refused("sampling message of several blocks")(content, revision)
+    return content[0]
+
+
+def _one_block_each(messages: list[s.SamplingMessage], _revision: Revision) -> Any:
+    """As many messages as there are blocks: the same words by the same role, one after another."""
+    if not any(isinstance(message.content, list) for message in messages):
+        return messages
+    return [
+        msgspec.structs.replace(message, content=block)
+        for message in messages
+        for block in (message.content if isinstance(message.content, list) else [message.content])
+    ]
+
+
+def _no_audio(content: s.SamplingContent, revision: Revision) -> s.SamplingContent:
+    is_audio = isinstance(content, s.AudioContent)
+    return _refused("audio in sampling")(content, revision) if is_audio else content
+
+
+_SAMPLING_CONTENT: Final = (
+    _since("2025-11-25", otherwise=_one_block),
+    _since("2025-03-26", otherwise=_no_audio),
+)
+
+
+# The tables.
+
+
+def _always(_revision: Revision) -> bool:
+    return True
+
+
+_NOWHERE: Final = _Rule(_always, _left_out)
+
+_MEMBERS: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
+    s.Result: {"result_type": (_since("2026-07-28"),)},
+    s.CacheableResult: {
+        "ttl_ms": (_since("2026-07-28"),),
+        "cache_scope": (_since("2026-07-28"),),
+    },
+    s.InputResponseParams: {
+        "input_responses": (_since("2026-07-28"),),
+        "request_state": (_since("2026-07-28"),),
+    },
+    s.InputRequest: {"params": (_Rule(_always, fitted),)},
+    s.Icons: {"icons": (_since("2025-11-25"),)},
+    s.BaseMetadata: {"title": (_since("2025-06-18"),)},
+    s.Implementation: {
+        "title": (_since("2025-06-18"),),
+        "description": (_since("2025-11-25"),),
+        "website_url": (_since("2025-11-25"),),
+    },
+    s.Annotations: {"last_modified": (_since("2025-06-18"),)},
+    s.AnnotatedModel: {"meta": (_since("2025-06-18"),)},
+    s.Resource: {"title": (_since("2025-06-18"),), "icons": (_since("2025-11-25"),)},
+    s.ResourceTemplate: {"title": (_since("2025-06-18"),), "icons": (_since("2025-11-25"),)},
+    s.ContentsHead: {"meta": (_since("2025-06-18"),)},
+    s.Prompt: {"title": (_since("2025-06-18"),), "meta": (_since("2025-06-18"),)},
+    s.Tool: {
+        "title": (_since("2025-06-18"),),
+        "meta": (_since("2025-06-18"),),
+        "annotations": (_since("2025-03-26"),),
+        "execution": (_since("2025-11-25"), _until("2025-11-25")),
+        "input_schema": (_since("2026-07-28", otherwise=_object_schema),),
+        "output_schema": (_Rule(_has_narrow_structure, _output_schema),),
+    },
+    s.CallToolResult: {"structured_content": (_Rule(_has_narrow_structure, _structure),)},
+    s.CompleteParams: {"context": (_since("2025-06-18"),)},
+    s.ProgressParams: {"message": (_since("2025-03-26"),)},
+    s.Root: {"meta": (_since("2025-06-18"),)},
+    s.RootsCapability: {"list_changed": (_until("2025-11-25"),)},  # TRAP-94
+    s.SamplingCapability: {
+        "context": (_since("2025-11-25"),),
+        "tools": (_since("2025-11-25"),),
+    },
+    s.ClientCapabilities: {
+        "elicitation": (_since("2025-06-18"), _since("2025-11-25", otherwise=_form_only)),
+        "extensions": (_since("2026-07-28"),),
+    },
+    s.ServerCapabilities: {
+        "completions": (_since("2025-03-26"),),
+        "extensions": (_since("2026-07-28"),),
+    },
+    s.ListRootsResult: {"meta": (_until("2025-11-25"),), "result_type": (_NOWHERE,)},
+    s.SamplingMessage: {"meta": (_since("2025-11-25"),), "content": _SAMPLING_CONTENT},
+    s.ToolResultContent: {"structured_content": (_Rule(_has_narrow_structure, _structure),)},
+    s.CreateMessageParams: {
+        "meta": (_until("2025-11-25"),),
+        "messages": (_since("2025-11-25", otherwise=_one_block_each),),
+        "tools": (_since("2025-11-25", otherwise=_refused("tools in sampling")),),
+        "tool_choice": (_since("2025-11-25", otherwise=_refused("choice of tools in sampling")),),
+    },
+    s.CreateMessageResult: {"result_type": (_NOWHERE,), "content": _SAMPLING_CONTENT},
+    s.ElicitParams: {
+        "meta": (_until("2025-11-25"),),
+        "mode": (_since("2025-11-25", otherwise=_mode),),
+        "requested_schema": (_since("2025-11-25", otherwise=_plain_form),),
+        "url": (_since("2025-11-25"),),
+        "elicitation_id": (_since("2025-11-25"), _until("2025-11-25")),
+    },
+    s.ElicitResult: {
+        "meta": (_until("2025-11-25"),),
+        "result_type": (_NOWHERE,),
+        "content": (_since("2025-11-25", otherwise=_plain_answers),),
+    },
+}
+"""The rules of a struct hold for its subclasses, which may have others for the same member."""
+
+
+def _audio_as_resource(audio: s.AudioContent, _revision: Revision) -> s.EmbeddedResource:
+    sound = s.ResourceContents(uri="embedded:audio", mime_type=audio.mime_type, blob=audio.data)
+    return s.EmbeddedResource(resource=sound, annotations=audio.annotations)
+
+
+def _link_as_text(link: s.ResourceLink, _revision: Revision) -> s.TextContent:
+    text = f"{link.title or link.name}: {link.uri}"
+    return s.TextContent(text=text, annotations=link.annotations)
+
+
+_OTHERWISE: Final[Mapping[type, _Rule]] = {
+    s.AudioContent: _since("2025-03-26", otherwise=_audio_as_resource),
+    s.ResourceLink: _since("2025-06-18", otherwise=_link_as_text),
+    s.ToolUseContent: _since("2025-11-25", otherwise=_refused("use of tools in sampling")),
+    s.ToolResultContent: _since("2025-11-25", otherwise=_refused("use of tools in sampling")),
+    s.ElicitParams: _since("2025-06-18", otherwise=_refused("elicitation")),
+    s.ElicitResult: _since("2025-06-18", otherwise=_refused("elicitation")),
+    s.InputRequiredResult: _since("2026-07-28", otherwise=_refused("result that asks for input")),
+}
+
+
+# What is to be done, for each struct and revision.
+
+
+class _Step(NamedTuple):
+    """How to fit one member; `absent` is its value when it is not there."""
+
+    name: str
+    absent: Any
+    changes: tuple[_Change, ...]
+
+
+@functools.cache
+def _fitter(kind: type, revision: Revision) -> _Fitter | None:
+    """What fits the values of a type; None if each of them can be said as it is."""
+    if not issubclass(kind, s.Model):
+        return None
+    rule = _OTHERWISE.get(kind)
+    if rule is not None and rule.is_needed(revision):
+        return lambda value, revision: fitted(rule.change(value, revision), revision)
+    steps = tuple(_steps(kind, revision))
+    return functools.partial(_fitted_by, steps) if steps else None
+
+
+def _steps(kind: type[s.Model], revision: Revision) -> Iterator[_Step]:
+    rules = _rules(kind)
+    for field in msgspec.structs.fields(kind):
+        changes = [rule.change for rule in rules.get(field.name, ()) if rule.is_needed(revision)]
+        if any(_fitter(inner, revision) for inner in _structs_in(field.type)):
+            changes.append(_inner)
+        if changes:
+            yield _Step(field.name, field.default, tuple(changes))
+
+
+def _rules(kind: type) -> dict[str, tuple[_Rule, ...]]:
+    bases = reversed(kind.__mro__)
+    return {name: rules for base in bases for name, rules in _MEMBERS.get(base, {}).items()}
+
+
+def _structs_in(hint: Any) -> Iterator[type]:
+    """The structs that a member of this type may hold."""
+    if isinstance(hint, type) and issubclass(hint, s.Model):
+        yield hint
+    for argument in get_args(hint):
+        yield from _structs_in(argument)
+
+
+def _fitted_by(steps: tuple[_Step, ...], value: Any, revision: Revision) -> Any:
+    changed: dict[str, Any] = {}
+    for name, absent, changes in steps:
+        before = getattr(value, name)
+        if before is not absent:
+            after = _changed(before, changes, revision)
+            if after is not before:
+                changed[name] = absent if after is msgspec.UNSET else after
+    return msgspec.structs.replace(value, **changed) if changed else value
+
+
+def _changed(member: Any, changes: tuple[_Change, ...], revision: Revision) -> Any:
+    for change in changes:
+        member = change(member, revision)
+        if member is msgspec.UNSET:
+            break
+    return member
+
+
+def _inner(member: Any, revision: Revision) -> Any:
+    """A member that is a struct, a list of them, or some by their keys, fitted."""
+    if isinstance(member, list):
+        items = cast("Sequence[Any]", member)
+        fit = [fitted(each, revision) for each in items]
+        return items if _is_same(items, fit) else fit
+    if isinstance(member, dict):
+        named = cast("dict[str, Any]", member)
+        fits = {name: fitted(each, revision) for name, each in named.items()}
+        return named if _is_same(named.values(), fits.values()) else fits
+    return fitted(member, revision)
+
+
+def _is_same(before: Iterable[Any], after: Iterable[Any]) -> bool:
+    return all(map(is_, before, after))

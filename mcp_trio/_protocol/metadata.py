@@ -1,0 +1,256 @@
+"""What a modern request says about itself in `_meta`, and a modern result about its server.
+
+Everything that a handshake settles in a legacy session stands in each request here: the revision,
+what the client can do, who it is, from which level on it wants to hear logs. Nothing of it holds
+for another request (META-16).
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar, cast
+
+import attrs
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from mcp_trio import _schema as s
+from mcp_trio._protocol.fitting import fitted
+from mcp_trio._protocol.methods import Method, ParamsToSend
+from mcp_trio._protocol.peers import Peer
+from mcp_trio._protocol.revisions import Revision
+
+_PREFIX: Final = "io.modelcontextprotocol/"
+PROTOCOL_VERSION: Final = f"{_PREFIX}protocolVersion"
+CLIENT_CAPABILITIES: Final = f"{_PREFIX}clientCapabilities"
+CLIENT_INFO: Final = f"{_PREFIX}clientInfo"
+SERVER_INFO: Final = f"{_PREFIX}serverInfo"
+LOG_LEVEL: Final = f"{_PREFIX}logLevel"
+SUBSCRIPTION_ID: Final = f"{_PREFIX}subscriptionId"
+
+TRACE: Final = ("traceparent", "tracestate", "baggage")
+"""The only names without a prefix, and for nothing else (TRACE-03)."""
+
+COMPLETE: Final = "complete"
+INPUT_REQUIRED: Final = "input_required"
+
+# Capabilities of clients are small; what is larger is read again each time, and not remembered.
+_REMEMBERED_BYTES_MAX: Final = 4096
+_REMEMBERED_MAX: Final = 256
+
+
+class Metadata(msgspec.Struct, gc=False):
+    """The reserved members of a request's `_meta`, as they came."""
+
+    version: Raw | UnsetType = msgspec.field(name=PROTOCOL_VERSION, default=UNSET)
+    capabilities: Raw | UnsetType = msgspec.field(name=CLIENT_CAPABILITIES, default=UNSET)
+    info: Raw | UnsetType = msgspec.field(name=CLIENT_INFO, default=UNSET)
+    log_level: Raw | UnsetType = msgspec.field(name=LOG_LEVEL, default=UNSET)
+    traceparent: Raw | UnsetType = UNSET
+    tracestate: Raw | UnsetType = UNSET
+    baggage: Raw | UnsetType = UNSET
+
+    def requested(self) -> str:
+        """The revision that the request is made under.
+
+        Raises:
+            msgspec.ValidationError: It says none.
+        """
+        return _as(str, _there(self.version, PROTOCOL_VERSION), PROTOCOL_VERSION)
+
+    def peer(self, revision: Revision) -> Peer:
+        """Who sends it.
+
+        Raises:
+            msgspec.ValidationError: A member is missing or has the wrong shape (META-15, LOG-11).
+        """
+        capabilities = _there(self.capabilities, CLIENT_CAPABILITIES)
+        info = None if self.info is UNSET else bytes(self.info)
+        level = None if self.log_level is UNSET else bytes(self.log_level)
+        is_small = len(capabilities) + len(info or b"") <= _REMEMBERED_BYTES_MAX
+        peer = (_remembered if is_small else _read)(revision, capabilities, info, level)
+        if self.traceparent is self.tracestate is self.baggage is UNSET:
+            return peer
+        return attrs.evolve(peer, trace=self._trace())
+
+    def _trace(self) -> dict[str, str]:
+        members = {name: getattr(self, name) for name in TRACE}
+        return {
+            name: _as(str, bytes(raw), name) for name, raw in members.items() if raw is not UNSET
+        }
+
+
+def _there(member: Raw | UnsetType, name: str) -> bytes:
+    if member is UNSET:
+        raise msgspec.ValidationError(f"_meta lacks {name}")
+    return bytes(member)
+
+
+def _read(
+    revision: Revision, capabilities: bytes, info: bytes | None, log_level: bytes | None
+) -> Peer:
+    return Peer(
+        revision=revision,
+        capabilities=_as(s.ClientCapabilities, capabilities, CLIENT_CAPABILITIES),
+        info=None if info is None else _as(s.Implementation, info, CLIENT_INFO),
+        log_level=None if log_level is None else _as(_LEVEL, log_level, LOG_LEVEL),
+    )
+
+
+_LEVEL: Final[Any] = s.LoggingLevel
+_remembered: Final = functools.lru_cache(maxsize=_REMEMBERED_MAX)(_read)
+
+Value = TypeVar("Value")
+
+
+def _as(kind: type[Value], raw: bytes, name: str) -> Value:
+    try:
+        return cast("Value", _decoder(kind).decode(raw))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise msgspec.ValidationError(f"_meta[{name!r}]: {error}") from None
+
+
+_decoder: Final[Callable[[Any], msgspec.json.Decoder[Any]]] = functools.cache(msgspec.json.Decoder)
+
+
+class _Carrier(msgspec.Struct, gc=False):
+    meta: Metadata | None = msgspec.field(name="_meta", default=None)
+
+
+_decode: Final = msgspec.json.Decoder(_Carrier).decode
+
+
+def metadata_of(params: Raw | None) -> Metadata | None:
+    """What the params of a message say in `_meta`, if that makes it complete without a session.
+
+    None for anything else, also for a `_meta` that is no object: its method's own params say so.
+    """
+    if params is None:
+        return None
+    try:
+        meta = _decode(params).meta
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    is_modern = meta is not None and (meta.version, meta.capabilities) != (UNSET, UNSET)
+    return meta if is_modern else None
+
+
+_LABEL: Final = "[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_NAME: Final = "[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_LABELS: Final = rf"{_LABEL}(?:\.{_LABEL})*"
+_EXTENSION: Final = re.compile(rf"{_LABELS}/(?:{_NAME})?")
+_KEY: Final = re.compile(rf"(?:(?P<prefix>{_LABELS})/)?(?:{_NAME})?")
+_OF_THE_SPECIFICATION: Final = frozenset({"modelcontextprotocol", "mcp"})
+
+# W3C Trace Context and W3C Baggage, as far as a word can be seen not to be theirs (TRACE-02).
+_PAIRS: Final = r"[!-~ \t]*=[!-~ \t]*"
+_TRACE_WORDS: Final = {
+    "traceparent": re.compile("(?!ff)[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"),
+    "tracestate": re.compile(_PAIRS),
+    "baggage": re.compile(_PAIRS),
+}
+
+
+def check_extension(identifier: str) -> None:
+    """Whether this can be the identifier of an extension: a prefix, a slash and a name (EXT-02).
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if _EXTENSION.fullmatch(identifier) is None:
+        raise ValueError(f"an extension is named like com.example/name, unlike {identifier!r}")
+
+
+def check_keys(keys: Iterable[str]) -> None:
+    """Whether people may put these keys into a `_meta` of theirs (META-03 to META-08).
+
+    2025-06-18 reserves prefixes by their last label but one, later revisions by the second: what
+    any of them reserves is left to the specification (TRAP-15).
+
+    Raises:
+        ValueError: One is malformed, or reserved.
+    """
+    for key in keys:
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise ValueError(f"a key of _meta is named like com.example/name, unlike {key!r}")
+        labels = (match["prefix"] or "").split(".")
+        if _OF_THE_SPECIFICATION & {*labels[1:2], *labels[-2:-1]}:
+            raise ValueError(f"the key {key!r} of _meta is reserved for the specification")
+
+
+def trace_of(given: Mapping[str, str]) -> dict[str, str]:
+    """What of it belongs to a distributed trace, and nothing else (TRACE-03).
+
+    Raises:
+        ValueError: It is not written as W3C has it (TRACE-02).
+    """
+    said = {name: given[name] for name in TRACE if name in given}
+    for name, words in said.items():
+        if _TRACE_WORDS[name].fullmatch(words) is None:
+            raise ValueError(f"this is no {name}: {words!r}")
+    return said
+
+
+def said_by_client(revision: Revision, capabilities: Any, info: s.Implementation) -> dict[str, Any]:
+    """What a client says in each of its modern requests (META-11 to META-13)."""
+    return {
+        PROTOCOL_VERSION: revision.name,
+        CLIENT_CAPABILITIES: fitted(capabilities, revision),
+        CLIENT_INFO: info,
+    }
+
+
+def meta_of(params: ParamsToSend | None) -> Mapping[str, Any]:
+    """What stands in `_meta` of params that are to be sent."""
+    if params is None:
+        return {}
+    meta = params.meta if isinstance(params, s.Params) else params.get("_meta")
+    return meta or {}
+
+
+def with_meta(params: ParamsToSend | None, members: Mapping[str, Any]) -> ParamsToSend:
+    """The params with more in `_meta`, where `members` win."""
+    meta = {**meta_of(params), **members}
+    if isinstance(params, Mapping):
+        return {**params, "_meta": meta}
+    return msgspec.structs.replace(params or s.EmptyParams(), meta=meta)
+
+
+def dressed(
+    result: msgspec.Struct | Raw, method: Method, server_info: s.Implementation
+) -> msgspec.Struct | Raw:
+    """A modern result, with what each of them has to say: whether it is complete, and whose it is.
+
+    One that can be kept says for how long; without a word of its handler, not at all (CACHE-01).
+    """
+    if not isinstance(result, s.Result):
+        return _dressed_text(bytes(result), server_info) if isinstance(result, Raw) else result
+    members: dict[str, Any] = {"meta": {SERVER_INFO: server_info, **(result.meta or {})}}
+    if result.result_type is None:
+        wants_input = isinstance(result, s.InputRequiredResult)
+        members["result_type"] = INPUT_REQUIRED if wants_input else COMPLETE
+    if method.is_cacheable and isinstance(result, s.CacheableResult):
+        members["ttl_ms"] = result.ttl_ms or 0
+        members["cache_scope"] = result.cache_scope or "private"
+    return msgspec.structs.replace(result, **members)
+
+
+class _Said(msgspec.Struct, rename="camel", gc=False):
+    result_type: str | None = None
+    meta: dict[str, Raw] | None = msgspec.field(name="_meta", default=None)
+
+
+def _dressed_text(text: bytes, server_info: s.Implementation) -> Raw:
+    """The same for what was encoded before; members that it has are not said again."""
+    said = msgspec.json.decode(text, type=_Said)
+    members: dict[str, Any] = {}
+    if said.result_type is None:
+        members["resultType"] = COMPLETE
+    if said.meta is None:
+        members["_meta"] = {SERVER_INFO: server_info}
+    if not members:
+        return Raw(text)
+    rest = text[text.index(b"{") + 1 :].lstrip()
+    comma = b"" if rest.startswith(b"}") else b","
+    return Raw(msgspec.json.encode(members)[:-1] + comma + rest)

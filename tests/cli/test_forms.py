@@ -1,0 +1,215 @@
+"""What a server asks while it works: on the terminal, by defaults, and where nobody is."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mcp_trio._cli.forms import answer_of, asked, by_defaults
+from mcp_trio.types import ElicitParams
+
+ASKING = Path(__file__).with_name("asking_server.py")
+MODERN = "2026-07-28"
+WITH_URLS = ["2025-11-25", MODERN]
+WITH_FORMS = ["2025-06-18", *WITH_URLS]
+
+
+def form(*required, **properties):
+    schema = {"type": "object", "properties": properties, "required": list(required)}
+    return ElicitParams(message="What\x1b?", requested_schema=schema)
+
+
+def typed(params, *lines):
+    """What is answered, and what is shown, to somebody who types these lines."""
+    with CliRunner().isolation(input="".join(f"{line}\n" for line in (*lines, ""))) as streams:
+        result = asked(params)
+        return result, streams[1].getvalue().decode()
+
+
+CITY = {"type": "string", "minLength": 2, "description": "Where to go"}
+DAYS = {"type": "integer", "default": 2, "title": "Days"}
+
+
+def test_each_member_is_asked_for_with_its_default():
+    result, shown = typed(form("city", city=CITY, days=DAYS), "Oslo", "")
+    assert (result.action, result.content) == ("accept", {"city": "Oslo", "days": 2})
+    assert shown.startswith("the server asks: What\\x1b? (Ctrl-D declines)\ncity (Where to go): ")
+    assert "Days [2]: " in shown
+
+
+def test_what_does_not_fit_is_asked_for_again():
+    result, shown = typed(form("city", city=CITY, days=DAYS), "", "O", "Oslo", "many", "3")
+    assert result.content == {"city": "Oslo", "days": 3}
+    assert "Error: city: less than 2 characters" in shown
+    assert "Error: days: not an integer" in shown
+
+
+def test_what_need_not_be_said_may_be_left_out():
+    assert typed(form(city=CITY), "")[0].content == {}
+
+
+@pytest.mark.parametrize(
+    ("member", "line", "value"),
+    [
+        ({"type": "number"}, "1.5", 1.5),
+        ({"type": "number"}, "2", 2),
+        ({"type": "boolean"}, "y", True),
+        ({"type": "boolean", "default": True}, "", True),
+        ({"type": "boolean"}, "No", False),
+        ({"type": "string", "enum": ["a", "b"]}, "b", "b"),
+        ({"type": "array", "items": {"enum": ["a", "b"]}}, "a, b", ["a", "b"]),
+        ({"type": "array", "items": {"enum": ["a", "b"]}, "default": ["a", "b"]}, "", ["a", "b"]),
+        ({"type": "string", "default": "x"}, "", "x"),
+    ],
+)
+def test_what_is_typed_has_the_type_of_its_member(member, line, value):
+    assert typed(form("it", it=member), line)[0].content == {"it": value}
+
+
+@pytest.mark.parametrize(
+    ("member", "told"),
+    [
+        ({"type": "string", "enum": ["a", "b"], "description": "Pick"}, "(Pick; of a, b)"),
+        ({"type": "array", "items": {"enum": ["a"]}}, "(of a; with commas between them)"),
+        ({"type": "boolean"}, "(y or n)"),
+        ({"type": "string", "title": "A\x1b", "description": "d\n"}, "A\\x1b (d\\n)"),
+    ],
+)
+def test_what_may_be_said_is_told(member, told):
+    assert told in typed(form("it", it=member), "a", "y")[1]
+
+
+def test_the_end_of_the_input_declines():
+    result, _ = typed(form("city", city=CITY))
+    assert (result.action, result.content) == ("decline", None)
+
+
+@pytest.mark.requirement("ELIC-37")
+def test_what_was_filled_in_may_be_looked_at_before_it_is_sent():
+    result, shown = typed(form("city", city=CITY), "Oslo", "n")
+    assert (result.action, result.content) == ("decline", None)
+    assert "Send this? [Y/n]: " in shown
+
+
+@pytest.mark.parametrize(("line", "action"), [("", "accept"), ("y", "accept"), ("n", "decline")])
+def test_a_form_with_nothing_in_it_is_a_confirmation(line, action):
+    assert typed(form(), line)[0].action == action
+
+
+@pytest.mark.requirement("ELIC-37", "ELIC-39", "ELIC-40")
+@pytest.mark.parametrize(("line", "action"), [("y", "accept"), ("n", "decline")])
+def test_a_url_is_shown_in_full_and_left_to_the_person(line, action):
+    url = "https://example.com/\x1bsign?" + "x" * 200
+    params = ElicitParams(message="Sign", mode="url", url=url, elicitation_id="e")
+    result, shown = typed(params, line)
+    assert result.action == action
+    assert url.replace("\x1b", "\\x1b") in shown
+    assert "Visit example.com in a browser" in shown
+
+
+@pytest.mark.requirement("ELIC-40")
+@pytest.mark.parametrize(
+    ("url", "host", "warns"),
+    [("https://xn--exmple-cua.com/", "xn--exmple-cua.com", True), ("a://[", "no host", False)],
+)
+def test_a_host_that_may_be_another_is_warned_about(url, host, warns):
+    _, shown = typed(ElicitParams(message="", mode="url", url=url), "n")
+    assert ("beware" in shown) is warns
+    assert f"Visit {host} in" in shown
+
+
+# Where nobody is asked.
+
+
+@pytest.mark.parametrize(
+    ("params", "content", "why"),
+    [
+        (form(days=DAYS, city=CITY), {"days": 2}, ""),
+        (form(), {}, ""),
+        (form("city", city=CITY, days=DAYS), None, "declined: city: missing"),
+        (ElicitParams(message="", mode="url", url="a:b"), None, "nobody is there to visit a:b"),
+    ],
+)
+def test_defaults_are_accepted_where_they_suffice(params, content, why, capsys):
+    result = by_defaults(params)
+    assert (result.action, result.content) == ("decline" if why else "accept", content)
+    assert why in capsys.readouterr().err
+
+
+def test_who_is_asked_depends_on_the_terminal(monkeypatch, capsys):
+    assert answer_of(takes_defaults=True) is by_defaults
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert answer_of(takes_defaults=False)(form()).action == "decline"
+    assert "stdin is no terminal; --yes takes the defaults" in capsys.readouterr().err
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    assert answer_of(takes_defaults=False) is asked
+
+
+# The command.
+
+
+@pytest.mark.parametrize("revision", WITH_FORMS)
+def test_a_call_declines_and_says_so_where_there_is_no_terminal(invoke, revision):
+    done = invoke("call", ASKING, "plan", "--revision", revision)
+    assert (done.exit_code, done.stdout) == (0, "decline: None\n")
+    assert "the server asks: Where to?\ndeclined: stdin is no terminal" in done.stderr
+
+
+@pytest.mark.parametrize("revision", WITH_FORMS)
+def test_a_call_takes_the_defaults_if_it_is_told_so(invoke, revision):
+    done = invoke("call", ASKING, "easy", "--yes", "--revision", revision)
+    assert done.stdout == "accept: Easy(level='low')\n"
+    assert invoke("call", ASKING, "plan", "--yes", "--revision", revision).stdout == (
+        "decline: None\n"
+    )
+
+
+@pytest.mark.parametrize("revision", WITH_URLS)
+def test_a_url_is_not_visited_by_nobody(invoke, revision):
+    done = invoke("call", ASKING, "visit", "--yes", "--revision", revision)
+    assert done.stdout == "decline\n"
+    assert "nobody is there to visit https://example.com/sign" in done.stderr
+
+
+@pytest.mark.parametrize("revision", WITH_FORMS)
+def test_a_person_at_a_terminal_fills_in_a_form(revision):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "mcp_trio", "call", str(ASKING), "plan"]
+    os.write(ours, b"Oslo\n3\nn\ny\n")
+    done = subprocess.run(
+        [*command, "--revision", revision],
+        check=False,
+        stdin=theirs,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert done.stdout == "accept: Trip(city='Oslo', days=3, quiet=False)\n"
+    assert "the server asks: Where to?" in done.stderr
+
+
+# What comes back.
+
+
+def test_structured_content_is_printed_unless_a_text_says_the_same(invoke):
+    assert invoke("call", ASKING, "structured", "--revision", MODERN).stdout == '{"a":1}\n'
+    shown = invoke("call", ASKING, "apart", "--revision", MODERN).stdout
+    assert shown == 'other\n{\n  "b": [\n    2\n  ]\n}\n'
+
+
+def test_sound_and_links_are_told_for_what_they_are(invoke):
+    shown = invoke("call", ASKING, "media", "--revision", MODERN).stdout
+    assert shown == "[audio: audio/wav, 10 bytes]\n[link: some://link, text/plain]\n"
+
+
+def test_the_result_of_the_last_round_is_the_one_that_json_shows(invoke):
+    shown = invoke("call", ASKING, "easy", "--yes", "--json", "--revision", MODERN).stdout
+    assert '"text":"accept: Easy(level=\'low\')"' in shown
+    assert "input_required" not in shown

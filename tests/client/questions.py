@@ -1,0 +1,74 @@
+"""What servers ask clients: by requests of their own, or in rounds, as their revision has it."""
+
+import attrs
+import trio.testing
+
+from mcp_trio._errors import RemoteProtocolError
+from mcp_trio._protocol import REVISIONS
+from tests.client.modern import MODERN, legacy_client, modern_client
+
+
+@attrs.frozen(kw_only=True)
+class Answer:
+    """What came of a question: a result, the code of an error, or what the caller raised."""
+
+    announced: dict
+    result: dict | None = None
+    code: int | None = None
+    raised: BaseException | None = None
+
+    @property
+    def is_refused(self):
+        return self.result is None
+
+
+async def _in_a_round(nursery, method, params, options):
+    question = {"method": method, **({} if params is None else {"params": params})}
+    needed = {"resultType": "input_required", "inputRequests": {"q": question}}
+    answers = iter([needed, {"content": []}])
+    client, server = await modern_client(
+        nursery, answers={"tools/call": lambda _params: next(answers)}, **options
+    )
+    raised = None
+    try:
+        await client.call_tool("tide")
+    except Exception as error:
+        raised = error
+    key = "io.modelcontextprotocol/clientCapabilities"
+    _, *retries = server.asked("tools/call")
+    await client.aclose()
+    return Answer(
+        announced=server.metadata("tools/call")[key],
+        result=retries[0]["inputResponses"]["q"] if retries else None,
+        raised=raised,
+    )
+
+
+async def _by_a_request(nursery, revision, method, params, options):
+    client, server = await legacy_client(nursery, revision=revision, **options)
+    await server.peer.send_request(method, params, id="q")
+    await trio.testing.wait_all_tasks_blocked()
+    answers = [it for it in server.requests if it.get("id") == "q"]
+    await client.aclose()
+    (answer,) = answers
+    return Answer(
+        announced=server.requests[0]["params"]["capabilities"],
+        result=answer.get("result"),
+        code=answer.get("error", {}).get("code"),
+    )
+
+
+async def asked(nursery, revision, method, params=None, **options):
+    """Ask a new client with some options one thing, as the servers of a revision do."""
+    if REVISIONS[revision].is_modern:
+        return await _in_a_round(nursery, method, params, options)
+    return await _by_a_request(nursery, revision, method, params, options)
+
+
+def check_refused(answer, revision, code, raised=RemoteProtocolError):
+    """A legacy server hears of an error; a modern one of nothing, but the caller does."""
+    assert answer.is_refused
+    if revision == MODERN:
+        assert isinstance(answer.raised, raised)
+    else:
+        assert answer.code == code

@@ -1,0 +1,384 @@
+"""Calls of a client at every revision: what leaves, what comes back, and what is not believed."""
+
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import types as t
+from mcp_trio._client import Client, display_name, tool_hints
+from mcp_trio._errors import (
+    LocalProtocolError,
+    RemoteProtocolError,
+    RequestError,
+    RequestTimeout,
+    ToolError,
+    UserRejected,
+)
+from mcp_trio._protocol import REVISIONS
+from tests.client.modern import legacy_client, modern_client
+
+A, B, C, D, E = REVISIONS
+TEXT = {"type": "text", "text": "ebb"}
+DONE = {"content": [TEXT]}
+TIDE = {"name": "tide", "inputSchema": {"type": "object"}}
+PROMPT = {"type": "ref/prompt", "name": "plan"}
+
+
+@pytest.fixture
+def connect(nursery):
+    """A client of a server at some revision that gives `answers`, and that server."""
+
+    async def start(revision, answers, **options):
+        if REVISIONS[revision].is_modern:
+            return await modern_client(nursery, answers=answers, **options)
+        return await legacy_client(nursery, revision=revision, answers=answers, **options)
+
+    return start
+
+
+# What leaves.
+
+CALLS = [
+    (
+        lambda client: client.call_tool("tide", {"port": "Bergen"}),
+        ("tools/call", {"name": "tide", "arguments": {"port": "Bergen"}}),
+        DONE,
+    ),
+    (lambda client: client.call_tool("tide"), ("tools/call", {"name": "tide"}), DONE),
+    (
+        lambda client: client.read_resource("tide://bergen"),
+        ("resources/read", {"uri": "tide://bergen"}),
+        {"contents": []},
+    ),
+    (
+        lambda client: client.get_prompt("plan", {"days": "3"}),
+        ("prompts/get", {"name": "plan", "arguments": {"days": "3"}}),
+        {"messages": []},
+    ),
+    (
+        lambda client: client.complete("plan", "city", "O"),
+        ("completion/complete", {"ref": PROMPT, "argument": {"name": "city", "value": "O"}}),
+        {"completion": {"values": []}},
+    ),
+    (
+        lambda client: client.complete("tide://{port}", "port", ""),
+        (
+            "completion/complete",
+            {
+                "ref": {"type": "ref/resource", "uri": "tide://{port}"},
+                "argument": {"name": "port", "value": ""},
+            },
+        ),
+        {"completion": {"values": ["Bergen"], "total": 0, "hasMore": False}},
+    ),
+]
+
+
+@pytest.mark.requirement("TOOL-15", "RES-04", "PROM-04", "COMP-03", "COMP-08")
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize(("call", "sent", "answer"), CALLS)
+async def test_a_call_is_one_request_with_what_it_needs(connect, revision, call, sent, answer):
+    method, params = sent
+    client, server = await connect(revision, {method: answer})
+    await call(client)
+    assert server.asked(method) == [params]
+    await client.aclose()
+
+
+@pytest.mark.requirement("PROM-04", "PROM-16", "TRAP-75")
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("value", [3, True, None, ["a"], {}])
+async def test_arguments_of_a_prompt_that_are_no_text_never_leave(connect, revision, value):
+    client, server = await connect(revision, {})
+    with pytest.raises(TypeError):
+        await client.get_prompt("plan", {"days": value})
+    assert server.asked("prompts/get") == []
+    await client.aclose()
+
+
+@pytest.mark.requirement("PROM-15", "LIFE-14")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_server_is_asked_for_what_it_declares(connect, revision):
+    info = {"capabilities": {}, "serverInfo": {"name": "n", "version": "1"}}
+    answers = {
+        "initialize": {"protocolVersion": revision, **info},
+        "server/discover": {"supportedVersions": [revision], **info},
+    }
+    client, server = await connect(revision, answers)
+    for call in (client.list_tools, client.list_prompts, client.list_resources):
+        with pytest.raises(LocalProtocolError, match="is not announced"):
+            await call()
+    assert not [it for it in server.requests if it["method"].endswith("/list")]
+    await client.aclose()
+
+
+# Pages.
+
+
+@pytest.mark.requirement(
+    "PAG-02", "PAG-03", "PAG-04", "PAG-05", "PAG-06", "PAG-07", "PROM-14", "TRAP-77"
+)
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize(
+    ("pages", "cursors"),
+    [
+        ([1], [None]),
+        ([0], [None]),
+        ([2, 0, 3], [None, "", "eyJwIjoxfQ=="]),
+        ([1, 4, 1, 0], [None, " 1 ", '{"p": 1}', "é\n"]),
+    ],
+)
+async def test_a_list_is_read_to_its_end_and_each_time_from_its_beginning(
+    connect, revision, pages, cursors
+):
+    def answer(params):
+        place = cursors.index(params.get("cursor"))
+        rows = [{"name": f"{place}-{number}"} for number in range(pages[place])]
+        after = cursors[place + 1 :]
+        return {"prompts": rows, **({"nextCursor": after[0]} if after else {})}
+
+    for _ in range(2):
+        client, server = await connect(revision, {"prompts/list": answer})
+        for _ in range(2):
+            assert len(await client.list_prompts()) == sum(pages)
+        asked = [params.get("cursor") for params in server.asked("prompts/list")]
+        assert asked == cursors * 2
+        await client.aclose()
+
+
+# Results.
+
+
+@pytest.mark.requirement("TOOL-33", "TOOL-29", "TOOL-34")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_host_gets_all_that_a_model_has_to_hear_of_an_error(connect, revision):
+    content = [TEXT, {"type": "text", "text": "no wind"}]
+    answers = {
+        "tools/call": lambda params: (
+            {"content": content, "isError": True}
+            if params["name"] == "tide"
+            else {"error": {"code": -32602, "message": "unknown tool: row", "data": ["tide"]}}
+        )
+    }
+    client, _ = await connect(revision, answers)
+    with pytest.raises(ToolError, match="ebb\nno wind") as caught:
+        await client.call_tool("tide")
+    assert [block.text for block in caught.value.result.content] == ["ebb", "no wind"]
+    result = await client.call_tool("tide", raise_tool_errors=False)
+    assert (result.is_error, len(result.content)) == (True, 2)
+    with pytest.raises(RequestError, match="unknown tool: row") as refused:
+        await client.call_tool("row")
+    assert (refused.value.code, refused.value.data) == (-32602, ["tide"])
+    await client.aclose()
+
+
+@pytest.mark.requirement("TOOL-40", "TOOL-16", "RES-05", "PROM-05", "COMP-05")
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize(
+    ("call", "method", "result"),
+    [
+        (lambda client: client.call_tool("tide"), "tools/call", {}),
+        (lambda client: client.call_tool("tide"), "tools/call", {"content": [{"type": "film"}]}),
+        (
+            lambda client: client.read_resource("a:b"),
+            "resources/read",
+            {"contents": [{"text": "no uri"}]},
+        ),
+        (
+            lambda client: client.get_prompt("plan"),
+            "prompts/get",
+            {"messages": [{"role": "captain", "content": TEXT}]},
+        ),
+        (
+            lambda client: client.complete("plan", "city", ""),
+            "completion/complete",
+            {"completion": {"values": [1]}},
+        ),
+    ],
+)
+async def test_a_result_of_the_wrong_shape_reaches_nobody(connect, revision, call, method, result):
+    client, _ = await connect(revision, {method: result})
+    with pytest.raises(RemoteProtocolError, match=method):
+        await call(client)
+    await client.aclose()
+
+
+@pytest.mark.requirement("TOOL-40")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_call_has_an_end(connect, autojump_clock, revision):
+    client, server = await connect(revision, {"tools/call": None})
+    with pytest.raises(RequestTimeout):
+        await client.call_tool("tide", total_seconds=5)
+    await trio.testing.wait_all_tasks_blocked()
+    assert server.requests[-1]["method"] == "notifications/cancelled"
+    await client.aclose()
+
+
+SCHEMA = {"type": "object", "properties": {"metres": {"type": "number"}}, "required": ["metres"]}
+
+
+@pytest.mark.requirement("TOOL-24", "TOOL-25", "TOOL-40", "TRAP-71")
+@pytest.mark.parametrize("revision", [C, D, E])
+@pytest.mark.parametrize(
+    ("change", "is_believed"),
+    [
+        ({"structuredContent": {"metres": 1.5}}, True),
+        ({"structuredContent": {"metres": "deep"}}, False),
+        ({"structuredContent": {}}, False),
+        ({}, False),
+        ({"isError": True}, True),
+    ],
+)
+async def test_a_structured_result_is_what_its_schema_says(connect, revision, change, is_believed):
+    answers = {
+        "tools/list": {"tools": [{**TIDE, "outputSchema": SCHEMA}]},
+        "tools/call": {**DONE, **change},
+    }
+    client, _ = await connect(revision, answers, raise_tool_errors=False)
+    await client.list_tools()
+    if is_believed:
+        assert (await client.call_tool("tide")).content == [t.TextContent(text="ebb")]
+    else:
+        with pytest.raises(RemoteProtocolError):
+            await client.call_tool("tide")
+    await client.aclose()
+
+
+# What is said of tools and resources, and what follows from it.
+
+
+@pytest.mark.requirement("TOOL-12", "TOOL-13", "TOOL-14")
+@pytest.mark.parametrize("revision", [B, C, D, E])
+async def test_what_a_server_says_of_its_tools_is_told_and_nothing_else(connect, revision):
+    said = {"title": "Safe", "readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
+    tools = [{**TIDE, "annotations": said}, {**TIDE, "name": "flood"}]
+    client, server = await connect(revision, {"tools/list": {"tools": tools}, "tools/call": DONE})
+    safe, usual = await client.list_tools()
+    assert (tool_hints(safe).read_only, tool_hints(usual).read_only) == (True, False)
+    assert tool_hints(usual).destructive
+    assert (display_name(safe), display_name(usual)) == ("Safe", "flood")
+    for _ in range(2):  # nothing is kept, left out or done twice because it is said to be harmless
+        await client.call_tool("tide")
+    assert len(server.asked("tools/call")) == 2
+    await client.aclose()
+
+
+@pytest.mark.requirement("TOOL-39", "TOOL-12")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_host_may_deny_a_call_whatever_the_server_says_of_it(
+    connect, revision, monkeypatch
+):
+    seen = []
+    usual = Client.request
+
+    async def request(self, method, params=None, **options):
+        seen.append(method)
+        if method == "tools/call":
+            raise UserRejected
+        return await usual(self, method, params, **options)
+
+    monkeypatch.setattr(Client, "request", request)
+    said = {"readOnlyHint": True, "destructiveHint": False}
+    client, server = await connect(
+        revision, {"tools/list": {"tools": [{**TIDE, "annotations": said}]}}
+    )
+    await client.list_tools()
+    with pytest.raises(UserRejected):
+        await client.call_tool("tide")
+    assert seen == ["tools/list", "tools/call"]
+    assert server.asked("tools/call") == []
+    await client.aclose()
+
+
+@pytest.mark.requirement("TOOL-20")
+@pytest.mark.parametrize("revision", [C, D, E])
+async def test_a_link_is_read_whether_or_not_it_is_listed(connect, revision):
+    link = {"type": "resource_link", "uri": "tide://bergen", "name": "tide"}
+    answers = {
+        "tools/call": {"content": [link]},
+        "resources/read": {"contents": [{"uri": "tide://bergen", "text": "ebb"}]},
+        "resources/list": {"resources": []},
+    }
+    client, server = await connect(revision, answers)
+    assert await client.list_resources() == []
+    (block,) = (await client.call_tool("tide")).content
+    (contents,) = (await client.read_resource(block.uri)).contents
+    assert contents.text == "ebb"
+    assert server.asked("resources/read") == [{"uri": "tide://bergen"}]
+    await client.aclose()
+
+
+def barred(*_args, **_options):
+    raise AssertionError("somebody wants to look at an icon")
+
+
+SRCS = [
+    "https://harbour.example/i.png",
+    "http://10.0.0.1/i.jpg",
+    "https://elsewhere.example/i.svg",
+    "data:image/webp;base64,AAAA",
+    "data:image/svg+xml,<svg onload='alert(1)'/>",
+    "javascript:alert(1)",
+    "file:///etc/passwd",
+]
+
+
+@pytest.mark.requirement("ICON-01", "ICON-02", "ICON-03", "ICON-04", "ICON-05", "ICON-06")
+@pytest.mark.parametrize("revision", [D, E])
+@pytest.mark.parametrize("mime_type", ["image/png", "image/jpeg", "image/svg+xml", "image/webp"])
+async def test_an_icon_is_handed_on_as_it_came_and_never_fetched(
+    connect, revision, monkeypatch, mime_type
+):
+    for name in ("socket.getaddrinfo", "webbrowser.open", "urllib.request.urlopen"):
+        monkeypatch.setattr(name, barred)
+    monkeypatch.setattr(socket.socket, "connect", barred)
+    monkeypatch.setattr("trio.open_tcp_stream", barred)
+    icons = [{"src": src, "mimeType": mime_type, "theme": "dark"} for src in SRCS]
+    shown = [t.Icon(src=src, mime_type=mime_type, theme="dark") for src in SRCS]
+    answers = {
+        "tools/list": {"tools": [{**TIDE, "icons": icons}]},
+        "prompts/list": {"prompts": [{"name": "plan", "icons": icons}]},
+        "resources/list": {"resources": [{"name": "n", "uri": "a:b", "icons": icons}]},
+        "tools/call": {
+            "content": [{"type": "resource_link", "uri": "a:b", "name": "n", "icons": icons}]
+        },
+    }
+    client, _ = await connect(revision, answers)
+    for rows in (
+        await client.list_tools(),
+        await client.list_prompts(),
+        await client.list_resources(),
+        (await client.call_tool("tide")).content,
+    ):
+        assert [row.icons for row in rows] == [shown]
+    await trio.testing.wait_all_tasks_blocked()
+    await client.aclose()
+
+
+# What nobody has asked for.
+
+
+@pytest.mark.requirement("ROOT-13", "SAMP-30", "LIFE-14")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_client_announces_nothing_that_its_host_has_not_chosen(connect, revision):
+    client, server = await connect(revision, {"tools/call": DONE})
+    await client.call_tool("tide")
+    hello = server.requests[0]["params"]
+    key = "io.modelcontextprotocol/clientCapabilities"
+    assert (hello["_meta"][key] if revision == E else hello["capabilities"]) == {}
+    await client.aclose()
+
+
+@pytest.mark.requirement("CACHE-06", "CACHE-10", "CACHE-11")
+async def test_nothing_is_asked_again_by_the_client_itself(connect, autojump_clock):
+    answers = {"tools/list": {"tools": [], "ttlMs": 50}, "resources/read": {"contents": []}}
+    client, server = await connect(E, answers)
+    await client.list_tools()
+    for _ in range(2):
+        await client.read_resource("a:b")
+    before = len(server.requests)
+    await trio.sleep(3600)
+    assert len(server.requests) == before == 4
+    await client.aclose()

@@ -1,0 +1,119 @@
+"""What a client hears of its server's changes by callbacks, in both eras."""
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Client, Server
+from mcp_trio._errors import LocalProtocolError, ResourceNotFound
+from mcp_trio._protocol import REVISIONS
+
+MODERN = "2026-07-28"
+
+
+@pytest.fixture
+def server():
+    made = Server("harbour", offers={"tools", "prompts", "resources"})
+
+    @made.resource("harbour://{port}")
+    async def tide(port: str) -> str:
+        return port
+
+    return made
+
+
+async def nothing():
+    pass
+
+
+def modern(target, **options):
+    return Client(target, revisions=[MODERN], **options)
+
+
+@pytest.mark.requirement("TOOL-36", "RES-14", "RES-15", "PROM-12")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_callbacks_hear_of_changes_in_both_eras(server, revision):
+    heard = []
+    async with Client(
+        server,
+        revisions=[revision],
+        list_changed=heard.append,
+        resource_updated=lambda params: heard.append(params.uri),
+    ) as client:
+        await client.subscribe("harbour://oslo")
+        await client.subscribe("harbour://lima")
+        await client.unsubscribe("harbour://oslo")
+        await client.unsubscribe("harbour://none")
+        server.tool(nothing)
+        for port in ("oslo", "lima"):
+            server.resource_updated(f"harbour://{port}")
+        await trio.testing.wait_all_tasks_blocked()
+        assert heard == ["tools", "harbour://lima"]
+        await client.unsubscribe("harbour://lima")
+        server.resource_updated("harbour://lima")
+        await trio.testing.wait_all_tasks_blocked()
+    assert heard == ["tools", "harbour://lima"]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_callback_may_subscribe(server, revision):
+    heard = []
+
+    async def changed(kind):
+        await client.subscribe(f"harbour://{kind}")
+        heard.append(kind)
+
+    async with Client(server, revisions=[revision], list_changed=changed) as client:
+        server.tool(nothing)
+        await trio.testing.wait_all_tasks_blocked()
+    assert heard == ["tools"]
+
+
+async def test_a_resource_that_is_not_told_of_cannot_be_subscribed(server):
+    async with modern(server) as client:
+        await client.subscribe("harbour://oslo")
+        with pytest.raises(ResourceNotFound, match="none:1") as caught:
+            await client.subscribe("none:1")
+        assert caught.value.data == {"uri": "none:1"}
+        await trio.testing.wait_all_tasks_blocked()
+        (listener,) = [it for it in server._audience._listeners if hasattr(it, "honoured")]
+        assert listener.uris == ["harbour://oslo"]
+
+
+async def test_a_server_without_subscriptions_is_not_asked_for_one():
+    async with modern(Server("harbour")) as client:
+        with pytest.raises(LocalProtocolError, match=r"resources\.subscribe"):
+            await client.subscribe("x:1")
+
+
+@pytest.mark.requirement("SUB-17", "STDIO-21")
+async def test_a_server_that_is_started_again_is_listened_to_again(server):
+    heard = []
+    async with Client(
+        server,
+        revisions=[MODERN],
+        restart=True,
+        list_changed=heard.append,
+        resource_updated=lambda params: heard.append(params.uri),
+    ) as client:
+        await client.subscribe("harbour://oslo")
+        client._session.shut("lost")
+        await client.list_tools()
+        server.tool(nothing)
+        server.resource_updated("harbour://oslo")
+        await trio.testing.wait_all_tasks_blocked()
+    assert heard == ["tools", "harbour://oslo"]
+
+
+@pytest.mark.requirement("SUB-18", "TRAP-108")
+async def test_what_was_kept_before_a_subscription_began_is_stale():
+    server = Server("harbour", offers={"tools"}, list_ttl_seconds=1000)
+    async with modern(server) as client:
+        assert await client.list_tools() == []
+        server.tool(nothing)
+        assert await client.list_tools() == []  # kept, and nobody told
+        async with client.listen(tools=True):
+            assert len(await client.list_tools()) == 1
+            server.tool(name="another")(nothing)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(await client.list_tools()) == 2

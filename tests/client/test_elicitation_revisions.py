@@ -1,0 +1,202 @@
+"""What servers ask a client's user, at every revision that has a word for it: forms and visits."""
+
+import functools
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import types as t
+from mcp_trio._errors import UserRejected
+from mcp_trio._limits import Limits
+from mcp_trio._protocol import REVISIONS
+from tests.client.modern import legacy_client
+from tests.client.questions import asked, check_refused
+
+*_, C, D, E = REVISIONS
+FORMS, MODES = (C, D, E), (D, E)
+INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
+
+FORM = {
+    "type": "object",
+    "properties": {"ship": {"type": "string"}, "nights": {"type": "integer", "default": 1}},
+    "required": ["ship"],
+}
+SHIP = {"message": "Which ship?", "requestedSchema": FORM}
+URL = "https://xn--harbur-9ta.example/pay?to=http://elsewhere.example"
+BOTH = ("form", "url")
+
+
+def visit(revision, **change):
+    """The params of a question to visit a URL."""
+    ids = {"elicitationId": "p7"} if revision == D else {}
+    return {"mode": "url", "message": "Pay", "url": URL, **ids, **change}
+
+
+@pytest.fixture
+def ask(nursery):
+    """Ask a client one thing, as the servers of a revision do."""
+    return functools.partial(asked, nursery)
+
+
+# Forms.
+
+
+@pytest.mark.requirement("ELIC-01", "ELIC-02", "ELIC-03", "TRAP-89")
+@pytest.mark.parametrize("revision", FORMS)
+@pytest.mark.parametrize("modes", [("form",), ("url",), BOTH])
+async def test_a_client_announces_its_modes(ask, revision, modes):
+    answer = await ask(
+        revision,
+        "elicitation/create",
+        SHIP,
+        elicitation=lambda _params: False,
+        elicitation_modes=modes,
+    )
+    assert answer.announced == {"elicitation": {mode: {} for mode in modes}}
+
+
+@pytest.mark.requirement("ELIC-08", "ELIC-14", "ELIC-15", "ELIC-16", "ELIC-18", "ELIC-19")
+@pytest.mark.parametrize("revision", FORMS)
+@pytest.mark.parametrize("mode", [{}, {"mode": "form"}])
+@pytest.mark.parametrize(
+    ("said", "result"),
+    [
+        (
+            {"ship": "Ada", "nights": 3},
+            {"action": "accept", "content": {"ship": "Ada", "nights": 3}},
+        ),
+        ({"ship": "Ada"}, {"action": "accept", "content": {"ship": "Ada", "nights": 1}}),
+        (False, {"action": "decline"}),
+        (t.ElicitResult(action="cancel"), {"action": "cancel"}),
+    ],
+)
+async def test_a_form_is_filled_in_or_not(ask, revision, mode, said, result):
+    answer = await ask(
+        revision, "elicitation/create", {**SHIP, **mode}, elicitation=lambda _params: said
+    )
+    assert answer.result == result
+
+
+@pytest.mark.requirement("ELIC-35", "ELIC-37", "ELIC-51", "ELIC-52")
+@pytest.mark.parametrize("revision", FORMS)
+async def test_a_user_sees_what_is_asked_and_may_say_no(ask, revision):
+    heard = []
+
+    async def elicitation(params):
+        heard.append((params.message, params.requested_schema))
+        await trio.lowlevel.checkpoint()
+        raise UserRejected
+
+    answer = await ask(revision, "elicitation/create", SHIP, elicitation=elicitation)
+    assert answer.result == {"action": "decline"}
+    assert heard == [("Which ship?", FORM)]
+
+
+@pytest.mark.requirement("ELIC-16", "ELIC-18", "ELIC-19", "ELIC-21", "ELIC-22")
+@pytest.mark.parametrize("revision", FORMS)
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        True,
+        {"ship": "Ada", "nights": "3"},
+        {"ship": ["Ada"]},
+        {"ship": {"name": "Ada"}},
+        {"ship": "Ada", "other": {"a": 1}},
+        "Ada",
+    ],
+)
+async def test_a_form_that_is_filled_in_wrong_never_leaves(ask, revision, said):
+    answer = await ask(revision, "elicitation/create", SHIP, elicitation=lambda _params: said)
+    check_refused(answer, revision, INTERNAL_ERROR, (TypeError, ValueError))
+
+
+@pytest.mark.requirement("ELIC-03", "ELIC-08", "ELIC-36", "TRAP-89", "TRAP-90")
+@pytest.mark.parametrize("revision", MODES)
+@pytest.mark.parametrize("mode", BOTH)
+async def test_a_mode_that_was_not_announced_is_refused(ask, revision, mode):
+    other = SHIP if mode == "url" else visit(revision)
+    heard = []
+    answer = await ask(
+        revision, "elicitation/create", other, elicitation=heard.append, elicitation_modes=[mode]
+    )
+    check_refused(answer, revision, INVALID_PARAMS)
+    assert heard == []
+
+
+@pytest.mark.requirement("ELIC-50")
+@pytest.mark.parametrize("revision", [C, D])
+async def test_a_server_that_asks_too_much_at_once_is_refused(nursery, revision):
+    async def elicitation(_params):
+        await trio.sleep_forever()
+
+    limits = Limits(handlers_in_flight_max=1, requests_queued_max=1)
+    client, server = await legacy_client(
+        nursery, revision=revision, elicitation=elicitation, limits=limits
+    )
+    for place in "abc":
+        await server.peer.send_request("elicitation/create", SHIP, id=place)
+    await trio.testing.wait_all_tasks_blocked()
+    (refused,) = [it for it in server.requests if "error" in it]
+    assert refused["id"] == "c"
+    assert "requests_queued_max" in refused["error"]["message"]
+    await client.aclose()
+
+
+# Visits.
+
+
+def barred(*_args, **_options):
+    raise AssertionError("somebody wants to look at the URL")
+
+
+@pytest.mark.requirement(
+    "ELIC-17", "ELIC-30", "ELIC-37", "ELIC-38", "ELIC-39", "ELIC-40", "ELIC-41", "TRAP-93"
+)
+@pytest.mark.parametrize("revision", MODES)
+@pytest.mark.parametrize(
+    ("said", "result"),
+    [
+        (True, {"action": "accept"}),
+        (t.ElicitResult(action="accept", content={}), {"action": "accept"}),
+        (False, {"action": "decline"}),
+        (t.ElicitResult(action="cancel"), {"action": "cancel"}),
+    ],
+)
+async def test_a_url_is_handed_to_the_user_whole_and_nothing_else_is_done_with_it(
+    ask, monkeypatch, revision, said, result
+):
+    monkeypatch.setattr(socket, "getaddrinfo", barred)
+    monkeypatch.setattr(socket.socket, "connect", barred)
+    monkeypatch.setattr("webbrowser.open", barred)
+    monkeypatch.setattr("subprocess.Popen", barred)
+    heard = []
+
+    def elicitation(params):
+        heard.append(params)
+        return said
+
+    answer = await ask(
+        revision,
+        "elicitation/create",
+        visit(revision, icons=[{"src": "https://elsewhere.example/i.png"}]),
+        elicitation=elicitation,
+        elicitation_modes=BOTH,
+    )
+    assert answer.result == result
+    assert [(params.message, params.url) for params in heard] == [("Pay", URL)]
+
+
+@pytest.mark.requirement("ELIC-17")
+@pytest.mark.parametrize("revision", MODES)
+async def test_what_is_filled_in_for_a_visit_never_leaves(ask, revision):
+    answer = await ask(
+        revision,
+        "elicitation/create",
+        visit(revision),
+        elicitation=lambda _params: {"card": "4"},
+        elicitation_modes=BOTH,
+    )
+    check_refused(answer, revision, INTERNAL_ERROR, (TypeError, ValueError))

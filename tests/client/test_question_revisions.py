@@ -1,0 +1,278 @@
+"""What servers ask a client's host and model, at every revision: roots and sampling."""
+
+import functools
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import types as t
+from mcp_trio._client import ModelTraits, choose_model
+from mcp_trio._errors import LocalProtocolError, UserRejected
+from mcp_trio._protocol import REVISIONS
+from tests.client.modern import legacy_client, modern_client
+from tests.client.questions import asked, check_refused
+
+*_, D, E = REVISIONS
+MODES = (D, E)
+INVALID_PARAMS, INTERNAL_ERROR, NOT_FOUND = -32602, -32603, -32601
+
+TEXT = {"type": "text", "text": "Ebb or flow?"}
+MESSAGE = {"role": "user", "content": TEXT}
+ASKED = {
+    "messages": [MESSAGE],
+    "maxTokens": 9,
+    "systemPrompt": "Be brief.",
+    "temperature": 0.5,
+    "stopSequences": ["."],
+    "metadata": {"any": "thing"},
+}
+SAMPLED = t.CreateMessageResult(role="assistant", content=t.TextContent(text="hm"), model="m")
+ANSWERED = {"role": "assistant", "content": {"type": "text", "text": "hm"}, "model": "m"}
+SHIP = {"message": "Which ship?", "requestedSchema": {"type": "object", "properties": {}}}
+
+
+@pytest.fixture
+def ask(nursery):
+    """Ask a client one thing, as the servers of a revision do."""
+    return functools.partial(asked, nursery)
+
+
+# Roots.
+
+
+@pytest.mark.requirement("ROOT-01", "ROOT-02", "ROOT-05", "ROOT-07", "ROOT-09", "TRAP-94")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_server_is_told_the_roots_and_no_other_place(ask, revision):
+    roots = ["file:///sea", t.Root(uri="file:///land", name="land")]
+    answer = await ask(revision, "roots/list", roots=roots)
+    assert answer.announced == {"roots": {} if revision == E else {"listChanged": True}}
+    assert answer.result == {
+        "roots": [{"uri": "file:///sea"}, {"uri": "file:///land", "name": "land"}]
+    }
+
+
+@pytest.mark.requirement("ROOT-05", "ROOT-08", "ROOT-09")
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize(
+    "root", ["https://example.org", "/sea", "file:///sea/../etc", "file:///sea/%2e%2e/etc", 7]
+)
+async def test_what_is_no_root_is_never_told(ask, revision, root):
+    answer = await ask(revision, "roots/list", roots=lambda: ["file:///sea", root])
+    check_refused(answer, revision, INTERNAL_ERROR, (TypeError, ValueError))
+
+
+@pytest.mark.requirement("ROOT-11", "ROOT-12", "SAMP-25", "SAMP-26", "SAMP-27", "TRAP-88")
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize(
+    ("method", "params", "option"),
+    [("roots/list", None, "roots"), ("sampling/createMessage", ASKED, "sampling")],
+)
+async def test_a_user_may_say_no(ask, revision, method, params, option):
+    def reject(*_params):
+        raise UserRejected
+
+    answer = await ask(revision, method, params, **{option: reject})
+    check_refused(answer, revision, -1, UserRejected)
+
+
+@pytest.mark.requirement("ROOT-08", "LIFE-14")
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [("roots/list", None), ("sampling/createMessage", ASKED), ("elicitation/create", SHIP)],
+)
+async def test_what_was_not_announced_is_not_answered(ask, revision, method, params):
+    answer = await ask(revision, method, params)
+    assert answer.announced == {}
+    check_refused(answer, revision, NOT_FOUND)
+
+
+@pytest.mark.requirement("ROOT-06", "ROOT-07", "TRAP-94")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_new_roots_are_told_where_there_is_a_word_for_it(nursery, revision):
+    options = {"roots": ["file:///sea"]}
+    if revision == E:
+        client, server = await modern_client(nursery, **options)
+    else:
+        client, server = await legacy_client(nursery, revision=revision, **options)
+    if revision == E:
+        with pytest.raises(LocalProtocolError, match="there is no notifications/roots"):
+            await client.notify_roots_changed()
+    else:
+        await client.set_roots(["file:///land"])
+    await trio.testing.wait_all_tasks_blocked()
+    told = [it["method"] for it in server.requests if it["method"].endswith("list_changed")]
+    assert told == [] if revision == E else ["notifications/roots/list_changed"]
+    await client.aclose()
+
+
+# Sampling.
+
+
+@pytest.mark.requirement("SAMP-01", "SAMP-02", "SAMP-08", "SAMP-09", "SAMP-10")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_server_asks_the_model_of_a_client(ask, revision):
+    answer = await ask(revision, "sampling/createMessage", ASKED, sampling=lambda _params: SAMPLED)
+    assert answer.announced == {"sampling": {}}
+    assert answer.result == ANSWERED
+
+
+@pytest.mark.requirement("SAMP-11", "SAMP-12", "SAMP-13", "SAMP-14", "SAMP-27", "SAMP-28")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_host_learns_all_that_is_asked_and_decides(ask, revision):
+    heard = []
+    models = {"gull-large": ModelTraits(), "gull-small": ModelTraits(cheapness=1)}
+
+    async def sampling(params):
+        heard.append(params)
+        model = choose_model(models, params.model_preferences)
+        said = t.TextContent(text="as a person has changed it")
+        return t.CreateMessageResult(role="assistant", content=said, model=model)
+
+    preferences = {"hints": [{"name": "tern"}, {"name": "large"}], "costPriority": 1}
+    asked = {**ASKED, "modelPreferences": preferences}
+    answer = await ask(revision, "sampling/createMessage", asked, sampling=sampling)
+    assert answer.result["model"] == "gull-large"
+    assert answer.result["content"]["text"] == "as a person has changed it"
+    (params,) = heard
+    assert (params.max_tokens, params.system_prompt, params.temperature) == (9, "Be brief.", 0.5)
+    assert (params.stop_sequences, params.metadata) == (["."], {"any": "thing"})
+    assert params.messages[0].content == t.TextContent(text="Ebb or flow?")
+
+
+@pytest.mark.requirement("SAMP-08", "SAMP-09", "SAMP-14", "SAMP-28")
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"messages": [MESSAGE, {"role": "system", "content": TEXT}]},
+        {"messages": [{"role": "user", "content": {"type": "video"}}]},
+        {"messages": [{"role": "user"}]},
+        {"messages": None},
+        {"maxTokens": None},
+        {"maxTokens": "9"},
+        {"includeContext": "everything"},
+        {"modelPreferences": {"costPriority": 1.1}},
+    ],
+)
+async def test_a_malformed_question_never_reaches_the_model(ask, revision, change):
+    heard = []
+    answer = await ask(
+        revision, "sampling/createMessage", {**ASKED, **change}, sampling=heard.append
+    )
+    check_refused(answer, revision, INVALID_PARAMS)
+    assert heard == []
+
+
+@pytest.mark.requirement("SAMP-29", "SAMP-10")
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("is_crash", [True, False])
+async def test_what_a_model_fails_with_is_not_for_the_server(ask, caplog, revision, is_crash):
+    def sampling(_params):
+        if is_crash:
+            raise ValueError("key sk-123 is not valid")
+        return "sk-123"
+
+    answer = await ask(revision, "sampling/createMessage", ASKED, sampling=sampling)
+    check_refused(answer, revision, INTERNAL_ERROR, (ValueError, TypeError))
+    assert "sk-123" in (str(answer.raised) if revision == E else caplog.text)
+
+
+TOOL = {"name": "tide", "inputSchema": {"type": "object"}}
+USE = {"type": "tool_use", "id": "a", "name": "tide", "input": {}, "_meta": {"k": 1}}
+RESULT = {"type": "tool_result", "toolUseId": "a", "content": [TEXT], "_meta": {"k": 2}}
+
+
+@pytest.mark.requirement("SAMP-03", "SAMP-05", "TRAP-87")
+@pytest.mark.parametrize("revision", MODES)
+@pytest.mark.parametrize("params", [{"tools": [TOOL]}, {"tools": []}, {"toolChoice": {}}])
+async def test_tools_need_a_word_of_the_client(ask, revision, params):
+    asked, heard = {**ASKED, **params}, []
+    answer = await ask(revision, "sampling/createMessage", asked, sampling=heard.append)
+    assert answer.announced == {"sampling": {}}
+    check_refused(answer, revision, INVALID_PARAMS)
+    assert heard == []
+    answer = await ask(
+        revision,
+        "sampling/createMessage",
+        asked,
+        sampling=lambda _params: SAMPLED,
+        sampling_tools=True,
+    )
+    assert answer.announced == {"sampling": {"tools": {}}}
+    assert answer.result == ANSWERED
+
+
+@pytest.mark.requirement("SAMP-09", "SAMP-23", "TRAP-85")
+@pytest.mark.parametrize("revision", MODES)
+async def test_uses_of_tools_and_their_results_keep_all_that_they_carry(ask, revision):
+    heard = []
+
+    def sampling(params):
+        heard.append(params)
+        return t.CreateMessageResult(
+            role="assistant",
+            content=[t.ToolUseContent(id="b", name="tide", input={}, meta={"k": 3})],
+            model="m",
+            stop_reason="toolUse",
+        )
+
+    said = [
+        MESSAGE,
+        {"role": "assistant", "content": [USE]},
+        {"role": "user", "content": [RESULT]},
+    ]
+    asked = {**ASKED, "messages": said, "tools": [TOOL], "toolChoice": {"mode": "auto"}}
+    answer = await ask(
+        revision, "sampling/createMessage", asked, sampling=sampling, sampling_tools=True
+    )
+    content = answer.result["content"]
+    assert (content if isinstance(content, list) else [content]) == [
+        {**USE, "id": "b", "_meta": {"k": 3}}
+    ]
+    _, use, result = heard[0].messages
+    assert (use.content[0].meta, result.content[0].meta) == ({"k": 1}, {"k": 2})
+
+
+@pytest.mark.requirement("SAMP-18", "SAMP-19", "SAMP-20", "TRAP-86")
+@pytest.mark.parametrize("revision", MODES)
+@pytest.mark.parametrize(
+    "said",
+    [
+        [MESSAGE, {"role": "assistant", "content": [USE]}],
+        [MESSAGE, {"role": "assistant", "content": [USE]}, MESSAGE],
+        [
+            MESSAGE,
+            {"role": "assistant", "content": [USE]},
+            {"role": "user", "content": [RESULT, TEXT]},
+        ],
+        [MESSAGE, {"role": "user", "content": [RESULT]}],
+    ],
+)
+async def test_results_that_are_missing_or_mixed_are_refused(ask, revision, said):
+    heard = []
+    asked = {**ASKED, "messages": said, "tools": [TOOL]}
+    answer = await ask(
+        revision, "sampling/createMessage", asked, sampling=heard.append, sampling_tools=True
+    )
+    check_refused(answer, revision, INVALID_PARAMS)
+    assert heard == []
+
+
+@pytest.mark.requirement("SAMP-21")
+@pytest.mark.parametrize("revision", MODES)
+@pytest.mark.parametrize("mode", ["none", "required"])
+async def test_a_model_uses_tools_as_it_was_told(ask, caplog, revision, mode):
+    use = t.ToolUseContent(id="b", name="tide", input={})
+    content = t.TextContent(text="hm") if mode == "required" else [use]
+    said = t.CreateMessageResult(role="assistant", content=content, model="m")
+    asked = {**ASKED, "tools": [TOOL], "toolChoice": {"mode": mode}}
+    answer = await ask(
+        revision,
+        "sampling/createMessage",
+        asked,
+        sampling=lambda _params: said,
+        sampling_tools=True,
+    )
+    check_refused(answer, revision, INTERNAL_ERROR, Exception)

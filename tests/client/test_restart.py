@@ -1,0 +1,238 @@
+"""Servers that end by themselves and are started again by the next call."""
+
+import os
+import signal
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Server
+from mcp_trio._client import Client
+from mcp_trio._errors import ConnectionLost, RemoteProtocolError
+from mcp_trio._protocol import ALL_REVISIONS
+from mcp_trio._testing.wire_peer import WirePeer
+from mcp_trio._transports.memory import memory_pair
+from mcp_trio.recording import SharedRecording
+from tests.client.conftest import QUICK, said
+from tests.client.modern import DISCOVERED, LEGACY, MODERN, Played
+
+
+@attrs.define(eq=False)
+class Mortal:
+    """A server object whose sessions end when a test says so."""
+
+    revisions: list = ALL_REVISIONS
+    lives: list = attrs.field(factory=list)
+    calls: list = attrs.field(factory=list)
+
+    async def serve(self, channel):
+        server = Server("mortal", revisions=self.revisions)
+
+        @server.tool
+        def count() -> str:
+            self.calls.append(len(self.lives))
+            return str(len(self.lives))
+
+        with trio.CancelScope() as life:
+            self.lives.append(life)
+            await server.serve(channel)
+
+    async def die(self):
+        self.lives[-1].cancel()
+        await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.mark.requirement("STDIO-20", "TRAP-133", "VER-08")
+@pytest.mark.parametrize("revision", [LEGACY[-1], MODERN])
+async def test_the_next_call_finds_a_living_server(revision, caplog):
+    server = Mortal()
+    async with Client(server, revisions=[revision], restart=True) as client:
+        for life in range(1, 4):
+            assert said(await client.call_tool("count")) == str(life)
+            await server.die()
+            assert not client.is_open
+        assert client.server_info.name == "mortal"
+    assert "mortal has ended, and is started again" in caplog.text
+    assert len(server.lives) == 3
+
+
+async def test_without_the_option_a_lost_server_stays_lost():
+    server = Mortal()
+    async with Client(server) as client:
+        await server.die()
+        with pytest.raises(ConnectionLost):
+            await client.call_tool("count")
+    assert len(server.lives) == 1
+
+
+async def test_many_calls_start_it_once():
+    server = Mortal()
+    async with Client(server, restart=True) as client:
+        await server.die()
+        async with trio.open_nursery() as calls:
+            for _ in range(5):
+                calls.start_soon(client.call_tool, "count")
+    assert server.calls == [2] * 5
+
+
+async def test_a_closed_client_stays_closed():
+    server = Mortal()
+    client = Client(server, restart=True)
+    async with client:
+        pass
+    with pytest.raises(ConnectionLost):
+        await client.call_tool("count")
+    assert len(server.lives) == 1
+
+
+@attrs.define(eq=False)
+class Scripted:
+    """A server object that dies of the first request that is no discovery, and lives on later."""
+
+    answers: dict
+    servers: list = attrs.field(factory=list)
+
+    async def serve(self, channel):
+        server = Played(WirePeer(channel), {"server/discover": DISCOVERED, **self.answers})
+        self.servers.append(server)
+        server.before = self.die if len(self.servers) == 1 else None
+        await server.serve()
+
+    async def die(self, message):
+        if message["method"] != "server/discover":
+            await self.servers[0].peer.aclose()
+
+
+@pytest.mark.requirement("STDIO-20", "TRAP-133")
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (lambda client: client.list_tools(), {"tools/list": {"tools": []}}),
+        (lambda client: client.read_resource("a:b"), {"resources/read": {"contents": []}}),
+    ],
+)
+async def test_what_only_reads_is_asked_again_when_it_was_lost(call, answer):
+    server = Scripted(answer)
+    async with Client(server, revisions=[MODERN], restart=True) as client:
+        await call(client)
+    assert len(server.servers) == 2
+
+
+@pytest.mark.requirement("TRAP-133")
+@pytest.mark.parametrize(
+    "call", [lambda client: client.call_tool("t"), lambda client: client.get_prompt("p")]
+)
+async def test_what_may_have_acted_is_lost(call):
+    answers = {"tools/call": {"content": []}, "prompts/get": {"messages": []}}
+    server = Scripted(answers)
+    async with Client(server, revisions=[MODERN], restart=True) as client:
+        with pytest.raises(ConnectionLost):
+            await call(client)
+        assert len(server.servers) == 1
+        await call(client)
+
+
+@pytest.mark.requirement("STDIO-20")
+async def test_what_was_known_of_the_dead_server_is_forgotten():
+    schema = {"type": "object", "required": ["a"]}
+    tool = {"name": "t", "inputSchema": {}, "outputSchema": schema}
+    answers = {
+        "tools/list": {"tools": [tool], "ttlMs": 10**6},
+        "tools/call": {"content": [], "structuredContent": {}},
+    }
+    server = Scripted(answers)
+    async with Client(server, revisions=[MODERN], restart=True) as client:
+        server.servers[0].before = None
+        await client.list_tools()
+        with pytest.raises(RemoteProtocolError):
+            await client.call_tool("t")
+        await server.servers[0].peer.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        await client.call_tool("t")
+        await client.list_tools()
+    assert [len(it.asked("tools/list")) for it in server.servers] == [1, 1]
+
+
+@pytest.mark.requirement("VER-08", "VER-09")
+async def test_a_server_that_shook_hands_is_not_asked_for_its_era_again():
+    server = Mortal(revisions=LEGACY)
+    async with Client(server, revisions=ALL_REVISIONS, restart=True) as client:
+        assert client._connection.ours.next_id() == 3  # the discovery, the handshake, this
+        await server.die()
+        await client.call_tool("count")
+        assert client.revision == LEGACY[0]
+        assert client._connection.ours.next_id() == 3  # the handshake, the call, this
+
+
+@pytest.mark.requirement("VER-09")
+async def test_an_era_that_proves_wrong_is_found_out_again():
+    server = Mortal()
+    async with Client(server, revisions=ALL_REVISIONS, restart=True) as client:
+        assert client.revision == MODERN
+        await server.die()
+        server.revisions = LEGACY
+        await client.call_tool("count")
+        assert client.revision == LEGACY[0]
+
+
+async def test_a_server_that_cannot_be_started_again_is_tried_with_each_call():
+    server = Mortal()
+    async with Client(server, revisions=[MODERN], restart=True) as client:
+        await server.die()
+        server.revisions = LEGACY
+        for _ in range(2):
+            with pytest.raises(RemoteProtocolError, match="the server speaks"):
+                await client.call_tool("count")
+        server.revisions = [MODERN]
+        assert said(await client.call_tool("count")) == "4"
+
+
+async def test_a_call_that_is_cancelled_while_it_starts_the_server_leaves_that_to_the_next():
+    server = Mortal()
+    async with Client(server, restart=True) as client:
+        await server.die()
+        with trio.move_on_after(0):
+            await client.call_tool("count")
+        assert int(said(await client.call_tool("count"))) > 1
+
+
+@pytest.mark.parametrize("target", ["channel", "command"])
+def test_only_what_can_be_started_is_started_again(target):
+    if target == "channel":
+        with pytest.raises(ValueError, match="commands and server objects"):
+            Client(memory_pair()[0], restart=True)
+    else:
+        assert Client(["server"], restart=True).restart
+
+
+@pytest.mark.requirement("STDIO-20")
+async def test_a_command_that_was_killed_is_started_again(program):
+    async with Client(program, restart=True, limits=QUICK) as client:
+        pid = int(said(await client.call_tool("pid")))
+        with pytest.raises(ConnectionLost):
+            await client.call_tool("die")
+        other = int(said(await client.call_tool("pid")))
+        assert other != pid
+        os.kill(other, signal.SIGKILL)
+        with trio.fail_after(5):
+            while client.is_open:
+                await trio.sleep(0.01)
+        assert int(said(await client.call_tool("pid"))) not in {pid, other}
+
+
+async def test_a_recording_of_one_file_has_no_room_for_a_second_life(tmp_path):
+    server = Mortal()
+    with pytest.raises(ValueError, match="a folder or a SharedRecording"):
+        Client(server, restart=True, record=tmp_path / "one.mcprec.jsonl")
+    with SharedRecording(tmp_path / "all.mcprec.jsonl") as shared:
+        for record in (tmp_path, f"{tmp_path}/new/", shared):
+            client = Client(server, restart=True, record=record)
+            if record is not shared:
+                (tmp_path / "new").mkdir(exist_ok=True)
+            async with client:
+                await server.die()
+                await client.call_tool("count")
+    assert len(list(tmp_path.glob("mcp_trio-*"))) == 2
+    assert len(list((tmp_path / "new").iterdir())) == 2

@@ -1,0 +1,441 @@
+"""Rounds: a modern server answers that it needs input, and the client's callbacks give it."""
+
+import itertools
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import types as t
+from mcp_trio._client import Client
+from mcp_trio._errors import (
+    ConnectionLost,
+    RemoteProtocolError,
+    RequestError,
+    RequestTimeout,
+    UserRejected,
+)
+from mcp_trio._limits import Limits
+from tests.client.conftest import said
+from tests.client.modern import LEGACY, MODERN, error, modern_client, played
+
+TEXT = {"type": "text", "text": "ebb"}
+DONE = {"content": [TEXT]}
+ROOTS = {"method": "roots/list"}
+ASKED = {"messages": [{"role": "user", "content": TEXT}], "maxTokens": 9}
+SAMPLE = {"method": "sampling/createMessage", "params": ASKED}
+SAMPLED = t.CreateMessageResult(role="assistant", content=t.TextContent(text="hm"), model="m")
+FORM = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+ELICIT = {
+    "method": "elicitation/create",
+    "params": {"mode": "form", "message": "Where?", "requestedSchema": FORM},
+}
+CALLS = [
+    (lambda client: client.call_tool("tide", {"port": "Bergen"}), "tools/call", DONE),
+    (lambda client: client.get_prompt("plan", {"city": "Oslo"}), "prompts/get", {"messages": []}),
+    (lambda client: client.read_resource("a:b"), "resources/read", {"contents": []}),
+]
+
+
+def needs(state=None, **questions):
+    """An answer that asks `questions`, with a state."""
+    asked = {"inputRequests": questions} if questions else {}
+    return {"resultType": "input_required", **asked, **({"requestState": state} if state else {})}
+
+
+def in_turn(*answers):
+    """Answers that a method gives, one after the other."""
+    left = iter(answers)
+    return lambda _params: next(left)
+
+
+@pytest.mark.requirement("MRTR-10", "MRTR-12", "MRTR-13", "MRTR-14", "TRAP-98", "TRAP-99")
+@pytest.mark.parametrize(("call", "method", "done"), CALLS)
+async def test_a_call_that_needs_input_is_sent_again_with_the_answers(nursery, call, method, done):
+    client, server = await modern_client(
+        nursery,
+        answers={method: in_turn(needs("s1", here=ROOTS, there=SAMPLE, form=ELICIT), done)},
+        roots=["file:///pier"],
+        sampling=lambda _params: SAMPLED,
+        elicitation=lambda _params: {"city": "Oslo"},
+    )
+    assert (await call(client)).result_type == "complete"
+    first, second = server.asked(method)
+    assert second == {
+        **first,
+        "requestState": "s1",
+        "inputResponses": {
+            "here": {"roots": [{"uri": "file:///pier"}]},
+            "there": {"role": "assistant", "content": TEXT | {"text": "hm"}, "model": "m"},
+            "form": {"action": "accept", "content": {"city": "Oslo"}},
+        },
+    }
+    await client.aclose()
+
+
+@pytest.mark.requirement("MRTR-17", "TRAP-98", "VER-01", "META-11", "META-12")
+async def test_each_time_it_is_a_new_request_that_says_all_about_itself(nursery):
+    answers = {"tools/call": in_turn(needs(a=ROOTS), needs(b=ROOTS), DONE)}
+    client, server = await modern_client(nursery, answers=answers, roots=[])
+    await client.call_tool("tide", progress=lambda _params: None)
+    requests = [it for it in server.requests if it["method"] == "tools/call"]
+    assert len({it["id"] for it in requests}) == 3
+    for request in requests:
+        meta = request["params"]["_meta"]
+        assert meta["io.modelcontextprotocol/protocolVersion"] == MODERN
+        assert meta["io.modelcontextprotocol/clientCapabilities"] == {"roots": {}}
+        assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "mcp_trio"
+        assert meta["progressToken"] == request["id"]
+    await client.aclose()
+
+
+STATES = ["", " ", "eyJhIjoxfQ==", '{"a": 1}', "\u00e9\0\n\u2028", "%20+/", "x" * 9000]
+
+
+@pytest.mark.requirement("MRTR-09", "MRTR-14", "MRTR-15", "MRTR-16", "TRAP-97")
+async def test_the_state_goes_back_as_it_came_and_only_that_of_the_latest_round(nursery):
+    rounds = [{**needs(a=ROOTS), "requestState": state} for state in STATES]
+    answers = {"tools/call": in_turn(*rounds, needs(b=ROOTS), DONE)}
+    client, server = await modern_client(nursery, answers=answers, roots=[])
+    await client.call_tool("tide")
+    asked = server.asked("tools/call")
+    assert [it.get("requestState") for it in asked] == [None, *STATES, None]
+    assert "requestState" not in asked[-1]
+    assert [list(it.get("inputResponses", {})) for it in asked] == [
+        [],
+        *[["a"]] * len(STATES),
+        ["b"],
+    ]
+    await client.aclose()
+
+
+@pytest.mark.requirement("MRTR-18", "TRAP-97")
+async def test_calls_at_the_same_time_keep_their_rounds_apart(nursery):
+    def call(params):
+        if "requestState" not in params:
+            return needs(f"state of {params['name']}", **{params["name"]: ROOTS})
+        return {"content": [{"type": "text", "text": params["requestState"]}]}
+
+    client, server = await modern_client(nursery, answers={"tools/call": call}, roots=[])
+    got = {}
+
+    async def ask(name):
+        got[name] = said(await client.call_tool(name))
+
+    async with trio.open_nursery() as calls:
+        for number in range(5):
+            calls.start_soon(ask, f"t{number}")
+    assert got == {f"t{number}": f"state of t{number}" for number in range(5)}
+    for asked in server.asked("tools/call")[5:]:
+        assert list(asked["inputResponses"]) == [asked["name"]]
+    await client.aclose()
+
+
+@pytest.mark.requirement("MRTR-11", "TRAP-100")
+@pytest.mark.parametrize("questions", [{}, {"inputRequests": {}}])
+async def test_a_state_alone_is_sent_back_later_and_later(nursery, autojump_clock, questions):
+    times = []
+
+    def call(_params):
+        times.append(trio.current_time())
+        return {**needs(str(len(times))), **questions} if len(times) < 7 else DONE
+
+    limits = Limits(round_pause_seconds=1, round_pause_seconds_max=5)
+    client, server = await modern_client(nursery, answers={"tools/call": call}, limits=limits)
+    await client.call_tool("tide")
+    assert [after - before for before, after in itertools.pairwise(times)] == [
+        *(1, 2, 4),
+        *(5, 5, 5),
+    ]
+    assert [it.get("requestState") for it in server.asked("tools/call")] == [None, *"123456"]
+    assert "inputResponses" not in server.asked("tools/call")[-1]
+    await client.aclose()
+
+
+@pytest.mark.requirement("MRTR-28", "TRAP-100")
+@pytest.mark.parametrize("question", [{"a": ROOTS}, {}])
+async def test_there_is_an_end_to_it(nursery, autojump_clock, question):
+    asked = []
+    client, server = await modern_client(
+        nursery,
+        answers={"tools/call": lambda _params: needs("s", **question)},
+        roots=lambda: asked.append(1) or [],
+        limits=Limits(rounds_max=3),
+    )
+    with pytest.raises(RemoteProtocolError, match=r"in more than 3 rounds \(rounds_max\)"):
+        await client.call_tool("tide")
+    assert len(server.asked("tools/call")) == 4
+    assert len(asked) == 3 * len(question)
+    await client.aclose()
+
+
+@pytest.mark.parametrize("questions", [{}, {"inputRequests": {}}])
+async def test_a_round_that_asks_for_nothing_is_a_breach(nursery, questions):
+    client, _ = await modern_client(nursery, answers={"tools/call": {**needs(), **questions}})
+    with pytest.raises(RemoteProtocolError, match="input is required, but none is named"):
+        await client.call_tool("tide")
+    await client.aclose()
+
+
+@pytest.mark.requirement("BASE-39", "TRAP-95")
+async def test_no_other_method_can_ask_for_input(nursery):
+    answers = {"completion/complete": needs(a=ROOTS), "tools/list": needs(a=ROOTS)}
+    client, server = await modern_client(nursery, answers=answers, roots=[])
+    for call in (lambda: client.complete("plan", "city", ""), client.list_tools):
+        with pytest.raises(RemoteProtocolError, match="unknown kind: 'input_required'"):
+            await call()
+    assert len(server.requests) == 3
+    await client.aclose()
+
+
+@pytest.mark.requirement("BASE-38", "TRAP-13")
+async def test_to_a_legacy_server_the_kind_of_a_result_means_nothing(nursery):
+    answers = {
+        "initialize": {
+            "protocolVersion": LEGACY[0],
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "n", "version": "0"},
+        },
+        "tools/call": {**DONE, "resultType": "input_required"},
+    }
+    channel, _ = played(nursery, **answers)
+    async with Client(channel, revisions=LEGACY) as client:
+        assert said(await client.call_tool("tide")) == "ebb"
+
+
+@pytest.mark.requirement("BASE-37", "BASE-38", "BASE-39", "BASE-40", "TRAP-13")
+@pytest.mark.parametrize(
+    ("kind", "is_known"),
+    [("complete", True), (..., True), ("task", False), ("", False), (7, False), (None, False)],
+)
+async def test_a_result_without_a_kind_is_complete_and_an_unknown_kind_is_no_data(
+    nursery, kind, is_known
+):
+    client, _ = await modern_client(nursery, answers={"tools/call": {**DONE, "resultType": kind}})
+    if is_known:
+        assert said(await client.call_tool("tide")) == "ebb"
+    else:
+        with pytest.raises(RemoteProtocolError, match="the answer to tools/call is"):
+            await client.call_tool("tide")
+    await client.aclose()
+
+
+@pytest.mark.requirement("TRAP-87", "TRAP-101")
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        (SAMPLE, "the client capability 'sampling' was not announced"),
+        (ELICIT, "the client capability 'elicitation' was not announced"),
+        ({"method": "tools/list"}, "which is no question of a round"),
+        ({"method": "ping"}, "which is no question of a round"),
+        ({"method": "no/such"}, "which is no question of a round"),
+        ({**SAMPLE, "params": {}}, "not announced"),
+    ],
+)
+async def test_what_a_server_must_not_ask_ends_the_call_here(nursery, question, why):
+    answers = {"tools/call": needs("s", fine=ROOTS, bad=question)}
+    asked = []
+    client, server = await modern_client(
+        nursery, answers=answers, roots=lambda: asked.append(1) or []
+    )
+    with pytest.raises(RemoteProtocolError, match=why) as caught:
+        await client.call_tool("tide")
+    assert question["method"] in str(caught.value)
+    assert len(server.asked("tools/call")) == 1
+    assert asked == []  # nothing is asked of the user before all of it is known to be allowed
+    await client.aclose()
+
+
+@pytest.mark.requirement("TRAP-87", "TRAP-101", "ERR-12")
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        ({**SAMPLE, "params": {}}, "its params do not fit"),
+        ({**SAMPLE, "params": {**ASKED, "tools": []}}, "cannot be answered"),
+        (
+            {**ELICIT, "params": {"mode": "url", "message": "m", "url": "https://a.example"}},
+            "cannot be answered",
+        ),
+    ],
+)
+async def test_what_callbacks_refuse_is_the_servers_breach_and_no_error_that_it_sent(
+    nursery, question, why
+):
+    client, server = await modern_client(
+        nursery,
+        answers={"tools/call": needs(bad=question)},
+        sampling=lambda _params: SAMPLED,
+        elicitation=lambda _params: True,
+    )
+    with pytest.raises(RemoteProtocolError, match=why):
+        await client.call_tool("tide")
+    assert len(server.asked("tools/call")) == 1
+    await client.aclose()
+
+
+@pytest.mark.requirement("TRAP-88", "TRAP-103", "ERR-18", "ERR-12")
+@pytest.mark.parametrize("fault", [UserRejected("no"), ZeroDivisionError("by zero")])
+async def test_what_a_callback_raises_ends_the_call_and_arrives_as_it_is(nursery, fault):
+    def sampling(_params):
+        raise fault
+
+    client, server = await modern_client(
+        nursery, answers={"tools/call": needs(a=SAMPLE)}, sampling=sampling
+    )
+    with pytest.raises(type(fault)) as caught:
+        await client.call_tool("tide")
+    assert caught.value is fault
+    assert caught.value.__notes__ == ["this was the question 'a'"]
+    assert len(server.asked("tools/call")) == 1
+    await client.aclose()
+
+
+async def test_the_questions_of_a_round_are_asked_at_the_same_time(nursery, autojump_clock):
+    async def sampling(_params):
+        await trio.sleep(10)
+        return SAMPLED
+
+    questions = {str(number): SAMPLE for number in range(5)}
+    client, _ = await modern_client(
+        nursery, answers={"tools/call": in_turn(needs(**questions), DONE)}, sampling=sampling
+    )
+    begun = trio.current_time()
+    await client.call_tool("tide")
+    assert trio.current_time() - begun == 10
+    await client.aclose()
+
+
+async def test_leaving_a_call_leaves_its_callbacks_too(nursery):
+    left = []
+
+    async def sampling(_params):
+        try:
+            await trio.sleep_forever()
+        finally:
+            left.append(True)
+
+    client, server = await modern_client(
+        nursery, answers={"tools/call": needs(a=SAMPLE)}, sampling=sampling
+    )
+    async with trio.open_nursery() as calls:
+        calls.start_soon(client.call_tool, "tide")
+        await trio.testing.wait_all_tasks_blocked()
+        calls.cancel_scope.cancel()
+    assert left == [True]
+    await trio.testing.wait_all_tasks_blocked()
+    assert [it["method"] for it in server.requests][1:] == ["tools/call"]
+    await client.aclose()
+
+
+# Budgets and progress.
+
+
+@pytest.mark.requirement("TIME-05")
+@pytest.mark.parametrize(
+    ("options", "setting"),
+    [({"total_seconds": 10}, "total_seconds"), ({}, "request_total_seconds")],
+)
+async def test_the_total_is_that_of_the_server_in_all_rounds(
+    nursery, autojump_clock, options, setting
+):
+    """The answers take their time, but none of the server's."""
+    channel, server = played(nursery)
+
+    async def sampling(_params):
+        await trio.sleep(100)
+        return SAMPLED
+
+    async def slowly(message):
+        if message["method"] == "tools/call":
+            await trio.sleep(4)
+
+    server.answers["tools/call"] = needs("s", a=SAMPLE)
+    server.before = slowly
+    limits = Limits(request_total_seconds=10)
+    client = Client(channel, revisions=[MODERN], sampling=sampling, limits=limits)
+    await client.__aenter__()
+    begun = trio.current_time()
+    with pytest.raises(RequestTimeout, match=rf"of 10 s; raise {setting}$") as caught:
+        await client.call_tool("tide", **options)
+    assert (caught.value.budget, caught.value.seconds) == ("total", 10)
+    assert trio.current_time() - begun == 4 + 100 + 4 + 100 + 2
+    await client.aclose()
+
+
+async def test_the_idle_budget_is_each_rounds_own(nursery, autojump_clock):
+    answers = {"tools/call": in_turn(needs(a=ROOTS), None)}
+    client, _ = await modern_client(nursery, answers=answers, roots=[])
+    with pytest.raises(RequestTimeout) as caught:
+        await client.call_tool("tide", idle_seconds=3)
+    assert (caught.value.budget, caught.value.seconds) == ("idle", 3)
+    await client.aclose()
+
+
+async def test_one_callback_hears_of_the_progress_of_all_rounds(nursery):
+    heard = []
+    channel, server = played(nursery)
+
+    async def with_progress(message):
+        if message["method"] == "tools/call":
+            token = message["params"]["_meta"]["progressToken"]
+            params = {"progressToken": token, "progress": 1, "message": "half"}
+            await server.peer.send_notification("notifications/progress", params)
+
+    server.answers["tools/call"] = in_turn(needs(a=ROOTS), DONE)
+    server.before = with_progress
+    async with Client(channel, revisions=[MODERN], roots=[]) as client:
+        await client.call_tool("tide", progress=lambda params: heard.append(params.message))
+    assert heard == ["half", "half"]
+
+
+# The rounds of a request that somebody writes.
+
+
+@pytest.mark.requirement("MRTR-12", "MRTR-16")
+async def test_a_request_of_ones_own_words_has_rounds_too(nursery):
+    answers = {"tools/call": in_turn(needs("s2", a=ROOTS), needs(b=ROOTS), DONE)}
+    client, server = await modern_client(nursery, answers=answers, roots=[])
+    params = {"name": "tide", "requestState": "s1", "_meta": {"a/b": 1}}
+    await client.request("tools/call", params)
+    assert server.asked("tools/call") == [
+        {"name": "tide", "requestState": "s1"},
+        {"name": "tide", "requestState": "s2", "inputResponses": {"a": {"roots": []}}},
+        {"name": "tide", "inputResponses": {"b": {"roots": []}}},
+    ]
+    assert server.metadata("tools/call")["a/b"] == 1
+    assert params == {"name": "tide", "requestState": "s1", "_meta": {"a/b": 1}}
+    await client.aclose()
+
+
+async def test_whoever_wants_to_answer_alone_gets_the_questions(nursery):
+    answers = {"tools/call": needs("s", a=SAMPLE)}
+    client, server = await modern_client(nursery, answers=answers)
+    result = await client.request("tools/call", {"name": "tide"}, rounds=False)
+    assert isinstance(result, t.InputRequiredResult)
+    assert result.request_state == "s"
+    assert result.input_requests["a"].method == "sampling/createMessage"
+    assert len(server.asked("tools/call")) == 1
+    await client.aclose()
+
+
+async def test_an_error_in_a_later_round_is_the_servers(nursery):
+    answers = {"tools/call": in_turn(needs(a=ROOTS), error(-32602, "the state is not valid"))}
+    client, _ = await modern_client(nursery, answers=answers, roots=[])
+    with pytest.raises(RequestError, match="the state is not valid"):
+        await client.call_tool("tide")
+    await client.aclose()
+
+
+async def test_a_server_that_is_lost_between_rounds_is_lost(nursery):
+    client, server = await modern_client(
+        nursery, answers={"tools/call": needs(a=SAMPLE)}, sampling=lambda _params: close()
+    )
+
+    async def close():
+        await server.peer.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        return SAMPLED
+
+    with pytest.raises(ConnectionLost):
+        await client.call_tool("tide")
+    await client.aclose()

@@ -1,0 +1,122 @@
+"""What a resumable handler remembers of its earlier rounds."""
+
+import pytest
+
+from mcp_trio._engine import LANE, Memory, Place
+from mcp_trio._errors import LocalProtocolError
+
+
+@pytest.fixture
+def handler():
+    """Be a resumable handler: gives a memory, and what enters its lane."""
+
+    def begin(steps=()):
+        memory = Memory("seed")
+        memory.remember(steps)
+        LANE.set(memory.lane)
+        return memory
+
+    yield begin
+    LANE.set(None)
+
+
+def do(memory, *names):
+    """Come to steps by these names; those that are remembered, and then all that are."""
+    known = []
+    for name in names:
+        place, step = memory.come_to(name, b"")
+        if step is not None:
+            known.append(name)
+        memory.keep(place, "res", b"1")
+    return known, [step.place.name for step in memory.steps]
+
+
+async def test_a_step_is_known_by_its_place_name_and_arguments(handler):
+    first = handler()
+    place, step = first.come_to("price", b"[1]")
+    first.keep(place, "res", b"30")
+    assert step is None
+
+    again = handler(first.steps).come_to("price", b"[1]")
+    other = handler(first.steps).come_to("price", b"[2]")
+    assert bytes(again[1].body) == b"30"
+    assert other[1] is None
+
+
+async def test_with_a_step_that_changed_all_later_ones_are_forgotten(handler):
+    first = handler()
+    do(first, "a", "b", "c")
+
+    assert do(handler(first.steps), "a", "B") == (["a"], ["a", "B"])
+
+
+async def test_what_a_round_has_built_on_is_not_forgotten(handler):
+    first = handler()
+    for name, lane in [("b", first.lane.child()), ("a", first.lane), ("c", first.lane)]:
+        LANE.set(lane)
+        do(first, name)
+    second = handler(first.steps)
+    second.remember(first.steps)
+    LANE.set(second.lane)
+    do(second, "a")
+    LANE.set(second.lane.child())
+
+    do(second, "B")
+
+    assert [step.place.name for step in second.steps] == ["a", "B"]
+
+
+async def test_where_nothing_has_changed_a_step_is_what_it_was_whatever_it_looks_like(handler):
+    first = handler()
+    do(first, "a")
+    second = handler(first.steps)
+    second.has_changed = lambda: False
+
+    assert do(second, "redacted") == (["redacted"], ["a"])
+
+
+async def test_a_cancellation_by_the_end_of_the_round_is_no_outcome(handler):
+    memory = handler()
+    place, _ = memory.come_to("slow", b"")
+    memory.keep(place, "cxl", None)
+    later, _ = memory.come_to("slower", b"")
+    last, _ = memory.come_to("slowest", b"")
+    memory.scope.cancel()
+    memory.keep(later, "cxl", None)
+    memory.keep(last, "res", b"1")
+
+    assert [step.place.name for step in memory.steps] == ["slow", "slowest"]
+
+
+async def test_what_begins_when_the_round_is_over_is_no_step(handler):
+    first = handler()
+    do(first, "a", "b")
+    memory = handler(first.steps)
+    do(memory, "a")
+    memory.scope.cancel()
+
+    assert do(memory, "b", "c") == ([], ["a", "b"])
+
+
+async def test_questions_are_withdrawn_until_the_round_is_over(handler):
+    memory, a, b = handler(), Place("h", 1, "a", ""), Place("h", 2, "b", "")
+    memory.ask({a: "a?", b: "b?"})
+    memory.withdraw([a])
+    assert memory.questions == {"q2": (b, "b?")}
+    assert memory.has_asked.is_set()
+
+    memory.withdraw([b])
+    assert not memory.has_asked.is_set()
+
+    memory.ask({a: "a?"})
+    memory.scope.cancel()
+    memory.withdraw([a])
+    assert memory.questions == {"q3": (a, "a?")}
+
+
+def test_a_task_that_no_handler_started_has_no_steps(handler):
+    memory = handler()
+    LANE.set(None)
+
+    with pytest.raises(LocalProtocolError, match="no lane"):
+        memory.come_to("price", b"")

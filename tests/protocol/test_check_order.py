@@ -1,0 +1,131 @@
+"""Requests with several faults are told of the first, in one order, at each revision."""
+
+import json
+
+import pytest
+
+from mcp_trio import _schema as s
+from mcp_trio._errors import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
+from mcp_trio._protocol import (
+    CLIENT_CAPABILITIES,
+    PROTOCOL_VERSION,
+    REVISIONS,
+    Ignored,
+    Reply,
+    RequestToRun,
+    Role,
+)
+
+*LEGACY, MODERN = REVISIONS
+META = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: {}}
+
+# Each has the faults of all behind it as well: what is mended leads to the next.
+FAULTS = [
+    ({PROTOCOL_VERSION: "2030-01-01"}, "tools/dance", UNSUPPORTED_PROTOCOL_VERSION),
+    ({PROTOCOL_VERSION: "2025-11-25"}, "ping", UNSUPPORTED_PROTOCOL_VERSION),
+    ({CLIENT_CAPABILITIES: 5}, "tools/dance", INVALID_PARAMS),
+    ({}, "tools/dance", METHOD_NOT_FOUND),
+    ({}, "ping", METHOD_NOT_FOUND),
+    ({}, "prompts/get", METHOD_NOT_FOUND),  # the capability
+    ({}, "tools/call", INVALID_PARAMS),
+]
+
+
+def code_of(event):
+    assert isinstance(event, Reply)
+    return json.loads(event.frame)["error"]["code"]
+
+
+@pytest.fixture
+def shaken(connect, frame):
+    """A server behind the handshake of a revision, or one that a modern client meets."""
+
+    def shaken(revision):
+        capabilities = s.ServerCapabilities(tools=s.ToolsCapability(), logging={})
+        server = connect(Role.SERVER, our_capabilities=capabilities)
+        if revision != MODERN:
+            info = {"name": "reed", "version": "3"}
+            hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": info}
+            server.receive(frame(id=0, method="initialize", params=hello), 0.0)
+            server.receive(frame(method="notifications/initialized"), 0.0)
+            assert server.revision.name == revision
+        return server
+
+    return shaken
+
+
+@pytest.mark.requirement("TRAP-30", "ERR-15", "VER-02")
+@pytest.mark.parametrize(("meta", "method", "code"), FAULTS)
+def test_who_speaks_comes_before_what_is_asked_and_that_before_its_params(
+    shaken, frame, meta, method, code
+):
+    params = {"_meta": {**META, **meta}, "name": 5}
+    assert code_of(shaken(MODERN).receive(frame(id=1, method=method, params=params), 0.0)) == code
+
+
+@pytest.mark.requirement("TRAP-30")
+def test_json_comes_before_the_shape_and_that_before_the_version(shaken):
+    server = shaken(MODERN)
+    assert code_of(server.receive(b'{"id":1,"method":', 0.0)) == PARSE_ERROR
+    meta = json.dumps({PROTOCOL_VERSION: "2030-01-01"}).encode()
+    bad = b'{"jsonrpc":"1.0","id":1,"method":"tools/list","params":{"_meta":%b}}' % meta
+    assert code_of(server.receive(bad, 0.0)) == INVALID_REQUEST
+
+
+@pytest.mark.requirement("TRAP-11", "BASE-16")
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("params", [{}, {"params": {}}, {"params": {"_meta": {}}}])
+def test_a_list_is_asked_for_without_params_where_there_is_a_session(
+    shaken, connect, frame, revision, params
+):
+    server = shaken(revision)
+    if revision == MODERN:
+        server = connect(Role.SERVER, revisions=(MODERN,))
+    event = server.receive(frame(id=1, method="tools/list", **params), 0.0)
+    if revision == MODERN:
+        assert code_of(event) == INVALID_PARAMS
+    else:
+        assert isinstance(event, RequestToRun)
+
+
+@pytest.mark.requirement("TRAP-12", "BASE-14")
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"method": "notifications/unheard"},
+        {"method": "notifications/cancelled", "params": {"requestId": []}},
+        {"method": "notifications/cancelled", "params": {"_meta": {PROTOCOL_VERSION: 5}}},
+        {"method": "notifications/progress", "params": {"_meta": META}},
+        {"method": "tools/list"},
+        {"method": "ping"},
+        {"method": "notifications/initialized", "params": []},
+    ],
+)
+def test_a_bad_notification_is_counted_and_not_answered(shaken, frame, revision, bad):
+    server = shaken(revision)
+    if revision == MODERN:
+        bad = {**bad, "params": bad.get("params", {"_meta": META})}
+    assert isinstance(server.receive(frame(**bad), 0.0), Ignored)
+    assert server.counts.total() == 1
+
+
+@pytest.mark.requirement("TRAP-20", "LIFE-12")
+@pytest.mark.parametrize("revision", LEGACY)
+def test_a_request_before_initialized_is_taken_once_the_handshake_was_answered(
+    connect, frame, revision
+):
+    server = connect(Role.SERVER)
+    info = {"name": "hasty", "version": "1"}
+    hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": info}
+    assert code_of(server.receive(frame(id=1, method="tools/list"), 0.0)) == INVALID_REQUEST
+    assert "result" in json.loads(server.receive(frame(id=2, method="ping"), 0.0).frame)
+    assert server.receive(frame(id=3, method="initialize", params=hello), 0.0).negotiated
+    assert isinstance(server.receive(frame(id=4, method="tools/list"), 0.0), RequestToRun)
+    assert "result" in json.loads(server.receive(frame(id=5, method="ping"), 0.0).frame)

@@ -1,0 +1,64 @@
+"""Which codes an error that we answer with may have, by revision."""
+
+import json
+
+import pytest
+
+from mcp_trio import _errors
+from mcp_trio._errors import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS
+from mcp_trio._protocol import REVISIONS, Role
+from mcp_trio._protocol.peers import Peer
+from mcp_trio._protocol.requests import TheirRequest
+from mcp_trio._schema import ClientCapabilities, PaginatedParams
+
+*LEGACY, MODERN = REVISIONS.values()
+OURS = {name: code for name, code in vars(_errors).items() if name.isupper()}
+JSON_RPC = {-32700, -32600, -32601, -32602, -32603}
+DEFINED = {-32020, -32021, -32022}
+
+
+@pytest.fixture
+def answered(connect):
+    """The code on the wire of an error with this code."""
+
+    def answered(revision, code):
+        server = connect(Role.SERVER)
+        peer = Peer(revision=revision, capabilities=ClientCapabilities())
+        method = server.methods["tools/list"]
+        request = TheirRequest("q", method, PaginatedParams(), peer=peer)
+        answer = json.loads(server.error(request, code, "no", {"a": 1}))
+        assert answer.pop("error") | {"code": 0} == {"code": 0, "message": "no", "data": {"a": 1}}
+        assert answer == {"jsonrpc": "2.0", "id": "q"}
+        return json.loads(server.error(request, code, "no"))["error"]["code"]
+
+    return answered
+
+
+@pytest.mark.requirement("ERR-07", "ERR-08", "ERR-10", "ERR-06")
+@pytest.mark.parametrize("code", range(-32105, -31995))
+def test_a_modern_request_hears_no_code_that_is_not_defined(answered, code):
+    is_reserved = -32099 <= code <= -32000 and code not in DEFINED
+    expected = {-32002: INVALID_PARAMS}.get(code, INTERNAL_ERROR if is_reserved else code)
+    assert answered(MODERN, code) == expected
+
+
+@pytest.mark.requirement("ERR-01")
+@pytest.mark.parametrize("code", [*OURS.values(), -32050, 7])
+@pytest.mark.parametrize("revision", LEGACY, ids=lambda revision: revision.name)
+def test_a_legacy_request_hears_the_code_that_was_meant(answered, revision, code):
+    assert answered(revision, code) == code
+
+
+@pytest.mark.requirement("ERR-11", "ERR-10", "TRAP-14")
+def test_the_codes_of_the_engine_are_defined_or_outside_of_what_is_reserved():
+    told = {MODERN.code_of(code) for code in OURS.values()}
+    assert all(not -32768 <= code <= -32000 for code in told - JSON_RPC - DEFINED)
+    assert told >= DEFINED
+    assert HEADER_MISMATCH == -32020  # and not -32001, as drafts had it
+
+
+@pytest.mark.requirement("ERR-11")
+@pytest.mark.parametrize("code", [-1, 1, 404, -31999, -32769])
+@pytest.mark.parametrize("revision", REVISIONS.values(), ids=lambda revision: revision.name)
+def test_the_codes_of_applications_pass(answered, revision, code):
+    assert answered(revision, code) == code

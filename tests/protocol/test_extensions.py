@@ -1,0 +1,139 @@
+"""Extensions and what is not standard: nobody has to know them, and nothing else changes."""
+
+import json
+
+import msgspec
+import pytest
+
+from mcp_trio import Server
+from mcp_trio import _schema as s
+from mcp_trio._errors import METHOD_NOT_FOUND, RemoteProtocolError
+from mcp_trio._protocol import (
+    CLIENT_CAPABILITIES,
+    PROTOCOL_VERSION,
+    REVISIONS,
+    AnswerArrived,
+    Reply,
+    RequestToRun,
+    Role,
+)
+
+*LEGACY, MODERN = REVISIONS
+MAPS = {"com.example/maps": {"scale": 5}, "com.example/tides": {}}
+
+
+class Chart(s.Result, kw_only=True):
+    """A result of an extension's."""
+
+    scale: int
+
+
+@pytest.fixture
+def hello(frame):
+    """The handshake of a client with these capabilities; gives the server's result."""
+
+    def hello(server, revision, capabilities):
+        info = {"name": "reed", "version": "3"}
+        params = {"protocolVersion": revision, "capabilities": capabilities, "clientInfo": info}
+        answer = server.receive(frame(id=0, method="initialize", params=params), 0.0)
+        return json.loads(answer.frame)["result"]
+
+    return hello
+
+
+@pytest.fixture
+def ask(frame):
+    """Let a server receive a modern request of a client with these extensions."""
+
+    def ask(server, method, extensions=MAPS, id=1):  # noqa: A002  the specification's word
+        capabilities = {"extensions": extensions}
+        meta = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: capabilities}
+        return server.receive(frame(id=id, method=method, params={"_meta": meta}), 0.0)
+
+    return ask
+
+
+@pytest.fixture
+def client(connect):
+    """A client of a server that has extensions."""
+    made = connect(Role.CLIENT)
+    capabilities = s.ServerCapabilities(tools=s.ToolsCapability(), extensions=MAPS)
+    made.accept_discovery(s.DiscoverResult(supported_versions=[MODERN], capabilities=capabilities))
+    return made
+
+
+def answered(client, frame, result):
+    opened = client.open_request("tools/list", None, now=0.0)
+    event = client.receive(frame(id=opened.id, result=result), 0.0)
+    assert isinstance(event, AnswerArrived)
+    return client.decode_result(opened, event.result)
+
+
+@pytest.mark.requirement("EXT-01", "EXT-03")
+def test_a_server_knows_which_extensions_a_request_has_and_says_its_own(connect, ask):
+    own = {"com.example/maps": {}}
+    capabilities = s.ServerCapabilities(tools=s.ToolsCapability(), extensions=own)
+    server = connect(Role.SERVER, our_capabilities=capabilities)
+    assert ask(server, "tools/list").request.peer.capabilities.extensions == MAPS
+    discovered = json.loads(ask(server, "server/discover", id=2).frame)["result"]
+    assert discovered["capabilities"]["extensions"] == own
+
+
+@pytest.mark.requirement("EXT-02")
+@pytest.mark.parametrize("identifier", ["maps", "/maps", "1com/maps", "com.example", "com/-a"])
+def test_a_server_has_no_extension_without_a_prefix(identifier):
+    with pytest.raises(ValueError, match=r"an extension is named like com\.example/name"):
+        Server("x", capabilities=s.ServerCapabilities(extensions={identifier: {}}))
+    Server("x", capabilities=s.ServerCapabilities(extensions=MAPS))
+
+
+@pytest.mark.requirement("EXT-04")
+def test_an_extension_that_only_the_client_has_changes_nothing(connect, ask):
+    server = connect(Role.SERVER)
+    event = ask(server, "tools/list")
+    assert isinstance(event, RequestToRun)
+    server.start(event.request)
+    result = json.loads(server.response(event.request, s.ListToolsResult(tools=[])))["result"]
+    assert result["resultType"] == "complete"
+    refused = ask(server, "com.example/maps/draw", id=2)
+    assert isinstance(refused, Reply)
+    assert json.loads(refused.frame)["error"]["code"] == METHOD_NOT_FOUND
+
+
+@pytest.mark.requirement("EXT-04")
+def test_an_extension_that_only_the_server_has_changes_nothing(client, frame):
+    sent = client.open_request("tools/list", None, now=0.0).frame
+    assert "extensions" not in json.loads(sent)["params"]["_meta"][CLIENT_CAPABILITIES]
+    assert answered(client, frame, {"resultType": "complete", "tools": []}).tools == []
+    with pytest.raises(RemoteProtocolError, match="unknown kind: 'chart'"):
+        answered(client, frame, {"resultType": "chart", "scale": 5})
+
+
+@pytest.mark.requirement("EXT-06")
+@pytest.mark.parametrize("bad", [{}, {"scale": "large"}, {"scale": None}])
+def test_what_an_extension_brings_is_checked(client, frame, bad):
+    client.result_types = {"chart": Chart}
+    assert answered(client, frame, {"resultType": "chart", "scale": 5}).scale == 5
+    with pytest.raises(RemoteProtocolError, match="not a valid result"):
+        answered(client, frame, {"resultType": "chart", **bad})
+
+
+@pytest.mark.requirement("EXT-06")
+@pytest.mark.parametrize("bad", [[], {"com.example/maps": 5}, "all"])
+def test_extensions_of_another_shape_are_refused(connect, ask, bad):
+    event = ask(connect(Role.SERVER), "tools/list", bad)
+    error = json.loads(event.frame)["error"]
+    assert error["code"] == -32602
+    assert CLIENT_CAPABILITIES in error["message"]
+
+
+@pytest.mark.requirement("EXT-08", "EXT-09")
+@pytest.mark.parametrize("revision", LEGACY)
+def test_a_handshake_may_tell_of_what_is_not_standard(connect, hello, revision):
+    own = s.ServerCapabilities(tools=s.ToolsCapability(), experimental={"tides": {"a": 1}})
+    server = connect(Role.SERVER, our_capabilities=own)
+    said = {"experimental": {"charts": {}}, "extensions": MAPS, "unheardOf": 7}
+    result = hello(server, revision, said)
+    assert result["protocolVersion"] == revision
+    assert result["capabilities"] == {"tools": {}, "experimental": {"tides": {"a": 1}}}
+    assert msgspec.to_builtins(server.peer_capabilities)["experimental"] == {"charts": {}}

@@ -1,0 +1,371 @@
+"""What becomes of each thing that a revision does not have.
+
+That whatever is fitted is valid, and that nothing is taken from what a revision does have, is shown
+with generated values in tests/schema.
+"""
+
+import json
+from dataclasses import dataclass
+
+import attrs
+import msgspec
+import pytest
+
+from mcp_trio import _schema as s
+from mcp_trio._errors import LocalProtocolError
+from mcp_trio._protocol.fitting import fitted
+from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, said_by_client
+from mcp_trio._protocol.revisions import REVISIONS
+
+A, B, C, D, E = REVISIONS.values()
+
+TEXT = s.TextContent(text="x")
+AUDIO = s.AudioContent(
+    data="UklGRg==",
+    mime_type="audio/wav",
+    meta={"a": 1},
+    annotations=s.Annotations(priority=1, last_modified="2025-01-12T15:00:58Z"),
+)
+LINK = s.ResourceLink(uri="log://today", name="today", title="Today", mime_type="text/plain")
+ICON = s.Icon(src="https://example.org/a.png")
+TOOL = s.Tool(name="t", input_schema={"type": "object", "properties": {"p": {"type": "null"}}})
+USE = s.ToolUseContent(id="1", name="tide", input={})
+GIVEN = s.ToolResultContent(tool_use_id="1", content=[TEXT])
+
+
+def said(value, revision):
+    return json.loads(msgspec.json.encode(fitted(value, revision)))
+
+
+def message(content):
+    return s.SamplingMessage(role="user", content=content)
+
+
+def question(*messages, **options):
+    return s.CreateMessageParams(messages=list(messages), max_tokens=1, **options)
+
+
+def form(**members):
+    schema = {"type": "object", "properties": members}
+    return s.ElicitParams(message="?", mode="form", requested_schema=schema)
+
+
+@pytest.mark.parametrize("revision", REVISIONS.values())
+def test_what_can_be_said_as_it_is_stays_the_same_object(revision):
+    for value in (
+        s.CallToolResult(content=[TEXT]),
+        s.CallToolResult(content=[]),
+        s.ListToolsResult(tools=[TOOL]),
+        s.CallToolParams(name="t"),
+        s.ClientCapabilities(sampling=s.SamplingCapability()),
+        question(message(TEXT)),
+    ):
+        assert fitted(value, revision) is value
+
+
+def test_what_is_fitted_is_a_copy():
+    tool = s.Tool(name="t", input_schema={"type": "object"}, title="T")
+    listed = s.ListToolsResult(tools=[tool])
+    assert said(listed, A)["tools"] == [{"name": "t", "inputSchema": {"type": "object"}}]
+    assert listed.tools[0].title == "T"
+
+
+def test_what_is_not_of_the_vocabulary_is_left_alone():
+    anything = {"_meta": {}, "title": "x"}
+    assert fitted(anything, A) is anything
+
+
+@pytest.mark.requirement("TOOL-17")
+def test_audio_is_an_embedded_resource_where_there_is_no_audio():
+    result = s.CallToolResult(content=[TEXT, AUDIO])
+    assert said(result, A)["content"][1] == {
+        "type": "resource",
+        "annotations": {"priority": 1},
+        "resource": {"uri": "embedded:audio", "mimeType": "audio/wav", "blob": "UklGRg=="},
+    }
+    assert said(result, B)["content"][1]["type"] == "audio"
+
+
+@pytest.mark.requirement("TOOL-17")
+def test_a_link_is_text_with_its_uri_where_there_are_no_links():
+    prompt = s.GetPromptResult(messages=[s.PromptMessage(role="user", content=LINK)])
+    for revision in (A, B):
+        content = said(prompt, revision)["messages"][0]["content"]
+        assert content == {"type": "text", "text": "Today: log://today"}
+    assert fitted(prompt, C) is prompt
+    nameless = s.ResourceLink(uri="log://today", name="today")
+    assert said(s.CallToolResult(content=[nameless]), A)["content"][0]["text"] == (
+        "today: log://today"
+    )
+
+
+@pytest.mark.requirement("META-02")
+def test_metadata_inside_of_messages_comes_with_the_third_revision():
+    root = s.ListRootsResult(roots=[s.Root(uri="file:///a", meta={"k": 1})])
+    text = s.CallToolResult(content=[s.TextContent(text="x", meta={"k": 1})])
+    assert "_meta" not in said(root, B)["roots"][0]
+    assert "_meta" not in said(text, B)["content"][0]
+    assert said(root, C)["roots"][0]["_meta"] == said(text, C)["content"][0]["_meta"] == {"k": 1}
+
+
+@dataclass
+class AsDataclass:
+    a: int
+
+
+@attrs.frozen
+class AsAttrs:
+    a: int
+
+
+class AsStruct(msgspec.Struct):
+    a: int
+
+
+@pytest.mark.requirement("TRAP-69", "TRAP-70", "TOOL-21", "TOOL-22")
+@pytest.mark.parametrize("value", [None, False, 0, "", [], msgspec.Raw(b"[]"), (1,)])
+def test_structured_content_that_is_no_object_is_for_the_newest_only(value):
+    result = s.CallToolResult(content=[TEXT], structured_content=value)
+    tools = question(
+        message([s.ToolResultContent(tool_use_id="1", content=[TEXT], structured_content=value)])
+    )
+    assert fitted(result, E) is result
+    assert "structuredContent" in said(result, E)
+    for revision in (A, B, C, D):
+        assert "structuredContent" not in said(result, revision)
+    assert "structuredContent" not in said(tools, D)["messages"][0]["content"][0]
+    assert "structuredContent" in said(tools, E)["messages"][0]["content"][0]
+
+
+@pytest.mark.requirement("TOOL-21")
+@pytest.mark.parametrize(
+    "value", [{"a": 1}, AsDataclass(1), AsAttrs(1), AsStruct(1), msgspec.Raw(b' {"a": 1}')]
+)
+def test_a_structured_object_is_kept_where_there_is_structured_content(value):
+    result = s.CallToolResult(content=[TEXT], structured_content=value)
+    assert "structuredContent" not in said(result, B)
+    assert said(result, C)["structuredContent"] == {"a": 1}
+    assert fitted(result, D) is result
+
+
+@pytest.mark.requirement("TRAP-69", "TOOL-26", "TOOL-27")
+@pytest.mark.parametrize("schema", [{"type": "array"}, {}, {"anyOf": [{"type": "object"}]}])
+def test_an_output_schema_without_an_object_is_for_the_newest_only(schema):
+    tool = s.Tool(name="t", input_schema={"type": "object"}, output_schema=schema)
+    assert "outputSchema" not in said(tool, D)
+    assert said(tool, E)["outputSchema"] == schema
+
+
+def test_an_output_schema_of_an_object_comes_with_structured_content():
+    tool = s.Tool(name="t", input_schema={"type": "object"}, output_schema={"type": "object"})
+    assert "outputSchema" not in said(tool, B)
+    assert said(tool, C)["outputSchema"] == {"type": "object"}
+
+
+@pytest.mark.requirement("TOOL-28")
+def test_a_property_that_may_be_anything_or_nothing_is_an_object_in_older_schemas():
+    schema = {"type": "object", "properties": {"any": True, "none": False, "x": {"type": "null"}}}
+    tool = s.Tool(name="t", input_schema=schema)
+    assert said(tool, D)["inputSchema"]["properties"] == {
+        "any": {},
+        "none": {"not": {}},
+        "x": {"type": "null"},
+    }
+    assert fitted(tool, E) is tool
+
+
+def test_what_a_tool_says_of_itself_comes_bit_by_bit():
+    tool = s.Tool(
+        name="t",
+        input_schema={"type": "object"},
+        title="T",
+        annotations=s.ToolAnnotations(read_only_hint=True),
+        icons=[ICON],
+        execution=s.ToolExecution(task_support="optional"),
+    )
+    known = [set(said(tool, revision)) - {"name", "inputSchema"} for revision in (A, B, C, D, E)]
+    assert known == [
+        set(),
+        {"annotations"},
+        {"annotations", "title"},
+        {"annotations", "title", "icons", "execution"},
+        {"annotations", "title", "icons"},
+    ]
+
+
+@pytest.mark.requirement("PROG-04")
+def test_progress_has_a_message_from_the_second_revision_on():
+    report = s.ProgressParams(progress_token=1, progress=0, message="half")
+    assert "message" not in said(report, A)
+    assert fitted(report, B) is report
+
+
+# Capabilities.
+
+
+@pytest.mark.requirement("TRAP-89")
+def test_a_client_without_forms_announces_no_elicitation_where_there_are_only_forms():
+    by_url = s.ClientCapabilities(elicitation=s.ElicitationCapability(url={}))
+    both = s.ClientCapabilities(elicitation=s.ElicitationCapability(form={}, url={}))
+    plain = s.ClientCapabilities(elicitation=s.ElicitationCapability())
+    assert said(by_url, C) == {}
+    assert said(both, C) == {"elicitation": {}}
+    assert fitted(plain, C) is plain
+    assert said(both, B) == {}
+    assert fitted(both, D) is both
+
+
+@pytest.mark.requirement("TRAP-94")
+def test_a_modern_client_announces_roots_without_their_changes():
+    roots = s.ClientCapabilities(roots=s.RootsCapability(list_changed=True))
+    assert fitted(roots, D) is roots
+    assert said(roots, E) == {"roots": {}}
+    us = s.Implementation(name="us", version="1")
+    metadata = said_by_client(E, roots, us)
+    assert metadata[CLIENT_CAPABILITIES] == s.ClientCapabilities(roots=s.RootsCapability())
+
+
+@pytest.mark.requirement("COMP-01", "COMP-02")
+def test_completions_are_announced_from_the_second_revision_on_and_extensions_in_the_newest():
+    server = s.ServerCapabilities(completions={}, extensions={"org.example/x": {}})
+    assert [set(said(server, revision)) for revision in (A, B, D, E)] == [
+        set(),
+        {"completions"},
+        {"completions"},
+        {"completions", "extensions"},
+    ]
+
+
+# Elicitation.
+
+TITLED = {"type": "string", "oneOf": [{"const": "n", "title": "North"}], "default": "n"}
+SEVERAL = {"type": "array", "items": {"type": "string", "enum": ["n"]}}
+
+
+@pytest.mark.requirement("TRAP-90", "ELIC-08")
+def test_an_old_client_is_asked_without_a_mode():
+    assert said(form(), D)["mode"] == "form"
+    assert "mode" not in said(form(), C)
+
+
+@pytest.mark.requirement("TRAP-91", "ELIC-11")
+def test_an_old_form_has_names_of_choices_and_presets_only_for_booleans():
+    asked = form(
+        quay=TITLED,
+        nights={"type": "integer", "minimum": 1, "default": 2},
+        early={"type": "boolean", "default": True},
+        name={"type": "string"},
+    )
+    asked.requested_schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    assert said(asked, C)["requestedSchema"] == {
+        "type": "object",
+        "properties": {
+            "quay": {"type": "string", "enum": ["n"], "enumNames": ["North"]},
+            "nights": {"type": "integer", "minimum": 1},
+            "early": {"type": "boolean", "default": True},
+            "name": {"type": "string"},
+        },
+    }
+    assert fitted(asked, D) is asked
+
+
+def test_an_old_form_that_needs_no_change_is_the_same_form():
+    asked = form(early={"type": "boolean", "default": True}, name={"type": "string"})
+    assert fitted(asked, C).requested_schema is asked.requested_schema
+
+
+@pytest.mark.requirement("ELIC-28", "ELIC-29", "TRAP-92")
+def test_only_one_revision_has_ids_of_elicitations():
+    asked = s.ElicitParams(message="?", mode="url", url="https://a.example", elicitation_id="e")
+    assert fitted(asked, D) is asked
+    assert said(asked, E) == {"message": "?", "mode": "url", "url": "https://a.example"}
+
+
+@pytest.mark.requirement("ELIC-18")
+@pytest.mark.parametrize(
+    ("value", "revision", "missing"),
+    [
+        (form(quay=SEVERAL), C, "choice of several in a form"),
+        (
+            s.ElicitParams(message="?", mode="url", url="https://a.example"),
+            C,
+            "elicitation by URL",
+        ),
+        (s.ElicitResult(action="accept", content={"quay": ["n"]}), C, "choice of several"),
+        (form(), B, "elicitation"),
+        (s.ElicitResult(action="cancel"), B, "elicitation"),
+        (s.InputRequiredResult(request_state="s"), D, "result that asks for input"),
+        (question(message(AUDIO)), A, "audio in sampling"),
+        (question(message(USE)), C, "use of tools in sampling"),
+        (question(message([GIVEN])), C, "use of tools in sampling"),
+        (question(tools=[]), C, "tools in sampling"),
+        (question(tool_choice=s.ToolChoice()), C, "choice of tools in sampling"),
+        (
+            s.CreateMessageResult(role="assistant", model="m", content=[TEXT, TEXT]),
+            C,
+            "sampling message of several blocks",
+        ),
+    ],
+)
+def test_what_would_mean_something_else_is_refused(value, revision, missing):
+    with pytest.raises(LocalProtocolError, match=f"^revision {revision.name} has no {missing}"):
+        fitted(value, revision)
+    newer = list(REVISIONS.values())[revision.place + 1]
+    assert fitted(value, newer) is not None
+
+
+def test_an_answer_without_several_choices_can_be_given_to_all_who_ask():
+    answer = s.ElicitResult(action="accept", content={"quay": "n"})
+    assert fitted(answer, C) is answer
+
+
+# Sampling.
+
+
+@pytest.mark.requirement("TRAP-85", "SAMP-09")
+def test_a_message_of_several_blocks_is_several_messages_where_each_has_one():
+    asked = question(message([TEXT, s.TextContent(text="y")]), message(TEXT), message([]))
+    texts = [each["content"]["text"] for each in said(asked, C)["messages"]]
+    assert texts == ["x", "y", "x"]
+    assert fitted(asked, D) is asked
+
+
+@pytest.mark.requirement("TRAP-85", "SAMP-09")
+def test_a_list_of_one_block_is_that_block_where_there_are_no_lists():
+    answer = s.CreateMessageResult(role="assistant", model="m", content=[TEXT])
+    assert said(answer, A)["content"] == {"type": "text", "text": "x"}
+    assert fitted(answer, D) is answer
+
+
+def test_a_question_in_a_result_says_no_more_than_it_may():
+    asked = s.ElicitParams(
+        message="?", mode="url", url="https://a.example", elicitation_id="e", meta={"k": 1}
+    )
+    result = s.InputRequiredResult(
+        input_requests={
+            "q1": s.InputRequest(method="elicitation/create", params=asked),
+            "q2": s.InputRequest(method="roots/list"),
+        }
+    )
+    assert said(result, E)["inputRequests"] == {
+        "q1": {
+            "method": "elicitation/create",
+            "params": {"message": "?", "mode": "url", "url": "https://a.example"},
+        },
+        "q2": {"method": "roots/list"},
+    }
+    again = fitted(result, E)
+    assert fitted(again, E) is again
+
+
+@pytest.mark.requirement("CACHE-01")
+def test_only_the_newest_says_how_long_a_result_may_be_kept():
+    page = s.ListToolsResult(tools=[], ttl_ms=5, cache_scope="public", result_type="complete")
+    assert said(page, D) == {"tools": []}
+    assert fitted(page, E) is page
+
+
+def test_a_retry_says_what_was_answered_only_where_there_are_rounds():
+    again = s.CallToolParams(name="t", input_responses={}, request_state="s")
+    assert said(again, D) == {"name": "t"}
+    assert fitted(again, E) is again

@@ -1,0 +1,172 @@
+"""Forms, as both sides check what was filled in."""
+
+import pytest
+
+from mcp_trio._protocol.forms import check_form, mistakes_in, with_defaults
+
+
+def form(**members):
+    return {"type": "object", "properties": members}
+
+
+def mistake(member, value):
+    """What is wrong with a value of a form's only member; None if nothing is."""
+    lines = mistakes_in({"it": value}, form(it=member))
+    assert len(lines) <= 1
+    return lines[0].removeprefix("it: ") if lines else None
+
+
+TEXT = {"type": "string"}
+NUMBER = {"type": "number"}
+INTEGER = {"type": "integer"}
+SWITCH = {"type": "boolean"}
+COLOURS = {"type": "string", "enum": ["red", "blue"]}
+TITLED = {"type": "string", "oneOf": [{"const": "r", "title": "Red"}, {"const": "b"}]}
+SOME = {"type": "array", "items": {"type": "string", "enum": ["red", "blue"]}}
+SOME_TITLED = {"type": "array", "items": {"anyOf": [{"const": "r", "title": "Red"}]}}
+
+
+@pytest.mark.requirement("ELIC-10", "ELIC-12", "ELIC-16", "ELIC-19", "ELIC-22", "ELIC-23")
+@pytest.mark.parametrize(
+    ("member", "value", "fault"),
+    [
+        (TEXT, "a", None),
+        (TEXT, 1, "not a string"),
+        ({**TEXT, "minLength": 2}, "a", "less than 2 characters"),
+        ({**TEXT, "maxLength": 2}, "abc", "more than 2 characters"),
+        ({**TEXT, "maxLength": 2}, "ab", None),
+        (NUMBER, 1.5, None),
+        (NUMBER, 1, None),
+        (NUMBER, True, "not a number"),
+        (NUMBER, "1", "not a number"),
+        (NUMBER, float("nan"), "not a number"),
+        ({**NUMBER, "minimum": 2}, 1.5, "less than 2"),
+        ({**NUMBER, "maximum": 2}, 2.5, "more than 2"),
+        (INTEGER, 3, None),
+        (INTEGER, 3.0, None),
+        (INTEGER, 3.5, "not an integer"),
+        (INTEGER, False, "not an integer"),
+        (INTEGER, float("inf"), "not an integer"),
+        ({**INTEGER, "maximum": 2}, 3, "more than 2"),
+        (SWITCH, True, None),
+        (SWITCH, 1, "not a boolean"),
+        (COLOURS, "red", None),
+        (COLOURS, "green", "none of the choices"),
+        ({**COLOURS, "enumNames": ["Red", "Blue"]}, "Red", "none of the choices"),
+        (TITLED, "r", None),
+        (TITLED, "Red", "none of the choices"),
+        (SOME, ["red", "blue"], None),
+        (SOME, ["green"], "not only choices"),
+        (SOME, "red", "not a list of strings"),
+        (SOME, [1], "not a list of strings"),
+        ({**SOME, "minItems": 1}, [], "less than 1 items"),
+        ({**SOME, "maxItems": 1}, ["red", "red"], "more than 1 items"),
+        (SOME_TITLED, ["r"], None),
+        (SOME_TITLED, ["Red"], "not only choices"),
+    ],
+)
+def test_a_value_fits_its_member_or_one_line_says_why_not(member, value, fault):
+    assert mistake(member, value) == fault
+
+
+@pytest.mark.requirement("ELIC-10", "ELIC-16")
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("email", ["a@b", "a.b+c@d.e"], ["a", "a@", "a b@c", "a@b@c"]),
+        ("uri", ["https://a.b/c", "mailto:a@b", "urn:x"], ["a", "https://a b", "//a", "http://["]),
+        ("date", ["2024-02-29"], ["2024-13-01", "2024-1-1", "2024-01-32", "a", "2024-01-01T"]),
+        (
+            "date-time",
+            ["2024-02-29T12:00:00Z", "2024-02-29T12:00:00.5+01:00", "2024-02-29t23:59:59"],
+            ["2024-02-29", "2024-02-29T24:00:00Z", "2024-02-29T12:00Z", "now"],
+        ),
+        ("hostname", ["anything"], []),
+    ],
+)
+def test_a_text_has_the_format_that_the_form_asks_for(name, good, bad):
+    member = {"type": "string", "format": name}
+    assert [value for value in good if mistake(member, value)] == []
+    for value in bad:
+        assert mistake(member, value) == f"not of the format {name}"
+
+
+@pytest.mark.requirement("ELIC-16")
+def test_a_required_member_that_is_missing_is_named():
+    schema = {**form(name=TEXT, age=INTEGER), "required": ["name", "age"]}
+    assert mistakes_in({"age": 3}, schema) == ["name: missing"]
+    assert mistakes_in({}, schema) == ["name: missing", "age: missing"]
+
+
+@pytest.mark.requirement("ELIC-18", "ELIC-19")
+@pytest.mark.parametrize("member", [{}, {"anyOf": [TEXT, {"type": "null"}]}, {"type": "object"}, 7])
+def test_what_the_form_says_in_odd_words_is_held_to_be_a_simple_value(member):
+    for value in ("a", 1, 1.5, True, ["a"]):
+        assert mistake(member, value) is None
+    for value in ({}, None, [1], float("nan")):
+        assert "neither a string" in mistake(member, value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"properties": 7, "required": 7},
+        form(it={"type": "string", "minLength": "a", "maxLength": None, "enum": 7, "oneOf": {}}),
+        form(it={"type": "string", "format": 7}),
+        form(it={"type": ["string"]}),
+    ],
+)
+def test_nonsense_in_a_form_is_not_checked_and_does_no_harm(schema):
+    assert mistakes_in({"it": "a"}, schema) == []
+    assert with_defaults({"it": "a"}, schema) == {"it": "a"}
+
+
+@pytest.mark.requirement("ELIC-13", "ELIC-14")
+def test_a_default_stands_for_what_was_left_out_and_for_nothing_else():
+    schema = form(
+        name={**TEXT, "default": "Ann"},
+        age={**INTEGER, "default": 0},
+        some={**SOME, "default": ["red"]},
+        other=TEXT,
+    )
+    content = {"name": "Bob"}
+    assert with_defaults(content, schema) == {"name": "Bob", "age": 0, "some": ["red"]}
+    assert content == {"name": "Bob"}
+
+
+@pytest.mark.requirement("ELIC-09", "ELIC-10", "ELIC-12")
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ({}, '"type": "object"'),
+        ({"type": "object"}, '"properties"'),
+        (form(it={"type": "object", "properties": {}}), "it: a form has texts.* and no object"),
+        (form(it={}), "it: a form has texts.* and no other things"),
+        (form(it={"type": "string", "pattern": "a"}), "it: a form cannot say pattern"),
+        (form(it={"type": "boolean", "minimum": 1}), "it: a form cannot say minimum"),
+        (form(it={"type": "string", "format": "ipv4"}), "it: a form has no format 'ipv4'"),
+        (form(it={"type": "array", "items": {"type": "string"}}), "it: a list in a form"),
+        (form(it={"type": "array"}), "it: a list in a form"),
+    ],
+)
+def test_a_schema_that_is_no_form_is_refused_with_the_member_named(schema, fault):
+    with pytest.raises(ValueError, match=fault):
+        check_form(schema)
+
+
+@pytest.mark.requirement("ELIC-09", "ELIC-10", "ELIC-12", "ELIC-13", "TRAP-91")
+def test_all_that_the_specification_lets_a_form_say_is_taken():
+    words = {"title": "t", "description": "d"}
+    check_form(
+        form(
+            text={**TEXT, **words, "minLength": 1, "maxLength": 2, "format": "email"},
+            number={**NUMBER, **words, "minimum": 1, "maximum": 2, "default": 1.5},
+            integer={**INTEGER, **words, "default": 1},
+            switch={**SWITCH, **words, "default": True},
+            named={**COLOURS, **words, "enumNames": ["Red", "Blue"], "default": "red"},
+            titled={**TITLED, **words, "default": "r"},
+            some={**SOME, **words, "minItems": 1, "maxItems": 2, "default": ["red"]},
+            some_titled=SOME_TITLED,
+        )
+    )

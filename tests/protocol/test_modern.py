@@ -1,0 +1,486 @@
+"""Requests that carry their metadata: what is asked of them, and what they are told."""
+
+import json
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from mcp_trio import _schema as s
+from mcp_trio._errors import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from mcp_trio._protocol import (
+    ALL_REVISIONS,
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    METHODS,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    SUBSCRIPTION_ID,
+    AnswerArrived,
+    Ignored,
+    NotificationArrived,
+    Reply,
+    RequestCancelled,
+    RequestToRun,
+    Role,
+    SessionState,
+    custom_method,
+)
+from mcp_trio._protocol.revisions import REVISIONS
+
+MODERN = "2026-07-28"
+META = {
+    PROTOCOL_VERSION: MODERN,
+    CLIENT_CAPABILITIES: {"roots": {}},
+    CLIENT_INFO: {"name": "kelp", "version": "4"},
+}
+
+
+@pytest.fixture
+def server(connect):
+    return connect(Role.SERVER)
+
+
+@pytest.fixture
+def client(connect):
+    """A client that has discovered a server of all revisions."""
+    made = connect(Role.CLIENT)
+    made.accept_discovery(discovered([*ALL_REVISIONS]))
+    return made
+
+
+def discovered(versions, **members):
+    capabilities = s.ServerCapabilities(
+        tools=s.ToolsCapability(), prompts=s.PromptsCapability(), resources=s.ResourcesCapability()
+    )
+    return s.DiscoverResult(supported_versions=versions, capabilities=capabilities, **members)
+
+
+@pytest.fixture
+def ask(frame):
+    """Let a server receive a request with this metadata."""
+
+    def ask(server, method, meta=META, id=1, **params):  # noqa: A002  the specification's word
+        params = {**params, "_meta": meta}
+        return server.receive(frame(id=id, method=method, params=params), 0.0)
+
+    return ask
+
+
+def error_of(event):
+    assert isinstance(event, Reply)
+    return json.loads(event.frame)["error"]
+
+
+# What a request says of its sender.
+
+
+@pytest.mark.requirement("VER-04", "META-11", "META-12", "META-13", "STATE-01", "VER-07")
+def test_a_request_with_its_metadata_needs_no_handshake_and_knows_its_sender(server, ask):
+    meta = {**META, LOG_LEVEL: "error", "traceparent": "00-1-2-01", "baggage": "a=b"}
+    event = ask(server, "tools/list", meta)
+    assert isinstance(event, RequestToRun)
+    peer = event.request.peer
+    assert peer.revision is REVISIONS[MODERN]
+    assert peer.can("roots")
+    assert not peer.can("sampling")
+    assert peer.info == s.Implementation(name="kelp", version="4")
+    assert peer.log_level == "error"
+    assert peer.trace == {"traceparent": "00-1-2-01", "baggage": "a=b"}
+    assert server.state is SessionState.FRESH
+    assert server.peer is None
+
+
+@pytest.mark.requirement("META-16", "STATE-01", "STATE-02")
+def test_nothing_that_one_request_says_holds_for_the_next(server, ask):
+    first = ask(server, "tools/list", {**META, LOG_LEVEL: "debug", "traceparent": "t"}, id=1)
+    second = ask(server, "tools/list", {**META, CLIENT_CAPABILITIES: {"sampling": {}}}, id=2)
+    assert first.request.peer.can("roots")
+    assert not second.request.peer.can("roots")
+    assert second.request.peer.can("sampling")
+    assert second.request.peer.log_level is None
+    assert second.request.peer.trace == {}
+
+
+@pytest.mark.requirement("META-14")
+def test_a_request_without_the_name_of_its_client_is_served(server, ask):
+    event = ask(server, "tools/list", {key: META[key] for key in META if key != CLIENT_INFO})
+    assert event.request.peer.info is None
+
+
+@pytest.mark.requirement("META-15", "LOG-11", "BASE-34")
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({PROTOCOL_VERSION: None}, PROTOCOL_VERSION),
+        ({PROTOCOL_VERSION: 7}, PROTOCOL_VERSION),
+        ({PROTOCOL_VERSION: ...}, f"lacks {PROTOCOL_VERSION}"),
+        ({CLIENT_CAPABILITIES: ...}, f"lacks {CLIENT_CAPABILITIES}"),
+        ({CLIENT_CAPABILITIES: []}, CLIENT_CAPABILITIES),
+        ({CLIENT_CAPABILITIES: {"roots": 5}}, CLIENT_CAPABILITIES),
+        ({CLIENT_INFO: {"name": "no version"}}, CLIENT_INFO),
+        ({LOG_LEVEL: "loud"}, LOG_LEVEL),
+        ({"traceparent": 5}, "traceparent"),
+    ],
+)
+def test_metadata_of_the_wrong_shape_are_invalid_params(server, ask, changes, text):
+    meta = {key: value for key, value in {**META, **changes}.items() if value is not ...}
+    error = error_of(ask(server, "tools/list", meta))
+    assert error["code"] == INVALID_PARAMS
+    assert text in error["message"]
+    assert len(server.theirs) == 0
+
+
+def test_metadata_that_are_too_large_to_be_remembered_are_read_all_the_same(server, ask):
+    meta = {**META, CLIENT_INFO: {"name": "k" * 5000, "version": "4"}}
+    assert len(ask(server, "tools/list", meta).request.peer.info.name) == 5000
+
+
+@pytest.mark.requirement("VER-02", "ERR-15", "VER-03")
+@pytest.mark.parametrize("requested", ["2025-11-25", "1999-01-01", ""])
+def test_a_version_that_is_not_spoken_so_is_refused_with_all_that_are(server, ask, requested):
+    error = error_of(ask(server, "tools/list", {**META, PROTOCOL_VERSION: requested}))
+    assert error["code"] == UNSUPPORTED_PROTOCOL_VERSION
+    assert error["data"] == {"supported": list(ALL_REVISIONS), "requested": requested}
+
+
+@pytest.mark.requirement("VER-02")
+def test_a_version_that_was_declined_is_refused_before_the_method_is_looked_at(connect, ask):
+    server = connect(Role.SERVER, revisions=("2025-06-18", "2024-11-05"))
+    error = error_of(ask(server, "tools/dance"))
+    assert error["code"] == UNSUPPORTED_PROTOCOL_VERSION
+    assert error["data"]["supported"] == ["2025-06-18", "2024-11-05"]
+
+
+# Methods.
+
+
+@pytest.mark.requirement("PING-05", "LOG-12", "RES-16", "BASE-32", "TRAP-54")
+@pytest.mark.parametrize(
+    "method",
+    ["ping", "initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"],
+)
+def test_what_the_modern_revision_removed_is_not_found(server, ask, method, valid_params):
+    params = msgspec.to_builtins(valid_params[method])
+    assert error_of(ask(server, method, **params))["code"] == METHOD_NOT_FOUND
+    assert server.state is SessionState.FRESH
+
+
+@pytest.mark.requirement("BASE-33")
+def test_a_method_whose_capability_is_not_declared_is_not_found(connect, ask):
+    server = connect(Role.SERVER, our_capabilities=s.ServerCapabilities())
+    assert error_of(ask(server, "prompts/list"))["code"] == METHOD_NOT_FOUND
+
+
+@pytest.mark.requirement("BASE-05", "TRAP-05")
+def test_an_id_in_flight_is_refused_and_may_come_again_afterwards(server, ask):
+    first = ask(server, "tools/list", id="a")
+    assert error_of(ask(server, "tools/list", id="a"))["code"] == INVALID_REQUEST
+    server.finish(first.request)
+    assert isinstance(ask(server, "tools/list", id="a"), RequestToRun)
+
+
+@pytest.mark.requirement("BASE-16", "META-15")
+@pytest.mark.parametrize(
+    ("method", "revisions"),
+    [
+        ("server/discover", ALL_REVISIONS),
+        ("subscriptions/listen", ALL_REVISIONS),
+        ("tools/list", (MODERN,)),
+        ("ping", (MODERN,)),
+    ],
+)
+def test_a_modern_method_without_metadata_is_told_what_it_lacks(connect, frame, method, revisions):
+    server = connect(Role.SERVER, revisions=revisions)
+    event = server.receive(frame(id=1, method=method, params={"notifications": {}}), 0.0)
+    error = error_of(event)
+    assert error["code"] == INVALID_PARAMS
+    assert PROTOCOL_VERSION in error["message"]
+
+
+@pytest.mark.requirement("VER-05", "VER-06", "VER-07")
+def test_both_eras_are_served_side_by_side(pair, ask, frame):
+    server = pair.server
+    assert isinstance(ask(server, "tools/list", id=7), RequestToRun)
+    legacy = server.receive(frame(id=8, method="tools/list"), 0.0)
+    assert legacy.request.peer is server.peer
+    assert legacy.request.peer.revision.has_handshake
+    assert server.state is SessionState.READY
+
+
+def test_a_closed_session_takes_no_modern_request(server, ask):
+    server.close()
+    assert error_of(ask(server, "tools/list"))["code"] == INVALID_REQUEST
+
+
+@pytest.mark.requirement("STDIO-14", "CANC-13")
+def test_a_modern_request_is_cancelled_before_any_handshake(server, ask, frame):
+    taken = ask(server, "tools/list", id=3)
+    event = server.receive(frame(method="notifications/cancelled", params={"requestId": 3}), 0.0)
+    assert isinstance(event, RequestCancelled)
+    assert event.request is taken.request
+
+
+# Discovery, and what a server says to a handshake that it does not know.
+
+
+@pytest.mark.requirement(
+    "DISC-01", "DISC-03", "DISC-04", "DISC-05", "BASE-36", "META-18", "CACHE-01", "TRAP-80"
+)
+@pytest.mark.requirement("TRAP-14")
+def test_a_server_says_what_it_speaks_and_can_do(connect, ask):
+    server = connect(Role.SERVER, instructions="Ask for the tide first.")
+    event = ask(server, "server/discover")
+    assert event.counted is None
+    assert not event.negotiated
+    assert json.loads(event.frame)["result"] == {
+        "resultType": "complete",
+        "supportedVersions": list(ALL_REVISIONS),
+        "capabilities": {
+            "logging": {},
+            "prompts": {"listChanged": True},
+            "resources": {"subscribe": True, "listChanged": True},
+            "tools": {"listChanged": True},
+        },
+        "instructions": "Ask for the tide first.",
+        "ttlMs": 0,
+        "cacheScope": "private",
+        "_meta": {SERVER_INFO: {"name": "server", "version": "1"}},
+    }
+
+
+@pytest.mark.requirement("VER-11", "TRAP-28")
+def test_a_modern_server_answers_a_handshake_with_the_versions_that_it_speaks(connect, frame):
+    server = connect(Role.SERVER, revisions=(MODERN,))
+    params = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "kelp", "version": "4"},
+    }
+    error = error_of(server.receive(frame(id=1, method="initialize", params=params), 0.0))
+    assert error["data"]["supported"] == [MODERN]
+    assert MODERN in error["message"]
+    assert server.state is SessionState.FRESH
+
+
+# Results.
+
+
+def finished(server, event, result):
+    server.start(event.request)
+    return json.loads(server.response(event.request, result))["result"]
+
+
+@pytest.mark.requirement("BASE-36", "BASE-37", "META-18", "TRAP-13")
+def test_a_modern_result_says_that_it_is_complete_and_whose_it_is(server, ask):
+    event = ask(server, "tools/call", name="tide")
+    result = s.CallToolResult(content=[s.TextContent(text="high")], meta={"a/b": 1})
+    assert finished(server, event, result) == {
+        "resultType": "complete",
+        "content": [{"type": "text", "text": "high"}],
+        "_meta": {"a/b": 1, SERVER_INFO: {"name": "server", "version": "1"}},
+    }
+
+
+@pytest.mark.requirement("TRAP-13", "BASE-17")
+def test_a_legacy_result_says_neither(pair, frame):
+    event = pair.server.receive(frame(id=8, method="tools/call", params={"name": "tide"}), 0.0)
+    result = s.CallToolResult(content=[s.TextContent(text="high")], result_type="complete")
+    assert finished(pair.server, event, result) == {"content": [{"type": "text", "text": "high"}]}
+
+
+@pytest.mark.requirement("CACHE-01", "CACHE-02", "CACHE-03", "TRAP-83")
+@pytest.mark.parametrize(
+    "row", [row for row in METHODS.values() if row.is_cacheable], ids=lambda row: row.name
+)
+def test_what_can_be_kept_says_for_how_long_and_unasked_not_at_all(server, ask, valid_params, row):
+    if row.name == "server/discover":
+        return  # see above
+    event = ask(server, row.name, **msgspec.to_builtins(valid_params[row.name]))
+    empty = {
+        field: []
+        for field in ("tools", "prompts", "resources", "resource_templates", "contents")
+        if field in row.result.__struct_fields__
+    }
+    said = finished(server, event, row.result(**empty))
+    assert (said["ttlMs"], said["cacheScope"]) == (0, "private")
+    kept = row.result(**empty, ttl_ms=1500, cache_scope="public")
+    again = ask(server, row.name, id=2, **msgspec.to_builtins(valid_params[row.name]))
+    said = finished(server, again, kept)
+    assert (said["ttlMs"], said["cacheScope"]) == (1500, "public")
+
+
+@pytest.mark.requirement("MRTR-04", "CACHE-04", "BASE-37")
+def test_a_result_that_wants_input_is_told_as_such_and_is_not_kept(server, ask):
+    event = ask(server, "resources/read", uri="log://today")
+    said = finished(server, event, s.InputRequiredResult(request_state="later"))
+    assert said["resultType"] == "input_required"
+    assert said["requestState"] == "later"
+    assert "ttlMs" not in said
+    assert "cacheScope" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"{}", {"resultType": "complete", "_meta": "ours"}),
+        (b' { "a": 1}', {"a": 1, "resultType": "complete", "_meta": "ours"}),
+        (b'{"resultType":"task"}', {"resultType": "task", "_meta": "ours"}),
+        (b'{"_meta":{"x":1}}', {"resultType": "complete", "_meta": {"x": 1}}),
+        (b'{"_meta":{},"resultType":"complete"}', {"resultType": "complete", "_meta": {}}),
+    ],
+)
+def test_what_was_encoded_before_gets_what_it_lacks(server, ask, text, expected):
+    event = ask(server, "tools/list")
+    ours = {SERVER_INFO: {"name": "server", "version": "1"}}
+    expected = {key: ours if value == "ours" else value for key, value in expected.items()}
+    assert finished(server, event, msgspec.Raw(text)) == expected
+
+
+# A client.
+
+
+@pytest.mark.requirement("META-11", "META-12", "META-13", "VER-01", "ELIC-02", "ROOT-02", "SAMP-02")
+def test_each_request_of_a_client_says_everything(client):
+    client.own_metadata = lambda: {LOG_LEVEL: "info", "traceparent": "t"}
+    opened = client.open_request("tools/list", None, now=0.0, wants_progress=True)
+    assert json.loads(opened.frame)["params"]["_meta"] == {
+        PROTOCOL_VERSION: MODERN,
+        CLIENT_CAPABILITIES: {
+            "roots": {},
+            "sampling": {},
+            "elicitation": {"form": {}, "url": {}},
+        },
+        CLIENT_INFO: {"name": "client", "version": "1"},
+        LOG_LEVEL: "info",
+        "traceparent": "t",
+        "progressToken": opened.id,
+    }
+
+
+@pytest.mark.requirement("DISC-02", "VER-12")
+def test_a_client_asks_before_it_knows_anything(connect):
+    client = connect(Role.CLIENT)
+    sent = json.loads(client.open_request("server/discover", None, now=0.0).frame)
+    assert sent["params"]["_meta"][PROTOCOL_VERSION] == MODERN
+    with pytest.raises(LocalProtocolError, match="not allowed now"):
+        client.open_request("tools/list", None, now=0.0)
+
+
+@pytest.mark.requirement("DISC-06", "VER-13", "DISC-07")
+def test_a_client_takes_the_newest_modern_version_that_both_speak(connect):
+    client = connect(Role.CLIENT)
+    info = {"name": "sea", "version": "2"}
+    client.accept_discovery(
+        discovered(["2030-01-01", MODERN, "2025-11-25"], meta={SERVER_INFO: info}, instructions="x")
+    )
+    assert client.revision is REVISIONS[MODERN]
+    assert client.peer_info == s.Implementation(name="sea", version="2")
+    assert client.instructions == "x"
+    assert client.state is SessionState.FRESH
+
+
+@pytest.mark.requirement("DISC-07", "META-19")
+def test_a_server_that_says_nonsense_of_its_name_has_none(connect):
+    client = connect(Role.CLIENT)
+    client.accept_discovery(discovered([MODERN], meta={SERVER_INFO: {"name": 5}}))
+    assert client.peer_info is None
+
+
+@pytest.mark.requirement("TRAP-19", "DISC-06")
+def test_a_legacy_version_in_the_list_is_none_for_metadata(connect):
+    client = connect(Role.CLIENT)
+    with pytest.raises(RemoteProtocolError, match="speaks 2025-11-25; known here"):
+        client.accept_discovery(discovered(["2025-11-25"]))
+    assert client.peer is None
+    with pytest.raises(RemoteProtocolError, match="speaks nothing"):
+        client.accept_discovery(discovered([]))
+
+
+def answered(client, method, result, params=None):
+    opened = client.open_request(method, params, now=0.0)
+    event = client.receive(
+        json.dumps({"jsonrpc": "2.0", "id": opened.id, "result": result}).encode(), 0.0
+    )
+    assert isinstance(event, AnswerArrived)
+    return client.decode_result(opened, event.result)
+
+
+@pytest.mark.requirement("BASE-38", "MRTR-02")
+def test_a_client_reads_a_result_by_its_kind(client):
+    call = s.CallToolParams(name="tide")
+    assert isinstance(answered(client, "tools/call", {"content": []}, call), s.CallToolResult)
+    complete = {"content": [], "resultType": "complete"}
+    assert isinstance(answered(client, "tools/call", complete, call), s.CallToolResult)
+    wanted = {"resultType": "input_required", "requestState": "s"}
+    assert answered(client, "tools/call", wanted, call).request_state == "s"
+
+
+@pytest.mark.requirement("BASE-39", "BASE-40", "BASE-41", "MRTR-03", "TRAP-95")
+def test_a_kind_that_was_not_to_be_expected_is_an_error(client):
+    with pytest.raises(RemoteProtocolError, match="unknown kind: 'task'"):
+        answered(client, "tools/list", {"resultType": "task", "tools": []})
+    with pytest.raises(RemoteProtocolError, match="unknown kind: 'input_required'"):
+        answered(client, "tools/list", {"resultType": "input_required", "tools": []})
+    with pytest.raises(RemoteProtocolError, match="not a valid result"):
+        answered(client, "tools/list", {"resultType": 5, "tools": []})
+    client.result_types = {"task": s.EmptyResult}
+    assert answered(client, "tools/list", {"resultType": "task"}) == s.EmptyResult(
+        result_type="task"
+    )
+
+
+@pytest.mark.requirement("BASE-22", "BASE-23", "STDIO-11", "STDIO-12")
+def test_a_client_of_a_modern_server_answers_no_requests(client, frame):
+    event = client.receive(frame(id=4, method="roots/list"), 0.0)
+    assert isinstance(event, Ignored)
+    assert event.counted == "request of a server"
+
+
+@pytest.mark.requirement("BASE-22", "ELIC-06", "ROOT-04", "SAMP-07", "ROOT-07")
+@pytest.mark.parametrize(
+    "method",
+    ["elicitation/create", "sampling/createMessage", "roots/list", "tools/call"],
+)
+def test_a_server_sends_no_requests_without_a_session(server, valid_params, method):
+    with pytest.raises(LocalProtocolError):
+        server.open_request(method, valid_params[method], now=0.0)
+
+
+@pytest.mark.requirement("ROOT-07")
+def test_a_modern_client_does_not_tell_of_changed_roots(client):
+    with pytest.raises(LocalProtocolError, match="there is no notifications/roots/list_changed"):
+        client.notification("notifications/roots/list_changed")
+
+
+def test_a_server_tells_what_belongs_to_a_modern_request(server, client, ask, valid_params):
+    event = ask(server, "subscriptions/listen", notifications={})
+    told = server.notification(
+        "notifications/tools/list_changed", s.EmptyParams(), request=event.request
+    )
+    assert json.loads(told)["method"] == "notifications/tools/list_changed"
+    acknowledged = "notifications/subscriptions/acknowledged"
+    opened = client.open_request("subscriptions/listen", {"notifications": {}}, now=0.0)
+    params = replace(valid_params[acknowledged], meta={SUBSCRIPTION_ID: opened.id})
+    told = server.notification(acknowledged, params, request=event.request)
+    arrived = client.receive(told, 0.0)
+    assert isinstance(arrived, NotificationArrived)
+    assert arrived.request is opened
+    with pytest.raises(LocalProtocolError, match="there is no"):
+        server.notification(acknowledged, valid_params[acknowledged])
+
+
+def test_a_notification_of_a_client_may_be_modern_too(connect, frame):
+    row = "notifications/here"
+    server = connect(Role.SERVER, methods={**METHODS, row: custom_method(row)})
+    assert isinstance(server.receive(frame(method=row, params={}), 0.0), Ignored)
+    event = server.receive(frame(method=row, params={"_meta": META}), 0.0)
+    assert isinstance(event, NotificationArrived)

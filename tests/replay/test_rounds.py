@@ -1,0 +1,176 @@
+"""Sessions with rounds, replayed: as recorded, changed, and cut."""
+
+import json
+
+import attrs
+import pytest
+import trio
+
+from mcp_trio import Context, Server
+from mcp_trio._errors import RecordingError, ReplayDivergence
+from mcp_trio._limits import Limits
+from mcp_trio._replay import replay
+from mcp_trio._replay.sweep_score import load_sweep_score
+
+METADATA = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+    "io.modelcontextprotocol/logLevel": "debug",
+}
+LIMITS = Limits(parked_seconds=10, drain_seconds=0.05)
+
+
+async def book(ctx):
+    boat = await ctx.elicit("Which boat?", str)
+    await ctx.sleep(0.2)
+    await ctx.info("found")
+    day = await ctx.elicit("When?", str)
+    return f"{boat.data} {day.data}"
+
+
+def make_server(handler=book):
+    server = Server("harbour", limits=LIMITS)
+
+    @server.tool(name="book")
+    async def tool(*, ctx: Context) -> str:
+        return await handler(ctx)
+
+    return server
+
+
+@attrs.define
+class Talk:
+    """A modern client; `states` are those that it was given, by the id of its request."""
+
+    peer: object
+    states: dict = attrs.field(factory=dict)
+
+    async def call(self, request_id, *, answered=None, value="x"):
+        """Call, or come back to an earlier call; receives up to the answer."""
+        params = {"name": "book", "arguments": {}, "_meta": METADATA}
+        if answered is not None:
+            state, keys = self.states[answered]
+            answer = {"action": "accept", "content": {"value": value}}
+            params |= {"requestState": state, "inputResponses": dict.fromkeys(keys, answer)}
+        await self.peer.send({"id": request_id, "method": "tools/call", "params": params})
+        while (message := await self.peer.receive()).get("id") != request_id:
+            pass
+        result = message.get("result", {})
+        if result.get("resultType") == "input_required":
+            self.states[request_id] = result["requestState"], list(result["inputRequests"])
+        return message
+
+
+async def talk(peer, _session):
+    client = Talk(peer)
+    await client.call(1)
+    await client.call(2)
+    await client.call(4, answered=1, value="reed")
+    await client.call(6, answered=4, value="noon")
+    await client.call(7, answered=4, value="noon")
+    await trio.sleep(11)  # the second one is given up, and the replies are
+    answer = await client.call(9, answered=4)
+    assert answer["error"]["code"] == -32602
+    await client.call(10)
+
+
+@pytest.fixture
+def path(world, tmp_path):
+    """A recording of it."""
+    return world.record(make_server(), tmp_path / "a.mcprec.jsonl", talk)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_rounds_replay_with_the_states_that_were_given_then(world, path, number):
+    heard = world.replayed(path, make_server(), number=number)
+    assert heard.frames == world.sent_frames(path)
+    assert heard.moments == world.played(path)
+    report = replay(path, make_server())
+    assert (report.requests, report.strays) == (3, ())
+
+
+def test_rounds_replay_in_what_they_send_alone(world, path):
+    heard = world.replayed(path, make_server(), mode="outbound")
+    assert heard.frames == world.sent_frames(path)
+
+
+@pytest.mark.parametrize("lines", range(5, 38, 3))
+def test_a_recording_with_rounds_can_be_cut_anywhere(world, path, tmp_path, lines):
+    cut = world.rewrite(path, tmp_path / "cut.mcprec.jsonl", lambda all_: all_[:lines])
+    assert not replay(cut, make_server()).is_complete
+
+
+async def another_question(ctx):
+    boat = await ctx.elicit("Which ship?", str)
+    return boat.data
+
+
+async def no_question(ctx):
+    return "reed"
+
+
+async def later(ctx):
+    await ctx.sleep(1)
+    return await book(ctx)
+
+
+async def no_second_question(ctx):
+    boat = await ctx.elicit("Which boat?", str)
+    await ctx.sleep(0.2)
+    await ctx.info("found")
+    return boat.data
+
+
+async def one_more_word(ctx):
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ctx.elicit, "Which boat?", str)
+            await trio.sleep(0)
+            await ctx.info("asking")
+        assert not scope.cancelled_caught
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("handler", "lane"),
+    [
+        (another_question, "r1"),
+        (no_question, "r1"),
+        (later, "r1"),
+        (no_second_question, "r1"),
+        (one_more_word, "r1"),
+    ],
+)
+def test_a_handler_that_asks_something_else_diverges(path, handler, lane):
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make_server(handler))
+    assert caught.value.lane == lane
+
+
+@pytest.mark.parametrize("handler", [no_question, no_second_question])
+def test_a_round_for_which_no_question_comes_diverges_in_what_is_sent(path, handler):
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make_server(handler), mode="outbound")
+    assert caught.value.lane == "r1.ask"
+
+
+def test_an_end_by_time_is_an_end_by_the_recording_and_not_by_the_clock(path, world, tmp_path):
+    """As if the recording machine had looked at its clock late, or early."""
+
+    def shifted(lines):
+        records = [json.loads(line) for line in lines]
+        place = next(n for n, each in enumerate(records) if is_expiry(each))
+        assert records[place]["l"] == "r6.ask"
+        records[place]["t"] -= 2_000_000
+        return [json.dumps(each, separators=(",", ":")).encode() + b"\n" for each in records]
+
+    def is_expiry(record):
+        return record["k"] == "mark" and record["f"] == {"name": "parked", "value": None}
+
+    changed = world.rewrite(path, tmp_path / "b.mcprec.jsonl", shifted)
+    assert replay(changed, make_server()).is_complete
+
+
+def test_a_sweep_takes_no_recording_with_rounds(path):
+    with pytest.raises(RecordingError, match="in rounds"):
+        load_sweep_score(path)

@@ -1,0 +1,494 @@
+"""Handlers that ask by their result, states that are used once, and rounds in recordings."""
+
+import json
+from types import SimpleNamespace
+
+import attrs
+import pytest
+import trio
+
+from mcp_trio import Context, KeyRing, MemoryStore, Server, ThreadContext, types
+from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._protocol import METHODS, TheirRequest
+from mcp_trio._protocol.peers import STRANGER
+from mcp_trio._server.resuming import _binding
+from mcp_trio.recording import RecordOptions, Redaction, replay
+
+EVERYTHING = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+NOT_VALID = {"code": -32602, "message": "the request state is not valid"}
+INTERNAL = {"code": -32603, "message": "internal error"}
+TRUE = {"action": "accept", "content": {"value": True}}
+FORM = {"type": "object", "properties": {"value": {"type": "boolean"}}}
+SURE = types.InputRequest(
+    method="elicitation/create", params=types.ElicitParams(message="sure?", requested_schema=FORM)
+)
+ROOTS = types.InputRequest(method="roots/list")
+SAMPLE = types.InputRequest(
+    method="sampling/createMessage",
+    params={
+        "maxTokens": 1,
+        "messages": [{"role": "user", "content": {"type": "text", "text": "?"}}],
+    },
+)
+
+
+@pytest.fixture
+def plain(chain):
+    """A chain for a handler that is not resumable."""
+
+    def start(handler, **options):
+        return chain(lambda server: server.tool(name="it")(handler), **options)
+
+    return start
+
+
+def asks(state=None, **requests):
+    return types.InputRequiredResult(input_requests=requests or None, request_state=state)
+
+
+async def count_up(*, ctx: Context) -> types.InputRequiredResult | str:
+    """Asks twice, and counts in a state of its own."""
+    said = [answer.content["value"] for answer in ctx.input_responses.values()]
+    state = (ctx.request_state or "") + json.dumps(said)
+    return state if "true" in state else asks(state, mine=SURE)
+
+
+# Handlers that ask by their result --------------------------------------------------------------
+
+
+@pytest.mark.requirement("MRTR-02", "MRTR-04", "MRTR-06", "MRTR-20", "MRTR-22")
+async def test_a_handler_may_ask_by_its_result_and_keep_a_text(plain):
+    it = plain(count_up)
+    first = await it.begin()
+    last = await it.go_on(first, mine=TRUE)
+
+    assert first["inputRequests"]["mine"]["params"]["message"] == "sure?"
+    assert "[" not in first["requestState"]
+    assert last["content"][0]["text"] == "[][true]"
+    state = first["requestState"]
+    bad = state[:50] + ("A" if state[50] != "A" else "B") + state[51:]
+    assert await it.refused(requestState=bad, inputResponses={"mine": TRUE}) == NOT_VALID
+
+
+@pytest.mark.requirement("MRTR-22", "STATE-08", "ELIC-45", "ELIC-53")
+def test_a_state_is_bound_to_whom_the_transport_knows():
+    params = types.CallToolParams(name="it")
+
+    def bound(**facts):
+        peer = attrs.evolve(STRANGER, **facts)
+        request = TheirRequest(1, METHODS["tools/call"], params, peer=peer)
+        return _binding(SimpleNamespace(request=request)).at("shop")
+
+    assert bound(principal="anna") == bound(principal="anna")
+    assert len({bound(principal=name) for name in ("anna", "bert", None)}) == 3
+
+
+async def test_a_state_without_questions_is_a_round_too(plain):
+    async def later(*, ctx: Context) -> types.InputRequiredResult | str:
+        return "done" if ctx.request_state == "busy" else asks("busy")
+
+    it = plain(later)
+    first = await it.begin()
+
+    assert "inputRequests" not in first
+    assert (await it.go_on(first))["content"][0]["text"] == "done"
+
+
+async def test_answers_without_a_state_are_what_they_look_like(plain):
+    async def ask(*, ctx: Context) -> types.InputRequiredResult | str:
+        if not ctx.input_responses:
+            return asks(a=SURE, b=ROOTS, c=SAMPLE)
+        return " ".join(type(it).__name__ for it in ctx.input_responses.values())
+
+    it = plain(ask)
+    first = await it.begin()
+    sampled = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "!"}}
+    last = await it.go_on(first, a=TRUE, b={"roots": []}, c=sampled)
+
+    assert "requestState" not in first
+    assert first["inputRequests"]["b"]["method"] == "roots/list"
+    assert last["content"][0]["text"] == "ElicitResult ListRootsResult CreateMessageResult"
+
+
+@pytest.mark.requirement("MRTR-24")
+@pytest.mark.parametrize("answer", [{"action": "maybe"}, {"neither": 1}, [], "text"])
+async def test_an_answer_that_looks_like_none_is_refused(plain, answer):
+    async def ask(*, ctx: Context) -> types.InputRequiredResult:
+        return asks(a=SURE)
+
+    error = await plain(ask).refused(inputResponses={"a": answer})
+
+    assert error["code"] == -32602
+    assert error["message"].startswith("inputResponses['a']: ")
+
+
+@pytest.mark.requirement("MRTR-04", "MRTR-06")
+@pytest.mark.parametrize(
+    "result",
+    [
+        asks(),
+        types.InputRequiredResult(input_requests={}),
+        asks(a=types.InputRequest(method="tools/list")),
+        asks(a=types.InputRequest(method="elicitation/create", params={"message": 1})),
+    ],
+    ids=["nothing", "none of none", "no question", "no params"],
+)
+async def test_what_is_no_round_fails_the_request(plain, result):
+    async def ask(*, ctx: Context) -> types.InputRequiredResult:
+        return result
+
+    assert await plain(ask).refused() == INTERNAL
+
+
+@pytest.mark.requirement("MRTR-07")
+@pytest.mark.parametrize(
+    ("request_", "missing"),
+    [
+        (SURE, {"elicitation": {"form": {}}}),
+        (ROOTS, {"roots": {}}),
+        (SAMPLE, {"sampling": {}}),
+        (
+            types.InputRequest(
+                method="elicitation/create",
+                params={"mode": "url", "message": "pay", "url": "https://shop.example/pay"},
+            ),
+            {"elicitation": {"url": {}}},
+        ),
+    ],
+    ids=["form", "roots", "sampling", "url"],
+)
+async def test_nothing_is_asked_that_the_client_did_not_declare(plain, request_, missing):
+    async def ask(*, ctx: Context) -> types.InputRequiredResult:
+        return asks(a=request_)
+
+    it = plain(ask)
+    it.options = {"capabilities": {}}
+    error = await it.refused()
+
+    assert error["code"] == -32021
+    assert error["data"] == {"requiredCapabilities": missing}
+
+
+@pytest.mark.requirement("MRTR-03", "TRAP-95")
+async def test_only_methods_with_rounds_ask_by_their_result(chain):
+    def register(server):
+        @server.method("acme/ask")
+        async def ask(params: dict) -> types.InputRequiredResult:
+            return asks(a=SURE)
+
+    it = chain(register)
+    it.method = "acme/ask"
+
+    assert await it.refused() == INTERNAL
+
+
+async def test_a_resumable_handler_asks_by_its_context_only(resumable):
+    async def ask(*, ctx: Context) -> types.InputRequiredResult:
+        return asks(a=SURE)
+
+    assert await resumable(ask).refused() == INTERNAL
+
+
+async def test_a_handler_of_the_whole_method_may_ask_by_its_result(chain):
+    def register(server):
+        @server.method("tools/call")
+        async def call(
+            params: types.CallToolParams, *, ctx: Context
+        ) -> types.InputRequiredResult | types.CallToolResult:
+            if ctx.request_state is None:
+                return asks("kept", a=SURE)
+            return types.CallToolResult(content=[types.TextContent(text=ctx.request_state)])
+
+    it = chain(register)
+
+    assert (await it.go_on(await it.begin(), a=TRUE))["content"][0]["text"] == "kept"
+
+
+async def test_a_legacy_client_is_asked_the_same_by_requests(serve):
+    server = Server("shop")
+    server.tool(name="it")(count_up)
+    asker = await serve(server, revision="2025-06-18", capabilities={"elicitation": {}})
+    call = await asker.begin("tools/call", {"name": "it"})
+    question = await asker.wire.receive()
+    await asker.wire.send_result(question, TRUE)
+    result = (await asker.end(call))["result"]
+
+    assert question["method"] == "elicitation/create"
+    assert result["content"][0]["text"] == "[][true]"
+
+
+async def test_a_handler_that_asks_a_legacy_client_without_end_is_stopped(serve, autojump_clock):
+    server = Server("shop", limits=attrs.evolve(DEFAULT_LIMITS, rounds_max=3))
+    rounds = []
+
+    @server.tool
+    async def ask(*, ctx: Context) -> types.InputRequiredResult:
+        rounds.append(ctx.request_state)
+        return asks("again")
+
+    asker = await serve(server, revision="2025-06-18")
+
+    assert await asker.error("tools/call", {"name": "ask"}) == INTERNAL
+    assert rounds == [None, "again", "again"]
+
+
+async def test_a_uri_that_is_refused_has_no_rounds(chain):
+    def register(server):
+        @server.resource("shop://{item}")
+        async def item(item: str) -> str:
+            return item
+
+    it = chain(register)
+    it.method, it.params = "resources/read", {"uri": "shop://.."}
+
+    assert (await it.refused())["code"] == -32602
+
+
+# Once only --------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("MRTR-23")
+async def test_a_state_that_was_used_gets_the_same_reply_and_does_nothing(resumable, plain):
+    store, done = MemoryStore(), []
+
+    def step(name: str) -> None:
+        done.append(name)
+
+    async def ask(*, ctx: Context) -> str:
+        first = (await ctx.elicit("first?", bool)).data
+        await ctx.effect(step, str(first))
+        second = (await ctx.elicit("second?", bool)).data
+        return f"{first} {second}"
+
+    it = resumable(ask, options={"states": store})
+    first = await it.begin()
+    second = await it.go_on(first, q1=TRUE)
+    again = await it.go_on(first, q1={"action": "decline"})
+    last = await it.go_on(second, q2=TRUE)
+    assert again == second
+    assert await it.go_on(second, q2={"action": "decline"}) == last
+    assert last["content"][0]["text"] == "True True"
+    assert done == ["True"]
+
+
+@pytest.mark.requirement("MRTR-23", "CACHE-01")
+async def test_the_same_reply_says_the_same_about_being_kept(chain):
+    def register(server):
+        @server.method("resources/read")
+        async def read(
+            params: types.ReadResourceParams, *, ctx: Context
+        ) -> types.InputRequiredResult | types.ReadResourceResult:
+            if ctx.request_state is None:
+                return asks("kept", q1=SURE)
+            return types.ReadResourceResult(contents=[])
+
+    it = chain(register, options={"states": MemoryStore()})
+    it.method, it.params = "resources/read", {"uri": "shop://stock"}
+    first = await it.begin()
+    last = await it.go_on(first, q1=TRUE)
+
+    assert (last["ttlMs"], last["cacheScope"]) == (0, "private")
+    assert await it.go_on(first, q1=TRUE) == last
+
+
+@pytest.mark.requirement("MRTR-23")
+async def test_a_state_that_led_to_an_error_is_used_up(plain):
+    async def ask(*, ctx: Context) -> types.InputRequiredResult:
+        if ctx.request_state:
+            raise RuntimeError("boom")
+        return asks("kept", a=SURE)
+
+    it = plain(ask, options={"states": MemoryStore()})
+    state = (await it.begin())["requestState"]
+
+    assert await it.refused(requestState=state) == INTERNAL
+    assert await it.refused(requestState=state) == NOT_VALID
+
+
+async def test_what_destroys_is_resumable_only_with_a_store():
+    hints = types.ToolAnnotations(destructive_hint=True)
+
+    async def wipe() -> None:
+        pass
+
+    with pytest.raises(ValueError, match="give the server `states`"):
+        Server("shop").tool(resumable=True, annotations=hints)(wipe)
+    Server("shop", states=MemoryStore()).tool(resumable=True, annotations=hints)(wipe)
+
+
+# Recordings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("redaction", [None, Redaction(key=b"0123456789abcdef")])
+async def test_each_round_is_replayed_without_the_key(resumable, tmp_path, redaction):
+    done, secret = [], "hunter2-hunter2"
+
+    def charge(password: str) -> str:
+        done.append(password)
+        return f"paid by {password}"
+
+    async def ask(password: str, *, ctx: Context) -> str:
+        total, said = await ctx.effect(charge, password), []
+
+        async def one(name: str) -> None:
+            said.append((await ctx.elicit(f"{name} {password}?", bool)).data)
+            await ctx.effect(done.append, name)
+
+        async with trio.open_nursery() as nursery:
+            for name in "ab":
+                nursery.start_soon(one, name)
+        last = await ctx.elicit(f"pay with {password}?", bool)
+        return f"{total} {said} {last.data} {ctx.random.random()} {ctx.now()}"
+
+    it, paths = resumable(ask, password=secret, options={"states": MemoryStore()}), []
+
+    def next_path():
+        paths.append(tmp_path / f"{len(paths)}.mcprec.jsonl")
+        it.options = {"record": RecordOptions(paths[-1], redaction=redaction)}
+
+    next_path()
+    result = await it.begin()
+    while result["resultType"] == "input_required":
+        next_path()
+        result = await it.go_on(result, **dict.fromkeys(result["inputRequests"], TRUE))
+    await trio.testing.wait_all_tasks_blocked()
+    elsewhere = Server("shop", version="1", keys=KeyRing.drawn(), states=MemoryStore())
+    elsewhere.tool(name="it", resumable=True)(ask)
+    done.clear()
+
+    assert len(paths) == 3
+    for path in paths:
+        assert (secret.encode() in path.read_bytes()) is (redaction is None)
+        await trio.to_thread.run_sync(replay, path, elsewhere)
+    assert done == []
+
+
+@pytest.fixture
+def replayed(tmp_path):
+    """Record the requests of a chain; gives what replays all of them, with a server's handler."""
+    paths = []
+
+    def next_path():
+        paths.append(tmp_path / f"{len(paths)}.mcprec.jsonl")
+        return paths[-1]
+
+    async def again(*handlers):
+        await trio.testing.wait_all_tasks_blocked()
+        for path, handler in zip(paths, handlers, strict=True):
+            server = Server("shop", version="1")
+            server.tool(name="it", resumable=True)(handler)
+            await trio.to_thread.run_sync(replay, path, server)
+
+    again.next_path = next_path
+    return again
+
+
+async def test_a_handler_that_asks_at_its_end_is_replayed(resumable, replayed):
+    errors = []
+
+    async def ask(*, ctx: Context) -> str:
+        try:
+            await ctx.elicit("sure?", bool)
+        finally:
+            with trio.CancelScope(shield=True):
+                try:
+                    await ctx.elicit("really?", bool)
+                except Exception as error:
+                    errors.append(str(error))
+        return "?"
+
+    it = resumable(ask)
+    it.options = {"record": replayed.next_path()}
+    await it.begin()
+    await replayed(ask)
+
+    assert len(errors) == 2
+    assert len(set(errors)) == 1
+
+
+async def test_what_cleans_up_in_each_round_is_replayed(resumable, replayed):
+    done = []
+
+    async def ask(*, ctx: Context) -> str:
+        said = []
+
+        async def one(name: str) -> None:
+            try:
+                said.append((await ctx.elicit(name, bool)).data)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await ctx.info(f"{name} {ctx.now()}")
+                    await ctx.effect(done.append, name)
+
+        async with trio.open_nursery() as nursery:
+            for name in "ab":
+                nursery.start_soon(one, name)
+        return f"{said} {ctx.random.random()}"
+
+    it = resumable(ask)
+    it.params["_meta"] = {"io.modelcontextprotocol/logLevel": "info"}
+    it.options = {"record": replayed.next_path()}
+    first = await it.begin()
+    it.options = {"record": replayed.next_path()}
+    await it.go_on(first, q1=TRUE, q2=TRUE)
+    await replayed(ask, ask)
+
+    assert sorted(done) == ["a", "a", "b", "b"]
+    assert len(it.told) == 4
+
+
+async def test_a_round_of_a_changed_handler_is_replayed(resumable, replayed):
+    def version(question):
+        async def ask(*, ctx: Context) -> str:
+            return str((await ctx.elicit(question, bool)).data)
+
+        return ask
+
+    old, new = version("delete one?"), version("delete all?")
+    it, later = resumable(old), resumable(new)
+    it.options = {"record": replayed.next_path()}
+    first = await it.begin()
+    later.options = {"record": replayed.next_path()}
+    second = await later.go_on(first, q1=TRUE)
+    later.options = {"record": replayed.next_path()}
+    await later.go_on(second, q2=TRUE)
+
+    await replayed(old, new, new)
+
+
+async def test_a_handler_in_a_thread_is_replayed(resumable, replayed):
+    def price() -> int:
+        return 30
+
+    def ask(*, ctx: ThreadContext) -> str:
+        total = ctx.effect(price)
+        answer = ctx.elicit(f"pay {total}?", bool)
+        return f"{total} {answer.data} {ctx.patched('new')} {ctx.now()} {ctx.random.random()}"
+
+    it = resumable(ask)
+    it.options = {"record": replayed.next_path()}
+    first = await it.begin()
+    it.options = {"record": replayed.next_path()}
+    await it.go_on(first, q1=TRUE)
+
+    await replayed(ask, ask)
+
+
+async def test_who_asks_in_vain_beside_others_is_replayed(resumable, replayed):
+    async def ask(*, ctx: Context) -> str:
+        async def vain() -> None:
+            with trio.move_on_after(0) as scope:
+                await ctx.elicit("vain?", bool)
+            assert scope.cancelled_caught
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(vain)
+            nursery.start_soon(ctx.elicit, "sure?", bool)
+        return "asked"
+
+    it = resumable(ask)
+    it.options = {"record": replayed.next_path()}
+    result = await it.begin()
+    await replayed(ask)
+
+    assert "sure?" in {each["params"]["message"] for each in result["inputRequests"].values()}

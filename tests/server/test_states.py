@@ -1,0 +1,360 @@
+"""Sealed states: good for the request that they were made for, and refused with one error."""
+
+import sys
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_trio import KeyRing, LocalProtocolError, MemoryStore, RequestError
+from mcp_trio import _schema as s
+from mcp_trio._engine import Place, Step
+from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._protocol.request_state import digest_of, invalid_state
+from mcp_trio._server.keys import NONCE_BYTES, check_sealing
+from mcp_trio._server.states import Binding, Sealer, State
+
+KEY = bytes(range(32))
+NEW_KEY = bytes(range(32, 64))
+NONCE = bytes(NONCE_BYTES)
+NOW = 1_000_000.0
+BINDING = Binding(principal="anna", method="tools/call", digest=b"params")
+
+
+def sealer(*keys, server="shop", **limits):
+    return Sealer(
+        server=server,
+        keys=KeyRing(keys or [KEY]),
+        limits=attrs.evolve(DEFAULT_LIMITS, **limits),
+    )
+
+
+def state(**members):
+    return State(**{"chain": "c", "round": 1, "began": NOW, "version": "1", **members})
+
+
+def sealed(**members):
+    return sealer().seal(state(**members), BINDING, now=NOW, nonce=NONCE)
+
+
+def opened(text, binding=BINDING, *, by=None, version="1", now=NOW):
+    return (by or sealer()).open(text, binding, version=version, now=now)
+
+
+texts = st.text(max_size=40)
+steps = st.builds(
+    Step,
+    st.builds(Place, texts, st.integers(0, 99), texts, texts),
+    st.sampled_from(["res", "err", "cxl"]),
+    st.builds(msgspec.Raw, st.builds(msgspec.json.encode, st.dictionaries(texts, texts))),
+)
+states = st.builds(
+    State,
+    chain=texts,
+    round=st.integers(0, 99),
+    began=st.just(NOW),
+    version=st.just("1"),
+    text=st.none() | st.text(max_size=300),
+    seed=texts,
+    steps=st.lists(steps, max_size=5),
+    pending=st.dictionaries(texts, st.builds(Place, texts, st.integers(0, 9), texts, texts)),
+    asked=st.integers(0, 99),
+)
+
+
+@pytest.mark.requirement("MRTR-19", "MRTR-20", "MRTR-22")
+@given(states)
+def test_a_state_comes_back_as_it_was_sealed(given_state):
+    text = sealer().seal(given_state, BINDING, now=NOW, nonce=NONCE)
+
+    back = opened(text)
+
+    assert msgspec.json.encode(back) == msgspec.json.encode(
+        msgspec.structs.replace(given_state, ends=NOW + DEFAULT_LIMITS.state_seconds)
+    )
+
+
+@pytest.mark.requirement("MRTR-19", "MRTR-20", "TRAP-96")
+@given(st.data())
+def test_a_state_that_was_changed_anywhere_is_refused(data):
+    raw = bytearray(urlsafe_b64decode(sealed(text="x") + "=="))
+    place = data.draw(st.integers(0, len(raw) - 1))
+    raw[place] ^= data.draw(st.integers(1, 255))
+
+    assert opened(urlsafe_b64encode(raw).rstrip(b"=").decode()) is None
+
+
+@pytest.mark.requirement("MRTR-19", "TRAP-96")
+@given(st.text() | st.binary().map(lambda it: urlsafe_b64encode(it).decode().rstrip("=")))
+def test_what_was_never_sealed_is_refused(text):
+    assert opened(text) is None
+
+
+@given(st.integers(0, 400))
+def test_a_state_that_was_cut_is_refused(chars):
+    text = sealed(text="x")
+
+    assert opened(text[: min(chars, len(text) - 1)]) is None
+
+
+def test_another_spelling_of_a_state_is_refused():
+    text = sealed()
+
+    assert opened(text + "=") is None
+    assert opened(text + "\n") is None
+
+
+@pytest.mark.requirement("MRTR-22", "STATE-08", "STATE-09", "TRAP-96", "ELIC-45", "ELIC-53")
+@pytest.mark.parametrize(
+    "other",
+    [
+        attrs.evolve(BINDING, principal="bert"),
+        attrs.evolve(BINDING, principal=None),
+        attrs.evolve(BINDING, method="prompts/get"),
+        attrs.evolve(BINDING, digest=b"others"),
+    ],
+    ids=["another principal", "nobody", "another method", "other params"],
+)
+def test_a_state_is_good_for_the_request_that_it_was_made_for(other):
+    assert opened(sealed()) is not None
+    assert opened(sealed(), other) is None
+
+
+@given(st.text(max_size=8), st.text(max_size=8), st.text(max_size=8), st.text(max_size=8))
+def test_no_two_bindings_are_one_text(server, principal, other_server, other_principal):
+    binding = attrs.evolve(BINDING, principal=principal)
+    other = attrs.evolve(BINDING, principal=other_principal)
+
+    is_same = binding.at(server) == other.at(other_server)
+
+    assert is_same is ((server, principal) == (other_server, other_principal))
+
+
+def test_a_state_of_another_server_with_the_same_key_is_refused():
+    assert opened(sealed(), by=sealer(server="bank")) is None
+
+
+@pytest.mark.requirement("MRTR-22", "STATE-09")
+def test_a_state_ends_with_its_round():
+    seconds = DEFAULT_LIMITS.state_seconds
+
+    assert opened(sealed(), now=NOW + seconds - 1) is not None
+    assert opened(sealed(), now=NOW + seconds) is None
+
+
+@pytest.mark.requirement("STATE-09")
+def test_a_state_ends_with_its_chain_also_when_its_round_is_young():
+    text = sealed(began=NOW - DEFAULT_LIMITS.chain_seconds + 10)
+
+    assert opened(text, now=NOW + 9) is not None
+    assert opened(text, now=NOW + 10) is None
+
+
+def test_a_state_of_another_version_of_its_handler_is_refused():
+    assert opened(sealed(), version="2") is None
+
+
+def test_a_state_that_is_larger_than_allowed_is_refused_unseen():
+    text = sealed(text="x" * 2000)
+
+    assert opened(text, by=sealer(state_bytes_max=len(text))) is not None
+    assert opened(text, by=sealer(state_bytes_max=len(text) - 1)) is None
+
+
+def test_a_state_that_holds_more_than_is_read_here_is_refused():
+    text = sealed(text="x" * 2000)
+
+    assert opened(text, by=sealer(state_plain_bytes_max=1000)) is None
+
+
+@pytest.mark.parametrize("plain", [b"{}", b"", b"\0\0\0\x05state", b"\0\0\0\x03x\x9c\x03"])
+def test_a_state_of_another_form_is_refused(plain):
+    """Another release of ours may have sealed it, with the same key."""
+    by = sealer()
+    raw = by.keys.seal(plain, bound_to=BINDING.at("shop"), nonce=NONCE)
+
+    assert opened(urlsafe_b64encode(raw).rstrip(b"=").decode()) is None
+
+
+@pytest.mark.parametrize("setting", ["state_bytes_max", "state_plain_bytes_max"])
+def test_what_is_too_large_to_be_a_state_is_not_sealed(setting):
+    small = sealer(**{setting: 200})
+
+    with pytest.raises(LocalProtocolError, match=f"more than {setting}=200"):
+        small.seal(state(text="x" * 500), BINDING, now=NOW, nonce=NONCE)
+
+
+def test_the_length_of_a_state_tells_little_of_what_it_holds():
+    lengths = {len(sealed(text="ab" * count)) for count in range(100)}
+
+    assert len(lengths) == 1
+
+
+def test_nothing_of_a_state_can_be_read():
+    raw = urlsafe_b64decode(sealed(text="the secret") + "==")
+
+    assert b"secret" not in raw
+    assert b"chain" not in raw
+
+
+# Keys -------------------------------------------------------------------------------------------
+
+
+def test_keys_are_changed_without_losing_a_state():
+    old = sealed()
+    both, new = sealer(NEW_KEY, KEY), sealer(NEW_KEY)
+    text = both.seal(state(), BINDING, now=NOW, nonce=NONCE)
+
+    assert opened(old, by=both) is not None
+    assert opened(old, by=new) is None
+    assert opened(text, by=new) is not None
+    assert opened(text, by=sealer(KEY, NEW_KEY)) is not None
+
+
+def test_every_key_that_is_drawn_is_another_one():
+    text = Sealer(server="shop", keys=KeyRing.drawn(), limits=DEFAULT_LIMITS).seal(
+        state(), BINDING, now=NOW, nonce=NONCE
+    )
+
+    assert opened(text) is None
+
+
+def test_a_key_ring_does_not_show_its_keys():
+    assert "keys" not in repr(KeyRing([b"k" * 32]))
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "text"),
+    [
+        ([], ValueError, "needs a key"),
+        ([b"short"], ValueError, "at least 32 bytes"),
+        ([KEY, b"short"], ValueError, "at least 32 bytes"),
+        (KEY, TypeError, "a sequence of keys"),
+        (["k" * 32], TypeError, "a key is bytes"),
+    ],
+)
+def test_a_key_ring_refuses_what_seals_nothing(keys, error, text):
+    with pytest.raises(error, match=text):
+        KeyRing(keys)
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+
+    with pytest.raises(ModuleNotFoundError, match=r"mcp_trio\[seal\]"):
+        sealed()
+    with pytest.raises(ModuleNotFoundError, match=r"mcp_trio\[seal\]"):
+        opened("AAAA")
+
+
+def test_what_needs_the_extra_is_refused_early(monkeypatch):
+    check_sealing()
+    monkeypatch.setattr("mcp_trio._server.keys.find_spec", lambda _name: None)
+
+    with pytest.raises(ModuleNotFoundError, match=r"mcp_trio\[seal\]"):
+        check_sealing()
+
+
+# What a retry repeats ---------------------------------------------------------------------------
+
+
+def params(arguments=b'{"a":1,"b":[2.0,"x"]}', **members):
+    return s.CallToolParams(name="tool", arguments=msgspec.Raw(arguments), **members)
+
+
+@pytest.mark.requirement("MRTR-22")
+def test_a_digest_is_of_what_a_retry_repeats_however_it_is_spelled():
+    plain = digest_of("tools/call", params())
+
+    assert digest_of("tools/call", params(b'{ "b" : [2.0, "\\u0078"], "a":1 }')) == plain
+    assert digest_of("tools/call", params(meta={"progressToken": 3})) == plain
+    retry = params(input_responses={"q": msgspec.Raw(b"{}")}, request_state="s")
+    assert digest_of("tools/call", retry) == plain
+
+
+@pytest.mark.requirement("MRTR-22")
+def test_a_digest_differs_with_anything_that_a_retry_repeats():
+    arguments = [b'{"a":1,"b":[2.0,"x"]}', b'{"a":1,"b":[2.5,"x"]}', b'{"a":1}', b"{}"]
+    digests = {digest_of("tools/call", params(each)) for each in arguments}
+    digests.add(digest_of("prompts/get", params()))
+    digests.add(digest_of("tools/call", s.CallToolParams(name="other")))
+
+    assert len(digests) == 6
+
+
+def test_numbers_without_end_count_as_they_are_spelled():
+    digests = {digest_of("tools/call", params(b'{"a":%s}' % each)) for each in (b"1e999", b"2e999")}
+
+    assert len(digests) == 2
+
+
+def test_there_is_one_error_for_a_state():
+    assert (invalid_state().code, invalid_state().message) == (
+        -32602,
+        "the request state is not valid",
+    )
+
+
+# Once only --------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Clock:
+    now: float = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.mark.requirement("MRTR-23")
+async def test_a_store_lets_a_state_be_used_once():
+    store = MemoryStore(now=Clock())
+
+    assert await store.take("chain.1", seconds=10)
+    assert not await store.take("chain.1", seconds=10)
+    assert await store.take("chain.2", seconds=10)
+
+
+async def test_a_store_keeps_what_a_used_state_has_led_to():
+    store = MemoryStore(now=Clock())
+    await store.take("chain.1", seconds=10)
+    before = await store.kept("chain.1")
+
+    await store.keep("chain.1", b"reply", seconds=10)
+
+    assert before is None
+    assert await store.kept("chain.1") == b"reply"
+    assert await store.kept("other") is None
+    assert not await store.take("chain.1", seconds=10)
+
+
+async def test_a_store_that_is_full_forgets_what_is_over_and_otherwise_takes_no_more():
+    clock = Clock()
+    store = MemoryStore(2, now=clock)
+    await store.take("a", seconds=10)
+    clock.now = 5.0
+    await store.take("b", seconds=10)
+
+    with pytest.raises(RequestError, match="states_max=2"):
+        await store.take("c", seconds=10)
+    assert not await store.take("a", seconds=10)
+    clock.now = 10.0
+
+    assert await store.take("c", seconds=10)
+    assert not await store.take("b", seconds=10)
+
+
+async def test_a_store_keeps_no_more_replies_than_it_has_room_for():
+    store = MemoryStore(reply_bytes_max=8, now=Clock())
+    for key in "abc":
+        await store.take(key, seconds=10)
+    await store.keep("a", b"12345", seconds=10)
+    await store.keep("b", b"1234", seconds=10)
+    await store.keep("c", b"123", seconds=10)
+
+    assert await store.kept("b") is None
+    assert await store.kept("c") == b"123"
+    assert not await store.take("b", seconds=10)

@@ -1,0 +1,367 @@
+"""Subscriptions of modern clients: what they are told, in which order, and how they end."""
+
+import threading
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Context, Server
+from mcp_trio._limits import Limits
+from mcp_trio._protocol import (
+    CLIENT_CAPABILITIES,
+    PROTOCOL_VERSION,
+    REVISIONS,
+    SUBSCRIPTION_ID,
+)
+from mcp_trio._testing.wire_peer import WirePeer
+from mcp_trio._transports.memory import memory_pair
+
+MODERN = "2026-07-28"
+EVERYTHING = {"tools", "resources", "prompts"}
+ALL_LISTS = {f"{kind}ListChanged": True for kind in EVERYTHING}
+METADATA = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: {}}
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+UPDATED = "notifications/resources/updated"
+CHANGED = "notifications/{}/list_changed"
+
+
+@pytest.fixture
+def server():
+    made = Server("harbour", offers=EVERYTHING)
+
+    @made.resource("harbour://tide")
+    async def tide() -> str:
+        return "high"
+
+    @made.resource("harbour://{port}/tide")
+    async def tide_in(port: str) -> str:
+        return port
+
+    return made
+
+
+async def nothing():
+    pass
+
+
+@pytest.fixture
+def modern(serve):
+    return partial(serve, revision=MODERN)
+
+
+async def listen(asker, **wishes):
+    """Begin a subscription; its id, and what was acknowledged."""
+    id_ = await asker.begin("subscriptions/listen", {"notifications": wishes})
+    acknowledged = await asker.wire.receive()
+    assert acknowledged["method"] == ACKNOWLEDGED
+    assert acknowledged["params"]["_meta"] == {SUBSCRIPTION_ID: id_}
+    return id_, acknowledged["params"]["notifications"]
+
+
+def told(messages):
+    """The notifications, each with its subscription and its URI."""
+    return [
+        (m["method"], m["params"]["_meta"][SUBSCRIPTION_ID], m["params"].get("uri"))
+        for m in messages
+    ]
+
+
+# What is told.
+
+
+@pytest.mark.requirement("SUB-03", "SUB-04", "SUB-08", "META-20", "TOOL-36", "RES-14", "PROM-12")
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("tools", lambda s: s.tool(name="n")(nothing)),
+        ("prompts", lambda s: s.prompt(name="n")(nothing)),
+        ("resources", lambda s: s.resource("x:1")(nothing)),
+    ],
+)
+async def test_who_asked_for_a_list_is_told_when_it_changes(server, modern, kind, change):
+    asker = await modern(server)
+    id_, honoured = await listen(asker, **{f"{kind}ListChanged": True})
+    assert honoured == {f"{kind}ListChanged": True}
+    change(server)
+    assert told([await asker.wire.receive()]) == [(CHANGED.format(kind), id_, None)]
+
+
+@pytest.mark.requirement("SUB-02", "SUB-06")
+@pytest.mark.parametrize("wishes", [{}, {"toolsListChanged": False}, {"promptsListChanged": True}])
+async def test_what_was_not_asked_for_is_not_told(server, modern, wishes):
+    asker = await modern(server)
+    _, honoured = await listen(asker, **wishes)
+    assert honoured == {name: wish for name, wish in wishes.items() if wish}
+    server.tool(name="n")(nothing)
+    server.resource("x:1")(nothing)
+    server.resource_updated("harbour://tide")
+    assert await asker.wire.receive_available() == []
+
+
+@pytest.mark.requirement("SUB-03", "RES-15")
+async def test_updates_of_the_named_resources_are_told(server, modern):
+    asker = await modern(server)
+    uris = ["harbour://tide", "harbour://oslo/tide", "harbour://tide"]
+    id_, honoured = await listen(asker, resourceSubscriptions=uris)
+    assert honoured == {"resourceSubscriptions": uris[:2]}
+    for uri in ("harbour://oslo/tide", "harbour://lima/tide", "harbour://tide"):
+        server.resource_updated(uri)
+    assert told(await asker.wire.receive_available()) == [
+        (UPDATED, id_, "harbour://oslo/tide"),
+        (UPDATED, id_, "harbour://tide"),
+    ]
+
+
+@pytest.mark.requirement("SUB-06")
+async def test_what_the_server_does_not_offer_is_left_out_and_not_refused(modern):
+    server = Server("harbour", offers={"prompts"})
+    asker = await modern(server)
+    uris = ["harbour://tide"]
+    _, honoured = await listen(asker, **ALL_LISTS, resourceSubscriptions=uris)
+    assert honoured == {"promptsListChanged": True}
+
+
+@pytest.mark.requirement("SUB-06")
+async def test_what_nobody_could_read_is_left_out(server, modern):
+    asker = await modern(server)
+    uris = ["harbour://none", "harbour://tide", "harbour://../tide"]
+    _, honoured = await listen(asker, resourceSubscriptions=uris)
+    assert honoured == {"resourceSubscriptions": ["harbour://tide"]}
+
+
+@pytest.mark.requirement("SUB-01")
+@pytest.mark.parametrize("params", [{}, {"notifications": None}, {"notifications": []}])
+async def test_without_a_filter_there_is_no_subscription(server, modern, params):
+    asker = await modern(server)
+    assert (await asker.error("subscriptions/listen", params))["code"] == -32602
+
+
+async def test_a_list_that_became_empty_is_still_told_of(modern):
+    server = Server("harbour")
+    server.tool(name="last")(nothing)
+    asker = await modern(server)
+    id_, _ = await listen(asker, toolsListChanged=True)
+    server.remove_tool("last")
+    assert told(await asker.wire.receive_available()) == [(CHANGED.format("tools"), id_, None)]
+
+
+@pytest.mark.requirement("SUB-05", "TRAP-105")
+async def test_what_changes_before_the_acknowledgement_is_told_after_it(nursery):
+    limits = Limits(outbound_bytes_max=1000)
+    server = Server("harbour", offers=EVERYTHING, limits=limits)
+
+    @server.tool
+    async def chatter(ctx: Context) -> None:
+        for number in range(100):
+            await ctx.progress(number)
+
+    ours, theirs = memory_pair(buffer_bytes_max=256)
+    await nursery.start(server.serve, theirs)
+    peer = WirePeer(ours)
+    meta = {**METADATA, "progressToken": 1}
+    await peer.send_request("tools/call", {"name": "chatter", "_meta": meta}, id=1)
+    await trio.testing.wait_all_tasks_blocked()
+    params = {"notifications": ALL_LISTS, "_meta": METADATA}
+    await peer.send_request("subscriptions/listen", params, id=2)
+    await trio.testing.wait_all_tasks_blocked()  # it is full: the acknowledgement waits for room
+    server.tool(name="n")(nothing)
+    tagged = [
+        message["method"]
+        for message in await peer.receive_available()
+        if SUBSCRIPTION_ID in message.get("params", {}).get("_meta", {})
+    ]
+    assert tagged == [ACKNOWLEDGED, CHANGED.format("tools")]
+
+
+@pytest.mark.requirement("SUB-08", "TRAP-106")
+@pytest.mark.parametrize("id_", [7, "7", "", 2**60])
+async def test_a_subscription_has_the_id_of_its_request_with_its_type(server, modern, id_):
+    asker = await modern(server)
+    params = {"notifications": {"toolsListChanged": True}, "_meta": asker.metadata}
+    await asker.wire.send_request("subscriptions/listen", params, id=id_)
+    await trio.testing.wait_all_tasks_blocked()
+    server.tool(name="n")(nothing)
+    messages = await asker.wire.receive_available()
+    assert [m["params"]["_meta"][SUBSCRIPTION_ID] for m in messages] == [id_] * 2
+    assert all(type(m["params"]["_meta"][SUBSCRIPTION_ID]) is type(id_) for m in messages)
+
+
+@pytest.mark.requirement("SUB-10")
+async def test_several_subscriptions_are_told_each_for_itself(server, modern):
+    asker = await modern(server)
+    first, _ = await listen(asker, toolsListChanged=True)
+    second, _ = await listen(asker, **ALL_LISTS)
+    server.tool(name="n")(nothing)
+    server.prompt(name="n")(nothing)
+    heard = told(await asker.wire.receive_available())
+    assert sorted(heard) == sorted(
+        [
+            (CHANGED.format("tools"), first, None),
+            (CHANGED.format("tools"), second, None),
+            (CHANGED.format("prompts"), second, None),
+        ]
+    )
+
+
+async def test_changes_from_threads_are_told(server, modern):
+    asker = await modern(server)
+    id_, _ = await listen(asker, resourceSubscriptions=["harbour://tide"])
+    thread = threading.Thread(target=partial(server.resource_updated, "harbour://tide"))
+    thread.start()
+    await trio.to_thread.run_sync(thread.join)
+    assert told([await asker.wire.receive()]) == [(UPDATED, id_, "harbour://tide")]
+
+
+@pytest.mark.requirement("SUB-11", "LOG-10")
+async def test_logs_and_progress_belong_to_their_request_and_to_no_subscription(server, modern):
+    @server.tool
+    async def sail(ctx: Context) -> None:
+        await ctx.info("under way")
+        await ctx.progress(1)
+
+    asker = await modern(server)
+    await listen(asker, **ALL_LISTS)
+    meta = {"progressToken": "t", "io.modelcontextprotocol/logLevel": "debug"}
+    await asker.result("tools/call", {"name": "sail", "_meta": meta})
+    log, progress = asker.told
+    assert (log["method"], progress["method"]) == (
+        "notifications/message",
+        "notifications/progress",
+    )
+    for message in (log, progress):
+        assert SUBSCRIPTION_ID not in message["params"].get("_meta", {})
+
+
+@pytest.mark.requirement("RES-16")
+@pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
+async def test_the_legacy_methods_are_gone(server, modern, method):
+    asker = await modern(server)
+    assert (await asker.error(method, {"uri": "harbour://tide"}))["code"] == -32601
+
+
+@pytest.mark.parametrize("revision", [n for n in REVISIONS if REVISIONS[n].has_handshake])
+async def test_legacy_clients_cannot_listen_and_are_told_as_ever(server, serve, revision):
+    asker = await serve(server, revision=revision)
+    error = await asker.error("subscriptions/listen", {"notifications": ALL_LISTS})
+    assert error["code"] in {-32601, -32602}
+    server.tool(name="n")(nothing)
+    assert await asker.wire.receive_available() == [
+        {"jsonrpc": "2.0", "method": CHANGED.format("tools")}
+    ]
+
+
+async def test_who_does_not_listen_is_told_nothing(server, modern):
+    asker = await modern(server)
+    server.tool(name="n")(nothing)
+    assert await asker.wire.receive_available() == []
+
+
+# How it ends.
+
+
+@pytest.mark.requirement("SUB-12", "SUB-13")
+async def test_after_its_cancellation_a_subscription_says_nothing_more(server, modern):
+    asker = await modern(server)
+    gone, _ = await listen(asker, toolsListChanged=True)
+    kept, _ = await listen(asker, toolsListChanged=True)
+    server.tool(name="a")(nothing)
+    await asker.wire.cancel(gone)
+    await trio.testing.wait_all_tasks_blocked()
+    before = told(await asker.wire.receive_available())
+    assert before[-1][1] == kept
+    server.tool(name="b")(nothing)
+    assert told(await asker.wire.receive_available()) == [(CHANGED.format("tools"), kept, None)]
+    assert len(server._audience._listeners) == 2  # the other one, and the session's announcer
+
+
+@pytest.mark.requirement("SUB-14", "SUB-15", "SUB-08", "TRAP-104", "CANC-18")
+@pytest.mark.parametrize("cause", ["closed", "signal"])
+async def test_a_server_that_closes_answers_and_then_cancels(server, nursery, cause):
+    ours, theirs = memory_pair()
+    session = await nursery.start(server.serve, theirs)
+    peer = WirePeer(ours)
+    for id_ in ("a", 1):
+        params = {"notifications": ALL_LISTS, "_meta": METADATA}
+        await peer.send_request("subscriptions/listen", params, id=id_)
+        await peer.receive()
+    session.shut(cause)
+    messages = await peer.receive_end()
+    for id_ in ("a", 1):
+        result, cancelled = [
+            m for m in messages if m.get("id", m.get("params", {}).get("requestId")) == id_
+        ]
+        assert result["result"]["resultType"] == "complete"
+        assert result["result"]["_meta"][SUBSCRIPTION_ID] == id_
+        assert cancelled["method"] == "notifications/cancelled"
+        assert cancelled["params"] == {"requestId": id_, "_meta": {SUBSCRIPTION_ID: id_}}
+    assert len(messages) == 4
+
+
+async def test_what_is_pending_when_the_session_closes_is_told_before_the_end(server, nursery):
+    ours, theirs = memory_pair()
+    session = await nursery.start(server.serve, theirs)
+    peer = WirePeer(ours)
+    params = {"notifications": ALL_LISTS, "_meta": METADATA}
+    await peer.send_request("subscriptions/listen", params, id=1)
+    await peer.receive()
+    server.tool(name="n")(nothing)
+    session.shut("closed")
+    assert [m.get("method") for m in await peer.receive_end()] == [
+        CHANGED.format("tools"),
+        None,
+        "notifications/cancelled",
+    ]
+
+
+async def test_a_client_that_leaves_is_not_waited_for(server, nursery, autojump_clock):
+    ours, theirs = memory_pair()
+    session = await nursery.start(server.serve, theirs)
+    peer = WirePeer(ours)
+    params = {"notifications": ALL_LISTS, "_meta": METADATA}
+    await peer.send_request("subscriptions/listen", params, id=1)
+    await peer.receive()
+    began = trio.current_time()
+    await peer.aclose()
+    await session.ended.wait()
+    assert trio.current_time() == began
+    assert not server._audience._listeners
+
+
+# What it costs.
+
+
+async def test_subscriptions_have_a_limit_that_the_refusal_names(modern):
+    asker = await modern(Server("harbour", offers=EVERYTHING, limits=Limits(listens_max=2)))
+    first, _ = await listen(asker, toolsListChanged=True)
+    await listen(asker)
+    error = await asker.error("subscriptions/listen", {"notifications": {}})
+    assert error["message"] == "too many subscriptions (listens_max=2)"
+    await asker.wire.cancel(first)
+    await trio.testing.wait_all_tasks_blocked()
+    await listen(asker)
+
+
+async def test_their_resources_have_a_limit_together(modern):
+    server = Server("harbour", limits=Limits(subscriptions_max=3))
+    server.resource("x:{n}")(lambda n: n)
+    asker = await modern(server)
+    await listen(asker, resourceSubscriptions=["x:1", "x:2"])
+    wishes = {"resourceSubscriptions": ["x:1", "x:3"]}
+    error = await asker.error("subscriptions/listen", {"notifications": wishes})
+    assert error["message"] == "too many resources (subscriptions_max=3)"
+    await listen(asker, resourceSubscriptions=["x:1"])
+
+
+async def test_subscriptions_take_no_place_from_handlers(modern):
+    server = Server("harbour", limits=Limits(handlers_in_flight_max=1, requests_queued_max=0))
+
+    @server.tool
+    async def sail() -> str:
+        return "away"
+
+    asker = await modern(server)
+    for _ in range(3):
+        await listen(asker)
+    assert await asker.call("sail") == "away"

@@ -1,0 +1,185 @@
+"""A handler sends its client's user to a URL, and the client hears when the visit is over."""
+
+import uuid
+
+import pytest
+
+from mcp_trio import (
+    Context,
+    LocalProtocolError,
+    Server,
+    ThreadContext,
+    UrlElicitation,
+    UrlElicitationRequired,
+)
+from mcp_trio._limits import Limits
+
+C, D = "2025-06-18", "2025-11-25"
+BOTH = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+URL = "https://harbour.example/pay"
+
+
+@pytest.fixture
+def server():
+    return Server("harbour")
+
+
+def text_of(answer):
+    return answer["result"]["content"][0]["text"]
+
+
+@pytest.mark.requirement("ELIC-27", "ELIC-28", "ELIC-30", "ELIC-31", "TRAP-92")
+@pytest.mark.parametrize("thread", [False, True])
+async def test_a_user_agrees_to_visit_a_url_and_the_client_hears_when_it_is_done(
+    server, serve, thread
+):
+    if thread:
+
+        @server.tool
+        def pay(ctx: ThreadContext) -> str:
+            answer = ctx.elicit_url("Pay", URL)
+            assert (answer.is_accepted, answer.data) == (True, None)
+            ctx.elicitation_complete(answer.elicitation_id)
+            return answer.elicitation_id
+    else:
+
+        @server.tool
+        async def pay(ctx: Context) -> str:
+            answer = await ctx.elicit_url("Pay", URL)
+            assert (answer.is_accepted, answer.data) == (True, None)
+            await ctx.elicitation_complete(answer.elicitation_id)
+            return answer.elicitation_id
+
+    asker = await serve(server, revision=D, capabilities=BOTH)
+    seen = set()
+    for _ in range(2):
+        call = await asker.begin("tools/call", {"name": "pay"})
+        question = await asker.next_told()
+        elicitation_id = question["params"].pop("elicitationId")
+        assert question["params"] == {"mode": "url", "message": "Pay", "url": URL}
+        await asker.wire.send_result(question, {"action": "accept"})
+        assert text_of(await asker.end(call)) == elicitation_id
+        (told,) = asker.told
+        asker.told.clear()
+        assert told["method"] == "notifications/elicitation/complete"
+        assert told["params"] == {"elicitationId": elicitation_id}
+        seen.add(uuid.UUID(elicitation_id))
+    assert len(seen) == 2
+
+
+@pytest.mark.requirement("ELIC-28", "ELIC-32", "ELIC-45", "ELIC-47")
+async def test_only_the_client_that_was_asked_hears_of_the_end_and_once(server, serve):
+    @server.tool
+    async def pay(ctx: Context) -> str:
+        answer = await ctx.elicit_url("Pay", URL, elicitation_id="payment-7")
+        return answer.elicitation_id
+
+    @server.tool
+    async def paid(ctx: Context) -> str:
+        try:
+            await ctx.elicitation_complete("payment-7")
+        except LocalProtocolError as error:
+            return str(error)
+        return "told"
+
+    first = await serve(server, revision=D, capabilities=BOTH)
+    second = await serve(server, revision=D, capabilities=BOTH)
+    call = await first.begin("tools/call", {"name": "pay"})
+    question = await first.next_told()
+    assert question["params"]["elicitationId"] == "payment-7"
+    await first.wire.send_result(question, {"action": "accept"})
+    assert text_of(await first.end(call)) == "payment-7"
+    refusal = "this client was not asked for 'payment-7'"
+    assert await second.call("paid") == refusal
+    assert await first.call("paid") == "told"
+    assert await first.call("paid") == refusal
+    assert [told["params"] for told in first.told] == [{"elicitationId": "payment-7"}]
+    assert second.told == []
+
+
+async def test_visits_that_are_never_over_are_forgotten_in_the_end(serve):
+    server = Server("harbour", limits=Limits(elicitations_remembered_max=1))
+
+    @server.tool
+    async def pay(ctx: Context) -> str:
+        for name in ("one", "two"):
+            await ctx.elicit_url("Pay", URL, elicitation_id=name)
+        await ctx.elicitation_complete("two")
+        with pytest.raises(LocalProtocolError, match="'one'"):
+            await ctx.elicitation_complete("one")
+        await ctx.elicitation_complete(None)
+        return "done"
+
+    asker = await serve(server, revision=D, capabilities=BOTH)
+    call = await asker.begin("tools/call", {"name": "pay"})
+    for _ in range(2):
+        await asker.wire.send_result(await asker.next_told(), {"action": "accept"})
+    assert text_of(await asker.end(call)) == "done"
+    assert [told["params"] for told in asker.told] == [{"elicitationId": "two"}]
+
+
+# A handler that cannot go on before a visit.
+
+
+@pytest.fixture
+def toll(server):
+    """A tool, a prompt and a resource that want a visit first."""
+
+    def visits():
+        return UrlElicitationRequired(
+            [UrlElicitation("Pay", URL), UrlElicitation("Log in", URL, elicitation_id="mine")],
+            "the toll is due",
+        )
+
+    @server.tool
+    async def here() -> str:
+        raise visits()
+
+    @server.tool
+    def there() -> str:
+        raise visits()
+
+    @server.prompt
+    async def ask() -> str:
+        raise ExceptionGroup("of a nursery", [visits()])
+
+    @server.resource("harbour://toll")
+    async def read() -> str:
+        raise visits()
+
+    return server
+
+
+CALLS = [
+    ("tools/call", {"name": "here"}),
+    ("tools/call", {"name": "there"}),
+    ("prompts/get", {"name": "ask"}),
+    ("resources/read", {"uri": "harbour://toll"}),
+]
+
+
+@pytest.mark.requirement("ERR-16", "ERR-17", "ELIC-28", "TRAP-92")
+@pytest.mark.parametrize(("method", "params"), CALLS)
+async def test_a_client_of_november_2025_is_told_which_visits_are_needed(
+    toll, serve, method, params
+):
+    asker = await serve(toll, revision=D, capabilities=BOTH)
+    error = await asker.error(method, params)
+    assert (error["code"], error["message"]) == (-32042, "the toll is due")
+    first, second = error["data"]["elicitations"]
+    assert uuid.UUID(first.pop("elicitationId"))
+    assert first == {"mode": "url", "message": "Pay", "url": URL}
+    assert second == {"mode": "url", "message": "Log in", "url": URL, "elicitationId": "mine"}
+
+
+@pytest.mark.requirement("ELIC-04", "ERR-16")
+@pytest.mark.parametrize(
+    ("revision", "capabilities"), [(D, {"elicitation": {}}), (C, {"elicitation": {}}), (D, {})]
+)
+async def test_a_client_that_cannot_visit_is_not_told_to(
+    toll, serve, caplog, revision, capabilities
+):
+    asker = await serve(toll, revision=revision, capabilities=capabilities)
+    error = await asker.error("prompts/get", {"name": "ask"})
+    assert error["code"] == -32603
+    assert "the client did not announce elicitation.url" in caplog.text

@@ -1,0 +1,323 @@
+"""What the scripted clients of the golden recordings of later revisions say.
+
+They answer whatever they are asked: requests of a legacy server, and the questions of a modern one,
+to which they come back in some way or other.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._engine import Session
+from mcp_trio._protocol.metadata import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    INPUT_REQUIRED,
+    LOG_LEVEL,
+    PROTOCOL_VERSION,
+    TRACE,
+)
+from mcp_trio._protocol.revisions import REVISIONS, Revision
+from mcp_trio._testing.wire_peer import WirePeer
+
+Message: TypeAlias = dict[str, Any]
+Script: TypeAlias = Callable[[WirePeer, Session], Awaitable[None]]
+Step: TypeAlias = "float | Message | list[Message]"
+
+CAPABILITIES: Final[Message] = {
+    "roots": {},
+    "sampling": {"tools": {}},
+    "elicitation": {"form": {}, "url": {}},
+}
+TRACEPARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+# What a user fills in, by the question, which goes up to its mark; to others the answer is no.
+FILLED: Final[Mapping[str, Message]] = {
+    "For how long does Argo stay": {"nights": 3, "with_water": True},
+    "For how long does Fram stay": {"nights": 1},
+    "Where": {"pier": "n", "flags": ["blue"], "name": "Argo"},
+    "Which ship sails to Oslo": {"value": "Argo"},
+    "Which ship sails to Lima": {"value": "Fram"},
+    "Which ship sails to Pune": {"value": "Vasa"},
+    "Who is the pilot": {"value": "Ada"},
+    **{f"Hand {number}": {"value": f"aye {number}"} for number in range(5)},
+    "12 for soup": {"value": True},
+    "15 for bread": {"value": False},
+    "Salt": {"value": True},
+    "How many spoons": {"value": 2},
+    "What name": {"value": "Ada"},
+}
+
+
+def call(request_id: int, tool: str, **arguments: Any) -> Message:
+    """A call that wants progress."""
+    meta = {"progressToken": f"progress {request_id}"}
+    params = {"name": tool, "arguments": arguments, "_meta": meta}
+    return {"id": request_id, "method": "tools/call", "params": params}
+
+
+def cancel(request_id: int | str) -> Message:
+    """The cancellation of a request."""
+    return {"method": "notifications/cancelled", "params": {"requestId": request_id}}
+
+
+def listen(request_id: int, **wishes: Any) -> Message:
+    """A subscription."""
+    params = {"notifications": wishes}
+    return {"id": request_id, "method": "subscriptions/listen", "params": params}
+
+
+@attrs.define
+class Speaker:
+    """A client that answers.
+
+    `ways` says how it comes back to which request, time after time, and then at once: see `_WAYS`.
+    """
+
+    peer: WirePeer
+    revision: Revision
+    ways: Mapping[int, Sequence[str]]
+    nursery: trio.Nursery
+    after_ms: float
+    _talks: dict[int | str, "_Talk"] = attrs.field(factory=dict[int | str, "_Talk"], init=False)
+
+    async def begin(self) -> None:
+        """Shake hands, if there is a handshake; listen from now on."""
+        if self.revision.has_handshake:
+            await self.peer.handshake(revision=self.revision.name, capabilities=CAPABILITIES)
+        self.nursery.start_soon(self._receive)
+
+    async def say(self, step: Step) -> None:
+        """Send a message, or several in one; or sleep for so many milliseconds."""
+        if isinstance(step, list):
+            batch = [{"jsonrpc": "2.0", **self._complete(message)} for message in step]
+            await self.peer.send(msgspec.json.encode(batch))
+        elif isinstance(step, dict):
+            if "id" in step:
+                self._talks.setdefault(step["id"], _Talk(step))
+            await self.peer.send(self._complete(step))
+        else:
+            await trio.sleep(step / 1000)
+
+    def _complete(self, message: Message) -> Message:
+        """A modern request says everything about itself."""
+        if self.revision.has_handshake or "id" not in message or "method" not in message:
+            return message
+        params = message.get("params", {})
+        meta = params.get("_meta", {}) | {
+            PROTOCOL_VERSION: self.revision.name,
+            CLIENT_CAPABILITIES: CAPABILITIES,
+            CLIENT_INFO: {"name": "wire peer", "version": "0"},
+            LOG_LEVEL: "info",
+            TRACE[0]: TRACEPARENT,
+        }
+        return {**message, "params": {**params, "_meta": meta}}
+
+    async def _receive(self) -> None:
+        while True:
+            message = await self.peer.receive()
+            result = message.get("result", {})
+            if "method" in message and "id" in message:
+                self.nursery.start_soon(self._answer, message)
+            elif result.get("resultType") == INPUT_REQUIRED:
+                self._hear(self._talks[message["id"]], result)
+
+    async def _answer(self, question: Message) -> None:
+        await trio.sleep(self.after_ms / 1000)
+        await self.peer.send_result(question, answer_to(question))
+
+    def _hear(self, talk: "_Talk", result: Message) -> None:
+        """Come back to what was not asked before."""
+        asked = result["requestState"], *result["inputRequests"]
+        if asked not in talk.heard:
+            talk.heard.append(asked)
+            self.nursery.start_soon(self._come_back, talk, result)
+
+    async def _come_back(self, talk: "_Talk", result: Message) -> None:
+        """Make the request again, with answers."""
+        await trio.sleep(self.after_ms / 1000)
+        questions = result["inputRequests"].items()
+        answers = {key: answer_to(question) for key, question in questions}
+        ways = self.ways.get(talk.first["id"], ())
+        way = ways[len(talk.heard) - 1] if len(talk.heard) <= len(ways) else "at once"
+        for step in _WAYS[way](answers):
+            if isinstance(step, dict):
+                params = {"requestState": result["requestState"], "inputResponses": step}
+                retry = talk.retry(params)
+                self._talks[retry["id"]] = talk
+                await self.say(retry)
+            else:
+                await self.say(cancel(talk.last_id) if step is None else step)
+
+
+@attrs.define
+class _Talk:
+    """A request and its retries; `heard` is what was asked, by state and keys."""
+
+    first: Message
+    heard: list[tuple[str, ...]] = attrs.field(factory=list[tuple[str, ...]])
+    retries: int = 0
+
+    @property
+    def last_id(self) -> str:
+        return f"{self.first['id']}-{self.retries}"
+
+    def retry(self, params: Message) -> Message:
+        self.retries += 1
+        return {**self.first, "id": self.last_id, "params": {**self.first["params"], **params}}
+
+
+# Answers, which are sent; numbers, for which nothing is done; None, by which it is cancelled.
+_WAYS: Final[Mapping[str, Callable[[Message], Sequence[Message | float | None]]]] = {
+    "at once": lambda answers: [answers],
+    "with one less": lambda answers: [dict(list(answers.items())[1:])],
+    "malformed, then well": lambda answers: [{key: {"action": 1} for key in answers}, 2, answers],
+    "twice": lambda answers: [answers, answers],
+    "again, later": lambda answers: [answers, 10, answers],
+    "cancelled": lambda answers: [answers, None],
+    "not at all": lambda _: [],
+}
+
+
+def answer_to(question: Message) -> Message:
+    """What this client has to say."""
+    params = question.get("params", {})
+    if question["method"] == "roots/list":
+        return {"roots": [{"uri": "file:///work"}]}
+    if question["method"] == "sampling/createMessage":
+        return _said_by_model(params)
+    if params.get("mode") == "url":
+        return {"action": "accept"}
+    content = FILLED.get(params["message"].partition("?")[0])
+    return {"action": "decline"} if content is None else {"action": "accept", "content": content}
+
+
+def _said_by_model(params: Message) -> Message:
+    """A model that looks at what it has tools for, once."""
+    content: Message = {"type": "text", "text": "At noon."}
+    if "tools" in params and len(params["messages"]) == 1:
+        content = {"type": "tool_use", "id": "look", "name": "tides", "input": {}}
+    return {"role": "assistant", "model": "model 7", "content": content}
+
+
+def client(
+    revision: str,
+    *script: Step,
+    ways: Mapping[int, Sequence[str]] | None = None,
+    after_ms: float = 2,
+) -> Script:
+    """A client of a revision that says all this, and leaves."""
+
+    async def run(peer: WirePeer, _session: Session) -> None:
+        async with trio.open_nursery() as nursery:
+            speaker = Speaker(peer, REVISIONS[revision], ways or {}, nursery, after_ms)
+            await speaker.begin()
+            for step in script:
+                await speaker.say(step)
+            nursery.cancel_scope.cancel()
+
+    return run
+
+
+LIST: Final[Message] = {"id": 90, "method": "tools/list"}
+DISCOVER: Final[Message] = {"id": 91, "method": "server/discover"}
+
+SCRIPTS: Final[Mapping[str, Script]] = {
+    "batches": client(
+        "2025-03-26",
+        LIST,
+        [call(1, "add", amount=1), call(2, "add", amount=2), {"id": 3, "method": "ping"}],
+        [call(4, "horn"), call(5, "add", amount=5), cancel(5)],
+        2,
+        [call(6, "add", amount=6), cancel(1), {"id": 7, "method": "unheard/of"}],
+        80,
+        after_ms=30,
+    ),
+    "structured": client(
+        "2025-06-18",
+        LIST,
+        call(1, "book", ship="Argo"),
+        call(2, "book", ship="Fram"),
+        call(3, "book", ship="Vasa"),
+        call(4, "book", ship="Wasp"),
+        call(5, "chart"),
+        20,
+        call(6, "book", ship="Argo"),
+        50,
+    ),
+    "forms": client(
+        "2025-11-25",
+        LIST,
+        call(1, "moor", ship="Argo", length=12),
+        call(2, "moor", ship="Fram", length=0),
+        call(3, "sign_in"),
+        call(4, "advise"),
+        3,
+        call(5, "moor", ship="Vasa", length=69),
+        80,
+    ),
+    "rounds": client(
+        "2026-07-28",
+        DISCOVER,
+        LIST,
+        call(1, "sail", port="Oslo"),
+        call(2, "sail", port="Lima"),
+        call(3, "sail", port="Pune"),
+        call(4, "wait_for_pilot"),
+        call(5, "wait_for_pilot"),
+        call(6, "wait_for_pilot"),
+        40,
+        call(7, "wait_for_pilot"),
+        300,
+        call(8, "wait_for_pilot"),
+        20,
+        ways={
+            1: ["again, later", "with one less"],
+            2: ["malformed, then well"],
+            3: ["at once", "twice"],
+            4: ["not at all"],
+            6: ["cancelled"],
+            8: ["not at all"],
+        },
+    ),
+    "crew": client(
+        "2026-07-28",
+        call(1, "muster", hands=4),
+        1,
+        call(2, "muster", hands=5),
+        100,
+        call(3, "muster", hands=3),
+        6,
+        cancel("3-1"),
+        20,
+        ways={1: ["with one less"], 2: ["twice"]},
+    ),
+    "galley": client(
+        "2026-07-28",
+        LIST,
+        call(1, "order", dish="soup"),
+        call(2, "order", dish="bread"),
+        call(3, "reserve", guests=4),
+        call(4, "order", dish="soup"),
+        100,
+        ways={1: ["again, later"], 4: ["at once", "with one less"]},
+    ),
+    "tides": client(
+        "2026-07-28",
+        listen(1, toolsListChanged=True, resourceSubscriptions=["harbour://level"]),
+        listen(2, toolsListChanged=True, promptsListChanged=True),
+        5,
+        call(3, "rise", metres=1),
+        call(4, "build", name="crane"),
+        10,
+        cancel(2),
+        call(5, "rise", metres=2),
+        call(6, "build", name="crane"),
+        10,
+        {"id": 7, "method": "resources/read", "params": {"uri": "harbour://level"}},
+        20,
+    ),
+}

@@ -1,0 +1,24 @@
+// What both sides know, see ../facts.py.
+
+import { readFileSync } from "node:fs";
+
+export const facts = JSON.parse(readFileSync(new URL("../facts.json", import.meta.url), "utf8"));
+
+/**
+ * Whether a revision has something that not all have.
+ * @param {string} revision
+ * @param {string} feature
+ */
+export function has(revision, feature) {
+  const [first, last] = facts.features[feature].map((name) => facts.revisions.indexOf(name));
+  const place = facts.revisions.indexOf(revision);
+  return first <= place && place <= last;
+}
+
+/** A request is answered with an error. */
+export class Refused extends Error {
+  constructor(code, message, data) {
+    super(message);
+    Object.assign(this, { code, data });
+  }
+}

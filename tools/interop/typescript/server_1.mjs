@@ -1,0 +1,92 @@
+// The "everything" server, by the official TypeScript SDK 1: `node server_1.mjs`, over stdio.
+
+import { Server } from "@modelcontextprotocol/sdk/server/index.js";
+import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
+import * as types from "@modelcontextprotocol/sdk/types.js";
+
+import { askByRequests } from "./asking.mjs";
+import { Everything } from "./everything.mjs";
+import { Refused, has } from "./facts.mjs";
+
+const requests = {
+  "tools/list": types.ListToolsRequestSchema,
+  "tools/call": types.CallToolRequestSchema,
+  "resources/list": types.ListResourcesRequestSchema,
+  "resources/templates/list": types.ListResourceTemplatesRequestSchema,
+  "resources/read": types.ReadResourceRequestSchema,
+  "resources/subscribe": types.SubscribeRequestSchema,
+  "resources/unsubscribe": types.UnsubscribeRequestSchema,
+  "prompts/list": types.ListPromptsRequestSchema,
+  "prompts/get": types.GetPromptRequestSchema,
+  "completion/complete": types.CompleteRequestSchema,
+};
+
+const results = {
+  "sampling/createMessage": types.CreateMessageResultWithToolsSchema,
+  "elicitation/create": types.ElicitResultSchema,
+  "roots/list": types.ListRootsResultSchema,
+  ping: types.EmptyResultSchema,
+};
+
+const everything = new Everything();
+const transport = new StdioServerTransport();
+let revision;
+
+const server = new Server(
+  { name: "everything", version: "1" },
+  {
+    capabilities: {
+      completions: {},
+      logging: {},
+      prompts: { listChanged: true },
+      resources: { listChanged: true, subscribe: true },
+      tools: { listChanged: true },
+    },
+  },
+);
+
+/** What this SDK lets a handler do. */
+function callerOf(extra) {
+  const request = (question, options) =>
+    extra.sendRequest(question, results[question.method], options);
+  const notify = (method, params) => server.notification({ method, params });
+  const progressToken = extra._meta?.progressToken;
+  return {
+    revision,
+    signal: extra.signal,
+    request,
+    ask: askByRequests(request),
+    notify,
+    log: (level, data) => server.sendLoggingMessage({ level, data }),
+    async progress(progress, total, message) {
+      if (progressToken === undefined) return;
+      const words = has(revision, "progress_messages") ? { message } : {};
+      const params = { progressToken, progress, total, ...words };
+      await extra.sendNotification({ method: "notifications/progress", params });
+    },
+  };
+}
+
+for (const [method, schema] of Object.entries(requests)) {
+  server.setRequestHandler(schema, async ({ params }, extra) => {
+    try {
+      return await everything.answer(method, params, callerOf(extra));
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      throw new types.McpError(error.code, error.message, error.data);
+    }
+  });
+}
+
+for (const schema of [types.InitializedNotificationSchema, types.RootsListChangedNotificationSchema]) {
+  server.setNotificationHandler(schema, ({ method }) => everything.heard.push(method));
+}
+
+// The SDK does not tell its handlers what was agreed on.
+const send = transport.send.bind(transport);
+transport.send = (message, ...options) => {
+  revision ??= message.result?.protocolVersion;
+  return send(message, ...options);
+};
+
+await server.connect(transport);
