@@ -59,7 +59,7 @@ def layers(session: nox.Session) -> None:
 @nox.session
 def recordings(session: nox.Session) -> None:
     """Replay every golden recording of a server, check and show the others."""
-    install(session)
+    install(session, "seal")
     session.run("python", "tools/recordings.py", *session.posargs)
 
 

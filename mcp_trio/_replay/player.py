@@ -79,8 +79,8 @@ _SLACK_SECONDS: Final = 1e-6
 # and so much earlier than in the recording a lane may come to a call.
 PAUSE_SECONDS_MAX: Final = 1.0
 
-# What a call begins with, if it was not cancelled by then.
-_BEGINNINGS: Final = frozenset({"cmd", "out"})
+# What a call begins with, if it was not cancelled by then, or what is no such call.
+_BEGINNINGS: Final = frozenset({"cmd", "out", "val"})
 
 _CANCELS: Final = b"notifications/cancelled"
 

@@ -129,8 +129,9 @@ class Score:
         return next(found, None)
 
     def is_in_thread(self, lane: Key) -> bool:
-        """Whether a lane, or a part of it, ran in a thread."""
-        records = (self.journal[place] for place in self.places.get(lane, ()))
+        """Whether a lane, or a part of it, ran in a thread, or for a thread of its handler."""
+        places = [*self.places.get(lane, ()), *self.places.get(request_of(lane), ())]
+        records = (self.journal[place] for place in places)
         return any(r.kind == "mark" and mark_name(r) == THREAD_MARK for r in records)
 
     def is_announced(self, place: int, until: float) -> bool:

@@ -197,30 +197,38 @@ def test_a_shield_that_a_lane_came_into_too_early_does_not_hold(world, tmp_path,
     assert heard.moments == world.played(path)
 
 
-async def telling_and_cleaning_up(ctx, seconds):
-    try:
-        await trio.sleep(seconds)
-        await ctx.info("never said")
-    finally:
-        with trio.CancelScope(shield=True):
-            await ctx.info("cleaned up")
-            await ctx.sleep(0.1)
+async def begin_to_tell(ctx):
+    await ctx.info("cleaning up")
 
 
-async def cleaning_up_in_time(ctx):
-    await telling_and_cleaning_up(ctx, 5.001)
+async def begin_to_read(ctx):
+    ctx.monotonic()
 
 
-async def cleaning_up_early(ctx):
-    await telling_and_cleaning_up(ctx, 4.999)
+def cleaning_up(begin, *, after_seconds):
+    """A handler that tells, and if it was cancelled before that cleans up."""
+
+    async def handler(ctx):
+        try:
+            await trio.sleep(after_seconds)
+            await ctx.info("never said")
+        finally:
+            with trio.CancelScope(shield=True):
+                await begin(ctx)
+                await ctx.info("cleaned up")
+                await ctx.sleep(0.1)
+
+    return make_server(handler)
 
 
 @pytest.mark.parametrize("client", [cancelled, left])
+@pytest.mark.parametrize("begin", [begin_to_tell, begin_to_read])
 def test_a_call_that_came_before_its_cancellation_is_none_though_others_follow(
-    world, tmp_path, client
+    world, tmp_path, client, begin
 ):
-    path = world.record(make_server(cleaning_up_in_time), tmp_path / "a.mcprec.jsonl", client)
-    heard = world.replayed(path, make_server(cleaning_up_early))
+    in_time = cleaning_up(begin, after_seconds=5.001)
+    path = world.record(in_time, tmp_path / "a.mcprec.jsonl", client)
+    heard = world.replayed(path, cleaning_up(begin, after_seconds=4.999))
     assert heard.moments == world.played(path)
     assert heard.frames == world.sent_frames(path)
 
