@@ -56,9 +56,12 @@ async def _ask_together(handling: Handling, questions: Sequence[Asked]) -> list[
             if lane is not None:
                 await take_turn(sequencer, lane)
         kind = "res"
-    except ExceptionGroup as group:
-        kind = "err"
-        raise bare(group) from None
+    except BaseExceptionGroup as group:
+        faults = group.subgroup(Exception)
+        if faults is None:
+            raise
+        kind = "err"  # also if it is cancelled by now, of which it will hear again
+        raise bare(faults) from None
     finally:
         if lane is not None:
             await resume(sequencer, lane, kind)

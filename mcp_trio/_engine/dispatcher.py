@@ -185,6 +185,12 @@ class Dispatcher:
         if self._admission.withdraw(request):
             self._drop(request)
 
+    def is_cancelled(self, lane: str) -> bool:
+        """Whether the handler of a lane is there, and cancelled; a replay asks."""
+        handlings = (*self._handlings.values(), *self._parking.handlings)
+        named = (each for each in handlings if each.lane is not None and each.lane.name == lane)
+        return any(each.is_cancelled for each in named)
+
     def _stop(self, handling: Handling) -> None:
         rounds = self._parking.of(handling)
         if rounds is None:

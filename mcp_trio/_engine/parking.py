@@ -44,6 +44,11 @@ class Parking:
         """The handlers that have no request, and are not over."""
         return [rounds.handling for rounds in self._waiting if not rounds.is_open]
 
+    @property
+    def handlings(self) -> list[Handling]:
+        """The handlers that have asked, and are not over."""
+        return list(self._rounds)
+
     def close(self) -> None:
         """No retry will come any more: who waits for one is cancelled, and no reply is kept."""
         self.is_closed = True

@@ -276,6 +276,10 @@ class Session:
         """Act upon one received frame; never waits, never raises."""
         self._dispatcher.take(frame, trio.current_time())
 
+    def is_cancelled(self, lane: str) -> bool:
+        """Whether the handler that has a lane is there, and was cancelled."""
+        return self._dispatcher.is_cancelled(lane)
+
     # Sending.
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:

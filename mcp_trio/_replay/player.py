@@ -65,6 +65,7 @@ from mcp_trio._replay.score import (
     is_of_request,
     is_start,
     key_of,
+    request_of,
     seconds_of,
 )
 from mcp_trio._replay.shields import unshield
@@ -202,7 +203,15 @@ class Player:
             return False
         cancelled_at = self.score.cancelled_at(parked.key, self.cursor.place)
         is_late = cancelled_at is not None and parked.since < cancelled_at
-        return is_late and not self.score.is_in_thread(parked.key)
+        return (
+            is_late and self._is_cancelled(parked.key) and not self.score.is_in_thread(parked.key)
+        )
+
+    def _is_cancelled(self, lane: Key) -> bool:
+        """Whether the request of a lane is cancelled; at a `shut` it is if its client was asked."""
+        channel, name = request_of(lane)
+        session = self.sessions.get(channel)
+        return session is not None and session.is_cancelled(name)
 
     async def settle(self) -> None:
         """Wait until all tasks are blocked, and no thread runs."""

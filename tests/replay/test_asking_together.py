@@ -149,6 +149,23 @@ def test_a_wait_that_was_cancelled_when_all_had_answered_is_cancelled_again(worl
     assert world.replayed(changed, make_server()).frames == world.sent_frames(changed)
 
 
+def test_an_error_that_came_before_a_cancellation_is_what_came(world, tmp_path):
+    async def client(peer, _session):
+        await peer.handshake(capabilities={"roots": {}, "sampling": {}})
+        await peer.send_request("tools/call", {"name": "ask"}, id=1)
+        first, _ = await peer.receive_many(2)
+        error = {"id": first["id"], "error": {"code": -1, "message": "no"}}
+        cancel = {"method": "notifications/cancelled", "params": {"requestId": 1}}
+        await peer.send(error, cancel)
+        await peer.receive()
+
+    path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", client)
+    assert told(world, path)[-2:] == [("err", 0), ("cxl", 0)]
+    for number in range(5):
+        heard = world.replayed(path, make_server(), number=number)
+        assert heard.moments == world.played(path)
+
+
 def test_an_effect_in_a_thread_is_no_task_of_the_handlers(world, tmp_path):
     path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", calling("ask_from_thread"))
     lanes = {it["l"] for it in world.records(path) if "l" in it}

@@ -1,0 +1,100 @@
+"""A cancellation, or the end of its session, comes between two steps of a handler.
+
+As on a machine that stands still just there: the records of recordings are moved, and dated later.
+"""
+
+import json
+
+import trio
+
+from mcp_trio import Context, RequestAbandoned, Roots, Sampling, Server, ThreadContext, effect
+from mcp_trio._journal.records import encode_body
+
+MODERN = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {"roots": {}},
+}
+
+
+@effect
+def weigh(thing: str) -> int:
+    return len(thing)
+
+
+def moved(lines, place, *, before, seconds):
+    """The lines, one of them before another; from there on everything is so much later."""
+    records = [json.loads(line) for line in lines]
+    records.insert(before, records.pop(place))
+    for number, record in enumerate(records):
+        record["n"] = number
+        record.pop("h", None)
+    records[before]["t"] = records[before - 1]["t"]
+    for record in records[before:]:
+        record["t"] += int(seconds * 1e9)
+    return [encode_body(record) + b"\n" for record in records]
+
+
+def test_what_a_thread_has_asked_for_together_is_asked_though_it_was_cancelled(world, tmp_path):
+    def make_server():
+        server = Server("thread")
+
+        @server.tool
+        def ask(*, ctx: ThreadContext) -> str:
+            try:
+                ctx.ask_all(Roots(), Sampling("Why?"))
+            except RequestAbandoned:
+                return "never said"
+
+        return server
+
+    async def client(peer, _session):
+        await peer.handshake(capabilities={"roots": {}, "sampling": {}})
+        await peer.send_request("tools/call", {"name": "ask"}, id=1)
+        await peer.receive_many(2)
+        await peer.cancel(1)
+        await peer.receive_many(2)
+
+    path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", client)
+    asked = world.place_of(path, lambda it: it["k"] == "out" and "." in it.get("l", ""))
+    cancel = world.place_of(path, lambda it: it["k"] == "in", nth=3)
+    late = world.rewrite(
+        path,
+        tmp_path / "late.mcprec.jsonl",
+        lambda lines: moved(lines, cancel, before=asked, seconds=0.001),
+    )
+    for number in range(4):
+        assert world.replayed(late, make_server(), number=number).moments == world.played(late)
+
+
+def test_a_handler_that_has_asked_is_not_cancelled_by_the_end_if_nobody_waits(world, tmp_path):
+    def make_server():
+        server = Server("rounds")
+
+        @server.tool
+        async def ask(*, ctx: Context) -> int:
+            await ctx.list_roots()
+            await ctx.sleep(0.01)
+            with trio.move_on_after(0.004):
+                return weigh("anchor") + await ctx.effect(weigh, "rope")
+            return 0
+
+        return server
+
+    async def client(peer, _session):
+        params = {"name": "ask", "_meta": MODERN}
+        await peer.send_request("tools/call", params, id=1)
+        result = (await peer.receive())["result"]
+        answers = {"inputResponses": {"q1": {"roots": []}}, "requestState": result["requestState"]}
+        await peer.send_request("tools/call", params | answers, id=2)
+        await peer.receive()
+
+    path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", client)
+    shut = world.place_of(path, lambda it: it["k"] == "shut")
+    weighed = world.place_of(path, lambda it: it["k"] == "cmd" and it["f"]["name"] == "weigh")
+    late = world.rewrite(
+        path,
+        tmp_path / "late.mcprec.jsonl",
+        lambda lines: moved(lines, shut, before=weighed, seconds=0.005),
+    )
+    for number in range(4):
+        assert world.replayed(late, make_server(), number=number).moments == world.played(late)
