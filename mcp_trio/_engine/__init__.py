@@ -8,13 +8,13 @@ from mcp_trio._engine.effects import (
     Codec,
     Effect,
     abandon_effect,
-    deadline,
     perform,
     perform_in_passing,
     perform_in_thread,
     randomness,
     read_clock,
     takes_patch,
+    time_limit,
 )
 from mcp_trio._engine.handling import INSIDE, Handling, HandlingSession, Inside
 from mcp_trio._engine.lanes import LANE, Lane, lane_in
@@ -48,7 +48,6 @@ __all__ = [
     "abandon_effect",
     "ask_all",
     "bare",
-    "deadline",
     "lane_in",
     "perform",
     "perform_in_passing",
@@ -57,4 +56,5 @@ __all__ = [
     "read_clock",
     "run_resumably",
     "takes_patch",
+    "time_limit",
 ]

@@ -306,15 +306,47 @@ def _lane_in_loop(handling: Handling) -> Lane | None:
     return handling.current_lane()
 
 
-def deadline(handling: Handling, seconds: float) -> float:
-    """The time of the run at which so many seconds are over.
+@contextmanager
+def time_limit(handling: Handling, seconds: float) -> Generator[trio.CancelScope]:
+    """Cancel the block when so many seconds are over.
+
+    Where what lies around it is cancelled too before it is left, Trio lets the outer one have it. A
+    replay may come to that by another way than the recording, so the journal tells who had it.
 
     Raises:
+        trio.TooSlowError: At the end of a block that was cancelled by this.
         ValueError: The seconds are negative, or no number.
     """
+    lane = _lane_in_loop(handling)
+    scope = trio.CancelScope(deadline=_deadline(handling, lane, seconds))
+    begun = -1 if lane is None else lane.ordinal
+
+    def has_run_out(*, is_caught: bool) -> bool:
+        if lane is None:
+            return is_caught
+        return handling.session.sequencer.ran_out(lane, begun, is_caught=is_caught)
+
+    try:
+        with scope:
+            yield scope
+    except BaseException as error:
+        if not (_is_cancellation(error) and has_run_out(is_caught=False)):
+            raise
+        raise trio.TooSlowError from None
+    if scope.cancelled_caught and has_run_out(is_caught=True):
+        raise trio.TooSlowError
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] is None
+    return isinstance(error, trio.Cancelled)
+
+
+def _deadline(handling: Handling, lane: Lane | None, seconds: float) -> float:
+    """The time of the run at which so many seconds are over."""
     if not seconds >= 0:
         raise ValueError("`seconds` must be non-negative")
-    lane = _lane_in_loop(handling)
     now = trio.current_time()
     if lane is not None:
         sequencer = handling.session.sequencer

@@ -20,7 +20,7 @@ import attrs
 import msgspec
 
 from mcp_trio._engine.lanes import START_ORDINAL, Lane
-from mcp_trio._journal.records import PATCHED, MarkBody, ShutBody, value_body
+from mcp_trio._journal.records import PATCHED, RAN_OUT, MarkBody, ShutBody, value_body
 from mcp_trio._recorder.recorder import Recorder
 from mcp_trio._wire import Oversized
 
@@ -99,6 +99,16 @@ class Sequencer(Protocol):
 
         True, and a `mark`, in a live session; in a replay whether (lane, next ordinal) is that
         mark: if not, no ordinal is used.
+        """
+        ...
+
+    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:
+        """Whether a cancelled block ran out of its own time; `is_caught` is what its scope says.
+
+        `begun` is the ordinal of the lane's operation with which the block began. A `mark` in a
+        live session, if it did. What lies around the block may be cancelled in the
+        same moment; so a replay goes by (lane, next ordinal): where that is no such mark, no
+        ordinal is used, and the scope is right.
         """
         ...
 
@@ -234,6 +244,10 @@ class Unrecorded(_Ungated):
         """Nothing is kept; the code that runs is the newest."""
         return True
 
+    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:  # noqa: ARG002  the same
+        """Nothing is kept."""
+        return is_caught
+
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Nothing is kept."""
 
@@ -329,6 +343,12 @@ class Recording(_Ungated):
         """Record `mark`."""
         self.marked(PATCHED, name, lane)
         return True
+
+    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:
+        """Record `mark`."""
+        if is_caught:
+            self.marked(RAN_OUT, begun, lane)
+        return is_caught
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Record `cxl`."""

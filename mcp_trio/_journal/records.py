@@ -42,6 +42,9 @@ KINDS: Final[Mapping[str, str]] = {
 # The name of a mark that tells which way a lane took at a change of the code.
 PATCHED: Final = "patched"
 
+# The name of a mark that tells that a block of `ctx.timeout` ended by its own deadline.
+RAN_OUT: Final = "ran out"
+
 # The names of what the context does and reads by itself; those of people's functions have no dot.
 SLEEP: Final = "ctx.sleep"
 LOCK: Final = "ctx.lock"

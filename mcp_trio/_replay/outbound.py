@@ -185,6 +185,10 @@ class OutboundPart(Part):
         """Whether the recorded code took the new way anywhere in this lane."""
         return self._next_named((self._key(lane), "mark", name)) is not None
 
+    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:  # noqa: ARG002  the protocol's
+        """What the scope says: the code around it may be another."""
+        return is_caught
+
     def _is_same(
         self,
         record: Record,

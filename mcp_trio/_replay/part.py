@@ -13,6 +13,8 @@ from mcp_trio._engine.sequencer import UNSTARTED_BODY, take_turn
 from mcp_trio._engine.session import DRAINED
 from mcp_trio._errors import BlockedInReplay
 from mcp_trio._journal.records import (
+    PATCHED,
+    RAN_OUT,
     TIMEOUT,
     MarkBody,
     Record,
@@ -240,11 +242,21 @@ class Part:
 
     def patched(self, lane: Lane, name: str) -> bool:
         """Whether the recorded code took the new way here."""
+        return self._is_marked(lane, MarkBody(name=PATCHED, value=name))
+
+    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:
+        """What the recording says; one from before there was this mark says nothing."""
+        if self.player.is_over:
+            return is_caught
+        return self._is_marked(lane, MarkBody(name=RAN_OUT, value=begun)) or is_caught
+
+    def _is_marked(self, lane: Lane, mark: MarkBody) -> bool:
+        """Whether a lane's next record is this mark; if so, it is done."""
         place = self._ahead(lane)
         if place is None:
             return False
         record = self.player.score.journal[place]
-        if record.kind != "mark" or body_of(record, MarkBody).value != name:
+        if record.kind != "mark" or body_of(record, MarkBody) != mark:
             return False
         self._take_ahead(lane, place)
         return True

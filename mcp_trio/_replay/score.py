@@ -16,6 +16,7 @@ from mcp_trio._engine.session import DRAINED
 from mcp_trio._journal.messages import message_at, place_of_message
 from mcp_trio._journal.records import (
     PATCHED,
+    RAN_OUT,
     EndBody,
     MarkBody,
     OpenBody,
@@ -36,6 +37,7 @@ Key: TypeAlias = tuple[int, str]
 NS_PER_SECOND: Final = 1e9
 _NOWHERE: Final = (-1, 0)
 OUTCOMES: Final = frozenset({"res", "err", "cxl"})
+_IN_PASSING: Final = frozenset({PATCHED, RAN_OUT})
 
 
 @attrs.frozen(kw_only=True)
@@ -233,7 +235,7 @@ def is_start(record: Record) -> bool:
 def is_in_passing(record: Record) -> bool:
     """Whether a record is of something that a lane did without waiting for its turn."""
     return record.kind == "val" or (
-        record.kind == "mark" and record.lane is not None and mark_name(record) == PATCHED
+        record.kind == "mark" and record.lane is not None and mark_name(record) in _IN_PASSING
     )
 
 

@@ -233,6 +233,10 @@ class SweepSequencer:
         """Whether the lane knew the change."""
         return (lane.name, name) in self.score.patches
 
+    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:  # noqa: ARG002  the same
+        """What the scope says: deadlines pass when they do here."""
+        return is_caught
+
     async def let_thread_run(self, name: str) -> None:  # noqa: ARG002  the same
         """One at a time; meanwhile the clock stands."""
         await self._thread.acquire()

@@ -6,8 +6,8 @@ gives back instead of doing it, so that the handler does the same there.
 
 import functools
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
@@ -17,12 +17,12 @@ import trio
 
 from mcp_trio._engine import (
     Effect,
-    deadline,
     perform,
     perform_in_thread,
     randomness,
     read_clock,
     takes_patch,
+    time_limit,
 )
 from mcp_trio._journal.records import MONOTONIC, NOW, SLEEP, encode_body
 from mcp_trio._server.callables import returns_awaitable
@@ -67,16 +67,14 @@ class Outside(Facts):
         """
         await perform(self._handling, _sleeping(seconds))
 
-    @contextmanager
-    def timeout(self, seconds: float) -> Generator[trio.CancelScope]:
+    def timeout(self, seconds: float) -> AbstractContextManager[trio.CancelScope]:
         """`with ctx.timeout(5):`, which cancels its block when the time is over.
 
         Raises:
             trio.TooSlowError: At the end of a block that was cancelled by this.
             ValueError: The seconds are negative.
         """
-        with trio.fail_at(deadline(self._handling, seconds)) as scope:
-            yield scope
+        return time_limit(self._handling, seconds)
 
     # Chance.
 

@@ -16,12 +16,12 @@ from mcp_trio._engine import (
     Effect,
     Outcome,
     Unrecorded,
-    deadline,
     perform,
     perform_in_passing,
     perform_in_thread,
     read_clock,
     takes_patch,
+    time_limit,
 )
 from mcp_trio._engine.failures import encoded_error
 from mcp_trio._errors import LocalProtocolError, ToolError
@@ -275,7 +275,8 @@ async def test_an_effect_in_passing_is_one_record(handle, recording, story):
 async def test_a_deadline_without_a_recording_counts_from_now(handle, autojump_clock):
     async def handler(handling):
         await trio.sleep(2)
-        return deadline(handling, 5), read_clock(handling, "tick", lambda: 1.5, float)
+        with time_limit(handling, 5) as scope:
+            return scope.deadline, read_clock(handling, "tick", lambda: 1.5, float)
 
     assert await handle(handler) == (7, 1.5)
 
@@ -390,6 +391,10 @@ class Scripted(Unrecorded):
         self.told.append(("patched", name))
         return False
 
+    def ran_out(self, lane, begun, *, is_caught):
+        self.told.append(("ran out", is_caught))
+        return True
+
 
 async def test_a_replay_does_not_run_the_effect(handle):
     sequencer = Scripted("cmd", "res", body=b'"then"')
@@ -443,13 +448,14 @@ async def test_what_a_replay_does_as_well_is_done_with_success_only(handle, kind
 
 async def test_a_replay_gives_what_was_read(handle):
     async def handler(handling):
-        return [
-            perform_in_passing(handling, effect(pytest.fail)),
-            read_clock(handling, "tick", pytest.fail, int),
-            deadline(handling, 2),
-            takes_patch(handling, "a"),
-            takes_patch(handling, "a"),
-        ]
+        with time_limit(handling, 2) as scope:
+            return [
+                perform_in_passing(handling, effect(pytest.fail)),
+                read_clock(handling, "tick", pytest.fail, int),
+                scope.deadline,
+                takes_patch(handling, "a"),
+                takes_patch(handling, "a"),
+            ]
 
     sequencer = Scripted(body=b"3000000000")
     assert await handle(handler, sequencer=sequencer) == [

@@ -6,7 +6,7 @@ import math
 import pytest
 import trio
 
-from mcp_trio._engine import deadline, randomness, read_clock, takes_patch
+from mcp_trio._engine import randomness, read_clock, takes_patch, time_limit
 from mcp_trio._errors import LocalProtocolError
 
 
@@ -23,17 +23,30 @@ async def test_a_deadline_is_recorded_as_the_time_at_which_it_was_set(
 ):
     async def handler(handling):
         await trio.sleep(2)
-        return deadline(handling, 5)
+        with time_limit(handling, 5) as scope:
+            return scope.deadline
 
     assert await handle(handler, sequencer=recording) == 7
     value = b'{"name":"ctx.timeout","arguments":{"seconds":5},"value":2000000000}'
     assert story() == {"r5": [("val", value)]}
 
 
+async def test_that_it_ran_out_is_recorded_with_the_operation_that_set_it(
+    handle, recording, story, autojump_clock
+):
+    async def handler(handling):
+        with pytest.raises(trio.TooSlowError), time_limit(handling, 5):
+            await trio.sleep(6)
+
+    await handle(handler, sequencer=recording)
+    assert story()["r5"][1:] == [("mark", b'{"name":"ran out","value":1}')]
+
+
 @pytest.mark.parametrize("seconds", [-1, math.nan])
 async def test_a_deadline_in_the_past_or_nowhere_is_refused(handle, seconds):
     async def handler(handling):
-        return deadline(handling, seconds)
+        with time_limit(handling, seconds):
+            pytest.fail("entered")
 
     assert isinstance(await handle(handler), ValueError)
 

@@ -88,3 +88,57 @@ def test_a_sleep_that_was_cut_short_by_a_bit_stays_so(world, tmp_path, client, t
 @pytest.mark.parametrize("then", [tell_under_shield, last_under_shield, at_once, announce])
 def test_a_sleep_that_ended_a_bit_before_stays_so(world, tmp_path, client, then):
     assert_replays(world, tmp_path, client, AFTER_SECONDS - A_BIT_SECONDS, then)
+
+
+# A deadline, and what ends all that lies around it, at one time.
+
+
+def make_racer():
+    server = Server("races")
+
+    async def hurry(ctx):
+        try:
+            with ctx.timeout(1):
+                await ctx.sleep(5)
+        except trio.TooSlowError:
+            await ctx.info("too slow")
+
+    async def break_down(ctx):
+        await ctx.sleep(1)
+        raise ValueError("the end of all")
+
+    @server.tool
+    async def race(*, ctx: Context) -> str:
+        async with trio.open_nursery() as outer:
+            outer.start_soon(hurry, ctx)
+            async with trio.open_nursery() as inner:
+                inner.start_soon(break_down, ctx)
+        return "never"
+
+    return server
+
+
+async def call_racer(peer, _session):
+    await peer.handshake()
+    await peer.send_request("tools/call", {"name": "race", "arguments": {}}, id=1)
+    await trio.sleep(2)
+
+
+def recorded_races(world, tmp_path):
+    """Recordings under several schedules, by what they tell."""
+    found = {}
+    for number in range(20):
+        path = tmp_path / f"{number}.mcprec.jsonl"
+        world.record(make_racer(), path, call_racer, number=number)
+        found[tuple(world.played(path))] = path
+    return found
+
+
+def test_a_deadline_that_runs_out_while_all_around_it_ends_does_so_again(world, tmp_path):
+    races = recorded_races(world, tmp_path)
+    assert len(races) > 1
+    for path in races.values():
+        for number in range(8):
+            heard = world.replayed(path, make_racer(), number=number)
+            assert heard.frames == world.sent_frames(path)
+            assert heard.moments == world.played(path)

@@ -4,7 +4,7 @@ The player compares too; this is a second opinion, which looks at the sequencer'
 it knows a sequencer that takes no turns, for the control.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,10 +140,18 @@ class Tee:
 
     def patched(self, lane: Lane, name: str) -> bool:
         """The same."""
-        is_patched: bool = self.part.patched(lane, name)
-        if is_patched:
+        return self._marked(lane, lambda: self.part.patched(lane, name))
+
+    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:
+        """The same."""
+        return self._marked(lane, lambda: self.part.ran_out(lane, begun, is_caught=is_caught))
+
+    def _marked(self, lane: Lane, ask: Callable[[], bool]) -> bool:
+        before = lane.ordinal
+        is_so = ask()
+        if lane.ordinal > before:
             self.story.read.append(Moment("mark", lane.name, lane.ordinal))
-        return is_patched
+        return is_so
 
 
 class Hasty(Tee):

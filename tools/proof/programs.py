@@ -76,10 +76,11 @@ class Shape:
 # Waits that the journal does not know. Whether one of them or a cancellation came first is a race
 # that it cannot decide: whoever writes them gets a replay that says so, and no promise.
 RAW: Final = ("sleep_raw", "wait")
-# Where one deadline surrounds another, and both pass while the machine stands still, the outer one
-# catches what the inner one caught, or the other way round: no record tells which. Nor does one say
-# which came first, a deadline or the end of a nursery in it, which is a raw wait.
-_DEADLINES: Final = frozenset({"move_on", "timeout"})
+# Where Trio's own deadline stands in another, and both pass while the machine stands still, the
+# outer one catches what the inner one caught, or the other way round: a record tells which only of
+# `ctx.timeout`. And none says which came first, a deadline or the end of a nursery in it, which is
+# a raw wait.
+_RAW_DEADLINES: Final = frozenset({"move_on"})
 _NURSERIES: Final = frozenset({"nest", "nest_and_stop"})
 # What ends a handler ends no nursery's child: the group around it would be the answer.
 _ENDS: Final = frozenset({"fail_out", "refuse"})
@@ -92,8 +93,8 @@ LEAVES: Final = (
     "fetch_own", "post", "query", "signal", "choose", "change",
 )  # fmt: skip
 COMPOSED: Final[Mapping[str, Shape]] = {
-    "timeout": Shape(parts=1, bars=_ENDS | _DEADLINES | _NURSERIES),
-    "move_on": Shape(parts=1, bars=_ENDS | _DEADLINES | _NURSERIES),
+    "timeout": Shape(parts=1, bars=_ENDS | _RAW_DEADLINES | _NURSERIES),
+    "move_on": Shape(parts=1, bars=_ENDS | _RAW_DEADLINES | _NURSERIES),
     "nest": Shape(parts=3, bars=_ENDS),
     "nest_and_stop": Shape(parts=3, bars=_ENDS),
     "locked": Shape(parts=1, bars=_WAITS),
