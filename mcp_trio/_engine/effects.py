@@ -338,9 +338,8 @@ def time_limit(handling: Handling, seconds: float) -> Generator[trio.CancelScope
 
 
 def _is_cancellation(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(trio.Cancelled)[1] is None
-    return isinstance(error, trio.Cancelled)
+    """And nothing else with it."""
+    return BaseExceptionGroup("", [error]).split(trio.Cancelled)[1] is None
 
 
 def _deadline(handling: Handling, lane: Lane | None, seconds: float) -> float:
