@@ -125,16 +125,17 @@ class Dispatcher:
 
     def _admit(self, event: RequestToRun, number: int | str) -> None:
         request = event.request
+        can_ask = has_rounds(request)
         if request.peer.revision.is_modern:
             self._note_peer(request.peer)
-            if is_retry(request):
-                self._take_retry(request)
-                return
+        if can_ask and is_retry(request):
+            self._take_retry(request)
+            return
         sequencer = self.session.sequencer
         lane = Lane(f"r{number}", sequencer) if sequencer.has_lanes else None
         handling = Handling(self.session, request, lane)
         self._handlings[request.id] = handling
-        if has_rounds(request):
+        if can_ask:
             handling.asker = functools.partial(self._ask, handling)
         if request.method.is_standing or self._admission.has_place():
             self._start(handling)

@@ -17,11 +17,11 @@ def has_rounds(request: TheirRequest) -> bool:
 
 
 def is_retry(request: TheirRequest) -> bool:
-    """Whether a request says that it is the retry of a handler which is parked here.
+    """Whether a request that may have rounds is the retry of a handler which is parked here.
 
     Any other state is the business of the handler's application.
     """
-    state = request.params.request_state if has_rounds(request) else None
+    state = request.params.request_state
     return state is not None and state.startswith(PARKED)
 
 

@@ -215,7 +215,7 @@ class Connection(Outgoing):
             raise
 
     def _take_stateless(self, message: Request, metadata: Metadata, size_bytes: int) -> Event:
-        peer = metadata.peer(self._spoken(metadata.requested()))
+        peer = self._peer_by(metadata)
         row = self._known(message, peer.revision)
         if not self._move(self.their_role, Input.STATELESS):
             text = f"{row.name} is not allowed now: the session is {self.state.name}"
@@ -226,12 +226,12 @@ class Connection(Outgoing):
             event.peer = peer
         return event
 
-    def _spoken(self, requested: str) -> Revision:
-        """The modern revision of this name (VER-02)."""
-        revision = REVISIONS.get(requested)
-        if revision is None or revision.has_handshake or requested not in self.revisions:
-            raise self._unsupported(requested)
-        return revision
+    def _peer_by(self, metadata: Metadata) -> Peer:
+        """Who has sent a request, in a modern revision that is spoken here (VER-02)."""
+        revision = REVISIONS.get(metadata.requested)
+        if revision is None or revision.has_handshake or revision.name not in self.revisions:
+            raise self._unsupported(metadata.requested)
+        return metadata.peer
 
     def _unsupported(self, requested: str) -> _Refused:
         text = f"unsupported protocol version {requested!r}: {', '.join(self.revisions)} are spoken"

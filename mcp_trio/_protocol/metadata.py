@@ -18,7 +18,7 @@ from mcp_trio import _schema as s
 from mcp_trio._protocol.fitting import fitted
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.peers import Peer
-from mcp_trio._protocol.revisions import Revision
+from mcp_trio._protocol.revisions import REVISIONS, Revision
 
 _PREFIX: Final = "io.modelcontextprotocol/"
 PROTOCOL_VERSION: Final = f"{_PREFIX}protocolVersion"
@@ -34,12 +34,13 @@ TRACE: Final = ("traceparent", "tracestate", "baggage")
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
 
-# Capabilities of clients are small; what is larger is read again each time, and not remembered.
+# Metadata are small, and the same in most requests of a client; what is larger is read again each
+# time, and not remembered.
 _REMEMBERED_BYTES_MAX: Final = 4096
 _REMEMBERED_MAX: Final = 256
 
 
-class Metadata(msgspec.Struct, gc=False):
+class _Members(msgspec.Struct, gc=False):
     """The reserved members of a request's `_meta`, as they came."""
 
     version: Raw | UnsetType = msgspec.field(name=PROTOCOL_VERSION, default=UNSET)
@@ -50,60 +51,59 @@ class Metadata(msgspec.Struct, gc=False):
     tracestate: Raw | UnsetType = UNSET
     baggage: Raw | UnsetType = UNSET
 
+
+_LEVEL: Final[Any] = s.LoggingLevel
+Value = TypeVar("Value")
+
+
+@attrs.frozen(eq=False)
+class Metadata:
+    """What a request says of itself in `_meta`, read as far as it is asked."""
+
+    _members: _Members
+
+    @functools.cached_property
     def requested(self) -> str:
         """The revision that the request is made under.
 
         Raises:
             msgspec.ValidationError: It says none.
         """
-        return _as(str, _there(self.version, PROTOCOL_VERSION), PROTOCOL_VERSION)
+        return _as(str, _there(self._members.version, PROTOCOL_VERSION), PROTOCOL_VERSION)
 
-    def peer(self, revision: Revision) -> Peer:
-        """Who sends it.
+    @functools.cached_property
+    def peer(self) -> Peer:
+        """Who sends it, under a revision that is known.
 
         Raises:
             msgspec.ValidationError: A member is missing or has the wrong shape (META-15, LOG-11).
         """
-        capabilities = _there(self.capabilities, CLIENT_CAPABILITIES)
-        info = None if self.info is UNSET else bytes(self.info)
-        level = None if self.log_level is UNSET else bytes(self.log_level)
-        is_small = len(capabilities) + len(info or b"") <= _REMEMBERED_BYTES_MAX
-        peer = (_remembered if is_small else _read)(revision, capabilities, info, level)
-        if self.traceparent is self.tracestate is self.baggage is UNSET:
-            return peer
-        return attrs.evolve(peer, trace=self._trace())
+        members = self._members
+        capabilities = _there(members.capabilities, CLIENT_CAPABILITIES)
+        return Peer(
+            revision=REVISIONS[self.requested],
+            capabilities=_as(s.ClientCapabilities, capabilities, CLIENT_CAPABILITIES),
+            info=_if_there(s.Implementation, members.info, CLIENT_INFO),
+            log_level=_if_there(_LEVEL, members.log_level, LOG_LEVEL),
+            trace={
+                name: _as(str, raw, name)
+                for name in TRACE
+                if (raw := getattr(members, name)) is not UNSET
+            },
+        )
 
-    def _trace(self) -> dict[str, str]:
-        members = {name: getattr(self, name) for name in TRACE}
-        return {
-            name: _as(str, bytes(raw), name) for name, raw in members.items() if raw is not UNSET
-        }
 
-
-def _there(member: Raw | UnsetType, name: str) -> bytes:
+def _there(member: Raw | UnsetType, name: str) -> Raw:
     if member is UNSET:
         raise msgspec.ValidationError(f"_meta lacks {name}")
-    return bytes(member)
+    return member
 
 
-def _read(
-    revision: Revision, capabilities: bytes, info: bytes | None, log_level: bytes | None
-) -> Peer:
-    return Peer(
-        revision=revision,
-        capabilities=_as(s.ClientCapabilities, capabilities, CLIENT_CAPABILITIES),
-        info=None if info is None else _as(s.Implementation, info, CLIENT_INFO),
-        log_level=None if log_level is None else _as(_LEVEL, log_level, LOG_LEVEL),
-    )
+def _if_there(kind: type[Value], member: Raw | UnsetType, name: str) -> Value | None:
+    return None if member is UNSET else _as(kind, member, name)
 
 
-_LEVEL: Final[Any] = s.LoggingLevel
-_remembered: Final = functools.lru_cache(maxsize=_REMEMBERED_MAX)(_read)
-
-Value = TypeVar("Value")
-
-
-def _as(kind: type[Value], raw: bytes, name: str) -> Value:
+def _as(kind: type[Value], raw: Raw, name: str) -> Value:
     try:
         return cast("Value", _decoder(kind).decode(raw))
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -114,10 +114,11 @@ _decoder: Final[Callable[[Any], msgspec.json.Decoder[Any]]] = functools.cache(ms
 
 
 class _Carrier(msgspec.Struct, gc=False):
-    meta: Metadata | None = msgspec.field(name="_meta", default=None)
+    meta: Raw | UnsetType = msgspec.field(name="_meta", default=UNSET)
 
 
 _decode: Final = msgspec.json.Decoder(_Carrier).decode
+_decode_members: Final = msgspec.json.Decoder(_Members | None).decode
 
 
 def metadata_of(params: Raw | None) -> Metadata | None:
@@ -129,10 +130,22 @@ def metadata_of(params: Raw | None) -> Metadata | None:
         return None
     try:
         meta = _decode(params).meta
+        if meta is UNSET:
+            return None
+        text = bytes(meta)
+        return (_read if len(text) > _REMEMBERED_BYTES_MAX else _remembered)(text)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    is_modern = meta is not None and (meta.version, meta.capabilities) != (UNSET, UNSET)
-    return meta if is_modern else None
+
+
+def _read(meta: bytes) -> Metadata | None:
+    members = _decode_members(meta)
+    if members is None or members.version is members.capabilities is UNSET:
+        return None
+    return Metadata(members)
+
+
+_remembered: Final = functools.lru_cache(maxsize=_REMEMBERED_MAX)(_read)
 
 
 _LABEL: Final = "[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"

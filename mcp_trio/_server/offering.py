@@ -170,7 +170,7 @@ class Offering:
         self.writer = JsonWriter(self.converter)
         self.effect_results = EffectResults(self.converter, self.writer, self.limits)
         hints = CacheHints(self.list_ttl_seconds, self.cache_scope)
-        self._registry = Registry(self.limits, self.list_changed, hints)
+        self._registry = Registry(self.limits, self.list_changed, hints, frozenset(self.offers))
         for name, handler in self.methods.items():
             self.method(name)(handler)
 
@@ -385,7 +385,7 @@ class Offering:
         """The capabilities: those that were given, else of what is offered now."""
         if self.capabilities is not None:
             return self.capabilities
-        return _capabilities(self._registry.kinds.union(self.offers))
+        return _capabilities(self._registry.kinds)
 
     def _made(
         self,

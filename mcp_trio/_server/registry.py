@@ -41,12 +41,14 @@ class Registry:
     """Everything that was registered, by name or URI.
 
     `changed` is called with the kind of the list after each change of "tools", "resources" or
-    "prompts". `rows` are the methods that a session knows, people's own among them.
+    "prompts". `offers` are kinds that count as offered though nothing stands there. `rows` are the
+    methods that a session knows, people's own among them.
     """
 
     limits: Limits
     changed: Callable[[str], None]
     hints: CacheHints
+    offers: frozenset[str]
     tools: dict[str, RegisteredTool] = attrs.field(factory=dict[str, Any], init=False)
     prompts: dict[str, RegisteredPrompt] = attrs.field(factory=dict[str, Any], init=False)
     resources: dict[str, RegisteredResource] = attrs.field(factory=dict[str, Any], init=False)
@@ -70,7 +72,7 @@ class Registry:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The lists in which something stands, or whose methods have handlers of people's own."""
+        """The lists in which something stands, or whose methods have people's own handlers."""
         kinds = self._kinds
         if kinds is None:
             kinds = self._kinds = self._kinds_now()
@@ -80,7 +82,7 @@ class Registry:
         needs = (method.row.need for method in tuple(self.methods.values()))
         heads = {need.path.partition(".")[0] for need in needs if need is not None}
         tables = {**self._tables, "completions": self.completions}
-        return frozenset(kind for kind, table in tables.items() if table or kind in heads)
+        return self.offers.union(kind for kind, table in tables.items() if table or kind in heads)
 
     def add(self, kind: str, key: str, row: Registered) -> None:
         """Offer something.

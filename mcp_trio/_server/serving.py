@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 import attrs
@@ -93,9 +92,10 @@ class Serving:
         """What will handle a request that may have rounds, if it is resumable at all."""
         if method in self.registry.methods:
             return None
-        with suppress(UriError):
+        try:
             return _ENTRIES[method](self.registry, params)
-        return None
+        except UriError:
+            return None
 
     async def _handled_after_visits(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
         try:

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Server
 from mcp_trio import types as t
 from mcp_trio._client import Client
 from mcp_trio._engine import Session
@@ -99,6 +100,22 @@ def bench():
     return bench
 
 
+@pytest.fixture
+def server():
+    """A server that offers everything, with a template."""
+    made = Server("harbour", offers={"tools", "prompts", "resources"})
+
+    @made.resource("harbour://{port}")
+    async def tide(port: str) -> str:
+        return port
+
+    return made
+
+
+async def nothing():
+    pass
+
+
 ALL = {
     "logging": {},
     "tools": {"listChanged": True},
@@ -122,6 +139,35 @@ async def connected(scripted, nursery, *, capabilities=ALL, **options):
     await server.answer_initialize(capabilities=capabilities)
     await trio.testing.wait_all_tasks_blocked()
     return client, server
+
+
+@pytest.fixture
+def connect(scripted, nursery):
+    """Connect a client at some revision; gives it, its server, and what it announced."""
+
+    async def start(*, revision="2025-11-25", **options):
+        channel, server = scripted
+        client = Client(channel, revisions=(revision,), **options)
+        nursery.start_soon(client.__aenter__)
+        hello = await server.answer_initialize(revision=revision)
+        await trio.testing.wait_all_tasks_blocked()
+        return client, server, hello["params"]["capabilities"]
+
+    return start
+
+
+@pytest.fixture
+def reply(connect):
+    """Ask a new client one thing; gives its result, or its error."""
+
+    async def ask(method, params, **options):
+        client, server, _ = await connect(**options)
+        await server.send_request(method, params, id="q")
+        message = await server.receive()
+        await client.aclose()
+        return message.get("result") or message["error"]
+
+    return ask
 
 
 @contextlib.asynccontextmanager

@@ -7,23 +7,9 @@ import trio.testing
 from mcp_trio import Client, Server
 from mcp_trio._errors import LocalProtocolError, ResourceNotFound
 from mcp_trio._protocol import REVISIONS
+from tests.client.conftest import nothing
 
 MODERN = "2026-07-28"
-
-
-@pytest.fixture
-def server():
-    made = Server("harbour", offers={"tools", "prompts", "resources"})
-
-    @made.resource("harbour://{port}")
-    async def tide(port: str) -> str:
-        return port
-
-    return made
-
-
-async def nothing():
-    pass
 
 
 def modern(target, **options):

@@ -31,30 +31,11 @@ BOTH = ("form", "url")
 
 
 @pytest.fixture
-def connect(scripted, nursery):
-    """A client behind the handshake at some revision, its server, and what it announced."""
-
-    async def start(*, revision=D, **options):
-        channel, server = scripted
-        client = Client(channel, revisions=(revision,), **options)
-        nursery.start_soon(client.__aenter__)
-        hello = await server.answer_initialize(revision=revision)
-        await trio.testing.wait_all_tasks_blocked()
-        return client, server, hello["params"]["capabilities"]
-
-    return start
-
-
-@pytest.fixture
-def answer(connect):
+def answer(reply):
     """The client's answer to a single elicitation."""
 
     async def ask(params, said, **options):
-        client, server, _ = await connect(elicitation=lambda _params: said, **options)
-        await server.send_request("elicitation/create", params, id="e")
-        message = await server.receive()
-        await client.aclose()
-        return message.get("result") or message["error"]
+        return await reply("elicitation/create", params, elicitation=lambda _: said, **options)
 
     return ask
 

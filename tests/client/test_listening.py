@@ -18,6 +18,7 @@ from mcp_trio._errors import (
 )
 from mcp_trio._limits import Limits
 from mcp_trio._protocol import REVISIONS, SUBSCRIPTION_ID
+from tests.client.conftest import nothing
 
 MODERN = "2026-07-28"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
@@ -28,21 +29,6 @@ ALL = {
     "prompts": {"listChanged": True},
     "resources": {"subscribe": True, "listChanged": True},
 }
-
-
-@pytest.fixture
-def server():
-    made = Server("harbour", offers={"tools", "prompts", "resources"})
-
-    @made.resource("harbour://{port}")
-    async def tide(port: str) -> str:
-        return port
-
-    return made
-
-
-async def nothing():
-    pass
 
 
 def ignore(_kind):

@@ -1,10 +1,8 @@
 """Sampling with tools: what a client announces, refuses, and hands to its model."""
 
 import pytest
-import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._client import Client
 
 D = "2025-11-25"
 TIDE = {"name": "tide", "inputSchema": {"type": "object"}}
@@ -27,32 +25,15 @@ WANTS = said(t.ToolUseContent(id="a", name="tide", input={}, meta={"k": 1}))
 
 
 @pytest.fixture
-def connect(scripted, nursery):
-    """A client behind the handshake, its server, and what it announced."""
-
-    async def start(**options):
-        channel, server = scripted
-        client = Client(channel, revisions=(D,), **options)
-        nursery.start_soon(client.__aenter__)
-        hello = await server.answer_initialize(revision=D)
-        await trio.testing.wait_all_tasks_blocked()
-        return client, server, hello["params"]["capabilities"]
-
-    return start
-
-
-@pytest.fixture
-def ask(connect):
+def ask(reply):
     """The answer to a single question to the client's model."""
 
     async def start(model, *, allows=True, **params):
         sampling = model if callable(model) else lambda _params: model
-        client, server, _ = await connect(sampling=sampling, sampling_tools=allows)
         asked = {"messages": [QUESTION], "maxTokens": 9, **params}
-        await server.send_request("sampling/createMessage", asked, id="s")
-        message = await server.receive()
-        await client.aclose()
-        return message.get("result") or message["error"]
+        return await reply(
+            "sampling/createMessage", asked, sampling=sampling, sampling_tools=allows
+        )
 
     return start
 

@@ -1,7 +1,9 @@
 """Sessions recorded over memory in virtual time, and replayed under a scheduler seed of one's own."""
 
 import json
+import tempfile
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import attrs
@@ -71,6 +73,16 @@ def record(server, path, client, *, number=0, channels=None):
     with seeded_schedule(number):
         trio.run(_serve, server, path, client, channels or memory_pair(), clock=clock)
     return path
+
+
+def assert_same_whatever_the_schedule(make_server, client, *, number):
+    """Record under one seed, and replay under others: byte by byte, record by record."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = record(make_server(), Path(folder, "a.mcprec.jsonl"), client, number=number)
+        for other in (number + 100, number + 200, number + 300):
+            heard = replayed(path, make_server(), number=other)
+            assert heard.frames == sent_frames(path)
+            assert heard.moments == played(path)
 
 
 # The desk: a server, and one session with everything in it.
@@ -204,6 +216,7 @@ def world():
         rewrite=rewrite,
         place_of=place_of,
         record=record,
+        assert_same_whatever_the_schedule=assert_same_whatever_the_schedule,
     )
 
 
@@ -282,3 +295,15 @@ class Scripted:
 @pytest.fixture(scope="session")
 def scripted():
     return Scripted
+
+
+@pytest.fixture
+async def connect(nursery):
+    """Serve a mock over memory; returns the client's end, as a peer to script."""
+
+    def connect(mock):
+        ours, theirs = memory_pair()
+        nursery.start_soon(mock.serve, theirs)
+        return WirePeer(ours)
+
+    return connect

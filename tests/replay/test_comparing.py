@@ -5,31 +5,9 @@ import pytest
 
 from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._replay.inputs import run_inputs
+from tests.replay.conversations import answer, call, note, result, told
 
 LIMITS = attrs.evolve(DEFAULT_LIMITS, frame_bytes_max=4096)
-
-
-def call(id_, name="x", **meta):
-    params = {"name": name, "_meta": meta} if meta else {"name": name}
-    return {"id": id_, "method": "tools/call", "params": params}
-
-
-def note(method, **params):
-    return {"method": f"notifications/{method}", "params": params}
-
-
-def result(id_, **members):
-    return {"id": id_, "result": members}
-
-
-def told(report):
-    return [(each.what, each.about, each.path) for each in report.differences]
-
-
-async def answer(peer, **members):
-    asked = await peer.receive()
-    await peer.send_result(asked, members)
-    return asked
 
 
 # Answers and questions.
@@ -151,8 +129,8 @@ async def test_progress_is_compared_for_each_request(spoken, scripted):
         await peer.send_result(second, {})
 
     path = spoken(
-        ("C", call(1, "a", progressToken="a")),
-        ("C", call(2, "b", progressToken="b")),
+        ("C", call(1, "a", _meta={"progressToken": "a"})),
+        ("C", call(2, "b", _meta={"progressToken": "b"})),
         ("S", note("progress", progressToken="a", progress=2)),
         ("S", note("progress", progressToken="b", progress=5)),
         ("S", result(1)),

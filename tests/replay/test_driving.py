@@ -13,6 +13,7 @@ from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._replay.inputs import drive, mock_client, run_inputs
 from mcp_trio._replay.mock import mock_server
 from mcp_trio.examples.weather import server as weather
+from tests.replay.conversations import answer, call, note, result, told
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 SEVERAL_SESSIONS = "shared.mcprec.jsonl"
@@ -22,29 +23,6 @@ WHOLE_SESSIONS = [
     if path.name != SEVERAL_SESSIONS and path.name.count(".") == 2  # a later segment has a number
 ]
 LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10)
-
-
-def call(id_, name="x", **meta):
-    params = {"name": name, "_meta": meta} if meta else {"name": name}
-    return {"id": id_, "method": "tools/call", "params": params}
-
-
-def note(method, **params):
-    return {"method": f"notifications/{method}", "params": params}
-
-
-def result(id_, **members):
-    return {"id": id_, "result": members}
-
-
-def told(report):
-    return [(each.what, each.about, each.path) for each in report.differences]
-
-
-async def answer(peer, **members):
-    asked = await peer.receive()
-    await peer.send_result(asked, members)
-    return asked
 
 
 @pytest.mark.parametrize("path", WHOLE_SESSIONS, ids=lambda path: path.name)
@@ -69,7 +47,7 @@ async def test_ids_and_progress_tokens_are_those_of_the_live_session(spoken, scr
         await peer.send_result(asked, {})
 
     path = spoken(
-        ("C", call("abc", progressToken="t", trace="kept")),
+        ("C", call("abc", _meta={"progressToken": "t", "trace": "kept"})),
         ("S", note("progress", progressToken="t", progress=1)),
         ("S", result("abc")),
     )

@@ -13,41 +13,27 @@ from mcp_trio._journal.rounds import Question
 from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._replay.inputs import run_inputs
 from mcp_trio._replay.retries import live_keys, with_recorded_keys
+from tests.replay.conversations import (
+    META,
+    MODERN,
+    SERVER_INFO,
+    TAG,
+    VERSION,
+    modern_call,
+    modern_request,
+    note,
+    result,
+    told,
+)
 
-REVISION = "2026-07-28"
-VERSION = "io.modelcontextprotocol/protocolVersion"
-TAG = "io.modelcontextprotocol/subscriptionId"
-SERVER_INFO = "io.modelcontextprotocol/serverInfo"
-META = {VERSION: REVISION, "io.modelcontextprotocol/clientCapabilities": {}}
 CITY = {"method": "elicitation/create", "params": {"message": "City?"}}
 DAYS = {"method": "elicitation/create", "params": {"message": "Days?"}}
 ROOTS = {"method": "roots/list"}
 
 
-def request(id_, method="tools/call", **params):
-    meta = META | params.pop("_meta", {})
-    return {"id": id_, "method": method, "params": {**params, "_meta": meta}}
-
-
-def call(id_, **params):
-    return request(id_, name="x", **params)
-
-
-def result(id_, **members):
-    return {"id": id_, "result": members}
-
-
 def asks(state=None, **questions):
     asked = {"resultType": "input_required", "inputRequests": questions}
     return asked | ({} if state is None else {"requestState": state})
-
-
-def note(method, **params):
-    return {"method": f"notifications/{method}", "params": params}
-
-
-def told(report):
-    return [(each.what, each.about, each.path) for each in report.differences]
 
 
 def params_of(asked):
@@ -57,11 +43,11 @@ def params_of(asked):
 # Rounds.
 
 ROUNDS = (
-    ("C", call(1)),
+    ("C", modern_call(1)),
     ("S", result(1, **asks("recorded", q1=CITY, q2=DAYS, q3=ROOTS))),
     (
         "C",
-        call(
+        modern_call(
             2,
             inputResponses={"q1": "Oslo", "q2": 3, "q3": {"roots": []}},
             requestState="recorded",
@@ -133,7 +119,7 @@ async def test_what_was_refused_and_is_answered_now_is_told(spoken, scripted):
     async def script(peer):
         await peer.send_result(await peer.receive(), asks("live", q1=CITY))
 
-    path = spoken(("C", call(1)), ("S", {"id": 1, "error": {"code": -1, "message": "no"}}))
+    path = spoken(("C", modern_call(1)), ("S", {"id": 1, "error": {"code": -1, "message": "no"}}))
     report = await run_inputs(path, scripted(script))
     assert [path for _, _, path in told(report)] == ["$.error", "$.result"]
 
@@ -145,7 +131,7 @@ async def test_a_state_that_nobody_gave_is_said_as_it_was(spoken, scripted):
         await peer.send({"id": asked["id"], "error": {"code": -32602, "message": "no"}})
 
     refused = {"id": 1, "error": {"code": -32602, "message": "no"}}
-    path = spoken(("C", call(1, requestState="made up")), ("S", refused))
+    path = spoken(("C", modern_call(1, requestState="made up")), ("S", refused))
     assert (await run_inputs(path, scripted(script))).is_same
 
 
@@ -158,9 +144,9 @@ async def test_a_retry_without_answers_has_none(spoken, scripted):
         await peer.send_result(retry, {})
 
     path = spoken(
-        ("C", call(1)),
+        ("C", modern_call(1)),
         ("S", result(1, resultType="input_required", requestState="recorded")),
-        ("C", call(2, requestState="recorded")),
+        ("C", modern_call(2, requestState="recorded")),
         ("S", result(2)),
     )
     assert (await run_inputs(path, scripted(script))).is_same
@@ -202,9 +188,9 @@ async def test_another_version_of_the_server_is_one_difference(spoken, scripted)
             await peer.send_result(await peer.receive(), info("2"))
 
     path = spoken(
-        ("C", request(1, "server/discover")),
+        ("C", modern_request(1, "server/discover")),
         ("S", result(1, **info("1"))),
-        ("C", call(2)),
+        ("C", modern_call(2)),
         ("S", result(2, **info("1"))),
     )
     assert told(await run_inputs(path, scripted(script))) == [
@@ -222,7 +208,7 @@ async def test_a_text_that_names_a_member_of_meta_is_no_member(spoken, scripted)
     async def script(peer):
         await peer.send_result(await peer.receive(), {"text": f"{SERVER_INFO}", "_meta": 5})
 
-    path = spoken(("C", call(1)), ("S", result(1, text=f"{SERVER_INFO}", _meta=5)))
+    path = spoken(("C", modern_call(1)), ("S", result(1, text=f"{SERVER_INFO}", _meta=5)))
     assert (await run_inputs(path, scripted(script))).is_same
 
 
@@ -238,7 +224,7 @@ async def test_a_modern_server_is_heard_out_by_a_discovery(spoken):
                     answer = {"jsonrpc": "2.0", "id": last[-1]["id"], "result": {}}
                     await channel.send([json.dumps(answer).encode()])
 
-    path = spoken(("C", call(1, _meta={"progressToken": "t"})), ("S", result(1)))
+    path = spoken(("C", modern_call(1, _meta={"progressToken": "t"})), ("S", result(1)))
     assert (await run_inputs(path, Watched())).is_same
     assert last[1]["method"] == "server/discover"
     assert last[1]["params"] == {"_meta": META}
@@ -265,8 +251,8 @@ async def test_what_a_subscription_tells_is_told_for_the_live_one(spoken, script
         await peer.send(note("cancelled", requestId=two["id"], **tagged(two["id"])))
 
     path = spoken(
-        ("C", request("a", "subscriptions/listen", **FILTER)),
-        ("C", request("b", "subscriptions/listen", **FILTER)),
+        ("C", modern_request("a", "subscriptions/listen", **FILTER)),
+        ("C", modern_request("b", "subscriptions/listen", **FILTER)),
         ("S", note("subscriptions/acknowledged", **FILTER, **tagged("a"))),
         ("S", note("subscriptions/acknowledged", **FILTER, **tagged("b"))),
         ("S", note("tools/list_changed", **tagged("b"))),
@@ -286,7 +272,7 @@ async def test_what_one_subscription_is_not_told_any_more_is_missed_soon(
         await peer.send(note("subscriptions/acknowledged", **tagged(asked["id"])))
 
     path = spoken(
-        ("C", request("a", "subscriptions/listen", **FILTER)),
+        ("C", modern_request("a", "subscriptions/listen", **FILTER)),
         ("S", note("subscriptions/acknowledged", **tagged("a"))),
         ("S", note("tools/list_changed", **tagged("a"))),
     )
@@ -306,7 +292,7 @@ async def test_the_end_of_a_subscription_at_the_end_of_all_is_not_waited_for(
         await peer.send(note("subscriptions/acknowledged", **tagged(asked["id"])))
 
     path = spoken(
-        ("C", request("a", "subscriptions/listen", **FILTER)),
+        ("C", modern_request("a", "subscriptions/listen", **FILTER)),
         ("S", note("subscriptions/acknowledged", **tagged("a"))),
         ("S", result("a", **tagged("a"))),
         ("S", note("cancelled", requestId="a", **tagged("a"))),
@@ -323,7 +309,7 @@ async def test_what_is_told_for_no_subscription_is_more(spoken, scripted):
         await peer.send(note("tools/list_changed", **tagged(99)))
         await peer.send_result(asked, {})
 
-    report = await run_inputs(spoken(("C", call(1)), ("S", result(1))), scripted(script))
+    report = await run_inputs(spoken(("C", modern_call(1)), ("S", result(1))), scripted(script))
     assert told(report) == [("extra", "notifications/tools/list_changed", "")]
 
 
@@ -380,13 +366,13 @@ BOTH_ERAS = (
         ),
     ),
     ("C", {"method": "notifications/initialized"}),
-    ("C", request(2, "server/discover")),
+    ("C", modern_request(2, "server/discover")),
     (
         "S",
         result(
             2,
             resultType="complete",
-            supportedVersions=[REVISION, "2025-11-25"],
+            supportedVersions=[MODERN, "2025-11-25"],
             capabilities={"logging": {}},
             ttlMs=0,
             cacheScope="private",
@@ -399,21 +385,21 @@ BOTH_ERAS = (
 
 
 async def test_both_eras_of_one_session_are_driven(spoken):
-    server = Server("s", version="1", revisions=(REVISION, "2025-11-25"))
+    server = Server("s", version="1", revisions=(MODERN, "2025-11-25"))
     report = await run_inputs(spoken(*BOTH_ERAS), server)
     assert report.is_same, str(report)
     assert report.answered == 3
 
 
-@pytest.mark.parametrize("revision", ["2024-11-05", REVISION])
+@pytest.mark.parametrize("revision", ["2024-11-05", MODERN])
 async def test_another_revision_is_said_where_its_era_says_one(spoken, scripted, revision):
     async def script(peer):
         hello = await peer.receive()
-        is_modern = revision == REVISION
+        is_modern = revision == MODERN
         assert hello["params"]["protocolVersion"] == ("2025-11-25" if is_modern else revision)
         await peer.send_result(hello, BOTH_ERAS[1][1]["result"] | {"protocolVersion": revision})
         _, discover = await peer.receive_many(2)
-        assert discover["params"]["_meta"][VERSION] == REVISION
+        assert discover["params"]["_meta"][VERSION] == MODERN
         await peer.send_result(discover, BOTH_ERAS[4][1]["result"])
 
     report = await run_inputs(spoken(*BOTH_ERAS), scripted(script), revision=revision)
@@ -423,9 +409,9 @@ async def test_another_revision_is_said_where_its_era_says_one(spoken, scripted,
 @pytest.mark.parametrize(
     ("said", "revision", "known"),
     [
-        (BOTH_ERAS[:2], REVISION, "2025-11-25, 2025-06-18, 2025-03-26, 2024-11-05"),
-        (BOTH_ERAS[3:4], "2025-11-25", REVISION),
-        (BOTH_ERAS[-2:], REVISION, "none"),
+        (BOTH_ERAS[:2], MODERN, "2025-11-25, 2025-06-18, 2025-03-26, 2024-11-05"),
+        (BOTH_ERAS[3:4], "2025-11-25", MODERN),
+        (BOTH_ERAS[-2:], MODERN, "none"),
         (BOTH_ERAS, "1999-01-01", "2026-07-28, 2025-11-25"),
     ],
 )

@@ -12,42 +12,9 @@ from mcp_trio._limits import Limits
 from mcp_trio._replay.mock import mock_server
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio._transports.memory import memory_pair
+from tests.replay.conversations import call, heard, note, result, say
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
-
-
-def call(id_, name="x", **more):
-    return {"id": id_, "method": "tools/call", "params": {"name": name, **more}}
-
-
-def note(method, **params):
-    return {"method": f"notifications/{method}", "params": params}
-
-
-def result(id_, **members):
-    return {"id": id_, "result": members}
-
-
-def heard(messages):
-    return [{name: value for name, value in each.items() if name != "jsonrpc"} for each in messages]
-
-
-@pytest.fixture
-async def connect(nursery):
-    """Serve a mock over memory; returns the client's end, as a peer to script."""
-
-    def connect(mock):
-        ours, theirs = memory_pair()
-        nursery.start_soon(mock.serve, theirs)
-        return WirePeer(ours)
-
-    return connect
-
-
-async def say(peer, *messages):
-    """Say it, and hear what comes of it."""
-    await peer.send(*messages)
-    return heard(await peer.receive_available())
 
 
 async def test_a_client_of_ours_finds_what_was_recorded():

@@ -34,6 +34,14 @@ def moved(lines, place, *, before, seconds):
     return [encode_body(record) + b"\n" for record in records]
 
 
+def assert_replayed(world, make_server, path, place, **moves):
+    """A recording is replayed with one record moved, whatever the schedule."""
+    target = path.with_name("late.mcprec.jsonl")
+    late = world.rewrite(path, target, lambda lines: moved(lines, place, **moves))
+    for number in range(4):
+        assert world.replayed(late, make_server(), number=number).moments == world.played(late)
+
+
 def test_what_a_thread_has_asked_for_together_is_asked_though_it_was_cancelled(world, tmp_path):
     def make_server():
         server = Server("thread")
@@ -57,13 +65,7 @@ def test_what_a_thread_has_asked_for_together_is_asked_though_it_was_cancelled(w
     path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", client)
     asked = world.place_of(path, lambda it: it["k"] == "out" and "." in it.get("l", ""))
     cancel = world.place_of(path, lambda it: it["k"] == "in", nth=3)
-    late = world.rewrite(
-        path,
-        tmp_path / "late.mcprec.jsonl",
-        lambda lines: moved(lines, cancel, before=asked, seconds=0.001),
-    )
-    for number in range(4):
-        assert world.replayed(late, make_server(), number=number).moments == world.played(late)
+    assert_replayed(world, make_server, path, cancel, before=asked, seconds=0.001)
 
 
 def test_a_handler_that_has_asked_is_not_cancelled_by_the_end_if_nobody_waits(world, tmp_path):
@@ -91,10 +93,4 @@ def test_a_handler_that_has_asked_is_not_cancelled_by_the_end_if_nobody_waits(wo
     path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", client)
     shut = world.place_of(path, lambda it: it["k"] == "shut")
     weighed = world.place_of(path, lambda it: it["k"] == "cmd" and it["f"]["name"] == "weigh")
-    late = world.rewrite(
-        path,
-        tmp_path / "late.mcprec.jsonl",
-        lambda lines: moved(lines, shut, before=weighed, seconds=0.005),
-    )
-    for number in range(4):
-        assert world.replayed(late, make_server(), number=number).moments == world.played(late)
+    assert_replayed(world, make_server, path, shut, before=weighed, seconds=0.005)

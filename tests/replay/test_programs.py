@@ -354,13 +354,7 @@ quickly = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 def test_handlers_send_the_same_bytes_in_the_same_order_whatever_the_schedule(
     world, scripts, client, number
 ):
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "a.mcprec.jsonl")
-        world.record(server_of(scripts), path, client, number=number)
-        for other in (number + 100, number + 200, number + 300):
-            heard = world.replayed(path, server_of(scripts), number=other)
-            assert heard.frames == world.sent_frames(path)
-            assert heard.moments == world.played(path)
+    world.assert_same_whatever_the_schedule(lambda: server_of(scripts), client, number=number)
 
 
 # What is not promised is loud.

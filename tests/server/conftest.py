@@ -61,6 +61,25 @@ def lines(hint, value, **options):
     return lines_of(taking(hint), {"it": value}, **options)
 
 
+def harbour():
+    """A server that offers everything, with a resource and a template."""
+    made = Server("harbour", offers={"tools", "resources", "prompts"})
+
+    @made.resource("harbour://tide")
+    async def tide() -> str:
+        return "high"
+
+    @made.resource("harbour://{port}/tide")
+    async def tide_in(port: str) -> str:
+        return port
+
+    return made
+
+
+async def nothing():
+    pass
+
+
 @attrs.define(eq=False)
 class Asker:
     """A client that asks one thing after the other; `told` is what came besides the answers."""
@@ -109,6 +128,12 @@ class Asker:
     async def next_told(self):
         """The next message of the server's own."""
         return self.told.pop(0) if self.told else await self.wire.receive()
+
+
+@pytest.fixture
+def server():
+    """A server with nothing yet."""
+    return Server("harbour")
 
 
 @pytest.fixture

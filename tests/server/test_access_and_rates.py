@@ -1,10 +1,8 @@
 """Who may do what, how often, and what nobody gets to see: the duties of a server's security."""
 
 import pytest
-import trio
 
 from mcp_trio import Context, RequestError, Server
-from mcp_trio._limits import Limits
 
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
@@ -61,37 +59,6 @@ def vault():
 async def test_a_handler_may_refuse_whom_it_does_not_know(vault, serve, method, params):
     asker = await serve(vault)
     assert await asker.error(method, params) == REFUSAL
-
-
-@pytest.mark.requirement("TOOL-38", "COMP-07", "COMP-09")
-@pytest.mark.parametrize("method", ["tools/call", "completion/complete"])
-async def test_who_asks_for_too_much_at_once_is_refused_by_the_name_of_the_limit(serve, method):
-    limits = Limits(handlers_in_flight_max=1, requests_queued_max=1)
-    server = Server("harbour", limits=limits)
-    release = trio.Event()
-
-    async def slow(port: str) -> list[str]:
-        await release.wait()
-        return [port]
-
-    server.tool(slow)
-    server.prompt(name="sail")(slow)
-    server.completion("sail", "port")(slow)
-    params = {
-        "tools/call": {"name": "slow", "arguments": {"port": "Oslo"}},
-        "completion/complete": {
-            "ref": {"type": "ref/prompt", "name": "sail"},
-            "argument": ARGUMENT,
-        },
-    }
-    asker = await serve(server)
-    asked = [await asker.begin(method, params[method]) for _ in range(3)]
-    (refused,) = await asker.wire.receive_available()
-    assert refused["id"] == asked[2]
-    assert "requests_queued_max" in refused["error"]["message"]
-    release.set()
-    for request_id in asked[:2]:
-        assert "result" in await asker.end(request_id)
 
 
 @pytest.mark.requirement("TOOL-38")

@@ -25,11 +25,6 @@ def revision(request):
 
 
 @pytest.fixture
-def server():
-    return Server("harbour")
-
-
-@pytest.fixture
 def asks(server, serve, revision):
     """Serve the server at each revision."""
 

@@ -14,6 +14,7 @@ from mcp_trio import Client, Context, Server, ThreadContext
 from mcp_trio._limits import Limits
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio._transports.memory import memory_pair
+from tests.server.conftest import harbour, nothing
 
 EVERYTHING = {"tools", "resources", "prompts"}
 CHANGED = "notifications/{}/list_changed"
@@ -21,21 +22,7 @@ CHANGED = "notifications/{}/list_changed"
 
 @pytest.fixture
 def server():
-    made = Server("harbour", offers=EVERYTHING)
-
-    @made.resource("harbour://tide")
-    async def tide() -> str:
-        return "high"
-
-    @made.resource("harbour://{port}/tide")
-    async def tide_in(port: str) -> str:
-        return port
-
-    return made
-
-
-async def nothing():
-    pass
+    return harbour()
 
 
 def methods_of(messages):

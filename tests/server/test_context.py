@@ -9,11 +9,6 @@ from mcp_trio import Context, Limits, Server, ThreadContext
 E = "2026-07-28"
 
 
-@pytest.fixture
-def server():
-    return Server("harbour")
-
-
 def told_data(asker):
     return [
         (message["params"]["level"], message["params"]["data"])

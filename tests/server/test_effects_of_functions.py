@@ -53,11 +53,6 @@ def command(name, /, **arguments):
     return "cmd", {"name": name, "arguments": arguments}
 
 
-@pytest.fixture
-def server():
-    return Server("harbour")
-
-
 async def find(name: str) -> Boat:
     await trio.lowlevel.checkpoint()
     return Boat(name, len(name))

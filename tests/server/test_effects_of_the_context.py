@@ -10,13 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, LocalProtocolError, Server, ThreadContext
+from mcp_trio import Context, LocalProtocolError, ThreadContext
 from tests.server.conftest import played_again
-
-
-@pytest.fixture
-def server():
-    return Server("harbour")
 
 
 @pytest.fixture(params=[True, False], ids=["recorded", "unrecorded"])

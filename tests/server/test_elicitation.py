@@ -14,7 +14,6 @@ from mcp_trio import (
     RemoteProtocolError,
     Roots,
     Sampling,
-    Server,
     ThreadContext,
     UrlElicitation,
     UrlElicitationRequired,
@@ -37,11 +36,6 @@ class Mooring:
     nights: int = 1
     berth: Berth = Berth.INNER
     lit: bool = False
-
-
-@pytest.fixture
-def server():
-    return Server("harbour")
 
 
 @pytest.fixture

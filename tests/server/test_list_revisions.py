@@ -5,6 +5,7 @@ import pytest
 from mcp_trio import Server
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.revisions import REVISIONS
+from tests.server.conftest import nothing
 
 A, B, C, D, E = REVISIONS
 LEGACY = (A, B, C, D)
@@ -16,10 +17,6 @@ LISTS = {
 }
 # What a page at the newest revision has beside its rows.
 USUAL = {A: {}, B: {}, C: {}, D: {}, E: {"resultType": "complete", "cacheScope": "private"}}
-
-
-async def nothing():
-    pass
 
 
 async def one(port):

@@ -13,11 +13,6 @@ from mcp_trio.recording import replay
 
 
 @pytest.fixture
-def server():
-    return Server("harbour")
-
-
-@pytest.fixture
 def locks(server):
     """The number of locks that somebody holds or waits for."""
     return lambda: len(server.locks._rows)

@@ -10,6 +10,7 @@ import trio.testing
 from mcp_trio import Client, Context, Roots, Sampling, Server, ToolError, types
 from mcp_trio._protocol.revisions import REVISIONS
 from mcp_trio._transports.memory import memory_pair
+from tests.server.conftest import nothing
 
 *LEGACY, MODERN = REVISIONS
 SAID_BY_ALL = {
@@ -89,10 +90,6 @@ async def overheard(harbour, nursery):
         return ours, theirs, reports
 
     return sail
-
-
-async def nothing():
-    pass
 
 
 @pytest.mark.requirement("TRAN-04", "TRAN-07", "BASE-20", "BASE-22", "BASE-23")

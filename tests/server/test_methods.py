@@ -22,11 +22,6 @@ class Found:
     where: Path
 
 
-@pytest.fixture
-def server():
-    return Server("harbour")
-
-
 # Methods that the protocol does not know.
 
 

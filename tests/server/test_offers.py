@@ -5,6 +5,7 @@ import pytest
 from mcp_trio import Audio, Context, ResourceNotFound, Server, types
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.revisions import REVISIONS
+from tests.server.conftest import nothing
 
 A, B, C, D, E = REVISIONS
 
@@ -27,10 +28,6 @@ LISTS = {
     "resources/list": "resources",
     "resources/templates/list": "resourceTemplates",
 }
-
-
-async def nothing():
-    pass
 
 
 async def one(port):

@@ -35,11 +35,6 @@ class Mooring:
     nights: int = 1
 
 
-@pytest.fixture
-def server():
-    return Server("harbour")
-
-
 @attrs.define(eq=False)
 class Conversation:
     """One call of a tool whose handler asks, at some revision."""

@@ -16,11 +16,6 @@ from mcp_trio import (
 CLIENT_CAN = {"roots": {"listChanged": True}, "sampling": {}}
 
 
-@pytest.fixture
-def server():
-    return Server("harbour")
-
-
 # Questions to the client.
 
 

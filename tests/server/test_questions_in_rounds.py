@@ -8,7 +8,6 @@ from mcp_trio import (
     Elicitation,
     Roots,
     Sampling,
-    Server,
     ThreadContext,
     UrlElicitation,
     UrlElicitationRequired,
@@ -29,11 +28,6 @@ REPLY = {"role": "assistant", "model": "m", "content": {"type": "text", "text": 
 class Mooring:
     ship: str
     nights: int = 1
-
-
-@pytest.fixture
-def server():
-    return Server("harbour")
 
 
 @pytest.fixture

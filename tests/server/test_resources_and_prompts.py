@@ -10,11 +10,6 @@ INTERNAL_ERROR = -32603
 RESOURCE_NOT_FOUND = -32002
 
 
-@pytest.fixture
-def server():
-    return Server("harbour")
-
-
 # Resources.
 
 

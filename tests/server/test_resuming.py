@@ -9,24 +9,18 @@ import trio.testing
 
 from mcp_trio import Context, Elicitation, LocalProtocolError, Server, ToolError
 from mcp_trio._limits import DEFAULT_LIMITS
+from tests.server.conftest import EVERYTHING
+from tests.server.rounds import (
+    FALSE,
+    NOT_VALID,
+    TRUE,
+    asking_at_its_end,
+    filled,
+    message_of,
+    text_of,
+)
 
 MODERN = "2026-07-28"
-EVERYTHING = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
-NOT_VALID = {"code": -32602, "message": "the request state is not valid"}
-TRUE, FALSE = ({"action": "accept", "content": {"value": value}} for value in (True, False))
-
-
-def filled(value):
-    return {"action": "accept", "content": {"value": value}}
-
-
-def text_of(result):
-    assert result["resultType"] == "complete"
-    return result["content"][0]["text"]
-
-
-def message_of(result, key):
-    return result["inputRequests"][key]["params"]["message"]
 
 
 @pytest.mark.requirement("MRTR-02", "MRTR-05", "MRTR-06", "MRTR-09", "STATE-02")
@@ -258,19 +252,7 @@ async def test_who_does_not_wait_for_an_answer_has_not_asked(resumable):
 
 async def test_a_handler_that_ends_cannot_ask(resumable):
     errors = []
-
-    async def ask(*, ctx: Context) -> str:
-        try:
-            await ctx.elicit("sure?", bool)
-        finally:
-            with trio.CancelScope(shield=True):
-                try:
-                    await ctx.elicit("really?", bool)
-                except Exception as error:
-                    errors.append(str(error))
-        return "?"
-
-    result = await resumable(ask).begin()
+    result = await resumable(asking_at_its_end(errors)).begin()
 
     assert list(result["inputRequests"]) == ["q1"]
     assert errors == ["the handler is ending, since it asked: it cannot ask more"]

@@ -13,11 +13,9 @@ from mcp_trio._protocol import METHODS, TheirRequest
 from mcp_trio._protocol.peers import STRANGER
 from mcp_trio._server.resuming import _binding
 from mcp_trio.recording import RecordOptions, Redaction, replay
+from tests.server.rounds import NOT_VALID, TRUE, asking_at_its_end
 
-EVERYTHING = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
-NOT_VALID = {"code": -32602, "message": "the request state is not valid"}
 INTERNAL = {"code": -32603, "message": "internal error"}
-TRUE = {"action": "accept", "content": {"value": True}}
 FORM = {"type": "object", "properties": {"value": {"type": "boolean"}}}
 SURE = types.InputRequest(
     method="elicitation/create", params=types.ElicitParams(message="sure?", requested_schema=FORM)
@@ -385,18 +383,7 @@ def replayed(tmp_path):
 
 async def test_a_handler_that_asks_at_its_end_is_replayed(resumable, replayed):
     errors = []
-
-    async def ask(*, ctx: Context) -> str:
-        try:
-            await ctx.elicit("sure?", bool)
-        finally:
-            with trio.CancelScope(shield=True):
-                try:
-                    await ctx.elicit("really?", bool)
-                except Exception as error:
-                    errors.append(str(error))
-        return "?"
-
+    ask = asking_at_its_end(errors)
     it = resumable(ask)
     it.options = {"record": replayed.next_path()}
     await it.begin()

@@ -7,21 +7,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, ThreadContext, effect
-
-TRUE, FALSE = ({"action": "accept", "content": {"value": value}} for value in (True, False))
-
-
-def filled(value):
-    return {"action": "accept", "content": {"value": value}}
-
-
-def text_of(result):
-    assert result["resultType"] == "complete"
-    return result["content"][0]["text"]
-
-
-def message_of(result, key):
-    return result["inputRequests"][key]["params"]["message"]
+from tests.server.rounds import FALSE, TRUE, filled, message_of, text_of
 
 
 async def test_clocks_and_chance_are_in_every_round_what_they_were(resumable):

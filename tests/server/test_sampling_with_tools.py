@@ -48,11 +48,6 @@ def results_of(answer):
 
 
 @pytest.fixture
-def server():
-    return Server("harbour")
-
-
-@pytest.fixture
 def ask_once(server, serve):
     """Let a handler ask by `ctx.sample`; gives what the client is told, or None with the error."""
 

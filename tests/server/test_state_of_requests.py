@@ -11,10 +11,10 @@ from mcp_trio._limits import Limits
 from mcp_trio._protocol import ALL_REVISIONS
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL
 from mcp_trio._protocol.request_state import PARKED
+from tests.server.rounds import NOT_VALID
 
 MODERN = "2026-07-28"
 CAPABILITIES = {"elicitation": {}}
-NOT_VALID = {"code": -32602, "message": "the request state is not valid"}
 CAPTAIN, STRANGER = ({"name": name, "version": "1"} for name in ("captain", "stranger"))
 
 

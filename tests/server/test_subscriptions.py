@@ -17,6 +17,7 @@ from mcp_trio._protocol import (
 )
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio._transports.memory import memory_pair
+from tests.server.conftest import harbour, nothing
 
 MODERN = "2026-07-28"
 EVERYTHING = {"tools", "resources", "prompts"}
@@ -29,21 +30,7 @@ CHANGED = "notifications/{}/list_changed"
 
 @pytest.fixture
 def server():
-    made = Server("harbour", offers=EVERYTHING)
-
-    @made.resource("harbour://tide")
-    async def tide() -> str:
-        return "high"
-
-    @made.resource("harbour://{port}/tide")
-    async def tide_in(port: str) -> str:
-        return port
-
-    return made
-
-
-async def nothing():
-    pass
+    return harbour()
 
 
 @pytest.fixture
@@ -299,13 +286,19 @@ async def test_a_server_that_closes_answers_and_then_cancels(server, nursery, ca
     assert len(messages) == 4
 
 
-async def test_what_is_pending_when_the_session_closes_is_told_before_the_end(server, nursery):
+async def served_to_a_listener(server, nursery):
+    """A session whose client listens to all lists, and that client."""
     ours, theirs = memory_pair()
     session = await nursery.start(server.serve, theirs)
     peer = WirePeer(ours)
     params = {"notifications": ALL_LISTS, "_meta": METADATA}
     await peer.send_request("subscriptions/listen", params, id=1)
     await peer.receive()
+    return session, peer
+
+
+async def test_what_is_pending_when_the_session_closes_is_told_before_the_end(server, nursery):
+    session, peer = await served_to_a_listener(server, nursery)
     server.tool(name="n")(nothing)
     session.shut("closed")
     assert [m.get("method") for m in await peer.receive_end()] == [
@@ -316,12 +309,7 @@ async def test_what_is_pending_when_the_session_closes_is_told_before_the_end(se
 
 
 async def test_a_client_that_leaves_is_not_waited_for(server, nursery, autojump_clock):
-    ours, theirs = memory_pair()
-    session = await nursery.start(server.serve, theirs)
-    peer = WirePeer(ours)
-    params = {"notifications": ALL_LISTS, "_meta": METADATA}
-    await peer.send_request("subscriptions/listen", params, id=1)
-    await peer.receive()
+    session, peer = await served_to_a_listener(server, nursery)
     began = trio.current_time()
     await peer.aclose()
     await session.ended.wait()

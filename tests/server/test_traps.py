@@ -12,19 +12,11 @@ from mcp_trio._limits import Limits
 from mcp_trio._protocol import ALL_REVISIONS
 from mcp_trio._protocol.metadata import LOG_LEVEL
 from mcp_trio._protocol.revisions import OLDEST
-
-
-@pytest.fixture
-def server():
-    return Server("harbour")
+from tests.server.conftest import nothing
 
 
 def names_of(result):
     return [tool["name"] for tool in result["tools"]]
-
-
-async def nothing():
-    pass
 
 
 # TRAP-64: a notification shares the channel with the answer, and comes before it.

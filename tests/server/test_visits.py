@@ -19,11 +19,6 @@ BOTH = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 URL = "https://harbour.example/pay"
 
 
-@pytest.fixture
-def server():
-    return Server("harbour")
-
-
 def text_of(answer):
     return answer["result"]["content"][0]["text"]
 

@@ -1,0 +1,51 @@
+"""The words of conversations by hand: what clients and servers say, and what is told of it."""
+
+MODERN = "2026-07-28"
+VERSION = "io.modelcontextprotocol/protocolVersion"
+TAG = "io.modelcontextprotocol/subscriptionId"
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+META = {VERSION: MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+
+
+def call(id_, name="x", **params):
+    """A legacy client calls a tool."""
+    return {"id": id_, "method": "tools/call", "params": {"name": name, **params}}
+
+
+def modern_request(id_, method, **params):
+    meta = META | params.pop("_meta", {})
+    return {"id": id_, "method": method, "params": {**params, "_meta": meta}}
+
+
+def modern_call(id_, name="x", **params):
+    return modern_request(id_, "tools/call", name=name, **params)
+
+
+def note(method, **params):
+    return {"method": f"notifications/{method}", "params": params}
+
+
+def result(id_, **members):
+    return {"id": id_, "result": members}
+
+
+def heard(messages):
+    return [{name: value for name, value in each.items() if name != "jsonrpc"} for each in messages]
+
+
+async def say(peer, *messages):
+    """Say it, and hear what comes of it."""
+    await peer.send(*messages)
+    return heard(await peer.receive_available())
+
+
+async def answer(peer, **members):
+    """Answer the next request; returns the request."""
+    asked = await peer.receive()
+    await peer.send_result(asked, members)
+    return asked
+
+
+def told(report):
+    """The differences, each with its kind, what it is about, and its path."""
+    return [(each.what, each.about, each.path) for each in report.differences]
