@@ -105,3 +105,10 @@ def interop(session: nox.Session) -> None:
     session.run("python", "tools/interop/eras.py")
     session.run("python", "tools/interop/transparency.py")
     session.run("python", "tools/interop/mocked.py")
+
+
+@nox.session(default=False)
+def conformance(session: nox.Session) -> None:
+    """Run the official conformance suite against our server and our client, with no excuses."""
+    install(session, "interop")
+    session.run("python", "tools/conformance/suite.py", *session.posargs)

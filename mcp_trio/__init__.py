@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mcp_trio._errors import ConnectionLost as ConnectionLost
     from mcp_trio._errors import LocalProtocolError as LocalProtocolError
     from mcp_trio._errors import MCPError as MCPError
+    from mcp_trio._errors import OutcomeUnknown as OutcomeUnknown
     from mcp_trio._errors import ProtocolError as ProtocolError
     from mcp_trio._errors import RecordingError as RecordingError
     from mcp_trio._errors import RemoteProtocolError as RemoteProtocolError
@@ -78,6 +79,7 @@ _HOMES: Final = {
     "MCPError": "mcp_trio._errors",
     "MemoryStore": "mcp_trio._server.states",
     "ModelTraits": "mcp_trio._client",
+    "OutcomeUnknown": "mcp_trio._errors",
     "ProtocolError": "mcp_trio._errors",
     "RecordingError": "mcp_trio._errors",
     "RemoteProtocolError": "mcp_trio._errors",
@@ -132,6 +134,7 @@ __all__ = [
     "MCPError",
     "MemoryStore",
     "ModelTraits",
+    "OutcomeUnknown",
     "ProtocolError",
     "RecordingError",
     "RemoteProtocolError",

@@ -154,6 +154,13 @@ class ConnectionLost(MCPError):
         self.stderr_tail = stderr_tail
 
 
+class OutcomeUnknown(ConnectionLost):
+    """The request had gone out when its connection broke: it may have been carried out, or not.
+
+    Repeat it only if doing so twice does no harm.
+    """
+
+
 class ToolError(MCPError):
     """A tool failed and says why.
 
@@ -176,11 +183,16 @@ class UrlElicitationRequired(MCPError):
     `elicitations` are `UrlElicitation`s. A client of 2025-11-25 gets them as error -32042, and
     calls again when it likes; a modern one is asked in a round, and the handler is run again if the
     user agrees. Others cannot be asked: `CapabilityMissing` (ERR-16, ERR-17).
+
+    Raises:
+        ValueError: There are none.
     """
 
     def __init__(self, elicitations: Sequence[Any], message: str = "") -> None:
         super().__init__(message or "the user has to visit a URL first")
         self.elicitations: list[Any] = list(elicitations)
+        if not self.elicitations:
+            raise ValueError("there is no URL that the user has to visit")
 
 
 class ConfigError(MCPError):

@@ -1,5 +1,7 @@
 """Every limit of the engine, named with its unit: the one place where a bound is written down."""
 
+import math
+
 import attrs
 
 KIB = 1024
@@ -88,6 +90,30 @@ class Limits:
     # What people's callbacks have not yet looked at.
     notifications_queued_max: int = 1024
     progress_queued_max: int = 1024
+
+    # HTTP: one connection to a listener, and one request on it.
+    http_connections_max: int = 4096
+    http_head_bytes_max: int = 32 * KIB
+    http_head_seconds: float = 10.0
+    http_body_seconds: float = 60.0
+    http_idle_seconds: float = 75.0
+    http_write_bytes_max: int = 8 * MIB
+
+    # HTTP: sessions and their streams.
+    http_sessions_max: int = 10_000
+    http_session_idle_seconds: float = 1800.0
+    http_streams_max: int = 64
+    http_stream_seconds_max: float = math.inf
+    http_events_kept_max: int = 1024
+    http_bytes_kept_max: int = 8 * MIB
+    http_keep_alive_seconds: float = 15.0
+    http_retry_ms: int = 1000
+    http_stream_after_seconds: float = 0.25
+    http_watch_after_seconds: float = 0.02
+
+    # HTTP: a client that comes back.
+    http_reconnects_max: int = 5
+    http_reconnect_seconds_max: float = 30.0
 
     # Lists.
     page_items_max: int = 1000

@@ -32,6 +32,7 @@ NAMES = [
     "MCPError",
     "MemoryStore",
     "ModelTraits",
+    "OutcomeUnknown",
     "ProtocolError",
     "RecordingError",
     "RemoteProtocolError",

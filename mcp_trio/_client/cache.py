@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import attrs
 import msgspec
 
-from mcp_trio._protocol import METHODS, ParamsToSend
+from mcp_trio._protocol import METHODS, RESOURCE_UPDATED, ParamsToSend
 from mcp_trio._schema import CacheableResult, ResourceUpdatedParams
 
 CacheKey: TypeAlias = tuple[str, bytes]
@@ -22,7 +22,6 @@ _CHANGED: Final = {
     "notifications/prompts/list_changed": ("prompts/list",),
     "notifications/resources/list_changed": ("resources/list", "resources/templates/list"),
 }
-_UPDATED: Final = "notifications/resources/updated"
 _READ: Final = "resources/read"
 
 # What makes a request the retry of a round, whose answer is never kept (CACHE-08).
@@ -44,7 +43,8 @@ class _ReadKey(msgspec.Struct):
 class Cache:
     """Answers by method and params, each fresh until its time is up or something has changed.
 
-    The oldest ones make room when there are more than `entries_max`, or more than `bytes_max`.
+    The oldest ones make room when there are more than `entries_max`, or more than `bytes_max`; one
+    that is larger than that is not kept.
     `changes` counts what was said to have changed: an answer that was asked for before a change and
     came after it may be older, and is not kept.
     """
@@ -77,6 +77,8 @@ class Cache:
         if ttl_ms <= 0 or changes != self.changes:
             return
         entry = _Entry(msgspec.json.encode(result), now + ttl_ms / _MS_PER_SECOND)
+        if len(entry.body) > self.bytes_max:
+            return
         self._entries[key] = entry
         self._size_bytes += len(entry.body)
         while len(self._entries) > self.entries_max or self._size_bytes > self.bytes_max:
@@ -84,7 +86,7 @@ class Cache:
 
     def notice(self, notification: str, params: Any) -> None:
         """Make stale what the server says has changed, whatever time was left (CACHE-15)."""
-        if notification == _UPDATED:
+        if notification == RESOURCE_UPDATED:
             self._forget_resource(params)
         for method in _CHANGED.get(notification, ()):
             self.forget(method)

@@ -12,7 +12,7 @@ from mcp_trio._client.roots import RootList, Roots, wire_roots
 from mcp_trio._engine import AccompaniedSession, Handling
 from mcp_trio._errors import INVALID_PARAMS, RequestError, UserRejected
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._protocol import Method
+from mcp_trio._protocol import RESOURCE_UPDATED, Method
 from mcp_trio._protocol.elicitations import OpenElicitations
 from mcp_trio._protocol.tool_results import imbalance, misused_tools
 from mcp_trio._schema import (
@@ -251,7 +251,7 @@ _REQUESTS: Final[dict[str, Callable[[Callbacks, Any, Report], Awaitable[msgspec.
 _NOTIFICATIONS: Final[dict[str, Callable[[Callbacks, Any], Awaitable[None] | None]]] = {
     "notifications/elicitation/complete": Callbacks.visited,
     "notifications/message": Callbacks.logged,
-    "notifications/resources/updated": Callbacks.updated,
+    RESOURCE_UPDATED: Callbacks.updated,
     **{f"notifications/{kind}/list_changed": _list_changed(kind) for kind in _LISTS},
 }
 

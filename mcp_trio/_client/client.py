@@ -40,10 +40,10 @@ T = TypeVar("T")
 class Client(Conversation):
     """A conversation with the server at `target`; `async with Client(target) as client:` has it.
 
-    `target` is a command (`["python", "server.py"]`), a `ServerConfig`, a server object, or a
-    channel. The session lives in a task of its own: exceptions of the block arrive as they are, and
-    a server that dies fails the calls in flight and nothing else. Leaving a cancel scope round a
-    call cancels the handler at the server. A client connects once.
+    `target` is a URL, a command (`["python", "server.py"]`), a `ServerConfig`, a server object, or
+    a channel. The session lives in a task of its own: exceptions of the block arrive as they are,
+    and a server that dies fails the calls in flight and nothing else. Leaving a cancel scope round
+    a call cancels the handler at the server. A client connects once.
 
     Callbacks are functions, async or not. One that raises is logged, or is the error that the
     server gets, and ends nothing but itself; only `progress` raises into the call that it is for.
@@ -62,6 +62,9 @@ class Client(Conversation):
         env: For a command: variables that it gets besides the few that are inherited.
         inherit_env: For a command: whether it inherits all our variables.
         cwd: For a command: the folder that it starts in.
+        http: For a URL: what sends the requests, with its proxies, certificates, authorization and
+            the time that connecting may take; it is not closed here.
+        headers: For a URL: what goes along with each request.
         stderr: For a command: a function for each line of its stderr, or "inherit" for ours.
         progress: Called with the reports of every `call_tool` that brings no callback of its own.
         log: Called with the server's log messages.
@@ -143,6 +146,7 @@ class Client(Conversation):
             send=send,
             answer=self._callbacks.answer,
             capabilities=self._callbacks.capabilities(),
+            revision=REVISIONS[self.revision],
             limits=self.limits,
             total_seconds=total_seconds,
         )

@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import attrs
 import trio
@@ -27,7 +27,15 @@ from mcp_trio._client.methods import methods_with
 from mcp_trio._client.opening import keeps_each_session, open_session
 from mcp_trio._client.options import DEFAULT_REVISIONS, Trace
 from mcp_trio._client.roots import Roots
-from mcp_trio._client.targets import ProcessOptions, Stderr, Target, can_start, open_target
+from mcp_trio._client.targets import (
+    ProcessOptions,
+    Stderr,
+    Target,
+    WebOptions,
+    can_start,
+    has_url,
+    open_target,
+)
 from mcp_trio._client.tools import OutputSchemas
 from mcp_trio._engine import Session
 from mcp_trio._errors import (
@@ -49,6 +57,9 @@ from mcp_trio._protocol import (
 )
 from mcp_trio._recorder.options import RecordTo
 from mcp_trio._version import __version__
+
+if TYPE_CHECKING:
+    import httpx
 
 logger = logging.getLogger("mcp_trio")
 
@@ -84,6 +95,8 @@ class Conversation:
     inherit_env: bool = attrs.field(default=False, kw_only=True)
     cwd: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
     stderr: Stderr | None = attrs.field(default=None, kw_only=True)
+    http: "httpx.AsyncClient | None" = attrs.field(default=None, kw_only=True)
+    headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     cache: bool = attrs.field(default=True, kw_only=True)
     log: LogCallback | None = attrs.field(default=None, kw_only=True)
     log_level: s.LoggingLevel | None = attrs.field(default=None, kw_only=True)
@@ -218,7 +231,8 @@ class Conversation:
         process = ProcessOptions(
             env=self.env, inherit_env=self.inherit_env, cwd=self.cwd, stderr=self.stderr
         )
-        connected = await open_target(self.target, process=process, limits=self.limits)
+        web = WebOptions(http=self.http, headers=self.headers)
+        connected = await open_target(self.target, process=process, web=web, limits=self.limits)
         self._target_name = connected.name
         session = await open_session(
             connected.channel, self._connection_to_open(), self._callbacks, record=self.record
@@ -334,7 +348,12 @@ class Conversation:
     def _is_to_start(self) -> bool:
         lifetime = self._lifetime
         has_ended = lifetime is not None and lifetime.session.cause is not None
-        return has_ended and self.restart and not self._is_closed
+        return has_ended and self._begins_again and not self._is_closed
+
+    @property
+    def _begins_again(self) -> bool:
+        """Whether the next call connects anew; to a URL always, if that can be recorded."""
+        return self.restart or (has_url(self.target) and keeps_each_session(self.record))
 
     async def _begin_again(self) -> None:
         """What is known of the old process holds no more, but of which era it was."""

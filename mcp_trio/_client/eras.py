@@ -19,19 +19,14 @@ from typing import Final, TypeAlias, cast
 
 from mcp_trio._engine import Session
 from mcp_trio._errors import (
-    HEADER_MISMATCH,
-    MISSING_CLIENT_CAPABILITY,
     UNSUPPORTED_PROTOCOL_VERSION,
     RemoteProtocolError,
     RequestError,
     RequestTimeout,
 )
-from mcp_trio._protocol import DISCOVER, named_in, newest
+from mcp_trio._protocol import DISCOVER, MODERN_CODES, named_in, newest
 from mcp_trio._schema import DiscoverResult
 
-_MODERN_ERRORS: Final = frozenset(
-    {HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION}
-)
 _COMPLETE: Final = (None, "complete")
 
 _Reply: TypeAlias = DiscoverResult | RequestError | RequestTimeout | RemoteProtocolError
@@ -58,6 +53,8 @@ async def discovered(session: Session) -> bool:
     """
     ours = session.connection.revisions
     reply = await _probe(session)
+    if _names_ours(session, reply):
+        reply = await _probe(session)
     supported = _supported(reply)
     if supported is None:
         if not speaks_legacy(ours):
@@ -90,7 +87,7 @@ async def shaken_hands(session: Session) -> bool:
 def _may_be_modern(session: Session, refusal: RequestError) -> bool:
     """Whether there is reason to ask again; before the handshake, only the question can be late."""
     connection = session.connection
-    has_reason = refusal.code in _MODERN_ERRORS or connection.counts["late answer"] > 0
+    has_reason = refusal.code in MODERN_CODES or connection.counts["late answer"] > 0
     return has_reason and speaks_modern(connection.revisions)
 
 
@@ -122,9 +119,19 @@ def _supported(reply: _Reply) -> Sequence[str] | None:
     """What the server says that it speaks; None when nothing tells that it is modern."""
     if isinstance(reply, DiscoverResult):
         return reply.supported_versions
-    if isinstance(reply, RequestError) and reply.code in _MODERN_ERRORS:
+    if isinstance(reply, RequestError) and reply.code in MODERN_CODES:
         return named_in(reply.data)
     return None
+
+
+def _names_ours(session: Session, reply: _Reply) -> bool:
+    """Whether a refused revision is worth another try: the server names a modern one of ours.
+
+    As long as there is only one of these it is the one that was refused, by a server that was not
+    yet what it is now, or stands behind others that are not (VER-03).
+    """
+    is_refusal = isinstance(reply, RequestError) and reply.code == UNSUPPORTED_PROTOCOL_VERSION
+    return is_refusal and session.connection.choose(_supported(reply) or ()) is not None
 
 
 def _unfit(session: Session, reply: Exception) -> Exception:
@@ -139,8 +146,8 @@ def _unfit(session: Session, reply: Exception) -> Exception:
 
 
 def _refusal(reply: _Reply, supported: Sequence[str], ours: Sequence[str]) -> Exception:
-    names_other = any(name not in ours for name in supported)
-    if isinstance(reply, RequestError) and not names_other:  # so its own words say more
-        return reply
+    names_ours = any(name in ours for name in supported)
+    if isinstance(reply, RequestError) and (names_ours or not supported):
+        return reply  # its own words say more
     named = ", ".join(supported) or "nothing"
     return RemoteProtocolError(f"the server speaks {named}; known here: {', '.join(ours)}")

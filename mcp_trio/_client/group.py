@@ -25,7 +25,7 @@ from mcp_trio._client.lifetime import in_system_task
 from mcp_trio._client.options import CallOptions, ClientOptions, GroupOptions
 from mcp_trio._client.params import reference
 from mcp_trio._client.targets import Target, starts_command
-from mcp_trio._client.together import together
+from mcp_trio._engine import together
 from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestError
 
 logger = logging.getLogger("mcp_trio")
@@ -35,6 +35,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 T = TypeVar("T")
 
+_NOTE: Final = "this was the server {!r}"
 _KINDS: Final[dict[Callable[..., object], str]] = {
     Client.list_tools: "tools",
     Client.list_prompts: "prompts",
@@ -116,7 +117,7 @@ class ClientGroup:
             for name, target in self.servers.items():
                 self._clients[name] = self._client(name, target)
             clients = dict(self._clients)
-            await together(clients, lambda name: clients[name].__aenter__())
+            await together(clients, lambda name: clients[name].__aenter__(), note=_NOTE)
         except Exception:
             await self.aclose()
             raise
@@ -132,7 +133,7 @@ class ClientGroup:
         """Close all clients at the same time; otherwise like `Client.aclose`."""
         self._is_open = False
         with trio.CancelScope(shield=True):
-            await together([*self._clients.values(), *self._leaving], Client.aclose)
+            await together([*self._clients.values(), *self._leaving], Client.aclose, note=_NOTE)
 
     async def add(self, name: str, target: Target) -> Client:
         """Connect to one more server; failed, or cancelled, the group is as it was.
@@ -349,7 +350,7 @@ class ClientGroup:
 
         kind = _KINDS[read]
         asked = {name: client for name, client in self._clients.items() if _offers(client, kind)}
-        return await together(asked, ask)
+        return await together(asked, ask, note=_NOTE)
 
     async def _holders(self, uri: str, server: str | None, options: CallOptions) -> list[str]:
         """The servers to ask for a URI, or for a template by its text, one after the other."""

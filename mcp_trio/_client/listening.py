@@ -16,7 +16,14 @@ import trio
 
 from mcp_trio._engine import Call, Session
 from mcp_trio._errors import RemoteProtocolError, RequestError, RequestTimeout, ResourceNotFound
-from mcp_trio._protocol import ACKNOWLEDGED, LISTEN, Method, ParamsToSend, announced
+from mcp_trio._protocol import (
+    ACKNOWLEDGED,
+    LISTEN,
+    RESOURCE_UPDATED,
+    Method,
+    ParamsToSend,
+    announced,
+)
 from mcp_trio._schema import (
     EmptyParams,
     ListenParams,
@@ -25,8 +32,6 @@ from mcp_trio._schema import (
 )
 
 logger = logging.getLogger("mcp_trio")
-
-_UPDATED: Final = "notifications/resources/updated"
 
 ChangeKind: TypeAlias = Literal["tools", "prompts", "resources", "resource"]
 Notice: TypeAlias = Callable[[str, Any], None]
@@ -38,7 +43,7 @@ LISTS: Final[dict[ChangeKind, tuple[str, str]]] = {
     for kind in ("tools", "prompts", "resources")
 }
 _KINDS: Final[dict[str, ChangeKind]] = {
-    _UPDATED: "resource",
+    RESOURCE_UPDATED: "resource",
     **{method: kind for kind, (_, method) in LISTS.items()},
 }
 
@@ -185,7 +190,7 @@ class Subscription:
 
 def _notification_of(change: Change) -> tuple[str, ParamsToSend]:
     if change.uri is not None:
-        return _UPDATED, ResourceUpdatedParams(uri=change.uri)
+        return RESOURCE_UPDATED, ResourceUpdatedParams(uri=change.uri)
     return LISTS[change.kind][1], EmptyParams()
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from mcp_trio._client.callbacks import (
     ElicitationCallback,
@@ -28,6 +28,9 @@ from mcp_trio._schema import (
     LoggingMessageParams,
     ResourceUpdatedParams,
 )
+
+if TYPE_CHECKING:
+    import httpx
 
 DEFAULT_REVISIONS: Final = ALL_REVISIONS
 """What a client speaks that was not told otherwise: modern servers are tried first."""
@@ -71,6 +74,8 @@ class ClientOptions(_SharedOptions, total=False):
     inherit_env: bool
     cwd: str | os.PathLike[str] | None
     stderr: Stderr | None
+    http: "httpx.AsyncClient | None"
+    headers: Mapping[str, str] | None
     progress: ProgressCallback | None
     log: LogCallback | None
     resource_updated: ResourceUpdatedCallback | None

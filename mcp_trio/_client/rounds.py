@@ -11,10 +11,11 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._client.together import together
+from mcp_trio._engine import together
 from mcp_trio._errors import RemoteProtocolError, RequestError, RequestTimeout, UserRejected
 from mcp_trio._limits import Limits
-from mcp_trio._protocol import METHODS, Method, ParamsToSend, announced
+from mcp_trio._protocol import METHODS, Method, ParamsToSend, Revision, announced
+from mcp_trio._protocol.fitting import fitted
 from mcp_trio._schema import ClientCapabilities, InputRequest, InputRequiredResult
 
 Send: TypeAlias = Callable[[ParamsToSend | None, float | None], Awaitable[Any]]
@@ -35,6 +36,7 @@ class Rounds:
     send: Send
     answer: Answer
     capabilities: ClientCapabilities
+    revision: Revision
     limits: Limits
     total_seconds: float | None
 
@@ -102,7 +104,11 @@ class Rounds:
         answers = await together(
             questions, lambda key: self._answer(*questions[key]), note="this was the question {!r}"
         )
-        return {key: msgspec.Raw(msgspec.json.encode(answer)) for key, answer in answers.items()}
+        return {key: self._encoded(answer) for key, answer in answers.items()}
+
+    def _encoded(self, answer: msgspec.Struct) -> msgspec.Raw:
+        """An answer in the words of the server's revision."""
+        return msgspec.Raw(msgspec.json.encode(fitted(answer, self.revision)))
 
     def _params(self, request: InputRequest) -> Any:
         """What is asked, once all of it is known to be a question that was allowed (MRTR-07)."""

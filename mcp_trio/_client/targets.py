@@ -2,17 +2,27 @@
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    runtime_checkable,
+)
 
 import attrs
 
 from mcp_trio._client.config import ServerConfig
-from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import Limits
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.child_process import Command
 from mcp_trio._transports.memory import memory_pair
 from mcp_trio._transports.stdio_client import open_process_channel
+
+if TYPE_CHECKING:
+    import httpx
 
 Stderr: TypeAlias = Callable[[str], None] | Literal["inherit"]
 
@@ -26,8 +36,8 @@ class Serving(Protocol):
         ...
 
 
-Target: TypeAlias = Command | ServerConfig | Serving | Channel
-"""A command (a program and its arguments), one from a file, a server object, or a channel."""
+Target: TypeAlias = str | Command | ServerConfig | Serving | Channel
+"""A URL, a command (a program and its arguments), one of both from a file, a server, a channel."""
 
 
 @attrs.frozen(kw_only=True)
@@ -38,6 +48,24 @@ class ProcessOptions:
     inherit_env: bool = False
     cwd: str | os.PathLike[str] | None = None
     stderr: Stderr | None = None
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class WebOptions:
+    """How a URL is asked; see `open_http_channel`."""
+
+    http: "httpx.AsyncClient | None" = None
+    headers: Mapping[str, str] | None = None
+
+
+@attrs.frozen
+class _Means:
+    process: ProcessOptions
+    web: WebOptions
+    limits: Limits
+
+
+NO_WEB_OPTIONS: Final = WebOptions()
 
 
 class Served(NamedTuple):
@@ -55,20 +83,38 @@ class Connected(NamedTuple):
     served: Served | None = None
 
 
-async def open_target(target: Target, *, process: ProcessOptions, limits: Limits) -> Connected:
+async def open_target(
+    target: Target,
+    *,
+    process: ProcessOptions,
+    web: WebOptions = NO_WEB_OPTIONS,
+    limits: Limits,
+) -> Connected:
     """A channel to `target`, which the caller owns.
 
     Raises:
         ConnectionLost: The command could not be started.
-        TypeError: `target` is of no known kind, or `process` says how to start what is no command.
+        TypeError: `target` is of no known kind, or `process` says how to start what is no command,
+            or `web` how to ask what is no URL.
+        ValueError: A URL is none.
     """
+    means = _Means(process, web, limits)
     for is_it, open_it in _KINDS:
         if is_it(target):
-            return await open_it(target, process, limits)
+            return await open_it(target, means)
     raise TypeError(
-        "a client connects to a command (a list: the program and its arguments),"
+        "a client connects to a URL, a command (a list: the program and its arguments),"
         f" a ServerConfig, a server object or a channel, not {target!r}"
     )
+
+
+def _is_url(target: object) -> bool:
+    return isinstance(target, str)
+
+
+def has_url(target: object) -> bool:
+    """Whether it is asked over the web."""
+    return _is_url(target) or (isinstance(target, ServerConfig) and target.command is None)
 
 
 def _is_command(target: object) -> bool:
@@ -81,7 +127,7 @@ def _is_config(target: object) -> bool:
 
 def starts_command(target: object) -> bool:
     """Whether a process is started for `target`."""
-    return _is_command(target) or _is_config(target)
+    return _is_command(target) or (isinstance(target, ServerConfig) and not has_url(target))
 
 
 def can_start(target: object) -> bool:
@@ -97,44 +143,68 @@ def _is_channel(target: object) -> bool:
     return all(hasattr(target, name) for name in ("send", "receive", "aclose"))
 
 
-async def _open_command(command: Command, process: ProcessOptions, limits: Limits) -> Connected:
+async def _open_url(url: str, means: _Means) -> Connected:
+    _refuse_process_options(means)
+    from mcp_trio._transports.http.client_channel import open_http_channel
+
+    web = means.web
+    channel = await open_http_channel(url, http=web.http, headers=web.headers, limits=means.limits)
+    return Connected(channel, url.partition("?")[0])
+
+
+async def _open_command(command: Command, means: _Means) -> Connected:
+    _refuse_web_options(means)
+    process = means.process
     channel = await open_process_channel(
         command,
         env=process.env,
         inherit_env=process.inherit_env,
         cwd=process.cwd,
         stderr=process.stderr,
-        limits=limits,
+        limits=means.limits,
     )
     return Connected(channel, os.fspath(command[0]))
 
 
-async def _open_config(config: ServerConfig, process: ProcessOptions, limits: Limits) -> Connected:
+async def _open_config(config: ServerConfig, means: _Means) -> Connected:
     if config.command is None:
-        raise ConnectionLost("the server has a url, but this version connects to commands only")
+        assert config.url is not None
+        headers = {**config.headers, **(means.web.headers or {})}
+        web = attrs.evolve(means.web, headers=headers)
+        return await _open_url(config.url, attrs.evolve(means, web=web))
+    given = means.process
     process = attrs.evolve(
-        process, env={**config.env, **(process.env or {})}, cwd=process.cwd or config.cwd
+        given, env={**config.env, **(given.env or {})}, cwd=given.cwd or config.cwd
     )
-    return await _open_command([config.command, *config.args], process, limits)
+    command = [config.command, *config.args]
+    return await _open_command(command, attrs.evolve(means, process=process))
 
 
-async def _open_server(server: Serving, process: ProcessOptions, limits: Limits) -> Connected:
-    _refuse_process_options(process)
-    ours, theirs = memory_pair(limits=limits)
+async def _open_server(server: Serving, means: _Means) -> Connected:
+    _refuse_process_options(means)
+    _refuse_web_options(means)
+    ours, theirs = memory_pair(limits=means.limits)
     return Connected(ours, "the server object", Served(server, theirs))
 
 
-async def _open_channel(channel: Channel, process: ProcessOptions, _limits: Limits) -> Connected:
-    _refuse_process_options(process)
+async def _open_channel(channel: Channel, means: _Means) -> Connected:
+    _refuse_process_options(means)
+    _refuse_web_options(means)
     return Connected(channel, "the server")
 
 
-def _refuse_process_options(process: ProcessOptions) -> None:
-    if process != ProcessOptions():
+def _refuse_process_options(means: _Means) -> None:
+    if means.process != ProcessOptions():
         raise TypeError("env, inherit_env, cwd and stderr are for commands only")
 
 
+def _refuse_web_options(means: _Means) -> None:
+    if means.web != NO_WEB_OPTIONS:
+        raise TypeError("http and headers are for URLs only")
+
+
 _KINDS: Final[tuple[tuple[Callable[[object], bool], Callable[..., Awaitable[Connected]]], ...]] = (
+    (_is_url, _open_url),
     (_is_command, _open_command),
     (_is_config, _open_config),
     (_is_server, _open_server),

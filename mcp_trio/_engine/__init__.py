@@ -22,6 +22,7 @@ from mcp_trio._engine.memory import Memory, Place, Step
 from mcp_trio._engine.resuming import run_resumably
 from mcp_trio._engine.sequencer import Outcome, Recording, Sequencer, Unrecorded
 from mcp_trio._engine.session import Session
+from mcp_trio._engine.together import together
 
 __all__ = [
     "INSIDE",
@@ -57,4 +58,5 @@ __all__ = [
     "run_resumably",
     "takes_patch",
     "time_limit",
+    "together",
 ]

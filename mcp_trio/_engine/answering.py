@@ -101,7 +101,7 @@ def _begin(handling: Handling) -> None:
 def _encoded(handling: Handling, result: msgspec.Struct | msgspec.Raw) -> bytes:
     connection = handling.session.connection
     limits = connection.limits
-    if isinstance(result, InputRequiredResult) and not _may_ask(handling):
+    if isinstance(result, InputRequiredResult) and not handling.request.may_want_input:
         return _unsendable(handling, "this request is not one that asks for input by its result")
     try:
         frame = connection.response(handling.request, result)
@@ -111,12 +111,6 @@ def _encoded(handling: Handling, result: msgspec.Struct | msgspec.Raw) -> bytes:
         text = f"{len(frame)} bytes exceed frame_bytes_max={limits.frame_bytes_max}"
         return _unsendable(handling, text)
     return frame
-
-
-def _may_ask(handling: Handling) -> bool:
-    """Whether the answer may be that input is required (MRTR-03)."""
-    request = handling.request
-    return request.method.has_rounds and request.peer.revision.is_modern
 
 
 def _unsendable(handling: Handling, reason: str) -> bytes:

@@ -5,20 +5,21 @@ from typing import Any
 
 import trio
 
-from mcp_trio._engine.answering import bare
 from mcp_trio._engine.calls import Asked
 from mcp_trio._engine.effects import command
 from mcp_trio._engine.handling import Handling
 from mcp_trio._engine.resuming import asking
 from mcp_trio._engine.sequencer import resume, take_turn
+from mcp_trio._engine.together import together
 from mcp_trio._errors import LocalProtocolError
 
 
 async def ask_all(handling: Handling, questions: Sequence[Asked]) -> list[Any]:
     """The typed results of the questions, in their order; they are all asked at once, if any.
 
-    A legacy client gets requests, of which the others are cancelled if one fails. For a modern one
-    the handling has an `asker`, which has a round for them.
+    A legacy client gets requests, of which the others are cancelled if one fails; of several that
+    fail at once the first is raised. For a modern one the handling has an `asker`, which has a
+    round for them.
 
     Raises:
         LocalProtocolError: The handler has asked too much (`questions_max`, SAMP-22).
@@ -42,30 +43,25 @@ async def _ask_together(handling: Handling, questions: Sequence[Asked]) -> list[
     So a replay is told how the wait for them has ended, which is none of theirs.
     """
     lane, sequencer = handling.current_lane(), handling.session.sequencer
-    results: list[Any] = [None] * len(questions)
 
-    async def ask(place: int) -> None:
-        results[place] = await _ask(handling, questions[place])
+    async def turn() -> None:
+        if lane is not None:
+            await take_turn(sequencer, lane)
 
     await command(handling, asking(questions), lane)
     kind = "cxl"
     try:
-        async with trio.open_nursery() as nursery:
-            for place in range(len(questions)):
-                nursery.start_soon(ask, place)
-            if lane is not None:
-                await take_turn(sequencer, lane)
+        results = await together(
+            range(len(questions)), lambda place: _ask(handling, questions[place]), meanwhile=turn
+        )
         kind = "res"
-    except BaseExceptionGroup as group:
-        faults = group.subgroup(Exception)
-        if faults is None:
-            raise
-        kind = "err"  # also if it is cancelled by now, of which it will hear again
-        raise bare(faults) from None
+    except Exception:
+        kind = "err"
+        raise
     finally:
         if lane is not None:
             await resume(sequencer, lane, kind)
-    return results
+    return [*results.values()]
 
 
 async def _ask(handling: Handling, question: Asked) -> Any:

@@ -11,7 +11,7 @@ import msgspec
 import trio
 
 from mcp_trio._errors import ConnectionLost, RequestError
-from mcp_trio._protocol import AnswerArrived, Method, OurRequest, ParamsToSend
+from mcp_trio._protocol import AnswerArrived, Method, OurRequest, ParamsToSend, RequestId
 
 ProgressCallback: TypeAlias = Callable[[Any], Awaitable[None] | None]
 Hear: TypeAlias = Callable[[Method, Any], bool]
@@ -41,11 +41,13 @@ class Call:
 
     `scope` is the caller's cancel scope; its deadline is the request's, and moves with progress.
     `hear` gets each notification of a subscription at once, and says whether it goes to callbacks.
+    `about` is the peer's request whose handler asks.
     """
 
     request: OurRequest
     progress_queued_max: int
     hear: Hear | None = None
+    about: RequestId | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     answer: AnswerArrived | None = attrs.field(default=None, init=False)
     loss: ConnectionLost | None = attrs.field(default=None, init=False)

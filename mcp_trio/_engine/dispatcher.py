@@ -20,7 +20,7 @@ from mcp_trio._engine.calls import Asked
 from mcp_trio._engine.deliveries import Deliveries
 from mcp_trio._engine.handling import Handling, HandlingSession
 from mcp_trio._engine.lanes import Lane
-from mcp_trio._engine.parking import Parking, has_rounds, is_retry
+from mcp_trio._engine.parking import Parking, is_retry
 from mcp_trio._engine.requests import Requests
 from mcp_trio._engine.rounds import Rounds, Stage
 from mcp_trio._errors import SERVER_BUSY, RequestError
@@ -41,13 +41,14 @@ from mcp_trio._protocol import (
     TheirRequest,
 )
 from mcp_trio._protocol.request_state import invalid_state
-from mcp_trio._wire import Oversized, readdressed
+from mcp_trio._wire import Lost, Oversized, readdressed
 
 logger = logging.getLogger("mcp_trio")
 
 MALFORMED: Final = "malformed"
 REFUSED: Final = "requests refused"
 NEGOTIATED: Final = "negotiated"
+LOST_MARK: Final = "lost"
 _IGNORED_LEVELS: Final = {
     MALFORMED: logging.WARNING,
     "unknown answer": logging.WARNING,
@@ -114,6 +115,12 @@ class Dispatcher:
         number = session.sequencer.took(frame, embed=is_accepted)
         self._actions[type(event)](event, number)
 
+    def lose(self, lost: Lost) -> None:
+        """One request of ours will have no answer, says the channel."""
+        body = {"id": lost.id, "error": str(lost.error)}
+        self.session.sequencer.marked(LOST_MARK, body)
+        self.requests.settle_lost(lost)
+
     def _take_batch(self, event: BatchArrived, number: int | str) -> None:
         """Each message as if it had come by itself, but that one record holds them all."""
         connection, now = self.session.connection, trio.current_time()
@@ -125,7 +132,7 @@ class Dispatcher:
 
     def _admit(self, event: RequestToRun, number: int | str) -> None:
         request = event.request
-        can_ask = has_rounds(request)
+        can_ask = request.may_want_input
         if request.peer.revision.is_modern:
             self._note_peer(request.peer)
         if can_ask and is_retry(request):
@@ -227,7 +234,7 @@ class Dispatcher:
         if not is_answered:
             self._end_lane(handling)
         elif handling.farewell is not None:
-            self.session.outbox.post(handling.farewell, lane)
+            self.session.outbox.post(handling.farewell, lane, about=handling.request.id)
         return is_answered
 
     def _end_lane(self, handling: Handling) -> None:
@@ -241,7 +248,8 @@ class Dispatcher:
         is_last = len(self._handlings) <= self._standing
         is_answered = self.session.connection.finish(request) and frame is not None
         if frame is not None and is_answered:
-            (outbox.post_now if is_last else outbox.post)(frame, lane, is_answer=True)
+            post = outbox.post_now if is_last else outbox.post
+            post(frame, lane, about=request.id, is_answer=True)
         if is_last and self._idle:
             self._idle.unpark_all()
         return is_answered
@@ -389,7 +397,7 @@ class Dispatcher:
             logger.warning("%s: %s", event.counted, event.text)
         if event.peer is not None:
             self._note_peer(event.peer)
-        self.session.outbox.post(event.frame, is_answer=True)
+        self.session.outbox.post(event.frame, about=event.id, is_answer=True)
         if event.negotiated:
             self.on_negotiated()
 

@@ -29,7 +29,7 @@ from mcp_trio._engine.lanes import LANE, Lane
 from mcp_trio._engine.memory import Memory, Place, Step
 from mcp_trio._engine.sequencer import Outcome, Sequencer, take_turn
 from mcp_trio._errors import LocalProtocolError, RequestAbandoned
-from mcp_trio._journal.records import PATCHED, TIMEOUT, CommandBody, encode_body
+from mcp_trio._journal.records import PATCHED, RAN_OUT, TIMEOUT, CommandBody, encode_body
 
 _NS_PER_SECOND: Final = 1e9
 
@@ -177,7 +177,7 @@ def perform_in_thread(
     memory = handling.memory
     if memory is None:
         return _perform_in_thread(call, handling, effect)
-    at = call(_come_to_in_thread, handling, memory, effect)
+    at = call(_come_to_in_thread, handling, memory, effect, is_part=True)
     with _remembered(handling, memory, effect, *at) as remembered:
         return _perform_in_thread(call, handling, remembered)
 
@@ -324,7 +324,7 @@ def time_limit(handling: Handling, seconds: float) -> Generator[trio.CancelScope
     def has_run_out(*, is_caught: bool) -> bool:
         if lane is None:
             return is_caught
-        return handling.session.sequencer.ran_out(lane, begun, is_caught=is_caught)
+        return handling.session.sequencer.noted(lane, RAN_OUT, begun, is_so=is_caught)
 
     try:
         with scope:

@@ -16,7 +16,7 @@ from mcp_trio._engine.memory import Memory
 from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.sequencer import Sequencer
 from mcp_trio._errors import LocalProtocolError
-from mcp_trio._protocol import Connection, ParamsToSend, TheirRequest
+from mcp_trio._protocol import Connection, ParamsToSend, RequestId, TheirRequest
 
 # A handler that only notifies would otherwise never let another task run.
 NOTIFICATIONS_PER_CHECKPOINT = 64
@@ -61,6 +61,7 @@ class HandlingSession(Protocol):
         total_seconds: float | None = None,
         on_progress: ProgressCallback | None = None,
         lane: Lane | None = None,
+        about: RequestId | None = None,
     ) -> Any:
         """The peer's typed result."""
         ...
@@ -185,6 +186,7 @@ class Handling:
             total_seconds=total_seconds,
             on_progress=on_progress,
             lane=self.current_lane(),
+            about=self.request.id,
         )
 
     def current_lane(self) -> Lane | None:
@@ -231,7 +233,7 @@ class Handling:
         if frame is None:
             self._keep_unsent(lane, "res")
         else:
-            outbox.post(frame, lane)
+            outbox.post(frame, lane, about=self.request.id)
 
     async def _between_rounds(self, rounds: Exchange, lane: Lane | None) -> None:
         """Wait until there is a request to speak about; in a replay it is the lane's turn then."""

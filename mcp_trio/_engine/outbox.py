@@ -20,7 +20,9 @@ from mcp_trio._engine.lanes import Lane
 from mcp_trio._engine.sequencer import Sequencer, take_turn
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import Limits
+from mcp_trio._protocol import RequestId
 from mcp_trio._transports.channel import Channel
+from mcp_trio._wire import Addressed
 
 _Queue: TypeAlias = list[tuple[bytes, bool]]
 
@@ -53,8 +55,10 @@ class Outbox:
     _busy: trio.Event = attrs.field(factory=trio.Event, init=False)
     _written: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _send_nowait: Callable[[Sequence[bytes]], int] | None = attrs.field(init=False)
+    _is_addressed: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._is_addressed = getattr(self.channel, "is_addressed", False)
         self._send_nowait = getattr(self.channel, "send_nowait", None)
 
     @property
@@ -74,21 +78,42 @@ class Outbox:
 
     # What goes out.
 
-    def post(self, frame: bytes, lane: Lane | None = None, *, is_answer: bool = False) -> None:
-        """Record and queue a frame; the writer, or the end of the read batch, writes it."""
-        self._put(frame, lane, is_answer=is_answer)
+    def post(
+        self,
+        frame: bytes,
+        lane: Lane | None = None,
+        *,
+        about: RequestId | None = None,
+        is_answer: bool = False,
+    ) -> None:
+        """Record and queue a frame; the writer, or the end of the read batch, writes it.
+
+        `about` is the peer's request that it belongs to, or answers.
+        """
+        self._put(frame, lane, about, is_answer=is_answer)
         if not self._is_holding:
             self._work.set()
 
-    def post_now(self, frame: bytes, lane: Lane | None = None, *, is_answer: bool = False) -> None:
+    def post_now(
+        self,
+        frame: bytes,
+        lane: Lane | None = None,
+        *,
+        about: RequestId | None = None,
+        is_answer: bool = False,
+    ) -> None:
         """Record and queue a frame, and write the queue at once if that needs no waiting."""
-        self._put(frame, lane, is_answer=is_answer)
+        self._put(frame, lane, about, is_answer=is_answer)
         self.flush()
 
-    def _put(self, frame: bytes, lane: Lane | None, *, is_answer: bool) -> None:
+    def _put(
+        self, frame: bytes, lane: Lane | None, about: RequestId | None, *, is_answer: bool
+    ) -> None:
         self.sequencer.sent(frame, lane)
         if self._is_lost:
             return
+        if self._is_addressed:
+            frame = Addressed(frame, about, is_answer=is_answer)
         self._queue.append((frame, is_answer))
         size = len(frame) + _FRAME_BYTES
         self._bytes += size

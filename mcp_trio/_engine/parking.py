@@ -7,13 +7,6 @@ from mcp_trio._engine.rounds import Rounds, Stage, binding_of
 from mcp_trio._limits import Limits
 from mcp_trio._protocol import TheirRequest
 from mcp_trio._protocol.request_state import PARKED, invalid_state
-from mcp_trio._schema import InputResponseParams
-
-
-def has_rounds(request: TheirRequest) -> bool:
-    """Whether its handler can ask by its answer, and a retry of it would be known as one."""
-    is_modern = request.method.has_rounds and request.peer.revision.is_modern
-    return is_modern and isinstance(request.params, InputResponseParams)
 
 
 def is_retry(request: TheirRequest) -> bool:

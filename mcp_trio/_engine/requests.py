@@ -18,7 +18,9 @@ from mcp_trio._protocol import (
     OurRequest,
     ParamsToSend,
     ProgressArrived,
+    RequestId,
 )
+from mcp_trio._wire import Lost
 
 PROGRESS_BODY: Final = b'"progress"'
 
@@ -47,6 +49,7 @@ class Requests:
         total_seconds: float | None = None,
         on_progress: ProgressCallback | None = None,
         lane: Lane | None = None,
+        about: RequestId | None = None,
     ) -> Any:
         """See `Session.request`."""
         await self.outbox.ready(lane)
@@ -60,9 +63,9 @@ class Requests:
             total_seconds=limits.request_total_seconds if total_seconds is None else total_seconds,
             wants_progress=on_progress is not None,
         )
-        call = Call(request, limits.progress_queued_max)
+        call = Call(request, limits.progress_queued_max, about=about)
         self._calls[request.id] = call
-        self.outbox.post_now(request.frame, lane)
+        self.outbox.post_now(request.frame, lane, about=about)
         await self._wait(call, on_progress, lane)
         if not call.is_settled:
             raise self._timeout(request)
@@ -130,7 +133,7 @@ class Requests:
         reason = "timeout" if call.scope.cancelled_caught else "cancelled by the caller"
         frame = self.connection.abandon(call.request, reason)
         if frame is not None:
-            self.outbox.post_now(frame, lane)
+            self.outbox.post_now(frame, lane, about=call.about)
 
     def _timeout(self, request: OurRequest) -> RequestTimeout:
         budget = request.budget
@@ -146,6 +149,15 @@ class Requests:
     def settle(self, event: AnswerArrived) -> None:
         """An answer has come for an open request."""
         self._calls.pop(event.request.id).settle(event)
+
+    def settle_lost(self, lost: Lost) -> None:
+        """No answer will come for one request; one that nobody waits for any more is counted."""
+        call = self._calls.pop(int(lost.id), None)
+        if call is None:
+            self.connection.counts["late answer"] += 1
+        else:
+            self.connection.ours.abandon(call.request)
+            call.lose(lost.error)
 
     def report(self, event: ProgressArrived) -> bool:
         """Progress has come for an open request; False when an older report was dropped for it."""

@@ -20,7 +20,7 @@ import attrs
 import msgspec
 
 from mcp_trio._engine.lanes import START_ORDINAL, Lane
-from mcp_trio._journal.records import PATCHED, RAN_OUT, MarkBody, ShutBody, value_body
+from mcp_trio._journal.records import PATCHED, MarkBody, ShutBody, value_body
 from mcp_trio._recorder.recorder import Recorder
 from mcp_trio._wire import Oversized
 
@@ -102,13 +102,11 @@ class Sequencer(Protocol):
         """
         ...
 
-    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:
-        """Whether a cancelled block ran out of its own time; `is_caught` is what its scope says.
+    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
+        """Whether something is so that a lane has seen; `is_so` is what it looks like here.
 
-        `begun` is the ordinal of the lane's operation with which the block began. A `mark` in a
-        live session, if it did. What lies around the block may be cancelled in the
-        same moment; so a replay goes by (lane, next ordinal): where that is no such mark, no
-        ordinal is used, and the scope is right.
+        A `mark` in a live session, if it is. A replay may come to it in another way, so there it is
+        so as well if (lane, next ordinal) is that mark: where it is not, no ordinal is used.
         """
         ...
 
@@ -244,9 +242,9 @@ class Unrecorded(_Ungated):
         """Nothing is kept; the code that runs is the newest."""
         return True
 
-    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:  # noqa: ARG002  the same
+    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
         """Nothing is kept."""
-        return is_caught
+        return is_so
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Nothing is kept."""
@@ -344,11 +342,11 @@ class Recording(_Ungated):
         self.marked(PATCHED, name, lane)
         return True
 
-    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:
+    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
         """Record `mark`."""
-        if is_caught:
-            self.marked(RAN_OUT, begun, lane)
-        return is_caught
+        if is_so:
+            self.marked(name, value, lane)
+        return is_so
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Record `cxl`."""

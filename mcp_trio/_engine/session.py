@@ -45,11 +45,12 @@ from mcp_trio._protocol import (
     PING,
     Connection,
     ParamsToSend,
+    RequestId,
     named_in,
 )
 from mcp_trio._schema import DiscoverResult, InitializeResult
-from mcp_trio._transports.channel import Channel
-from mcp_trio._wire import Oversized
+from mcp_trio._transports.channel import Channel, Received
+from mcp_trio._wire import Lost, Oversized
 
 logger = logging.getLogger("mcp_trio")
 
@@ -260,7 +261,7 @@ class Session:
         except Exception as error:  # whatever a transport may raise, it ends this session alone
             self._lost(error)
 
-    def _take_batch(self, batch: Sequence[bytes | Oversized]) -> None:
+    def _take_batch(self, batch: Sequence[Received]) -> None:
         if self.cause is not None:
             return  # it came while the session was shut, and stays unread
         if not batch:
@@ -269,7 +270,10 @@ class Session:
         self.outbox.hold()
         now = trio.current_time()
         for frame in batch:
-            self._dispatcher.take(frame, now)
+            if isinstance(frame, Lost):
+                self._dispatcher.lose(frame)
+            else:
+                self._dispatcher.take(frame, now)
         self.outbox.release()
 
     def take(self, frame: bytes | Oversized) -> None:
@@ -303,8 +307,9 @@ class Session:
         total_seconds: float | None = None,
         on_progress: ProgressCallback | None = None,
         lane: Lane | None = None,
+        about: RequestId | None = None,
     ) -> Any:
-        """The peer's typed result.
+        """The peer's typed result; `about` is the request of theirs that this one is asked for.
 
         Cancelled, or out of time: the peer is told, once, and a late answer is only counted. What
         `on_progress` raises goes to the caller, in whose task it runs; the request is cancelled.
@@ -325,6 +330,7 @@ class Session:
             total_seconds=total_seconds,
             on_progress=on_progress,
             lane=lane,
+            about=about,
         )
 
     def stand(self, method: str, params: ParamsToSend, hear: Hear) -> Call:

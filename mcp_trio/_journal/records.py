@@ -45,6 +45,9 @@ PATCHED: Final = "patched"
 # The name of a mark that tells that a block of `ctx.timeout` ended by its own deadline.
 RAN_OUT: Final = "ran out"
 
+# The name of a mark that tells that a thread's call came back of which no other record tells.
+CAME_BACK: Final = "came back"
+
 # The names of what the context does and reads by itself; those of people's functions have no dot.
 SLEEP: Final = "ctx.sleep"
 LOCK: Final = "ctx.lock"

@@ -149,7 +149,8 @@ class Connection(Outgoing):
     ) -> Reply:
         self.counts[counted] += 1
         text = self._brief(text)
-        return Reply(encode_error(request_id, code, text, data), counted=counted, text=text)
+        frame = encode_error(request_id, code, text, data)
+        return Reply(frame, request_id, counted=counted, text=text)
 
     def _brief(self, text: str) -> str:
         """Cut what quotes the peer: a message is one short sentence (BASE-12)."""
@@ -272,7 +273,7 @@ class Connection(Outgoing):
         return RequestToRun(request)
 
     def _answer_ping(self, request_id: RequestId, _params: s.EmptyParams) -> Reply:
-        return Reply(encode_response(request_id, s.EmptyResult()))
+        return Reply(encode_response(request_id, s.EmptyResult()), request_id)
 
     def _answer_initialize(self, request_id: RequestId, params: s.InitializeParams) -> Reply:
         revision = negotiated(params.protocol_version, self.revisions)
@@ -287,7 +288,8 @@ class Connection(Outgoing):
             server_info=self.our_info,
             instructions=self.instructions,
         )
-        return Reply(encode_response(request_id, fitted(result, revision)), negotiated=True)
+        frame = encode_response(request_id, fitted(result, revision))
+        return Reply(frame, request_id, negotiated=True)
 
     def _answer_discover(self, request_id: RequestId, _params: s.EmptyParams) -> Reply:
         result = s.DiscoverResult(
@@ -296,7 +298,7 @@ class Connection(Outgoing):
             instructions=self.instructions,
         )
         row = self.methods[methods.DISCOVER]
-        return Reply(encode_response(request_id, dressed(result, row, self.our_info)))
+        return Reply(encode_response(request_id, dressed(result, row, self.our_info)), request_id)
 
     def _take_notification(self, message: Notification, _size: int, now: float) -> Event:
         row = self.methods.get(message.method)

@@ -7,7 +7,7 @@ import msgspec
 
 from mcp_trio._protocol.methods import Method
 from mcp_trio._protocol.peers import Peer
-from mcp_trio._protocol.requests import OurRequest, TheirRequest
+from mcp_trio._protocol.requests import OurRequest, RequestId, TheirRequest
 from mcp_trio._wire import ErrorObject, Message
 
 
@@ -61,10 +61,12 @@ class Reply(msgspec.Struct, gc=False):
     """The protocol itself answers: `frame` goes out now.
 
     `counted` names the fault that it answers, if it is one; `negotiated` tells that the handshake
-    has just settled revision, peer and capabilities. `peer` is who has sent a modern request.
+    has just settled revision, peer and capabilities. `peer` is who has sent a modern request. `id`
+    is that of the request, if it could be read.
     """
 
     frame: bytes
+    id: RequestId | None = None
     counted: str | None = None
     text: str | None = None
     negotiated: bool = False

@@ -20,6 +20,7 @@ import msgspec
 
 from mcp_trio import _schema as s
 from mcp_trio._errors import LocalProtocolError
+from mcp_trio._protocol.forms import check_form
 from mcp_trio._protocol.revisions import REVISIONS, Revision
 
 Value = TypeVar("Value")
@@ -121,7 +122,11 @@ def _mode(mode: s.ElicitMode, revision: Revision) -> Any:
 
 def _plain_form(form: dict[str, Any], revision: Revision) -> dict[str, Any]:
     """Without choices of several, titled choices by `enumNames`, and only booleans preset."""
-    members: dict[str, dict[str, Any]] = form.get("properties", {})
+    try:
+        check_form(form)
+    except ValueError as error:
+        raise LocalProtocolError(f"revision {revision.name} has no such form: {error}") from error
+    members: dict[str, dict[str, Any]] = form["properties"]
     plain = {name: _plain_member(member, revision) for name, member in members.items()}
     if "$schema" not in form and _is_same(members.values(), plain.values()):
         return form

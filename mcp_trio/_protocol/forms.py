@@ -42,7 +42,7 @@ def check_form(schema: Schema) -> None:
     properties = schema.get("properties")
     if schema.get("type") != "object" or not isinstance(properties, Mapping):
         raise ValueError('a form has "type": "object" and "properties"')
-    for name, member in cast("Mapping[str, Schema]", properties).items():
+    for name, member in members_of(schema).items():
         fault = _fault_of_member(member)
         if fault is not None:
             raise ValueError(f"{name}: {fault}")
@@ -53,14 +53,30 @@ def _fault_of_member(member: Schema) -> str | None:
     known = _KEYWORDS.get(str(kind))
     if known is None:
         return f"a form has texts, numbers, booleans and choices, and no {kind or 'other things'}"
-    odd = sorted(set(member) - known)
+    odd = sorted(map(str, set(member) - known))
     if odd:
         return f"a form cannot say {', '.join(odd)} of a member of type {kind}"
-    if member.get("format", "uri") not in FORMATS:
+    if str(member.get("format", "uri")) not in FORMATS:
         return f"a form has no format {member['format']!r}, only {', '.join(FORMATS)}"
     if kind == "array" and choices_of(member.get("items")) is None:
         return "a list in a form is of choices"
+    return _fault_of_choices(_object(member.get("items")) if kind == "array" else member)
+
+
+def _fault_of_choices(given: Schema) -> str | None:
+    if not all(_is_list_of_texts(given.get(word, [])) for word in ("enum", "enumNames")):
+        return "the choices of a form are texts"
+    if not all(_are_titled(given.get(word, [])) for word in ("oneOf", "anyOf")):
+        return "a choice of oneOf or anyOf has a const and a title, both texts"
     return None
+
+
+def _are_titled(choices: Any) -> bool:
+    return isinstance(choices, list) and all(
+        isinstance(_object(it).get(word), str)
+        for it in cast("Sequence[Any]", choices)
+        for word in ("const", "title")
+    )
 
 
 def choices_of(schema: Any) -> list[Any] | None:
@@ -78,7 +94,7 @@ def with_defaults(content: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """The content, and the defaults of the members that it leaves out (ELIC-14)."""
     defaults = {
         name: member["default"]
-        for name, member in _members(schema).items()
+        for name, member in members_of(schema).items()
         if "default" in member and name not in content
     }
     return {**content, **defaults}
@@ -86,7 +102,7 @@ def with_defaults(content: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 
 def mistakes_in(content: Mapping[str, Any], schema: Schema) -> list[str]:
     """A short line for each member that does not fit the form; none if all do (ELIC-16)."""
-    members = _members(schema)
+    members = members_of(schema)
     required = schema.get("required")
     lines = [
         f"{name}: missing"
@@ -100,7 +116,8 @@ def mistakes_in(content: Mapping[str, Any], schema: Schema) -> list[str]:
     return lines
 
 
-def _members(schema: Schema) -> dict[str, Schema]:
+def members_of(schema: Schema) -> dict[str, Schema]:
+    """What a form says of each of its members; what it should not say is like nothing."""
     return {name: _object(it) for name, it in _object(schema.get("properties")).items()}
 
 
@@ -172,7 +189,9 @@ def _fault_of_size(size: float, member: Schema, least: str, most: str) -> str | 
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_list_of_texts(value: Any) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from mcp_trio import _schema as s
+from mcp_trio._errors import LocalProtocolError
 from mcp_trio._protocol.fitting import fitted
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.peers import Peer
@@ -61,6 +62,16 @@ class Metadata:
     """What a request says of itself in `_meta`, read as far as it is asked."""
 
     _members: _Members
+
+    @property
+    def has_version(self) -> bool:
+        """Whether it says the revision that the request is made under."""
+        return self._members.version is not UNSET
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it says all that a request has to (META-15)."""
+        return UNSET not in (self._members.version, self._members.capabilities)
 
     @functools.cached_property
     def requested(self) -> str:
@@ -236,6 +247,9 @@ def dressed(
     """A modern result, with what each of them has to say: whether it is complete, and whose it is.
 
     One that can be kept says for how long; without a word of its handler, not at all (CACHE-01).
+
+    Raises:
+        LocalProtocolError: What was encoded before has a `_meta` that is none.
     """
     if not isinstance(result, s.Result):
         return _dressed_text(bytes(result), server_info) if isinstance(result, Raw) else result
@@ -249,21 +263,19 @@ def dressed(
     return msgspec.structs.replace(result, **members)
 
 
-class _Said(msgspec.Struct, rename="camel", gc=False):
-    result_type: str | None = None
-    meta: dict[str, Raw] | None = msgspec.field(name="_meta", default=None)
+_NULL: Final = Raw(b"null")
 
 
 def _dressed_text(text: bytes, server_info: s.Implementation) -> Raw:
-    """The same for what was encoded before; members that it has are not said again."""
-    said = msgspec.json.decode(text, type=_Said)
-    members: dict[str, Any] = {}
-    if said.result_type is None:
-        members["resultType"] = COMPLETE
-    if said.meta is None:
-        members["_meta"] = {SERVER_INFO: server_info}
-    if not members:
-        return Raw(text)
-    rest = text[text.index(b"{") + 1 :].lstrip()
-    comma = b"" if rest.startswith(b"}") else b","
-    return Raw(msgspec.json.encode(members)[:-1] + comma + rest)
+    """The same for what was encoded before, where null says nothing."""
+    rest = msgspec.json.decode(text, type=dict[str, Raw])
+    kind, meta = rest.pop("resultType", _NULL), rest.pop("_meta", _NULL)
+    try:
+        said: dict[str, Raw] = msgspec.json.decode(meta, type=dict[str, Raw] | None) or {}
+    except msgspec.ValidationError:
+        raise LocalProtocolError("the _meta of a result is an object") from None
+    members: dict[str, Any] = {
+        "resultType": COMPLETE if kind == _NULL else kind,
+        "_meta": {SERVER_INFO: server_info, **said},
+    }
+    return Raw(msgspec.json.encode({**members, **rest}))

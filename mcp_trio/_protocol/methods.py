@@ -148,6 +148,7 @@ ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 PING: Final = "ping"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
+RESOURCE_UPDATED: Final = "notifications/resources/updated"
 
 _TOOLS: Final = Need(holder=Role.SERVER, path="tools")
 _RESOURCES: Final = Need(holder=Role.SERVER, path="resources")
@@ -277,7 +278,7 @@ _ROWS: Final = (
         "notifications/message", SERVER, s.LoggingMessageParams, kind=Input.LOG, need=_LOGGING
     ),
     _notification(
-        "notifications/resources/updated",
+        RESOURCE_UPDATED,
         SERVER,
         s.ResourceUpdatedParams,
         need=_SUBSCRIPTIONS,

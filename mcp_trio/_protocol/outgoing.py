@@ -148,8 +148,7 @@ class Outgoing:
         params = self._fitted(params, revision)
         own = self.own_metadata() if self.our_role is Role.CLIENT else dict[str, Any]()
         if revision.is_modern:
-            capabilities = self._fitted(self.our_capabilities, revision)
-            own = {**own, **said_by_client(revision, capabilities, self.our_info)}
+            own = {**own, **said_by_client(revision, self.our_capabilities, self.our_info)}
         return with_meta(params, own) if own else params
 
     def _revision_of(self, method: str) -> Revision:

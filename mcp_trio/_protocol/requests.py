@@ -23,6 +23,7 @@ from mcp_trio._protocol.states import (
     TheirState,
     moved,
 )
+from mcp_trio._schema import InputResponseParams
 
 RequestId: TypeAlias = int | str
 
@@ -41,6 +42,16 @@ class TheirRequest(msgspec.Struct, gc=False, eq=False):
     peer: Peer = STRANGER
     progress_last: float | None = None
     state: TheirState = TheirState.TAKEN
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether its handler may ask by its result: then a retry of it is known as one."""
+        return self.method.has_rounds and isinstance(self.params, InputResponseParams)
+
+    @property
+    def may_want_input(self) -> bool:
+        """Whether its answer may be that input is required (MRTR-03)."""
+        return self.has_rounds and self.peer.revision.is_modern
 
     def move(self, move: TheirMove) -> TheirState:
         """Take one row of the table.

@@ -20,11 +20,13 @@ from mcp_trio._errors import (
     UNSUPPORTED_PROTOCOL_VERSION,
 )
 
-# The codes that JSON-RPC leaves to servers, and the few that a revision which reserves them allows.
+# The codes that JSON-RPC leaves to servers.
 _SERVER_CODES: Final = range(-32099, -31999)
-_DEFINED_CODES: Final = frozenset(
+
+MODERN_CODES: Final = frozenset(
     {HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION}
 )
+"""Those of them that modern revisions define; only these tell that a server is modern."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -45,6 +47,8 @@ class Revision:
         announces_context: A client says whether its model may see what its servers know.
         has_url_elicitation: A user can be asked to visit a URL.
         has_elicitation_ids: Such a visit has an id, by which the client hears that it is over.
+        primes_streams: A stream over HTTP begins with an event that has an id and no message, and a
+            client that was cut off comes back after it.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Revision:
     announces_context: bool = False
     has_url_elicitation: bool = False
     has_elicitation_ids: bool = False
+    primes_streams: bool = False
 
     @property
     def is_modern(self) -> bool:
@@ -68,7 +73,7 @@ class Revision:
 
     def code_of(self, code: int) -> int:
         """The code that says the same here, for an error that we answer with (ERR-06 to ERR-10)."""
-        if not self.reserves_codes or code not in _SERVER_CODES or code in _DEFINED_CODES:
+        if not self.reserves_codes or code not in _SERVER_CODES or code in MODERN_CODES:
             return code
         return self.resource_not_found_code if code == RESOURCE_NOT_FOUND else INTERNAL_ERROR
 
@@ -83,6 +88,7 @@ _ALL: Final = (
         announces_context=True,
         has_url_elicitation=True,
         has_elicitation_ids=True,
+        primes_streams=True,
         structured_content="object",
         has_errors_without_id=True,
         argument_errors_are_results=True,

@@ -10,12 +10,13 @@ import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from mcp_trio._engine import Lane, Outcome
 from mcp_trio._journal.records import (
+    PATCHED,
     MarkBody,
     Record,
     body_of,
@@ -77,7 +78,8 @@ def _note_command(found: Repertoire, score: Score, lane: Key, places: Sequence[i
 def _name_in_passing(record: Record) -> str:
     if record.kind == "val":
         return mark_name(record)
-    return str(body_of(record, MarkBody).value)
+    body = body_of(record, MarkBody)
+    return f"{body.name} {body.value}"
 
 
 @attrs.define(eq=False)
@@ -183,11 +185,11 @@ class OutboundPart(Part):
 
     def patched(self, lane: Lane, name: str) -> bool:
         """Whether the recorded code took the new way anywhere in this lane."""
-        return self._next_named((self._key(lane), "mark", name)) is not None
+        return self._next_named((self._key(lane), "mark", f"{PATCHED} {name}")) is not None
 
-    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:  # noqa: ARG002  the protocol's
-        """What the scope says: the code around it may be another."""
-        return is_caught
+    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
+        """What it looks like here: the code around it may be another."""
+        return is_so
 
     def _is_same(
         self,

@@ -14,7 +14,6 @@ from mcp_trio._engine.session import DRAINED
 from mcp_trio._errors import BlockedInReplay
 from mcp_trio._journal.records import (
     PATCHED,
-    RAN_OUT,
     TIMEOUT,
     MarkBody,
     Record,
@@ -244,11 +243,11 @@ class Part:
         """Whether the recorded code took the new way here."""
         return self._is_marked(lane, MarkBody(name=PATCHED, value=name))
 
-    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:
-        """What the recording says; one from before there was this mark says nothing."""
+    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
+        """What the recording says; one from before there was such a mark says nothing."""
         if self.player.is_over:
-            return is_caught
-        return self._is_marked(lane, MarkBody(name=RAN_OUT, value=begun)) or is_caught
+            return is_so
+        return self._is_marked(lane, MarkBody(name=name, value=value)) or is_so
 
     def _is_marked(self, lane: Lane, mark: MarkBody) -> bool:
         """Whether a lane's next record is this mark; if so, it is done."""

@@ -15,6 +15,7 @@ from mcp_trio._engine.rounds import KEEPER, PARKED_MARK
 from mcp_trio._engine.session import DRAINED
 from mcp_trio._journal.messages import message_at, place_of_message
 from mcp_trio._journal.records import (
+    CAME_BACK,
     PATCHED,
     RAN_OUT,
     EndBody,
@@ -37,7 +38,7 @@ Key: TypeAlias = tuple[int, str]
 NS_PER_SECOND: Final = 1e9
 _NOWHERE: Final = (-1, 0)
 OUTCOMES: Final = frozenset({"res", "err", "cxl"})
-_IN_PASSING: Final = frozenset({PATCHED, RAN_OUT})
+_IN_PASSING: Final = frozenset({PATCHED, RAN_OUT, CAME_BACK})
 
 
 @attrs.frozen(kw_only=True)

@@ -233,9 +233,9 @@ class SweepSequencer:
         """Whether the lane knew the change."""
         return (lane.name, name) in self.score.patches
 
-    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:  # noqa: ARG002  the same
-        """What the scope says: deadlines pass when they do here."""
-        return is_caught
+    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
+        """What it looks like here: deadlines pass when they do in this schedule."""
+        return is_so
 
     async def let_thread_run(self, name: str) -> None:  # noqa: ARG002  the same
         """One at a time; meanwhile the clock stands."""

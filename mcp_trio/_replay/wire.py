@@ -10,7 +10,7 @@ import trio
 from mcp_trio._errors import INVALID_REQUEST, ConnectionLost
 from mcp_trio._limits import Limits
 from mcp_trio._transports.channel import Channel
-from mcp_trio._wire import Decoder, Message, Oversized, malformed
+from mcp_trio._wire import Decoder, Lost, Message, Oversized, malformed
 
 # Who does not read what is said is not listened to either.
 _FRAMES_WAITING_MAX: Final = 1024
@@ -65,6 +65,8 @@ class Wire:
         """
         while frames := await self.channel.receive():
             for frame in frames:
+                if isinstance(frame, Lost):
+                    raise frame.error
                 for message in self._messages(frame):
                     hear(message)
             while len(self._waiting) > _FRAMES_WAITING_MAX and self._has_reader:

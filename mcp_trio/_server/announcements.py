@@ -24,12 +24,11 @@ import attrs
 import trio
 
 from mcp_trio._engine import AccompaniedSession, HandlingSession, Lane
-from mcp_trio._protocol import METHODS, announced
+from mcp_trio._protocol import METHODS, RESOURCE_UPDATED, RequestId, announced
 from mcp_trio._schema import ResourceUpdatedParams
 
 ANNOUNCE_LANE: Final = "announce"
 CHOICE: Final = "announce"
-RESOURCE_UPDATED: Final = "notifications/resources/updated"
 
 # What a listener chooses when it has nothing more to tell.
 END: Final = "end"
@@ -60,6 +59,11 @@ class Listener(ABC):
     _changes: dict[Notice, int] = attrs.field(factory=dict[Notice, int], init=False)
     _pending: dict[Notice, None] = attrs.field(factory=dict[Notice, None], init=False)
     _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    @property
+    def about(self) -> RequestId | None:
+        """The request that its notifications belong to; of a session's they belong to none."""
+        return None
 
     @abstractmethod
     def is_wanted(self, notice: Notice) -> bool:
@@ -147,7 +151,7 @@ class Listener(ABC):
             await self._next_change()
         if self._changes[method, uri] == changes:
             del self._pending[method, uri]
-        self.session.outbox.post_now(self.frame(method, uri), lane)
+        self.session.outbox.post_now(self.frame(method, uri), lane, about=self.about)
 
 
 @attrs.define(eq=False)

@@ -18,7 +18,7 @@ import msgspec
 
 from mcp_trio._errors import LocalProtocolError
 from mcp_trio._journal.redaction.names import DEFAULT_SECRET_NAMES, SecretNames
-from mcp_trio._protocol.forms import FORMATS, check_form, mistakes_in
+from mcp_trio._protocol.forms import FORMATS, check_form, members_of, mistakes_in
 from mcp_trio._server.custom_types import TypeReader
 from mcp_trio._server.fields import Field, class_of, fields_of, has_fields
 from mcp_trio._server.hints import bare, is_array, is_union
@@ -100,7 +100,7 @@ def _form_of_hint(kind: Any) -> Form:
 
 
 def _form_by_schema(schema: dict[str, Any]) -> Form:
-    for name, member in schema.get("properties", {}).items():
+    for name, member in members_of(schema).items():
         _refuse_unfit(name, member)
     check_form(schema)
     return Form(schema, dict)

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import msgspec
 
+from mcp_trio._protocol.http.mirrored import parameter_paths
 from mcp_trio._protocol.json_schema import Schema
 from mcp_trio._server.signatures import ArgumentsError
 from mcp_trio._server.whole import WholeSignature
@@ -18,7 +19,8 @@ class GivenSchema(WholeSignature):
 
     Raises:
         SchemaError: At once, if the schema cannot be used.
-        ValueError: At once, if the schema does not say that it describes an object (TOOL-05).
+        ValueError: At once, if the schema does not say that it describes an object (TOOL-05), or
+            has an `x-mcp-header` that breaks a rule.
     """
 
     given: Mapping[str, Any]
@@ -28,6 +30,7 @@ class GivenSchema(WholeSignature):
         super().__attrs_post_init__()
         if self.given.get("type") != "object":
             raise ValueError('an input schema has "type": "object" at its root')
+        parameter_paths(self.given)
         self._checker = Schema(self.given, of="arguments", limits=self.limits)
 
     @functools.cached_property

@@ -16,7 +16,13 @@ from msgspec.structs import replace
 from mcp_trio._engine import AccompaniedSession, Handling
 from mcp_trio._errors import SERVER_BUSY, RequestError
 from mcp_trio._limits import Limits
-from mcp_trio._protocol import ACKNOWLEDGED, SUBSCRIPTION_ID, announced
+from mcp_trio._protocol import (
+    ACKNOWLEDGED,
+    RESOURCE_UPDATED,
+    SUBSCRIPTION_ID,
+    RequestId,
+    announced,
+)
 from mcp_trio._schema import (
     AcknowledgedParams,
     EmptyParams,
@@ -26,7 +32,7 @@ from mcp_trio._schema import (
     ServerCapabilities,
     SubscriptionFilter,
 )
-from mcp_trio._server.announcements import RESOURCE_UPDATED, Listener, Notice, list_changed
+from mcp_trio._server.announcements import Listener, Notice, list_changed
 
 # The member of a filter for each list, and the capability that a server needs to honour it.
 _LISTS: Final = {
@@ -47,6 +53,11 @@ class Subscription(Listener):
 
     def __attrs_post_init__(self) -> None:
         self.wanted = frozenset(_notices(self.honoured))
+
+    @property
+    def about(self) -> RequestId:
+        """See `Listener.about`."""
+        return self.handling.request.id
 
     @property
     def uris(self) -> list[str]:
@@ -97,26 +108,33 @@ class Subscriptions:
         for subscription in tuple(self._open):
             subscription.end()
 
+    def check_wishes(self, wishes: SubscriptionFilter) -> None:
+        """Refuse what there is no room for, before it costs more to look at.
+
+        Raises:
+            RequestError: There are too many subscriptions, or this one names too many resources.
+        """
+        if len(self._open) >= self.limits.listens_max:
+            text = f"too many subscriptions (listens_max={self.limits.listens_max})"
+            raise RequestError(SERVER_BUSY, text)
+        self._check_resources(len(wishes.resource_subscriptions or ()))
+
     async def run(self, subscription: Subscription) -> ListenResult:
         """Answer `subscriptions/listen`; returns when the session begins to close.
 
         Raises:
-            RequestError: There are too many, or for too many resources.
+            RequestError: Together they are for too many resources.
         """
-        self._check_room(subscription)
+        self._check_resources(sum(len(each.uris) for each in (*self._open, subscription)))
         self._open.add(subscription)
         try:
             return await subscription.run()
         finally:
             self._open.discard(subscription)
 
-    def _check_room(self, subscription: Subscription) -> None:
-        limits = self.limits
-        if len(self._open) >= limits.listens_max:
-            text = f"too many subscriptions (listens_max={limits.listens_max})"
-            raise RequestError(SERVER_BUSY, text)
-        if sum(len(each.uris) for each in (*self._open, subscription)) > limits.subscriptions_max:
-            text = f"too many resources (subscriptions_max={limits.subscriptions_max})"
+    def _check_resources(self, number: int) -> None:
+        if number > self.limits.subscriptions_max:
+            text = f"too many resources (subscriptions_max={self.limits.subscriptions_max})"
             raise RequestError(SERVER_BUSY, text)
 
 
@@ -130,8 +148,8 @@ def honoured(
         for member, capability in _LISTS.values()
         if getattr(wishes, member) and announced(capabilities, capability)
     }
-    uris = dict.fromkeys(wishes.resource_subscriptions or ())
-    found = [uri for uri in uris if announced(capabilities, _SUBSCRIBE) and is_readable(uri)]
+    named = wishes.resource_subscriptions if announced(capabilities, _SUBSCRIBE) else None
+    found = [uri for uri in dict.fromkeys(named or ()) if is_readable(uri)]
     return SubscriptionFilter(**lists, resource_subscriptions=found or None)
 
 

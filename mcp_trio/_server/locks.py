@@ -135,7 +135,8 @@ class TaskLock:
 class ThreadLock:
     """`with ctx.lock(name):`, for a handler's thread.
 
-    It is let go of also when the request is over: the thread was in the middle of something.
+    It is let go of also when the request is over: the thread was in the middle of something. See
+    `Bridge.let_go` for when.
     """
 
     _handling: Handling
@@ -147,5 +148,6 @@ class ThreadLock:
         self._bridge.call(acquire, self._handling, self._locks, self.name, self._bridge)
 
     def __exit__(self, *_: object) -> None:
+        let_go = functools.partial(release, self._locks, self.name, self._bridge)
         with suppress(trio.RunFinishedError):  # and with the run its locks
-            trio.from_thread.run_sync(release, self._locks, self.name, self._bridge)
+            trio.from_thread.run_sync(self._bridge.let_go, let_go)

@@ -23,8 +23,8 @@ import attrs
 
 from mcp_trio import _schema as s
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._protocol import check_extension
-from mcp_trio._server.announcements import RESOURCE_UPDATED, Audience, list_changed
+from mcp_trio._protocol import RESOURCE_UPDATED, check_extension
+from mcp_trio._server.announcements import Audience, list_changed
 from mcp_trio._server.callables import is_async, name_of
 from mcp_trio._server.completions import CompletionSignature
 from mcp_trio._server.effect_results import EffectResults

@@ -96,11 +96,22 @@ async def answers(
         RemoteProtocolError: It answers something else.
         RequestError, RequestTimeout, ConnectionLost: It does not answer.
     """
-    refuse_unannounced(handling.request.peer, questions)
-    questions = [_with_id(handling, served, question) for question in questions]
+    questions = askable(handling, served, questions)
     results = await ask_all(handling, [question.asked() for question in questions])
     rows = zip(questions, results, strict=True)
     return tuple(question.read(result) for question, result in rows)
+
+
+def askable(
+    handling: Handling, served: ServedSession, questions: Sequence[Ask[Any]]
+) -> list[Ask[Any]]:
+    """The questions as this client is asked them: a visit has an id if its end can be told.
+
+    Raises:
+        CapabilityMissing: It has not announced that it can be asked one of them.
+    """
+    refuse_unannounced(handling.request.peer, questions)
+    return [_with_id(handling, served, question) for question in questions]
 
 
 def refuse_unannounced(peer: Peer, questions: Sequence[Ask[Any]]) -> None:
@@ -255,8 +266,7 @@ def params_of_visits(
         CapabilityMissing: The client cannot be asked for them at all.
         LocalProtocolError: A URL is none that a user may be sent to.
     """
-    refuse_unannounced(handling.request.peer, visits)
-    params = [_with_id(handling, served, visit).asked().params for visit in visits]
+    params = [visit.asked().params for visit in askable(handling, served, visits)]
     told: list[Any] = msgspec.to_builtins(params)
     return told
 

@@ -12,6 +12,7 @@ import attrs
 
 from mcp_trio import _schema as s
 from mcp_trio._protocol import check_keys
+from mcp_trio._protocol.http.mirrored import parameter_paths
 from mcp_trio._server.outputs import GivenOutput, Output, output_of
 from mcp_trio._server.signatures import Signature
 from mcp_trio._server.templates import UriTemplate
@@ -93,6 +94,16 @@ class RegisteredTool(RegisteredEntry):
     def output(self) -> Output | None:
         """The data that it returns beside its content, made at first need."""
         return self.given_output or output_of(self.signature, structured=self.structured)
+
+    @functools.cached_property
+    def mirrored(self) -> Mapping[str, tuple[str, ...]]:
+        """The paths of arguments that clients mirror in an HTTP request's head, by the field.
+
+        Raises:
+            TypeError: The schema cannot be made.
+            ValueError: One of its annotations breaks a rule (HDR-10 to HDR-15).
+        """
+        return parameter_paths(self.signature.schema)
 
     def definition(self) -> s.Tool:
         """Its row in `tools/list`."""

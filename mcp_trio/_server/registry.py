@@ -234,6 +234,14 @@ class Registry:
             return None  # who asks for the list will hear of it
         return digest.hexdigest()[:_DIGEST_CHARS]
 
+    def mirrored_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+        """Which arguments of a tool stand in the head of an HTTP request too, and in which field.
+
+        None: there is no such tool.
+        """
+        registered = self.tools.get(tool)
+        return None if registered is None else registered.mirrored
+
     def tool_schemas(self) -> dict[str, Any]:
         """The schemas of the tools' arguments, by name; without those that cannot be listed."""
         schemas: dict[str, Any] = {}

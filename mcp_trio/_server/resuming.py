@@ -28,8 +28,9 @@ from mcp_trio._protocol import METHODS
 from mcp_trio._protocol.fitting import fitted
 from mcp_trio._protocol.metadata import INPUT_REQUIRED, dressed
 from mcp_trio._protocol.request_state import digest_of, invalid_state
+from mcp_trio._server.facts import ServedSession
 from mcp_trio._server.keys import NONCE_BYTES
-from mcp_trio._server.questions import Ask, ask_of, refuse_unannounced
+from mcp_trio._server.questions import Ask, ask_of, askable, refuse_unannounced
 from mcp_trio._server.registered import RegisteredEntry
 from mcp_trio._server.states import Binding, Sealer, State, StateStore
 
@@ -66,7 +67,9 @@ class SealedRounds:
     store: StateStore | None
     version: str
 
-    async def answer(self, handling: Handling, find: Find, handle: Handle) -> Result:
+    async def answer(
+        self, handling: Handling, served: ServedSession, find: Find, handle: Handle
+    ) -> Result:
         """The answer to a request that may have rounds; `find` tells what will handle it.
 
         Raises:
@@ -76,7 +79,7 @@ class SealedRounds:
             Exception: What it raises.
         """
         if not handling.request.peer.revision.is_modern:
-            return await self._answer_in_session(handling, handle)
+            return await self._answer_in_session(handling, served, handle)
         registered, params = find(), handling.request.params
         version = None if registered is None else registered.state_version(self.version)
         if params.request_state is not None:
@@ -132,7 +135,9 @@ class SealedRounds:
             text = await self._sealed(handling, after)
         return _round(requests, text)
 
-    async def _answer_in_session(self, handling: Handling, handle: Handle) -> Result:
+    async def _answer_in_session(
+        self, handling: Handling, served: ServedSession, handle: Handle
+    ) -> Result:
         """Ask a legacy client by requests, round by round.
 
         Where nothing is asked it goes on later and later, as a modern client would (TRAP-100).
@@ -148,8 +153,8 @@ class SealedRounds:
                 pause = functools.partial(trio.sleep, pause_seconds)
                 await _performed(handling, "state.pause", None, pause)
                 pause_seconds = min(2 * pause_seconds, limits.round_pause_seconds_max)
-            refuse_unannounced(handling.request.peer, list(asks.values()))
-            answers = await ask_all(handling, [ask.asked() for ask in asks.values()])
+            questions = askable(handling, served, list(asks.values()))
+            answers = await ask_all(handling, [question.asked() for question in questions])
             handling.request_state = result.request_state
             handling.input_responses = dict(zip(asks, answers, strict=True))
         raise LocalProtocolError(f"the handler asks without end (rounds_max={limits.rounds_max})")

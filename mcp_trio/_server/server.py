@@ -1,9 +1,9 @@
 """`Server`: what people register, and the ways to serve it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from inspect import isasyncgenfunction
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, Unpack, overload
 
 import attrs
 import trio
@@ -16,6 +16,7 @@ from mcp_trio._recorder.opening import begin_session
 from mcp_trio._recorder.options import RecordTo, options_of
 from mcp_trio._server.announcements import Announcer
 from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.http.options import HostKind, HttpOptions, RunHttpOptions
 from mcp_trio._server.http_client import SessionHttp
 from mcp_trio._server.neighbours import Neighbours, RecordingBeside
 from mcp_trio._server.offering import Offering
@@ -24,6 +25,9 @@ from mcp_trio._server.serving import Serving
 from mcp_trio._server.states import Sealer
 from mcp_trio._server.stdio import run_stdio, serve_stdio
 from mcp_trio._transports.channel import Channel
+
+if TYPE_CHECKING:
+    from mcp_trio._server.http.mounted import MountedApp
 
 Lifespan: TypeAlias = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
@@ -90,11 +94,13 @@ class Server(Offering):
         sequencer: Sequencer | None = None,
         lifespan: Any = None,
         http: SessionHttp | None = None,
+        revisions: Sequence[str] | None = None,
     ) -> Session:
         """A session over `channel` that nobody runs yet; `serve` is the usual way.
 
         `http` is what `ctx.http` stands on, and is closed by whoever gives it. Without one, nobody
-        closes what handlers open by that.
+        closes what handlers open by that. `revisions` are those of the server that are spoken on
+        this channel; all, without a word.
         """
         connection = Connection(
             our_role=Role.SERVER,
@@ -104,7 +110,7 @@ class Server(Offering):
             instructions=self.instructions,
             limits=self.limits,
             methods=self._registry.rows,
-            revisions=self.revisions,
+            revisions=self.revisions if revisions is None else revisions,
         )
         http = http or SessionHttp(self.limits.close_seconds)
         rounds = SealedRounds(
@@ -144,18 +150,53 @@ class Server(Offering):
             Exception: What the lifespan raises, as it is.
         """
         try:
-            lifespan = nullcontext() if self.lifespan is None else self.lifespan(self)
-            async with lifespan as value, SessionHttp(self.limits.close_seconds) as http:
-                with self._neighbours.beside(record) as beside, _watch(record):
-                    session = self.open_session(
-                        channel,
-                        sequencer=self._sequencer(channel, record, beside),
-                        lifespan=value,
-                        http=http,
-                    )
-                    await session.run(task_status=task_status)
+            async with (
+                self.entered_lifespan() as value,
+                SessionHttp(self.limits.close_seconds) as http,
+            ):
+                await self.serve_session(
+                    channel, lifespan=value, http=http, record=record, task_status=task_status
+                )
         finally:
             await channel.aclose()  # the peer of a server that never came to be learns it so
+
+    @property
+    def spoken(self) -> Sequence[str]:
+        """The revisions that are spoken, from the newest."""
+        return self.revisions
+
+    def entered_lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """The lifespan, to be entered; its value is what handlers get."""
+        return nullcontext() if self.lifespan is None else self.lifespan(self)
+
+    async def serve_session(
+        self,
+        channel: Channel,
+        *,
+        lifespan: Any,
+        http: SessionHttp,
+        record: RecordTo | None = None,
+        revisions: Sequence[str] | None = None,
+        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """`serve`, inside of a lifespan that was entered, and for some of the revisions.
+
+        Raises:
+            RecordingError: The recording cannot be made; nothing was served.
+        """
+        with self._neighbours.beside(record) as beside, _watch(record):
+            session = self.open_session(
+                channel,
+                sequencer=self._sequencer(channel, record, beside),
+                lifespan=lifespan,
+                http=http,
+                revisions=revisions,
+            )
+            await session.run(task_status=task_status)
+
+    def mirrored_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+        """Which arguments of a tool stand in the head of an HTTP request too; None: unknown."""
+        return self._registry.mirrored_parameters(tool)
 
     async def serve_stdio(
         self,
@@ -169,8 +210,55 @@ class Server(Offering):
         """
         await serve_stdio(self, record=record, task_status=task_status)
 
-    def run(self, transport: str = "stdio", *, record: RecordTo | None = None) -> None:
-        """Serve until the client is gone or a signal comes; owns signals, and ends with the parent.
+    async def serve_http(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        server: HostKind = "native",
+        certfile: str | None = None,
+        keyfile: str | None = None,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+        **options: Unpack[HttpOptions],
+    ) -> None:
+        """Serve HTTP until cancelled: `url = await nursery.start(server.serve_http)`.
+
+        Reports the URL of the MCP endpoint. `server` says who holds the connections: "native", our
+        own listener, or "hypercorn", which has TLS (`certfile`, `keyfile`) and HTTP/2. Port 0 is
+        any free one. Cancelled: every stream ends in its protocol's way, in bounded time.
+
+        Raises:
+            ValueError: Options that contradict each other.
+            OSError: The address cannot be bound.
+            Exception: What the lifespan raises.
+        """
+        from mcp_trio._server.http.serving import Address, serve_http
+
+        address = Address(host=host, port=port, holder=server, certfile=certfile, keyfile=keyfile)
+        await serve_http(self, address, options, task_status=task_status)
+
+    def asgi(self, **options: Unpack[HttpOptions]) -> "MountedApp":
+        """An ASGI application of this server, to be mounted anywhere on Trio.
+
+        Needs no lifespan events. `await app.aclose()` ends it early.
+        """
+        from mcp_trio._server.http.mounted import MountedApp
+        from mcp_trio._server.http.serving import app_of
+
+        return MountedApp(lambda: app_of(self, options, []))
+
+    @overload
+    def run(
+        self, transport: Literal["stdio"] = "stdio", *, record: RecordTo | None = None
+    ) -> None: ...
+
+    @overload
+    def run(self, transport: Literal["http"], **options: Unpack[RunHttpOptions]) -> None: ...
+
+    def run(self, transport: str = "stdio", **options: Any) -> None:
+        """Serve until the client is gone or a signal comes; owns signals.
+
+        Over stdio it ends with the parent, too. The options of "http" are those of `serve_http`.
 
         Raises:
             ValueError: Unknown transport.
@@ -178,7 +266,7 @@ class Server(Offering):
         """
         if transport not in _RUNNERS:
             raise ValueError(f"unknown transport {transport!r}: one of {', '.join(_RUNNERS)}")
-        _RUNNERS[transport](self, record=record)
+        _RUNNERS[transport](self, **options)
 
     def _sequencer(
         self, channel: Channel, record: RecordTo | None, beside: Callable[[], int]
@@ -206,4 +294,10 @@ def _watch(record: RecordTo | None) -> AbstractContextManager[object]:
     return strict_watch()
 
 
-_RUNNERS: Final = {"stdio": run_stdio}
+def _run_http(server: Server, /, **options: Any) -> None:
+    from mcp_trio._server.http.running import run_http
+
+    run_http(server, **options)
+
+
+_RUNNERS: Final[Mapping[str, Callable[..., None]]] = {"stdio": run_stdio, "http": _run_http}

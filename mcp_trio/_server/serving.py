@@ -16,6 +16,7 @@ from mcp_trio._errors import (
     RESOURCE_NOT_FOUND,
     SERVER_BUSY,
     RequestError,
+    ResourceNotFound,
     ToolError,
 )
 from mcp_trio._protocol import LISTEN, Method
@@ -80,9 +81,9 @@ class Serving:
         """See `Application.handle`."""
         request = handling.request
         handle = functools.partial(self._handled_after_visits, handling)
-        if request.method.has_rounds and isinstance(request.params, s.InputResponseParams):
+        if request.has_rounds:
             find = functools.partial(self._entry, request.method.name, request.params)
-            return await self.rounds.answer(handling, find, handle)
+            return await self.rounds.answer(handling, self, find, handle)
         result = await handle()
         if isinstance(result, s.InputRequiredResult):
             raise TypeError(f"{request.method.name} has no rounds: it cannot ask by its result")
@@ -98,11 +99,11 @@ class Serving:
             return None
 
     async def _handled_after_visits(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
-        try:
-            return await self._handled(handling)
-        except Exception as error:
-            await visit_first(handling, self, error)
-            return await self._handled_after_visits(handling)
+        while True:
+            try:
+                return await self._handled(handling)
+            except Exception as error:
+                await visit_first(handling, self, error)
 
     async def _handled(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
         method, params = handling.request.method.name, handling.request.params
@@ -192,10 +193,8 @@ class Serving:
             failure = bare(error)
             if not isinstance(failure, RequestError) or failure.code != RESOURCE_NOT_FOUND:
                 raise
-            code = handling.request.peer.revision.resource_not_found_code
-            if code == failure.code:
-                raise
-            raise self._refusal(code, failure.message, failure.data or {"uri": uri}) from error
+            said, data = self._brief(failure.message), failure.data or {"uri": uri}
+            raise ResourceNotFound(uri, message=said, data=data) from error
         writer = self.server.writer
         result = _converted(resource, resource_result, uri, resource.mime_type, value, writer)
         return _hinted(result, resource.hints)
@@ -226,6 +225,7 @@ class Serving:
 
     async def listen(self, handling: Handling, params: s.ListenParams) -> s.ListenResult:
         """Answer `subscriptions/listen`, at the end of the session."""
+        self.subscriptions.check_wishes(params.notifications)
         capabilities = handling.session.connection.declared()
         wishes = honoured(params, capabilities, self._is_readable)
         return await self.subscriptions.run(Subscription(self.announcer.audience, handling, wishes))
@@ -267,9 +267,12 @@ class Serving:
         return _converted(prompt, prompt_result, prompt.description, value)
 
     def _refusal(self, code: int, text: str, data: Any = None) -> RequestError:
-        """What quotes the peer is cut: a message is one short sentence (BASE-12)."""
+        return RequestError(code, self._brief(text), data)
+
+    def _brief(self, text: str) -> str:
+        """Cut what quotes the peer: a message is one short sentence (BASE-12)."""
         chars_max = self.registry.limits.fault_text_chars_max
-        return RequestError(code, text if len(text) <= chars_max else f"{text[:chars_max]}…", data)
+        return text if len(text) <= chars_max else f"{text[:chars_max]}…"
 
     async def _run(
         self,
@@ -316,6 +319,7 @@ class Serving:
             )
         finally:
             abandon_effect(handling)
+            bridge.end()
             AMBIENT.reset(outer)  # the caller's, if this is a resource that a handler reads
 
 

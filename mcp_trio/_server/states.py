@@ -11,8 +11,9 @@ That a state is used once needs memory: a `StateStore`, which all instances shar
 import time
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import attrs
 import msgspec
@@ -100,11 +101,7 @@ class Sealer:
         return text
 
     def open(self, text: str, binding: Binding, *, version: str, now: float) -> State | None:
-        """The state; None if it is not good here, or not any more.
-
-        Raises:
-            ModuleNotFoundError: The extra `seal` is not installed.
-        """
+        """The state; None if it is not good here, or not any more."""
         if len(text) > self.limits.state_bytes_max:
             return None
         sealed = _bytes_of(text)
@@ -172,8 +169,7 @@ class StateStore(Protocol):
         ...
 
 
-@attrs.define
-class _Used:
+class _Used(NamedTuple):
     ends: float
     reply: bytes | None = None
 
@@ -183,13 +179,15 @@ class MemoryStore:
     """A `StateStore` in the memory of this process, for a server that has one instance.
 
     At most `states_max` states are remembered; while so many are, no other one is taken. Of what
-    they have led to `reply_bytes_max` are kept.
+    they have led to `reply_bytes_max` are kept. Where there is no room, those are forgotten that
+    are over, from the oldest to the first that is not.
     """
 
     states_max: int = 10_000
     reply_bytes_max: int = 64 * MIB
     now: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
-    _used: dict[str, _Used] = attrs.field(factory=dict[str, _Used], init=False)
+    _used: OrderedDict[str, _Used] = attrs.field(factory=OrderedDict[str, _Used], init=False)
+    _reply_bytes: int = attrs.field(default=0, init=False)
 
     async def take(self, key: str, *, seconds: float) -> bool:
         """See `StateStore.take`.
@@ -209,20 +207,28 @@ class MemoryStore:
 
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
         """See `StateStore.keep`."""
-        if not self._has_room(len(reply)):
+        size_bytes = len(reply)
+        if self._reply_bytes + size_bytes > self.reply_bytes_max:
             self._forget()
-        if self._has_room(len(reply)):
+        if self._reply_bytes + size_bytes <= self.reply_bytes_max:
+            self._drop(key)
             self._used[key] = _Used(self.now() + seconds, reply)
+            self._reply_bytes += size_bytes
 
     async def kept(self, key: str) -> bytes | None:
         """See `StateStore.kept`."""
         used = self._used.get(key)
         return None if used is None else used.reply
 
-    def _has_room(self, reply_bytes: int) -> bool:
-        kept = sum(len(used.reply or b"") for used in self._used.values())
-        return kept + reply_bytes <= self.reply_bytes_max
-
     def _forget(self) -> None:
         now = self.now()
-        self._used = {key: used for key, used in self._used.items() if now < used.ends}
+        while self._used:
+            key, oldest = next(iter(self._used.items()))
+            if now < oldest.ends:
+                return
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        used = self._used.pop(key, None)
+        if used is not None:
+            self._reply_bytes -= len(used.reply or b"")

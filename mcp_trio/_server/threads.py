@@ -23,6 +23,7 @@ import trio
 from mcp_trio._engine import LANE, Lane, Sequencer
 from mcp_trio._engine.strays import watching_thread
 from mcp_trio._errors import RequestAbandoned
+from mcp_trio._journal.records import CAME_BACK
 
 Result = TypeVar("Result")
 
@@ -44,12 +45,23 @@ class Bridge:
     lane: Lane | None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     is_abandoned: bool = attrs.field(default=False, init=False)
+    _has_ended: bool = attrs.field(default=False, init=False)
+    _held: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]], init=False)
     _innermost: Lane | None = attrs.field(factory=LANE.get, init=False)
     _running: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _done: trio.Event | None = attrs.field(default=None, init=False)
 
-    def call(self, function: Callable[..., Awaitable[Result]], *args: Any) -> Result:
+    @property
+    def is_over(self) -> bool:
+        """Whether calls are refused from now on."""
+        return self.is_abandoned or self.scope.cancel_called
+
+    def call(
+        self, function: Callable[..., Awaitable[Result]], *args: Any, is_part: bool = False
+    ) -> Result:
         """What `function` returns; blocks the thread, and is called there only.
+
+        `is_part` says that another call belongs to the same operation, and follows.
 
         Raises:
             RequestAbandoned: The request is over, or ended meanwhile.
@@ -57,47 +69,86 @@ class Bridge:
         CALLING_THREAD.set(threading.get_ident())
         lane = LANE.set(None)  # or the task that carries it out would count as a child of the lane
         try:
-            return trio.from_thread.run(self._run, function, args)
+            return trio.from_thread.run(self._run, self._telling(function, args, is_part=is_part))
         except trio.RunFinishedError:
             raise _over() from None
         finally:
             LANE.reset(lane)
 
-    async def _run(
-        self, function: Callable[..., Awaitable[Result]], args: tuple[Any, ...]
-    ) -> Result:
+    def _telling(
+        self, function: Callable[..., Awaitable[Result]], args: tuple[Any, ...], *, is_part: bool
+    ) -> Callable[[], Awaitable[Result]]:
+        """The call of `function`; that it came back is a record, if nothing else of it is one.
+
+        Else a replay would not know whether the thread went on, or was cancelled there.
+        """
+        lane = self.lane
+        if lane is None:
+            return functools.partial(function, *args)
+
+        def tell(begun: int) -> None:
+            if lane.ordinal == begun:
+                self.sequencer.noted(lane, CAME_BACK, None, is_so=True)
+
+        async def call() -> Result:
+            begun = lane.ordinal
+            try:
+                result = await function(*args)
+            except Exception:
+                tell(begun)
+                raise
+            if not is_part:
+                tell(begun)
+            return result
+
+        return call
+
+    async def _run(self, function: Callable[[], Awaitable[Result]]) -> Result:
         LANE.set(self._innermost)
         self._done = trio.Event()
         try:
             if not self.sequencer.gates:
-                return await self._carry_out(function, args)
-            return await self._carry_out_in_turn(function, args)
+                return await self._carry_out(function)
+            return await self._carry_out_in_turn(function)
         finally:
             self._done.set()
 
-    async def _carry_out(
-        self, function: Callable[..., Awaitable[Result]], args: tuple[Any, ...]
-    ) -> Result:
-        if not (self.is_abandoned or self.scope.cancel_called):
+    async def _carry_out(self, function: Callable[[], Awaitable[Result]]) -> Result:
+        if not self.is_over:
             with trio.CancelScope() as self._running:
-                return await function(*args)
+                return await function()
         raise _over()
 
-    async def _carry_out_in_turn(
-        self, function: Callable[..., Awaitable[Result]], args: tuple[Any, ...]
-    ) -> Result:
+    async def _carry_out_in_turn(self, function: Callable[[], Awaitable[Result]]) -> Result:
         """The same in a replay: the thread stands meanwhile."""
 
         async def carry_out() -> Result:
             if self.lane is not None:
                 await self.sequencer.turn_in_thread(self.lane)
-            return await function(*args)
+            return await function()
 
         self.sequencer.thread_stands()
         try:
-            return await self._carry_out(carry_out, ())
+            return await self._carry_out(carry_out)
         finally:
             await self.let_run()
+
+    def let_go(self, release: Callable[[], None]) -> None:
+        """Release what the thread held: at once, or if its request is cancelled, not before `end`.
+
+        The thread may hear of that before its handler's task, by which it is recorded; and in a
+        replay, only by the record. So nobody else gets earlier what the thread had.
+        """
+        if self.is_over and not self._has_ended:
+            self._held.append(release)
+        else:
+            release()
+
+    def end(self) -> None:
+        """The handler's task has left the thread, and that is recorded if it was cancelled."""
+        self._has_ended = True
+        for release in self._held:
+            release()
 
     async def let_run(self) -> None:
         """Wait until the thread may run, in a replay."""

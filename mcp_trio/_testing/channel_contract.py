@@ -14,7 +14,7 @@ import trio.testing
 
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import DEFAULT_LIMITS, KIB, MIB, Limits
-from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._wire.lines import Oversized
 
 PATIENCE_SECONDS: Final = 10.0
@@ -194,7 +194,7 @@ async def a_cancelled_receive_loses_nothing(one: Channel, other: Channel, _limit
     frames = [_frame(number, size=10_000) for number in range(100)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_send_one_by_one, one, frames)
-        received: list[bytes | Oversized] = []
+        received: list[Received] = []
         for turn in range(_CANCELLED_RECEIVES_MAX):
             if len(received) < len(frames):
                 received += await _receive_cancelled(other, passes=turn % 8)
@@ -285,24 +285,24 @@ async def _send_one_by_one(channel: Channel, frames: Sequence[bytes]) -> None:
         await channel.send([frame])
 
 
-async def _receive(channel: Channel, count: int) -> list[bytes | Oversized]:
+async def _receive(channel: Channel, count: int) -> list[Received]:
     """Exactly the next `count` messages."""
-    received: list[bytes | Oversized] = []
+    received: list[Received] = []
     while len(received) < count:
         received += await _some(channel)
     _require(len(received) == count, f"{count} messages, and not {len(received)}")
     return received
 
 
-async def _some(channel: Channel) -> Sequence[bytes | Oversized]:
+async def _some(channel: Channel) -> Sequence[Received]:
     frames = await channel.receive()
     _require(bool(frames), "messages, and not the end")
     return frames
 
 
-async def _receive_cancelled(channel: Channel, *, passes: int) -> list[bytes | Oversized]:
+async def _receive_cancelled(channel: Channel, *, passes: int) -> list[Received]:
     """What arrives until the scheduler has run everybody `passes` times."""
-    received: list[bytes | Oversized] = []
+    received: list[Received] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_cancel, nursery.cancel_scope, passes)
         received += await _some(channel)

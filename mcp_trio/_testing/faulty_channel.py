@@ -10,10 +10,9 @@ import trio
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import DEFAULT_LIMITS, KIB, Limits
 from mcp_trio._testing.faults import NO_FAULTS, Fault, FaultDice, Faults
-from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.line_channel import LineChannel
 from mcp_trio._transports.memory import memory_pair
-from mcp_trio._wire.lines import Oversized
 
 _CUT_OFF: Final = "the connection was cut by a fault"
 
@@ -22,7 +21,7 @@ _CUT_OFF: Final = "the connection was cut by a fault"
 class _Arrived:
     """A message that was received, how late it is, and when it comes (once that is known)."""
 
-    message: bytes | Oversized
+    message: Received
     seconds: float = 0.0
     due: float = 0.0
 
@@ -115,7 +114,7 @@ class FaultyChannel:
 
     # Receiving.
 
-    async def receive(self) -> Sequence[bytes | Oversized]:
+    async def receive(self) -> Sequence[Received]:
         """See `mcp_trio.transports.Channel`.
 
         Raises:
@@ -138,8 +137,8 @@ class FaultyChannel:
             else:
                 await self._read()
 
-    def _take_ready(self) -> list[bytes | Oversized]:
-        ready: list[bytes | Oversized] = []
+    def _take_ready(self) -> list[Received]:
+        ready: list[Received] = []
         while self._arrived and not self._arrived[0].seconds:
             ready.append(self._arrived.popleft().message)
         return ready
@@ -168,7 +167,7 @@ class FaultyChannel:
         await self._pause_until(self._reads_at)
         self._reads_at = None
 
-    async def _next_batch(self) -> Sequence[bytes | Oversized]:
+    async def _next_batch(self) -> Sequence[Received]:
         """What arrives next; nothing at the end, or when nothing overtakes what is held back."""
         if self._held is None:
             return await self._receive()
@@ -176,7 +175,7 @@ class FaultyChannel:
             return await self._receive()
         return []
 
-    async def _receive(self) -> Sequence[bytes | Oversized]:
+    async def _receive(self) -> Sequence[Received]:
         try:
             batch = await self.inner.receive()
         except trio.ClosedResourceError:
@@ -186,7 +185,7 @@ class FaultyChannel:
         self._has_ended = not batch
         return batch
 
-    def _arrive(self, message: bytes | Oversized) -> None:
+    def _arrive(self, message: Received) -> None:
         fault = self._in.throw()
         kind = None if fault is None else fault.kind
         if kind == "cut":

@@ -5,7 +5,7 @@ Setting up the connection is the transport's own affair: it hands out a channel 
 From then on each frame is the bytes of exactly one JSON-RPC message, without LF or CR, and frames
 arrive whole, unchanged and in order. One task sends and one receives, at the same time.
 
-Four more members are used if they are there:
+Five more members are used if they are there:
 
 `transport: str`
     The name that recordings carry, such as "memory" or "stdio".
@@ -22,13 +22,21 @@ Four more members are used if they are there:
 `bytes_sent: int`
     Grows while a `send` makes progress, so that a slow peer is told from one that never reads.
 
+`is_addressed: bool`
+    Whether the frames that it sends are to be `Addressed`, so that each can take the way of the
+    peer's request that it belongs to.
+
 `mcp_trio.testing.check_channel` verifies all of this for any transport.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from mcp_trio._wire.addressed import Lost
 from mcp_trio._wire.lines import Oversized
+
+Received: TypeAlias = bytes | Oversized | Lost
+"""What a channel gives: a message, the begin of one that is too large, or the loss of an answer."""
 
 
 class Channel(Protocol):
@@ -47,11 +55,12 @@ class Channel(Protocol):
         """
         ...
 
-    async def receive(self) -> Sequence[bytes | Oversized]:
+    async def receive(self) -> Sequence[Received]:
         """The messages that arrived, at least one; empty when the peer closed.
 
-        A frame over the limit comes as `Oversized`, and the channel goes on behind it. Cancelled:
-        nothing is lost, the next call returns what this one would have.
+        A frame over the limit comes as `Oversized`, and the channel goes on behind it. A request
+        that will have no answer, though others will, comes as `Lost`. Cancelled: nothing is lost,
+        the next call returns what this one would have.
 
         Raises:
             ConnectionLost: The channel ended, and a reason is known.

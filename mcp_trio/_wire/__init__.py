@@ -1,5 +1,6 @@
 """JSON-RPC messages to bytes and back, and bytes to lines. Pure."""
 
+from mcp_trio._wire.addressed import Addressed, Lost
 from mcp_trio._wire.envelope import (
     Batch,
     Decoder,
@@ -21,11 +22,13 @@ from mcp_trio._wire.envelope import (
 from mcp_trio._wire.lines import LineSplitter, Oversized, join_lines
 
 __all__ = [
+    "Addressed",
     "Batch",
     "Decoder",
     "ErrorObject",
     "ErrorResponse",
     "LineSplitter",
+    "Lost",
     "Malformed",
     "Message",
     "Notification",

@@ -357,7 +357,7 @@ def encode_error(
 
 
 class _Answer(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
-    id: int | str
+    id: int | str | None = None
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
 
@@ -366,7 +366,7 @@ def readdressed(
     frame: bytes,
     id: int | str,  # noqa: A002  the specification's word
 ) -> bytes:
-    """The frame that gives one of our answers to another request as well."""
+    """The frame that gives an answer to another request than its own, or to one if it has none."""
     answer = msgspec.json.decode(frame, type=_Answer)
     answer.id = id
     return _ENCODER.encode(answer)

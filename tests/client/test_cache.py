@@ -167,6 +167,18 @@ def test_whoever_changes_an_answer_changes_it_for_nobody_else():
     assert cache.fresh(TOOLS, 100.0) == tools("tide")
 
 
+def test_an_answer_that_is_too_large_puts_out_no_other():
+    cache = kept((TOOLS, tools("tide")), bytes_max=200)
+    cache.keep(
+        READ,
+        t.ReadResourceResult(contents=[], ttl_ms=9, meta={"a/b": "c" * 200}),
+        now=100.0,
+        changes=0,
+    )
+    assert cache.fresh(READ, 100.0) is None
+    assert cache.fresh(TOOLS, 100.0) == tools("tide")
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=30),
     st.integers(1, 4),

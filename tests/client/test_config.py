@@ -1,11 +1,15 @@
 """The configuration file of hosts: what is read of it, and how its errors read."""
 
 import json
+from functools import partial
 
 import pytest
+import trio
 
 from mcp_trio import Client, ClientGroup, ConfigError, ServerConfig, read_config
 from mcp_trio._errors import ConnectionLost
+from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._transports.http.native import serve_native
 from tests.client.conftest import Bench, said
 
 VARIABLES = {"HOME": "/home/ada", "EMPTY": "", "TOKEN": "s3cret"}
@@ -169,9 +173,23 @@ async def test_the_folder_of_a_configured_command_may_be_overruled(program, tmp_
         await Client(config).__aenter__()
 
 
-async def test_a_server_elsewhere_cannot_be_connected_to_yet():
-    with pytest.raises(ConnectionLost, match="has a url, but this version connects to commands"):
-        await Client(ServerConfig(url="https://example.org/?key=s3cret")).__aenter__()
+async def test_a_server_elsewhere_is_sent_its_headers():
+    heard = []
+
+    async def hear(exchange):
+        heard.append(exchange.head.header("authorization"))
+        await exchange.answer(401, [])
+
+    async with trio.open_nursery() as nursery:
+        serve = partial(serve_native, hear, await trio.open_tcp_listeners(0, host="127.0.0.1"))
+        (listener,) = await nursery.start(partial(serve, limits=DEFAULT_LIMITS))
+        url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/mcp?key=s3cret"
+        config = ServerConfig(url=url, headers={"Authorization": "Bearer mine"})
+        with pytest.raises(ConnectionLost, match="HTTP 401") as caught:
+            await Client(config).__aenter__()
+        nursery.cancel_scope.cancel()
+    assert set(heard) == {"Bearer mine"}
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_disabled_server_needs_none_of_its_variables():

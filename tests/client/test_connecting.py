@@ -5,6 +5,7 @@ import typing
 from functools import partial
 
 import attrs
+import httpx
 import pytest
 import trio
 import trio.testing
@@ -250,7 +251,20 @@ async def test_the_handlers_of_a_server_object_see_the_callers_context(bench):
         assert said(await client.call_tool("ask")) == "cheerful"
 
 
-@pytest.mark.parametrize("target", ["python server.py", b"x", 7, object()])
+@pytest.mark.parametrize("target", ["python server.py", "server.py", "ftp://example.org", ""])
+async def test_what_is_no_url_is_refused(target):
+    with pytest.raises(ValueError, match="begins with http:// or https://"):
+        await Client(target).__aenter__()
+
+
+@pytest.mark.parametrize("options", [{"headers": {}}, {"http": httpx.AsyncClient()}])
+async def test_what_only_a_url_understands_is_refused(bench, program, options):
+    for target in (bench, memory_pair()[0], program):
+        with pytest.raises(TypeError, match="for URLs only"):
+            await Client(target, **options).__aenter__()
+
+
+@pytest.mark.parametrize("target", [b"x", 7, object()])
 async def test_what_is_no_target_is_refused(target):
     with pytest.raises(TypeError, match="a client connects to"):
         await Client(target).__aenter__()
@@ -268,7 +282,9 @@ async def test_what_only_a_command_understands_is_refused(bench, options):
 def test_functions_that_pass_options_on_know_all_of_them():
     fields = {field.name: field.type for field in attrs.fields(Client) if field.init}
     assert fields.pop("target")
-    assert fields == typing.get_type_hints(ClientOptions)
+    hints = typing.get_type_hints(ClientOptions, localns={"httpx": httpx})
+    assert eval(fields.pop("http"), {"httpx": httpx}) == hints.pop("http")
+    assert fields == hints
 
 
 # In the caller's nursery

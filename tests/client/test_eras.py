@@ -162,7 +162,19 @@ async def test_an_error_of_modern_servers_never_leads_to_a_handshake(nursery, co
     with pytest.raises(RequestError) as caught:
         await shake_hands(nursery, lambda params: seen.append(params) or error(code, data=data))
     assert caught.value.code == code
-    assert len(seen) == 1
+    assert len(seen) <= 2
+
+
+@pytest.mark.requirement("VER-03", "VER-14")
+async def test_a_server_that_names_the_refused_revision_is_asked_once_more(nursery):
+    refusal = error(-32022, data={"supported": ["2030-01-01", MODERN], "requested": MODERN})
+    answers = [DISCOVERED, refusal]
+    client, methods = await shake_hands(nursery, lambda _params: answers.pop())
+    assert methods == ["server/discover", "server/discover"]
+    assert client.revision == MODERN
+    await client.aclose()
+    with pytest.raises(RequestError):
+        await shake_hands(nursery, refusal)
 
 
 @pytest.mark.requirement("VER-03", "VER-14", "TRAP-19")

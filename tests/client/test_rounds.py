@@ -73,6 +73,21 @@ async def test_a_call_that_needs_input_is_sent_again_with_the_answers(nursery, c
     await client.aclose()
 
 
+async def test_the_answers_are_in_the_words_of_the_servers_revision(nursery):
+    filled = t.ElicitResult(
+        action="accept", content={"city": "Oslo"}, result_type="complete", meta={"a/b": 1}
+    )
+    client, server = await modern_client(
+        nursery,
+        answers={"tools/call": in_turn(needs(form=ELICIT), DONE)},
+        elicitation=lambda _params: filled,
+    )
+    await client.call_tool("tide")
+    answers = server.asked("tools/call")[-1]["inputResponses"]
+    assert answers == {"form": {"action": "accept", "content": {"city": "Oslo"}}}
+    await client.aclose()
+
+
 @pytest.mark.requirement("MRTR-17", "TRAP-98", "VER-01", "META-11", "META-12")
 async def test_each_time_it_is_a_new_request_that_says_all_about_itself(nursery):
     answers = {"tools/call": in_turn(needs(a=ROOTS), needs(b=ROOTS), DONE)}

@@ -391,8 +391,8 @@ class Scripted(Unrecorded):
         self.told.append(("patched", name))
         return False
 
-    def ran_out(self, lane, begun, *, is_caught):
-        self.told.append(("ran out", is_caught))
+    def noted(self, lane, name, value, *, is_so):
+        self.told.append((name, is_so))
         return True
 
 

@@ -274,6 +274,16 @@ def test_an_old_form_that_needs_no_change_is_the_same_form():
     assert fitted(asked, C).requested_schema is asked.requested_schema
 
 
+@pytest.mark.parametrize(
+    "members", [{"it": "string"}, {"it": {"type": "string", "oneOf": [{"const": "n"}]}}, ["it"]]
+)
+def test_what_is_no_form_at_all_is_no_old_one_either(members):
+    asked = form()
+    asked.requested_schema["properties"] = members
+    with pytest.raises(LocalProtocolError, match=f"{C.name} has no such form"):
+        fitted(asked, C)
+
+
 @pytest.mark.requirement("ELIC-28", "ELIC-29", "TRAP-92")
 def test_only_one_revision_has_ids_of_elicitations():
     asked = s.ElicitParams(message="?", mode="url", url="https://a.example", elicitation_id="e")

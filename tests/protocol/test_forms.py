@@ -21,7 +21,7 @@ NUMBER = {"type": "number"}
 INTEGER = {"type": "integer"}
 SWITCH = {"type": "boolean"}
 COLOURS = {"type": "string", "enum": ["red", "blue"]}
-TITLED = {"type": "string", "oneOf": [{"const": "r", "title": "Red"}, {"const": "b"}]}
+TITLED = {"type": "string", "oneOf": [{"const": "r", "title": "Red"}, {"const": "b", "title": ""}]}
 SOME = {"type": "array", "items": {"type": "string", "enum": ["red", "blue"]}}
 SOME_TITLED = {"type": "array", "items": {"anyOf": [{"const": "r", "title": "Red"}]}}
 
@@ -40,6 +40,9 @@ SOME_TITLED = {"type": "array", "items": {"anyOf": [{"const": "r", "title": "Red
         (NUMBER, True, "not a number"),
         (NUMBER, "1", "not a number"),
         (NUMBER, float("nan"), "not a number"),
+        pytest.param(NUMBER, 10**400, None, id="huge"),
+        pytest.param({**INTEGER, "maximum": 2}, 10**400, "more than 2", id="too huge"),
+        pytest.param({**INTEGER, "maximum": 10**400}, 3, None, id="huge maximum"),
         ({**NUMBER, "minimum": 2}, 1.5, "less than 2"),
         ({**NUMBER, "maximum": 2}, 2.5, "more than 2"),
         (INTEGER, 3, None),
@@ -148,6 +151,19 @@ def test_a_default_stands_for_what_was_left_out_and_for_nothing_else():
         (form(it={"type": "string", "format": "ipv4"}), "it: a form has no format 'ipv4'"),
         (form(it={"type": "array", "items": {"type": "string"}}), "it: a list in a form"),
         (form(it={"type": "array"}), "it: a list in a form"),
+        ({"type": "object", "properties": ["it"]}, '"properties"'),
+        (form(it="string"), "it: a form has texts.* and no other things"),
+        (form(it={"type": ["string"]}), "it: a form has texts"),
+        (form(it={"type": "string", "format": ["email"]}), "it: a form has no format"),
+        (form(it={"type": "string", 1: 2, "a": 3}), "it: a form cannot say 1, a"),
+        (form(it={"type": "string", "enum": "ab"}), "it: the choices of a form are texts"),
+        (form(it={"type": "string", "enum": [1]}), "it: the choices of a form are texts"),
+        (form(it={"type": "string", "enumNames": None}), "it: the choices of a form are texts"),
+        (form(it={**TEXT, "oneOf": [{"const": "r"}]}), "it: a choice of oneOf.* a title"),
+        (form(it={**TEXT, "oneOf": [{"const": 1, "title": "r"}]}), "it: a choice of oneOf"),
+        (form(it={**TEXT, "oneOf": ["r"]}), "it: a choice of oneOf"),
+        (form(it={**TEXT, "oneOf": {}}), "it: a choice of oneOf"),
+        (form(it={"type": "array", "items": {"anyOf": [{"const": "r"}]}}), "it: a choice of oneOf"),
     ],
 )
 def test_a_schema_that_is_no_form_is_refused_with_the_member_named(schema, fault):

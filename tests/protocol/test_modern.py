@@ -334,15 +334,33 @@ def test_a_result_that_wants_input_is_told_as_such_and_is_not_kept(server, ask):
         (b"{}", {"resultType": "complete", "_meta": "ours"}),
         (b' { "a": 1}', {"a": 1, "resultType": "complete", "_meta": "ours"}),
         (b'{"resultType":"task"}', {"resultType": "task", "_meta": "ours"}),
-        (b'{"_meta":{"x":1}}', {"resultType": "complete", "_meta": {"x": 1}}),
-        (b'{"_meta":{},"resultType":"complete"}', {"resultType": "complete", "_meta": {}}),
+        (b'{"_meta":{},"resultType":"complete"}', {"resultType": "complete", "_meta": "ours"}),
+        (b'{"_meta" : null , "resultType": null}', {"resultType": "complete", "_meta": "ours"}),
     ],
 )
 def test_what_was_encoded_before_gets_what_it_lacks(server, ask, text, expected):
     event = ask(server, "tools/list")
     ours = {SERVER_INFO: {"name": "server", "version": "1"}}
     expected = {key: ours if value == "ours" else value for key, value in expected.items()}
-    assert finished(server, event, msgspec.Raw(text)) == expected
+    server.start(event.request)
+    frame = server.response(event.request, msgspec.Raw(text))
+    assert json.loads(frame)["result"] == expected
+    assert frame.count(b"_meta") == frame.count(b"resultType") == 1
+
+
+@pytest.mark.requirement("META-18")
+@pytest.mark.parametrize("info", [None, {"name": "another", "version": "2"}])
+def test_what_was_encoded_before_keeps_its_own_metadata(server, ask, info):
+    said = {"x/y": 1} | ({SERVER_INFO: info} if info else {})
+    result = finished(server, ask(server, "tools/list"), msgspec.Raw(json.dumps({"_meta": said})))
+    assert result["_meta"] == {SERVER_INFO: {"name": "server", "version": "1"}} | said
+
+
+def test_metadata_that_are_no_object_cannot_be_sent(server, ask):
+    event = ask(server, "tools/list")
+    server.start(event.request)
+    with pytest.raises(LocalProtocolError, match="_meta of a result is an object"):
+        server.response(event.request, msgspec.Raw(b'{"_meta":5}'))
 
 
 # A client.

@@ -6,7 +6,16 @@ from contextlib import suppress
 import pytest
 import trio
 
-from mcp_trio import Context, RequestAbandoned, Roots, Sampling, Server, ThreadContext, effect
+from mcp_trio import (
+    Context,
+    RequestAbandoned,
+    RequestError,
+    Roots,
+    Sampling,
+    Server,
+    ThreadContext,
+    effect,
+)
 from mcp_trio._errors import MCPError
 from mcp_trio._journal.records import encode_body
 
@@ -164,6 +173,39 @@ def test_an_error_that_came_before_a_cancellation_is_what_came(world, tmp_path):
     for number in range(5):
         heard = world.replayed(path, make_server(), number=number)
         assert heard.moments == world.played(path)
+
+
+def test_of_two_refusals_in_one_read_the_handler_gets_the_first(world, tmp_path):
+    caught = []
+
+    def make():
+        server = Server("together")
+
+        @server.tool
+        async def ask(*, ctx: Context) -> str:
+            try:
+                await ctx.ask_all(*QUESTIONS)
+            except RequestError as error:
+                caught.append(error)
+            return "asked"
+
+        return server
+
+    async def client(peer, _session):
+        await peer.handshake(capabilities={"roots": {}, "sampling": {}})
+        await peer.send_request("tools/call", {"name": "ask"}, id=1)
+        asked = await peer.receive_many(2)
+        refusals = [
+            {"id": it["id"], "error": {"code": -1, "message": it["method"]}} for it in asked
+        ]
+        await peer.send(*refusals)
+        await peer.receive()
+
+    for turn in range(5):
+        path = world.record(make(), tmp_path / f"{turn}.mcprec.jsonl", client)
+        assert told(world, path) == [("cmd", 0), ("err", 1), ("err", 1), ("err", 0)]
+        assert world.replayed(path, make()).frames == world.sent_frames(path)
+    assert {error.message for error in caught} == {"roots/list"}
 
 
 def test_an_effect_in_a_thread_is_no_task_of_the_handlers(world, tmp_path):

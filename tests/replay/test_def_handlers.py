@@ -7,10 +7,11 @@ import time
 import pytest
 import trio
 
-from mcp_trio import RequestAbandoned, Server, ThreadContext, effect
-from mcp_trio._errors import ReplayDivergence
+from mcp_trio import CapabilityMissing, RequestAbandoned, Server, ThreadContext, effect
+from mcp_trio._errors import ReplayDivergence, RequestError
 from mcp_trio._limits import Limits
 from mcp_trio._replay import replay
+from mcp_trio._server.threads import Bridge
 
 # The clock of a recording jumps while threads begin: nothing may be too late by that.
 LIMITS = Limits(
@@ -249,6 +250,169 @@ def test_a_thread_whose_request_is_over_comes_to_nothing_more(world, abandoned_a
     heard = world.replayed(path, make_server(working))
     assert heard.moments == world.played(path)
     assert went_on == recorded_steps
+
+
+# Locks that others wait for.
+
+
+def ask_nobody(ctx):
+    with pytest.raises(CapabilityMissing):
+        ctx.sample("Why?")
+
+
+def ask_nothing(ctx):
+    assert ctx.ask_all() == ()
+
+
+def read_nothing(ctx):
+    with pytest.raises(RequestError):
+        ctx.read_resource("nowhere://")
+
+
+def take_it_again(ctx):
+    with pytest.raises(RuntimeError), ctx.lock("door"):
+        pytest.fail("taken twice")
+
+
+def take_patch_again(ctx):
+    assert ctx.patched("new")
+
+
+@pytest.mark.parametrize(
+    "call", [ask_nobody, ask_nothing, read_nothing, take_it_again, take_patch_again]
+)
+def test_a_thread_goes_on_behind_a_call_that_left_no_record(world, recorded, call):
+    came, may_go_on, said = threading.Event(), threading.Event(), []
+
+    def passing(ctx, number):
+        ctx.patched("new")
+        with ctx.lock("door"):
+            call(ctx)
+            said.append(number)
+        if number == 1:
+            came.set()
+            may_go_on.wait(5)
+            call(ctx)
+            said.append("never")
+
+    async def client(peer, _session):
+        await peer.handshake()
+        for number in 1, 2:
+            params = {"name": "run", "arguments": {"number": number}}
+            await peer.send_request("tools/call", params, id=number)
+            await trio.to_thread.run_sync(came.wait, 5)
+        assert (await peer.receive())["id"] == 2
+        await peer.cancel(1)
+        await trio.sleep(1)
+        may_go_on.set()
+        await real_seconds(0.02)
+
+    path = recorded(passing, client)
+    told = [(r["l"], r["f"]) for r in world.records(path) if "came back" in str(r.get("f"))]
+    assert len(told) == len(dict(told)) == 2
+    heard = world.replayed(path, make_server(passing))
+    assert heard.moments == world.played(path)
+    assert said == [1, 2] * 2
+
+
+def test_a_call_that_makes_another_error_of_its_cancellation_came_back(world, tmp_path):
+    said, entered, left = [], threading.Event(), threading.Event()
+
+    def reading(ctx, number):
+        try:
+            ctx.read_resource("stubborn://")
+        except Exception as error:
+            said.append(type(error))
+            left.set()
+            raise
+
+    def make_stubborn_server():
+        server = make_server(reading)
+
+        @server.resource("stubborn://")
+        async def stubborn() -> str:
+            entered.set()
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled:
+                raise ValueError("no") from None
+
+        return server
+
+    async def client(peer, _session):
+        await peer.handshake()
+        params = {"name": "run", "arguments": {"number": 1}}
+        await peer.send_request("tools/call", params, id=1)
+        await trio.to_thread.run_sync(entered.wait, 5)
+        await peer.cancel(1)
+        await trio.to_thread.run_sync(left.wait, 5)
+
+    path = world.record(make_stubborn_server(), tmp_path / "a.mcprec.jsonl", client)
+    world.replayed(path, make_stubborn_server())
+    assert said == [ValueError] * 2
+
+
+def test_that_a_call_came_back_is_no_change_of_the_code(world, recorded):
+    def old(ctx, number):
+        ask_nobody(ctx)
+        ctx.info("said")
+
+    def new(ctx, number):
+        ask_nobody(ctx)
+        ctx.info("never said" if ctx.patched("None") else "said")
+
+    path = recorded(old, calling(1))
+    heard = world.replayed(path, make_server(new), mode="outbound")
+    assert heard.frames == world.sent_frames(path)
+
+
+@pytest.mark.parametrize("work", [calculate, calculate_as_effect])
+def test_a_lock_that_a_cancelled_thread_has_left_is_not_free_before_that_is_recorded(
+    world, recorded, work, monkeypatch
+):
+    came, may_go_on, left = threading.Event(), threading.Event(), threading.Event()
+
+    def leaving(ctx, number):
+        if number == 1:
+            try:
+                with ctx.lock("door"):
+                    came.set()
+                    work(ctx, may_go_on)
+                    ctx.monotonic()
+            finally:
+                left.set()
+        with ctx.lock("door"):
+            ctx.info("inside")
+
+    async def abandon_late(bridge):
+        """As on a machine that stands still: the thread is faster than its handler's task."""
+        if bridge.scope.cancel_called:
+            may_go_on.set()
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(left.wait, 5)
+                await trio.sleep(1)
+        await abandon(bridge)
+
+    async def client(peer, _session):
+        await peer.handshake()
+        for number in 1, 2:
+            params = {"name": "run", "arguments": {"number": number}}
+            await peer.send_request("tools/call", params, id=number)
+            await trio.to_thread.run_sync(came.wait, 5)
+        await trio.testing.wait_all_tasks_blocked()
+        await peer.cancel(1)
+        assert (await peer.receive_many(2))[1]["id"] == 2
+
+    abandon = Bridge.abandon
+    with monkeypatch.context() as patch:
+        patch.setattr(Bridge, "abandon", abandon_late)
+        path = recorded(leaving, client)
+    lanes = [r["l"] for r in world.records(path) if r["k"] in {"cxl", "res"}]
+    assert lanes == [lanes[0]] * (len(lanes) - 1) + [lanes[-1]]
+    assert lanes[0] != lanes[-1]
+    heard = world.replayed(path, make_server(leaving))
+    assert heard.frames == world.sent_frames(path)
+    assert heard.moments == world.played(path)
 
 
 # Divergences.

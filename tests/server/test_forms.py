@@ -281,6 +281,10 @@ def test_a_schema_that_is_no_form_is_refused():
         form_of({"type": "object", "properties": {"it": {"type": "object"}}})
     with pytest.raises(ValueError, match='"type": "object"'):
         form_of({"type": "string"})
+    with pytest.raises(ValueError, match='"properties"'):
+        form_of({"type": "object", "properties": ["it"]})
+    with pytest.raises(ValueError, match="it: a form has"):
+        form_of({"type": "object", "properties": {"it": "string"}})
 
 
 # What is wrong with an answer.

@@ -175,6 +175,43 @@ async def test_a_thread_whose_request_is_over_keeps_it_until_its_block_ends(serv
     assert locks() == 0
 
 
+async def test_a_thread_that_left_its_block_keeps_it_until_the_cancellation_has_come_to_its_handler(
+    server, serve, locks
+):
+    inside, go, left, end = (threading.Event() for _ in range(4))
+    ended, held = trio.Event(), []
+
+    @server.resource("slow://thread")
+    def slow(ctx: ThreadContext) -> str:
+        try:
+            with ctx.lock("state"):
+                inside.set()
+                assert go.wait(10)
+                ctx.sleep(0)
+        finally:
+            left.set()
+            assert end.wait(10)
+
+    @server.tool
+    async def read(ctx: Context) -> None:
+        with trio.CancelScope(shield=True), pytest.raises(RequestAbandoned):
+            await ctx.read_resource("slow://thread")  # the shield lets the thread hear first
+        held.append(locks())
+        ended.set()
+
+    asker = await serve(server)
+    call = await asker.begin("tools/call", {"name": "read"})
+    assert await trio.to_thread.run_sync(inside.wait, 10)
+    await asker.wire.cancel(call)
+    await trio.testing.wait_all_tasks_blocked()
+    go.set()
+    assert await trio.to_thread.run_sync(left.wait, 10)
+    assert locks() == 1
+    end.set()
+    await ended.wait()
+    assert held == [0]
+
+
 def test_a_thread_that_outlives_the_run_is_let_go(server):
     inside, go, gone = threading.Event(), threading.Event(), threading.Event()
 

@@ -1,5 +1,7 @@
 """The same handlers at a modern client: what they ask is the answer to their own request."""
 
+import inspect
+
 import attrs
 import pytest
 
@@ -223,6 +225,27 @@ async def test_a_visit_that_is_needed_is_a_round_and_then_the_handler_looks_agai
     params = {"mode": "url", "message": "Pay", "url": URL}
     assert asked == [{"method": "elicitation/create", "params": params}] * 2
     assert text_of(reply) == "welcome"
+
+
+async def test_however_often_a_handler_looks_again_it_does_so_from_the_same_place(server, rounds):
+    depths = []
+
+    @server.tool
+    async def here() -> str:
+        depths.append(len(inspect.stack(0)))
+        if len(depths) < 5:
+            raise UrlElicitationRequired([UrlElicitation("Pay", URL)])
+        return "welcome"
+
+    _, reply = await rounds("tools/call", {"name": "here"}, *[{"it": {"action": "accept"}}] * 4)
+    assert text_of(reply) == "welcome"
+    assert len(depths) == 5
+    assert len(set(depths[1:])) == 1
+
+
+def test_a_visit_of_nothing_is_none():
+    with pytest.raises(ValueError, match="no URL"):
+        UrlElicitationRequired([])
 
 
 @pytest.mark.requirement("ELIC-20", "TRAP-92")

@@ -1,8 +1,18 @@
 import pytest
 import trio
 
-from mcp_trio import Context, Image, RequestError, Server, ThreadContext, ToolError, types
+from mcp_trio import (
+    Context,
+    Image,
+    RequestError,
+    ResourceNotFound,
+    Server,
+    ThreadContext,
+    ToolError,
+    types,
+)
 from mcp_trio._limits import Limits
+from mcp_trio._protocol import REVISIONS
 from mcp_trio._server.templates import TemplateError
 
 INVALID_PARAMS = -32602
@@ -105,14 +115,29 @@ async def test_a_missing_resource_has_its_own_code_and_names_the_uri(server, ser
     }
 
 
-async def test_what_a_reader_says_of_a_missing_resource_is_left_as_it_is(server, serve):
+@pytest.mark.parametrize(
+    ("data", "told"), [(None, {"uri": "harbour://oslo/tide"}), ({"since": 1}, {"since": 1})]
+)
+@pytest.mark.parametrize("revision", ["2024-11-05", "2026-07-28"])
+async def test_what_a_reader_says_of_a_missing_resource_is_said_and_its_uri(
+    server, serve, revision, data, told
+):
     @server.resource("harbour://{port}/tide")
     async def tide(port: str) -> str:
-        raise RequestError(RESOURCE_NOT_FOUND, f"{port} has no tide")
+        raise RequestError(RESOURCE_NOT_FOUND, f"{port} has no tide", data)
 
-    asker = await serve(server)
+    @server.tool
+    async def look(ctx: Context) -> int:
+        with pytest.raises(ResourceNotFound) as caught:
+            await ctx.read_resource("harbour://oslo/tide")
+        assert caught.value.data == told
+        return caught.value.code
+
+    asker = await serve(server, revision=revision)
     error = await asker.error("resources/read", {"uri": "harbour://oslo/tide"})
-    assert error == {"code": RESOURCE_NOT_FOUND, "message": "oslo has no tide"}
+    code = REVISIONS[revision].resource_not_found_code
+    assert error == {"code": code, "message": "oslo has no tide", "data": told}
+    assert await asker.call("look") == str(RESOURCE_NOT_FOUND)
 
 
 @pytest.mark.requirement("RES-22")

@@ -1,6 +1,7 @@
 """Handlers that ask by their result, states that are used once, and rounds in recordings."""
 
 import json
+import uuid
 from types import SimpleNamespace
 
 import attrs
@@ -213,6 +214,36 @@ async def test_a_legacy_client_is_asked_the_same_by_requests(serve):
 
     assert question["method"] == "elicitation/create"
     assert result["content"][0]["text"] == "[][true]"
+
+
+@pytest.mark.requirement("ELIC-28", "ELIC-31")
+@pytest.mark.parametrize("own_id", [None, "payment-7"])
+async def test_a_visit_that_a_legacy_client_is_asked_for_has_an_id_and_an_end(serve, own_id):
+    server = Server("shop")
+    visit = types.ElicitParams(
+        message="pay", mode="url", url="https://shop.example/pay", elicitation_id=own_id
+    )
+
+    @server.tool
+    async def pay(*, ctx: Context) -> types.InputRequiredResult | str:
+        if ctx.request_state is None:
+            asked = types.InputRequest(method="elicitation/create", params=visit)
+            return asks("paying", visit=asked)
+        await ctx.elicitation_complete(own_id)
+        return ctx.input_responses["visit"].action
+
+    asker = await serve(
+        server, revision="2025-11-25", capabilities={"elicitation": {"form": {}, "url": {}}}
+    )
+    call = await asker.begin("tools/call", {"name": "pay"})
+    question = await asker.wire.receive()
+    await asker.wire.send_result(question, {"action": "accept"})
+    result = (await asker.end(call))["result"]
+
+    elicitation_id = question["params"]["elicitationId"]
+    assert elicitation_id == (own_id or str(uuid.UUID(elicitation_id)))
+    assert [told["params"]["elicitationId"] for told in asker.told] == ([own_id] if own_id else [])
+    assert result["content"][0]["text"] == "accept"
 
 
 async def test_a_handler_that_asks_a_legacy_client_without_end_is_stopped(serve, autojump_clock):

@@ -278,6 +278,23 @@ async def test_a_handler_in_a_thread_is_resumed_as_well(resumable):
     assert done == ["price"]
 
 
+async def test_that_a_thread_looks_into_its_memory_is_no_record(resumable, tmp_path):
+    def ask(*, ctx: ThreadContext) -> None:
+        ctx.effect(json.dumps, 30)
+        ctx.elicit("sure?", bool)
+
+    path = tmp_path / "a.mcprec.jsonl"
+    it = resumable(ask)
+    it.options = {"record": path}
+    await it.begin()
+    await trio.testing.wait_all_tasks_blocked()
+
+    records = [json.loads(line) for line in path.read_bytes().splitlines()]
+    names = [record["f"]["name"] for record in records if record["k"] in {"cmd", "mark"}]
+    begun = names.index("thread")
+    assert names[begun : begun + 3] == ["thread", "dumps", "elicitation/create"]
+
+
 async def test_a_resource_that_is_read_on_the_way_is_part_of_the_handler(chain):
     done = []
 

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio import KeyRing, LocalProtocolError, MemoryStore, RequestError
+from mcp_trio import KeyRing, LocalProtocolError, MemoryStore, RequestError, Server
 from mcp_trio import _schema as s
 from mcp_trio._engine import Place, Step
 from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._protocol.request_state import digest_of, invalid_state
 from mcp_trio._server.keys import NONCE_BYTES, check_sealing
 from mcp_trio._server.states import Binding, Sealer, State
+from tests.server.conftest import nothing
+from tests.server.rounds import NOT_VALID
 
 KEY = bytes(range(32))
 NEW_KEY = bytes(range(32, 64))
@@ -246,8 +248,19 @@ def test_without_the_extra_the_error_names_it(monkeypatch):
 
     with pytest.raises(ModuleNotFoundError, match=r"mcp_trio\[seal\]"):
         sealed()
-    with pytest.raises(ModuleNotFoundError, match=r"mcp_trio\[seal\]"):
-        opened("AAAA")
+
+
+@pytest.mark.requirement("MRTR-19")
+async def test_without_the_extra_no_state_is_valid(serve, monkeypatch):
+    text = sealed()
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    server = Server("shop")
+    server.tool(name="it")(nothing)
+    asker = await serve(server, revision="2026-07-28")
+
+    for state in (text, "made up"):
+        error = await asker.error("tools/call", {"name": "it", "requestState": state})
+        assert error == NOT_VALID
 
 
 def test_what_needs_the_extra_is_refused_early(monkeypatch):
@@ -345,6 +358,42 @@ async def test_a_store_that_is_full_forgets_what_is_over_and_otherwise_takes_no_
 
     assert await store.take("c", seconds=10)
     assert not await store.take("b", seconds=10)
+
+
+async def test_a_store_has_room_again_for_replies_when_others_are_over():
+    clock = Clock()
+    store = MemoryStore(reply_bytes_max=8, now=clock)
+    for key in "ab":
+        await store.take(key, seconds=10)
+        await store.keep(key, b"1234", seconds=10)
+        await store.keep(key, b"1", seconds=10)
+        clock.now += 5.0
+    for key in "cd":
+        await store.take(key, seconds=10)
+        await store.keep(key, b"1234567", seconds=10)
+
+    kept = [await store.kept(key) for key in "abcd"]
+    assert kept == [None, b"1", b"1234567", None]
+
+
+async def test_a_reply_that_is_larger_than_all_room_is_not_kept():
+    store = MemoryStore(reply_bytes_max=8, now=Clock())
+    await store.keep("a", b"123456789", seconds=10)
+    assert await store.kept("a") is None
+
+
+async def test_keeping_a_reply_costs_the_same_however_many_are_kept():
+    looked_at = []
+
+    class Reply(bytes):
+        def __len__(self):
+            looked_at.append(self)
+            return 1
+
+    store = MemoryStore(reply_bytes_max=100, now=Clock())
+    for number in range(200):
+        await store.keep(str(number), Reply(), seconds=10)
+    assert len(looked_at) == 200
 
 
 async def test_a_store_keeps_no_more_replies_than_it_has_room_for():

@@ -15,6 +15,7 @@ from mcp_trio._protocol import (
     REVISIONS,
     SUBSCRIPTION_ID,
 )
+from mcp_trio._server.registry import Registry
 from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio._transports.memory import memory_pair
 from tests.server.conftest import harbour, nothing
@@ -340,6 +341,28 @@ async def test_their_resources_have_a_limit_together(modern):
     error = await asker.error("subscriptions/listen", {"notifications": wishes})
     assert error["message"] == "too many resources (subscriptions_max=3)"
     await listen(asker, resourceSubscriptions=["x:1"])
+
+
+async def test_what_there_is_no_room_for_is_not_looked_at(modern, monkeypatch):
+    server = Server("harbour", limits=Limits(subscriptions_max=3, listens_max=1))
+    looked_for = []
+
+    @server.resource("x:{n}")
+    async def read(n: str) -> str:
+        return n
+
+    find = Registry.find_resource
+    note = looked_for.append
+    monkeypatch.setattr(Registry, "find_resource", lambda it, uri: note(uri) or find(it, uri))
+    asker = await modern(server)
+    wishes = {"resourceSubscriptions": ["x:1", "x:2", "x:3", "x:4"]}
+    error = await asker.error("subscriptions/listen", {"notifications": wishes})
+    assert error["message"] == "too many resources (subscriptions_max=3)"
+    await listen(asker, resourceSubscriptions=["x:1"])
+    assert looked_for == ["x:1"]
+    error = await asker.error("subscriptions/listen", {"notifications": wishes})
+    assert error["message"] == "too many subscriptions (listens_max=1)"
+    assert looked_for == ["x:1"]
 
 
 async def test_subscriptions_take_no_place_from_handlers(modern):

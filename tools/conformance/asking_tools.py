@@ -66,9 +66,9 @@ class Named:
 
 @attrs.frozen
 class Coloured:
-    """A colour."""
+    """A colour, in the suite's word."""
 
-    colour: str
+    color: str
 
 
 @attrs.frozen
@@ -144,7 +144,7 @@ async def test_input_required_result_multi_round(*, ctx: Context) -> str:
     first = await ctx.elicit("What is your name?", Named)
     second = await ctx.elicit("Your favourite colour?", Coloured)
     name = "Nobody" if first.data is None else first.data.name
-    colour = "nothing" if second.data is None else second.data.colour
+    colour = "nothing" if second.data is None else second.data.color
     return f"{name} likes {colour}"
 
 

@@ -1,6 +1,7 @@
 """The "everything" server: all that a client may want to try, named as in the official suite.
 
     python tools/conformance/server.py --stdio
+    python tools/conformance/server.py --port 8000
 
 Each tool, resource and prompt shows one thing that a server can do, in as few lines as it takes.
 """
@@ -10,6 +11,7 @@ Each tool, resource and prompt shows one thing that a server can do, in as few l
 import argparse
 import functools
 import json
+import logging
 import math
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -30,15 +32,21 @@ from material import (
     text_of,
 )
 from msgspec import Meta
+from round_tools import CONNECTION_SECONDS, RESUMABLE_TOOLS, ROUND_TOOLS
 
-from mcp_trio import Audio, Context, Image, Server, ToolError
+from mcp_trio import Audio, Context, Image, Limits, Server, ToolError
 from mcp_trio.types import EmbeddedResource, ProgressParams, ResourceLink, ToolAnnotations
 
 STEP_SECONDS = 0.05
 PATIENCE_SECONDS = 0.2
 REPORT_SECONDS = 0.1
 
-server = Server("mcp-trio-conformance", version="1.0", instructions="Try everything.")
+server = Server(
+    "mcp-trio-conformance",
+    version="1.0",
+    instructions="Try everything.",
+    limits=Limits(http_stream_seconds_max=CONNECTION_SECONDS),
+)
 
 
 # Tools: what they return -------------------------------------------------------------------------
@@ -204,8 +212,11 @@ async def test_ping(*, ctx: Context) -> str:
     return "The client is alive."
 
 
-for asking_tool in ASKING_TOOLS:
+for asking_tool in (*ASKING_TOOLS, *ROUND_TOOLS):
     server.tool(asking_tool)
+
+for resumable_tool in RESUMABLE_TOOLS:
+    server.tool(resumable=True)(resumable_tool)
 
 
 # Tools: what they change at the server -----------------------------------------------------------
@@ -391,11 +402,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Serve everything that a client may try.")
     transports = parser.add_mutually_exclusive_group(required=True)
     transports.add_argument("--stdio", action="store_true", help="over stdin and stdout")
+    transports.add_argument("--port", type=int, help="over HTTP, at this port; 0 for any")
+    parser.add_argument("--server", choices=["native", "hypercorn"], default="native")
     parser.add_argument("--record", metavar="PATH", help="record the session")
     parser.add_argument("--revision", action="append", help="speak this one; may be repeated")
     options = parser.parse_args()
     server.revisions = options.revision or server.revisions
-    server.run("stdio", record=options.record)
+    if options.stdio:
+        server.run("stdio", record=options.record)
+    else:
+        logging.basicConfig(level=logging.INFO, format="%(message)s")  # where it serves
+        server.run("http", port=options.port, server=options.server, record=options.record)
 
 
 if __name__ == "__main__":

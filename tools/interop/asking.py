@@ -142,8 +142,8 @@ async def several(_arguments: Json, caller: Caller) -> list[Json]:
 async def in_turn(_arguments: Json, caller: Caller) -> list[Json]:
     """Ask one thing, and then another."""
     first = await caller.ask({"step1": to_user("What is your name?", name=STRING)})
-    second = await caller.ask({"step2": to_user("Your favourite colour?", colour=STRING)})
-    name, colour = first["step1"]["content"]["name"], second["step2"]["content"]["colour"]
+    second = await caller.ask({"step2": to_user("Your favourite colour?", color=STRING)})
+    name, colour = first["step1"]["content"]["name"], second["step2"]["content"]["color"]
     return [text(f"{name} likes {colour}")]
 
 

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from peers import (
-    NPM,
     PEERS,
     PYTHON_1,
     PYTHON_2,
@@ -40,18 +39,19 @@ def install_python(environment: PythonEnvironment) -> None:
     run([*pip, "--disable-pip-version-check", *environment.requirements()])
 
 
-def install_typescript(environment: NodeEnvironment) -> None:
+def install_npm(environment: NodeEnvironment) -> None:
     """Install what package-lock.json says, with a Node of its own; packages run no scripts."""
     ensure(environment.node)
     # The wheel's `bin/npm` is a copy of a link, and looks for its files in the wrong place.
     npm = environment.bin().parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    run([str(environment.bin() / "node"), str(npm), "--prefix", str(NPM), "ci", *options])
+    place = ["--prefix", str(environment.folder)]
+    run([str(environment.bin() / "node"), str(npm), *place, "ci", *options])
 
 
 INSTALLERS: Final[Mapping[type, Callable[[Any], None]]] = {
     PythonEnvironment: install_python,
-    NodeEnvironment: install_typescript,
+    NodeEnvironment: install_npm,
 }
 
 

@@ -93,25 +93,26 @@ class PythonEnvironment:
 
 @attrs.frozen(kw_only=True)
 class NodeEnvironment:
-    """The packages of npm, and the Node that PyPI brings."""
+    """The packages of npm that stand in a folder, and the Node that PyPI brings."""
 
     name: str
+    folder: Path
     node: PythonEnvironment
 
     @property
     def stamp(self) -> Path:
         """See `Environment`."""
-        return NPM / "node_modules" / ".installed"
+        return self.folder / "node_modules" / ".installed"
 
     def pins(self) -> Mapping[str, str]:
         """See `Environment`."""
-        package = json.loads((NPM / "package.json").read_text(encoding="utf-8"))
+        package = json.loads((self.folder / "package.json").read_text(encoding="utf-8"))
         dependencies: dict[str, str] = package["dependencies"]
         return dependencies
 
     def fingerprint(self) -> str:
         """See `Environment`."""
-        lock = (NPM / "package-lock.json").read_text(encoding="utf-8")
+        lock = (self.folder / "package-lock.json").read_text(encoding="utf-8")
         return f"{self.node.fingerprint()}\n{lock}"
 
     def bin(self) -> Path:
@@ -121,14 +122,14 @@ class NodeEnvironment:
 
     def start(self, program: str) -> Command:
         """See `Environment`: a script, relative to the folder of package.json."""
-        return [str(self.bin() / "node"), str(NPM / program)]
+        return [str(self.bin() / "node"), str(self.folder / program)]
 
 
 PYTHON_1: Final = PythonEnvironment(name="python-1", group="peer-python-1")
 PYTHON_2: Final = PythonEnvironment(name="python-2", group="peer-python-2")
 PYTHON_SERVERS: Final = PythonEnvironment(name="python-servers", group="peer-python-servers")
 NODE: Final = PythonEnvironment(name="node", group="peer-node")
-TYPESCRIPT: Final = NodeEnvironment(name="typescript", node=NODE)
+TYPESCRIPT: Final = NodeEnvironment(name="typescript", folder=NPM, node=NODE)
 
 
 @attrs.frozen(kw_only=True)

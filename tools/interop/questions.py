@@ -160,7 +160,7 @@ async def answer_several(session: Session, host: Host) -> None:
 
 async def answer_in_turn(session: Session, host: Host) -> None:
     """The server asks a second question when it has heard the answer to the first."""
-    host.user = {"action": "accept", "content": {"name": "Ada", "colour": "green"}}
+    host.user = {"action": "accept", "content": {"name": "Ada", "color": "green"}}
     before = len(host.elicited)
     told = text_of(await session.call_tool("test_input_required_result_multi_round"))
     expect("answers", told, "Ada likes green")

@@ -142,9 +142,9 @@ class Tee:
         """The same."""
         return self._marked(lane, lambda: self.part.patched(lane, name))
 
-    def ran_out(self, lane: Lane, begun: int, *, is_caught: bool) -> bool:
+    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
         """The same."""
-        return self._marked(lane, lambda: self.part.ran_out(lane, begun, is_caught=is_caught))
+        return self._marked(lane, lambda: self.part.noted(lane, name, value, is_so=is_so))
 
     def _marked(self, lane: Lane, ask: Callable[[], bool]) -> bool:
         before = lane.ordinal

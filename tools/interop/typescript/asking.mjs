@@ -166,8 +166,8 @@ export const askingTools = {
   test_input_required_result_multi_round: async (_, caller) => {
     const { step1 } = await caller.ask({ step1: toUser("What is your name?", { name: string }) });
     const { step2 } = await caller.ask({
-      step2: toUser("Your favourite colour?", { colour: string }),
+      step2: toUser("Your favourite colour?", { color: string }),
     });
-    return [text(`${step1.content.name} likes ${step2.content.colour}`)];
+    return [text(`${step1.content.name} likes ${step2.content.color}`)];
   },
 };

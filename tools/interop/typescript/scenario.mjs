@@ -308,7 +308,7 @@ const chapters = {
   },
 
   async answerInTurn(session, host) {
-    host.user = { action: "accept", content: { name: "Ada", colour: "green" } };
+    host.user = { action: "accept", content: { name: "Ada", color: "green" } };
     const before = host.elicited.length;
     const told = textOf(await session.call("test_input_required_result_multi_round"));
     expect("answers", told, "Ada likes green");

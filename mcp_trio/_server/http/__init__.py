@@ -1,0 +1,1 @@
+"""A server over HTTP: the sessions, the application, and the ways to serve it."""

@@ -1,0 +1,96 @@
+"""The application behind every HTTP host: the gate, who asks, and which endpoint answers."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+import attrs
+import trio
+
+from mcp_trio._protocol.http.gate import Gate
+from mcp_trio._protocol.http.heads import Head
+from mcp_trio._protocol.http.verdicts import JSON, Refusal
+from mcp_trio._server.http.asked import Asked, RefusedError
+from mcp_trio._server.http.endpoint import McpEndpoint
+from mcp_trio._server.http.options import Verify
+from mcp_trio._server.http.runtime import Runtime
+from mcp_trio._server.http.sse import SseEndpoints
+from mcp_trio._transports.http.exchange import Exchange
+
+_HEALTHY: Final = b'{"status":"ok"}'
+
+_Route: TypeAlias = Callable[[Asked], Awaitable[None]]
+
+
+@attrs.define(kw_only=True, eq=False)
+class HttpApp:
+    """The application; its `respond` is given to a host.
+
+    Attributes:
+        runtime: The sessions.
+        gate: Who may come at all.
+        path: Where the MCP endpoint is.
+        verify: Who somebody is; without one nobody is anybody, and all may come.
+        streams_answers: Legacy answers are streams also where they could be JSON.
+        has_sse: There are the two endpoints of revision 2024-11-05 as well.
+    """
+
+    runtime: Runtime
+    gate: Gate
+    path: str = "/mcp"
+    verify: Verify | None = None
+    streams_answers: bool = False
+    has_sse: bool = True
+    _routes: Mapping[str, _Route] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        mcp = McpEndpoint(self.runtime, streams_answers=self.streams_answers)
+        routes: dict[str, _Route] = {"/health": _tell_health, self.path: mcp.respond}
+        if self.has_sse and self.runtime.endpoint.has_sessions:
+            sse = SseEndpoints(self.runtime)
+            routes |= {"/sse": sse.respond_stream, "/messages": sse.respond_post}
+        self._routes = routes
+
+    async def respond(self, exchange: Exchange) -> None:
+        """Answer one request; a client that goes away ends it, and nothing else."""
+        head = exchange.head
+        headers = self.gate.cors_headers(head)
+        asked = Asked(exchange, head, headers, self.runtime.server.limits.frame_bytes_max)
+        with suppress(trio.BrokenResourceError):
+            try:
+                await self._respond(asked)
+            except RefusedError as error:
+                await asked.refuse(error.refusal)
+
+    async def _respond(self, asked: Asked) -> None:
+        preflight = self.gate.preflight(asked.head)
+        if preflight is not None:
+            await asked.exchange.answer(204, preflight)
+            return
+        refusal = self.gate.refusal(asked.head)
+        if refusal is not None:
+            raise RefusedError(refusal)
+        route = self._route(asked.head.path)
+        await route(attrs.evolve(asked, head=await self._verified(asked.head)))
+
+    def _route(self, path: str) -> _Route:
+        route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
+        if route is None:
+            text = f"nothing is here; the MCP endpoint is {self.path}"
+            raise RefusedError(Refusal(status=404, text=text))
+        return route
+
+    async def _verified(self, head: Head) -> Head:
+        if self.verify is None:
+            return head
+        principal = await self.verify(head)
+        if principal is None:
+            headers = [("WWW-Authenticate", "Bearer")]
+            text = "it is not known who sends this (verify=)"
+            raise RefusedError(Refusal(status=401, text=text, headers=headers))
+        return attrs.evolve(head, principal=principal)
+
+
+async def _tell_health(asked: Asked) -> None:
+    """A server that answers is well."""
+    await asked.answer(200, [("Content-Type", JSON), ("Cache-Control", "no-store")], _HEALTHY)

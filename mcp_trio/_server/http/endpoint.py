@@ -1,0 +1,229 @@
+"""The MCP endpoint: what is done for each kind of verdict."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import attrs
+import trio
+
+from mcp_trio._errors import SERVER_BUSY
+from mcp_trio._protocol.http.verdicts import (
+    SESSION_ID,
+    STATUS_OF_ERROR,
+    Ending,
+    Listening,
+    Opening,
+    Refusal,
+    Stateless,
+    ToSession,
+)
+from mcp_trio._protocol.requests import RequestId
+from mcp_trio._server.http.asked import Asked, RefusedError
+from mcp_trio._server.http.runtime import Runtime
+from mcp_trio._server.http.sessions import HttpSession, TooManySessionsError
+from mcp_trio._transports.http.answer_stream import AnswerStream
+from mcp_trio._transports.http.carrying import Carrier, carried, until_gone
+from mcp_trio._transports.http.session_channel import DuplicateIdError, TooManyStreamsError
+from mcp_trio._wire import Notification
+
+
+@attrs.define(eq=False)
+class McpEndpoint:
+    """One path for both eras; see the module.
+
+    Attributes:
+        runtime: The sessions.
+        streams_answers: Answers in sessions are streams also where they could be JSON.
+    """
+
+    runtime: Runtime
+    streams_answers: bool = attrs.field(kw_only=True, default=False)
+
+    async def respond(self, asked: Asked) -> None:
+        """Answer one request.
+
+        Raises:
+            RefusedError: It is refused.
+            trio.BrokenResourceError: The client is gone.
+        """
+        body = await asked.body() if asked.head.method == "POST" else b""
+        if self.runtime.is_closing:
+            raise RefusedError(_closing())
+        verdict = self.runtime.endpoint.judge(asked.head, body)
+        await _EFFECTS[type(verdict)](self, asked, verdict, body)
+
+    async def refuse(self, asked: Asked, refusal: Refusal, _body: bytes) -> None:
+        """Nothing else happens."""
+        await asked.refuse(refusal)
+
+    # Sessions.
+
+    async def open(self, asked: Asked, opening: Opening, body: bytes) -> None:
+        """Begin a session, whose id goes out with the first answer (HTTP-44)."""
+        begun = await begun_session(self.runtime, asked, opening.request.id)
+        is_told = False
+        try:
+            stream = begun.channel.deliver(body, opening.request, [opening.request.id])
+            assert stream is not None
+            await stream.news()  # a session that was refused has no id
+            is_told = await self._carry(asked, begun, stream) and begun.is_negotiated
+        finally:
+            if not is_told:  # the client has no id to come back with
+                begun.close()
+
+    async def deliver(self, asked: Asked, verdict: ToSession, body: bytes) -> None:
+        """Give a message to its session, and carry what is answered to it."""
+        begun = self.runtime.sessions.used(verdict.session)
+        try:
+            stream = begun.channel.deliver(body, verdict.message, verdict.awaited)
+        except (DuplicateIdError, TooManyStreamsError) as error:
+            raise RefusedError(_undeliverable(error, verdict.awaited[0])) from None
+        if stream is None:
+            await asked.answer(202, _named(begun))
+            return
+        await self._carry(asked, begun, stream, verdict.awaited[0])
+
+    async def _carry(
+        self,
+        asked: Asked,
+        begun: HttpSession,
+        stream: AnswerStream,
+        request_id: RequestId | None = None,
+    ) -> bool:
+        """Carry what is answered; returns whether the client stayed to the end."""
+        stream.is_narrow = not asked.takes_streams
+        carrier = self._carrier(asked, begun, stream, partial(_ended, begun, request_id))
+        has_stayed = False
+        try:
+            has_stayed = await carried(asked.exchange, carrier, stream)
+        finally:
+            begun.used_at = trio.current_time()
+            if not has_stayed:
+                begun.channel.left(stream)
+        return has_stayed
+
+    async def listen(self, asked: Asked, verdict: Listening, _body: bytes) -> None:
+        """Carry what belongs to no request, or what was broken off (HTTP-27, HTTP-41)."""
+        begun = self.runtime.sessions.used(verdict.session)
+        stream = begun.channel.unasked
+        if verdict.last_event_id:
+            try:
+                stream = begun.channel.resumed(verdict.last_event_id)
+            except LookupError as error:
+                raise RefusedError(Refusal(status=400, text=str(error))) from None
+        if stream.is_carried:
+            text = "this stream is open already, on another connection"
+            raise RefusedError(Refusal(status=409, text=text))
+        carrier = self._carrier(asked, begun, stream)
+        try:
+            await until_gone(asked.exchange, partial(carrier.stream, asked.exchange, stream))
+        finally:
+            begun.used_at = trio.current_time()
+            begun.channel.left(stream)
+
+    async def end(self, asked: Asked, verdict: Ending, _body: bytes) -> None:
+        """The client is done with its session (HTTP-53)."""
+        begun = self.runtime.sessions.used(verdict.session)
+        begun.close()
+        self.runtime.sessions.forget(begun)
+        await asked.answer(200)
+
+    def _carrier(
+        self,
+        asked: Asked,
+        begun: HttpSession,
+        stream: AnswerStream,
+        why_unanswered: Callable[[], Refusal | None] = lambda: None,
+    ) -> Carrier:
+        channel, primes = begun.channel, begun.primes_streams
+        return Carrier(
+            limits=self.runtime.server.limits,
+            headers=[*_named(begun), *asked.headers],
+            first_id=channel.first_id(stream) if primes else None,
+            last_id=partial(channel.last_id, stream) if primes else None,
+            wants_stream=self.streams_answers,
+            why_unanswered=why_unanswered,
+        )
+
+    # Modern requests.
+
+    async def answer(self, asked: Asked, verdict: Stateless, _body: bytes) -> None:
+        """Answer a modern message; its client's going away cancels it (MHTTP-22)."""
+        channel, limits = self.runtime.stateless, self.runtime.server.limits
+        if isinstance(verdict.message, Notification):
+            channel.notify(verdict.message)
+            await asked.answer(202)
+            return
+        slot = channel.deliver(verdict.message)
+        slot.stream.is_narrow = not asked.takes_streams
+        carrier = Carrier(
+            limits=limits,
+            headers=asked.headers,
+            status_of=_bad if verdict.is_incomplete else _status_of,
+            why_unanswered=partial(_closing, slot.id),
+        )
+        try:
+            await carried(asked.exchange, carrier, slot.stream)
+        finally:
+            channel.abandon(slot)
+
+
+async def begun_session(
+    runtime: Runtime, asked: Asked, request_id: RequestId | None = None, *, transport: str = "http"
+) -> HttpSession:
+    """A session of who asks.
+
+    Raises:
+        RefusedError: There is no place for it.
+    """
+    if runtime.is_closing:
+        raise RefusedError(_closing(request_id))
+    try:
+        return await runtime.begin_session(asked.head.principal, transport=transport)
+    except TooManySessionsError:
+        text = "there are too many sessions (http_sessions_max)"
+        refusal = Refusal(status=503, code=SERVER_BUSY, text=text, id=request_id)
+        raise RefusedError(refusal) from None
+
+
+def _named(begun: HttpSession) -> list[tuple[str, str]]:
+    return [(SESSION_ID, begun.id)] if begun.is_negotiated else []
+
+
+def _ended(begun: HttpSession, request_id: RequestId | None) -> Refusal | None:
+    """Why a request was not answered; None: the client has cancelled it."""
+    if not begun.is_closed:
+        return None
+    return Refusal(status=404, text="the session has ended", id=request_id)
+
+
+def _closing(request_id: RequestId | None = None) -> Refusal:
+    return Refusal(status=503, code=SERVER_BUSY, text="the server is closing", id=request_id)
+
+
+def _status_of(code: int) -> int:
+    return STATUS_OF_ERROR.get(code, 200)
+
+
+def _bad(_code: int) -> int:
+    """What was incomplete is a bad request, whatever the error says."""
+    return 400
+
+
+def _undeliverable(error: Exception, request_id: RequestId) -> Refusal:
+    if isinstance(error, DuplicateIdError):
+        text = f"an unfinished request has the same id: {request_id!r}"
+        return Refusal(status=400, text=text, id=request_id)
+    text = "too many requests of this session wait for answers (http_streams_max)"
+    return Refusal(status=429, code=SERVER_BUSY, text=text, id=request_id)
+
+
+_EFFECTS: Final[Mapping[type[Any], Callable[..., Awaitable[None]]]] = {
+    Refusal: McpEndpoint.refuse,
+    Opening: McpEndpoint.open,
+    ToSession: McpEndpoint.deliver,
+    Listening: McpEndpoint.listen,
+    Ending: McpEndpoint.end,
+    Stateless: McpEndpoint.answer,
+}

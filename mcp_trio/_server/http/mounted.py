@@ -1,0 +1,86 @@
+"""A server as an ASGI application, wherever it is mounted.
+
+Nobody has to tell it that it begins: the first request starts its runtime, as a system task of the
+Trio run. It ends by a lifespan event, if one comes, by `aclose`, or with the run.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from mcp_trio._server.http.app import HttpApp
+from mcp_trio._server.http.runtime import Runtime
+from mcp_trio._transports.http.asgi import AsgiHost, Receive, Scope, Send
+from mcp_trio._transports.http.exchange import Exchange
+
+logger = logging.getLogger("mcp_trio")
+
+
+@attrs.define(eq=False)
+class MountedApp:
+    """The application; `make` makes what serves one Trio run."""
+
+    _make: Callable[[], HttpApp]
+    _host: AsgiHost = attrs.field(init=False)
+    _app: HttpApp | None = attrs.field(default=None, init=False)
+    _starting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        limits = self._make().runtime.server.limits
+        self._host = AsgiHost(self._respond, limits=limits, ended=self.aclose)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve what an ASGI server asks for."""
+        await self._host(scope, receive, send)
+
+    async def _respond(self, exchange: Exchange) -> None:
+        app = await self._running()
+        await app.respond(exchange)
+
+    async def _running(self) -> HttpApp:
+        """The application with a runtime that runs; that of an earlier Trio run has ended.
+
+        Raises:
+            Exception: What the lifespan raises; the next request tries again.
+        """
+        async with self._starting:
+            app = self._app
+            if app is None or app.runtime.ended.is_set():
+                app = self._make()
+                await _started(app.runtime.run)
+                self._app = app
+        return app
+
+    async def aclose(self) -> None:
+        """End all sessions, in bounded time; a later request begins anew."""
+        app, self._app = self._app, None
+        if app is not None:
+            app.runtime.close()
+            await app.runtime.ended.wait()
+
+
+async def _started(run: Callable[..., Awaitable[None]]) -> None:
+    """Run something as a system task; returns when it has begun, or raises why it has not."""
+    begun = trio.Event()
+    faults: list[Exception] = []
+
+    class Status:
+        def started(self, _value: Runtime) -> None:
+            begun.set()
+
+    async def contain() -> None:
+        try:
+            await run(task_status=Status())
+        except Exception as error:
+            faults.append(error)
+            if begun.is_set():
+                logger.exception("the lifespan of a mounted server failed at its end")
+        finally:
+            begun.set()
+
+    trio.lowlevel.spawn_system_task(contain)
+    await begun.wait()
+    if faults:
+        raise faults[0]

@@ -1,0 +1,135 @@
+"""Serving a server over HTTP, in the caller's nursery."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from mcp_trio._engine import bare
+from mcp_trio._protocol.http.gate import gate_for
+from mcp_trio._server.http.app import HttpApp
+from mcp_trio._server.http.options import HostKind, HttpOptions
+from mcp_trio._server.http.runtime import Runtime, ServesSessions
+
+
+def app_of(
+    server: ServesSessions, options: HttpOptions, bound: Sequence[tuple[str, int]]
+) -> HttpApp:
+    """The application, for where it is bound; its runtime runs nowhere yet."""
+    gate = gate_for(
+        bound,
+        hosts=options.get("hosts"),
+        origins=options.get("origins"),
+        allows_cors=options.get("allows_cors", False),
+    )
+    return HttpApp(
+        runtime=Runtime(server, options.get("record")),
+        gate=gate,
+        path=options.get("path", "/mcp"),
+        verify=options.get("verify"),
+        streams_answers=options.get("streams_answers", False),
+        has_sse=options.get("has_sse", True),
+    )
+
+
+@attrs.frozen(kw_only=True)
+class Address:
+    """Where a server listens, and who holds its connections.
+
+    Attributes:
+        host: The name or number of an interface; the default is reached from this machine only.
+        port: 0 for any that is free.
+        holder: The kind of host.
+        certfile: A certificate, in PEM, for TLS; with `keyfile`, and by hypercorn only.
+        keyfile: Its key.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    holder: HostKind = "native"
+    certfile: str | None = None
+    keyfile: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.holder not in ("native", "hypercorn"):
+            raise ValueError(f"unknown host {self.holder!r}: native or hypercorn")
+        if self.holder == "native" and (self.certfile or self.keyfile):
+            raise ValueError('TLS is for server="hypercorn"')
+
+    @property
+    def scheme(self) -> str:
+        """What its URLs begin with."""
+        return "http" if self.certfile is None else "https"
+
+
+async def serve_http(
+    server: ServesSessions,
+    address: Address,
+    options: HttpOptions,
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled, which ends every stream in its protocol's way, in bounded time.
+
+    Reports the URL of the MCP endpoint, with the port that was bound.
+
+    Raises:
+        OSError: The address cannot be bound.
+        Exception: What the lifespan raises, bare.
+    """
+    listeners = await trio.open_tcp_listeners(address.port, host=address.host)
+    bound = [listener.socket.getsockname()[:2] for listener in listeners]
+    app = app_of(server, options, bound)
+    stopping = trio.Event()
+    try:
+        async with trio.open_nursery() as outer:
+            outer.start_soon(_set_when_cancelled, stopping)
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(app.runtime.run)
+                    await nursery.start(partial(_hold, app, listeners, address))
+                    name = f"[{address.host}]" if ":" in address.host else address.host
+                    task_status.started(f"{address.scheme}://{name}:{bound[0][1]}{app.path}")
+                    await stopping.wait()
+                    app.runtime.close()
+                    await app.runtime.ended.wait()
+                    nursery.cancel_scope.cancel()
+    except ExceptionGroup as error:
+        raise bare(error) from None
+    finally:
+        for listener in listeners:
+            await listener.aclose()
+
+
+async def _set_when_cancelled(stopping: trio.Event) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        stopping.set()
+
+
+async def _hold(
+    app: HttpApp,
+    listeners: Sequence[trio.SocketListener],
+    address: Address,
+    *,
+    task_status: trio.TaskStatus[object],
+) -> None:
+    limits = app.runtime.server.limits
+    if address.holder == "native":
+        from mcp_trio._transports.http.native import serve_native
+
+        await serve_native(app.respond, listeners, limits=limits, task_status=task_status)
+    else:
+        from mcp_trio._transports.http.asgi import AsgiHost
+        from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
+
+        await serve_hypercorn(
+            AsgiHost(app.respond, limits=limits),
+            listeners,
+            limits=limits,
+            certfile=address.certfile,
+            keyfile=address.keyfile,
+            task_status=task_status,
+        )

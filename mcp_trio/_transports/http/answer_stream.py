@@ -1,0 +1,136 @@
+"""What is on its way to a client on one stream, whether an HTTP answer carries it now or not."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import attrs
+import trio
+
+from mcp_trio._limits import Limits
+from mcp_trio._protocol import RequestId
+
+
+class Sent(NamedTuple):
+    """A frame on a stream; its event id, where streams can be resumed."""
+
+    frame: bytes
+    event_id: str | None
+    is_answer: bool
+
+
+@attrs.define(eq=False)
+class AnswerStream:
+    """The frames of one stream that nobody has carried away yet, in order.
+
+    It has ended when the answers to all that it `awaits` were put, or by `end`. One that awaits
+    nothing ends by `end` only. `is_carried` says that an HTTP answer takes the frames away. Of one
+    that nobody carries, the oldest are dropped for newer ones; one whose client has gone away holds
+    nothing, for whoever comes back is given again what is kept elsewhere.
+
+    Attributes:
+        limits: How much may wait.
+        number: Where the session's events are counted; None where nothing can be resumed.
+        first_id: The id of an event without a message, which came before all others.
+        awaits: The requests whose answers go here.
+        is_narrow: The client takes nothing but the one answer.
+    """
+
+    limits: Limits
+    number: int | None = None
+    first_id: str | None = None
+    awaits: set[RequestId] = attrs.field(factory=set[RequestId])
+    is_narrow: bool = False
+    is_carried: bool = attrs.field(default=False, init=False)
+    is_ended: bool = attrs.field(default=False, init=False)
+    is_overrun: bool = attrs.field(default=False, init=False)
+    is_left: bool = attrs.field(default=False, init=False)
+    dropped: int = attrs.field(default=0, init=False)
+    _waiting: list[Sent] = attrs.field(factory=list[Sent], init=False)
+    _bytes: int = attrs.field(default=0, init=False)
+    _news: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+
+    @property
+    def answers(self) -> Sequence[bytes] | None:
+        """All answers, if the stream has ended with them and holds nothing else."""
+        is_whole = self.is_ended and all(sent.is_answer for sent in self._waiting)
+        return [sent.frame for sent in self._waiting] if is_whole else None
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there is something to carry."""
+        return bool(self._waiting)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to carry, or nothing more to wait for."""
+        return bool(self._waiting) or self.is_ended or self.is_overrun
+
+    def put(self, sent: Sent) -> None:
+        """One more frame; over the bounds, who carries is too slow, and is given up."""
+        if self.is_left:
+            return
+        self._waiting.append(sent)
+        self._bytes += len(sent.frame)
+        while self._is_over():
+            if self.is_carried:
+                self.is_overrun = True
+                self.take()
+            else:
+                self._bytes -= len(self._waiting.pop(0).frame)
+                self.dropped += 1
+        self._news.unpark_all()
+
+    def _is_over(self) -> bool:
+        """What waits before the newest frame counts: nobody is slow for one that is large."""
+        if not self._waiting:
+            return False
+        is_many = len(self._waiting) > self.limits.http_events_kept_max
+        before = self._bytes - len(self._waiting[-1].frame)
+        return before > self.limits.http_write_bytes_max or (is_many and not self.is_carried)
+
+    def put_again(self, events: Sequence[Sent]) -> None:
+        """What a client missed goes before everything else; it is back."""
+        self.is_left = False
+        known = {sent.event_id for sent in events}
+        self._waiting = [*events, *(sent for sent in self._waiting if sent.event_id not in known)]
+        self._bytes = sum(len(sent.frame) for sent in self._waiting)
+        self._news.unpark_all()
+
+    def answered(self, request_id: RequestId) -> None:
+        """One request needs no answer any more; after the last one the stream has ended."""
+        self.awaits.discard(request_id)
+        if not self.awaits:
+            self.end()
+
+    def leave(self) -> None:
+        """The client has gone away, and will be given all again if it comes back."""
+        self.is_left = True
+        self.take()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self.is_ended = True
+        self._news.unpark_all()
+
+    def take(self) -> Sequence[Sent]:
+        """All that waits, which is somebody else's now."""
+        taken, self._waiting, self._bytes = self._waiting, [], 0
+        return taken
+
+    async def ended(self) -> None:
+        """Wait until nothing more comes; a checkpoint in any case."""
+        await trio.lowlevel.checkpoint()
+        while not self.is_ended:
+            await self._news.park()
+
+    async def soon(self, seconds: float) -> None:
+        """Wait for news, but not longer; a checkpoint in any case."""
+        with trio.move_on_after(seconds):
+            await self.news()
+
+    async def news(self) -> None:
+        """Wait until there is some; a checkpoint in any case."""
+        if self.has_news:
+            await trio.lowlevel.checkpoint()
+        while not self.has_news:
+            await self._news.park()

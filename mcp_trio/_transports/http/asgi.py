@@ -1,0 +1,362 @@
+"""One host of exchanges: an ASGI application, for hypercorn or for whatever it is mounted in.
+
+It needs Trio underneath. It needs no lifespan events, but ends in good order if they come.
+"""
+
+import contextlib
+import enum
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote, unquote
+
+import attrs
+import trio
+
+from mcp_trio._limits import DEFAULT_LIMITS, Limits
+from mcp_trio._protocol.http import Head, Headers
+from mcp_trio._transports.http.exchange import BodyTooLargeError, Responder
+from mcp_trio._transports.http.header_fields import encoded
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+"""The types of ASGI 3, as far as all servers and frameworks agree on them."""
+
+NO_TRIO: Final = (
+    "This application runs on Trio. Serve it by hypercorn's Trio worker "
+    "(hypercorn --worker-class trio), or by mcp_trio itself.\n"
+)
+
+logger = logging.getLogger("mcp_trio")
+
+
+class AnswerBrokenOff(Exception):  # noqa: N818 (named by what happened to the answer)
+    """Tells the ASGI server that the rest of an answer will not come; it was logged here."""
+
+
+async def _nothing() -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@attrs.frozen(eq=False)
+class AsgiHost:
+    """An ASGI application that hands each request to `respond`, as an exchange.
+
+    `ended` is awaited when the server says that it shuts down, before it may go.
+    """
+
+    _respond: Responder
+    _limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True, alias="limits")
+    _ended: Callable[[], Awaitable[None]] = attrs.field(
+        default=_nothing, kw_only=True, alias="ended"
+    )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection in the sense of ASGI: a request, or the lifespan.
+
+        Raises:
+            AnswerBrokenOff: The answer has begun and will not be completed.
+        """
+        match scope["type"]:
+            case "http" if trio.lowlevel.in_trio_task():
+                await self._serve(scope, receive, send)
+            case "http":
+                await _say_no_trio(send)
+            case "lifespan":
+                await self._live(receive, send)
+            case "websocket":
+                await _refuse_websocket(receive, send)
+            case unknown:
+                raise NotImplementedError(f"ASGI scope {unknown!r}")
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = AsgiExchange(scope, receive, send, limits=self._limits)
+        try:
+            await self._respond_guarded(exchange)
+            await exchange.finish()
+        finally:
+            exchange.close()
+
+    async def _respond_guarded(self, exchange: "AsgiExchange") -> None:
+        try:
+            await self._respond(exchange)
+        except* trio.BrokenResourceError as errors:
+            level = logging.DEBUG if exchange.is_broken else logging.ERROR
+            _log_failure(exchange, errors, level)
+        except* Exception as errors:
+            _log_failure(exchange, errors, logging.ERROR)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+        if trio.lowlevel.in_trio_task():  # else nothing was ever begun
+            await self._ended()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def _log_failure(exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
+    head = exchange.head
+    logger.log(level, "answering %s %s failed", head.method, head.path, exc_info=errors)
+
+
+async def _say_no_trio(send: Send) -> None:
+    body = NO_TRIO.encode("ascii")
+    headers = [
+        ("content-type", "text/plain; charset=utf-8"),
+        ("content-length", str(len(body))),
+    ]
+    await send({"type": "http.response.start", "status": 500, "headers": encoded(headers)})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _refuse_websocket(receive: Receive, send: Send) -> None:
+    await receive()
+    await send({"type": "websocket.close", "code": 1000})
+
+
+class _Stage(enum.Enum):
+    """How far an answer is."""
+
+    SILENT = "nothing was sent"
+    BEGUN = "it has begun"
+    WHOLE = "it was sent whole"
+
+
+_BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+_LENGTHLESS_STATUSES: Final = frozenset({204, 304})
+_SLOW: Final = 408
+_FAILED: Final = 500
+_LENGTH_DIGITS_MAX: Final = 18
+
+
+@attrs.define(eq=False)
+class AsgiExchange:
+    """An `Exchange` over one `http` scope; see there for what each method promises.
+
+    The server tells by `receive` that the client has gone, and by nothing else. So one task reads
+    from there as soon as the body is read and somebody wants to know. It is a system task, as most
+    exchanges need none, and a nursery for all would cost each of them.
+    """
+
+    _scope: Scope
+    _receive: Receive
+    _send: Send
+    _limits: Limits = attrs.field(kw_only=True, alias="limits")
+    head: Head = attrs.field(init=False)
+    _body: bytes = attrs.field(default=b"", init=False)
+    _is_body_over: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _watcher: trio.CancelScope | None = attrs.field(default=None, init=False)
+    _is_gone: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _is_stalled: bool = attrs.field(default=False, init=False)
+    _stage: _Stage = attrs.field(default=_Stage.SILENT, init=False)
+    _status_unsaid: int = attrs.field(default=_FAILED, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.head = head_of(self._scope)
+        if not _may_have_body(self.head):
+            self._is_body_over.set()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing more can reach the client."""
+        return self._is_stalled or self._is_gone.is_set()
+
+    @property
+    def _is_multiplexed(self) -> bool:
+        """Whether the connection carries other exchanges at the same time."""
+        return not self._scope.get("http_version", "1.1").startswith("1")
+
+    # Reading
+
+    async def body(self, bytes_max: int) -> bytes:
+        """See `Exchange.body`."""
+        if not self._is_body_over.is_set():
+            self._body = await self._read_body(bytes_max)
+            self._is_body_over.set()
+        return self._body
+
+    async def _read_body(self, bytes_max: int) -> bytes:
+        _check_announced(self.head.header("content-length"), bytes_max)
+        seconds = self._limits.http_body_seconds
+        with trio.move_on_after(seconds) as patience:
+            return await self._read_pieces(bytes_max, patience)
+        self._status_unsaid = _SLOW
+        raise trio.BrokenResourceError(f"the body has not come for {seconds} s (http_body_seconds)")
+
+    async def _read_pieces(self, bytes_max: int, patience: trio.CancelScope) -> bytes:
+        """The body, in a time that begins anew with each `chunk_bytes` of it."""
+        body = bytearray()
+        mark = self._limits.chunk_bytes
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._is_body_over.set()
+                self._is_gone.set()
+                raise trio.BrokenResourceError("the client went away within its request")
+            body += message.get("body", b"")
+            if len(body) > bytes_max:
+                raise BodyTooLargeError(f"the body has more than {bytes_max} bytes")
+            if not message.get("more_body", False):
+                return bytes(body)
+            if len(body) >= mark:
+                mark = len(body) + self._limits.chunk_bytes
+                patience.deadline = trio.current_time() + self._limits.http_body_seconds
+
+    async def gone(self) -> None:
+        """See `Exchange.gone`."""
+        await self._is_body_over.wait()
+        self._watch()
+        await self._is_gone.wait()
+
+    def _watch(self) -> None:
+        """From now on what the client sends is dropped, and its going away is noticed."""
+        self._is_body_over.set()
+        if self._watcher is None:
+            self._watcher = trio.CancelScope()
+            trio.lowlevel.spawn_system_task(self._drop_until_gone, self._watcher)
+
+    async def _drop_until_gone(self, scope: trio.CancelScope) -> None:
+        with scope:
+            with contextlib.suppress(Exception):  # a server that fails has no client any more
+                while (await self._receive())["type"] != "http.disconnect":
+                    pass
+            self._is_gone.set()
+
+    # Answering
+
+    async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
+        """See `Exchange.answer`."""
+        fields = list(headers)
+        if status not in _LENGTHLESS_STATUSES:
+            fields.append(("content-length", str(len(body))))
+        await self._begin(status, fields)
+        await self._put_body(b"" if self.head.method == "HEAD" else body, more_body=False)
+        self._stage = _Stage.WHOLE
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """See `Exchange.start`."""
+        await self._begin(status, headers)
+        self._watch()
+        # A server may keep the head back until it has seen the first of the body.
+        await self._put_body(b"", more_body=True)
+
+    async def send(self, piece: bytes) -> None:
+        """See `Exchange.send`."""
+        self._expect(_Stage.BEGUN)
+        if self.head.method != "HEAD":
+            await self._put_body(piece, more_body=True)
+
+    async def end(self) -> None:
+        """See `Exchange.end`."""
+        self._expect(_Stage.BEGUN)
+        await self._put_body(b"", more_body=False)
+        self._stage = _Stage.WHOLE
+
+    async def finish(self) -> None:
+        """To be called when the application has returned; gives the answer that it has not begun.
+
+        Raises:
+            AnswerBrokenOff: Its answer is not complete, and there is a client that waits for it.
+        """
+        if self._stage is _Stage.SILENT and not self.is_broken:
+            with contextlib.suppress(trio.BrokenResourceError):
+                await self.answer(self._status_unsaid, [])
+        if self._stage is not _Stage.WHOLE and not self._is_gone.is_set():
+            raise AnswerBrokenOff
+
+    def close(self) -> None:
+        """End the exchange: nobody hears any more that the client is gone."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    async def _begin(self, status: int, headers: Headers) -> None:
+        self._expect(_Stage.SILENT)
+        fields = encoded(headers)
+        if not self._is_body_over.is_set():
+            # Somebody has to take the rest, or the server could not even take the answer.
+            self._watch()
+            if not self._is_multiplexed:
+                fields.append((b"connection", b"close"))
+        self._stage = _Stage.BEGUN
+        await self._put({"type": "http.response.start", "status": status, "headers": fields})
+
+    def _expect(self, stage: _Stage) -> None:
+        if self._stage is not stage:
+            raise RuntimeError(f"this cannot be sent: of the answer, {self._stage.value}")
+
+    async def _put_body(self, body: bytes, *, more_body: bool) -> None:
+        """In pieces, as a large answer may take longer than a client may take over nothing."""
+        step = self._limits.chunk_bytes
+        last = max(0, len(body) - 1) // step * step
+        for first in range(0, last, step):
+            await self._put_piece(body[first : first + step], more_body=True)
+        await self._put_piece(body[last:], more_body=more_body)
+
+    async def _put_piece(self, piece: bytes, *, more_body: bool) -> None:
+        await self._put({"type": "http.response.body", "body": piece, "more_body": more_body})
+
+    async def _put(self, message: Message) -> None:
+        if self.is_broken:
+            raise trio.BrokenResourceError("the client is gone")
+        try:
+            if self._is_multiplexed:
+                await self._send_in_time(message)
+            else:  # hypercorn shields these writes: only who holds the connection can end them
+                await self._send(message)
+        except OSError as error:
+            self._is_gone.set()
+            raise trio.BrokenResourceError(f"the client is gone: {error}") from error
+
+    async def _send_in_time(self, message: Message) -> None:
+        seconds = self._limits.write_stall_seconds
+        with trio.move_on_after(seconds):
+            await self._send(message)
+            return
+        self._is_stalled = True
+        raise trio.BrokenResourceError(
+            f"the client has read nothing for {seconds} s (write_stall_seconds)"
+        )
+
+
+def head_of(scope: Scope) -> Head:
+    """The head of an `http` scope, with what the application is mounted under taken off."""
+    query = scope["query_string"].decode("latin-1")
+    client = scope.get("client")
+    return Head.of(
+        scope["method"],
+        f"{_path_below_mount(scope)}?{query}",
+        scope["headers"],
+        scheme=scope.get("scheme", "http"),
+        client=client[0] if client else None,
+    )
+
+
+def _path_below_mount(scope: Scope) -> str:
+    """The path as it came; some servers and frameworks give it only without its escapes.
+
+    The mount's own path stands in front of it or does not, by the framework.
+    """
+    path, root = scope["path"], scope.get("root_path", "").rstrip("/")
+    raw = (scope.get("raw_path") or b"").decode("latin-1").partition("?")[0]
+    whole = raw if unquote(raw) in (path, root + path) else quote(path)
+    for prefix in (root, quote(root)):
+        rest = whole.removeprefix(prefix)
+        if prefix and rest != whole and rest[:1] in ("", "/"):
+            return rest or "/"
+    return whole
+
+
+def _may_have_body(head: Head) -> bool:
+    """Over HTTP/2 a body may come unannounced, but not with these methods."""
+    is_announced = "content-length" in head.headers or "transfer-encoding" in head.headers
+    return is_announced or head.method not in _BODILESS_METHODS
+
+
+def _check_announced(length: str | None, bytes_max: int) -> None:
+    if length is None or not length.isdecimal():
+        return
+    if len(length) > _LENGTH_DIGITS_MAX or int(length) > bytes_max:
+        raise BodyTooLargeError(f"the body has {length[:32]} bytes, and at most {bytes_max} may be")

@@ -1,0 +1,209 @@
+"""Carrying a stream to the client: as one JSON answer, or as a stream of events.
+
+An answer that comes soon, and alone, is JSON. Whatever takes longer, or has something to say before
+it ends, becomes a stream of events, unless the client takes none.
+"""
+
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._limits import Limits
+from mcp_trio._protocol.http.heads import Head, Headers, accepts
+from mcp_trio._protocol.http.verdicts import EVENT_STREAM, JSON, Refusal
+from mcp_trio._transports.http.answer_stream import AnswerStream
+from mcp_trio._transports.http.exchange import Exchange
+from mcp_trio._wire.event_stream import COMMENT, Event, encode_event
+
+STREAM_HEADERS: Final[Headers] = (
+    ("Content-Type", EVENT_STREAM),
+    ("Cache-Control", "no-cache, no-transform"),
+    ("X-Accel-Buffering", "no"),
+)
+"""A stream is not to be kept, changed, or held back on its way (MHTTP-19)."""
+
+_JSON_HEADERS: Final[Headers] = (("Content-Type", JSON),)
+
+
+class _ErrorCode(msgspec.Struct):
+    code: int = 0
+
+
+class _Answer(msgspec.Struct):
+    error: _ErrorCode | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Carrier:
+    """Carries one stream over one exchange.
+
+    Attributes:
+        limits: How long is waited before an answer becomes a stream, and between signs of life.
+        headers: What every answer has.
+        status_of: The status of a JSON answer that is the error of this code; without it, 200.
+        first_id: The id of a first event without a message.
+        first_event: Another first event.
+        last_id: Gives the id of a last event without a message, after which the stream goes on for
+            a client that comes back (HTTP-15); None: this one would not.
+        why_unanswered: What is said where the stream ends without a word; None: that it does.
+        wants_stream: An answer is a stream of events also where it might be JSON.
+    """
+
+    limits: Limits
+    headers: Headers = ()
+    status_of: Callable[[int], int] | None = None
+    first_id: str | None = None
+    first_event: Event | None = None
+    last_id: Callable[[], str] | None = None
+    why_unanswered: Callable[[], Refusal | None] = lambda: None
+    wants_stream: bool = False
+
+    async def carry(self, exchange: Exchange, stream: AnswerStream) -> None:
+        """Carry the stream to its end: as one JSON answer, or as events.
+
+        Cancelled, or left by the client: what was taken from the stream may not have arrived.
+
+        Raises:
+            trio.BrokenResourceError: The client is gone, or too slow.
+        """
+        if not await self._carry_answer(exchange, stream):
+            await self.stream(exchange, stream)
+
+    async def _carry_answer(self, exchange: Exchange, stream: AnswerStream) -> bool:
+        """Whether it was one JSON answer, which has left."""
+        if self._is_stream(exchange.head):
+            return False
+        await self._first_news(stream)
+        frames = stream.answers
+        if frames is None or (len(frames) > 1 and not stream.is_narrow):
+            return False
+        if not frames:
+            await self._say_why(exchange)
+            return True
+        stream.take()
+        body = frames[0] if len(frames) == 1 else b"[%b]" % b",".join(frames)
+        await exchange.answer(self._status(frames[0]), [*_JSON_HEADERS, *self.headers], body)
+        return True
+
+    async def _say_why(self, exchange: Exchange) -> None:
+        refusal = self.why_unanswered()
+        if refusal is None:
+            await exchange.answer(202, self.headers)
+        else:
+            headers = [*_JSON_HEADERS, *self.headers]
+            await exchange.answer(refusal.status, headers, refusal.body())
+
+    def _status(self, frame: bytes) -> int:
+        if self.status_of is None:
+            return 200
+        error = msgspec.json.decode(frame, type=_Answer).error
+        return 200 if error is None else self.status_of(error.code)
+
+    def _is_stream(self, head: Head) -> bool:
+        accept = head.header("accept")
+        if not accepts(accept, JSON):
+            return True
+        return self.wants_stream and accepts(accept, EVENT_STREAM)
+
+    async def _first_news(self, stream: AnswerStream) -> None:
+        """Wait for what decides; a client that takes no stream waits for its answers."""
+        if stream.is_narrow:
+            await stream.ended()
+        else:
+            await stream.soon(self.limits.http_stream_after_seconds)
+
+    async def stream(self, exchange: Exchange, stream: AnswerStream) -> None:
+        """Carry the stream to its end, as events; or as long as one connection may take.
+
+        Raises:
+            trio.BrokenResourceError: The client is gone, or too slow.
+        """
+        stream.is_carried, stream.is_overrun = True, False
+        try:
+            await exchange.start(200, [*STREAM_HEADERS, *self.headers])
+            await self._send_first(exchange)
+            over_at = self._over_at()
+            while stream.has_waiting or not (stream.is_ended or trio.current_time() >= over_at):
+                await self._next_news(exchange, stream, over_at)
+                await _send_events(exchange, stream)
+            if not stream.is_ended:
+                await self._break_off(exchange, stream)
+            await exchange.end()
+        finally:
+            stream.is_carried = False
+
+    def _over_at(self) -> float:
+        if self.last_id is None:
+            return math.inf
+        return trio.current_time() + self.limits.http_stream_seconds_max
+
+    async def _break_off(self, exchange: Exchange, stream: AnswerStream) -> None:
+        """Tell the client to come back, and when, for what is still to come (HTTP-17)."""
+        assert self.last_id is not None
+        last = Event(id=self.last_id(), retry_ms=self.limits.http_retry_ms)
+        await exchange.send(encode_event(last))
+        stream.is_carried = False  # it may be back before our end of the connection is closed
+
+    async def _send_first(self, exchange: Exchange) -> None:
+        first = self.first_event
+        if self.first_id is not None:
+            first = Event(id=self.first_id, retry_ms=self.limits.http_retry_ms)
+        if first is not None:
+            await exchange.send(encode_event(first))
+
+    async def _next_news(self, exchange: Exchange, stream: AnswerStream, over_at: float) -> None:
+        """Wait for the next frames; a comment tells those between us that we live (MHTTP-20)."""
+        while not stream.has_news:
+            with trio.move_on_at(over_at), trio.move_on_after(self.limits.http_keep_alive_seconds):
+                await stream.news()
+            if trio.current_time() >= over_at:
+                return
+            if not stream.has_news:
+                await exchange.send(COMMENT)
+
+
+async def _send_events(exchange: Exchange, stream: AnswerStream) -> None:
+    """Send what waits, as one piece."""
+    events = [Event(each.frame, id=each.event_id) for each in stream.take()]
+    if stream.is_overrun:
+        raise trio.BrokenResourceError("the client reads too slowly (http_write_bytes_max)")
+    if events:
+        await exchange.send(b"".join(map(encode_event, events)))
+
+
+async def carried(exchange: Exchange, carrier: Carrier, stream: AnswerStream) -> bool:
+    """Carry, but stop when the client goes away; returns whether it stayed to the end.
+
+    Most answers come at once, and need nobody to watch.
+
+    Raises:
+        trio.BrokenResourceError: The client was gone when such an answer came.
+    """
+    await stream.soon(carrier.limits.http_watch_after_seconds)
+    if not stream.is_ended:
+        return await until_gone(exchange, partial(carrier.carry, exchange, stream))
+    await carrier.carry(exchange, stream)
+    return True
+
+
+async def until_gone(exchange: Exchange, carry: Callable[[], Awaitable[None]]) -> bool:
+    """Carry, but stop when the client goes away; returns whether it stayed to the end."""
+    has_stayed = False
+
+    async def watch(scope: trio.CancelScope) -> None:
+        await exchange.gone()
+        scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch, nursery.cancel_scope)
+        with suppress(trio.BrokenResourceError):
+            await carry()
+            has_stayed = True
+        nursery.cancel_scope.cancel()
+    return has_stayed

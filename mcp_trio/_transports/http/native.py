@@ -1,0 +1,115 @@
+"""HTTP/1.1 on Trio sockets: the cheaper of the two hosts, for a server that needs no TLS.
+
+One task for each connection serves its requests one after the other. Nothing that a client does,
+and nothing that the application raises, ends more than its connection.
+"""
+
+import socket
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+import attrs
+import trio
+
+from mcp_trio._limits import Limits
+from mcp_trio._transports.http.exchange import Responder
+from mcp_trio._transports.http.native_connection import NativeConnection
+from mcp_trio._transports.http.native_head import Refused, written_refusal
+from mcp_trio._transports.http.native_wire import Ends, SocketEnds, Wire
+
+_WITH_ADDRESSES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
+_LOOKS_PER_IDLE_TIME: Final = 8
+
+
+async def serve_native(
+    respond: Responder,
+    listeners: Sequence[trio.SocketListener],
+    *,
+    limits: Limits,
+    task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
+    """Serves an application to whoever connects, until it is cancelled.
+
+    Args:
+        respond: The application; for each connection one call of it at a time.
+        listeners: Bound sockets, which are closed at the end.
+        limits: What a connection may cost, and how many there may be.
+        task_status: Is given the listeners once they take connections.
+
+    Cancelled: the listeners and the idle connections are closed at once, and the calls of `respond`
+    are cancelled; returns when these have returned.
+    """
+    host = NativeHost(respond=respond, limits=limits)
+
+    async def take(stream: trio.SocketStream) -> None:
+        client = _client(stream)
+        ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.chunk_bytes)
+        await host.serve(ends, client=client)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(host.close_idle)
+        await trio.serve_listeners(
+            take, list(listeners), handler_nursery=nursery, task_status=task_status
+        )
+
+
+def _client(stream: trio.SocketStream) -> str | None:
+    if stream.socket.family not in _WITH_ADDRESSES:
+        return None
+    try:
+        address: str = stream.socket.getpeername()[0]
+    except OSError:  # it has gone already
+        return None
+    return address
+
+
+@attrs.define(kw_only=True, eq=False)
+class NativeHost:
+    """The connections to one application."""
+
+    respond: Responder
+    limits: Limits
+    _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
+    _last_look: float = attrs.field(factory=trio.current_time, init=False)
+
+    async def serve(self, ends: Ends, *, client: str | None = None) -> None:
+        """Serves one connection until it ends, and closes it.
+
+        Raises nothing but cancellations, and what is no `Exception`.
+        """
+        wire = Wire(ends=ends, limits=self.limits)
+        try:
+            if len(self._connections) < self.limits.http_connections_max:
+                await self._serve(wire, client)
+            else:
+                await wire.write(written_refusal(Refused(503, "too many connections")))
+        except trio.BrokenResourceError:
+            pass  # the client has gone away, which ends a connection like any other way
+        finally:
+            ends.close()
+
+    async def _serve(self, wire: Wire, client: str | None) -> None:
+        connection = NativeConnection(
+            wire=wire, respond=self.respond, client=client, last_look=lambda: self._last_look
+        )
+        self._connections.add(connection)
+        try:
+            with connection.scope:
+                await connection.serve()
+        finally:
+            self._connections.discard(connection)
+
+    async def close_idle(self) -> NoReturn:
+        """Closes connections on which no request has begun for `http_idle_seconds`.
+
+        One look at all of them every now and then costs less than a timer for each request, and
+        closes none too early and none later than two looks after its time.
+        """
+        idle_seconds = self.limits.http_idle_seconds
+        pause = idle_seconds / _LOOKS_PER_IDLE_TIME
+        while True:
+            await trio.sleep(pause)
+            self._last_look = trio.current_time()
+            for connection in self._connections:
+                if self._last_look - connection.idle_since >= idle_seconds + pause:
+                    connection.scope.cancel()

@@ -1,0 +1,133 @@
+"""One connection of the native listener: its requests, one after the other."""
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Final, cast
+
+import attrs
+import trio
+
+from mcp_trio._transports.http.exchange import Responder
+from mcp_trio._transports.http.native_exchange import Answer, NativeExchange
+from mcp_trio._transports.http.native_head import (
+    Refused,
+    head_bytes,
+    read_head,
+    written_refusal,
+)
+from mcp_trio._transports.http.native_wire import Wire
+
+logger = logging.getLogger("mcp_trio")
+
+_BUSY: Final = math.inf
+
+
+@attrs.define(kw_only=True, eq=False)
+class NativeConnection:
+    """Reads requests, gives them to the application, and sees that each is answered.
+
+    Attributes:
+        wire: Its bytes.
+        respond: The application.
+        client: The address of the peer.
+        last_look: The time, read off a clock that is looked at now and then.
+        idle_since: Since when, by that clock, it has waited for a request; infinite if it does not.
+        scope: What `serve` is to be called in; to be cancelled only while it is idle.
+    """
+
+    wire: Wire
+    respond: Responder
+    client: str | None
+    last_look: Callable[[], float]
+    idle_since: float = attrs.field(default=_BUSY, init=False)
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+
+    async def serve(self) -> None:
+        """Serves until one of both sides ends it.
+
+        Raises:
+            trio.BrokenResourceError: The client has gone away in the middle of something.
+        """
+        try:
+            while raw := await self._next_head():
+                if not await self._serve_request(raw):
+                    break
+        except Refused as refusal:
+            await self.wire.write(written_refusal(refusal))
+        await self.wire.linger()
+
+    # Requests
+
+    async def _next_head(self) -> bytes:
+        """The bytes of the next head; empty if none comes any more."""
+        received = self.wire.received
+        if received:  # it was sent before the last answer; now it is the turn of other connections
+            await trio.lowlevel.checkpoint()
+        elif not await self._receive_idly():
+            return b""
+        length = head_bytes(received, 0, bytes_max=self.wire.limits.http_head_bytes_max)
+        return self.wire.take(length or await self._rest_of_head())
+
+    async def _receive_idly(self) -> bool:
+        """Whether a request has begun, before the connection was idle for too long."""
+        self.idle_since = self.last_look()
+        has_begun = await self.wire.receive()
+        self.idle_since = _BUSY
+        return has_begun and not self.scope.cancel_called
+
+    async def _rest_of_head(self) -> int:
+        received, limits = self.wire.received, self.wire.limits
+        length = searched = 0
+
+        def is_whole() -> bool:
+            nonlocal length, searched
+            length = head_bytes(received, searched, bytes_max=limits.http_head_bytes_max)
+            searched = len(received)
+            return length > 0
+
+        if not await self.wire.receive_until(is_whole, seconds=limits.http_head_seconds):
+            raise Refused(408, f"the head has not come for {limits.http_head_seconds} seconds")
+        return length
+
+    # Answers
+
+    async def _serve_request(self, raw: bytes) -> bool:
+        """Whether another request may follow."""
+        request = read_head(raw, self.client)
+        exchange = NativeExchange(request=request, wire=self.wire)
+        await self._respond(exchange)
+        if exchange.answered is Answer.NONE:
+            if exchange.refusal is not None:
+                raise exchange.refusal
+            await exchange.answer(500, [])
+        if exchange.answered is Answer.BEGUN or exchange.is_last:
+            return False  # the client sees that a half of an answer lacks its end
+        exchange.skip_body()
+        return True
+
+    async def _respond(self, exchange: NativeExchange) -> None:
+        try:
+            await self.respond(exchange)
+        except Exception as error:
+            self._log(exchange, error)
+        except BaseExceptionGroup as group:  # of what is no Exception, but perhaps not only of that
+            errors, rest = group.split(Exception)
+            if errors is not None:
+                self._log(exchange, errors)
+            assert rest is not None
+            raise rest from None
+
+    def _log(self, exchange: NativeExchange, error: BaseException) -> None:
+        """That a client has gone away, or has sent a body that is none, is no fault of anybody."""
+        is_gone = self.wire.is_broken or self.wire.has_ended or exchange.refusal is not None
+        if not (is_gone and _is_broken(error)):
+            head = exchange.head
+            logger.error("the answer to %s %s failed", head.method, head.path, exc_info=error)
+
+
+def _is_broken(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return all(_is_broken(each) for each in group.exceptions)
+    return isinstance(error, trio.BrokenResourceError)

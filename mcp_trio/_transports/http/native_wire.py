@@ -1,0 +1,139 @@
+"""The bytes of one connection: what came and nobody has taken yet, and what leaves.
+
+A cancel scope costs about as much as all that Python does for a small request, so there is none on
+the short way: bytes that are there, and bytes that the system takes at once.
+"""
+
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+import trio
+
+from mcp_trio._limits import Limits
+from mcp_trio._transports.descriptors import SocketDescriptor
+from mcp_trio._transports.line_channel import ByteSink, ByteSource
+
+
+class Ends(ByteSource, ByteSink, Protocol):
+    """Both ends of a connection's bytes."""
+
+    def shut_writing(self) -> None:
+        """Tells the peer that nothing more comes; reading goes on."""
+        ...
+
+
+@attrs.define(kw_only=True, eq=False)
+class SocketEnds(SocketDescriptor):
+    """Those of a connected socket, which it owns."""
+
+    def shut_writing(self) -> None:
+        """See `Ends.shut_writing`."""
+        with contextlib.suppress(OSError):  # the peer was faster
+            self._socket.shutdown(socket.SHUT_WR)
+
+
+@attrs.define(kw_only=True, eq=False)
+class Wire:
+    """One connection, without what HTTP makes of it.
+
+    Attributes:
+        received: What came and nobody has taken.
+        has_ended: The peer sends nothing more.
+        is_broken: Nothing more can be sent, be it that the peer has gone or that something was
+            begun and not finished.
+    """
+
+    ends: Ends
+    limits: Limits
+    received: bytearray = attrs.field(factory=bytearray, init=False)
+    has_ended: bool = attrs.field(default=False, init=False)
+    is_broken: bool = attrs.field(default=False, init=False)
+
+    async def receive(self) -> bool:
+        """Waits for more; False, now and always, when the peer has closed."""
+        while not self.has_ended:
+            await self.ends.wait_readable()
+            try:
+                chunk = self.ends.read_nowait()
+            except BlockingIOError:
+                continue
+            except OSError:
+                chunk = b""
+            self.received += chunk
+            self.has_ended = not chunk
+            return not self.has_ended
+        await trio.lowlevel.checkpoint()
+        return False
+
+    async def receive_until(self, is_there: Callable[[], bool], *, seconds: float) -> bool:
+        """Whether it was there in time, which begins anew with each `chunk_bytes` that came.
+
+        Raises:
+            trio.BrokenResourceError: The peer closed before.
+        """
+        with trio.move_on_after(seconds) as limit:
+            fresh = 0
+            while not is_there():
+                before = len(self.received)
+                if not await self.receive():
+                    raise trio.BrokenResourceError("the client has gone away")
+                fresh += len(self.received) - before
+                if fresh >= self.limits.chunk_bytes:
+                    fresh = 0
+                    limit.deadline = trio.current_time() + seconds
+            return True
+        return False
+
+    def take(self, length: int) -> bytes:
+        """Takes so much from the front."""
+        taken = bytes(self.received[:length])
+        del self.received[:length]
+        return taken
+
+    async def write(self, data: bytes) -> None:
+        """Returns when the system has taken all; cancelled before, the connection is broken.
+
+        Raises:
+            trio.BrokenResourceError: The peer has gone, or reads nothing.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self.is_broken:
+            raise trio.BrokenResourceError("the connection is broken")
+        written = self._write_nowait(data)
+        if written < len(data):
+            self.is_broken = True
+            await self._write_rest(memoryview(data)[written:])
+            self.is_broken = False
+
+    async def _write_rest(self, rest: memoryview) -> None:
+        seconds = self.limits.write_stall_seconds
+        while rest:
+            with trio.move_on_after(seconds) as limit:
+                await self.ends.wait_writable()
+            if limit.cancelled_caught:
+                raise trio.BrokenResourceError(f"the client has read nothing for {seconds} seconds")
+            rest = rest[self._write_nowait(rest) :]
+
+    def _write_nowait(self, data: bytes | memoryview) -> int:
+        try:
+            return self.ends.write_nowait(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self.is_broken = True
+            raise trio.BrokenResourceError("the client has gone away") from error
+
+    async def linger(self) -> None:
+        """Lets the peer read what was sent: a socket that is closed with unread bytes resets it.
+
+        What still comes is thrown away, for `close_seconds` at most.
+        """
+        if self.is_broken:
+            return
+        self.ends.shut_writing()
+        with trio.move_on_after(self.limits.close_seconds):
+            while await self.receive():
+                self.received.clear()

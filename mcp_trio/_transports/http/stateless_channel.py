@@ -1,0 +1,134 @@
+"""All modern requests over HTTP as one channel, so that one session serves them.
+
+Clients number their requests as they like. So each request gets a number of ours on its way in, and
+its own one back on its way out; it stands there for a stream, on which all about it leaves. A
+client that goes away has cancelled its request (MHTTP-22), which the session hears as it would hear
+it on any other transport.
+"""
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Final
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._limits import Limits
+from mcp_trio._protocol import CANCELLED, LISTEN, RequestId
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
+from mcp_trio._schema import CancelledParams
+from mcp_trio._transports.http.answer_stream import AnswerStream, Sent
+from mcp_trio._transports.http.session_channel import Inbox
+from mcp_trio._wire import (
+    Addressed,
+    Notification,
+    Oversized,
+    Request,
+    encode_notification,
+    encode_request,
+    readdressed,
+)
+
+
+@attrs.define(eq=False)
+class Slot:
+    """One exchange: the number of its request here, the client's own id, and the stream."""
+
+    number: int
+    id: RequestId
+    method: str
+    stream: AnswerStream
+
+
+@attrs.define(eq=False)
+class StatelessChannel:
+    """See the module."""
+
+    limits: Limits
+    transport: str = "http"
+    is_addressed: Final = True
+    _inbox: Inbox = attrs.field(factory=Inbox, init=False)
+    _slots: dict[RequestId, Slot] = attrs.field(factory=dict[RequestId, Slot], init=False)
+    _numbers: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
+
+    # What clients send.
+
+    def deliver(self, request: Request) -> Slot:
+        """The session reads this request next."""
+        number = next(self._numbers)
+        stream = AnswerStream(self.limits, awaits={number})
+        slot = self._slots[number] = Slot(number, request.id, request.method, stream)
+        self._inbox.put(encode_request(number, request.method, request.params))
+        return slot
+
+    def notify(self, notification: Notification) -> None:
+        """The session reads this notification next.
+
+        Not so a cancellation: over HTTP there is none but to go away (MHTTP-13), and what it named
+        would be the number of somebody else's request.
+        """
+        if notification.method == CANCELLED:
+            return
+        self._inbox.put(encode_notification(notification.method, notification.params))
+
+    def abandon(self, slot: Slot) -> None:
+        """The client has gone away: nothing more leaves for its request (MHTTP-24)."""
+        if self._slots.pop(slot.number, None) is not None:
+            params = CancelledParams(request_id=slot.number, reason="the client closed the stream")
+            self._inbox.put(encode_notification(CANCELLED, params))
+
+    def finish(self) -> None:
+        """No more requests come."""
+        self._inbox.end()
+
+    # What the session sends.
+
+    def send_nowait(self, frames: Sequence[bytes]) -> int:
+        """See `Channel`: everything is taken, for its stream."""
+        for frame in frames:
+            self._route(frame)
+        return len(frames)
+
+    async def send(self, frames: Sequence[bytes]) -> None:
+        """See `Channel`."""
+        await trio.lowlevel.checkpoint()
+        self.send_nowait(frames)
+
+    def _route(self, frame: bytes) -> None:
+        """What is about a request that nobody waits for, or about none, goes nowhere (MHTTP-16)."""
+        assert isinstance(frame, Addressed)
+        slot = None if frame.about is None else self._slots.get(frame.about)
+        if slot is None:
+            return
+        if frame.is_answer:
+            del self._slots[slot.number]
+            text = readdressed(_tagged(frame, slot), slot.id)
+            slot.stream.put(Sent(text, None, is_answer=True))
+            slot.stream.answered(slot.number)
+        elif not slot.stream.is_narrow:
+            slot.stream.put(Sent(_tagged(frame, slot), None, is_answer=False))
+
+    # The end.
+
+    async def receive(self) -> Sequence[bytes | Oversized]:
+        """See `Channel`."""
+        return await self._inbox.receive()
+
+    async def aclose(self) -> None:
+        """See `Channel`: every stream ends."""
+        self._inbox.close()
+        for slot in self._slots.values():
+            slot.stream.end()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+
+def _tagged(frame: bytes, slot: Slot) -> bytes:
+    """The frame; all that goes to a subscription names it by the client's own id (SUB-08)."""
+    if slot.method != LISTEN:
+        return bytes(frame)
+    message: dict[str, Any] = msgspec.json.decode(frame)
+    meta = message.get("params", message.get("result", {})).get("_meta", {})
+    if SUBSCRIPTION_ID in meta:
+        meta[SUBSCRIPTION_ID] = slot.id
+    return msgspec.json.encode(message)

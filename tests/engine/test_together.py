@@ -1,0 +1,68 @@
+"""What is done at once for several keys, and what comes of it if some fail."""
+
+import pytest
+import trio
+
+from mcp_trio._engine import together
+
+
+async def test_the_answers_have_the_order_of_the_keys():
+    async def ask(key):
+        for _ in range(3 - key):
+            await trio.lowlevel.checkpoint()
+        return key * 2
+
+    assert list((await together([1, 3, 2], ask)).items()) == [(1, 2), (3, 6), (2, 4)]
+
+
+async def test_of_failures_in_one_moment_the_first_in_order_is_raised_bare():
+    for _ in range(20):
+        go = trio.Event()
+
+        async def ask(key, go=go):
+            if key == "slow":
+                await trio.sleep_forever()
+            await go.wait()
+            raise ValueError(key)
+
+        async def let_go(go=go):
+            await trio.testing.wait_all_tasks_blocked()
+            go.set()
+
+        with pytest.raises(ValueError, match="a") as caught:
+            await together(["slow", "a", "b"], ask, note="for {!r}", meanwhile=let_go)
+        assert caught.value.args == ("a",)
+        assert caught.value.__notes__ == ["for 'a'"]
+
+
+async def test_a_failure_counts_though_the_caller_is_cancelled_by_now():
+    with trio.CancelScope() as scope:
+
+        async def ask(key):
+            scope.cancel()
+            raise ValueError(key)
+
+        with pytest.raises(ValueError, match="a") as caught:
+            await together("a", ask, meanwhile=trio.sleep_forever)
+        assert not hasattr(caught.value, "__notes__")
+        await trio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+
+
+async def test_a_cancellation_alone_is_one():
+    with trio.move_on_after(0) as scope:
+        await together("ab", lambda _: trio.sleep_forever())
+    assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "raised"),
+    [(KeyboardInterrupt, KeyboardInterrupt), (SystemExit, BaseExceptionGroup)],
+)
+async def test_what_is_no_failure_goes_before_one(interrupt, raised):
+    async def ask(key):
+        raise {"a": ValueError, "b": interrupt}[key]
+
+    with pytest.raises(raised) as caught:
+        await together("ab", ask)
+    assert caught.value.__context__ is None or caught.value.__suppress_context__

@@ -1,0 +1,424 @@
+"""Every cell of the table: what is done with a request to the MCP endpoint."""
+
+import json
+
+import pytest
+
+from mcp_trio._protocol.http.heads import Head
+from mcp_trio._protocol.http.verdicts import (
+    STATUS_OF_ERROR,
+    Ending,
+    Endpoint,
+    KnownSession,
+    Listening,
+    Opening,
+    Refusal,
+    Stateless,
+    ToSession,
+)
+from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from mcp_trio._protocol.revisions import REVISIONS
+from mcp_trio._wire import Decoder
+
+LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
+MODERN = "2026-07-28"
+BOTH = "application/json, text/event-stream"
+
+SESSIONS = {
+    "s": KnownSession(REVISIONS["2025-11-25"]),
+    "old": KnownSession(REVISIONS["2025-03-26"]),
+    "young": KnownSession(None),
+    "mine": KnownSession(REVISIONS["2025-11-25"], "me"),
+}
+REGION = {"Region": ("region",)}
+
+
+def endpoint(*revisions):
+    return Endpoint(
+        revisions=revisions or [MODERN, *LEGACY],
+        decoder=Decoder(json_depth_max=32, batch_messages_max=8),
+        find=SESSIONS.get,
+        parameter_paths={"tide": REGION}.get,
+    )
+
+
+DUAL, OLD, NEW = endpoint(), endpoint(*LEGACY), endpoint(MODERN)
+
+
+def head(method="POST", *, principal=None, **fields):
+    fields = {"Accept": BOTH, "Content-Type": "application/json"} | {
+        name.replace("_", "-"): value for name, value in fields.items()
+    }
+    lines = [(name.encode(), it.encode()) for name, it in fields.items() if it is not None]
+    return Head.of(method, "/mcp", lines, principal=principal)
+
+
+def judged(at, message, method="POST", **fields):
+    body = message if isinstance(message, bytes) else json.dumps(message).encode()
+    return at.judge(head(method, **fields), body)
+
+
+def request(method="ping", id=1, **params):  # noqa: A002 - as on the wire
+    return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+
+
+def meta(version=MODERN, **more):
+    return {"_meta": {PROTOCOL_VERSION: version, CLIENT_CAPABILITIES: {}, **more}}
+
+
+def modern(method="tools/list", **params):
+    return request(method, **{**meta(), **params})
+
+
+NOTE = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+RESPONSE = {"jsonrpc": "2.0", "id": 7, "result": {}}
+ERROR = {"jsonrpc": "2.0", "id": 7, "error": {"code": -1, "message": "no"}}
+S = {"Mcp_Session_Id": "s"}
+M = {"MCP_Protocol_Version": MODERN}
+LIST = {**M, "Mcp_Method": "tools/list"}
+HELLO = request("initialize", protocolVersion="2025-11-25")
+
+
+def refused(verdict, status, code=-32600, id=None):  # noqa: A002 - as on the wire
+    assert isinstance(verdict, Refusal), verdict
+    assert (verdict.status, verdict.code, verdict.id) == (status, code, id), verdict
+    answer = json.loads(verdict.body())
+    assert (answer["error"]["code"], answer["error"]["message"]) == (code, verdict.text)
+    assert answer.get("id") == id
+    return verdict
+
+
+# What may come, in a session and without one.
+
+
+@pytest.mark.requirement("HTTP-01", "MHTTP-01", "HTTP-54")
+@pytest.mark.parametrize("at", [DUAL, OLD, NEW], ids=["dual", "old", "new"])
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "post"])
+def test_other_methods_are_told_which_there_are(at, method):
+    verdict = refused(judged(at, b"", method), 405)
+    allowed = "POST" if at is NEW else "GET, POST, DELETE"
+    assert verdict.headers == [("Allow", allowed)]
+
+
+@pytest.mark.requirement("MHTTP-02", "HTTP-29", "TRAP-27")
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+@pytest.mark.parametrize(("at", "fields"), [(NEW, {}), (NEW, S), (DUAL, M), (DUAL, S | M)])
+def test_modern_clients_only_post(at, method, fields):
+    verdict = refused(judged(at, b"", method, **fields), 405)
+    assert verdict.headers == [("Allow", "POST")]
+
+
+@pytest.mark.parametrize("media_type", [None, "", "text/plain", "application/json-rpc", "json"])
+def test_a_post_is_json(media_type):
+    refused(judged(DUAL, NOTE, Content_Type=media_type, **S), 415)
+
+
+@pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "Application/JSON"])
+def test_the_media_type_of_a_post_is_read_as_http_has_it(media_type):
+    assert isinstance(judged(DUAL, NOTE, Content_Type=media_type, **S), ToSession)
+
+
+@pytest.mark.requirement("TRAP-31")
+@pytest.mark.parametrize("message", [request(), NOTE, modern()], ids=["request", "note", "modern"])
+@pytest.mark.parametrize(
+    ("accept", "is_taken"),
+    [
+        (None, True),
+        (BOTH, True),
+        ("*/*", True),
+        ("application/*", True),
+        ("application/json", True),
+        ("text/event-stream;q=0.1", True),
+        ("text/html", False),
+        ("application/json;q=0, text/event-stream;q=0", False),
+    ],
+)
+def test_only_what_cannot_be_served_at_all_is_not_acceptable(message, accept, is_taken):
+    fields = LIST if "_meta" in message.get("params", {}) else S
+    verdict = judged(DUAL, message, Accept=accept, **fields)
+    if is_taken:
+        assert isinstance(verdict, ToSession | Stateless)
+    else:
+        refused(verdict, 406)
+
+
+@pytest.mark.requirement("HTTP-11", "MHTTP-12")
+@pytest.mark.parametrize("at", [DUAL, OLD, NEW], ids=["dual", "old", "new"])
+@pytest.mark.parametrize(
+    ("body", "code", "id_"),
+    [
+        (b"", -32700, None),
+        (b"{", -32700, None),
+        (b"\xff", -32700, None),
+        (b"1", -32600, None),
+        (b"[]", -32600, None),
+        (b'{"jsonrpc":"1.0","id":3,"method":"ping"}', -32600, 3),
+        (b'{"jsonrpc":"2.0","id":3}', -32600, 3),
+    ],
+)
+def test_what_is_no_message_is_a_bad_request(at, body, code, id_):
+    refused(judged(at, body, **S), 400, code, id_)
+
+
+# Sessions.
+
+
+@pytest.mark.requirement("TRAP-35")
+@pytest.mark.parametrize("at", [DUAL, OLD], ids=["dual", "old"])
+@pytest.mark.parametrize("version", [None, "2025-11-25", "2099-01-01"])
+def test_a_session_begins_by_a_handshake_whatever_its_head_says(at, version):
+    verdict = judged(at, HELLO, MCP_Protocol_Version=version)
+    assert isinstance(verdict, Opening)
+    assert verdict.request.id == 1
+
+
+@pytest.mark.requirement("HTTP-52")
+@pytest.mark.parametrize("session", ["s", "gone"])
+def test_a_session_does_not_begin_in_another(session):
+    refused(judged(DUAL, HELLO, Mcp_Session_Id=session), 400, id=1)
+
+
+@pytest.mark.parametrize(
+    ("message", "awaited"),
+    [(request(), [1]), (request(id="a"), ["a"]), (NOTE, []), (RESPONSE, []), (ERROR, [])],
+)
+@pytest.mark.parametrize("at", [DUAL, OLD], ids=["dual", "old"])
+def test_what_names_a_session_is_for_it(at, message, awaited):
+    verdict = judged(at, message, **S)
+    assert isinstance(verdict, ToSession)
+    assert (verdict.session, list(verdict.awaited)) == ("s", awaited)
+
+
+@pytest.mark.requirement("HTTP-49", "TRAP-34")
+@pytest.mark.parametrize("at", [DUAL, OLD], ids=["dual", "old"])
+@pytest.mark.parametrize(
+    ("method", "message", "id_"),
+    [
+        ("POST", request(), 1),
+        ("POST", NOTE, None),
+        ("POST", RESPONSE, None),
+        ("POST", [HELLO], None),
+        ("GET", b"", None),
+        ("DELETE", b"", None),
+    ],
+)
+def test_who_names_no_session_is_told_so(at, method, message, id_):
+    refused(judged(at, message, method), 400, id=id_)
+
+
+@pytest.mark.requirement("HTTP-51", "TRAP-34")
+@pytest.mark.parametrize("at", [DUAL, OLD], ids=["dual", "old"])
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+@pytest.mark.parametrize("session", ["gone", "", "S", "s, s", "mine"])
+def test_a_session_that_is_not_there_is_not_found(at, method, session):
+    id_ = 1 if method == "POST" else None
+    refused(judged(at, request(), method, Mcp_Session_Id=session), 404, id=id_)
+
+
+@pytest.mark.requirement("HTTP-59", "HTTP-61")
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+@pytest.mark.parametrize(
+    ("session", "principal", "is_found"),
+    [("mine", "me", True), ("mine", "you", False), ("mine", None, False), ("s", "me", False)],
+)
+def test_a_session_is_only_there_for_whose_it_is(method, session, principal, is_found):
+    verdict = judged(DUAL, request(), method, Mcp_Session_Id=session, principal=principal)
+    if is_found:
+        assert not isinstance(verdict, Refusal)
+    else:
+        refused(verdict, 404, id=1 if method == "POST" else None)
+
+
+@pytest.mark.requirement("HTTP-58", "HTTP-57", "TRAP-36")
+@pytest.mark.parametrize("at", [DUAL, OLD], ids=["dual", "old"])
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+@pytest.mark.parametrize(
+    ("version", "is_fine"),
+    [
+        (None, True),
+        ("2025-11-25", True),
+        ("2025-03-26", True),
+        ("2099-01-01", False),
+        ("", False),
+        ("2025-11-25, 2025-11-25", False),
+    ],
+)
+def test_a_version_that_nobody_speaks_is_a_bad_request(at, method, version, is_fine):
+    verdict = judged(at, request(), method, MCP_Protocol_Version=version, **S)
+    if is_fine:
+        assert not isinstance(verdict, Refusal)
+    else:
+        # Not as a modern error: who reads one takes this server for a modern one (TRAP-23).
+        refused(verdict, 400, id=1 if method == "POST" else None)
+
+
+def test_a_legacy_server_takes_no_modern_version_in_its_head():
+    refused(judged(OLD, request(), **S, **M), 400, id=1)
+
+
+def test_a_legacy_server_reads_metadata_as_anything_else_in_a_message():
+    assert isinstance(judged(OLD, modern(), **S), ToSession)
+    refused(judged(OLD, modern(), **LIST), 400, id=1)
+
+
+@pytest.mark.requirement("HTTP-28")
+@pytest.mark.parametrize(
+    ("accept", "is_taken"),
+    [("text/event-stream", True), (None, True), ("*/*", True), ("application/json", False)],
+)
+def test_a_get_takes_events(accept, is_taken):
+    verdict = judged(DUAL, b"", "GET", Accept=accept, **S)
+    if is_taken:
+        assert verdict == Listening("s", None)
+    else:
+        refused(verdict, 406)
+
+
+def test_a_get_may_name_the_last_event():
+    assert judged(DUAL, b"", "GET", Last_Event_ID="3-4", **S) == Listening("s", "3-4")
+
+
+def test_a_delete_ends_a_session_whatever_it_accepts():
+    assert judged(DUAL, b"", "DELETE", Accept="text/html", **S) == Ending("s")
+
+
+@pytest.mark.requirement("HTTP-08")
+def test_a_batch_is_for_a_session_that_has_batches():
+    batch = [request(id=1), NOTE, request(id="a"), RESPONSE]
+    verdict = judged(DUAL, batch, Mcp_Session_Id="old")
+    assert isinstance(verdict, ToSession)
+    assert list(verdict.awaited) == [1, "a"]
+    for session in ("s", "young"):
+        refused(judged(DUAL, batch, Mcp_Session_Id=session), 400)
+
+
+@pytest.mark.requirement("HTTP-11")
+@pytest.mark.parametrize(("bad", "id_"), [(1, None), ({"jsonrpc": "2.0", "id": 9}, 9)])
+def test_a_batch_is_taken_whole_or_not_at_all(bad, id_):
+    refused(judged(DUAL, [request(), bad], Mcp_Session_Id="old"), 400, -32600, id_)
+
+
+# Modern messages.
+
+
+@pytest.mark.requirement("MHTTP-03", "MHTTP-04", "TRAP-27")
+@pytest.mark.parametrize("at", [DUAL, NEW], ids=["dual", "new"])
+@pytest.mark.parametrize("more", [{}, S, {"Mcp_Session_Id": "gone"}, {"Last_Event_ID": "1-1"}])
+def test_a_modern_request_is_complete_in_itself(at, more):
+    verdict = judged(at, modern(), **LIST, **more)
+    assert isinstance(verdict, Stateless)
+    assert (verdict.message.id, verdict.is_incomplete) == (1, False)
+
+
+@pytest.mark.requirement("TRAP-29", "META-15")
+@pytest.mark.parametrize("at", [DUAL, NEW], ids=["dual", "new"])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"_meta": {}},
+        {"_meta": None},
+        {"_meta": {PROTOCOL_VERSION: MODERN}},
+        {"_meta": {CLIENT_CAPABILITIES: {}}},
+    ],
+    ids=str,
+)
+def test_what_lacks_metadata_under_a_modern_head_is_incomplete(at, params):
+    verdict = judged(at, request("tools/list", **params), **LIST)
+    assert isinstance(verdict, Stateless)
+    assert verdict.is_incomplete
+
+
+def test_a_message_without_params_is_incomplete_too():
+    verdict = judged(DUAL, {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, **LIST)
+    assert isinstance(verdict, Stateless)
+    assert verdict.is_incomplete
+
+
+def test_params_that_are_no_object_are_somebody_elses_affair():
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[1]}'
+    verdict = judged(DUAL, body, **LIST)
+    assert isinstance(verdict, Stateless | Refusal)
+    if isinstance(verdict, Refusal):
+        refused(verdict, 400, id=1)
+
+
+@pytest.mark.requirement("HDR-01", "HDR-02", "HDR-03", "HDR-07", "MHTTP-28", "MHTTP-30", "TRAP-47")
+@pytest.mark.parametrize("at", [DUAL, NEW], ids=["dual", "new"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"MCP_Protocol_Version": None},
+        {"MCP_Protocol_Version": "2025-11-25"},
+        {"MCP_Protocol_Version": "v999"},
+        {"Mcp_Method": None},
+        {"Mcp_Method": "TOOLS/CALL"},
+        {"Mcp_Name": None},
+        {"Mcp_Name": "ebb"},
+        {"Mcp_Name": "=?base64?SGVsbG8?="},
+        {"Mcp_Param_Region": None},
+        {"Mcp_Param_Region": "sea"},
+    ],
+    ids=str,
+)
+def test_the_head_says_what_the_body_says(at, fields):
+    message = modern("tools/call", name="tide", arguments={"region": "bay"})
+    said = {**M, "Mcp_Method": "tools/call", "Mcp_Name": "tide", "Mcp_Param_Region": "bay"}
+    verdict = judged(at, message, **(said | fields))
+    if fields:
+        refused(verdict, 400, -32020, 1)
+    else:
+        assert isinstance(verdict, Stateless)
+
+
+@pytest.mark.requirement("MHTTP-27", "TRAP-30")
+def test_a_version_that_is_unknown_but_said_twice_is_for_the_session_to_refuse():
+    fields = LIST | {"MCP_Protocol_Version": "v999"}
+    verdict = judged(DUAL, request("tools/list", **meta("v999")), **fields)
+    assert isinstance(verdict, Stateless)
+
+
+def test_a_version_that_is_no_text_is_refused_by_the_name_of_its_field():
+    verdict = judged(DUAL, request("tools/list", **meta(7)), **LIST)
+    assert "protocolVersion" in refused(verdict, 400, -32602, 1).text
+
+
+@pytest.mark.requirement("HDR-31", "HDR-34")
+@pytest.mark.parametrize("name", ["ebb", 7, None])
+def test_of_a_tool_that_is_not_known_nothing_is_mirrored(name):
+    message = modern("tools/call", name=name, arguments={"region": "bay"})
+    said = name if isinstance(name, str) else None
+    fields = {**M, "Mcp_Method": "tools/call", "Mcp_Name": said, "Mcp_Param_Region": "sea"}
+    assert isinstance(judged(DUAL, message, **fields), Stateless | Refusal)
+    if said:
+        assert isinstance(judged(DUAL, message, **fields), Stateless)
+
+
+@pytest.mark.requirement("MHTTP-11")
+@pytest.mark.parametrize("at", [DUAL, NEW], ids=["dual", "new"])
+@pytest.mark.parametrize("message", [RESPONSE, ERROR, [modern()], [NOTE, modern()]], ids=str)
+def test_the_body_of_a_modern_post_is_one_request_or_notification(at, message):
+    refused(judged(at, message, **LIST), 400)
+
+
+@pytest.mark.requirement("TRAP-57")
+@pytest.mark.parametrize("at", [DUAL, NEW], ids=["dual", "new"])
+def test_a_modern_notification_needs_no_name(at):
+    message = {"jsonrpc": "2.0", "method": "notifications/tide", "params": {"name": "x"}}
+    assert isinstance(judged(at, message, **M), Stateless)
+
+
+@pytest.mark.requirement("MHTTP-30", "TRAP-28", "VER-11")
+@pytest.mark.parametrize(
+    ("message", "id_"), [(HELLO, 1), (request(), 1), (NOTE, None), ([HELLO], None)], ids=str
+)
+def test_a_modern_server_says_what_it_speaks_to_who_says_no_version(message, id_):
+    refusal = refused(judged(NEW, message), 400, -32020, id_)
+    assert MODERN in refusal.text
+    assert json.loads(refusal.body())["error"]["data"] == {"supported": [MODERN]}
+
+
+@pytest.mark.requirement("MHTTP-26", "MHTTP-27", "TRAP-53", "HDR-07")
+def test_the_status_of_an_error_follows_from_its_code():
+    assert STATUS_OF_ERROR == {-32601: 404, -32020: 400, -32021: 400, -32022: 400}

@@ -1,0 +1,294 @@
+"""Serving over sockets: natively, by hypercorn, mounted, and as a process of its own."""
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx
+import pytest
+import trio
+
+from mcp_trio import Server
+from mcp_trio._limits import Limits
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
+from mcp_trio._server.http.serving import Address
+from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
+from tests.server.http.conftest import Site, call, harbour, hello, request, text
+
+HOSTS = ["native", "hypercorn"]
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+SECONDS = 10.0
+
+
+def modern(message):
+    """The headers and the body of a modern request."""
+    exchange = Site(None, None).modern(message)
+    wanted = ("accept", "content-type", "mcp-protocol-version", "mcp-method", "mcp-name")
+    headers = {name: it for name in wanted if (it := exchange.head.header(name))}
+    return {"headers": headers, "content": exchange.sent_body}
+
+
+@pytest.fixture(autouse=True)
+def in_time():
+    """No test here waits for long."""
+    return SECONDS
+
+
+@contextlib.asynccontextmanager
+async def served(server, **options):
+    async with trio.open_nursery() as nursery, httpx.AsyncClient(timeout=SECONDS) as http:
+        serve = functools.partial(server.serve_http, port=0, **options)
+        url = await nursery.start(serve)
+        yield url, http, nursery.cancel_scope
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_both_eras_are_served(host):
+    async with served(harbour(), server=host) as (url, http, _scope):
+        assert url.startswith("http://127.0.0.1:")
+        answer = await http.post(url, json=hello("2025-11-25"), headers=ACCEPT)
+        fields = {**ACCEPT, "Mcp-Session-Id": answer.headers["mcp-session-id"]}
+        assert text((await http.post(url, json=call("tide"), headers=fields)).json()) == "high"
+        assert (await http.delete(url, headers=fields)).status_code == 200
+        assert (await http.post(url, json=call("tide"), headers=fields)).status_code == 404
+        assert text((await http.post(url, **modern(call("tide")))).json()) == "high"
+        assert (await http.get(url.replace("/mcp", "/health"))).status_code == 200
+
+
+@pytest.mark.requirement("SUB-14", "MHTTP-18")
+@pytest.mark.parametrize("host", HOSTS)
+async def test_each_stream_ends_in_its_protocols_way_when_the_server_is_cancelled(host):
+    wish = request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, "a")
+    async with served(harbour(), server=host) as (url, http, scope):
+        answer = await http.post(url, json=hello("2025-11-25"), headers=ACCEPT)
+        fields = {"Accept": "text/event-stream", "Mcp-Session-Id": answer.headers["mcp-session-id"]}
+        async with (
+            http.stream("POST", url, **modern(wish)) as subscribed,
+            http.stream("GET", url, headers=fields) as listening,
+        ):
+            lines = subscribed.aiter_lines()
+            while "acknowledged" not in await anext(lines):
+                pass
+            scope.cancel()
+            with trio.CancelScope(shield=True), trio.fail_after(SECONDS):
+                rest = [line async for line in lines]
+                await listening.aread()
+    [last] = [json.loads(line[6:]) for line in rest if line.startswith("data: ")]
+    assert last["result"]["_meta"][SUBSCRIPTION_ID] == "a"
+
+
+@pytest.mark.requirement("HTTP-04", "MHTTP-07", "SSE-06")
+async def test_it_listens_to_its_own_machine_only_unless_told_otherwise():
+    assert Address().host == "127.0.0.1"
+    async with served(harbour()) as (url, http, _scope):
+        port = httpx.URL(url).port
+        refused = await http.post(url, json={}, headers={"Host": f"evil.example:{port}"})
+        assert refused.status_code == 403
+
+
+async def test_an_address_that_is_taken_is_an_error():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(OSError, match="in use"):
+            await harbour().serve_http(port=taken.getsockname()[1])
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="has no IPv6")
+async def test_an_ipv6_address_is_written_as_urls_have_it():
+    async with served(harbour(), host="::1") as (url, http, _scope):
+        assert url.startswith("http://[::1]:")
+        assert (await http.get(url.replace("/mcp", "/health"))).status_code == 200
+
+
+def test_options_that_contradict_each_other_are_refused():
+    with pytest.raises(ValueError, match="hypercorn"):
+        Address(certfile="x")
+    with pytest.raises(ValueError, match="uvicorn"):
+        Address(holder="uvicorn")
+    assert Address(holder="hypercorn", certfile="x").scheme == "https"
+
+
+@pytest.mark.parametrize("at", ["beginning", "end"])
+async def test_what_the_lifespan_raises_comes_as_it_is(at):
+    @contextlib.asynccontextmanager
+    async def lifespan(_server):
+        if at == "beginning":
+            raise KeyError(at)
+        yield
+        raise KeyError(at)
+
+    with pytest.raises(KeyError, match=at):
+        async with served(Server("harbour", lifespan=lifespan)) as (_url, _http, scope):
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+
+
+# Mounted.
+
+
+async def answered(app, method, path, message=None, headers=(), *, root_path=""):
+    """What an ASGI application answers: status, headers and body."""
+    body = b"" if message is None else json.dumps(message).encode()
+    fields = {"host": "localhost", "accept": ACCEPT["Accept"], "content-type": "application/json"}
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "path": root_path + path,
+        "raw_path": (root_path + path).encode(),
+        "root_path": root_path,
+        "query_string": b"",
+        "scheme": "http",
+        "headers": [(n.encode(), v.encode()) for n, v in {**fields, **dict(headers)}.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("localhost", 80),
+    }
+    received, sent = [{"type": "http.request", "body": body, "more_body": False}], []
+
+    async def receive():
+        await trio.lowlevel.checkpoint()
+        if not received:
+            await trio.sleep_forever()
+        return received.pop(0)
+
+    async def send(event):
+        await trio.lowlevel.checkpoint()
+        sent.append(event)
+
+    with trio.fail_after(SECONDS):
+        await app(scope, receive, send)
+    head = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], head, b"".join(event.get("body", b"") for event in sent[1:])
+
+
+def counted(told):
+    @contextlib.asynccontextmanager
+    async def lifespan(_server):
+        told.append("in")
+        yield
+        told.append("out")
+
+    return harbour(lifespan=lifespan)
+
+
+async def test_a_mounted_application_begins_with_its_first_request():
+    told = []
+    app = counted(told).asgi()
+    assert told == []
+    status, head, _body = await answered(
+        app, "POST", "/mcp", hello("2025-11-25"), root_path="/under"
+    )
+    assert (status, told) == (200, ["in"])
+    fields = {"mcp-session-id": head["mcp-session-id"]}
+    status, _head, body = await answered(app, "POST", "/mcp", call("tide"), fields)
+    assert text(json.loads(body)) == "high"
+    await app.aclose()
+    await app.aclose()
+    assert told == ["in", "out"]
+    status, _head, _body = await answered(app, "POST", "/mcp", call("tide"), fields)
+    assert (status, told) == (404, ["in", "out", "in"])
+    await app.aclose()
+
+
+def test_one_application_is_used_in_two_trio_runs():
+    told = []
+    app = counted(told).asgi()
+
+    async def use():
+        status, _head, _body = await answered(app, "POST", "/mcp", hello("2025-11-25"))
+        assert status == 200
+
+    trio.run(use)
+    trio.run(use)
+    assert [word for word in told if word == "in"] == ["in", "in"]
+
+
+async def test_many_first_requests_begin_it_once():
+    told = []
+    app = counted(told).asgi()
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(answered, app, "POST", "/mcp", hello("2025-11-25"))
+    assert told == ["in"]
+    await app.aclose()
+
+
+async def test_a_lifespan_that_fails_at_its_beginning_is_tried_again():
+    tries = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_server):
+        tries.append("try")
+        if len(tries) == 1:
+            raise KeyError("not yet")
+        yield
+
+    app = harbour(lifespan=lifespan).asgi()
+    with pytest.raises(KeyError, match="not yet"):
+        await answered(app, "POST", "/mcp", hello("2025-11-25"))
+    status, _head, _body = await answered(app, "POST", "/mcp", hello("2025-11-25"))
+    assert status == 200
+    await app.aclose()
+
+
+async def test_a_lifespan_that_fails_at_its_end_is_logged(caplog):
+    @contextlib.asynccontextmanager
+    async def lifespan(_server):
+        yield
+        raise KeyError("late")
+
+    app = harbour(lifespan=lifespan).asgi()
+    await answered(app, "POST", "/mcp", hello("2025-11-25"))
+    await app.aclose()
+    await trio.testing.wait_all_tasks_blocked()
+    assert "lifespan of a mounted server failed" in caplog.text
+
+
+async def test_an_application_is_mounted_under_hypercorn(nursery):
+    app = harbour().asgi()
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    await nursery.start(functools.partial(serve_hypercorn, app, listeners, limits=Limits()))
+    async with httpx.AsyncClient(timeout=SECONDS) as http:
+        answer = await http.post(f"http://127.0.0.1:{port}/mcp", **modern(call("tide")))
+    assert text(answer.json()) == "high"
+    await app.aclose()
+
+
+# A process.
+
+PROGRAM = """
+import logging
+from mcp_trio import Server
+logging.basicConfig(level="INFO", format="%(message)s")
+server = Server("harbour")
+@server.tool
+async def tide() -> str:
+    return "high"
+server.run("http", port=0, has_sse=False)
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_process_serves_until_a_signal_comes(number):
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            line = process.stderr.readline()
+            assert line.startswith("serving http://127.0.0.1:"), line
+            url = line.split()[1]
+            assert text(httpx.post(url, **modern(call("tide"))).json()) == "high"
+            process.send_signal(number)
+            assert process.wait(SECONDS) == 128 + number
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()

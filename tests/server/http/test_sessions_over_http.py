@@ -1,0 +1,517 @@
+"""Legacy sessions over HTTP: their ids, their streams, and clients that come back."""
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._limits import Limits
+from tests.server.http.conftest import (
+    BOTH,
+    call,
+    harbour,
+    hello,
+    notes,
+    notification,
+    request,
+    text,
+)
+
+LEGACY = ["2025-03-26", "2025-06-18", "2025-11-25"]
+EVENTS = "text/event-stream"
+JSON = "application/json"
+
+
+# How a session begins, and what names it.
+
+
+@pytest.mark.requirement("HTTP-44", "HTTP-45", "HTTP-46", "HTTP-60", "TRAP-33")
+async def test_a_handshake_is_answered_with_the_id_of_a_session(open_site, autojump_clock):
+    site = await open_site(harbour())
+    answers = [await site.ask("POST", hello("2025-11-25")) for _ in range(3)]
+    assert {answer.status for answer in answers} == {200}
+    assert {answer.json["result"]["protocolVersion"] for answer in answers} == {"2025-11-25"}
+    ids = {answer.headers["mcp-session-id"] for answer in answers}
+    assert len(ids) == 3
+    assert all(len(id_) >= 43 and set(id_) <= set(map(chr, range(0x21, 0x7F))) for id_ in ids)
+
+
+@pytest.mark.requirement("TRAP-18", "LIFE-07")
+async def test_a_modern_revision_never_comes_out_of_a_handshake(open_site, autojump_clock):
+    site = await open_site(harbour())
+    answer = await site.ask("POST", hello("2026-07-28"))
+    assert answer.json["result"]["protocolVersion"] == "2025-11-25"
+
+
+@pytest.mark.requirement("HTTP-44", "TRAP-33")
+async def test_a_refused_handshake_leaves_no_session(open_site, autojump_clock):
+    site = await open_site(harbour())
+    answer = await site.ask("POST", request("initialize", {}))
+    assert (answer.status, answer.json["error"]["code"]) == (200, -32602)
+    assert "mcp-session-id" not in answer.headers
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(site.runtime.sessions) == 0
+
+
+async def test_nobody_keeps_a_session_whose_id_has_not_arrived(open_site, autojump_clock):
+    site = await open_site(harbour())
+    asked = site.exchange("POST", hello("2025-11-25"))
+    asked.is_hasty = True
+    await site.app.respond(asked)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(site.runtime.sessions) == 0
+
+
+async def test_there_are_only_so_many_sessions(open_site, autojump_clock):
+    site = await open_site(harbour(limits=Limits(http_sessions_max=2)))
+    first = await site.open()
+    await site.open()
+    refused = await site.ask("POST", hello("2025-11-25"))
+    assert (refused.status, refused.json["id"]) == (503, 0)
+    assert "http_sessions_max" in refused.json["error"]["message"]
+    await first.delete()
+    await site.open()
+
+
+# Answers.
+
+
+@pytest.mark.requirement("HTTP-12", "HTTP-01")
+@pytest.mark.parametrize("revision", LEGACY)
+async def test_an_answer_that_comes_at_once_is_json(opened, revision, autojump_clock):
+    answer = await (await opened(revision)).ask(call("tide"))
+    assert (answer.status, text(answer.json)) == (200, "high")
+
+
+@pytest.mark.requirement("HTTP-10", "TRAP-32")
+@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize(
+    "message",
+    [
+        notification("notifications/roots/list_changed"),
+        {"jsonrpc": "2.0", "id": 99, "result": {}},
+        {"jsonrpc": "2.0", "id": 99, "error": {"code": 1, "message": "no"}},
+    ],
+    ids=["notification", "result", "error"],
+)
+async def test_what_is_not_to_be_answered_is_accepted_without_a_word(
+    opened, revision, message, autojump_clock
+):
+    answer = await (await opened(revision)).ask(message)
+    assert (answer.status, answer.answer_body) == (202, b"")
+    assert "content-type" not in answer.headers
+
+
+@pytest.mark.requirement("HTTP-12", "HTTP-19", "HTTP-20", "HTTP-21", "HTTP-24")
+@pytest.mark.parametrize("revision", LEGACY)
+async def test_an_answer_that_takes_time_is_a_stream(opened, revision, autojump_clock):
+    asked = (await opened(revision)).begin(call("log"))
+    await asked.begun()
+    assert asked.is_stream
+    assert asked.headers["x-accel-buffering"] == "no"
+    messages = await asked.rest()
+    assert notes(messages) == ["one", "two"]
+    assert text(messages[-1]) == "logged"
+
+
+async def test_a_quiet_answer_that_takes_time_is_a_stream_that_lives(opened, autojump_clock):
+    asked = (await opened(limits={"http_keep_alive_seconds": 2})).begin(
+        call("wait", {"seconds": 9})
+    )
+    assert [text(each) for each in await asked.rest()] == ["waited"]
+    assert asked.comments == 4
+
+
+@pytest.mark.requirement("HTTP-14", "HTTP-39", "TRAP-37")
+@pytest.mark.parametrize("revision", LEGACY)
+async def test_a_stream_begins_with_an_empty_event_where_clients_know_it(
+    opened, revision, autojump_clock
+):
+    asked = (await opened(revision)).begin(call("log"))
+    event = await asked.event()
+    if revision == "2025-11-25":
+        assert (event.data, event.retry_ms) == (b"", 1000)
+        assert event.id.split("-")[1] == "1"
+        event = await asked.event()
+    assert event.data
+    assert event.id.split("-")[1] == "2"
+
+
+@pytest.mark.parametrize("streams_answers", [True, False])
+async def test_answers_are_streams_if_that_is_wished(opened, streams_answers, autojump_clock):
+    client = await opened(streams_answers=streams_answers)
+    assert (await client.ask(call("tide"))).is_stream == streams_answers
+    assert not (await client.ask(call("tide"), accept=JSON)).is_stream
+
+
+@pytest.mark.requirement("TRAP-31")
+async def test_a_client_that_takes_events_only_gets_events(opened, autojump_clock):
+    asked = await (await opened()).ask(call("tide"), accept=EVENTS)
+    assert asked.is_stream
+    assert [text(each) for each in await asked.rest()] == ["high"]
+
+
+@pytest.mark.requirement("TRAP-31")
+async def test_a_client_that_takes_json_only_gets_the_answer_only(opened, autojump_clock):
+    client = await opened()
+    answer = await client.ask(call("log"), accept=JSON)
+    assert text(answer.json) == "logged"
+    listening = client.listen()
+    assert notes([await listening.message(), await listening.message()]) == ["one", "two"]
+
+
+@pytest.mark.requirement("HTTP-35", "HTTP-36", "HTTP-38")
+async def test_each_request_has_a_stream_of_its_own(opened, autojump_clock):
+    client = await opened()
+    asked = [client.begin(call("log", {"seconds": n}, id=n)) for n in (1, 2, 3)]
+    events = {n: [] for n in (0, 1, 2)}
+    for number, exchange in enumerate(asked):
+        events[number] = [await exchange.event() for _ in range(3)]
+        assert [each["id"] for each in await exchange.rest()] == [number + 1]
+    ids = [event.id for each in events.values() for event in each]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.requirement("BASE-07")
+async def test_an_id_is_not_used_twice_at_once(opened, autojump_clock):
+    client = await opened()
+    asked = client.begin(call("wait", id=5))
+    await trio.testing.wait_all_tasks_blocked()
+    refused = await client.ask(call("tide", id=5))
+    assert (refused.status, refused.json["id"]) == (400, 5)
+    assert [text(each) for each in await asked.rest()] == ["waited"]
+    assert text((await client.ask(call("tide", id="5"))).json) == "high"
+
+
+async def test_there_are_only_so_many_requests_at_once(opened, autojump_clock):
+    client = await opened(limits={"http_streams_max": 2})
+    asked = [client.begin(call("wait", id=n)) for n in (1, 2)]
+    await trio.testing.wait_all_tasks_blocked()
+    refused = await client.ask(call("tide", id=3))
+    assert (refused.status, refused.json["id"]) == (429, 3)
+    assert "http_streams_max" in refused.json["error"]["message"]
+    for exchange in asked:
+        await exchange.rest()
+    assert text((await client.ask(call("tide", id=3))).json) == "high"
+
+
+@pytest.mark.requirement("CANC-06", "HTTP-26", "HTTP-32")
+@pytest.mark.parametrize(("accept", "status"), [(BOTH, 200), (JSON, 202)])
+async def test_a_request_that_the_client_cancels_is_not_answered(
+    opened, accept, status, ended, autojump_clock
+):
+    client = await opened()
+    listening = client.listen()
+    asked = client.begin(call("wait", {"seconds": 60}, id=5), accept=accept)
+    await trio.sleep(1)
+    said = await client.ask(notification("notifications/cancelled", {"requestId": 5}))
+    assert said.status == 202
+    await trio.sleep(1)
+    assert asked.is_ended
+    assert (asked.status, await asked.rest(), asked.answer_body) == (status, [], b"")
+    assert ended == ["cancelled"]
+    await trio.sleep(1)
+    assert [event.data for event in listening._events] == [b""]
+
+
+async def test_a_cancellation_that_is_none_ends_nothing(opened, autojump_clock):
+    client = await opened()
+    asked = client.begin(call("wait", id=5))
+    for params in ({"requestId": 6}, {"requestId": []}, None):
+        await client.ask(notification("notifications/cancelled", params))
+    assert [text(each) for each in await asked.rest()] == ["waited"]
+
+
+# Batches.
+
+
+@pytest.mark.requirement("HTTP-08", "HTTP-19", "HTTP-24")
+async def test_a_batch_is_answered_on_one_stream(opened, autojump_clock):
+    client = await opened("2025-03-26")
+    asked = client.begin([call("log", id=1), call("tide", id=2), notification("n")])
+    messages = await asked.rest()
+    assert [(each["id"], text(each)) for each in messages if "id" in each] == [
+        (2, "high"),
+        (1, "logged"),
+    ]
+
+
+async def test_a_batch_is_answered_by_an_array_where_no_stream_is_taken(opened, autojump_clock):
+    client = await opened("2025-03-26")
+    answer = await client.ask([call("log", id=1), call("tide", id=2)], accept=JSON)
+    assert [(each["id"], text(each)) for each in answer.json] == [(2, "high"), (1, "logged")]
+
+
+async def test_a_batch_may_cancel_too(opened, autojump_clock):
+    client = await opened("2025-03-26")
+    asked = client.begin(call("wait", {"seconds": 60}, id=5))
+    await trio.sleep(1)
+    cancel = notification("notifications/cancelled", {"requestId": 5})
+    assert (await client.ask([cancel])).status == 202
+    assert await asked.rest() == []
+
+
+@pytest.mark.requirement("HTTP-11", "HTTP-32")
+async def test_nothing_of_a_batch_is_taken_if_a_part_is_no_message(opened, autojump_clock):
+    client = await opened("2025-03-26")
+    listening = client.listen()
+    assert (await client.ask([call("tide"), 1])).status == 400
+    await trio.sleep(1)
+    assert await_nothing(listening)
+    refused = await (await opened("2025-06-18")).ask([call("tide")])
+    assert refused.status == 400
+
+
+def await_nothing(exchange):
+    return not [event for event in exchange._events if event.data]
+
+
+# What belongs to no request.
+
+
+@pytest.mark.requirement("HTTP-27", "HTTP-29", "HTTP-30", "HTTP-31", "HTTP-36", "TRAP-41")
+async def test_what_belongs_to_no_request_waits_for_a_get_and_comes_once(opened, autojump_clock):
+    client = await opened()
+    asked = await client.ask(call("ebb"))
+    assert asked.json["id"] == 1
+    listening = client.listen()
+    assert (await listening.message())["method"] == "notifications/tools/list_changed"
+    await client.ask(call("ebb", id=2))
+    assert (await listening.message())["method"] == "notifications/tools/list_changed"
+    listening.leave()
+    await trio.sleep(1)
+    again = client.listen()
+    await trio.sleep(1)
+    assert await_nothing(again)
+
+
+@pytest.mark.requirement("HTTP-36")
+async def test_there_is_one_get_stream_at_a_time(opened, autojump_clock):
+    client = await opened()
+    listening = client.listen()
+    await listening.begun()
+    refused = await client.ask(method="GET", accept=EVENTS)
+    assert refused.status == 409
+    listening.leave()
+    await trio.sleep(0.1)
+    again = client.listen()
+    assert (await again.begun()).status == 200
+
+
+@pytest.mark.requirement("HTTP-33")
+async def test_a_stream_of_events_ends_with_its_session(opened, autojump_clock):
+    client = await opened()
+    listening = client.listen()
+    await listening.begun()
+    assert (await client.delete()).status == 200
+    assert await listening.rest() == []
+    assert listening.status == 200
+
+
+@pytest.mark.requirement("HTTP-21", "HTTP-20", "HTTP-10", "SAMP-01")
+async def test_a_question_takes_the_stream_of_its_request(opened, autojump_clock):
+    client = await opened(capabilities={"sampling": {}})
+    listening = client.listen()
+    asked = client.begin(call("ask"))
+    question = await asked.message()
+    assert question["method"] == "sampling/createMessage"
+    result = {
+        "role": "assistant",
+        "content": {"type": "text", "text": "north"},
+        "model": "m",
+    }
+    said = await client.ask({"jsonrpc": "2.0", "id": question["id"], "result": result})
+    assert (said.status, said.answer_body) == (202, b"")
+    assert [text(each) for each in await asked.rest()] == ["north"]
+    assert await_nothing(listening)
+
+
+# Clients that go away, and come back.
+
+
+@pytest.mark.requirement(
+    "HTTP-25", "HTTP-40", "HTTP-41", "HTTP-42", "HTTP-43", "TRAP-38", "TRAP-39"
+)
+async def test_a_client_that_left_comes_back_for_its_answer(opened, ended, autojump_clock):
+    client = await opened()
+    listening = client.listen()
+    asked, other = client.begin(call("log", id=1)), client.begin(call("log", {"seconds": 9}, id=2))
+    first = await asked.event()
+    second = await asked.event()
+    asked.leave()
+    await trio.sleep(1)
+    assert ended == []
+    back = client.listen(second.id)
+    said = await back.rest()
+    assert notes(said) == ["two"]
+    assert [each["id"] for each in said if "id" in each] == [1]
+    assert notes(await other.rest()) == ["one", "two"]
+    assert await_nothing(listening)
+    everything = await client.listen(first.id).rest()  # as long as it is kept
+    assert (notes(everything), everything[-1]["id"]) == (["one", "two"], 1)
+
+
+@pytest.mark.requirement("HTTP-25", "HTTP-32", "TRAP-38")
+async def test_an_answer_that_came_while_nobody_was_there_is_kept(opened, ended, autojump_clock):
+    client = await opened()
+    asked = client.begin(call("wait", {"seconds": 5}))
+    first = await asked.event()
+    asked.leave()
+    await trio.sleep(9)
+    assert ended == ["done"]
+    listening = client.listen()
+    back = client.listen(first.id)
+    assert [text(each) for each in await back.rest()] == ["waited"]
+    await trio.sleep(1)
+    assert await_nothing(listening)
+
+
+async def test_what_was_sent_but_has_not_arrived_can_be_asked_for(opened, autojump_clock):
+    client = await opened()
+    asked = client.begin(call("log"))
+    first = await asked.event()
+    await asked.rest()
+    said = await client.listen(first.id).rest()
+    assert (notes(said), text(said[-1])) == (["one", "two"], "logged")
+    last = f"{first.id.split('-')[0]}-4"
+    assert await client.listen(last).rest() == []
+
+
+async def test_a_stream_that_somebody_carries_is_not_carried_twice(opened, autojump_clock):
+    client = await opened()
+    asked = client.begin(call("log"))
+    first = await asked.event()
+    await asked.event()
+    refused = await client.ask(method="GET", accept=EVENTS, Last_Event_ID=first.id)
+    assert refused.status == 409
+    assert notes(await asked.rest()) == ["two"]
+
+
+@pytest.mark.requirement("HTTP-42")
+async def test_the_get_stream_is_resumed_too(opened, autojump_clock):
+    client = await opened()
+    listening = client.listen()
+    first = await listening.event()
+    await client.ask(call("ebb", id=1))
+    assert (await listening.message())["method"]
+    listening.leave()
+    await trio.sleep(1)
+    await client.ask(call("ebb", id=2))
+    back = client.listen(first.id)
+    said = [await back.message(), await back.message()]
+    assert {each["method"] for each in said} == {"notifications/tools/list_changed"}
+    await trio.sleep(1)
+    assert await_nothing(back)
+
+
+@pytest.mark.parametrize("event_id", ["9-1", "1-99", "x", "3"])
+async def test_an_event_that_nobody_knows_cannot_be_resumed(opened, event_id, autojump_clock):
+    client = await opened()
+    refused = await client.ask(method="GET", accept=EVENTS, Last_Event_ID=event_id)
+    assert refused.status == 400
+    assert "event" in refused.json["error"]["message"]
+
+
+async def test_what_is_kept_is_bounded(opened, autojump_clock):
+    client = await opened(limits={"http_events_kept_max": 8})
+    asked = client.begin(call("log"))
+    first = await asked.event()
+    asked.leave()
+    await client.ask(call("flood", {"count": 20}, id=2))
+    await trio.sleep(9)
+    refused = await client.ask(method="GET", accept=EVENTS, Last_Event_ID=first.id)
+    assert refused.status == 400
+    streams = client.site.runtime.sessions.used(client.id).channel._streams
+    assert len(streams) == 1
+
+
+async def test_a_client_that_does_not_read_is_given_up_and_may_come_back(opened, autojump_clock):
+    client = await opened(limits={"http_write_bytes_max": 2000})
+    asked = client.begin(call("flood", {"count": 300}))
+    first = await asked.event()
+    await trio.testing.wait_all_tasks_blocked()
+    assert not asked.is_ended or asked.status == 200
+    slow = client.begin(call("flood", {"count": 300, "size": 50}, id=2))
+    slow.stall()
+    await trio.sleep(5)
+    slow.read_on()
+    await trio.sleep(1)
+    assert not slow.is_ended
+    back = await client.listen(f"{int(first.id.split('-')[0]) + 1}-1").rest()
+    assert len(notes(back)) == 300
+    assert text(back[-1]) == "flooded"
+
+
+# How a session ends.
+
+
+@pytest.mark.requirement("HTTP-50", "HTTP-51", "HTTP-53", "HTTP-23")
+@pytest.mark.parametrize("accept", [BOTH, JSON])
+async def test_a_session_ends_by_delete_with_all_that_runs_in_it(
+    opened, accept, ended, autojump_clock
+):
+    client = await opened()
+    asked = client.begin(call("wait", {"seconds": 60}), accept=accept)
+    await trio.sleep(1)
+    answer = await client.delete()
+    assert (answer.status, answer.answer_body) == (200, b"")
+    await trio.sleep(1)
+    assert asked.is_ended
+    if accept == BOTH:
+        assert await asked.rest() == []
+    else:
+        assert (asked.status, asked.json["id"]) == (404, 1)
+    assert ended == ["cancelled"]
+    for method, message in (("POST", call("tide")), ("GET", None), ("DELETE", None)):
+        assert (await client.ask(message, method=method)).status == 404
+    assert len(client.site.runtime.sessions) == 0
+
+
+@pytest.mark.requirement("HTTP-50", "HTTP-51")
+async def test_a_session_ends_when_nobody_has_come_for_too_long(opened, autojump_clock):
+    client = await opened(limits={"http_session_idle_seconds": 100})
+    for _ in range(3):
+        await trio.sleep(80)
+        assert (await client.ask(call("tide"))).status == 200
+    await trio.sleep(111)
+    assert (await client.ask(call("tide"))).status == 404
+
+
+@pytest.mark.parametrize("way", ["listens", "waits"])
+async def test_a_session_does_not_end_under_a_client_that_is_there(opened, way, autojump_clock):
+    client = await opened(limits={"http_session_idle_seconds": 100})
+    if way == "listens":
+        there = client.listen()
+    else:
+        there = client.begin(call("wait", {"seconds": 1000}))
+    await trio.sleep(999)
+    assert (await client.ask(call("tide", id=2))).status == 200
+    await trio.sleep(0.5)
+    there.leave()
+    await trio.sleep(50)
+    assert (await client.ask(call("tide", id=2))).status == 200
+
+
+async def test_a_session_is_old_from_when_its_client_has_left(opened, autojump_clock):
+    client = await opened(limits={"http_session_idle_seconds": 100})
+    listening = client.listen()
+    await trio.sleep(1000)
+    listening.leave()
+    await trio.sleep(50)
+    assert len(client.site.runtime.sessions) == 1
+    assert (await client.listen().begun()).status == 200
+
+
+@pytest.mark.requirement("HTTP-59", "HTTP-61")
+async def test_a_session_belongs_to_who_began_it(open_site, autojump_clock):
+    async def verify(head):
+        return head.header("authorization")
+
+    site = await open_site(harbour(), verify=verify)
+    client = await site.open(Authorization="me")
+    assert (await client.ask(call("tide"))).status == 200
+    for who, status in (("you", 404), (None, 401)):
+        for method, message in (("POST", call("tide")), ("GET", None), ("DELETE", None)):
+            refused = await client.ask(message, method=method, Authorization=who)
+            assert refused.status == status
+    assert refused.headers["www-authenticate"] == "Bearer"
+    assert (await client.ask(call("tide"))).status == 200

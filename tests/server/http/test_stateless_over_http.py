@@ -1,0 +1,348 @@
+"""Modern requests over HTTP: each by itself, and gone with its client."""
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Context, Server
+from mcp_trio._limits import Limits
+from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SUBSCRIPTION_ID
+from tests.server.http.conftest import (
+    BOTH,
+    MODERN,
+    call,
+    harbour,
+    hello,
+    notes,
+    notification,
+    request,
+    text,
+)
+
+EVENTS = "text/event-stream"
+JSON = "application/json"
+LOGS = {"io.modelcontextprotocol/logLevel": "debug"}
+
+
+def listen(*kinds, id=1):  # noqa: A002 - as on the wire
+    return request("subscriptions/listen", {"notifications": dict.fromkeys(kinds, True)}, id)
+
+
+@pytest.fixture
+def site_of(open_site, ended):
+    async def site_of(*, limits=None, **options):
+        server = harbour(ended, **({} if limits is None else {"limits": Limits(**limits)}))
+        return await open_site(server, **options)
+
+    return site_of
+
+
+@pytest.mark.requirement("MHTTP-03", "MHTTP-14", "MHTTP-28")
+@pytest.mark.parametrize("id_", [7, "seven", 0, ""])
+async def test_a_request_is_answered_under_its_own_id(site_of, id_, autojump_clock):
+    site = await site_of()
+    answer = await site.ask_modern(call("tide", id=id_), Mcp_Session_Id="none")
+    assert (answer.status, answer.json["id"], text(answer.json)) == (200, id_, "high")
+    assert "mcp-session-id" not in answer.headers
+    assert len(site.runtime.sessions) == 0
+
+
+async def test_clients_number_their_requests_as_they_like(site_of, autojump_clock):
+    site = await site_of()
+    asked = [site.begin_modern(call("log", {"seconds": n}, id=1), meta=LOGS) for n in (1, 2, 3)]
+    for exchange in asked:
+        messages = await exchange.rest()
+        assert notes(messages) == ["one", "two"]
+        assert messages[-1]["id"] == 1
+
+
+@pytest.mark.requirement("MHTTP-04", "MHTTP-15", "MHTTP-18", "MHTTP-19", "MHTTP-20")
+async def test_an_answer_that_takes_time_is_a_stream_that_cannot_be_resumed(
+    site_of, autojump_clock
+):
+    site = await site_of(limits={"http_keep_alive_seconds": 2})
+    asked = site.begin_modern(call("log"), meta=LOGS)
+    await asked.begun()
+    assert asked.is_stream
+    assert asked.headers["x-accel-buffering"] == "no"
+    assert "no-cache" in asked.headers["cache-control"]
+    event = await asked.event()
+    assert (event.id, event.retry_ms) == (None, None)
+    assert b"one" in event.data
+    assert text((await asked.rest())[-1]) == "logged"
+    assert asked.comments == 2
+
+
+@pytest.mark.requirement("LOG-08", "TRAP-63")
+async def test_who_asked_for_no_logs_gets_the_answer_alone(site_of, autojump_clock):
+    asked = (await site_of()).begin_modern(call("log"))
+    assert [text(each) for each in await asked.rest()] == ["logged"]
+
+
+@pytest.mark.requirement("MHTTP-16", "PROG-02", "TRAP-61")
+async def test_what_is_said_about_a_request_goes_to_its_client_only(open_site, autojump_clock):
+    server = Server("harbour")
+
+    @server.tool
+    async def report(name: str, *, ctx: Context) -> str:
+        await ctx.progress(1, message=name)
+        await trio.sleep(1)
+        await ctx.progress(2, message=name)
+        return name
+
+    site = await open_site(server)
+    asked = {
+        name: site.begin_modern(call("report", {"name": name}, _meta={"progressToken": "t"}))
+        for name in "abc"
+    }
+    for name, exchange in asked.items():
+        messages = await exchange.rest()
+        assert [each["params"]["message"] for each in messages[:-1]] == [name, name]
+        assert text(messages[-1]) == name
+
+
+@pytest.mark.requirement("MHTTP-22", "MHTTP-23", "MHTTP-24", "TRAP-38", "TRAP-55", "TRAP-56")
+@pytest.mark.parametrize("accept", [BOTH, JSON, EVENTS])
+async def test_a_client_that_goes_away_has_cancelled_its_request(
+    site_of, ended, accept, autojump_clock
+):
+    site = await site_of()
+    asked = site.begin_modern(call("wait", {"seconds": 60}), accept=accept)
+    other = site.begin_modern(call("wait", {"seconds": 60}))
+    await trio.sleep(10)
+    assert ended == []
+    sent = len(asked.pieces)
+    asked.leave()
+    await trio.sleep(1)
+    assert ended == ["cancelled"]
+    assert (len(asked.pieces), asked.is_ended) == (sent, False)
+    assert [text(each) for each in await other.rest()] == ["waited"]
+
+
+@pytest.mark.requirement("MHTTP-22")
+async def test_a_client_that_is_hasty_has_cancelled_its_request(site_of, ended, autojump_clock):
+    site = await site_of()
+    asked = site.modern(call("wait", {"seconds": 60}))
+    asked.is_hasty = True
+    await site.app.respond(asked)
+    await trio.sleep(1)
+    assert ended == ["cancelled"]
+    assert asked.status is None
+
+
+@pytest.mark.requirement("MHTTP-13", "MHTTP-12", "SEC-01")
+@pytest.mark.parametrize("id_", [1, 2, 3, "1"])
+async def test_nobody_cancels_what_somebody_else_has_asked(site_of, ended, id_, autojump_clock):
+    site = await site_of()
+    asked = [site.begin_modern(call("wait", {"seconds": 9}, id=1)) for _ in range(3)]
+    await trio.sleep(1)
+    said = await site.ask_modern(notification("notifications/cancelled", {"requestId": id_}))
+    assert (said.status, said.answer_body) == (202, b"")
+    for exchange in asked:
+        assert [text(each) for each in await exchange.rest()] == ["waited"]
+    assert ended == ["done"] * 3
+
+
+@pytest.mark.requirement("MHTTP-12", "TRAP-57")
+async def test_a_notification_is_accepted_without_a_word(site_of, autojump_clock):
+    said = await (await site_of()).ask_modern(notification("notifications/tide"))
+    assert (said.status, said.answer_body) == (202, b"")
+
+
+@pytest.mark.requirement("MHTTP-26", "TRAP-53", "TRAP-54", "MHTTP-28")
+@pytest.mark.parametrize("accept", [BOTH, JSON])
+@pytest.mark.parametrize(
+    "method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "unknown/method"]
+)
+async def test_a_method_that_is_not_there_is_not_found(site_of, method, accept, autojump_clock):
+    params = hello("2026-07-28")["params"] if method == "initialize" else {}
+    answer = await (await site_of()).ask_modern(request(method, params, "q"), accept=accept)
+    assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (404, "q", -32601)
+
+
+@pytest.mark.requirement("MHTTP-27", "VER-02", "TRAP-30")
+async def test_a_version_that_is_not_spoken_is_a_bad_request(site_of, autojump_clock):
+    answer = await (await site_of()).ask_modern(
+        request("tools/list"), meta={PROTOCOL_VERSION: "v999"}, MCP_Protocol_Version="v999"
+    )
+    assert (answer.status, answer.json["id"]) == (400, 1)
+    error = answer.json["error"]
+    assert (error["code"], error["data"]["requested"]) == (-32022, "v999")
+    assert error["data"]["supported"] == [MODERN]
+
+
+@pytest.mark.requirement("HDR-07", "HDR-01")
+async def test_a_version_that_differs_in_head_and_body_is_a_bad_request(site_of, autojump_clock):
+    answer = await (await site_of()).ask_modern(
+        request("tools/list"), meta={PROTOCOL_VERSION: "v999"}
+    )
+    assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (400, 1, -32020)
+
+
+@pytest.mark.requirement("META-15", "TRAP-29")
+@pytest.mark.parametrize("meta", [None, {}, {PROTOCOL_VERSION: MODERN}, {CLIENT_CAPABILITIES: {}}])
+async def test_a_request_without_its_metadata_is_a_bad_request(site_of, meta, autojump_clock):
+    site = await site_of()
+    params = {} if meta is None else {"_meta": meta}
+    answer = await site.ask(
+        "POST",
+        request("server/discover", params, "q"),
+        MCP_Protocol_Version=MODERN,
+        Mcp_Method="server/discover",
+    )
+    assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (400, "q", -32602)
+
+
+@pytest.mark.requirement("TRAP-53", "TRAP-66")
+async def test_an_ordinary_error_is_an_answer(site_of, autojump_clock):
+    answer = await (await site_of()).ask_modern(call("nowhere"))
+    assert (answer.status, answer.json["error"]["code"]) == (200, -32602)
+
+
+@pytest.mark.requirement("MHTTP-17", "TRAP-53")
+async def test_what_a_client_cannot_do_is_a_bad_request_and_never_asked(site_of, autojump_clock):
+    answer = await (await site_of()).ask_modern(call("ask"))
+    assert (answer.status, answer.json["error"]["code"]) == (400, -32021)
+
+
+@pytest.mark.requirement("MHTTP-17")
+async def test_no_request_is_put_on_a_stream(site_of, autojump_clock):
+    site = await site_of()
+    answer = await site.ask_modern(
+        call("ask"), meta={CLIENT_CAPABILITIES: {"sampling": {}}}, accept=EVENTS
+    )
+    [message] = await answer.rest()
+    assert "method" not in message
+    assert message["result"]["resultType"] == "input_required"
+
+
+async def test_a_client_that_does_not_read_has_cancelled_its_request(site_of, autojump_clock):
+    site = await site_of(limits={"http_write_bytes_max": 2000})
+    asked = site.begin_modern(call("flood", {"count": 10_000}), meta=LOGS)
+    asked.stall()
+    await trio.sleep(1)
+    asked.read_on()
+    await trio.sleep(1)
+    assert not asked.is_ended
+    await trio.testing.wait_all_tasks_blocked()
+    assert not site.runtime.stateless._slots
+
+
+async def test_a_client_that_reads_gets_as_much_as_there_is(site_of, autojump_clock):
+    asked = (await site_of()).begin_modern(call("flood", {"count": 3000}), meta=LOGS)
+    assert len(notes(await asked.rest())) == 3000
+
+
+@pytest.mark.requirement("SUB-08", "SUB-10", "MHTTP-16")
+async def test_subscriptions_are_told_apart_by_their_own_ids(site_of, autojump_clock):
+    site = await site_of()
+    first = site.begin_modern(listen("toolsListChanged", id="a"))
+    second = site.begin_modern(listen("toolsListChanged", id=1))
+    other = site.begin_modern(listen("promptsListChanged", id=1))
+    for exchange, id_ in ((first, "a"), (second, 1), (other, 1)):
+        message = await exchange.message()
+        assert message["method"] == "notifications/subscriptions/acknowledged"
+        assert message["params"]["_meta"][SUBSCRIPTION_ID] == id_
+    await site.ask_modern(call("ebb"))
+    for exchange, id_ in ((first, "a"), (second, 1)):
+        message = await exchange.message()
+        assert message["method"] == "notifications/tools/list_changed"
+        assert message["params"]["_meta"][SUBSCRIPTION_ID] == id_
+    await trio.sleep(1)
+    assert other._events == []
+
+
+@pytest.mark.requirement("SUB-12", "SUB-13", "MHTTP-22")
+async def test_a_subscription_ends_when_its_client_goes_away(site_of, autojump_clock):
+    site = await site_of()
+    asked = site.begin_modern(listen("toolsListChanged"))
+    await asked.message()
+    asked.leave()
+    await trio.sleep(1)
+    assert not site.runtime.stateless._slots
+    await site.ask_modern(call("ebb"))
+    assert asked._events == []
+
+
+@pytest.mark.requirement("SUB-14", "SUB-08", "MHTTP-18")
+async def test_a_subscription_ends_with_its_result_when_the_server_closes(site_of, autojump_clock):
+    site = await site_of()
+    asked = site.begin_modern(listen("toolsListChanged", id="a"))
+    await asked.message()
+    site.runtime.close()
+    [last] = await asked.rest()
+    assert (last["id"], last["result"]["_meta"][SUBSCRIPTION_ID]) == ("a", "a")
+
+
+@pytest.mark.parametrize(("accept", "status"), [(BOTH, 200), (JSON, 503)])
+async def test_a_request_that_the_end_has_cut_off_is_not_left_waiting(
+    site_of, ended, accept, status, autojump_clock
+):
+    site = await site_of()
+    asked = site.begin_modern(call("wait", {"seconds": 60}, id="q"), accept=accept)
+    await trio.sleep(1)
+    site.runtime.close()
+    await trio.sleep(20)
+    assert (ended, asked.is_ended, asked.status) == (["cancelled"], True, status)
+    if accept == JSON:
+        assert asked.json["id"] == "q"
+    assert site.runtime.ended.is_set()
+
+
+async def test_nothing_is_taken_from_when_the_end_has_begun(site_of, autojump_clock):
+    site = await site_of()
+    client = await site.open()
+    site.runtime.close()
+    for answer in (
+        await site.ask_modern(call("tide")),
+        await site.ask("POST", hello("2025-11-25")),
+        await client.ask(call("tide")),
+        await site.ask("GET", path="/sse"),
+    ):
+        assert answer.status == 503
+        assert "closing" in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("revisions", [["2025-11-25"], [MODERN]])
+async def test_a_server_of_one_era_serves_that_only(open_site, revisions, autojump_clock):
+    site = await open_site(harbour(revisions=revisions))
+    modern = await site.ask_modern(request("tools/list"))
+    assert (modern.status == 200) == (revisions == [MODERN])
+    legacy = await site.ask("POST", hello("2025-11-25"))
+    assert (legacy.status == 200) == (revisions != [MODERN])
+    sse = site.begin("GET", path="/sse")
+    await sse.begun()
+    assert (sse.status == 200) == (revisions != [MODERN])
+
+
+@pytest.mark.requirement("HDR-08", "HDR-09", "HDR-23", "HDR-26", "HDR-27", "HDR-31", "TRAP-46")
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"Mcp_Param_Region": "bay"}, 200),
+        ({"MCP_PARAM_REGION": "  bay "}, 200),
+        ({"Mcp_Param_Region": "=?base64?YmF5?="}, 200),
+        ({"Mcp_Param_Region": "bay", "Mcp_Param_Other": "x"}, 200),
+        ({"Mcp_Param_Region": "BAY"}, 400),
+        ({"Mcp_Param_Region": "=?base64?YmF?="}, 400),
+        ({"Mcp_Param_Region": "=?base64?Ym!5?="}, 400),
+        ({}, 400),
+    ],
+    ids=str,
+)
+async def test_an_argument_stands_in_the_head_too(open_site, fields, status, autojump_clock):
+    server = Server("harbour")
+    schema = {
+        "type": "object",
+        "properties": {"region": {"type": "string", "x-mcp-header": "Region"}},
+    }
+
+    @server.tool(input_schema=schema)
+    async def tide(arguments: dict) -> str:
+        return arguments["region"]
+
+    site = await open_site(server)
+    answer = await site.ask_modern(call("tide", {"region": "bay"}), **fields)
+    assert answer.status == status, answer.answer_body
+    if status == 400:
+        assert answer.json["error"]["code"] == -32020

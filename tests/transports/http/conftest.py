@@ -1,0 +1,164 @@
+"""Hosts on a loopback socket, and a client that shows what goes over the wire."""
+
+import contextlib
+import functools
+
+import attrs
+import h11
+import pytest
+import trio
+
+from mcp_trio._limits import Limits
+from mcp_trio._transports.http.asgi import AsgiHost
+
+
+@attrs.define
+class Answer:
+    """What came back for one request; `informational` are the statuses before it."""
+
+    status: int
+    headers: dict
+    body: bytes = b""
+    informational: list = attrs.field(factory=list)
+
+
+@attrs.define(eq=False)
+class RawClient:
+    """One connection that does what it is told, whether or not that is good manners."""
+
+    stream: trio.SocketStream
+    http: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.CLIENT))
+
+    async def put(self, data):
+        """Sends bytes past h11."""
+        await self.stream.send_all(data)
+
+    async def ask(self, method="GET", target="/", headers=(), body=b""):
+        """Sends one request, with its length where there is a body."""
+        fields = [("Host", "host.test"), *headers]
+        if body:
+            fields.append(("Content-Length", str(len(body))))
+        await self._say(h11.Request(method=method, target=target, headers=fields))
+        if body:
+            await self._say(h11.Data(data=body))
+        await self._say(h11.EndOfMessage())
+
+    async def _say(self, event):
+        await self.stream.send_all(self.http.send(event))
+
+    async def event(self):
+        """The next event of h11."""
+        while True:
+            event = self.http.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            self.http.receive_data(await self.stream.receive_some(65536))
+
+    async def head(self):
+        """The answer without its body."""
+        informational = []
+        while isinstance(event := await self.event(), h11.InformationalResponse):
+            informational.append(event.status_code)
+        assert isinstance(event, h11.Response), event
+        headers = {name.decode(): value.decode() for name, value in event.headers}
+        return Answer(event.status_code, headers, informational=informational)
+
+    async def answer(self):
+        """The whole answer; the connection is ready for the next request if it may be kept."""
+        answer = await self.head()
+        answer.body = await self.body()
+        return answer
+
+    async def body(self):
+        """What is left of an answer's body."""
+        body = b""
+        while isinstance(event := await self.event(), h11.Data):
+            body += bytes(event.data)
+        assert isinstance(event, h11.EndOfMessage), event
+        if self.http.our_state is self.http.their_state is h11.DONE:
+            self.http.start_next_cycle()
+        return body
+
+    async def piece(self):
+        """The next piece of the body."""
+        event = await self.event()
+        assert isinstance(event, h11.Data), event
+        return bytes(event.data)
+
+    async def exchange(self, *args, **options):
+        await self.ask(*args, **options)
+        return await self.answer()
+
+    async def rest(self):
+        """All bytes up to the server's close, past h11; a reset is a close too."""
+        received = bytearray(self.http.trailing_data[0])
+        with contextlib.suppress(trio.BrokenResourceError):
+            while data := await self.stream.receive_some(65536):
+                received += data
+        return bytes(received)
+
+    async def aclose(self):
+        await self.stream.aclose()
+
+
+@attrs.define(eq=False)
+class RunningHost:
+    """A host that serves; `is_stopped` is set when it has come to its end."""
+
+    port: int
+    scope: trio.CancelScope
+    is_stopped: trio.Event
+    clients: list = attrs.field(factory=list)
+
+    async def connect(self):
+        client = RawClient(await trio.open_tcp_stream("127.0.0.1", self.port))
+        self.clients.append(client)
+        return client
+
+    async def stop(self):
+        self.scope.cancel()
+        await self.is_stopped.wait()
+
+
+def _hypercorn(respond, listeners, *, limits, task_status, **options):
+    from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
+
+    app = AsgiHost(respond, limits=limits)
+    return serve_hypercorn(app, listeners, limits=limits, task_status=task_status, **options)
+
+
+def _native(respond, listeners, *, limits, task_status):
+    from mcp_trio._transports.http.native import serve_native
+
+    return serve_native(respond, listeners, limits=limits, task_status=task_status)
+
+
+HOSTS = {"hypercorn": _hypercorn, "native": _native}
+
+
+@pytest.fixture
+async def open_host(nursery):
+    """`await open_host(name, respond, **limits)` serves it, on a port of its own."""
+    running = []
+
+    async def run(serve, host, *, task_status):
+        with host.scope:
+            await serve(task_status=task_status)
+        host.is_stopped.set()
+
+    async def open_host(name, respond, *, options=None, **limits):
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        serve = functools.partial(
+            HOSTS[name], respond, listeners, limits=Limits(**limits), **(options or {})
+        )
+        host = RunningHost(port, trio.CancelScope(), trio.Event())
+        await nursery.start(run, serve, host)
+        running.append(host)
+        return host
+
+    yield open_host
+    for host in running:
+        for client in host.clients:
+            await client.aclose()
+        await host.stop()

@@ -1,0 +1,389 @@
+"""The ASGI host by itself: scopes and messages, no server and no socket."""
+
+import asyncio
+import logging
+
+import attrs
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_trio._limits import Limits
+from mcp_trio._transports.http.asgi import AnswerBrokenOff, AsgiHost, head_of
+from mcp_trio._transports.http.exchange import BodyTooLargeError
+
+GONE = {"type": "http.disconnect"}
+
+
+def piece(body=b"", *, more=False):
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+def scope_of(method="POST", path="/", *, headers=(), **rest):
+    return {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "headers": list(headers),
+        **rest,
+    }
+
+
+@attrs.define
+class Server:
+    """Plays messages to an application (a number is a pause), and keeps what it says."""
+
+    messages: list = attrs.field(factory=list)
+    sent: list = attrs.field(factory=list)
+    stalls_at: int | None = None
+    fails_at: int | None = None
+
+    async def receive(self):
+        while self.messages:
+            message = self.messages.pop(0)
+            if isinstance(message, dict):
+                return message
+            await trio.sleep(message)
+        return await trio.sleep_forever()
+
+    async def send(self, message):
+        if len(self.sent) == self.stalls_at:
+            await trio.sleep_forever()
+        if len(self.sent) == self.fails_at:
+            raise ConnectionResetError("by peer")
+        self.sent.append(message)
+
+    @property
+    def status(self):
+        return self.sent[0]["status"]
+
+    @property
+    def headers(self):
+        return dict(self.sent[0]["headers"])
+
+    @property
+    def body(self):
+        return b"".join(each["body"] for each in self.sent[1:])
+
+
+async def served(respond, *messages, scope=None, limits=None, **server):
+    server = Server(list(messages), **server)
+    host = AsgiHost(respond, limits=limits or Limits())
+    await host(scope or scope_of(), server.receive, server.send)
+    return server
+
+
+async def hello(exchange):
+    await exchange.answer(200, [("Content-Type", "text/plain")], b"hello")
+
+
+# The head
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "raw", "expected"),
+    [
+        ("/mcp", "", None, "/mcp"),
+        ("/mcp", "", b"/mcp", "/mcp"),
+        ("/a b/ü", "", None, "/a%20b/%C3%BC"),
+        ("/a/b", "", b"/a%2Fb", "/a%2Fb"),
+        ("/a", "", b"/a?b", "/a"),
+        ("/sub/mcp", "/sub", b"/sub/mcp", "/mcp"),  # a framework that leaves the path whole
+        ("/sub/mcp", "/sub", None, "/mcp"),
+        ("/mcp", "/sub", b"/sub/mcp", "/mcp"),  # one that takes it off
+        ("/mcp", "/sub", b"/mcp", "/mcp"),  # a proxy that has taken it off
+        ("/mcp", "/mcp", b"/mcp/mcp", "/mcp"),
+        ("/sub", "/sub", b"/sub", "/"),
+        ("/sub/", "/sub/", b"/sub/", "/"),
+        ("/subway", "/sub", b"/subway", "/subway"),
+        ("/s b/mcp", "/s b", b"/s%20b/mcp", "/mcp"),
+        ("/changed", "", b"/as/it/came", "/changed"),  # a framework that rewrites it
+    ],
+)
+def test_the_path_is_what_stands_below_the_mount(path, root, raw, expected):
+    scope = scope_of(path=path, root_path=root)
+    if raw is not None:
+        scope["raw_path"] = raw
+    assert head_of(scope).path == expected
+
+
+def test_the_head_has_what_the_scope_says():
+    scope = scope_of("GET", "/x", headers=[(b"A", b" b\xff "), (b"a", b"c")], scheme="https")
+    head = head_of({**scope, "query_string": b"d=%20?", "client": ("::1", 1)})
+    assert (head.method, head.query, head.scheme, head.client) == ("GET", "d=%20?", "https", "::1")
+    assert head.headers == {"a": "b\xff, c"}
+    assert head.repeated == {"a"}
+    assert head_of({**scope, "client": None}).client is None
+
+
+# The body
+
+
+async def read(exchange):
+    await exchange.answer(200, [], await exchange.body(10))
+
+
+async def test_a_body_comes_in_pieces():
+    server = await served(read, piece(b"one", more=True), piece(b"", more=True), piece(b"two"))
+    assert server.body == b"onetwo"
+
+
+async def test_a_body_may_come_unannounced_over_http2():
+    server = await served(read, piece(b"one"), scope=scope_of(http_version="2"))
+    assert server.body == b"one"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS"])
+async def test_no_body_is_waited_for_where_none_can_come(method):
+    assert (await served(read, scope=scope_of(method))).status == 200
+
+
+@pytest.mark.parametrize("length", [b"11", b"9" * 5000, b"0" * 30])
+async def test_an_announced_body_is_refused_before_it_comes(length):
+    async def respond(exchange):
+        with pytest.raises(BodyTooLargeError, match="at most 10"):
+            await exchange.body(10)
+        await exchange.answer(413, [])
+
+    scope = scope_of(headers=[(b"content-length", length)])
+    assert (await served(respond, scope=scope)).status == 413
+
+
+async def test_a_length_that_is_no_number_announces_nothing():
+    scope = scope_of(headers=[(b"content-length", "²".encode("latin-1"))])
+    assert (await served(read, piece(b"one"), scope=scope)).body == b"one"
+
+
+async def test_a_body_that_stops_is_answered_with_408(autojump_clock, caplog):
+    server = await served(read, piece(b"one", more=True), limits=Limits(http_body_seconds=5))
+    assert server.status == 408
+    assert trio.current_time() == 5
+
+
+async def test_a_body_has_its_time_anew_with_each_chunk(autojump_clock):
+    limits = Limits(http_body_seconds=5, chunk_bytes=2)
+    steps = [4, piece(b"ab", more=True), 4, piece(b"cd", more=True), 4, piece(b"ef")]
+    assert (await served(read, *steps, limits=limits)).body == b"abcdef"
+
+
+async def test_a_body_that_trickles_has_no_more_time(autojump_clock):
+    limits = Limits(http_body_seconds=5, chunk_bytes=4)
+    steps = [3, piece(b"a", more=True), 3, piece(b"b", more=True), 3, piece(b"c")]
+    assert (await served(read, *steps, limits=limits)).status == 408
+
+
+@pytest.mark.parametrize(("version", "says"), [("1.1", True), ("1.0", True), ("2", False)])
+async def test_a_connection_whose_body_is_not_read_shall_be_closed(version, says):
+    scope = scope_of(headers=[(b"content-length", b"3")], http_version=version)
+    server = await served(hello, piece(b"one"), scope=scope)
+    assert (server.headers.get(b"connection") == b"close") is says
+
+
+async def test_the_rest_of_a_body_is_taken_while_its_answer_is_sent():
+    taken = trio.Event()
+
+    async def send(message):
+        if message["type"] == "http.response.body":
+            await taken.wait()
+
+    async def receive():
+        if not steps:
+            taken.set()
+            await trio.sleep_forever()
+        return steps.pop(0)
+
+    steps = [piece(b"x", more=True)] * 3
+    await AsgiHost(hello)(scope_of(), receive, send)
+
+
+# The answer
+
+
+@given(size=st.integers(0, 40))
+def test_an_answer_is_sent_in_pieces_of_a_chunk(size):
+    body = bytes(range(size))
+
+    async def respond(exchange):
+        await exchange.answer(200, [], body)
+
+    server = trio.run(run_served, respond, Limits(chunk_bytes=8))
+    assert server.body == body
+    assert server.headers[b"content-length"] == str(size).encode()
+    pieces = server.sent[1:]
+    assert [each["more_body"] for each in pieces] == [True] * (len(pieces) - 1) + [False]
+    assert len(pieces) == max(1, -(-size // 8))
+
+
+async def run_served(respond, limits):
+    return await served(respond, piece(), limits=limits)
+
+
+async def test_the_head_of_a_stream_leaves_at_once():
+    async def respond(exchange):
+        await exchange.start(200, [])
+        assert [each["type"] for each in server.sent] == [
+            "http.response.start",
+            "http.response.body",
+        ]
+        await exchange.end()
+
+    server = Server([piece()])
+    await AsgiHost(respond)(scope_of(), server.receive, server.send)
+    assert [each.get("more_body") for each in server.sent] == [None, True, False]
+
+
+async def test_an_answer_is_given_in_its_order_or_not_at_all():
+    async def respond(exchange):
+        with pytest.raises(RuntimeError, match="nothing was sent"):
+            await exchange.send(b"")
+        with pytest.raises(RuntimeError, match="nothing was sent"):
+            await exchange.end()
+        await exchange.start(200, [])
+        with pytest.raises(RuntimeError, match="it has begun"):
+            await exchange.answer(200, [])
+        with pytest.raises(RuntimeError, match="it has begun"):
+            await exchange.start(200, [])
+        await exchange.end()
+        for late in (exchange.end(), exchange.send(b""), exchange.answer(200, [])):
+            with pytest.raises(RuntimeError, match="it was sent whole"):
+                await late
+
+    assert len((await served(respond, piece())).sent) == 3
+
+
+async def test_a_client_that_stalls_its_http2_stream_breaks_the_answer_off(autojump_clock, caplog):
+    async def respond(exchange):
+        await exchange.start(200, [])
+        with pytest.raises(trio.BrokenResourceError, match="write_stall_seconds"):
+            await exchange.send(b"one")
+        with pytest.raises(trio.BrokenResourceError):
+            await exchange.send(b"two")
+
+    limits = Limits(write_stall_seconds=7)
+    scope = scope_of(http_version="2")
+    with pytest.raises(AnswerBrokenOff):
+        await served(respond, piece(), scope=scope, stalls_at=2, limits=limits)
+    assert trio.current_time() == 7
+
+
+@pytest.mark.parametrize("fails_at", [0, 1])
+async def test_a_server_that_says_so_by_an_error_has_no_client_any_more(fails_at):
+    async def respond(exchange):
+        with pytest.raises(trio.BrokenResourceError, match="by peer"):
+            await exchange.answer(200, [], b"x")
+        await exchange.gone()
+
+    await served(respond, piece(), fails_at=fails_at)
+
+
+async def test_a_server_that_fails_to_tell_has_no_client_any_more():
+    async def receive():
+        raise ConnectionError
+
+    async def respond(exchange):
+        await exchange.gone()
+        with pytest.raises(trio.BrokenResourceError):
+            await exchange.answer(200, [])
+
+    server = Server()
+    await AsgiHost(respond)(scope_of("GET"), receive, server.send)
+    assert server.sent == []
+
+
+async def test_a_default_answer_that_reaches_nobody_is_no_error():
+    async def respond(exchange):
+        pass
+
+    assert (await served(respond, piece(), fails_at=0)).sent == []
+
+
+async def test_all_who_wait_hear_that_the_client_is_gone(autojump_clock):
+    heard = []
+
+    async def wait(exchange):
+        await exchange.gone()
+        heard.append(trio.current_time())
+
+    async def respond(exchange):
+        await exchange.body(10)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, exchange)
+            nursery.start_soon(wait, exchange)
+        await wait(exchange)
+
+    assert (await served(respond, piece(), 3, GONE)).sent == []
+    assert heard == [3, 3, 3]
+
+
+async def test_a_client_that_goes_within_its_body_gets_no_answer():
+    async def respond(exchange):
+        with pytest.raises(trio.BrokenResourceError):
+            await exchange.body(10)
+        await exchange.gone()
+
+    assert (await served(respond, piece(b"x", more=True), GONE)).sent == []
+
+
+async def test_a_broken_channel_of_the_application_itself_is_logged(caplog):
+    async def respond(exchange):
+        raise trio.BrokenResourceError("of something else")
+
+    assert (await served(respond, piece())).status == 500
+    [record] = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "something else" in caplog.text
+
+
+# Not HTTP
+
+
+async def test_the_end_is_awaited_before_the_server_may_go():
+    story = []
+
+    async def ended():
+        await trio.lowlevel.checkpoint()
+        story.append("ended")
+
+    async def send(message):
+        story.append(message["type"])
+
+    server = Server([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+    await AsgiHost(hello, ended=ended)({"type": "lifespan"}, server.receive, send)
+    assert story == ["lifespan.startup.complete", "ended", "lifespan.shutdown.complete"]
+
+
+async def test_a_host_without_an_end_of_its_own_takes_part_in_the_lifespan():
+    server = Server([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+    await AsgiHost(hello)({"type": "lifespan"}, server.receive, server.send)
+    assert len(server.sent) == 2
+
+
+async def test_a_websocket_is_politely_refused():
+    server = Server([{"type": "websocket.connect"}])
+    await AsgiHost(hello)({"type": "websocket"}, server.receive, server.send)
+    assert server.sent == [{"type": "websocket.close", "code": 1000}]
+
+
+async def test_an_unknown_scope_is_an_error():
+    with pytest.raises(NotImplementedError, match="telepathy"):
+        await AsgiHost(hello)({"type": "telepathy"}, None, None)
+
+
+def test_without_trio_the_answer_names_the_worker_that_is_needed():
+    server = Server()
+    asyncio.run(AsgiHost(hello)(scope_of(), server.receive, server.send))
+    assert server.status == 500
+    assert b"hypercorn --worker-class trio" in server.body
+    assert server.headers[b"content-length"] == str(len(server.body)).encode()
+
+
+def test_without_trio_there_is_nothing_to_end():
+    async def ended():
+        raise AssertionError
+
+    server = Server([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+    asyncio.run(AsgiHost(hello, ended=ended)({"type": "lifespan"}, server.receive, server.send))
+    assert len(server.sent) == 2

@@ -1,0 +1,530 @@
+"""A client's channel to a server of 2026-07-28: each message stands for itself."""
+
+import json
+import logging
+
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Client
+from mcp_trio._errors import ConnectionLost, OutcomeUnknown
+from mcp_trio._limits import Limits
+from mcp_trio._wire import Lost, Oversized
+from tests.transports.http.scripted_server import (
+    EVENTS,
+    MODERN,
+    Legacy,
+    Modern,
+    Reply,
+    answer_to,
+    asking,
+    connected,
+    error,
+    event,
+    events,
+    heard,
+    json_reply,
+    result,
+    telling,
+)
+
+
+def call(number, name="add", **arguments):
+    return asking(number, "tools/call", MODERN, name=name, arguments=arguments)
+
+
+async def said(seen):
+    return result(seen, content=[])
+
+
+def tool(name, **properties):
+    return {"name": name, "inputSchema": {"type": "object", "properties": properties}}
+
+
+# How a message is sent.
+
+
+@pytest.mark.requirement("MHTTP-08", "MHTTP-09", "MHTTP-10", "HDR-01", "HDR-02", "HDR-03")
+async def test_each_request_is_a_post_with_the_headers_that_repeat_it():
+    async with connected(Modern(answers={"tools/call": said})) as (channel, script):
+        for number in (1, 2):
+            await channel.send([call(number)])
+            assert (await heard(channel))["id"] == number
+
+    assert [seen.method for seen in script.seen] == ["POST", "POST"]
+    headers = script.seen[1].headers
+    assert headers["accept"] == "application/json, text/event-stream"
+    assert headers["content-type"] == "application/json"
+    assert headers["mcp-protocol-version"] == MODERN
+    assert headers["mcp-method"] == "tools/call"
+    assert headers["mcp-name"] == "add"
+    assert "mcp-session-id" not in headers
+    assert script.seen[1].body == call(2)
+
+
+@pytest.mark.requirement("HDR-09", "HDR-19", "HDR-23")
+async def test_arguments_that_a_listed_tool_marks_are_repeated_in_headers():
+    marked = {name: {"type": "string", "x-mcp-header": name.title()} for name in ("a", "b", "c")}
+
+    async def list_tools(seen):
+        return result(seen, tools=[tool("add", **marked)])
+
+    answers = {"tools/list": list_tools, "tools/call": said}
+    async with connected(Modern(answers=answers)) as (channel, script):
+        await channel.send([call(1, a="x", b="é", c=None)])
+        await heard(channel)
+        await channel.send([asking(2, "tools/list", MODERN)])
+        await heard(channel)
+        await channel.send([call(3, a="x", b="é", c=None)])
+        await heard(channel)
+
+    assert "mcp-param-a" not in script.seen[0].headers
+    headers = script.seen[2].headers
+    assert headers["mcp-param-a"] == "x"
+    assert headers["mcp-param-b"] == "=?base64?w6k=?="
+    assert "mcp-param-c" not in headers
+
+
+@pytest.mark.requirement("HDR-16", "TRAP-50")
+async def test_a_tool_with_a_broken_annotation_never_reaches_the_session():
+    async def list_tools(seen):
+        listed = [tool("good"), tool("bad", a={"type": "object", "x-mcp-header": "A"})]
+        return events(event(answer_to(seen, tools=listed)))
+
+    async with connected(Modern(answers={"tools/list": list_tools})) as (channel, _):
+        await channel.send([asking(1, "tools/list", MODERN)])
+        listed = (await heard(channel))["result"]["tools"]
+
+    assert [each["name"] for each in listed] == ["good"]
+
+
+async def test_what_no_header_can_say_is_lost_and_not_sent():
+    async with connected(Modern()) as (channel, script):
+        await channel.send([asking(1, "über", MODERN)])
+        lost = await heard(channel)
+
+    assert isinstance(lost, Lost)
+    assert "Mcp-Method" in str(lost.error)
+    assert not isinstance(lost.error, OutcomeUnknown)
+    assert script.seen == []
+
+
+async def test_a_notification_goes_under_the_revision_that_was_answered_last():
+    async def accept(_seen):
+        return Reply(202)
+
+    answers = {"tools/call": said, "notifications/mine": accept}
+    async with connected(Modern(answers=answers)) as (channel, script):
+        await channel.send([call(1)])
+        await heard(channel)
+        await channel.send([telling("notifications/mine")])
+
+    assert script.seen[1].headers["mcp-protocol-version"] == MODERN
+    assert script.seen[1].headers["mcp-method"] == "notifications/mine"
+
+
+async def test_headers_of_people_go_along_and_never_instead_of_ours():
+    headers = {"X-Mine": "1", "accept": "text/plain"}
+    async with connected(Modern(answers={"tools/call": said}), headers=headers) as (
+        channel,
+        script,
+    ):
+        await channel.send([call(1)])
+        await heard(channel)
+
+    assert script.seen[0].headers["x-mine"] == "1"
+    assert script.seen[0].headers["accept"] == "application/json, text/event-stream"
+    assert "X-Mine" not in repr(channel)
+
+
+# How it is answered.
+
+
+@pytest.mark.requirement("MHTTP-14", "MHTTP-21", "HTTP-13")
+async def test_an_answer_comes_as_json_or_on_a_stream_with_what_belongs_to_it():
+    note = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {}}
+
+    async def streamed(seen):
+        return events(
+            b": keep-alive\n\n", event(note), b":\n\n", event(answer_to(seen, content=[]))
+        )
+
+    for answer, expected in ((said, 1), (streamed, 2)):
+        async with connected(Modern(answers={"tools/call": answer})) as (channel, _):
+            await channel.send([call(1)])
+            arrived = [await heard(channel) for _ in range(expected)]
+
+        assert arrived[-1] == {"jsonrpc": "2.0", "id": 1, "result": {"content": []}}
+        assert arrived[:-1] == [note][: expected - 1]
+
+
+async def test_a_body_of_several_lines_arrives_as_one_line():
+    async def pretty(seen):
+        return Reply(
+            200,
+            {"content-type": "Application/JSON; charset=utf-8"},
+            json.dumps(answer_to(seen, content=[]), indent=2).encode(),
+        )
+
+    async with connected(Modern(answers={"tools/call": pretty})) as (channel, _):
+        await channel.send([call(1)])
+        (frame,) = await channel.receive()
+
+    assert b"\n" not in frame
+
+
+async def test_an_error_is_an_answer_whatever_the_status():
+    async def refuse(seen):
+        return error(seen, -32022, status=400)
+
+    async with connected(Modern(answers={"tools/call": refuse})) as (channel, _):
+        await channel.send([call(1)])
+
+        assert (await heard(channel))["error"]["code"] == -32022
+
+
+@pytest.mark.parametrize("wrong", ["server-error", None, "absent"])
+async def test_an_error_with_another_id_or_none_answers_the_request_it_came_for(wrong):
+    body = {"jsonrpc": "2.0", "id": wrong, "error": {"code": -32600, "message": "no"}}
+    if wrong == "absent":
+        del body["id"]
+
+    async def refuse(_seen):
+        return json_reply(body, 400)
+
+    async def stream(_seen):
+        return events(event({key: body[key] for key in body if key != "id"}))
+
+    answers = {"tools/call": refuse, "prompts/get": stream}
+    async with connected(Modern(answers=answers)) as (channel, _):
+        await channel.send([call(1)])
+        first = await heard(channel)
+        await channel.send([asking(2, "prompts/get", MODERN, name="x")])
+        second = await heard(channel)
+
+    assert [first["id"], second["id"]] == [1, 2]
+    assert first["error"]["code"] == second["error"]["code"] == -32600
+
+
+@pytest.mark.requirement("MHTTP-31")
+@pytest.mark.parametrize("status", [301, 401, 403, 413, 431, 500, 503])
+async def test_any_other_status_loses_the_request_and_names_it(status):
+    async def refuse(_seen):
+        return Reply(status, {"location": "http://other.test/"}, b"too\n  bad" + b"x" * 1000)
+
+    answers = {"tools/call": refuse, "prompts/get": said}
+    async with connected(Modern(answers=answers)) as (channel, _):
+        await channel.send([call(1)])
+        lost = await heard(channel)
+        await channel.send([asking(2, "prompts/get", MODERN, name="x")])
+        assert (await heard(channel))["id"] == 2
+
+    text = str(lost.error)
+    assert f"HTTP {status}" in text
+    assert "http://mcp.test/mcp" in text
+    assert "too bad" in text
+    assert len(text) < 600
+    assert isinstance(lost.error, OutcomeUnknown) == (status >= 500)
+
+
+async def test_nobody_is_followed_to_where_a_server_sends_us():
+    async def elsewhere(_seen):
+        return Reply(307, {"location": "http://other.test/mcp"})
+
+    async with connected(Modern(answers={"tools/call": elsewhere})) as (channel, script):
+        await channel.send([call(1)])
+        assert "http://other.test/mcp" in str((await heard(channel)).error)
+
+    assert len(script.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(202),
+        Reply(200, {"content-type": "text/html"}, b"<h1>Hello</h1>"),
+        json_reply({"jsonrpc": "2.0", "id": 9, "result": {}}),
+        json_reply([]),
+        Reply(200, {"content-type": "application/json"}, b"no JSON"),
+    ],
+)
+async def test_a_success_without_the_answer_leaves_the_outcome_unknown(reply):
+    async def strange(_seen):
+        return reply
+
+    async with connected(Modern(answers={"tools/call": strange})) as (channel, _):
+        await channel.send([call(1)])
+        item = await heard_lost(channel)
+
+    assert isinstance(item.error, OutcomeUnknown)
+
+
+async def heard_lost(channel):
+    while True:
+        for item in await channel.receive():
+            if isinstance(item, Lost):
+                return item
+
+
+# Streams that break, and requests that are given up.
+
+
+@pytest.mark.requirement("MHTTP-25")
+async def test_a_stream_that_ends_before_the_answer_loses_the_request_for_good(autojump_clock):
+    async def cut(_seen):
+        return events(event(text="", event_id="e-1", retry=1))
+
+    async with connected(Modern(answers={"tools/call": cut})) as (channel, script):
+        await channel.send([call(1)])
+        lost = await heard(channel)
+
+    assert lost.id == 1
+    assert isinstance(lost.error, OutcomeUnknown)
+    assert len(script.seen) == 1
+
+
+@pytest.mark.requirement("MHTTP-13", "CANC-13")
+async def test_a_request_is_cancelled_by_closing_its_stream_alone():
+    async def endless(_seen):
+        async def body():
+            yield b": begun\n\n"
+            await trio.sleep_forever()
+
+        return Reply(200, EVENTS, body())
+
+    async with connected(Modern(answers={"tools/call": endless})) as (channel, script):
+        await channel.send([call(1)])
+        await trio.testing.wait_all_tasks_blocked()
+        assert not script.closed[0].is_set()
+        await channel.send([telling("notifications/cancelled", requestId=1)])
+        with trio.fail_after(5):
+            await script.closed[0].wait()
+        await channel.send([telling("notifications/cancelled", requestId=1)])
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(0.05) as nothing:  # nor is there anything to say to the session
+            await channel.receive()
+
+    assert nothing.cancelled_caught
+    assert len(script.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (httpx.ConnectError("refused"), ConnectionLost),
+        (httpx.ConnectTimeout("late"), ConnectionLost),
+        (httpx.ReadError(""), OutcomeUnknown),
+        (httpx.RemoteProtocolError("no HTTP"), OutcomeUnknown),
+    ],
+)
+async def test_a_server_that_cannot_be_reached_fails_the_calls_in_flight_and_nothing_else(
+    fault, kind
+):
+    faults, states = [fault], []
+
+    async def answer(seen):
+        if faults:
+            raise faults.pop()
+        return await said(seen)
+
+    told = lambda *news: states.append(news)  # noqa: E731
+    async with connected(Modern(answers={"tools/call": answer}), on_state=told) as (channel, _):
+        await channel.send([call(1)])
+        lost = await heard(channel)
+        assert channel.state == "retrying"
+        assert "http://mcp.test/mcp" in channel.reason
+        await channel.send([call(2)])
+        assert (await heard(channel))["id"] == 2
+        assert channel.state == "open"
+
+    assert (lost.id, type(lost.error), lost.error.__cause__) == (1, kind, fault)
+    assert [state for state, _ in states] == ["retrying", "open", "closed"]
+
+
+async def test_a_fault_of_people_s_own_loses_the_request_and_is_logged(caplog):
+    async def raising(_seen):
+        raise KeyError("mine")
+
+    async with connected(Modern(answers={"tools/call": raising})) as (channel, _):
+        await channel.send([call(1)])
+        lost = await heard(channel)
+
+    assert type(lost.error) is ConnectionLost
+    assert "an HTTP request failed" in caplog.text
+
+
+async def test_what_goes_wrong_behind_an_answer_fails_nobody(caplog):
+    async def strange(seen):
+        async def body():
+            yield event(answer_to(seen, content=[]))
+            raise KeyError("mine")
+
+        return Reply(200, EVENTS, body())
+
+    async with connected(Modern(answers={"tools/call": strange})) as (channel, _):
+        await channel.send([call(1)])
+        assert (await heard(channel))["id"] == 1
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(0) as nothing:
+            await channel.receive()
+
+    assert nothing.cancelled_caught
+    assert "an HTTP request failed" in caplog.text
+
+
+# Bounds.
+
+
+async def test_an_event_that_is_too_large_is_told_and_the_stream_goes_on(autojump_clock):
+    async def large(seen):
+        big = {"jsonrpc": "2.0", "method": "notifications/x", "params": {"a": "x" * 2000}}
+        return events(event(big), event(answer_to(seen, content=[])))
+
+    limits = Limits(frame_bytes_max=1000)
+    async with connected(Modern(answers={"tools/call": large}), limits=limits) as (channel, _):
+        await channel.send([call(1)])
+        items = []
+        while len(items) < 2:
+            items += await channel.receive()
+
+    assert isinstance(items[0], Oversized)
+    assert json.loads(items[1])["id"] == 1
+
+
+async def test_a_body_that_is_too_large_is_told_and_loses_its_request():
+    async def large(seen):
+        return result(seen, content=["x" * 2000])
+
+    limits = Limits(frame_bytes_max=1000)
+    async with connected(Modern(answers={"tools/call": large}), limits=limits) as (channel, _):
+        await channel.send([call(1)])
+        oversized, lost = await channel.receive()
+
+    assert isinstance(oversized, Oversized)
+    assert len(oversized.head) <= 1000
+    assert "frame_bytes_max" in str(lost.error)
+
+
+async def test_streams_are_read_no_faster_than_the_session_takes(autojump_clock):
+    given = []
+    note = {"jsonrpc": "2.0", "method": "notifications/x", "params": {"a": "x" * 500}}
+
+    async def endless(seen):
+        async def body():
+            for number in range(100):
+                given.append(number)
+                yield event(note)
+            yield event(answer_to(seen, content=[]))
+
+        return Reply(200, EVENTS, body())
+
+    limits = Limits(chunk_bytes=2000)
+    async with connected(Modern(answers={"tools/call": endless}), limits=limits) as (channel, _):
+        await channel.send([call(1)])
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(given) < 10
+        arrived = []
+        while len(arrived) < 101:
+            arrived += await channel.receive()
+
+    assert json.loads(arrived[-1])["id"] == 1
+
+
+# Discovery.
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 422])
+async def test_a_discovery_that_is_refused_in_no_known_words_is_a_method_not_found(status):
+    async def refuse(_seen):
+        return Reply(status, {}, b"what?")
+
+    async with connected(Modern(answers={"server/discover": refuse})) as (channel, _):
+        await channel.send([asking(0, "server/discover", MODERN)])
+        answer = await heard(channel)
+
+    assert answer["id"] == 0
+    assert answer["error"]["code"] == -32601
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+async def test_a_discovery_that_is_refused_for_other_reasons_is_lost(status):
+    async def refuse(_seen):
+        return Reply(status)
+
+    async with connected(Modern(answers={"server/discover": refuse})) as (channel, _):
+        await channel.send([asking(0, "server/discover", MODERN)])
+
+        assert f"HTTP {status}" in str((await heard(channel)).error)
+
+
+# With a client on top.
+
+
+async def test_a_client_talks_with_a_modern_server():
+    async def list_tools(seen):
+        return result(
+            seen, tools=[tool("add")], resultType="complete", ttlMs=0, cacheScope="private"
+        )
+
+    async def add(seen):
+        given = seen.message["params"]["arguments"]
+        content = [{"type": "text", "text": str(sum(given.values()))}]
+        return events(event(answer_to(seen, content=content, resultType="complete")))
+
+    answers = {"tools/list": list_tools, "tools/call": add}
+    async with connected(Modern(answers=answers)) as (channel, script), Client(channel) as client:
+        assert client.revision == MODERN
+        assert [each.name for each in await client.list_tools()] == ["add"]
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).content[0].text == "3"
+
+    assert script.methods == ["server/discover", "tools/list", "tools/call"]
+
+
+async def test_leaving_a_call_closes_its_stream_at_the_server(autojump_clock):
+    async def endless(_seen):
+        async def body():
+            yield b": begun\n\n"
+            await trio.sleep_forever()
+
+        return Reply(200, EVENTS, body())
+
+    answers = {"tools/call": endless}
+    async with connected(Modern(answers=answers)) as (channel, script), Client(channel) as client:
+        with trio.move_on_after(1):
+            await client.call_tool("add")
+        with trio.fail_after(1):
+            await script.closed[0].wait()
+
+    assert script.methods == ["server/discover", "tools/call"]
+
+
+@pytest.mark.parametrize("status", [400, 404, 405])
+async def test_a_client_of_both_eras_shakes_hands_with_a_server_that_does_not_know_discovery(
+    status,
+):
+    async def refuse(_seen):
+        return Reply(status)
+
+    async with (
+        connected(Legacy(answers={"server/discover": refuse})) as (channel, script),
+        Client(channel) as client,
+    ):
+        assert client.revision == "2025-11-25"
+
+    assert script.methods[:3] == ["server/discover", "initialize", "notifications/initialized"]
+    assert "mcp-method" not in script.seen[1].headers
+
+
+def test_the_requests_of_httpx_are_the_only_ones_that_are_logged_with_their_url(caplog):
+    async def main():
+        answers = {"tools/call": said}
+        async with connected(Modern(answers=answers), headers={"X-Key": "secret"}) as (channel, _):
+            await channel.send([call(1)])
+            await heard(channel)
+
+    with caplog.at_level(logging.DEBUG):
+        trio.run(main)
+
+    assert "secret" not in caplog.text

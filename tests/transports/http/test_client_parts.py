@@ -1,0 +1,284 @@
+"""The parts of a client's channel that need no server: its inbox, frames, condition and tools."""
+
+import json
+import logging
+
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._errors import ConnectionLost
+from mcp_trio._transports.http.client_condition import Condition
+from mcp_trio._transports.http.client_frames import agreed_version, one_line, outgoing
+from mcp_trio._transports.http.client_inbox import Inbox
+from mcp_trio._transports.http.client_link import pieces_of
+from mcp_trio._transports.http.client_tools import ToolHeaders
+from mcp_trio._wire import Decoder, Lost, Oversized
+from tests.transports.http.scripted_server import MODERN, asking, telling
+
+DECODER = Decoder(json_depth_max=64)
+
+
+# The inbox.
+
+
+async def test_all_that_waits_is_taken_at_once_and_in_order():
+    inbox = Inbox(1000)
+    lost = Lost(1, ConnectionLost("gone"))
+    for item in (b"one", Oversized(5, b"head"), lost):
+        inbox.put(item)
+
+    assert await inbox.take() == [b"one", Oversized(5, b"head"), lost]
+
+
+async def test_taking_waits_and_a_cancelled_one_loses_nothing(autojump_clock):
+    inbox = Inbox(1000)
+    with trio.move_on_after(1) as patience:
+        await inbox.take()
+    assert patience.cancelled_caught
+    inbox.put(b"one")
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await inbox.take()
+
+    assert await inbox.take() == [b"one"]
+
+
+async def test_room_is_waited_for_until_something_is_taken(autojump_clock):
+    inbox = Inbox(300)
+    inbox.put(b"x" * 300)
+    with trio.move_on_after(1) as patience:
+        await inbox.room()
+    assert patience.cancelled_caught
+    await inbox.take()
+
+    with trio.fail_after(1):
+        await inbox.room()
+
+
+async def test_the_end_comes_behind_what_is_there_and_nothing_behind_the_end():
+    inbox = Inbox(1000)
+    inbox.put(b"one")
+    inbox.end()
+    inbox.put(b"two")
+
+    assert [await inbox.take(), await inbox.take()] == [[b"one"], []]
+
+
+async def test_the_end_is_told_before_another_task_runs(nursery):
+    inbox, ran = Inbox(1000), []
+
+    async def other():
+        ran.append("other")
+
+    inbox.put(b"one")
+    inbox.end()
+    await inbox.take()
+    nursery.start_soon(other)
+
+    assert await inbox.take() == []
+    assert ran == []
+
+
+async def test_closing_wakes_who_takes_and_who_waits_for_room():
+    inbox = Inbox(1)
+    inbox.put(b"one")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(inbox.room)
+        await trio.testing.wait_all_tasks_blocked()
+        inbox.close()
+
+    with pytest.raises(trio.ClosedResourceError):
+        await inbox.take()
+
+
+async def test_closing_wakes_who_waits_for_something(nursery):
+    inbox, ends = Inbox(1), []
+
+    async def take():
+        with pytest.raises(trio.ClosedResourceError):
+            await inbox.take()
+        ends.append("closed")
+
+    nursery.start_soon(take)
+    await trio.testing.wait_all_tasks_blocked()
+    inbox.close()
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert ends == ["closed"]
+
+
+# Frames.
+
+
+def test_a_request_tells_its_id_its_method_and_the_revision_it_is_made_under():
+    legacy, modern = (outgoing(asking(7, "tools/list", each), DECODER) for each in (None, MODERN))
+
+    assert (legacy.id, legacy.method, legacy.version) == (7, "tools/list", None)
+    assert (modern.id, modern.method, modern.version) == (7, "tools/list", MODERN)
+
+
+def test_an_answer_has_neither_id_nor_method():
+    sent = outgoing(b'{"jsonrpc":"2.0","id":7,"result":{}}', DECODER)
+
+    assert (sent.id, sent.method, sent.tool, sent.cancels) == (None, None, None, None)
+
+
+def test_a_cancellation_names_its_request():
+    assert outgoing(telling("notifications/cancelled", requestId=7), DECODER).cancels == 7
+    assert outgoing(telling("notifications/other", requestId=7), DECODER).cancels is None
+
+
+def test_only_a_call_of_a_tool_has_a_tool():
+    assert outgoing(asking(1, "tools/call", name="add"), DECODER).tool == "add"
+    assert outgoing(asking(1, "tools/call", name=7), DECODER).tool is None
+    assert outgoing(asking(1, "prompts/get", name="add"), DECODER).tool is None
+
+
+def test_params_are_read_as_far_as_headers_need_them():
+    sent = outgoing(asking(1, "tools/call", name="add", arguments={"a": 1}), DECODER)
+
+    assert sent.params(is_whole=False) == {"name": "add"}
+    assert sent.params(is_whole=True) == {"name": "add", "arguments": {"a": 1}}
+
+
+def test_params_that_are_strange_are_no_obstacle():
+    strange = b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"_meta":7}}'
+    bare = b'{"jsonrpc":"2.0","id":1,"method":"x"}'
+
+    assert outgoing(strange, DECODER).params(is_whole=False) == {}
+    assert outgoing(bare, DECODER).params(is_whole=True) == {}
+    assert outgoing(asking(1, "x", 7), DECODER).version is None
+
+
+def test_a_message_of_several_lines_becomes_one_line():
+    pretty = json.dumps({"a": "two\nlines"}, indent=2).encode()
+
+    assert one_line(pretty) == b'{"a":"two\\nlines"}'
+    assert one_line(b"{}") == b"{}"
+    assert one_line(b"no\r\nJSON") == b"no  JSON"
+
+
+def test_the_revision_of_a_result_is_read_if_it_has_one():
+    assert agreed_version(b'{"protocolVersion":"2025-03-26"}') == "2025-03-26"
+    assert agreed_version(b'{"protocolVersion":7}') is None
+    assert agreed_version(b"7") is None
+
+
+# Tools.
+
+
+def page(*tools):
+    listed = [{"name": name, "inputSchema": schema} for name, schema in tools]
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"tools": listed, "x": 1}}).encode()
+
+
+def schema(header, kind="string"):
+    return {"type": "object", "properties": {"a": {"type": kind, "x-mcp-header": header}}}
+
+
+@pytest.mark.requirement("HDR-16", "HDR-17", "TRAP-50")
+def test_a_tool_with_a_broken_annotation_is_left_out_with_a_warning(caplog):
+    tools = ToolHeaders()
+
+    with caplog.at_level(logging.WARNING):
+        frame = tools.learn(page(("good", schema("A")), ("bad", schema("A", "object"))))
+
+    result = json.loads(frame)["result"]
+    assert [tool["name"] for tool in result["tools"]] == ["good"]
+    assert result["x"] == 1
+    assert "'bad'" in caplog.text
+    assert "'good'" not in caplog.text
+
+
+def test_a_page_without_broken_tools_stays_as_it_came():
+    frame = page(("good", schema("A")), ("plain", {"type": "object"}))
+
+    assert ToolHeaders().learn(frame) is frame
+
+
+@pytest.mark.requirement("HDR-33", "HDR-34")
+def test_the_newest_schema_counts_and_without_one_nothing_is_known():
+    tools = ToolHeaders()
+    assert tools.paths_of("add") is None
+
+    tools.learn(page(("add", schema("A"))))
+    assert tools.paths_of("add") == {"A": ("a",)}
+
+    tools.learn(page(("other", schema("A"))))
+    assert tools.paths_of("add") == {"A": ("a",)}  # another page
+
+    tools.learn(page(("add", schema("B"))))
+    assert tools.paths_of("add") == {"B": ("a",)}
+
+    tools.learn(page(("add", {"type": "object"})))
+    assert tools.paths_of("add") is None
+    assert tools.paths_of(None) is None
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"jsonrpc":"2.0","id":1,"result":{}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"tools":7}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"tools":[7,{"name":1},{"name":"x"}]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":7}',
+    ],
+)
+def test_what_is_no_page_of_tools_is_left_to_who_knows(frame):
+    assert ToolHeaders().learn(frame) is frame
+
+
+# Bodies.
+
+
+async def test_a_body_that_is_left_is_taken_down_from_its_bottom():
+    ended = []
+
+    class Body(httpx.AsyncByteStream):
+        async def __aiter__(self):
+            try:
+                for _ in range(3):
+                    yield b"x"
+                await trio.sleep_forever()
+            finally:
+                ended.append(True)
+
+    async with pieces_of(httpx.Response(200, stream=Body())) as pieces:
+        async for _ in pieces:
+            break
+
+    assert ended == [True]
+
+
+# The condition.
+
+
+def test_each_new_state_is_told_once_and_closed_is_the_last():
+    told = []
+    condition = Condition(lambda *news: told.append(news))
+    assert (condition.state, condition.reason) == ("connecting", "")
+
+    for state, reason in (
+        ("open", ""),
+        ("open", ""),
+        ("retrying", "down"),
+        ("closed", "over"),
+        ("open", ""),
+    ):
+        condition.become(state, reason)
+
+    assert told == [("open", ""), ("retrying", "down"), ("closed", "over")]
+    assert (condition.state, condition.reason) == ("closed", "over")
+
+
+def test_a_listener_that_raises_hurts_nobody(caplog):
+    def fail(_state, _reason):
+        raise KeyError("mine")
+
+    condition = Condition(fail)
+    condition.become("open")
+
+    assert condition.state == "open"
+    assert "on_state failed" in caplog.text

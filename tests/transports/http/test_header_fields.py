@@ -1,0 +1,39 @@
+"""Header fields as bytes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_trio._transports.http.header_fields import encoded
+
+
+def test_names_are_in_lower_case_and_values_as_they_are():
+    fields = [("Mcp-Session-Id", "AbC"), ("x", ""), ("y", "a \t b"), ("z", "\xe9")]
+    assert encoded(fields) == [
+        (b"mcp-session-id", b"AbC"),
+        (b"x", b""),
+        (b"y", b"a \t b"),
+        (b"z", b"\xe9"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:", "a\n", "\n", "é", ":status"])
+def test_what_is_no_token_is_no_name(name):
+    with pytest.raises(ValueError, match="cannot be the name"):
+        encoded([(name, "x")])
+
+
+@pytest.mark.parametrize("value", ["\n", "a\r\nb", "a\n", "\0", " a", "a\t", "a\x7f", "\u20ac"])
+def test_what_could_end_a_field_is_no_part_of_its_value(value):
+    with pytest.raises(ValueError, match="the value of the header field x-a"):
+        encoded([("x-a", value)])
+
+
+@given(st.text())
+def test_a_value_is_one_line_of_one_field(value):
+    try:
+        [(_, sent)] = encoded([("a", value)])
+    except ValueError:
+        return
+    assert sent.decode("latin-1") == value
+    assert not set(b"\r\n\0") & set(sent)

@@ -1,0 +1,320 @@
+"""Clients that mean harm, or behave as if: they cost little, and nobody else notices them.
+
+Each test leaves a server that answers the next client, over either host.
+"""
+
+import contextlib
+import random
+import socket
+import struct
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+SECONDS = 10.0  # for what takes less than one
+POST = b"POST /outer HTTP/1.1\r\nHost: x\r\n"
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(params=["native", "hypercorn"])
+def name(request):
+    return request.param
+
+
+@attrs.frozen
+class Attacked:
+    """A host, and the paths that its application was asked for."""
+
+    connect: object
+    paths: list
+
+
+@pytest.fixture
+async def attacked(open_host, name, caplog):
+    """`await attacked(**limits)` serves; at the end of the test it has to be well."""
+    hosts = []
+
+    async def attacked(respond=None, **limits):
+        paths = []
+
+        async def answer(exchange):
+            paths.append(exchange.head.path)
+            with contextlib.suppress(trio.BrokenResourceError):
+                if respond is not None and exchange.head.path != "/well":
+                    await respond(exchange)
+                else:
+                    await exchange.answer(200, [], await exchange.body(1000))
+
+        host = await open_host(name, answer, **limits)
+        hosts.append(host)
+        return Attacked(connect=host.connect, paths=paths)
+
+    yield attacked
+    [host] = hosts
+    with trio.fail_after(SECONDS):
+        assert (await (await host.connect()).exchange("POST", "/well", body=b"yes")).body == b"yes"
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def rest_of(client):
+    with trio.fail_after(SECONDS):
+        return await client.rest()
+
+
+async def said(client, data):
+    """What comes back, up to the server's close, while as much is sent as the server takes."""
+
+    async def put():
+        with contextlib.suppress(trio.BrokenResourceError):
+            await client.put(data)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(put)
+        received = await rest_of(client)
+        nursery.cancel_scope.cancel()
+    return received
+
+
+def statuses(received):
+    return [int(line[9:12]) for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+
+
+# Smuggling
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        POST + b"Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n" + SMUGGLED,
+        POST + b"Content-Length: 0\r\nContent-Length: 40\r\n\r\n" + SMUGGLED,
+        POST + b"Content-Length: 0, 40\r\n\r\n" + SMUGGLED,
+        POST + b"Content-Length: +0\r\n\r\n" + SMUGGLED,
+        POST + b"Content-Length : 0\r\n\r\n" + SMUGGLED,
+        POST + b"Transfer-Encoding: identity\r\n\r\n" + SMUGGLED,
+        POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + SMUGGLED,
+        POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n" + SMUGGLED,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n" + SMUGGLED,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nabc0\r\n\r\n" + SMUGGLED,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n\r\n" + SMUGGLED,
+        POST + b"X: a\x00\r\n\r\n" + SMUGGLED,
+        b"POST /outer HTTP/1.1\r\n\r\n" + SMUGGLED,
+        b"POST /outer HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n" + SMUGGLED,
+    ],
+)
+async def test_nothing_is_smuggled_behind_a_request(attacked, name, request_bytes):
+    host = await attacked()
+    client = await host.connect()
+    received = await said(client, request_bytes)
+    assert "/smuggled" not in host.paths
+    assert name == "hypercorn" or statuses(received) == [400]
+
+
+@pytest.mark.parametrize("name", ["native"], indirect=True)
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        POST + b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nG" + SMUGGLED,
+        POST + b"X: a\r\n Content-Length: 40\r\n\r\n" + SMUGGLED,
+        POST + b"X: a\nContent-Length: 40\r\n\r\n" + SMUGGLED,
+        POST + b"X: a\rContent-Length: 40\r\n\r\n" + SMUGGLED,
+        POST + b"\n" + SMUGGLED,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n0;a\rb\r\n\r\n" + SMUGGLED,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n0 \r\n\r\n" + SMUGGLED,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\n" + SMUGGLED,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: a\r\n b\r\n\r\n" + SMUGGLED,
+        b"PRI * HTTP/2.0\r\nHost: x\r\n\r\nSM\r\n\r\n" + SMUGGLED,
+    ],
+)
+async def test_our_own_listener_forgives_less(attacked, request_bytes):
+    host = await attacked()
+    client = await host.connect()
+    assert statuses(await said(client, request_bytes)) == [400]
+    assert "/smuggled" not in host.paths
+
+
+async def test_random_bytes_and_broken_requests_end_in_a_refusal_or_a_close(attacked):
+    host = await attacked(http_head_seconds=0.2, http_body_seconds=0.2)
+    chance = random.Random(31)
+    whole = POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    for _ in range(60):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            data[chance.randrange(len(data))] = chance.choice(b"\r\n\0 :;0aZ\xff")
+        client = await host.connect()
+        await client.put(bytes(data))
+        await client.stream.send_eof()
+        await rest_of(client)
+        await client.aclose()
+
+
+# Too much
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"x" * 2_000_000,
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 2_000_000,
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: x\r\n" * 300_000,
+    ],
+)
+async def test_a_huge_head_is_not_read_to_its_end(attacked, head):
+    host = await attacked()
+    client = await host.connect()
+    assert statuses(await said(client, head)) in ([431], [400])
+    assert host.paths == []
+
+
+async def test_a_thousand_requests_at_once_are_answered_in_turn(attacked):
+    host = await attacked()
+    client = await host.connect()
+    last = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    requests = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 999 + last
+    assert statuses(await said(client, requests)) == [200] * 1000
+
+
+async def test_connections_beyond_the_limit_are_turned_away_and_the_rest_served(attacked):
+    host = await attacked(http_connections_max=20)
+    held = [await host.connect() for _ in range(20)]
+    for client in held:
+        assert (await client.exchange()).status == 200
+    for _ in range(100):
+        client = await host.connect()
+        assert statuses(await rest_of(client)) == [503]
+        await client.aclose()
+    assert (await held[7].exchange()).status == 200
+    await held[0].aclose()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+# Too slow
+
+
+@pytest.mark.real_time
+async def test_heads_that_trickle_in_are_given_up(attacked):
+    # hypercorn has one limit for both
+    host = await attacked(http_head_seconds=0.5, http_idle_seconds=0.5)
+    clients = [await host.connect() for _ in range(40)]
+
+    async def trickle(client):
+        for byte in POST * 10:
+            await client.put(bytes([byte]))
+            await trio.sleep(0.05)
+
+    async with trio.open_nursery() as nursery:
+        for client in clients:
+            nursery.start_soon(_until_broken, trickle, client)
+        assert (await (await host.connect()).exchange()).status == 200
+        for client in clients:
+            assert statuses(await rest_of(client)) in ([408], [])
+        nursery.cancel_scope.cancel()
+    assert host.paths == ["/"]
+
+
+@pytest.mark.real_time
+async def test_bodies_that_stop_coming_are_given_up(attacked):
+    host = await attacked(http_body_seconds=0.3)
+    clients = [await host.connect() for _ in range(40)]
+    for client in clients:
+        await client.put(POST + b"Content-Length: 1000\r\n\r\nabc")
+    assert (await (await host.connect()).exchange()).status == 200
+    for client in clients:
+        assert all(status >= 400 for status in statuses(await rest_of(client)))
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("name", ["native"], indirect=True)
+async def test_a_small_body_that_trickles_in_is_given_up(attacked):
+    host = await attacked(http_body_seconds=0.5)
+    client = await host.connect()
+
+    async def trickle(client):
+        while True:
+            await client.put(b"x")
+            await trio.sleep(0.05)
+
+    async with trio.open_nursery() as nursery:
+        await client.put(POST + b"Content-Length: 1000\r\n\r\n")
+        nursery.start_soon(_until_broken, trickle, client)
+        assert statuses(await rest_of(client)) == [408]
+        nursery.cancel_scope.cancel()
+
+
+async def _until_broken(function, *args):
+    with contextlib.suppress(trio.BrokenResourceError):
+        await function(*args)
+
+
+@pytest.mark.real_time
+async def test_streams_that_nobody_reads_are_broken_off(attacked):
+    errors = []
+
+    async def respond(exchange):
+        await exchange.start(200, [])
+        try:
+            while True:
+                await exchange.send(b"x" * 100_000)
+        except trio.BrokenResourceError as error:
+            errors.append(error)
+
+    host = await attacked(respond, write_stall_seconds=0.3)
+    clients = [await host.connect() for _ in range(10)]
+    for client in clients:
+        await client.ask()
+    with trio.fail_after(SECONDS):
+        while len(errors) < len(clients):
+            await trio.sleep(0.05)
+
+
+@pytest.mark.real_time
+async def test_hundreds_that_say_nothing_are_let_go(attacked):
+    host = await attacked(http_idle_seconds=0.5)
+    clients = [await host.connect() for _ in range(300)]
+    assert (await (await host.connect()).exchange()).status == 200
+    for client in clients:
+        assert await rest_of(client) == b""
+
+
+# Going away
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        POST[:20],
+        POST + b"Content-Length: 10\r\n\r\nabc",
+        POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabc",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("reset", [False, True])
+async def test_clients_may_vanish_at_any_point(attacked, sent, reset):
+    host = await attacked()
+    for _ in range(5):
+        client = await host.connect()
+        await client.put(sent)
+        if reset:
+            client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await client.aclose()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+async def test_a_client_that_closes_its_half_may_still_read_its_answer(attacked):
+    host = await attacked()
+    client = await host.connect()
+    await client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
+    await client.stream.send_eof()
+    received = await rest_of(client)
+    assert statuses(received) in ([200], [])
+
+
+async def test_a_client_that_reads_while_it_floods_gets_its_refusal(attacked):
+    """The refusal is not lost in the reset of a connection that is closed with unread bytes."""
+    host = await attacked()
+    client = await host.connect()
+    request = POST + b"Content-Length: bad\r\n\r\n" + b"x" * 3_000_000
+    assert statuses(await said(client, request)) == [400]

@@ -1,0 +1,713 @@
+"""What every host promises to an application: each of these tests runs over all of them."""
+
+import importlib.util
+
+import h11
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._transports.http.exchange import BodyTooLargeError
+
+_NAMES = ["hypercorn"]
+if importlib.util.find_spec("mcp_trio._transports.http.native"):
+    _NAMES.append("native")
+
+SECONDS = 5.0  # for what takes milliseconds
+
+
+@pytest.fixture(params=_NAMES)
+def opened(request, open_host):
+    async def opened(respond, **limits):
+        return await open_host(request.param, respond, **limits)
+
+    return opened
+
+
+async def say_hello(exchange):
+    await exchange.answer(200, [("content-type", "text/plain")], b"hello")
+
+
+# What the application is given
+
+
+async def test_the_head_comes_as_it_was_sent(opened):
+    heads = []
+
+    async def respond(exchange):
+        heads.append(exchange.head)
+        await say_hello(exchange)
+
+    client = await (await opened(respond)).connect()
+    await client.put(b"GET /a%2Fb/c?d=e%20f&g HTTP/1.1\r\nHost: host.test\r\n")
+    await client.put(b"X-Mixed-CASE:\t a b \r\nX-Twice: one\r\nx-twice: two\r\n")
+    await client.put(b"Connection: close\r\n\r\n")
+    await client.rest()
+    [head] = heads
+    assert (head.method, head.path, head.query) == ("GET", "/a%2Fb/c", "d=e%20f&g")
+    assert head.headers == {
+        "host": "host.test",
+        "x-mixed-case": "a b",
+        "x-twice": "one, two",
+        "connection": "close",
+    }
+    assert head.repeated == {"x-twice"}
+    assert (head.scheme, head.client, head.principal) == ("http", "127.0.0.1", None)
+
+
+async def test_the_body_comes_whole_and_can_be_asked_for_twice(opened):
+    bodies = []
+
+    async def respond(exchange):
+        bodies.extend([await exchange.body(1_000_000), await exchange.body(1_000_000)])
+        await say_hello(exchange)
+
+    client = await (await opened(respond)).connect()
+    sent = bytes(range(256)) * 2000
+    assert (await client.exchange("POST", body=sent)).status == 200
+    assert bodies == [sent, sent]
+
+
+async def test_a_chunked_body_comes_whole(opened):
+    bodies = []
+
+    async def respond(exchange):
+        bodies.append(await exchange.body(1000))
+        await say_hello(exchange)
+
+    client = await (await opened(respond)).connect()
+    fields = [("Host", "x"), ("Transfer-Encoding", "chunked")]
+    await client.put(client.http.send(h11.Request(method="POST", target="/", headers=fields)))
+    await client.put(b"3\r\nabc\r\n4\r\nde")
+    await client.put(b"fg\r\n0\r\n\r\n")
+    assert (await client.head()).status == 200
+    assert bodies == [b"abcdefg"]
+
+
+async def test_a_request_without_a_body_has_an_empty_one(opened):
+    bodies = []
+
+    async def respond(exchange):
+        bodies.append(await exchange.body(10))
+        await say_hello(exchange)
+
+    client = await (await opened(respond)).connect()
+    await client.exchange("GET")
+    await client.exchange("POST")
+    assert bodies == [b"", b""]
+
+
+async def refuse_large(exchange):
+    try:
+        await exchange.body(1000)
+    except BodyTooLargeError:
+        await exchange.answer(413, [], b"too large")
+        return
+    await say_hello(exchange)
+
+
+async def test_a_body_of_just_the_limit_is_taken(opened):
+    client = await (await opened(refuse_large)).connect()
+    assert (await client.exchange("POST", body=b"x" * 1000)).status == 200
+
+
+async def test_a_body_that_is_announced_too_large_is_not_waited_for(opened):
+    client = await (await opened(refuse_large)).connect()
+    await client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
+    received = await client.rest()
+    assert received.startswith(b"HTTP/1.1 413 ")
+    assert received.endswith(b"\r\n\r\ntoo large")
+
+
+async def test_a_body_that_grows_too_large_is_refused_and_the_connection_closed(opened):
+    client = await (await opened(refuse_large)).connect()
+    await client.put(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await client.put(b"200\r\n" + b"x" * 512 + b"\r\n200\r\n" + b"x" * 512 + b"\r\n")
+    received = await client.rest()
+    assert received.startswith(b"HTTP/1.1 413 ")
+    assert received.endswith(b"\r\n\r\ntoo large")
+
+
+async def test_an_answer_reaches_a_client_whose_body_nobody_reads(opened):
+    client = await (await opened(say_hello)).connect()
+    await client.put(
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 2_000_000
+    )
+    received = await client.rest()
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert received.endswith(b"\r\n\r\nhello")
+
+
+async def test_a_client_that_goes_away_within_its_body_breaks_the_exchange(opened):
+    errors = []
+    is_over = trio.Event()
+
+    async def respond(exchange):
+        try:
+            await exchange.body(1000)
+        except trio.BrokenResourceError as error:
+            errors.append(error)
+        is_over.set()
+
+    client = await (await opened(respond)).connect()
+    await client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+    await client.aclose()
+    await is_over.wait()
+    assert len(errors) == 1
+
+
+@pytest.mark.real_time
+async def test_a_client_whose_body_stops_coming_is_not_waited_for(opened):
+    errors = []
+
+    async def respond(exchange):
+        try:
+            await exchange.body(1000)
+        except trio.BrokenResourceError as error:
+            errors.append(error)
+
+    client = await (await opened(respond, http_body_seconds=0.1)).connect()
+    await client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+    await client.rest()
+    assert len(errors) == 1
+
+
+async def test_a_client_that_asks_first_is_told_to_continue(opened):
+    async def respond(exchange):
+        await exchange.answer(200, [], await exchange.body(1000))
+
+    client = await (await opened(respond)).connect()
+    head = h11.Request(
+        method="POST",
+        target="/",
+        headers=[("Host", "x"), ("Content-Length", "5"), ("Expect", "100-continue")],
+    )
+    await client.put(client.http.send(head))
+    informed = await client.event()
+    assert (type(informed), informed.status_code) == (h11.InformationalResponse, 100)
+    await client.put(
+        client.http.send(h11.Data(data=b"later")) + client.http.send(h11.EndOfMessage())
+    )
+    assert (await client.answer()).body == b"later"
+
+
+# Answers
+
+
+async def test_an_answer_has_its_headers_and_its_length(opened):
+    async def respond(exchange):
+        await exchange.answer(418, [("X-Tea", "black"), ("x-tea", "green")], b"pot")
+
+    client = await (await opened(respond)).connect()
+    await client.ask()
+    response = await client.event()
+    fields = [(name, value) for name, value in response.headers if name != b"date"]
+    assert sorted(fields) == [(b"content-length", b"3"), (b"x-tea", b"black"), (b"x-tea", b"green")]
+    assert response.status_code == 418
+    assert (await client.piece()) == b"pot"
+
+
+async def test_an_answer_without_content_has_no_length(opened):
+    async def respond(exchange):
+        await exchange.answer(204, [])
+
+    client = await (await opened(respond)).connect()
+    answer = await client.exchange()
+    assert (answer.status, answer.body) == (204, b"")
+    assert "content-length" not in answer.headers
+    assert (await client.exchange()).status == 204
+
+
+async def test_an_accepted_post_is_answered_without_a_body(opened):
+    async def respond(exchange):
+        await exchange.body(100)
+        await exchange.answer(202, [])
+
+    client = await (await opened(respond)).connect()
+    answer = await client.exchange("POST", body=b"{}")
+    assert (answer.status, answer.headers["content-length"], answer.body) == (202, "0", b"")
+
+
+async def test_a_head_request_gets_the_length_and_no_body(opened):
+    client = await (await opened(say_hello)).connect()
+    answer = await client.exchange("HEAD")
+    assert (answer.status, answer.headers["content-length"], answer.body) == (200, "5", b"")
+    assert (await client.exchange("GET")).body == b"hello"
+
+
+async def test_a_large_answer_comes_whole(opened):
+    whole = bytes(range(256)) * 20_000
+
+    async def respond(exchange):
+        await exchange.answer(200, [], whole)
+
+    client = await (await opened(respond)).connect()
+    assert (await client.exchange()).body == whole
+
+
+async def test_the_pieces_of_an_answer_come_at_once(opened):
+    go_on = trio.Event()
+
+    async def respond(exchange):
+        await exchange.start(200, [("content-type", "text/event-stream")])
+        for piece in (b"one", b"two", b"three"):
+            await go_on.wait()
+            await exchange.send(piece)
+        await exchange.end()
+
+    client = await (await opened(respond)).connect()
+    await client.ask()
+    head = await client.head()
+    assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
+    for expected in (b"one", b"two", b"three"):
+        go_on.set()
+        assert await client.piece() == expected
+        go_on = trio.Event()
+    assert isinstance(await client.event(), h11.EndOfMessage)
+    client.http.start_next_cycle()
+    go_on.set()
+    assert (await client.exchange()).body == b"onetwothree"
+
+
+async def test_a_streamed_answer_to_head_has_no_body(opened):
+    async def respond(exchange):
+        await exchange.start(200, [])
+        await exchange.send(b"unseen")
+        await exchange.end()
+
+    client = await (await opened(respond)).connect()
+    assert (await client.exchange("HEAD")).body == b""
+    assert (await client.exchange("GET")).body == b"unseen"
+
+
+@pytest.mark.parametrize(
+    "field", [("x-a", "b\r\nx-evil: c"), ("x-a\r\nx-evil", "b"), ("x-a", "b\nc"), ("x-a", "\0")]
+)
+async def test_a_header_that_would_become_two_is_refused_before_anything_is_sent(opened, field):
+    errors = []
+
+    async def respond(exchange):
+        for attempt in (exchange.answer, exchange.start):
+            with pytest.raises(ValueError) as caught:
+                await attempt(200, [field])
+            errors.append(caught.value)
+        await say_hello(exchange)
+
+    client = await (await opened(respond)).connect()
+    answer = await client.exchange()
+    assert (answer.status, answer.body, len(errors)) == (200, b"hello", 2)
+    assert "x-evil" not in answer.headers
+
+
+# Applications that fail
+
+
+async def fail(exchange):
+    raise KeyError("a secret")
+
+
+async def fail_in_group(exchange):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fail, exchange)
+
+
+async def say_nothing(exchange):
+    await exchange.body(100)
+
+
+@pytest.mark.parametrize("respond", [fail, fail_in_group])
+async def test_an_application_that_raises_is_answered_for_without_a_word_of_why(
+    opened, caplog, respond
+):
+    host = await opened(respond)
+    client = await host.connect()
+    answer = await client.exchange("GET", "/x")
+    assert (answer.status, answer.body) == (500, b"")
+    assert "secret" not in str(answer.headers)
+    assert [each.levelname for each in caplog.records if each.name == "mcp_trio"] == ["ERROR"]
+    assert "a secret" in caplog.text
+    assert (await (await host.connect()).exchange()).status == 500
+
+
+async def test_an_application_that_says_nothing_is_answered_for(opened, caplog):
+    client = await (await opened(say_nothing)).connect()
+    answer = await client.exchange("POST", body=b"x")
+    assert (answer.status, answer.body) == (500, b"")
+
+
+async def test_an_answer_whose_application_raises_is_broken_off(opened, caplog):
+    async def respond(exchange):
+        await exchange.start(200, [])
+        await exchange.send(b"half")
+        raise KeyError("a secret")
+
+    client = await (await opened(respond)).connect()
+    await client.ask()
+    received = await client.rest()
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert b"half" in received
+    assert not received.endswith(b"0\r\n\r\n")
+    assert b"secret" not in received
+
+
+async def test_an_answer_that_is_not_ended_is_broken_off(opened):
+    async def respond(exchange):
+        await exchange.start(200, [])
+        await exchange.send(b"half")
+
+    client = await (await opened(respond)).connect()
+    await client.ask()
+    received = await client.rest()
+    assert b"half" in received
+    assert not received.endswith(b"0\r\n\r\n")
+
+
+# Clients that go away
+
+
+async def test_a_client_that_closes_while_its_answer_is_computed_is_gone(opened):
+    begun, is_gone = trio.Event(), trio.Event()
+
+    async def respond(exchange):
+        await exchange.body(100)
+        begun.set()
+        await exchange.gone()
+        is_gone.set()
+
+    client = await (await opened(respond)).connect()
+    await client.ask("POST", body=b"{}")
+    await begun.wait()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert not is_gone.is_set()
+    await client.aclose()
+    await is_gone.wait()
+
+
+@pytest.mark.requirement("HTTP-25", "TRAP-38")
+async def test_a_client_that_closes_ends_nothing_of_what_is_done_for_it(opened):
+    begun, has_closed, is_done = trio.Event(), trio.Event(), trio.Event()
+    bodies = []
+
+    async def respond(exchange):
+        bodies.append(await exchange.body(100))
+        begun.set()
+        await has_closed.wait()
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        is_done.set()
+        await exchange.answer(202, [])
+
+    client = await (await opened(respond)).connect()
+    await client.ask("POST", body=b"{}")
+    await begun.wait()
+    await client.aclose()
+    has_closed.set()
+    with trio.fail_after(SECONDS):
+        await is_done.wait()
+    assert bodies == [b"{}"]
+
+
+@pytest.mark.requirement("HTTP-25")
+async def test_a_request_is_served_whose_client_closed_at_once(opened):
+    bodies = []
+    is_done = trio.Event()
+
+    async def respond(exchange):
+        bodies.append(await exchange.body(100))
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        is_done.set()
+
+    client = await (await opened(respond)).connect()
+    await client.ask("POST", body=b"{}")
+    await client.aclose()
+    with trio.fail_after(SECONDS):
+        await is_done.wait()
+    assert bodies == [b"{}"]
+
+
+async def test_a_client_that_closes_in_the_middle_of_a_stream_is_gone(opened):
+    is_gone = trio.Event()
+    errors = []
+
+    async def respond(exchange):
+        await exchange.start(200, [])
+        await exchange.send(b"one")
+        await exchange.gone()
+        with pytest.raises(trio.BrokenResourceError) as caught:
+            await exchange.send(b"two")
+        errors.append(caught.value)
+        is_gone.set()
+
+    client = await (await opened(respond)).connect()
+    await client.ask()
+    await client.head()
+    assert await client.piece() == b"one"
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert not is_gone.is_set()
+    await client.aclose()
+    await is_gone.wait()
+    assert len(errors) == 1
+
+
+async def test_a_client_that_shuts_its_side_is_gone(opened):
+    is_gone = trio.Event()
+
+    async def respond(exchange):
+        await exchange.start(200, [])
+        await exchange.gone()
+        is_gone.set()
+
+    client = await (await opened(respond)).connect()
+    await client.ask()
+    await client.head()
+    await client.stream.send_eof()
+    await is_gone.wait()
+
+
+async def test_nobody_is_gone_whose_body_is_not_yet_read(opened):
+    order = []
+
+    async def wait_gone(exchange):
+        await exchange.gone()
+        order.append("gone")
+
+    async def respond(exchange):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_gone, exchange)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert await exchange.body(100) == b"{}"
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            order.append("read")
+            nursery.cancel_scope.cancel()
+        await say_hello(exchange)
+
+    client = await (await opened(respond)).connect()
+    assert (await client.exchange("POST", body=b"{}")).status == 200
+    assert order == ["read"]
+
+
+async def test_a_stream_is_sent_to_nobody(opened):
+    """Also where the application never asks whether somebody is there."""
+    errors = []
+    is_over = trio.Event()
+
+    async def respond(exchange):
+        await exchange.start(200, [])
+        try:
+            while True:
+                await exchange.send(b"x" * 1000)
+        except trio.BrokenResourceError as error:
+            errors.append(error)
+        is_over.set()
+
+    client = await (await opened(respond)).connect()
+    await client.ask()
+    await client.head()
+    await client.aclose()
+    await is_over.wait()
+    assert len(errors) == 1
+
+
+@pytest.mark.real_time
+async def test_a_client_that_reads_nothing_is_given_up(opened):
+    errors = []
+    is_over = trio.Event()
+
+    async def respond(exchange):
+        await exchange.start(200, [])
+        try:
+            while True:
+                await exchange.send(b"x" * 100_000)
+        except trio.BrokenResourceError as error:
+            errors.append(error)
+        is_over.set()
+
+    client = await (await opened(respond, write_stall_seconds=0.2)).connect()
+    await client.ask()
+    await is_over.wait()
+    assert len(errors) == 1
+
+
+async def test_a_client_that_is_gone_is_nothing_to_log(opened, caplog):
+    is_over = trio.Event()
+
+    async def respond(exchange):
+        await exchange.start(200, [])
+        try:
+            await exchange.gone()
+            await exchange.send(b"too late")
+        finally:
+            is_over.set()
+
+    host = await opened(respond)
+    client = await host.connect()
+    await client.ask()
+    await client.head()
+    await client.aclose()
+    await is_over.wait()
+    await host.stop()
+    assert [each for each in caplog.records if each.levelname in {"WARNING", "ERROR"}] == []
+
+
+# Connections
+
+
+async def test_requests_follow_each_other_on_a_connection(opened):
+    async def respond(exchange):
+        await exchange.answer(200, [], await exchange.body(100))
+
+    client = await (await opened(respond)).connect()
+    for number in range(5):
+        text = str(number).encode()
+        assert (await client.exchange("POST", body=text)).body == text
+
+
+async def test_requests_that_came_at_once_are_answered_in_order(opened):
+    async def respond(exchange):
+        await exchange.answer(200, [], exchange.head.path.encode())
+
+    client = await (await opened(respond)).connect()
+    await client.put(
+        b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(3))
+        + b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )
+    received = await client.rest()
+    bodies = [part.partition(b"HTTP/1.1")[0] for part in received.split(b"\r\n\r\n")[1:]]
+    assert bodies == [b"/0", b"/1", b"/2", b"/last"]
+
+
+async def test_a_connection_that_shall_be_closed_is(opened):
+    client = await (await opened(say_hello)).connect()
+    answer = await client.exchange(headers=[("Connection", "close")])
+    assert answer.headers["connection"] == "close"
+    assert await client.rest() == b""
+
+
+async def test_an_old_client_gets_a_stream_that_ends_with_the_connection(opened):
+    async def respond(exchange):
+        await exchange.start(200, [])
+        await exchange.send(b"one")
+        await exchange.send(b"two")
+        await exchange.end()
+
+    client = await (await opened(respond)).connect()
+    await client.put(b"GET / HTTP/1.0\r\nHost: x\r\n\r\n")
+    assert (await client.rest()).endswith(b"\r\n\r\nonetwo")
+
+
+async def test_many_are_served_at_once(opened):
+    count = 50
+    waiting = 0
+    all_are_here = trio.Event()
+
+    async def respond(exchange):
+        nonlocal waiting
+        waiting += 1
+        if waiting == count:
+            all_are_here.set()
+        await all_are_here.wait()
+        await exchange.answer(200, [], exchange.head.path.encode())
+
+    host = await opened(respond)
+
+    async def ask(number):
+        client = await host.connect()
+        assert (await client.exchange(target=f"/{number}")).body == b"/%d" % number
+
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(ask, number)
+
+
+async def test_more_connections_than_may_be_are_refused(opened):
+    host = await opened(say_hello, http_connections_max=2)
+    first, second, third = [await host.connect() for _ in range(3)]
+    await first.exchange()
+    await second.exchange()
+    assert (await third.rest()).startswith(b"HTTP/1.1 503 ")
+    await second.aclose()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert (await first.exchange()).status == 200
+    assert (await (await host.connect()).exchange()).status == 200
+
+
+@pytest.mark.real_time
+async def test_an_idle_connection_is_closed(opened):
+    client = await (await opened(say_hello, http_idle_seconds=0.1)).connect()
+    await client.exchange()
+    assert await client.rest() == b""
+
+
+async def test_a_head_over_its_limit_is_refused(opened):
+    client = await (await opened(say_hello, http_head_bytes_max=4096)).connect()
+    await client.put(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 200_000)
+    assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+
+
+# The stop
+
+
+async def test_a_stop_ends_open_exchanges_soon(opened):
+    begun = trio.Event()
+    ends = []
+
+    async def respond(exchange):
+        await exchange.body(100)
+        begun.set()
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            ends.append("cancelled")
+            raise
+
+    host = await opened(respond)
+    idle, busy = await host.connect(), await host.connect()
+    await busy.ask("POST", body=b"{}")
+    await begun.wait()
+    with trio.fail_after(SECONDS):
+        await host.stop()
+    assert ends == ["cancelled"]
+    assert await idle.rest() == b""
+    assert not (await busy.rest()).startswith(b"HTTP/1.1 2")
+    with pytest.raises(OSError, match="fail"):
+        await host.connect()
+
+
+async def test_a_stream_may_say_goodbye_at_the_stop(opened):
+    async def respond(exchange):
+        await exchange.start(200, [])
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.move_on_after(1) as scope:
+                scope.shield = True
+                await exchange.send(b"goodbye")
+                await exchange.end()
+
+    host = await opened(respond)
+    client = await host.connect()
+    await client.ask()
+    await client.head()
+    with trio.fail_after(SECONDS):
+        await host.stop()
+    assert (await client.body()) == b"goodbye"
+
+
+@pytest.mark.real_time
+async def test_a_client_that_reads_nothing_cannot_hold_up_the_stop(opened):
+    sent = 0
+
+    async def respond(exchange):
+        nonlocal sent
+        await exchange.start(200, [])
+        while True:
+            await exchange.send(b"x" * 100_000)
+            sent += 1
+
+    host = await opened(respond, close_seconds=0.2)
+    client = await host.connect()
+    await client.ask()
+    while not sent:
+        await trio.sleep(0.01)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    with trio.fail_after(SECONDS):
+        await host.stop()

@@ -1,0 +1,173 @@
+"""Run the official conformance suite: `python tools/conformance/suite.py`.
+
+Both legs, for the two revisions that it has a set of scenarios for. Prints what came of each; the
+exit status is 1 unless every scored scenario passes, without a warning and without a baseline, but
+for those of `scores.REASONS`. The suite and its Node are pinned, and installed at the first run.
+"""
+
+import argparse
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from scores import Leg, Scenario, Score, faults_of, in_a_word, scenarios_in, scores_of, with_endings
+
+HERE: Final = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "interop"))
+
+from install import ensure  # noqa: E402
+from peers import NODE, NodeEnvironment  # noqa: E402
+from sitting import empty_table, show  # noqa: E402
+
+SUITE: Final = NodeEnvironment(name="conformance", folder=HERE / "npm", node=NODE)
+PACKAGE: Final = "@modelcontextprotocol/conformance"
+PROGRAM: Final = f"node_modules/{PACKAGE}/dist/index.js"
+REVISIONS: Final = ("2025-11-25", "2026-07-28")
+LEGS: Final[Sequence[Leg]] = ("server", "client")
+HOSTS: Final = ("native", "hypercorn")
+RUN_SECONDS: Final = 600.0
+SERVING: Final = "serving "
+STOPPED: Final = 128 + signal.SIGTERM
+# They are ended by `watched.py`, which begins to count when it is their turn.
+CLIENT_MILLISECONDS: Final = 590_000
+
+Column = Mapping[str, Score]
+
+
+class SuiteError(Exception):
+    """The suite, or what it is to test, did not do its part."""
+
+
+def suite(*arguments: str) -> str:
+    """What the suite prints; it fails, too, if a scenario has."""
+    command = [*SUITE.start(PROGRAM), *arguments]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS
+    )
+    if done.returncode not in (0, 1):
+        raise SuiteError(f"{shlex.join(arguments)}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def run_server(revision: str, folder: Path, host: str) -> Column:
+    """The scores of our server."""
+    with serving(host) as url:
+        suite("server", "--url", url, "--requirements", revision, "-o", str(folder))
+    return scores_of(folder, "server")
+
+
+@contextlib.contextmanager
+def serving(host: str) -> Iterator[str]:
+    """Our server, at a port of its own; it has to stop when it is told to.
+
+    Raises:
+        SuiteError: It did not start, or has ended in another way.
+    """
+    command = [sys.executable, str(HERE / "server.py"), "--port", "0", "--server", host]
+    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            first = process.stderr.readline()
+            if not first.startswith(SERVING):
+                raise SuiteError(f"no server: {first}{process.stderr.read()}")
+            yield first.removeprefix(SERVING).strip()
+        finally:
+            process.terminate()
+            _, rest = process.communicate(timeout=RUN_SECONDS)
+    if process.returncode != STOPPED:
+        raise SuiteError(f"the server has ended with status {process.returncode}\n{rest}")
+
+
+def run_client(revision: str, folder: Path, _host: str) -> Column:
+    """The scores of our client."""
+    notes = folder / "endings"
+    notes.mkdir()
+    programs = [HERE / "watched.py", notes, sys.executable, HERE / "client.py"]
+    command = shlex.join([sys.executable, *map(str, programs)])
+    options = ["--requirements", revision, "--timeout", str(CLIENT_MILLISECONDS)]
+    suite("client", "--command", command, *options, "-o", str(folder / "checks"))
+    return with_endings(scores_of(folder / "checks", "client"), notes)
+
+
+RUNS: Final[Mapping[Leg, Any]] = {"server": run_server, "client": run_client}
+
+
+# What came of it ---------------------------------------------------------------------------------
+
+
+def report(leg: str, sets: Mapping[str, Sequence[Scenario]], columns: Mapping[str, Column]) -> int:
+    """Print a table of scenarios and revisions, and how many have failed that must not."""
+    table = empty_table()
+    for title in (leg, "", *sets):
+        table.add_column(title)
+    rows = {each.name: each for scenarios in sets.values() for each in scenarios}
+    for name, row in rows.items():
+        cells = [
+            in_a_word(found, columns[revision].get(name)) if found is not None else "-"
+            for revision, found in ((each, _find(name, sets[each])) for each in sets)
+        ]
+        table.add_row(name, "" if row.is_scored else "not scored", *cells)
+    complaints = [
+        f"{scenario.name} at {revision}: {fault}"
+        for revision, scenarios in sets.items()
+        for scenario in scenarios
+        if scenario.reason is None
+        for fault in faults_of(columns[revision].get(scenario.name))
+    ]
+    show(table, complaints)
+    return len(complaints)
+
+
+def _find(name: str, scenarios: Sequence[Scenario]) -> Scenario | None:
+    return next((each for each in scenarios if each.name == name), None)
+
+
+def run_leg(leg: Leg, revisions: Sequence[str], host: str, folder: Path) -> int:
+    """Run one leg at all revisions; returns how much is wrong."""
+    sets = {
+        revision: [each for each in scenarios_in(listing(revision)) if each.leg == leg]
+        for revision in revisions
+    }
+    columns: dict[str, Column] = {}
+    for revision in revisions:
+        results = folder / f"{leg}-{revision}"
+        results.mkdir(parents=True)
+        columns[revision] = RUNS[leg](revision, results, host)
+    return report(leg, sets, columns)
+
+
+def listing(revision: str) -> str:
+    """What the suite says that a revision requires."""
+    return suite("list", "--requirements", revision)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Run the official conformance suite.")
+    parser.add_argument("--leg", choices=LEGS, action="append", help="may be repeated")
+    parser.add_argument("--revision", choices=REVISIONS, action="append", help="may be repeated")
+    parser.add_argument("--server", choices=HOSTS, default=HOSTS[0], help="who holds connections")
+    parser.add_argument("-o", "--output", type=Path, help="keep what the suite writes, here")
+    options = parser.parse_args()
+    ensure(SUITE)
+    print(f"{PACKAGE} {SUITE.pins()[PACKAGE]}, server: {options.server}")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.output or Path(temporary)
+        wrong = sum(
+            run_leg(leg, options.revision or REVISIONS, options.server, folder)
+            for leg in options.leg or LEGS
+        )
+    raise SystemExit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    os.chdir(HERE)
+    main()
