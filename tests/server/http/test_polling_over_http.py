@@ -9,11 +9,11 @@ SHORT = {"http_stream_seconds_max": 3, "http_retry_ms": 700}
 
 
 async def all_events(exchange):
-    """The events of a stream that has ended."""
-    events = []
-    while (event := await exchange.event()) is not None:
-        events.append(event)
-    return events
+    """The events of a stream, when it has ended."""
+    with trio.fail_after(60):
+        while not exchange.is_ended:
+            await trio.sleep(0.1)
+    return [await exchange.event() for _ in range(len(exchange._events))]
 
 
 @pytest.mark.requirement("HTTP-15", "HTTP-17", "HTTP-42", "TRAP-38")

@@ -8,10 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import NamedTuple
 
 import httpx
 import pytest
 import trio
+import trio.testing
 
 from mcp_trio import Server
 from mcp_trio._limits import Limits
@@ -33,16 +36,10 @@ def modern(message):
     return {"headers": headers, "content": exchange.sent_body}
 
 
-@pytest.fixture(autouse=True)
-def in_time():
-    """No test here waits for long."""
-    return SECONDS
-
-
 @contextlib.asynccontextmanager
-async def served(server, **options):
+async def served(harbour, **options):
     async with trio.open_nursery() as nursery, httpx.AsyncClient(timeout=SECONDS) as http:
-        serve = functools.partial(server.serve_http, port=0, **options)
+        serve = functools.partial(harbour.serve_http, port=0, **options)
         url = await nursery.start(serve)
         yield url, http, nursery.cancel_scope
         nursery.cancel_scope.cancel()
@@ -93,9 +90,11 @@ async def test_it_listens_to_its_own_machine_only_unless_told_otherwise():
 
 
 async def test_an_address_that_is_taken_is_an_error():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(OSError, match="in use"):
-            await harbour().serve_http(port=taken.getsockname()[1])
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(OSError, match="in use"),
+    ):
+        await harbour().serve_http(port=taken.getsockname()[1])
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="has no IPv6")
@@ -113,6 +112,12 @@ def test_options_that_contradict_each_other_are_refused():
     assert Address(holder="hypercorn", certfile="x").scheme == "https"
 
 
+class Begun(NamedTuple):
+    """A task status that does something."""
+
+    started: Callable
+
+
 @pytest.mark.parametrize("at", ["beginning", "end"])
 async def test_what_the_lifespan_raises_comes_as_it_is(at):
     @contextlib.asynccontextmanager
@@ -122,10 +127,10 @@ async def test_what_the_lifespan_raises_comes_as_it_is(at):
         yield
         raise KeyError(at)
 
-    with pytest.raises(KeyError, match=at):
-        async with served(Server("harbour", lifespan=lifespan)) as (_url, _http, scope):
-            scope.cancel()
-            await trio.lowlevel.checkpoint()
+    with trio.CancelScope() as scope:
+        status = Begun(lambda _url: scope.cancel())
+        with pytest.raises(KeyError, match=at):
+            await Server("harbour", lifespan=lifespan).serve_http(port=0, task_status=status)
 
 
 # Mounted.
@@ -219,7 +224,7 @@ async def test_many_first_requests_begin_it_once():
     await app.aclose()
 
 
-async def test_a_lifespan_that_fails_at_its_beginning_is_tried_again():
+async def test_a_lifespan_that_fails_at_its_beginning_is_tried_again(caplog):
     tries = []
 
     @contextlib.asynccontextmanager
@@ -230,8 +235,9 @@ async def test_a_lifespan_that_fails_at_its_beginning_is_tried_again():
         yield
 
     app = harbour(lifespan=lifespan).asgi()
-    with pytest.raises(KeyError, match="not yet"):
-        await answered(app, "POST", "/mcp", hello("2025-11-25"))
+    status, _head, _body = await answered(app, "POST", "/mcp", hello("2025-11-25"))
+    assert status == 500
+    assert "not yet" in caplog.text
     status, _head, _body = await answered(app, "POST", "/mcp", hello("2025-11-25"))
     assert status == 200
     await app.aclose()

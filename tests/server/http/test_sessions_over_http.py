@@ -479,10 +479,8 @@ async def test_a_session_ends_when_nobody_has_come_for_too_long(opened, autojump
 @pytest.mark.parametrize("way", ["listens", "waits"])
 async def test_a_session_does_not_end_under_a_client_that_is_there(opened, way, autojump_clock):
     client = await opened(limits={"http_session_idle_seconds": 100})
-    if way == "listens":
-        there = client.listen()
-    else:
-        there = client.begin(call("wait", {"seconds": 1000}))
+    message = call("wait", {"seconds": 1000})
+    there = client.listen() if way == "listens" else client.begin(message)
     await trio.sleep(999)
     assert (await client.ask(call("tide", id=2))).status == 200
     await trio.sleep(0.5)

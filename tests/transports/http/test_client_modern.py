@@ -3,15 +3,13 @@
 import json
 import logging
 
-import httpx
 import pytest
 import trio
 import trio.testing
 
 from mcp_trio import Client
-from mcp_trio._errors import ConnectionLost, OutcomeUnknown
-from mcp_trio._limits import Limits
-from mcp_trio._wire import Lost, Oversized
+from mcp_trio._errors import OutcomeUnknown
+from mcp_trio._wire import Lost
 from tests.transports.http.scripted_server import (
     EVENTS,
     MODERN,
@@ -266,170 +264,6 @@ async def heard_lost(channel):
         for item in await channel.receive():
             if isinstance(item, Lost):
                 return item
-
-
-# Streams that break, and requests that are given up.
-
-
-@pytest.mark.requirement("MHTTP-25")
-async def test_a_stream_that_ends_before_the_answer_loses_the_request_for_good(autojump_clock):
-    async def cut(_seen):
-        return events(event(text="", event_id="e-1", retry=1))
-
-    async with connected(Modern(answers={"tools/call": cut})) as (channel, script):
-        await channel.send([call(1)])
-        lost = await heard(channel)
-
-    assert lost.id == 1
-    assert isinstance(lost.error, OutcomeUnknown)
-    assert len(script.seen) == 1
-
-
-@pytest.mark.requirement("MHTTP-13", "CANC-13")
-async def test_a_request_is_cancelled_by_closing_its_stream_alone():
-    async def endless(_seen):
-        async def body():
-            yield b": begun\n\n"
-            await trio.sleep_forever()
-
-        return Reply(200, EVENTS, body())
-
-    async with connected(Modern(answers={"tools/call": endless})) as (channel, script):
-        await channel.send([call(1)])
-        await trio.testing.wait_all_tasks_blocked()
-        assert not script.closed[0].is_set()
-        await channel.send([telling("notifications/cancelled", requestId=1)])
-        with trio.fail_after(5):
-            await script.closed[0].wait()
-        await channel.send([telling("notifications/cancelled", requestId=1)])
-        await trio.testing.wait_all_tasks_blocked()
-        with trio.move_on_after(0.05) as nothing:  # nor is there anything to say to the session
-            await channel.receive()
-
-    assert nothing.cancelled_caught
-    assert len(script.seen) == 1
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        (httpx.ConnectError("refused"), ConnectionLost),
-        (httpx.ConnectTimeout("late"), ConnectionLost),
-        (httpx.ReadError(""), OutcomeUnknown),
-        (httpx.RemoteProtocolError("no HTTP"), OutcomeUnknown),
-    ],
-)
-async def test_a_server_that_cannot_be_reached_fails_the_calls_in_flight_and_nothing_else(
-    fault, kind
-):
-    faults, states = [fault], []
-
-    async def answer(seen):
-        if faults:
-            raise faults.pop()
-        return await said(seen)
-
-    told = lambda *news: states.append(news)  # noqa: E731
-    async with connected(Modern(answers={"tools/call": answer}), on_state=told) as (channel, _):
-        await channel.send([call(1)])
-        lost = await heard(channel)
-        assert channel.state == "retrying"
-        assert "http://mcp.test/mcp" in channel.reason
-        await channel.send([call(2)])
-        assert (await heard(channel))["id"] == 2
-        assert channel.state == "open"
-
-    assert (lost.id, type(lost.error), lost.error.__cause__) == (1, kind, fault)
-    assert [state for state, _ in states] == ["retrying", "open", "closed"]
-
-
-async def test_a_fault_of_people_s_own_loses_the_request_and_is_logged(caplog):
-    async def raising(_seen):
-        raise KeyError("mine")
-
-    async with connected(Modern(answers={"tools/call": raising})) as (channel, _):
-        await channel.send([call(1)])
-        lost = await heard(channel)
-
-    assert type(lost.error) is ConnectionLost
-    assert "an HTTP request failed" in caplog.text
-
-
-async def test_what_goes_wrong_behind_an_answer_fails_nobody(caplog):
-    async def strange(seen):
-        async def body():
-            yield event(answer_to(seen, content=[]))
-            raise KeyError("mine")
-
-        return Reply(200, EVENTS, body())
-
-    async with connected(Modern(answers={"tools/call": strange})) as (channel, _):
-        await channel.send([call(1)])
-        assert (await heard(channel))["id"] == 1
-        await trio.testing.wait_all_tasks_blocked()
-        with trio.move_on_after(0) as nothing:
-            await channel.receive()
-
-    assert nothing.cancelled_caught
-    assert "an HTTP request failed" in caplog.text
-
-
-# Bounds.
-
-
-async def test_an_event_that_is_too_large_is_told_and_the_stream_goes_on(autojump_clock):
-    async def large(seen):
-        big = {"jsonrpc": "2.0", "method": "notifications/x", "params": {"a": "x" * 2000}}
-        return events(event(big), event(answer_to(seen, content=[])))
-
-    limits = Limits(frame_bytes_max=1000)
-    async with connected(Modern(answers={"tools/call": large}), limits=limits) as (channel, _):
-        await channel.send([call(1)])
-        items = []
-        while len(items) < 2:
-            items += await channel.receive()
-
-    assert isinstance(items[0], Oversized)
-    assert json.loads(items[1])["id"] == 1
-
-
-async def test_a_body_that_is_too_large_is_told_and_loses_its_request():
-    async def large(seen):
-        return result(seen, content=["x" * 2000])
-
-    limits = Limits(frame_bytes_max=1000)
-    async with connected(Modern(answers={"tools/call": large}), limits=limits) as (channel, _):
-        await channel.send([call(1)])
-        oversized, lost = await channel.receive()
-
-    assert isinstance(oversized, Oversized)
-    assert len(oversized.head) <= 1000
-    assert "frame_bytes_max" in str(lost.error)
-
-
-async def test_streams_are_read_no_faster_than_the_session_takes(autojump_clock):
-    given = []
-    note = {"jsonrpc": "2.0", "method": "notifications/x", "params": {"a": "x" * 500}}
-
-    async def endless(seen):
-        async def body():
-            for number in range(100):
-                given.append(number)
-                yield event(note)
-            yield event(answer_to(seen, content=[]))
-
-        return Reply(200, EVENTS, body())
-
-    limits = Limits(chunk_bytes=2000)
-    async with connected(Modern(answers={"tools/call": endless}), limits=limits) as (channel, _):
-        await channel.send([call(1)])
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(given) < 10
-        arrived = []
-        while len(arrived) < 101:
-            arrived += await channel.receive()
-
-    assert json.loads(arrived[-1])["id"] == 1
 
 
 # Discovery.
