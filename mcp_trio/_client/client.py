@@ -22,6 +22,7 @@ from mcp_trio._client.rounds import Rounds
 from mcp_trio._client.tools import typed
 from mcp_trio._engine import ProgressCallback
 from mcp_trio._errors import (
+    HEADER_MISMATCH,
     INVALID_PARAMS,
     RESOURCE_NOT_FOUND,
     URL_ELICITATION_REQUIRED,
@@ -195,7 +196,7 @@ class Client(Conversation):
     def _may_repeat(self, method: str) -> bool:
         """What was lost may have been done: only what changes nothing is asked for again."""
         row = self._methods.get(method)
-        return self.restart and row is not None and row.is_cacheable
+        return self._begins_again and row is not None and row.is_cacheable
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Tell the server something that it does not answer.
@@ -274,12 +275,28 @@ class Client(Conversation):
         """
         options.setdefault("progress", self.progress)
         params = call_tool_params(name, arguments)
-        result: s.CallToolResult = await self.request("tools/call", params, **options)
+        result = await self._called(params, options)
         raises = self.raise_tool_errors if raise_tool_errors is None else raise_tool_errors
         if result.is_error and (raises or result_type is not None):
             raise ToolError(_error_text(name, result), result)
         self._outputs.check(name, result)
         return result if result_type is None else typed(name, result, result_type)
+
+    async def _called(self, params: s.CallToolParams, options: CallOptions) -> s.CallToolResult:
+        """What came of a call; one whose arguments were mirrored as an old list said, of another.
+
+        Servers refuse the first before they do anything (HDR-32, TRAP-52).
+        """
+        result: s.CallToolResult
+        try:
+            result = await self.request("tools/call", params, **options)
+        except RequestError as error:
+            if error.code != HEADER_MISMATCH:
+                raise
+            self._cache.forget("tools/list")
+            await self.list_tools()
+            result = await self.request("tools/call", params, **options)
+        return result
 
     async def read_resource(self, uri: str, **options: Unpack[CallOptions]) -> s.ReadResourceResult:
         """The contents of a resource.
