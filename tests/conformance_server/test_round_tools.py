@@ -34,7 +34,7 @@ def user(params):
 
 
 @pytest.fixture(params=ERAS)
-def client(request, serve, autojump_clock):
+def client(request, serve):
     """Makes a client of each era."""
 
     def client(**options):
@@ -43,7 +43,7 @@ def client(request, serve, autojump_clock):
     return client
 
 
-async def test_questions_come_to_an_answer_in_both_eras(client):
+async def test_questions_come_to_an_answer_in_both_eras(client, autojump_clock):
     options = {"sampling": model, "elicitation": user, "roots": ["file:///a"]}
     async with client(**options) as able:
         for name, said in SAID.items():
@@ -51,7 +51,7 @@ async def test_questions_come_to_an_answer_in_both_eras(client):
             assert content.text == said
 
 
-async def test_only_what_a_client_can_answer_is_asked(client):
+async def test_only_what_a_client_can_answer_is_asked(client, autojump_clock):
     async with client(sampling=model) as able:
         (content,) = (await able.call_tool("test_input_required_result_capabilities")).content
         assert content.text == "Asked for: sampling"

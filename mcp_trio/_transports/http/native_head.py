@@ -60,6 +60,7 @@ _VERSIONS: Final = frozenset({b"1.0", b"1.1"})
 _FIELDS_MAX: Final = 128
 _LENGTH: Final = re.compile(rb"\r\n(?i:content-length): (0|[1-9][0-9]{0,17})\r\n")
 _REMEMBERED_BYTES_MAX: Final = 2048
+_SECRETS: Final = re.compile(rb"\n(?i:authorization|proxy-authorization|cookie):")
 
 
 def head_bytes(received: bytearray, searched: int, *, bytes_max: int) -> int:
@@ -95,12 +96,13 @@ def read_head(raw: bytes, client: str | None) -> RequestHead:
     """The head of a request of `client`, from all of its bytes.
 
     Clients say the same over and over, but for the length of the body, and reading it is most of
-    the work for a small request: so the short heads that came last are remembered without it.
+    the work for a small request: so the short heads that came last are remembered without it. One
+    with somebody's secrets is not.
 
     Raises:
         Refused: It is not HTTP/1.1, or two readers could understand it in two ways.
     """
-    if len(raw) > _REMEMBERED_BYTES_MAX:
+    if len(raw) > _REMEMBERED_BYTES_MAX or _SECRETS.search(raw):
         return _read_head(raw, client)
     length = _LENGTH.search(raw)
     if length is None or raw.lower().count(b"content-length") > 1:

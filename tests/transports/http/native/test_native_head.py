@@ -425,3 +425,11 @@ def _by_h11(sent):
     while isinstance(event := reader.next_event(), h11.Data):
         data += event.data
     return (data, reader.trailing_data[0]) if isinstance(event, h11.EndOfMessage) else None
+
+
+@pytest.mark.parametrize("field", [b"Authorization", b"COOKIE", b"proxy-authorization"])
+def test_a_head_with_a_secret_is_not_remembered(field):
+    raw = b"GET / HTTP/1.1\r\nHost: here\r\n" + field + b": s3cret\r\n\r\n"
+    before = native_head._remembered_head.cache_info().currsize
+    assert read_head(raw, None).head.header(field.decode()) == "s3cret"
+    assert native_head._remembered_head.cache_info().currsize == before
