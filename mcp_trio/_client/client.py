@@ -19,6 +19,7 @@ from mcp_trio._client.pages import read_pages
 from mcp_trio._client.params import call_tool_params, complete_params, get_prompt_params
 from mcp_trio._client.roots import Roots
 from mcp_trio._client.rounds import Rounds
+from mcp_trio._client.targets import has_url
 from mcp_trio._client.tools import typed
 from mcp_trio._engine import ProgressCallback
 from mcp_trio._errors import (
@@ -28,6 +29,7 @@ from mcp_trio._errors import (
     URL_ELICITATION_REQUIRED,
     ConnectionLost,
     LocalProtocolError,
+    OutcomeUnknown,
     RequestError,
     ResourceNotFound,
     ToolError,
@@ -66,6 +68,7 @@ class Client(Conversation):
         http: For a URL: what sends the requests, with its proxies, certificates, authorization and
             the time that connecting may take; it is not closed here.
         headers: For a URL: what goes along with each request.
+        state_changed: For a URL: called with how the connection stands, and why.
         stderr: For a command: a function for each line of its stderr, or "inherit" for ours.
         progress: Called with the reports of every `call_tool` that brings no callback of its own.
         log: Called with the server's log messages.
@@ -176,8 +179,8 @@ class Client(Conversation):
         session = await self._living_session()
         try:
             return await session.request(method, params, **options)
-        except ConnectionLost:
-            if not self._may_repeat(method):
+        except ConnectionLost as loss:
+            if not (self._may_repeat(method) or self._did_nothing(loss)):
                 raise
         except RequestError as error:
             self._note_awaited(error)
@@ -197,6 +200,10 @@ class Client(Conversation):
         """What was lost may have been done: only what changes nothing is asked for again."""
         row = self._methods.get(method)
         return self._begins_again and row is not None and row.is_cacheable
+
+    def _did_nothing(self, loss: ConnectionLost) -> bool:
+        """Whether the request came nowhere, or to a server that said that its session is over."""
+        return has_url(self.target) and self._begins_again and not isinstance(loss, OutcomeUnknown)
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Tell the server something that it does not answer.

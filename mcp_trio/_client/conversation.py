@@ -29,6 +29,7 @@ from mcp_trio._client.options import DEFAULT_REVISIONS, Trace
 from mcp_trio._client.roots import Roots
 from mcp_trio._client.targets import (
     ProcessOptions,
+    StateCallback,
     Stderr,
     Target,
     WebOptions,
@@ -97,6 +98,7 @@ class Conversation:
     stderr: Stderr | None = attrs.field(default=None, kw_only=True)
     http: "httpx.AsyncClient | None" = attrs.field(default=None, kw_only=True)
     headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
+    state_changed: StateCallback | None = attrs.field(default=None, kw_only=True)
     cache: bool = attrs.field(default=True, kw_only=True)
     log: LogCallback | None = attrs.field(default=None, kw_only=True)
     log_level: s.LoggingLevel | None = attrs.field(default=None, kw_only=True)
@@ -231,7 +233,7 @@ class Conversation:
         process = ProcessOptions(
             env=self.env, inherit_env=self.inherit_env, cwd=self.cwd, stderr=self.stderr
         )
-        web = WebOptions(http=self.http, headers=self.headers)
+        web = WebOptions(http=self.http, headers=self.headers, on_state=self.state_changed)
         connected = await open_target(self.target, process=process, web=web, limits=self.limits)
         self._target_name = connected.name
         session = await open_session(

@@ -15,7 +15,7 @@ from mcp_trio._client.callbacks import (
     SamplingCallback,
 )
 from mcp_trio._client.roots import RootList, Roots
-from mcp_trio._client.targets import Stderr
+from mcp_trio._client.targets import StateCallback, Stderr
 from mcp_trio._engine import ProgressCallback
 from mcp_trio._limits import Limits
 from mcp_trio._protocol import ALL_REVISIONS
@@ -76,6 +76,7 @@ class ClientOptions(_SharedOptions, total=False):
     stderr: Stderr | None
     http: "httpx.AsyncClient | None"
     headers: Mapping[str, str] | None
+    state_changed: StateCallback | None
     progress: ProgressCallback | None
     log: LogCallback | None
     resource_updated: ResourceUpdatedCallback | None

@@ -24,6 +24,9 @@ from mcp_trio._transports.stdio_client import open_process_channel
 if TYPE_CHECKING:
     import httpx
 
+StateCallback: TypeAlias = Callable[[str, str], None]
+"""Hears how the connection stands: "connecting", "open", "retrying", "closed"; and why."""
+
 Stderr: TypeAlias = Callable[[str], None] | Literal["inherit"]
 
 
@@ -56,6 +59,7 @@ class WebOptions:
 
     http: "httpx.AsyncClient | None" = None
     headers: Mapping[str, str] | None = None
+    on_state: StateCallback | None = None
 
 
 @attrs.frozen
@@ -148,8 +152,10 @@ async def _open_url(url: str, means: _Means) -> Connected:
     from mcp_trio._transports.http.client_channel import open_http_channel
 
     web = means.web
-    channel = await open_http_channel(url, http=web.http, headers=web.headers, limits=means.limits)
-    return Connected(channel, url.partition("?")[0])
+    channel = await open_http_channel(
+        url, http=web.http, headers=web.headers, limits=means.limits, on_state=web.on_state
+    )
+    return Connected(channel, channel.name)
 
 
 async def _open_command(command: Command, means: _Means) -> Connected:
@@ -200,7 +206,7 @@ def _refuse_process_options(means: _Means) -> None:
 
 def _refuse_web_options(means: _Means) -> None:
     if means.web != NO_WEB_OPTIONS:
-        raise TypeError("http and headers are for URLs only")
+        raise TypeError("http, headers and state_changed are for URLs only")
 
 
 _KINDS: Final[tuple[tuple[Callable[[object], bool], Callable[..., Awaitable[Connected]]], ...]] = (

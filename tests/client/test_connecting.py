@@ -257,7 +257,9 @@ async def test_what_is_no_url_is_refused(target):
         await Client(target).__aenter__()
 
 
-@pytest.mark.parametrize("options", [{"headers": {}}, {"http": httpx.AsyncClient()}])
+@pytest.mark.parametrize(
+    "options", [{"headers": {}}, {"http": httpx.AsyncClient()}, {"state_changed": print}]
+)
 async def test_what_only_a_url_understands_is_refused(bench, program, options):
     for target in (bench, memory_pair()[0], program):
         with pytest.raises(TypeError, match="for URLs only"):

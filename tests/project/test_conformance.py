@@ -109,7 +109,8 @@ def test_how_a_client_ended_counts(scores, tmp_path):
         (tmp_path / f"{note['scenario']}.json").write_text(json.dumps(note))
     plain = {name: scores.Score(passed=1) for name in ("good", "bad", "slow", "lost")}
     faults = {
-        name: scores.faults_of(score) for name, score in scores.with_endings(plain, tmp_path).items()
+        name: scores.faults_of(score)
+        for name, score in scores.with_endings(plain, tmp_path).items()
     }
     assert faults == {
         "good": [],

@@ -110,7 +110,7 @@ def fill_in(params: ElicitParams) -> dict[str, Any]:
     }
 
 
-def sample(params: CreateMessageParams) -> CreateMessageResult:
+def sample(_params: CreateMessageParams) -> CreateMessageResult:
     """A model that always says the same."""
     answer = TextContent(text="Paris, probably.")
     return CreateMessageResult(role="assistant", content=answer, model="one-sentence")

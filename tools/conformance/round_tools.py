@@ -4,7 +4,7 @@ Some ask by their result, as the official suite names the questions; a client of
 is asked the same by requests. The others are about what each request says of its client.
 """
 
-# ruff: noqa: D417  # docstrings are for the model
+# ruff: noqa: PT028  # what is named test_ is no test
 
 from typing import Annotated, Any, Final
 
@@ -47,9 +47,7 @@ CAPITAL: Final = InputRequest(
     method="sampling/createMessage",
     params=CreateMessageParams(
         messages=[
-            SamplingMessage(
-                role="user", content=TextContent(text="What is the capital of France?")
-            )
+            SamplingMessage(role="user", content=TextContent(text="What is the capital of France?"))
         ],
         max_tokens=100,
     ),

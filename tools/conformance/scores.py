@@ -28,6 +28,7 @@ BAD: Final = frozenset({"FAILURE", "WARNING"})
 
 _WHEN = re.compile(r"-\d{4}-\d\d-\d\dT[\d-]+Z$")
 _PREFIXES: Final[Mapping[Leg, str]] = {"server": "server-", "client": ""}
+_LEGS: Final[Mapping[str | None, Leg]] = {"server": "server", "client": "client"}
 _SCENARIO = re.compile(r"\s+- (\S+)(?: \[(server|client)\])?")
 
 
@@ -52,6 +53,7 @@ class Score:
     passed: int = 0
     faults: Sequence[str] = ()
 
+
 def scenarios_in(listing: str) -> Iterator[Scenario]:
     """The scenarios of a revision's set, as the suite lists them."""
     leg: Leg = "server"
@@ -62,10 +64,8 @@ def scenarios_in(listing: str) -> Iterator[Scenario]:
         if found is None:
             continue
         name, unscored = found.groups()
-        if unscored is None:
-            yield Scenario(name=name, leg=leg, is_scored=True)
-        else:
-            yield Scenario(name=name, leg=unscored, is_scored=False)
+        own_leg = _LEGS.get(unscored, leg)
+        yield Scenario(name=name, leg=own_leg, is_scored=unscored is None)
 
 
 def scores_of(folder: Path, leg: Leg) -> dict[str, Score]:

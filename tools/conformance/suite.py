@@ -13,9 +13,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from scores import Leg, Scenario, Score, faults_of, in_a_word, scenarios_in, scores_of, with_endings
 
@@ -33,6 +34,9 @@ REVISIONS: Final = ("2025-11-25", "2026-07-28")
 LEGS: Final[Sequence[Leg]] = ("server", "client")
 HOSTS: Final = ("native", "hypercorn")
 RUN_SECONDS: Final = 600.0
+START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 30.0
+LOOK_SECONDS: Final = 0.05
 SERVING: Final = "serving "
 STOPPED: Final = 128 + signal.SIGTERM
 # They are ended by `watched.py`, which begins to count when it is their turn.
@@ -48,9 +52,7 @@ class SuiteError(Exception):
 def suite(*arguments: str) -> str:
     """What the suite prints; it fails, too, if a scenario has."""
     command = [*SUITE.start(PROGRAM), *arguments]
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS
-    )
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS)
     if done.returncode not in (0, 1):
         raise SuiteError(f"{shlex.join(arguments)}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -58,33 +60,38 @@ def suite(*arguments: str) -> str:
 
 def run_server(revision: str, folder: Path, host: str) -> Column:
     """The scores of our server."""
-    with serving(host) as url:
+    with serving(host, folder / "server.log") as url:
         suite("server", "--url", url, "--requirements", revision, "-o", str(folder))
     return scores_of(folder, "server")
 
 
 @contextlib.contextmanager
-def serving(host: str) -> Iterator[str]:
+def serving(host: str, log: Path) -> Iterator[str]:
     """Our server, at a port of its own; it has to stop when it is told to.
 
     Raises:
         SuiteError: It did not start, or has ended in another way.
     """
     command = [sys.executable, str(HERE / "server.py"), "--port", "0", "--server", host]
-    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
+    with log.open("w") as errors, subprocess.Popen(command, stderr=errors) as process:
         try:
-            first = process.stderr.readline()
-            if not first.startswith(SERVING):
-                raise SuiteError(f"no server: {first}{process.stderr.read()}")
-            yield first.removeprefix(SERVING).strip()
+            yield _url(process, log)
         finally:
             process.terminate()
-            _, rest = process.communicate(timeout=RUN_SECONDS)
-    if process.returncode != STOPPED:
-        raise SuiteError(f"the server has ended with status {process.returncode}\n{rest}")
+            status = process.wait(STOP_SECONDS)
+    if status != STOPPED:
+        raise SuiteError(f"the server has ended with status {status}\n{log.read_text()}")
+
+
+def _url(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Where the server says that it serves, in its first line."""
+    give_up_at = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < give_up_at:
+        first, end, _ = log.read_text().partition("\n")
+        if end and first.startswith(SERVING):
+            return first.removeprefix(SERVING)
+        time.sleep(LOOK_SECONDS)
+    raise SuiteError(f"no server: {log.read_text()}")
 
 
 def run_client(revision: str, folder: Path, _host: str) -> Column:
@@ -98,7 +105,10 @@ def run_client(revision: str, folder: Path, _host: str) -> Column:
     return with_endings(scores_of(folder / "checks", "client"), notes)
 
 
-RUNS: Final[Mapping[Leg, Any]] = {"server": run_server, "client": run_client}
+RUNS: Final[Mapping[Leg, Callable[[str, Path, str], Column]]] = {
+    "server": run_server,
+    "client": run_client,
+}
 
 
 # What came of it ---------------------------------------------------------------------------------

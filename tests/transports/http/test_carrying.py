@@ -1,0 +1,207 @@
+"""How a stream gets to its client: as JSON, as events, or not at all."""
+
+import functools
+import json
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._limits import Limits
+from mcp_trio._protocol.http.verdicts import Refusal
+from mcp_trio._transports.http.answer_stream import AnswerStream, Sent
+from mcp_trio._transports.http.carrying import Carrier, carried, until_gone
+from mcp_trio._wire.event_stream import Event
+from tests.transports.http.scripted_exchange import ScriptedExchange
+
+LIMITS = Limits(http_stream_after_seconds=1, http_keep_alive_seconds=10, http_write_bytes_max=200)
+BOTH = "application/json, text/event-stream"
+ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+ERROR = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}'
+NOTE = b'{"jsonrpc":"2.0","method":"n"}'
+
+
+def exchange_of(accept=BOTH):
+    return ScriptedExchange.of(headers=[("Accept", accept)])
+
+
+def stream_of(*frames):
+    stream = AnswerStream(LIMITS, awaits={1})
+    for frame in frames:
+        put(stream, frame)
+    return stream
+
+
+def put(stream, frame, event_id=None):
+    is_answer = frame in (ANSWER, ERROR)
+    stream.put(Sent(frame, event_id, is_answer=is_answer))
+    if is_answer:
+        stream.answered(1)
+
+
+async def carry(stream, accept=BOTH, **options):
+    exchange = exchange_of(accept)
+    await Carrier(limits=LIMITS, headers=[("X", "y")], **options).carry(exchange, stream)
+    assert exchange.is_ended
+    assert exchange.headers["x"] == "y"
+    return exchange
+
+
+@pytest.mark.requirement("HTTP-12", "MHTTP-14")
+async def test_one_answer_is_json():
+    exchange = await carry(stream_of(ANSWER))
+    assert (exchange.status, exchange.answer_body) == (200, ANSWER)
+
+
+@pytest.mark.requirement("HTTP-12", "HTTP-24", "MHTTP-14", "MHTTP-18", "MHTTP-19")
+async def test_more_than_an_answer_is_a_stream():
+    exchange = await carry(stream_of(NOTE, ANSWER))
+    assert exchange.is_stream
+    assert exchange.headers["x-accel-buffering"] == "no"
+    assert await exchange.rest() == [json.loads(NOTE), json.loads(ANSWER)]
+
+
+@pytest.mark.parametrize(
+    ("frame", "status_of", "status"),
+    [
+        (ANSWER, {-32601: 404}.get, 200),
+        (ERROR, {-32601: 404}.get, 404),
+        (ERROR, None, 200),
+    ],
+)
+async def test_the_status_says_what_an_error_is(frame, status_of, status):
+    exchange = await carry(stream_of(frame), status_of=status_of)
+    assert exchange.status == status
+
+
+@pytest.mark.requirement("TRAP-31")
+@pytest.mark.parametrize(
+    ("accept", "wants_stream", "is_stream"),
+    [
+        (BOTH, False, False),
+        (BOTH, True, True),
+        ("application/json", True, False),
+        ("text/event-stream", False, True),
+    ],
+)
+async def test_the_form_is_one_that_the_client_takes(accept, wants_stream, is_stream):
+    exchange = await carry(stream_of(ANSWER), accept, wants_stream=wants_stream)
+    assert exchange.is_stream == is_stream
+
+
+@pytest.mark.requirement("MHTTP-20", "HTTP-14")
+async def test_who_has_to_wait_hears_that_we_live(autojump_clock):
+    stream, exchange = stream_of(), exchange_of()
+    async with trio.open_nursery() as nursery:
+        carrier = Carrier(limits=LIMITS, first_id="1-1")
+        nursery.start_soon(carrier.carry, exchange, stream)
+        await trio.sleep(0.9)
+        assert exchange.status is None
+        await trio.sleep(0.2)
+        first = await exchange.event()
+        assert (first.data, first.id, first.retry_ms) == (b"", "1-1", LIMITS.http_retry_ms)
+        await trio.sleep(25)
+        assert exchange.comments == 2
+        put(stream, ANSWER, "1-2")
+    assert (await exchange.event()).id == "1-2"
+    assert exchange.is_ended
+
+
+async def test_a_first_event_may_be_another():
+    stream = stream_of(ANSWER)
+    exchange = exchange_of("text/event-stream")
+    await Carrier(limits=LIMITS, first_event=Event(b"x", name="endpoint")).stream(exchange, stream)
+    assert (await exchange.event()).name == "endpoint"
+
+
+async def test_a_client_that_takes_no_stream_waits(autojump_clock):
+    stream, exchange = stream_of(), exchange_of("application/json")
+    stream.is_narrow = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Carrier(limits=LIMITS).carry, exchange, stream)
+        await trio.sleep(1000)
+        assert exchange.status is None
+        put(stream, ANSWER)
+    assert exchange.answer_body == ANSWER
+
+
+async def test_several_answers_are_an_array_where_no_stream_is_taken():
+    stream = AnswerStream(LIMITS, awaits={1})
+    stream.is_narrow = True
+    stream.put(Sent(ERROR, None, is_answer=True))
+    put(stream, ANSWER)
+    exchange = await carry(stream, "application/json")
+    assert exchange.json == [json.loads(ERROR), json.loads(ANSWER)]
+    stream = AnswerStream(LIMITS, awaits={1})
+    stream.put(Sent(ERROR, None, is_answer=True))
+    put(stream, ANSWER)
+    assert (await carry(stream)).is_stream
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status"), [(None, 202), (Refusal(status=503, text="no", id="q"), 503)]
+)
+async def test_what_ends_without_a_word_is_answered_too(refusal, status):
+    stream = stream_of()
+    stream.end()
+    exchange = await carry(stream, why_unanswered=lambda: refusal)
+    assert exchange.status == status
+    if refusal is None:
+        assert exchange.answer_body == b""
+        return
+    assert exchange.json["id"] == "q"
+
+
+async def test_what_ends_without_a_word_as_a_stream_just_ends():
+    stream = stream_of()
+    stream.end()
+    exchange = await carry(stream, "text/event-stream")
+    assert (exchange.status, exchange.pieces) == (200, [])
+
+
+async def test_who_reads_too_slowly_is_given_up_until_it_comes_back(autojump_clock):
+    stream, exchange = stream_of(NOTE), exchange_of()
+    carrier = Carrier(limits=LIMITS)
+    stays = []
+
+    async def watch():
+        stays.append(await until_gone(exchange, functools.partial(carrier.carry, exchange, stream)))
+
+    async with trio.open_nursery() as nursery:
+        exchange.stall()
+        nursery.start_soon(watch)
+        await trio.testing.wait_all_tasks_blocked()
+        assert stream.is_carried
+        for _ in range(20):
+            put(stream, NOTE)
+        exchange.read_on()
+    assert (stays, exchange.is_ended, stream.is_carried) == ([False], False, False)
+    put(stream, ANSWER)
+    again = await carry(stream, "text/event-stream")
+    assert await again.rest() == [json.loads(ANSWER)]
+
+
+@pytest.mark.parametrize("is_soon", [True, False])
+async def test_it_is_told_whether_the_client_stayed(autojump_clock, is_soon):
+    for is_gone in (False, True):
+        stream, exchange = stream_of(*([ANSWER] if is_soon else [])), exchange_of()
+        stays = []
+
+        async def watch(exchange=exchange, stream=stream, stays=stays):
+            try:
+                stays.append(await carried(exchange, Carrier(limits=LIMITS), stream))
+            except trio.BrokenResourceError:
+                stays.append("broken")
+
+        async with trio.open_nursery() as nursery:
+            if is_gone and is_soon:
+                exchange.leave()
+            nursery.start_soon(watch)
+            await trio.sleep(5)
+            if is_gone:
+                exchange.leave()
+            await trio.sleep(5)
+            if not stream.is_ended:
+                put(stream, ANSWER)
+        assert stays == ["broken" if is_gone and is_soon else not is_gone]
+        assert not stream.is_carried

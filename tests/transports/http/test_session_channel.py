@@ -1,0 +1,220 @@
+"""A session's frames, each on its own way; and what was posted to it, in order."""
+
+import json
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._limits import Limits
+from mcp_trio._transports.http.session_channel import (
+    DuplicateIdError,
+    SessionChannel,
+    TooManyStreamsError,
+)
+from mcp_trio._wire import Addressed, Batch, Decoder
+
+DECODER = Decoder(json_depth_max=32, batch_messages_max=8)
+
+
+def channel(**options):
+    limits = Limits(http_streams_max=3, http_events_kept_max=8)
+    return SessionChannel(limits, **options)
+
+
+def deliver(to, *awaited, **message):
+    frame = json.dumps({"jsonrpc": "2.0", "method": "ping", **message}).encode()
+    return to.deliver(frame, DECODER.decode(frame), awaited)
+
+
+def cancel(id_):
+    return {"method": "notifications/cancelled", "params": {"requestId": id_}}
+
+
+def say(to, text, about=None, *, is_answer=False):
+    return to.send_nowait([Addressed(text.encode(), about, is_answer=is_answer)])
+
+
+def frames(stream):
+    return [sent.frame.decode() for sent in stream.take()]
+
+
+async def test_what_was_posted_is_received_in_order():
+    made = channel()
+    frame = b'{"jsonrpc":"2.0","method":"a"}'
+    assert made.deliver(frame, DECODER.decode(frame)) is None
+    stream = deliver(made, 1, id=1)
+    assert stream.awaits == {1}
+    with trio.testing.assert_checkpoints():
+        assert len(await made.receive()) == 2
+    made.finish()
+    assert await made.receive() == []
+
+
+async def test_somebody_who_waits_is_woken(autojump_clock):
+    made, received = channel(), []
+
+    async def receive():
+        received.extend(await made.receive())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked()
+        deliver(made, 1, id=1)
+    assert len(received) == 1
+
+
+@pytest.mark.requirement("HTTP-21", "HTTP-31", "HTTP-32", "HTTP-36", "TRAP-41")
+def test_each_frame_takes_one_way():
+    made = channel()
+    first, second = deliver(made, 1, id=1), deliver(made, "1", id="1")
+    say(made, "a", 1)
+    say(made, "b", "1")
+    say(made, "c")
+    say(made, "d", 1, is_answer=True)
+    say(made, "e", 1)
+    say(made, "f", 7)
+    assert frames(first) == ["a", "d"]
+    assert first.is_ended
+    assert frames(second) == ["b"]
+    assert frames(made.unasked) == ["c", "e", "f"]
+
+
+@pytest.mark.requirement("HTTP-32")
+@pytest.mark.parametrize("about", [None, 1])
+def test_an_answer_never_takes_the_way_of_what_nobody_asked_for(about):
+    made = channel()
+    deliver(made, 1, id=1)
+    deliver(made, **cancel(1))
+    say(made, "late", about, is_answer=True)
+    assert not made.unasked.has_waiting
+
+
+@pytest.mark.requirement("SSE-04")
+def test_of_one_that_has_one_stream_all_take_it():
+    made = channel(transport="sse", has_one_stream=True)
+    deliver(made, id=1)
+    say(made, "a", 1)
+    say(made, "b", 1, is_answer=True)
+    assert frames(made.unasked) == ["a", "b"]
+
+
+def test_a_client_that_takes_its_answer_only_hears_the_rest_elsewhere():
+    made = channel()
+    stream = deliver(made, 1, id=1)
+    stream.is_narrow = True
+    say(made, "a", 1)
+    say(made, "b", 1, is_answer=True)
+    assert (frames(stream), frames(made.unasked)) == (["b"], ["a"])
+
+
+async def test_sending_is_a_checkpoint():
+    made = channel()
+    with trio.testing.assert_checkpoints():
+        await made.send([Addressed(b"a", None)])
+    assert frames(made.unasked) == ["a"]
+
+
+def test_an_id_is_awaited_once_and_nothing_is_delivered_then():
+    made = channel()
+    deliver(made, 1, id=1)
+    for awaited in ([1], [2, 1], [2, 2]):
+        with pytest.raises(DuplicateIdError):
+            deliver(made, *awaited, id=1)
+    assert len(made._inbox._frames) == 1
+    say(made, "a", 1, is_answer=True)
+    deliver(made, 1, 2, id=1)
+
+
+def test_there_are_only_so_many_streams():
+    made = channel()
+    deliver(made, 1, 2, id=1)
+    with pytest.raises(TooManyStreamsError):
+        deliver(made, 3, 4, id=3)
+    deliver(made, 3, id=3)
+
+
+@pytest.mark.requirement("CANC-06")
+def test_what_is_cancelled_is_not_awaited():
+    made = channel()
+    stream = deliver(made, 1, "a", id=1)
+    deliver(made, **cancel(1))
+    assert not stream.is_ended
+    for other in (cancel(2), cancel([]), {"method": "notifications/cancelled"}):
+        deliver(made, **other)
+    assert not made.is_resting
+    frame = json.dumps([{"jsonrpc": "2.0", **cancel("a")}]).encode()
+    message = DECODER.decode(frame)
+    assert isinstance(message, Batch)
+    made.deliver(frame, message)
+    assert stream.is_ended
+    assert made.is_resting
+
+
+@pytest.mark.requirement("HTTP-38", "HTTP-39", "HTTP-42", "HTTP-43", "TRAP-39")
+def test_a_stream_is_resumed_with_what_came_behind_an_event():
+    made = channel()
+    first, second = deliver(made, 1, id=1), deliver(made, 2, id=2)
+    begun = made.first_id(first)
+    assert made.first_id(first) is None
+    for text, about in (("a", 1), ("b", 2), ("c", 1)):
+        say(made, text, about)
+    ids = [sent.event_id for sent in first.take()]
+    assert len({begun, *ids, made.first_id(second)}) == 4
+    made.left(first)
+    assert made.resumed(ids[0]) is first
+    assert frames(first) == ["c"]
+    made.left(first)
+    say(made, "d", 1, is_answer=True)
+    over = made.resumed(begun)
+    assert over.is_ended
+    assert frames(over) == ["a", "c", "d"]
+    assert frames(second) == ["b"]
+
+
+def test_a_stream_that_is_carried_is_given_as_it_is():
+    made = channel()
+    stream = deliver(made, 1, id=1)
+    begun = made.first_id(stream)
+    say(made, "a", 1)
+    stream.take()
+    stream.is_carried = True
+    assert made.resumed(begun) is stream
+    assert not stream.has_waiting
+
+
+def test_what_nobody_asked_for_waits_for_whoever_comes():
+    made = channel()
+    assert made.first_id(made.unasked) == "1-2"
+    say(made, "a")
+    made.left(made.unasked)
+    assert made.first_id(made.unasked) == "1-1"
+    assert made.first_id(made.unasked) is None
+    assert frames(made.unasked) == ["a"]
+
+
+@pytest.mark.parametrize("event_id", ["", "1", "9-1", "1-9", "x-y"])
+def test_an_event_that_was_never_given_is_not_found(event_id):
+    with pytest.raises(LookupError):
+        channel().resumed(event_id)
+
+
+async def test_what_ended_streams_held_is_forgotten_with_time():
+    made = channel()
+    for id_ in range(100):
+        stream = deliver(made, id_, id=id_)
+        made.left(stream)
+        say(made, "a", id_, is_answer=True)
+    assert len(made._streams) == 1
+    assert not made._of_request
+
+
+async def test_the_end_is_the_end_of_every_stream():
+    made = channel()
+    stream = deliver(made, 1, id=1)
+    await made.aclose()
+    await made.aclose()
+    assert stream.is_ended
+    assert made.unasked.is_ended
+    with pytest.raises(trio.ClosedResourceError):
+        await made.receive()

@@ -1,0 +1,132 @@
+"""Everybody's modern requests on one channel, and nobody in the way of anybody."""
+
+import json
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._limits import Limits
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
+from mcp_trio._transports.http.stateless_channel import StatelessChannel
+from mcp_trio._wire import Addressed, Notification, Request, encode_notification, encode_response
+
+LISTEN = "subscriptions/listen"
+
+
+def channel():
+    return StatelessChannel(Limits())
+
+
+def asked(to, id_, method="ping"):
+    return to.deliver(Request(id_, method, msgspec.Raw(b'{"a":1}')))
+
+
+def say(to, frame, about, *, is_answer=False):
+    to.send_nowait([Addressed(frame, about, is_answer=is_answer)])
+
+
+def frames(slot):
+    return [json.loads(sent.frame) for sent in slot.stream.take()]
+
+
+async def test_each_request_has_a_number_of_its_own_and_its_answer_the_clients():
+    made = channel()
+    first, second = asked(made, "a"), asked(made, "a")
+    received = [json.loads(frame) for frame in await made.receive()]
+    assert [each["id"] for each in received] == [first.number, second.number]
+    assert [each["params"] for each in received] == [{"a": 1}] * 2
+    say(made, encode_response(second.number, {"b": 2}), second.number, is_answer=True)
+    assert frames(second) == [{"jsonrpc": "2.0", "id": "a", "result": {"b": 2}}]
+    assert second.stream.is_ended
+    assert not first.stream.is_ended
+    assert frames(first) == []
+
+
+@pytest.mark.requirement("MHTTP-16")
+async def test_what_is_about_nobodys_request_goes_nowhere():
+    made = channel()
+    slot = asked(made, 1)
+    for about in (None, 99, "1"):
+        say(made, encode_notification("n", {}), about)
+    assert frames(slot) == []
+    with trio.testing.assert_checkpoints():
+        await made.send([Addressed(encode_notification("n", {}), slot.number)])
+    assert [each["method"] for each in frames(slot)] == ["n"]
+
+
+def test_a_client_that_takes_its_answer_only_gets_that():
+    made = channel()
+    slot = asked(made, 1)
+    slot.stream.is_narrow = True
+    say(made, encode_notification("n", {}), slot.number)
+    say(made, encode_response(slot.number, {}), slot.number, is_answer=True)
+    assert [each["id"] for each in frames(slot)] == [1]
+
+
+@pytest.mark.requirement("MHTTP-22", "MHTTP-24")
+async def test_who_goes_away_has_cancelled_once_and_hears_no_more():
+    made = channel()
+    slot = asked(made, 1)
+    made.abandon(slot)
+    made.abandon(slot)
+    _request, cancelled = [json.loads(frame) for frame in await made.receive()]
+    assert cancelled["method"] == "notifications/cancelled"
+    assert cancelled["params"]["requestId"] == slot.number
+    say(made, encode_response(slot.number, {}), slot.number, is_answer=True)
+    assert frames(slot) == []
+
+
+async def test_what_was_answered_is_not_cancelled():
+    made = channel()
+    slot = asked(made, 1)
+    say(made, encode_response(slot.number, {}), slot.number, is_answer=True)
+    made.abandon(slot)
+    assert len(await made.receive()) == 1
+
+
+@pytest.mark.requirement("MHTTP-13")
+async def test_a_notification_is_passed_on_unless_it_cancels():
+    made = channel()
+    slot = asked(made, 1)
+    params = msgspec.Raw(b'{"requestId":%d}' % slot.number)
+    made.notify(Notification("notifications/cancelled", params))
+    made.notify(Notification("notifications/tide", None))
+    _request, passed = [json.loads(frame) for frame in await made.receive()]
+    assert passed["method"] == "notifications/tide"
+
+
+@pytest.mark.requirement("SUB-08")
+@pytest.mark.parametrize("id_", [7, "7"])
+def test_a_subscription_is_named_by_its_own_id(id_):
+    made = channel()
+    slot = asked(made, id_, LISTEN)
+    meta = {"_meta": {SUBSCRIPTION_ID: slot.number}}
+    say(made, encode_notification("n", {"x": 1, **meta}), slot.number)
+    say(made, encode_notification("n", {"_meta": {"a": slot.number}}), slot.number)
+    say(made, encode_response(slot.number, meta), slot.number, is_answer=True)
+    first, second, last = frames(slot)
+    assert first["params"] == {"x": 1, "_meta": {SUBSCRIPTION_ID: id_}}
+    assert second["params"] == {"_meta": {"a": slot.number}}
+    assert (last["id"], last["result"]["_meta"]) == (id_, {SUBSCRIPTION_ID: id_})
+
+
+def test_an_error_of_a_subscription_has_no_name():
+    made = channel()
+    slot = asked(made, 7, LISTEN)
+    error = {"jsonrpc": "2.0", "id": slot.number, "error": {"code": -1, "message": "no"}}
+    say(made, json.dumps(error).encode(), slot.number, is_answer=True)
+    assert frames(slot) == [error | {"id": 7}]
+
+
+async def test_the_end_is_the_end_of_every_stream():
+    made = channel()
+    slot = asked(made, 1)
+    made.finish()
+    assert len(await made.receive()) == 1
+    assert await made.receive() == []
+    await made.aclose()
+    assert slot.stream.is_ended
+    with pytest.raises(trio.ClosedResourceError):
+        await made.receive()
