@@ -39,7 +39,7 @@ async def test_an_answer_and_all_that_a_handler_says_belong_to_its_request(
 ):
     async def tell(handling):
         await handling.progress(1)
-        params = s.LoggingMessageNotificationParams(level="error", data="said")
+        params = s.LoggingMessageParams(level="error", data="said")
         await handling.notify("notifications/message", params)
         return "told"
 

@@ -192,10 +192,14 @@ def _named(begun: HttpSession) -> list[tuple[str, str]]:
 
 
 def _ended(begun: HttpSession, request_id: RequestId | None) -> Refusal | None:
-    """Why a request was not answered; None: the client has cancelled it."""
+    """Why a request was not answered; None: the client has cancelled it.
+
+    No 404: that would say that nothing of it was done, and to try again in a new session.
+    """
     if not begun.is_closed:
         return None
-    return Refusal(status=404, text="the session has ended", id=request_id)
+    text = "the session was closed before this was answered"
+    return Refusal(status=503, code=SERVER_BUSY, text=text, id=request_id)
 
 
 def _closing(request_id: RequestId | None = None) -> Refusal:

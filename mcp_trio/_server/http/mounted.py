@@ -46,12 +46,11 @@ class MountedApp:
             Exception: What the lifespan raises; the next request tries again.
         """
         async with self._starting:
-            app = self._app
-            if app is None or app.runtime.ended.is_set():
+            if self._app is None or self._app.runtime.ended.is_set():
                 app = self._make()
                 await _started(app.runtime.run)
                 self._app = app
-        return app
+            return self._app
 
     async def aclose(self) -> None:
         """End all sessions, in bounded time; a later request begins anew."""

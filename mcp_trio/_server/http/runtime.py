@@ -111,10 +111,7 @@ class Runtime:
                     await self._begin_modern()
                     task_status.started(self)
                     await self._closing.wait()
-                    self._shut_all()
-                    nursery.cancel_scope.deadline = trio.current_time() + self._patience_seconds
-                    await self._sessions_gone()
-                    nursery.cancel_scope.cancel()
+                    nursery.cancel_scope.cancel()  # each session winds down in bounded time
         finally:
             self.ended.set()
 
@@ -123,11 +120,6 @@ class Runtime:
         """Whether it takes no more requests."""
         has_lost_modern = self._modern is not None and self._modern.closing.is_set()
         return has_lost_modern or self._closing.is_set()
-
-    @property
-    def _patience_seconds(self) -> float:
-        limits = self.server.limits
-        return limits.drain_seconds + 2 * limits.close_seconds
 
     async def _begin_modern(self) -> None:
         revisions = self._spoken(has_handshake=False)
@@ -168,22 +160,11 @@ class Runtime:
         return begun
 
     async def _forget_ended(self, begun: HttpSession, session: Session) -> None:
-        await session.closing.wait()
-        self.sessions.forget(begun)
+        try:
+            await session.closing.wait()
+        finally:
+            self.sessions.forget(begun)
 
     def close(self) -> None:
         """Begin to end all sessions; `ended` is set when they have."""
         self._closing.set()
-
-    def _shut_all(self) -> None:
-        for begun in self.sessions:
-            begun.close()
-        if self._modern is not None:
-            self._modern.shut("closed")
-
-    async def _sessions_gone(self) -> None:
-        if self._modern is not None:
-            await self._modern.ended.wait()
-        for begun in self.sessions:
-            if begun.session is not None:
-                await begun.session.ended.wait()

@@ -52,8 +52,8 @@ class HttpSession:
 
     def close(self) -> None:
         """The client is done, or was too long away."""
-        if self.session is not None:
-            self.session.shut("closed")
+        assert self.session is not None
+        self.session.shut("closed")
 
 
 @attrs.define(eq=False)

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import trio
 
-from mcp_trio import Context, Server
+from mcp_trio import Context, RecordingError, Server
 from mcp_trio._limits import Limits
 from tests.server.http.conftest import call, harbour, hello, request, site_of, text
 
@@ -143,6 +143,21 @@ async def test_a_cancelled_runtime_winds_down(autojump_clock, ended):
     assert ended == ["cancelled"]
     assert site.runtime.ended.is_set()
     assert asked.is_stream
+
+
+async def test_a_session_that_cannot_be_recorded_does_not_begin(
+    open_site, tmp_path, autojump_clock
+):
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    site = await open_site(harbour(), record=folder)
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    folder.write_text("in the way")
+    with pytest.raises(RecordingError):
+        await site.ask("POST", hello("2025-11-25"))
+    assert len(site.runtime.sessions) == 0
 
 
 async def test_modern_requests_are_refused_once_their_session_is_lost(open_site, autojump_clock):

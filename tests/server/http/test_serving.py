@@ -271,30 +271,77 @@ async def test_an_application_is_mounted_under_hypercorn(nursery):
 
 PROGRAM = """
 import logging
+import trio
 from mcp_trio import Server
 logging.basicConfig(level="INFO", format="%(message)s")
 server = Server("harbour")
 @server.tool
 async def tide() -> str:
     return "high"
+@server.tool
+async def stay() -> None:
+    with trio.CancelScope(shield=True):
+        logging.info("staying")
+        await trio.sleep(60)
 server.run("http", port=0, has_sse=False)
 """
+FAULTY = """
+from mcp_trio import Server
+from contextlib import asynccontextmanager
+@asynccontextmanager
+async def lifespan(server):
+    raise KeyError("sunk")
+    yield
+Server("harbour", lifespan=lifespan).run("http", port=0)
+"""
+
+
+@contextlib.contextmanager
+def running(program):
+    """A process, and the URL that it says."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            line = process.stderr.readline()
+            assert line.startswith("serving http://127.0.0.1:"), line
+            yield process, line.split()[1]
+        finally:
+            process.kill()
 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_process_serves_until_a_signal_comes(number):
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        try:
-            line = process.stderr.readline()
-            assert line.startswith("serving http://127.0.0.1:"), line
-            url = line.split()[1]
-            assert text(httpx.post(url, **modern(call("tide"))).json()) == "high"
-            process.send_signal(number)
-            assert process.wait(SECONDS) == 128 + number
-            assert "Traceback" not in process.stderr.read()
-        finally:
-            process.kill()
+    with running(PROGRAM) as (process, url):
+        assert text(httpx.post(url, **modern(call("tide"))).json()) == "high"
+        process.send_signal(number)
+        assert process.wait(SECONDS) == 128 + number
+        assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.real_time
+def test_a_second_signal_ends_a_process_at_once():
+    with running(PROGRAM) as (process, url):
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(url, **modern(call("stay")), timeout=1)
+        for _ in range(2):
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+        assert process.wait(SECONDS) == 128 + signal.SIGTERM
+
+
+@pytest.mark.real_time
+def test_a_process_whose_lifespan_fails_says_why_and_no_more():
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTY],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "KeyError: 'sunk'"
+    assert "ExceptionGroup" not in done.stderr

@@ -459,7 +459,7 @@ async def test_a_session_ends_by_delete_with_all_that_runs_in_it(
     if accept == BOTH:
         assert await asked.rest() == []
     else:
-        assert (asked.status, asked.json["id"]) == (404, 1)
+        assert (asked.status, asked.json["id"]) == (503, 1)
     assert ended == ["cancelled"]
     for method, message in (("POST", call("tide")), ("GET", None), ("DELETE", None)):
         assert (await client.ask(message, method=method)).status == 404

@@ -1,0 +1,36 @@
+"""A floor: a loop over h11 on Trio that always answers the same."""
+
+from functools import partial
+
+import h11
+import trio
+from constant import asked_for
+
+CHUNK_BYTES = 1 << 16
+
+constant = asked_for()
+
+
+async def serve(stream: trio.SocketStream) -> None:
+    """Answer all requests of one connection."""
+    connection = h11.Connection(h11.SERVER)
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            connection.receive_data(await stream.receive_some(CHUNK_BYTES))
+        elif isinstance(event, h11.EndOfMessage):
+            await stream.send_all(answer(connection))
+            connection.start_next_cycle()
+        elif isinstance(event, h11.ConnectionClosed):
+            return
+
+
+def answer(connection: h11.Connection) -> bytes:
+    """The bytes of one answer."""
+    response = h11.Response(status_code=200, headers=constant.headers)
+    events = [response, *(h11.Data(data=piece) for piece in constant.pieces if piece), h11.EndOfMessage()]
+    return b"".join(connection.send(event) or b"" for event in events)
+
+
+if __name__ == "__main__":
+    trio.run(partial(trio.serve_tcp, serve, constant.port, host="127.0.0.1"))
