@@ -110,5 +110,6 @@ def interop(session: nox.Session) -> None:
 @nox.session(default=False)
 def conformance(session: nox.Session) -> None:
     """Run the official conformance suite against our server and our client, with no excuses."""
-    install(session, "interop")
+    install(session, "seal", "interop")
     session.run("python", "tools/conformance/suite.py", *session.posargs)
+    session.run("python", "tools/conformance/suite.py", "--leg=server", "--server=hypercorn")

@@ -7,8 +7,8 @@ from typing import Any
 import attrs
 import msgspec
 
-from mcp_trio._protocol.http.mirrored import parameter_paths
 from mcp_trio._protocol.json_schema import Schema
+from mcp_trio._server.mirroring import mirrored_by
 from mcp_trio._server.signatures import ArgumentsError
 from mcp_trio._server.whole import WholeSignature
 
@@ -30,7 +30,7 @@ class GivenSchema(WholeSignature):
         super().__attrs_post_init__()
         if self.given.get("type") != "object":
             raise ValueError('an input schema has "type": "object" at its root')
-        parameter_paths(self.given)
+        mirrored_by(self.given)
         self._checker = Schema(self.given, of="arguments", limits=self.limits)
 
     @functools.cached_property

@@ -12,7 +12,7 @@ import attrs
 
 from mcp_trio import _schema as s
 from mcp_trio._protocol import check_keys
-from mcp_trio._protocol.http.mirrored import parameter_paths
+from mcp_trio._server.mirroring import mirrored_by
 from mcp_trio._server.outputs import GivenOutput, Output, output_of
 from mcp_trio._server.signatures import Signature
 from mcp_trio._server.templates import UriTemplate
@@ -101,9 +101,9 @@ class RegisteredTool(RegisteredEntry):
 
         Raises:
             TypeError: The schema cannot be made.
-            ValueError: One of its annotations breaks a rule (HDR-10 to HDR-15).
+            ValueError: See `mirrored_by`.
         """
-        return parameter_paths(self.signature.schema)
+        return mirrored_by(self.signature.schema)
 
     def definition(self) -> s.Tool:
         """Its row in `tools/list`."""

@@ -12,7 +12,7 @@ SAID = {
     "test_input_required_result_sampling": "Paris",
     "test_input_required_result_list_roots": "file:///a",
     "test_input_required_result_request_state": "state-ok",
-    "test_input_required_result_tampered_state": "confirmed",
+    "test_input_required_result_tampered_state": "state-ok",
     "test_input_required_result_capabilities": "Asked for: sampling, elicitation, roots",
     "test_streaming_elicitation": "The user has chosen to accept.",
     "test_missing_capability": "Paris",
@@ -21,7 +21,7 @@ SAID = {
     "test_x_mcp_header": "The region is anywhere.",
 }
 
-ANSWERS = {"name": "Ada", "ok": True, "value": True}
+ANSWERS = {"name": "Ada", "ok": True}
 
 
 def model(_params):

@@ -1,6 +1,9 @@
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import trio
 
 from mcp_trio import Client
@@ -21,6 +24,25 @@ async def test_it_runs_as_a_script(tmp_path):
         assert client.server_info.name == "mcp-trio-conformance"
         assert (await client.call_tool("test_simple_text")).content
     assert record.exists()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("host", ["native", "hypercorn"])
+async def test_it_runs_as_a_script_over_http(host):
+    command = [sys.executable, str(SERVER), "--port", "0", "--server", host]
+    process = await trio.lowlevel.open_process(command, stderr=subprocess.PIPE)
+    try:
+        with trio.fail_after(30):
+            told = await process.stderr.receive_some()
+            url = told.decode().splitlines()[0].removeprefix("serving ")
+            async with Client(url) as client:
+                assert client.revision == "2026-07-28"
+                assert (await client.call_tool("test_simple_text")).content
+            process.terminate()
+            assert await process.wait() == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        await process.stderr.aclose()
 
 
 async def test_a_busy_session_replays(connect, load, tmp_path):

@@ -20,7 +20,7 @@ LEGACY: Final = "2024-11-05"
 MODERN: Final = "2026-07-28"
 
 # What each request says of its sender where there is no handshake.
-_METADATA: Final = {
+METADATA: Final = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
     "io.modelcontextprotocol/clientCapabilities": {},
     "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "0"},
@@ -110,7 +110,7 @@ class ServerUnderLoad:
         self, command: Sequence[str], environment: Mapping[str, str], revision: str = LEGACY
     ) -> None:
         self._revision = revision
-        self._meta: Mapping[str, object] = _METADATA if revision == MODERN else {}
+        self._meta: Mapping[str, object] = METADATA if revision == MODERN else {}
         self._begin = time.perf_counter()
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
@@ -142,12 +142,11 @@ class ServerUnderLoad:
 
     def cpu_seconds(self) -> float:
         """The CPU time of the server so far."""
-        return time.clock_gettime((~self._process.pid << 3) | _CPUCLOCK_SCHED)
+        return cpu_seconds_of(self._process.pid)
 
     def rss_mib(self) -> float:
         """The memory that the server holds."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
-        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        return rss_mib_of(self._process.pid)
 
     def initialize(self) -> Start:
         """Shake hands, or ask what is spoken where there is no handshake."""
@@ -212,7 +211,7 @@ class ServerUnderLoad:
         while sent:
             answers = self._receive_some()
             now = time.perf_counter()
-            call_seconds += [now - sent.pop(_checked_id(answer)) for answer in answers]
+            call_seconds += [now - sent.pop(checked_id(answer)) for answer in answers]
             if now < end:
                 self._send_adds(len(answers), sent)
         return Cost(self.cpu_seconds() - cpu_seconds, time.perf_counter() - begin, call_seconds)
@@ -252,6 +251,17 @@ class ServerUnderLoad:
             self._unread.append(rest)
 
 
+def cpu_seconds_of(process: int) -> float:
+    """The CPU time of a process so far, by its id."""
+    return time.clock_gettime((~process << 3) | _CPUCLOCK_SCHED)
+
+
+def rss_mib_of(process: int) -> float:
+    """The memory that a process holds, by its id."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
 def rotated(names: Sequence[str], by: int) -> Sequence[str]:
     """The names, beginning with another one: whoever takes turns goes first in turn."""
     first = by % len(names)
@@ -268,7 +278,12 @@ def _text(message: Message) -> str:
     return message.result.content[0].text
 
 
-def _checked_id(answer: Message) -> int:
+def checked_id(answer: Message) -> int:
+    """The id of an answer to `add`, whose result is one more.
+
+    Raises:
+        RuntimeError: It is something else.
+    """
     if answer.id is None or _text(answer) != str(answer.id + 1):
         raise RuntimeError(f"a wrong answer: {answer}")
     return answer.id

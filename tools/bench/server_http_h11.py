@@ -28,7 +28,8 @@ async def serve(stream: trio.SocketStream) -> None:
 def answer(connection: h11.Connection) -> bytes:
     """The bytes of one answer."""
     response = h11.Response(status_code=200, headers=constant.headers)
-    events = [response, *(h11.Data(data=piece) for piece in constant.pieces if piece), h11.EndOfMessage()]
+    pieces = (h11.Data(data=piece) for piece in constant.pieces if piece)
+    events = [response, *pieces, h11.EndOfMessage()]
     return b"".join(connection.send(event) or b"" for event in events)
 
 

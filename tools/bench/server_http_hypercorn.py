@@ -19,8 +19,8 @@ async def app(
     send: Callable[[Message], Awaitable[None]],
 ) -> None:
     """Read the body, and answer."""
-    if scope["type"] != "http":
-        return
+    if scope["type"] != "http":  # so one says that lifespans are unknown here
+        raise NotImplementedError(scope["type"])
     while (await receive()).get("more_body"):
         pass
     await send({"type": "http.response.start", "status": 200, "headers": constant.headers})

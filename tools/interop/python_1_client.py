@@ -33,11 +33,11 @@ class Session(python_client.HandshakeSession):
 
 
 def connect(
-    host: Host, wanted: str, command: Sequence[str]
+    host: Host, wanted: str, server: Sequence[str]
 ) -> AbstractAsyncContextManager[python_client.Session]:
     """A session at a revision, or at the newest of the only era that the SDK speaks."""
     revision = types.LATEST_PROTOCOL_VERSION if wanted == "legacy" else wanted
-    return python_client.shaking_hands(Session, host, revision, command)
+    return python_client.shaking_hands(Session, host, revision, server)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""The "everything" server, by the official Python SDK 1: `python python_1_server.py`."""
+"""The "everything" server, by the official Python SDK 1: `python python_1_server.py [http]`."""
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
-import anyio
 import python_server
 from caller import Question
 from everything import Everything
 from mcp import McpError, types
 from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
+from mcp.server.models import InitializationOptions
 from noted_stream import NotedStream
 from parties import Json, Refused, Report
 from pydantic import BaseModel
@@ -39,21 +39,40 @@ HEARD: Final = (
 )
 
 
+class NotingServer(Server):
+    """A server of this SDK that notes what it sends; for one session."""
+
+    stream: NotedStream
+
+    async def run(self, from_client: Any, to_client: Any, *options: Any, **more: Any) -> None:
+        self.stream = NotedStream(to_client)
+        await super().run(from_client, self.stream, *options, **more)
+
+    def create_initialization_options(self, *_: Any) -> InitializationOptions:
+        options = super().create_initialization_options(python_server.CHANGES)
+        # The SDK always denies subscriptions, whatever has a handler.
+        options.capabilities.resources.subscribe = True
+        return options
+
+
 class Caller(python_server.Caller):
     """What this SDK lets a handler do; it cancels no request, so that is done here."""
 
-    def __init__(self, server: Server, stream: NotedStream) -> None:
-        session = server.request_context.session
-        super().__init__(session, str(session.client_params.protocolVersion))
-        self.meta = server.request_context.meta
-        self.stream = stream
+    def __init__(self, server: NotingServer) -> None:
+        context = server.request_context
+        revision = str(context.session.client_params.protocolVersion)
+        super().__init__(context.session, revision, context.request_id)
+        self.meta = context.meta
+        self.stream = server.stream
 
     async def progress(
         self, progress: float, total: float | None, message: str | None = None
     ) -> None:
         token = None if self.meta is None else self.meta.progressToken
         if token is not None:
-            await self.session.send_progress_notification(token, progress, total, message)
+            await self.session.send_progress_notification(
+                token, progress, total, message, self.request_id
+            )
 
     async def request(self, question: Question, report: Report | None = None) -> Json:
         async with self.stream.cancelling(self.session, question.method):
@@ -63,14 +82,14 @@ class Caller(python_server.Caller):
 Handler = Callable[[BaseModel], Awaitable[types.ServerResult]]
 
 
-def handler(everything: Everything, server: Server, stream: NotedStream) -> Handler:
+def handler(everything: Everything, server: NotingServer) -> Handler:
     """The SDK's handler of every request."""
 
     async def handle(request: BaseModel) -> types.ServerResult:
         method, result_type = REQUESTS[type(request)]
         params = wire(request).get("params", {})
         try:
-            result = await everything.answer(method, params, Caller(server, stream))
+            result = await everything.answer(method, params, Caller(server))
         except Refused as error:
             refusal = types.ErrorData(code=error.code, message=str(error), data=error.data)
             raise McpError(refusal) from error
@@ -79,22 +98,18 @@ def handler(everything: Everything, server: Server, stream: NotedStream) -> Hand
     return handle
 
 
-async def main() -> None:
+def make_server() -> NotingServer:
+    """The server, for one session."""
     everything = Everything()
-    server = Server("everything", version="1")
+    server = NotingServer("everything", version="1")
 
     async def hear(notification: BaseModel) -> None:
         everything.heard.append(notification.method)
 
-    async with stdio_server() as (from_client, to_client):
-        stream = NotedStream(to_client)
-        server.request_handlers.update(dict.fromkeys(REQUESTS, handler(everything, server, stream)))
-        server.notification_handlers.update(dict.fromkeys(HEARD, hear))
-        options = server.create_initialization_options(python_server.CHANGES)
-        # The SDK always denies subscriptions, whatever has a handler.
-        options.capabilities.resources.subscribe = True
-        await server.run(from_client, stream, options)
+    server.request_handlers.update(dict.fromkeys(REQUESTS, handler(everything, server)))
+    server.notification_handlers.update(dict.fromkeys(HEARD, hear))
+    return server
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    python_server.serve(make_server(), sys.argv[1:])

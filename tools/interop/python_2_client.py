@@ -8,8 +8,8 @@ from typing import Final
 
 import anyio
 import python_client
-from facts import FACTS, has
-from mcp import Client, MCPDeprecationWarning, MCPError, StdioServerParameters, types
+from facts import FACTS, has, is_url
+from mcp import Client, MCPDeprecationWarning, MCPError, types
 from parties import Host, Json
 from pydantic import BaseModel
 from python_words import wire
@@ -72,13 +72,13 @@ class ClientSession(python_client.Session):
 
 @asynccontextmanager
 async def finding_out(
-    host: Host, mode: str, command: Sequence[str]
+    host: Host, mode: str, server: Sequence[str]
 ) -> AsyncIterator[python_client.Session]:
     """A session by the SDK's client, in a mode of its own: `auto`, `legacy` or a revision."""
-    parameters = StdioServerParameters(command=command[0], args=list(command[1:]))
+    target = server[0] if is_url(server[0]) else python_client.process_of(server)
     callbacks = python_client.Callbacks(host).by_name()
     info = types.Implementation(name=Session.name, version=Session.version)
-    async with Client(parameters, mode=mode, client_info=info, cache=None, **callbacks) as client:
+    async with Client(target, mode=mode, client_info=info, cache=None, **callbacks) as client:
         yield ClientSession(client)
 
 
@@ -90,14 +90,14 @@ MODES: Final[Mapping[str, str]] = {
 
 
 def connect(
-    host: Host, wanted: str, command: Sequence[str]
+    host: Host, wanted: str, server: Sequence[str]
 ) -> AbstractAsyncContextManager[python_client.Session]:
-    """A session in an era, or at a revision, with the server that a command starts."""
+    """A session in an era, or at a revision, with the server that a command starts, or at a URL."""
     if wanted in MODES:
-        return finding_out(host, MODES[wanted], command)
+        return finding_out(host, MODES[wanted], server)
     if has(wanted, "sessions"):
-        return python_client.shaking_hands(Session, host, wanted, command)
-    return finding_out(host, "auto", command)
+        return python_client.shaking_hands(Session, host, wanted, server)
+    return finding_out(host, "auto", server)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The "everything" server, by the official Python SDK 2: `python python_2_server.py`."""
+"""The "everything" server, by the official Python SDK 2: `python python_2_server.py [http]`."""
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import anyio
 import caller
 import python_server
 from everything import Everything
@@ -14,7 +14,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp.server.caching import CacheHint
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel.server import RequestHandler
-from mcp.server.stdio import stdio_server
+from mcp.server.models import InitializationOptions
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
     ListenHandler,
@@ -72,8 +72,8 @@ class Caller(python_server.Caller):
 class RoundCaller(python_server.Talker, caller.RoundCaller):
     """What this SDK lets a handler do where there is no session."""
 
-    def __init__(self, session: Any, revision: str, params: Json) -> None:
-        python_server.Talker.__init__(self, session, revision)
+    def __init__(self, params: Json, *talker: Any) -> None:
+        python_server.Talker.__init__(self, *talker)
         caller.RoundCaller.__init__(self, params)
 
     progress = Caller.progress
@@ -84,9 +84,9 @@ class RoundCaller(python_server.Talker, caller.RoundCaller):
 
 def caller_of(context: ServerRequestContext, params: Json) -> caller.Caller:
     """What the handler of a request may do."""
-    if has(context.protocol_version, "sessions"):
-        return Caller(context.session, context.protocol_version)
-    return RoundCaller(context.session, context.protocol_version, params)
+    talker = context.session, context.protocol_version, context.request_id
+    is_session = has(context.protocol_version, "sessions")
+    return Caller(*talker) if is_session else RoundCaller(params, *talker)
 
 
 def listener(everything: Everything) -> Any:
@@ -115,9 +115,17 @@ def handler(everything: Everything, method: str) -> RequestHandler:
     return handle
 
 
-async def main() -> None:
+class ChangingServer(Server):
+    """A server of this SDK that says of its lists that they change."""
+
+    def create_initialization_options(self, *_: Any) -> InitializationOptions:
+        return super().create_initialization_options(python_server.CHANGES)
+
+
+def make_server() -> Server:
+    """The server, for one session, or for all that have none."""
     everything = Everything()
-    server = Server(
+    server = ChangingServer(
         "everything",
         version="2",
         on_subscriptions_listen=ListenHandler(BUS),
@@ -126,12 +134,10 @@ async def main() -> None:
     server.middleware.append(listener(everything))
     for method, params in PARAMS.items():
         server.add_request_handler(method, params, handler(everything, method))
-    options = server.create_initialization_options(python_server.CHANGES)
-    async with stdio_server() as (from_client, to_client):
-        await server.run(from_client, to_client, options)
+    return server
 
 
 if __name__ == "__main__":
     # The newest revision has deprecated much of what this is about.
     warnings.simplefilter("ignore", MCPDeprecationWarning)
-    anyio.run(main)
+    python_server.serve(make_server(), sys.argv[1:])

@@ -9,8 +9,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar
 
 import scenario
-from facts import ERAS, has
+from facts import ERAS, has, is_sse, is_url
 from mcp import ClientSession, StdioServerParameters, stdio_client, types
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
 from parties import Host, Json, OnReport, Refused, subscribed, unasked
 from pydantic import BaseModel
 from python_words import wire
@@ -204,14 +206,26 @@ def capabilities_at(revision: str) -> Json:
     return offered
 
 
+def process_of(command: Sequence[str]) -> StdioServerParameters:
+    """The server that a command starts, as the SDK is told of it."""
+    return StdioServerParameters(command=command[0], args=list(command[1:]))
+
+
+def streams_to(server: Sequence[str]) -> AbstractAsyncContextManager[Any]:
+    """The SDK's streams to a server; there may be more behind the two."""
+    if not is_url(server[0]):
+        return stdio_client(process_of(server))
+    (url,) = server
+    return sse_client(url) if is_sse(url) else streamable_http_client(url)
+
+
 @asynccontextmanager
 async def shaking_hands(
-    make: type[HandshakeSession], host: Host, revision: str, command: Sequence[str]
+    make: type[HandshakeSession], host: Host, revision: str, server: Sequence[str]
 ) -> AsyncIterator[Session]:
-    """An SDK's session with the server that a command starts."""
-    parameters = StdioServerParameters(command=command[0], args=list(command[1:]))
-    async with stdio_client(parameters) as streams:
-        session = make(host, *streams)
+    """An SDK's session with the server that a command starts, or that is at a URL."""
+    async with streams_to(server) as (from_server, to_server, *_):
+        session = make(host, from_server, to_server)
         async with session.calls:
             await session.initialize(revision)
             yield session
@@ -220,10 +234,10 @@ async def shaking_hands(
 Connect = Callable[[Host, str, Sequence[str]], AbstractAsyncContextManager[Session]]
 
 
-async def tell_scenario(connect: Connect, wanted: str, command: Sequence[str]) -> None:
-    """Tell the scenario to the server that a command starts, at a revision; or greet, in an era."""
+async def tell_scenario(connect: Connect, wanted: str, server: Sequence[str]) -> None:
+    """Tell the scenario to a server, at a revision; or greet, in an era."""
     host = Host()
-    async with connect(host, wanted, command) as session:
+    async with connect(host, wanted, server) as session:
         if wanted in ERAS:
             await scenario.greet(session)
         else:

@@ -3,15 +3,26 @@
 `python_1_server` and `python_2_server` say what is different; see `python_client`.
 """
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+import anyio
+import uvicorn
 from caller import Question, SessionCaller
 from mcp import types
 from mcp.server.lowlevel import NotificationOptions
+from mcp.server.sse import SseServerTransport
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.message import ServerMessageMetadata
 from parties import Json, Report
 from pydantic import BaseModel, TypeAdapter
 from python_words import wire
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
 
 CHANGES: Final = NotificationOptions(
     prompts_changed=True, resources_changed=True, tools_changed=True
@@ -30,12 +41,14 @@ QUESTIONS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
 class Talker:
     """What the SDK lets a handler do that asks nothing; see `caller.Caller`."""
 
-    def __init__(self, session: Any, revision: str) -> None:
+    def __init__(self, session: Any, revision: str, request_id: types.RequestId) -> None:
         self.session = session
         self.revision = revision
+        # What is said of a request goes where its answer goes, if that is a way of its own.
+        self.request_id = request_id
 
     async def log(self, level: types.LoggingLevel, data: object) -> None:
-        await self.session.send_log_message(level, data)
+        await self.session.send_log_message(level, data, related_request_id=self.request_id)
 
     async def notify(self, method: str, params: Json | None = None) -> None:
         message = {"method": method, "params": params}
@@ -54,6 +67,56 @@ class Caller(Talker, SessionCaller):
         result = await self.session.send_request(
             request_type.model_validate(words),
             result_type,
+            metadata=ServerMessageMetadata(related_request_id=self.request_id),
             progress_callback=None if report is None else on_progress,
         )
         return wire(result)
+
+
+# How it is served.
+
+
+async def serve_stdio(server: Any) -> None:
+    """Serve one session over stdin and stdout."""
+    async with stdio_server() as (from_client, to_client):
+        await server.run(from_client, to_client, server.create_initialization_options())
+
+
+async def serve_http(server: Any) -> None:
+    """Serve over both transports of the web, at any port; prints the URL that both begin with."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    manager = StreamableHTTPSessionManager(app=server)
+    async with manager.run():
+        config = uvicorn.Config(_app(server, manager), log_level="warning")
+        await uvicorn.Server(config).serve([listener])
+
+
+def _app(server: Any, manager: StreamableHTTPSessionManager) -> Starlette:
+    events = SseServerTransport("/messages/")
+
+    async def serve_events(request: Request) -> Response:
+        scope, receive, send = request.scope, request.receive, request._send
+        async with events.connect_sse(scope, receive, send) as (from_client, to_client):
+            await server.run(from_client, to_client, server.create_initialization_options())
+        return Response()
+
+    return Starlette(
+        routes=[
+            Route("/mcp", manager.asgi_app),
+            Route("/sse", serve_events),
+            Mount("/messages/", events.handle_post_message),
+        ]
+    )
+
+
+SERVE: Final[Mapping[str, Callable[[Any], Awaitable[None]]]] = {
+    "stdio": serve_stdio,
+    "http": serve_http,
+}
+
+
+def serve(server: Any, arguments: list[str]) -> None:
+    """Serve over what the command line names; over stdio if it names nothing."""
+    (transport,) = arguments or ["stdio"]
+    anyio.run(SERVE[transport], server)

@@ -28,6 +28,7 @@ STREAM_HEADERS: Final[Headers] = (
 )
 """A stream is not to be kept, changed, or held back on its way (MHTTP-19)."""
 
+_OK: Final = 200
 _JSON_HEADERS: Final[Headers] = (("Content-Type", JSON),)
 
 
@@ -76,8 +77,12 @@ class Carrier:
             await self.stream(exchange, stream)
 
     async def _carry_answer(self, exchange: Exchange, stream: AnswerStream) -> bool:
-        """Whether it was one JSON answer, which has left."""
-        if self._is_stream(exchange.head):
+        """Whether it was one JSON answer, which has left.
+
+        An error that has a status of its own is one for every client (MHTTP-26, MHTTP-27).
+        """
+        is_stream = self._is_stream(exchange.head)
+        if is_stream and self.status_of is None:
             return False
         await self._first_news(stream)
         frames = stream.answers
@@ -86,9 +91,12 @@ class Carrier:
         if not frames:
             await self._say_why(exchange)
             return True
+        status = self._status(frames[0])
+        if is_stream and status == _OK:
+            return False
         stream.take()
         body = frames[0] if len(frames) == 1 else b"[%b]" % b",".join(frames)
-        await exchange.answer(self._status(frames[0]), [*_JSON_HEADERS, *self.headers], body)
+        await exchange.answer(status, [*_JSON_HEADERS, *self.headers], body)
         return True
 
     async def _say_why(self, exchange: Exchange) -> None:
@@ -101,9 +109,9 @@ class Carrier:
 
     def _status(self, frame: bytes) -> int:
         if self.status_of is None:
-            return 200
+            return _OK
         error = msgspec.json.decode(frame, type=_Answer).error
-        return 200 if error is None else self.status_of(error.code)
+        return _OK if error is None else self.status_of(error.code)
 
     def _is_stream(self, head: Head) -> bool:
         accept = head.header("accept")
@@ -126,7 +134,7 @@ class Carrier:
         """
         stream.is_carried, stream.is_overrun = True, False
         try:
-            await exchange.start(200, [*STREAM_HEADERS, *self.headers])
+            await exchange.start(_OK, [*STREAM_HEADERS, *self.headers])
             await self._send_first(exchange)
             over_at = self._over_at()
             while stream.has_waiting or not (stream.is_ended or trio.current_time() >= over_at):

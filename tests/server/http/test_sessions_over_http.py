@@ -159,7 +159,7 @@ async def test_a_client_that_takes_json_only_gets_the_answer_only(opened, autoju
     assert notes([await listening.message(), await listening.message()]) == ["one", "two"]
 
 
-@pytest.mark.requirement("HTTP-35", "HTTP-36", "HTTP-38")
+@pytest.mark.requirement("HTTP-36", "HTTP-38")
 async def test_each_request_has_a_stream_of_its_own(opened, autojump_clock):
     client = await opened()
     asked = [client.begin(call("log", {"seconds": n}, id=n)) for n in (1, 2, 3)]
@@ -171,7 +171,6 @@ async def test_each_request_has_a_stream_of_its_own(opened, autojump_clock):
     assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.requirement("BASE-07")
 async def test_an_id_is_not_used_twice_at_once(opened, autojump_clock):
     client = await opened()
     asked = client.begin(call("wait", id=5))
@@ -194,7 +193,7 @@ async def test_there_are_only_so_many_requests_at_once(opened, autojump_clock):
     assert text((await client.ask(call("tide", id=3))).json) == "high"
 
 
-@pytest.mark.requirement("CANC-06", "HTTP-26", "HTTP-32")
+@pytest.mark.requirement("CANC-06", "HTTP-32")
 @pytest.mark.parametrize(("accept", "status"), [(BOTH, 200), (JSON, 202)])
 async def test_a_request_that_the_client_cancels_is_not_answered(
     opened, accept, status, ended, autojump_clock
@@ -224,7 +223,7 @@ async def test_a_cancellation_that_is_none_ends_nothing(opened, autojump_clock):
 # Batches.
 
 
-@pytest.mark.requirement("HTTP-08", "HTTP-19", "HTTP-24")
+@pytest.mark.requirement("HTTP-19", "HTTP-24", "TRAP-02", "HTTP-22")
 async def test_a_batch_is_answered_on_one_stream(opened, autojump_clock):
     client = await opened("2025-03-26")
     asked = client.begin([call("log", id=1), call("tide", id=2), notification("n")])
@@ -235,6 +234,7 @@ async def test_a_batch_is_answered_on_one_stream(opened, autojump_clock):
     ]
 
 
+@pytest.mark.requirement("TRAP-02")
 async def test_a_batch_is_answered_by_an_array_where_no_stream_is_taken(opened, autojump_clock):
     client = await opened("2025-03-26")
     answer = await client.ask([call("log", id=1), call("tide", id=2)], accept=JSON)
@@ -268,7 +268,7 @@ def await_nothing(exchange):
 # What belongs to no request.
 
 
-@pytest.mark.requirement("HTTP-27", "HTTP-29", "HTTP-30", "HTTP-31", "HTTP-36", "TRAP-41")
+@pytest.mark.requirement("HTTP-29", "HTTP-30", "HTTP-31", "HTTP-36", "TRAP-41")
 async def test_what_belongs_to_no_request_waits_for_a_get_and_comes_once(opened, autojump_clock):
     client = await opened()
     asked = await client.ask(call("ebb"))
@@ -307,7 +307,7 @@ async def test_a_stream_of_events_ends_with_its_session(opened, autojump_clock):
     assert listening.status == 200
 
 
-@pytest.mark.requirement("HTTP-21", "HTTP-20", "HTTP-10", "SAMP-01")
+@pytest.mark.requirement("HTTP-21", "HTTP-20", "HTTP-10")
 async def test_a_question_takes_the_stream_of_its_request(opened, autojump_clock):
     client = await opened(capabilities={"sampling": {}})
     listening = client.listen()
@@ -328,9 +328,7 @@ async def test_a_question_takes_the_stream_of_its_request(opened, autojump_clock
 # Clients that go away, and come back.
 
 
-@pytest.mark.requirement(
-    "HTTP-25", "HTTP-40", "HTTP-41", "HTTP-42", "HTTP-43", "TRAP-38", "TRAP-39"
-)
+@pytest.mark.requirement("HTTP-25", "HTTP-42", "HTTP-43", "TRAP-38", "TRAP-39")
 async def test_a_client_that_left_comes_back_for_its_answer(opened, ended, autojump_clock):
     client = await opened()
     listening = client.listen()
@@ -444,7 +442,7 @@ async def test_a_client_that_does_not_read_is_given_up_and_may_come_back(opened,
 # How a session ends.
 
 
-@pytest.mark.requirement("HTTP-50", "HTTP-51", "HTTP-53", "HTTP-23")
+@pytest.mark.requirement("HTTP-50", "HTTP-51", "HTTP-23")
 @pytest.mark.parametrize("accept", [BOTH, JSON])
 async def test_a_session_ends_by_delete_with_all_that_runs_in_it(
     opened, accept, ended, autojump_clock
@@ -499,7 +497,7 @@ async def test_a_session_is_old_from_when_its_client_has_left(opened, autojump_c
     assert (await client.listen().begun()).status == 200
 
 
-@pytest.mark.requirement("HTTP-59", "HTTP-61")
+@pytest.mark.requirement("HTTP-59", "HTTP-61", "HTTP-05")
 async def test_a_session_belongs_to_who_began_it(open_site, autojump_clock):
     async def verify(head):
         return head.header("authorization")

@@ -50,8 +50,8 @@ def result(seen, **members):
     return json_reply({"jsonrpc": "2.0", "id": seen.message["id"], "result": members})
 
 
-def error(seen, code, message="no", status=200):
-    body = {"code": code, "message": message}
+def error(seen, code, message="no", status=200, **more):
+    body = {"code": code, "message": message, **more}
     return json_reply({"jsonrpc": "2.0", "id": seen.message["id"], "error": body}, status)
 
 

@@ -70,8 +70,10 @@ async def test_more_than_an_answer_is_a_stream():
     ],
 )
 async def test_the_status_says_what_an_error_is(frame, status_of, status):
-    exchange = await carry(stream_of(frame), status_of=status_of)
-    assert exchange.status == status
+    for accept in (BOTH, "application/json", "text/event-stream"):
+        exchange = await carry(stream_of(frame), accept, status_of=status_of)
+        assert exchange.status == status
+        assert exchange.is_stream == (accept == "text/event-stream" and status == 200)
 
 
 @pytest.mark.requirement("TRAP-31")

@@ -44,7 +44,9 @@ def tool(name, **properties):
 # How a message is sent.
 
 
-@pytest.mark.requirement("MHTTP-08", "MHTTP-09", "MHTTP-10", "HDR-01", "HDR-02", "HDR-03")
+@pytest.mark.requirement(
+    "MHTTP-08", "MHTTP-09", "MHTTP-10", "HDR-01", "HDR-02", "HDR-03", "MHTTP-11"
+)
 async def test_each_request_is_a_post_with_the_headers_that_repeat_it():
     async with connected(Modern(answers={"tools/call": said})) as (channel, script):
         for number in (1, 2):
@@ -173,6 +175,7 @@ async def test_a_body_of_several_lines_arrives_as_one_line():
     assert b"\n" not in frame
 
 
+@pytest.mark.requirement("VER-19", "VER-22", "TRAP-25")
 async def test_an_error_is_an_answer_whatever_the_status():
     async def refuse(seen):
         return error(seen, -32022, status=400)
@@ -227,6 +230,7 @@ async def test_any_other_status_loses_the_request_and_names_it(status):
     assert isinstance(lost.error, OutcomeUnknown) == (status >= 500)
 
 
+@pytest.mark.requirement("SEC-04")
 async def test_nobody_is_followed_to_where_a_server_sends_us():
     async def elsewhere(_seen):
         return Reply(307, {"location": "http://other.test/mcp"})
@@ -269,6 +273,7 @@ async def heard_lost(channel):
 # Discovery.
 
 
+@pytest.mark.requirement("VER-21", "VER-19")
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 422])
 async def test_a_discovery_that_is_refused_in_no_known_words_is_a_method_not_found(status):
     async def refuse(_seen):

@@ -54,7 +54,17 @@ def streaming(*pieces):
 # The session.
 
 
-@pytest.mark.requirement("HTTP-06", "HTTP-07", "HTTP-48", "HTTP-55", "HTTP-56", "TRAP-33")
+@pytest.mark.requirement(
+    "HTTP-06",
+    "HTTP-07",
+    "HTTP-48",
+    "HTTP-55",
+    "HTTP-56",
+    "TRAP-33",
+    "HTTP-09",
+    "LIFE-18",
+    "HTTP-08",
+)
 async def test_what_initialize_was_answered_goes_along_with_everything_after_it():
     async with connected(Legacy(answers={"tools/call": said})) as (channel, script):
         await in_session(channel)

@@ -114,7 +114,7 @@ async def test_the_endpoint_may_be_relative(endpoint, path):
     assert script.seen[-1].path == path
 
 
-@pytest.mark.requirement("TRAP-43")
+@pytest.mark.requirement("TRAP-43", "SEC-04")
 @pytest.mark.parametrize(
     "endpoint", ["http://evil.test/m", "https://mcp.test/m", "//mcp.test:8080/m", "http://x:y/"]
 )

@@ -1,15 +1,19 @@
 // The scenario, told by the official TypeScript SDK 1: `node client_1.mjs REVISION SERVER…`.
+// The server is a command, or a URL.
 // With `legacy` instead of the revision, the SDK's own choice, it only greets.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
+import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import * as types from "@modelcontextprotocol/sdk/types.js";
 
 import { Refused, has } from "./facts.mjs";
 import { Host } from "./host.mjs";
 import { capabilitiesAt, greet, tell } from "./scenario.mjs";
+import { transportTo } from "./web.mjs";
 
-const [wanted, command, ...args] = process.argv.slice(2);
+const [wanted, ...place] = process.argv.slice(2);
 const revision = wanted === "legacy" ? types.LATEST_PROTOCOL_VERSION : wanted;
 
 const host = new Host();
@@ -83,15 +87,25 @@ const session = {
   hearingChanges: (body) => body(),
 };
 
-/** A transport to the command, at the revision that this is about: the SDK offers a newer one. */
+const transports = {
+  Stdio: StdioClientTransport,
+  Http: StreamableHTTPClientTransport,
+  Sse: SSEClientTransport,
+};
+
+/** A transport to the server, at the revision that this is about: the SDK offers a newer one. */
 function transport() {
-  const made = new StdioClientTransport({ command, args });
+  const made = transportTo(place, transports);
   const send = made.send.bind(made);
   made.send = (message, ...options) => {
     if (message.method === "initialize") message.params.protocolVersion = revision;
     return send(message, ...options);
   };
-  made.setProtocolVersion = (agreed) => (session.revision = agreed);
+  const agree = made.setProtocolVersion?.bind(made);
+  made.setProtocolVersion = (agreed) => {
+    session.revision = agreed;
+    agree?.(agreed);
+  };
   return made;
 }
 

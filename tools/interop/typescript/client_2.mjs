@@ -1,14 +1,21 @@
 // The scenario, told by the official TypeScript SDK 2: `node client_2.mjs REVISION SERVER…`.
+// The server is a command, or a URL.
 // With an era instead of the revision (`legacy`, `modern`, or `both`) it only greets.
 
-import { Client, ProtocolError } from "@modelcontextprotocol/client";
+import {
+  Client,
+  ProtocolError,
+  SSEClientTransport,
+  StreamableHTTPClientTransport,
+} from "@modelcontextprotocol/client";
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 
 import { Refused, facts, has } from "./facts.mjs";
 import { Host, NOTIFICATIONS } from "./host.mjs";
 import { capabilitiesAt, greet, tell } from "./scenario.mjs";
+import { transportTo } from "./web.mjs";
 
-const [wanted, command, ...args] = process.argv.slice(2);
+const [wanted, ...place] = process.argv.slice(2);
 const newest = facts.revisions.at(-1);
 const modes = { legacy: "legacy", both: "auto", modern: { pin: newest } };
 const revision = wanted in modes ? newest : wanted;
@@ -91,8 +98,12 @@ const session = {
 /** The SDK asks a server of its own first, which would be recorded, unless this is a subclass. */
 class RecordedTransport extends StdioClientTransport {}
 
-const Transport = wanted in modes ? StdioClientTransport : RecordedTransport;
-await client.connect(new Transport({ command, args }));
+const transports = {
+  Stdio: wanted in modes ? StdioClientTransport : RecordedTransport,
+  Http: StreamableHTTPClientTransport,
+  Sse: SSEClientTransport,
+};
+await client.connect(transportTo(place, transports));
 session.revision = client.getNegotiatedProtocolVersion();
 session.capabilities = client.getServerCapabilities();
 await (wanted in modes ? greet(session) : tell(session, host, revision));

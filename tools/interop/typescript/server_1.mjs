@@ -1,12 +1,18 @@
-// The "everything" server, by the official TypeScript SDK 1: `node server_1.mjs`, over stdio.
+// The "everything" server, by the official TypeScript SDK 1: `node server_1.mjs [TRANSPORT]`: over
+// stdio, or both transports of the web ("http"). It serves one session.
+
+import { randomUUID } from "node:crypto";
 
 import { Server } from "@modelcontextprotocol/sdk/server/index.js";
+import { SSEServerTransport } from "@modelcontextprotocol/sdk/server/sse.js";
 import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
+import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/streamableHttp.js";
 import * as types from "@modelcontextprotocol/sdk/types.js";
 
 import { askByRequests } from "./asking.mjs";
 import { Everything } from "./everything.mjs";
 import { Refused, has } from "./facts.mjs";
+import { listen } from "./web.mjs";
 
 const requests = {
   "tools/list": types.ListToolsRequestSchema,
@@ -29,7 +35,6 @@ const results = {
 };
 
 const everything = new Everything();
-const transport = new StdioServerTransport();
 let revision;
 
 const server = new Server(
@@ -57,7 +62,7 @@ function callerOf(extra) {
     request,
     ask: askByRequests(request),
     notify,
-    log: (level, data) => server.sendLoggingMessage({ level, data }),
+    log: (level, data) => server.sendLoggingMessage({ level, data }, extra.sessionId),
     async progress(progress, total, message) {
       if (progressToken === undefined) return;
       const words = has(revision, "progress_messages") ? { message } : {};
@@ -82,11 +87,40 @@ for (const schema of [types.InitializedNotificationSchema, types.RootsListChange
   server.setNotificationHandler(schema, ({ method }) => everything.heard.push(method));
 }
 
-// The SDK does not tell its handlers what was agreed on.
-const send = transport.send.bind(transport);
-transport.send = (message, ...options) => {
-  revision ??= message.result?.protocolVersion;
-  return send(message, ...options);
+/** Connect; the SDK does not tell its handlers what is agreed on. */
+async function connect(transport) {
+  const send = transport.send.bind(transport);
+  transport.send = (message, ...options) => {
+    revision ??= message.result?.protocolVersion;
+    return send(message, ...options);
+  };
+  await server.connect(transport);
+  return transport;
+}
+
+let opened;
+
+/** The transport of the session, opened by the first request. */
+function open(make) {
+  opened ??= connect(make());
+  return opened;
+}
+
+async function handle(request, response) {
+  const options = { sessionIdGenerator: randomUUID };
+  const transport = await open(() => new StreamableHTTPServerTransport(options));
+  await transport.handleRequest(request, response);
+}
+
+const serve = {
+  stdio: () => open(() => new StdioServerTransport()),
+  http: () =>
+    listen({
+      "/mcp": handle,
+      "GET /sse": (_, response) => open(() => new SSEServerTransport("/messages", response)),
+      "POST /messages": async (request, response) =>
+        (await opened).handlePostMessage(request, response),
+    }),
 };
 
-await server.connect(transport);
+await serve[process.argv[2] ?? "stdio"]();

@@ -1,0 +1,40 @@
+"""Arguments that clients repeat in the head of an HTTP request, as a server declares them."""
+
+import pytest
+
+from mcp_trio import Server
+
+
+def schema(**properties):
+    return {"type": "object", "properties": properties}
+
+
+def register(given):
+    server = Server("sea")
+
+    @server.tool(input_schema=given)
+    async def tide(arguments):
+        return str(arguments)
+
+    return server
+
+
+@pytest.mark.requirement("HDR-08")
+def test_a_tool_says_which_of_its_arguments_are_mirrored():
+    region = {"type": "string", "x-mcp-header": "Region"}
+    server = register(schema(place={"type": "object", "properties": {"region": region}}))
+    assert server.mirrored_parameters("tide") == {"Region": ("place", "region")}
+    assert server.mirrored_parameters("wave") is None
+
+
+@pytest.mark.requirement("HDR-13")
+def test_a_wrong_annotation_is_refused_when_the_tool_is_registered():
+    with pytest.raises(ValueError, match="x-mcp-header"):
+        register(schema(depth={"type": "number", "x-mcp-header": "Depth"}))
+
+
+@pytest.mark.requirement("HDR-35")
+def test_so_is_one_at_a_secret():
+    secret = {"type": "string", "format": "password", "x-mcp-header": "Key"}
+    with pytest.raises(ValueError, match=r"'login\.key', which is a secret"):
+        register(schema(login={"type": "object", "properties": {"key": secret}}))

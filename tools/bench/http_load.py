@@ -1,0 +1,314 @@
+"""A neutral load generator for HTTP: raw requests over as many connections as are asked for.
+
+Whatever serves, it gets the same bytes, and each of its answers is decoded and checked. What counts
+is the server's CPU time; see `load.py`. Each connection has a session of its own where there are
+sessions, and at most one request in flight.
+"""
+
+import selectors
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+import attrs
+import msgspec
+from http_wire import ANSWER_SECONDS, EVENT_STREAM, Link, Response, written
+from load import (
+    METADATA,
+    MODERN,
+    Cost,
+    Message,
+    Start,
+    checked_id,
+    cpu_seconds_of,
+    rss_mib_of,
+)
+
+CLOSE_SECONDS: Final = 10.0
+START_SECONDS: Final = 30.0
+START_PAUSE_SECONDS: Final = 0.01
+NEWEST_LEGACY: Final = "2025-11-25"
+
+_SESSION_ID: Final = "Mcp-Session-Id"
+_VERSION: Final = "MCP-Protocol-Version"
+_HEADERS: Final = {
+    "Accept": "application/json, text/event-stream",
+    "Content-Type": "application/json",
+    "User-Agent": "bench",
+}
+_HELLO: Final = {
+    "protocolVersion": NEWEST_LEGACY,
+    "capabilities": {},
+    "clientInfo": {"name": "bench", "version": "0"},
+}
+
+# A floor answers everything as if it were this; see `constant.py`.
+_CONSTANT_ID: Final = 1
+
+
+@attrs.frozen(kw_only=True)
+class Form:
+    """How calls are made.
+
+    Attributes:
+        name: What servers are told.
+        title: What it is.
+        is_modern: Each request is complete in itself; otherwise there are sessions.
+        media_type: What answers have to be; empty if the server may choose.
+    """
+
+    name: str
+    title: str
+    is_modern: bool = False
+    media_type: str = ""
+
+
+JSON_ANSWERS: Final = Form(name="json", title="JSON", media_type="application/json")
+SSE_ANSWERS: Final = Form(name="sse", title="SSE", media_type=EVENT_STREAM)
+STATELESS: Final = Form(name="stateless", title="stateless", is_modern=True)
+FORMS: Final = (JSON_ANSWERS, SSE_ANSWERS, STATELESS)
+
+
+class HttpServerUnderLoad:
+    """A server process, from its start to its end; a context manager.
+
+    Raises:
+        RuntimeError: The server ended, or answered what it should not have.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        form: Form,
+        *,
+        is_floor: bool = False,
+    ) -> None:
+        self._form = form
+        self._is_floor = is_floor
+        self._has_sessions = not (is_floor or form.is_modern)
+        self._port = _free_port()
+        self._last_id = 0
+        self._sessions: list[str] = []
+        self._decode = msgspec.json.Decoder(Message).decode
+        self._begin = time.perf_counter()
+        self._command = [*command, "--port", str(self._port), "--form", form.name]
+        self._process = subprocess.Popen(self._command, env=environment)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ask it to end; a server that then does not end is killed."""
+        with self._process:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=CLOSE_SECONDS)
+            finally:
+                self._process.kill()
+
+    def cpu_seconds(self) -> float:
+        """The CPU time of the server so far."""
+        return cpu_seconds_of(self._process.pid)
+
+    def rss_kib(self) -> float:
+        """The memory that the server holds."""
+        return rss_mib_of(self._process.pid) * 1024
+
+    def start(self) -> Start:
+        """Wait until it answers."""
+        self._await_listener()
+        with self._link() as link:
+            if self._has_sessions:
+                self._sessions.append(self._open_session(link))
+            else:
+                self._call(link, self._headers(), "add", {"a": 1, "b": 1}, id_=1)
+        return Start(self.cpu_seconds(), time.perf_counter() - self._begin)
+
+    def _await_listener(self) -> None:
+        end = self._begin + START_SECONDS
+        while self._process.poll() is None and time.perf_counter() < end:
+            try:
+                self._link().socket.close()
+            except ConnectionRefusedError:
+                time.sleep(START_PAUSE_SECONDS)
+            else:
+                return
+        raise RuntimeError(f"the server does not listen: {self._command}")
+
+    # Calls
+
+    def call(self, tool: str, **arguments: int) -> str:
+        """What a tool answers when nothing else is in flight."""
+        with self._link() as link:
+            answer = self._call(link, self._headers(0), tool, arguments, id_=self._next_id())
+        assert answer.result
+        return answer.result.content[0].text
+
+    def _call(
+        self,
+        link: Link,
+        headers: Mapping[str, str],
+        tool: str,
+        arguments: Mapping[str, int],
+        *,
+        id_: int,
+    ) -> Message:
+        return self._answer(link.ask(self._request(headers, tool, arguments, id_)))
+
+    def add(self, *, connections: int, seconds: float) -> Cost:
+        """Keep one call of `add` in flight on each of so many connections, for so long.
+
+        The connections are new, as servers close those that were quiet; each has made a call
+        before anything is measured.
+        """
+        with ExitStack() as stack:
+            lanes = list(self._lanes(connections, stack))
+            for lane in lanes:
+                checked_id(self._answer(lane.link.ask(self._next_add(lane))))
+            return self._drive(lanes, seconds)
+
+    def _lanes(self, connections: int, stack: ExitStack) -> "Iterator[_Lane]":
+        for number in range(connections):
+            link = stack.enter_context(self._link())
+            if self._has_sessions and number == len(self._sessions):
+                self._sessions.append(self._open_session(link))
+            yield _Lane(link, self._headers(number))
+
+    def _drive(self, lanes: "Sequence[_Lane]", seconds: float) -> Cost:
+        call_seconds: list[float] = []
+        with selectors.DefaultSelector() as selector:
+            for lane in lanes:
+                selector.register(lane.link.socket, selectors.EVENT_READ, lane)
+            cpu_seconds, begin = self.cpu_seconds(), time.perf_counter()
+            for lane in lanes:
+                self._send_add(lane)
+            in_flight = len(lanes)
+            while in_flight:
+                for lane in _readable(selector):
+                    response = lane.link.receive()
+                    if response is None:
+                        continue
+                    now = time.perf_counter()
+                    call_seconds.append(now - lane.sent_at)
+                    checked_id(self._answer(response))
+                    if now < begin + seconds:
+                        self._send_add(lane)
+                    else:
+                        in_flight -= 1
+            return Cost(self.cpu_seconds() - cpu_seconds, time.perf_counter() - begin, call_seconds)
+
+    def _send_add(self, lane: "_Lane") -> None:
+        request = self._next_add(lane)
+        lane.sent_at = time.perf_counter()
+        lane.link.send(request)
+
+    def _next_add(self, lane: "_Lane") -> bytes:
+        id_ = self._next_id()
+        return self._request(lane.headers, "add", {"a": id_, "b": 1}, id_)
+
+    def _next_id(self) -> int:
+        if self._is_floor:
+            return _CONSTANT_ID
+        self._last_id += 1
+        return self._last_id
+
+    # Sessions
+
+    def open_sessions(self, count: int) -> Sequence[str]:
+        """Begin so many sessions one after the other, and let them be."""
+        with self._link() as link:
+            return [self._open_session(link) for _ in range(count)]
+
+    def close_sessions(self, sessions: Sequence[str]) -> None:
+        """End sessions as clients do, one after the other."""
+        with self._link() as link:
+            for session in sessions:
+                headers = {_SESSION_ID: session, _VERSION: NEWEST_LEGACY}
+                response = link.ask(written("DELETE", self._port, headers))
+                if response.status not in (200, 202, 204):
+                    raise RuntimeError(f"a session was not ended: {response}")
+
+    def _open_session(self, link: Link) -> str:
+        hello = _encoded({"id": 0, "method": "initialize", "params": _HELLO})
+        response = link.ask(written("POST", self._port, _HEADERS, hello))
+        self._answer(response)
+        session = response.headers[_SESSION_ID.lower()]
+        ready = _encoded({"method": "notifications/initialized"})
+        headers = {**_HEADERS, _VERSION: NEWEST_LEGACY, _SESSION_ID: session}
+        status = link.ask(written("POST", self._port, headers, ready)).status
+        if status != 202:
+            raise RuntimeError(f"a notification was answered with {status}")
+        return session
+
+    # The parts of a request, and of an answer
+
+    def _link(self) -> Link:
+        return Link(self._port)
+
+    def _headers(self, number: int = 0) -> Mapping[str, str]:
+        if self._form.is_modern:
+            return {**_HEADERS, _VERSION: MODERN, "Mcp-Method": "tools/call"}
+        session = {_SESSION_ID: self._sessions[number]} if self._has_sessions else {}
+        return {**_HEADERS, _VERSION: NEWEST_LEGACY, **session}
+
+    def _request(
+        self, headers: Mapping[str, str], tool: str, arguments: Mapping[str, int], id_: int
+    ) -> bytes:
+        params: dict[str, object] = {"name": tool, "arguments": arguments}
+        if self._form.is_modern:
+            params["_meta"] = METADATA
+            headers = {**headers, "Mcp-Name": tool}
+        body = _encoded({"id": id_, "method": "tools/call", "params": params})
+        return written("POST", self._port, headers, body)
+
+    def _answer(self, response: Response) -> Message:
+        """The one message in it, which is an answer."""
+        media_type = response.headers.get("content-type", "")
+        messages = [self._decode(each) for each in response.messages()]
+        if response.status != 200 or not media_type.startswith(self._form.media_type):
+            raise RuntimeError(f"a request failed: {response}")
+        if len(messages) != 1 or messages[0].result is None:
+            raise RuntimeError(f"there is no answer: {response}")
+        return messages[0]
+
+
+@attrs.define(eq=False)
+class _Lane:
+    """A connection under load, what its requests say, and when the last one was sent."""
+
+    link: Link
+    headers: Mapping[str, str]
+    sent_at: float = attrs.field(default=0.0, init=False)
+
+
+def _readable(selector: selectors.BaseSelector) -> Iterator[_Lane]:
+    """Those on which something has come.
+
+    Raises:
+        RuntimeError: Nothing comes any more.
+    """
+    events = selector.select(ANSWER_SECONDS)
+    if not events:
+        raise RuntimeError("the server does not answer")
+    for key, _ in events:
+        yield key.data
+
+
+def _encoded(message: Mapping[str, object]) -> bytes:
+    return msgspec.json.encode({"jsonrpc": "2.0", **message})
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
