@@ -94,13 +94,11 @@ class Server(Offering):
         sequencer: Sequencer | None = None,
         lifespan: Any = None,
         http: SessionHttp | None = None,
-        revisions: Sequence[str] | None = None,
     ) -> Session:
         """A session over `channel` that nobody runs yet; `serve` is the usual way.
 
         `http` is what `ctx.http` stands on, and is closed by whoever gives it. Without one, nobody
-        closes what handlers open by that. `revisions` are those of the server that are spoken on
-        this channel; all, without a word.
+        closes what handlers open by that.
         """
         connection = Connection(
             our_role=Role.SERVER,
@@ -110,7 +108,7 @@ class Server(Offering):
             instructions=self.instructions,
             limits=self.limits,
             methods=self._registry.rows,
-            revisions=self.revisions if revisions is None else revisions,
+            revisions=self.revisions,
         )
         http = http or SessionHttp(self.limits.close_seconds)
         rounds = SealedRounds(
@@ -176,10 +174,9 @@ class Server(Offering):
         lifespan: Any,
         http: SessionHttp,
         record: RecordTo | None = None,
-        revisions: Sequence[str] | None = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """`serve`, inside of a lifespan that was entered, and for some of the revisions.
+        """`serve`, inside of a lifespan that was entered.
 
         Raises:
             RecordingError: The recording cannot be made; nothing was served.
@@ -190,7 +187,6 @@ class Server(Offering):
                 sequencer=self._sequencer(channel, record, beside),
                 lifespan=lifespan,
                 http=http,
-                revisions=revisions,
             )
             await session.run(task_status=task_status)
 

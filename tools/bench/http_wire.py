@@ -129,6 +129,8 @@ class Link:
 
 def written(method: str, port: int, headers: Mapping[str, str], body: bytes = b"") -> bytes:
     """A request for the MCP endpoint, as bytes."""
-    fields = {"Host": f"127.0.0.1:{port}", **headers, "Content-Length": str(len(body))}
+    fields = {"Host": f"127.0.0.1:{port}", **headers}
+    if body:
+        fields["Content-Length"] = str(len(body))
     lines = [f"{method} /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body

@@ -27,6 +27,9 @@ Command = list[str]
 Role = Literal["client", "server"]
 """What a peer is in a session; we are the other."""
 
+Transport = Literal["stdio", "http", "sse"]
+"""What a session goes over: "http" is Streamable HTTP, "sse" is HTTP+SSE, which came before."""
+
 
 class MissingPeer(Exception):  # noqa: N818  what is wrong, in a word
     """A peer is not installed, or not the one that is pinned."""
@@ -137,9 +140,10 @@ class Peer:
     """A piece of software that speaks the protocol, as a server or as a client, or as both.
 
     `server` and `client` are programs of the environment. A client gets the revision and the
-    command of its server as arguments, exits 0 when the server did what it should, and says how
-    much it has checked; with an era instead of the revision it only says which revision came of it.
-    `client_eras` and `server_eras` are the eras that each can be held to; a server by arguments.
+    command of its server, or the URL, as arguments, exits 0 when the server did what it should, and
+    says how much it has checked; with an era instead of the revision it only says which revision
+    came of it. A server serves over stdio; with the argument "http" over the transports of the web,
+    and says what their URLs begin with. `sse_roles` is what it can be over HTTP+SSE. `client_eras` and `server_eras` are the eras that each can be held to; a server by arguments.
     """
 
     name: str
@@ -148,6 +152,7 @@ class Peer:
     server: str | None = None
     client: str | None = None
     revisions: Sequence[str] = ()
+    sse_roles: Sequence[Role] = ()
     client_eras: Sequence[str] = ()
     server_eras: Mapping[str, Sequence[str]] = {}
 
@@ -156,8 +161,19 @@ class Peer:
         """The version that is pinned."""
         return self.environment.pins()[self.package]
 
+    def speaks(self, role: Role, revision: str, transport: Transport) -> bool:
+        """Whether it can be that, at a revision, over a transport that was made for it."""
+        if revision not in self.revisions:
+            return False
+        is_streamable = has(revision, "streamable_http")
+        over_web: Mapping[Transport, bool] = {
+            "http": is_streamable,
+            "sse": not is_streamable and role in self.sse_roles,
+        }
+        return over_web.get(transport, True)
+
     def server_command(self, *arguments: str) -> Command:
-        """The command that serves over stdio.
+        """The command that serves, without arguments over stdio.
 
         Raises:
             MissingPeer: It is not installed.
@@ -188,6 +204,8 @@ class Peer:
         return self.environment.start(program)
 
 
+ROLES: Final[tuple[Role, ...]] = ("client", "server")
+TRANSPORTS: Final[tuple[Transport, ...]] = ("stdio", "http", "sse")
 LEGACY: Final = tuple(name for name in FACTS.revisions if has(name, "sessions"))
 
 SDKS: Final = (
@@ -198,6 +216,7 @@ SDKS: Final = (
         server=str(HERE / "python_1_server.py"),
         client=str(HERE / "python_1_client.py"),
         revisions=LEGACY,
+        sse_roles=ROLES,
         client_eras=("legacy",),
         server_eras={"legacy": ()},
     ),
@@ -208,6 +227,7 @@ SDKS: Final = (
         server=str(HERE / "python_2_server.py"),
         client=str(HERE / "python_2_client.py"),
         revisions=FACTS.revisions,
+        sse_roles=ROLES,
         client_eras=ERAS,
         server_eras={"both": ()},
     ),
@@ -218,6 +238,7 @@ SDKS: Final = (
         server="server_1.mjs",
         client="client_1.mjs",
         revisions=LEGACY,
+        sse_roles=ROLES,
         client_eras=("legacy",),
         server_eras={"legacy": ()},
     ),
@@ -228,6 +249,7 @@ SDKS: Final = (
         server="server_2.mjs",
         client="client_2.mjs",
         revisions=FACTS.revisions,
+        sse_roles=("client",),
         client_eras=ERAS,
         server_eras={era: (era,) for era in ERAS},
     ),

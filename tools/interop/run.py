@@ -1,7 +1,7 @@
 """Talk with every peer, in both roles and at each revision: `python tools/interop/run.py`.
 
-Prints a table for each revision of all its methods and features, by direction, peer and role. The
-exit status is 1 if a cell is empty without an excuse, a session failed or was at another revision,
+Prints a table for each transport and revision, of all methods and features, by direction, peer and
+role. The exit status is 1 if a cell is empty without an excuse, a session failed or was at another revision,
 or a peer is missing.
 """
 
@@ -16,19 +16,23 @@ from typing import Final
 
 from excuses import EXCUSES, Excuse
 from facts import FACTS
-from peers import SDKS, Peer, Role
+from peers import ROLES, SDKS, TRANSPORTS, Peer, Transport
 from rich.table import Table
 from sessions import Outcome, hold
 from sitting import empty_table, parse, peer_parser, sdks, show, sit
 from tally import Row, rows
 
-ROLES: Final[tuple[Role, ...]] = ("client", "server")
 AT_ONCE: Final = 2
 ARROWS: Final = {"client": "→", "server": "←"}
 
 
-def hold_all(peers: Sequence[Peer], revisions: Sequence[str], folder: Path) -> list[Outcome]:
-    """Hold a session with each peer in each role at each revision that it speaks, a few at once.
+def hold_all(
+    peers: Sequence[Peer],
+    revisions: Sequence[str],
+    transports: Sequence[Transport],
+    folder: Path,
+) -> list[Outcome]:
+    """Hold a session of each kind with each peer that speaks it, a few at once.
 
     Raises:
         MissingPeer: A peer is not installed.
@@ -37,11 +41,12 @@ def hold_all(peers: Sequence[Peer], revisions: Sequence[str], folder: Path) -> l
         peer.require()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         sessions = [
-            pool.submit(hold, peer, role, revision, folder)
+            pool.submit(hold, peer, role, revision, transport, folder)
+            for transport in transports
             for revision in revisions
             for peer in peers
-            if revision in peer.revisions
             for role in ROLES
+            if peer.speaks(role, revision, transport)
         ]
         return [session.result() for session in sessions]
 
@@ -49,7 +54,7 @@ def hold_all(peers: Sequence[Peer], revisions: Sequence[str], folder: Path) -> l
 def excuse_of(row: Row, outcome: Outcome) -> Excuse | None:
     """Why a cell may be empty."""
     cell = (row.name, row.sender.value, outcome.revision, outcome.peer.name, outcome.role)
-    return next((excuse for excuse in EXCUSES if excuse.covers(*cell)), None)
+    return next((it for it in EXCUSES if it.covers(*cell, outcome.transport)), None)
 
 
 def letter_of(excuse: Excuse) -> str:
@@ -65,10 +70,10 @@ def cell_of(row: Row, outcome: Outcome) -> str:
     return "[bold red]-[/]" if excuse is None else letter_of(excuse)
 
 
-def table_of(revision: str, outcomes: Sequence[Outcome]) -> Table:
-    """What passed in each session at a revision."""
+def table_of(revision: str, transport: str, outcomes: Sequence[Outcome]) -> Table:
+    """What passed in each session at a revision over a transport."""
     table = empty_table()
-    table.add_column(f"{revision}\n\n→ by the client\n← by the server", no_wrap=True)
+    table.add_column(f"{revision}, {transport}\n\n→ by the client\n← by the server", no_wrap=True)
     table.add_column("")
     for outcome in outcomes:
         heading = (*outcome.peer.name.split(), outcome.peer.version, outcome.role)
@@ -113,8 +118,8 @@ def used_excuses(outcomes: Sequence[Outcome]) -> list[Excuse]:
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
     """Print everything; returns whether it is as it should be."""
-    for revision, sessions in groupby(outcomes, attrgetter("revision")):
-        show(table_of(revision, list(sessions)), ())
+    for (revision, transport), sessions in groupby(outcomes, attrgetter("revision", "transport")):
+        show(table_of(revision, transport, list(sessions)), ())
         print()
     for excuse in used_excuses(outcomes):
         print(f"{letter_of(excuse)}: {excuse.reason}")
@@ -139,9 +144,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--revision", action="append", choices=FACTS.revisions, help="only at this one"
     )
+    parser.add_argument("--transport", action="append", choices=TRANSPORTS, help="only over this")
     options = parse(parser, arguments, [peer.name for peer in SDKS])
     peers, revisions = sdks(options.peers), options.revision or FACTS.revisions
-    return sit(lambda folder: hold_all(peers, revisions, options.keep or folder), report)
+    transports = options.transport or TRANSPORTS
+    return sit(
+        lambda folder: hold_all(peers, revisions, transports, options.keep or folder), report
+    )
 
 
 if __name__ == "__main__":

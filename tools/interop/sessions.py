@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-from peers import HERE, HOME, Command, Peer, Role
+from peers import HERE, HOME, Command, Peer, Role, Transport
+from reached import ServerFailed, last_lines, reachable
 from tally import Tally, tally_of
 
 from mcp_trio import RecordingError
@@ -16,7 +17,6 @@ from mcp_trio import RecordingError
 OUR_SERVER: Final = HOME / "tools" / "conformance" / "server.py"
 OUR_CLIENT: Final = HERE / "our_client.py"
 SESSION_SECONDS: Final = 90.0
-LAST_LINES: Final = 12
 
 
 @attrs.frozen(kw_only=True)
@@ -26,6 +26,7 @@ class Outcome:
     peer: Peer
     role: Role
     revision: str
+    transport: Transport = "stdio"
     tally: Tally
     checks: int
     seconds: float
@@ -34,28 +35,32 @@ class Outcome:
     @property
     def title(self) -> str:
         """Which session it was."""
-        return f"{self.peer.name} {self.peer.version} as {self.role} at {self.revision}"
+        return f"{self.peer.name} {self.peer.version} as {self.role} at {self.revision}, {self.transport}"
 
 
-def hold(peer: Peer, role: Role, revision: str, folder: Path) -> Outcome:
+def hold(peer: Peer, role: Role, revision: str, transport: Transport, folder: Path) -> Outcome:
     """Hold a session with a peer, whose recording is left in the folder.
 
     Raises:
         MissingPeer: The peer is not installed.
     """
-    name = f"{peer.name.lower().replace(' ', '-')}-{role}-{revision}"
-    recording = folder / f"{name}.mcprec.jsonl"
+    name = f"{peer.name.lower().replace(' ', '-')}-{role}-{revision}-{transport}"
+    place = folder / name
+    place.mkdir(parents=True)
     begin = time.monotonic()
-    checks, faults = _told(_command(peer, role, revision, recording))
-    seconds = time.monotonic() - begin
+    client, server = _commands(peer, role, revision, transport, place)
     try:
-        tally = tally_of(recording)
-    except (OSError, RecordingError) as error:
-        tally = Tally(faults=[f"no recording: {error}"])
+        with reachable(server, transport, folder / f"{name}.log") as reached:
+            checks, faults = _told([*client, revision, *reached])
+    except ServerFailed as error:
+        checks, faults = 0, [str(error)]
+    seconds = time.monotonic() - begin
+    tally = _tally_in(place)
     return Outcome(
         peer=peer,
         role=role,
         revision=revision,
+        transport=transport,
         tally=tally,
         checks=checks,
         seconds=seconds,
@@ -63,13 +68,29 @@ def hold(peer: Peer, role: Role, revision: str, folder: Path) -> Outcome:
     )
 
 
-def _command(peer: Peer, role: Role, revision: str, recording: Path) -> Command:
-    """The command of the client, which starts the server."""
+def _commands(
+    peer: Peer, role: Role, revision: str, transport: Transport, place: Path
+) -> tuple[Command, Command]:
+    """The command of the client, which is told the revision and the server; and of the server."""
+    record = ["--record", f"{place}/"]
+    is_stdio = transport == "stdio"
     if role == "client":
-        ours = [sys.executable, str(OUR_SERVER), "--stdio", "--record", str(recording)]
-        return peer.client_command(revision, *ours)
-    client = [sys.executable, str(OUR_CLIENT), "--record", str(recording)]
-    return [*client, revision, *peer.server_command()]
+        how = ["--stdio"] if is_stdio else ["--port", "0"]
+        return peer.client_command(), [sys.executable, str(OUR_SERVER), *how, *record]
+    return [sys.executable, str(OUR_CLIENT), *record], peer.server_command(
+        *([] if is_stdio else ["http"])
+    )
+
+
+def _tally_in(place: Path) -> Tally:
+    """What was recorded; a server of both eras records what has no session in a file of its own."""
+    found = sorted(place.glob("*.mcprec.jsonl"), key=lambda path: path.stat().st_size)
+    if not found:
+        return Tally(faults=["no recording: there is none"])
+    try:
+        return tally_of(found[-1])
+    except (OSError, RecordingError) as error:
+        return Tally(faults=[f"no recording: {error}"])
 
 
 def _told(command: Command) -> tuple[int, list[str]]:
@@ -79,13 +100,8 @@ def _told(command: Command) -> tuple[int, list[str]]:
             command, capture_output=True, text=True, check=False, timeout=SESSION_SECONDS
         )
     except subprocess.TimeoutExpired as error:
-        return 0, [f"no end after {SESSION_SECONDS:g} s: {_last_lines(error.stderr or b'')}"]
+        return 0, [f"no end after {SESSION_SECONDS:g} s: {last_lines(error.stderr or b'')}"]
     if done.returncode:
-        return 0, [f"the client exited with {done.returncode}: {_last_lines(done.stderr)}"]
+        return 0, [f"the client exited with {done.returncode}: {last_lines(done.stderr)}"]
     checks = re.search(r"^([0-9]+) checks$", done.stdout, re.MULTILINE)
     return (int(checks[1]), []) if checks else (0, ["the client told nothing of its checks"])
-
-
-def _last_lines(text: str | bytes) -> str:
-    decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
-    return "\n".join(["", *decoded.splitlines()[-LAST_LINES:]])

@@ -22,6 +22,7 @@ from mcp_trio._errors import (
 )
 from mcp_trio._protocol.http.heads import Head, Headers, accepts, media_type_of
 from mcp_trio._protocol.http.mirrored import MirrorError, check_mirrored
+from mcp_trio._protocol.metadata import PROTOCOL_VERSION as META_VERSION
 from mcp_trio._protocol.metadata import Metadata, metadata_of
 from mcp_trio._protocol.methods import INITIALIZE
 from mcp_trio._protocol.requests import RequestId
@@ -203,7 +204,10 @@ class Endpoint:
             return Refusal(
                 status=400, code=INVALID_PARAMS, text=f"invalid params: {error}", id=request_id
             )
-        return Stateless(message, metadata is None or not metadata.is_complete)
+        if metadata is None and isinstance(message, Request):
+            text = f"invalid params: _meta lacks {META_VERSION}"
+            return Refusal(status=400, code=INVALID_PARAMS, text=text, id=request_id)
+        return Stateless(message, metadata is not None and not metadata.is_complete)
 
     def _check_mirrored(
         self, head: Head, message: Request | Notification, metadata: Metadata | None

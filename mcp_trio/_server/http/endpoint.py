@@ -112,6 +112,8 @@ class McpEndpoint:
                 stream = begun.channel.resumed(verdict.last_event_id)
             except LookupError as error:
                 raise RefusedError(Refusal(status=400, text=str(error))) from None
+            if stream.is_ended and not stream.has_waiting:
+                raise RefusedError(_nothing_behind(verdict.last_event_id))
         if stream.is_carried:
             text = "this stream is open already, on another connection"
             raise RefusedError(Refusal(status=409, text=text))
@@ -204,6 +206,12 @@ def _ended(begun: HttpSession, request_id: RequestId | None) -> Refusal | None:
 
 def _closing(request_id: RequestId | None = None) -> Refusal:
     return Refusal(status=503, code=SERVER_BUSY, text="the server is closing", id=request_id)
+
+
+def _nothing_behind(event_id: str) -> Refusal:
+    """An empty stream would have the TypeScript SDK come back again and again."""
+    text = f"the stream of event {event_id!r} has ended: nothing comes behind it"
+    return Refusal(status=405, text=text, headers=[("Allow", "POST, DELETE")])
 
 
 def _status_of(code: int) -> int:

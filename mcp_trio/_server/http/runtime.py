@@ -14,7 +14,6 @@ import trio
 from mcp_trio._engine import Session
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.verdicts import Endpoint
-from mcp_trio._protocol.revisions import REVISIONS
 from mcp_trio._recorder.options import RecordTo
 from mcp_trio._server.http.sessions import HttpSession, Sessions
 from mcp_trio._server.http_client import SessionHttp
@@ -48,7 +47,6 @@ class ServesSessions(Protocol):
         lifespan: Any,
         http: SessionHttp,
         record: RecordTo | None,
-        revisions: Sequence[str],
         task_status: trio.TaskStatus[Session],
     ) -> None:
         """Serves one channel, until its session ends."""
@@ -122,22 +120,16 @@ class Runtime:
         return has_lost_modern or self._closing.is_set()
 
     async def _begin_modern(self) -> None:
-        revisions = self._spoken(has_handshake=False)
-        if revisions:
-            self._modern = await self._start(self.stateless, revisions)
+        if self.endpoint.is_modern:
+            self._modern = await self._start(self.stateless)
 
-    def _spoken(self, *, has_handshake: bool) -> tuple[str, ...]:
-        names = self.server.spoken
-        return tuple(name for name in names if REVISIONS[name].has_handshake is has_handshake)
-
-    async def _start(self, channel: Channel, revisions: tuple[str, ...]) -> Session:
+    async def _start(self, channel: Channel) -> Session:
         async def serve(*, task_status: trio.TaskStatus[Session]) -> None:
             await self.server.serve_session(
                 channel,
                 lifespan=self._lifespan,
                 http=self._http,
                 record=self.record,
-                revisions=revisions,
                 task_status=task_status,
             )
 
@@ -152,7 +144,7 @@ class Runtime:
         """
         begun = self.sessions.begin(principal, transport=transport)
         try:
-            begun.session = await self._start(begun.channel, self._spoken(has_handshake=True))
+            begun.session = await self._start(begun.channel)
         except BaseException:
             self.sessions.forget(begun)
             raise

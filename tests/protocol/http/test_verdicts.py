@@ -322,14 +322,16 @@ def test_a_modern_request_is_complete_in_itself(at, more):
 )
 def test_what_lacks_metadata_under_a_modern_head_is_incomplete(at, params):
     verdict = judged(at, request("tools/list", **params), **LIST)
-    assert isinstance(verdict, Stateless)
-    assert verdict.is_incomplete
+    if params.get("_meta"):
+        assert isinstance(verdict, Stateless)
+        assert verdict.is_incomplete
+    else:
+        refused(verdict, 400, -32602, 1)
 
 
-def test_a_message_without_params_is_incomplete_too():
+def test_a_message_without_params_is_refused_too():
     verdict = judged(DUAL, {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, **LIST)
-    assert isinstance(verdict, Stateless)
-    assert verdict.is_incomplete
+    refused(verdict, 400, -32602, 1)
 
 
 def test_params_that_are_no_object_are_somebody_elses_affair():

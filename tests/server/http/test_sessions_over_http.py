@@ -370,8 +370,17 @@ async def test_what_was_sent_but_has_not_arrived_can_be_asked_for(opened, autoju
     await asked.rest()
     said = await client.listen(first.id).rest()
     assert (notes(said), text(said[-1])) == (["one", "two"], "logged")
+
+
+async def test_an_ended_stream_with_nothing_more_is_not_listened_to(opened, autojump_clock):
+    client = await opened()
+    asked = client.begin(call("log"))
+    first = await asked.event()
+    await asked.rest()
     last = f"{first.id.split('-')[0]}-4"
-    assert await client.listen(last).rest() == []
+    refused = await client.ask(method="GET", accept=EVENTS, Last_Event_ID=last)
+    assert (refused.status, refused.headers["allow"]) == (405, "POST, DELETE")
+    assert last in refused.json["error"]["message"]
 
 
 async def test_a_stream_that_somebody_carries_is_not_carried_twice(opened, autojump_clock):

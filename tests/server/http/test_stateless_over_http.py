@@ -6,6 +6,7 @@ import trio.testing
 
 from mcp_trio import Context, Server
 from mcp_trio._limits import Limits
+from mcp_trio._protocol import ALL_REVISIONS
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SUBSCRIPTION_ID
 from tests.server.http.conftest import (
     BOTH,
@@ -168,7 +169,7 @@ async def test_a_version_that_is_not_spoken_is_a_bad_request(site_of, autojump_c
     assert (answer.status, answer.json["id"]) == (400, 1)
     error = answer.json["error"]
     assert (error["code"], error["data"]["requested"]) == (-32022, "v999")
-    assert error["data"]["supported"] == [MODERN]
+    assert error["data"]["supported"] == [*ALL_REVISIONS]
 
 
 @pytest.mark.requirement("HDR-07", "ERR-13")

@@ -1,15 +1,27 @@
 // The "everything" server, by the official TypeScript SDK 2: `node server_2.mjs [ERA]`, over stdio.
-// It speaks both eras, or only `legacy`, or only `modern`.
+// It speaks both eras, or only `legacy`, or only `modern`. With `http` it speaks both over that.
 
-import { ProtocolError, Server, inputRequired } from "@modelcontextprotocol/server";
+import { randomUUID } from "node:crypto";
+
+// The SDK 1 needs the same between Node and itself.
+import { getRequestListener } from "@hono/node-server";
+import {
+  ProtocolError,
+  Server,
+  WebStandardStreamableHTTPServerTransport,
+  createMcpHandler,
+  inputRequired,
+  isLegacyRequest,
+} from "@modelcontextprotocol/server";
 import { StdioServerTransport, serveStdio } from "@modelcontextprotocol/server/stdio";
 
 import { NeedsAnswers, askByRequests, askByResults } from "./asking.mjs";
 import { Everything, METHODS } from "./everything.mjs";
 import { Refused, has } from "./facts.mjs";
+import { listen } from "./web.mjs";
 
-/** What this SDK lets a handler do. */
-function callerOf(server, { mcpReq }) {
+/** What this SDK lets a handler do; `notify` sends a notification. */
+function callerOf(server, { mcpReq }, notify) {
   const revision = server.getNegotiatedProtocolVersion();
   const request = (question, options) => mcpReq.send(question, options);
   const state = mcpReq.requestState();
@@ -20,7 +32,7 @@ function callerOf(server, { mcpReq }) {
     signal: mcpReq.signal,
     request,
     ask: has(revision, "sessions") ? askByRequests(request) : askByResults(answers),
-    notify: (method, params) => server.notification({ method, params }),
+    notify,
     log: (level, data) => mcpReq.log(level, data),
     async progress(progress, total, message) {
       if (progressToken === undefined) return;
@@ -39,9 +51,9 @@ function outcomeOf(error) {
   return inputRequired({ inputRequests: error.questions, requestState });
 }
 
-/** A server for one connection. */
-function makeServer() {
-  const everything = new Everything();
+/** A server for one connection, or for one request where there is none. */
+function makeServer(everything = new Everything(), publish = undefined) {
+  const notify = publish ?? ((method, params) => server.notification({ method, params }));
   const server = new Server(
     { name: "everything", version: "2" },
     {
@@ -56,7 +68,7 @@ function makeServer() {
   );
   for (const method of METHODS) {
     server.setRequestHandler(method, ({ params }, context) =>
-      everything.answer(method, params, callerOf(server, context)).catch(outcomeOf),
+      everything.answer(method, params, callerOf(server, context, notify)).catch(outcomeOf),
     );
   }
   for (const method of ["notifications/initialized", "notifications/roots/list_changed"]) {
@@ -65,9 +77,30 @@ function makeServer() {
   return server;
 }
 
+/** A session, and requests without, which share what the server remembers. */
+async function serveHttp() {
+  const sessions = new WebStandardStreamableHTTPServerTransport({ sessionIdGenerator: randomUUID });
+  await makeServer().connect(sessions);
+  const everything = new Everything();
+  const modern = createMcpHandler(() => makeServer(everything, publish), { legacy: "reject" });
+  const events = {
+    "notifications/tools/list_changed": modern.notify.toolsChanged,
+    "notifications/prompts/list_changed": modern.notify.promptsChanged,
+    "notifications/resources/list_changed": modern.notify.resourcesChanged,
+    "notifications/resources/updated": ({ uri }) => modern.notify.resourceUpdated(uri),
+  };
+  async function publish(method, params) {
+    events[method](params);
+  }
+  const answer = async (request) =>
+    (await isLegacyRequest(request)) ? sessions.handleRequest(request) : modern.fetch(request);
+  listen({ "/mcp": getRequestListener(answer) });
+}
+
 const serve = {
-  both: () => serveStdio(makeServer),
-  modern: () => serveStdio(makeServer, { legacy: "reject" }),
+  both: () => serveStdio(() => makeServer()),
+  modern: () => serveStdio(() => makeServer(), { legacy: "reject" }),
+  http: serveHttp,
   legacy: () => makeServer().connect(new StdioServerTransport()),
 };
 
