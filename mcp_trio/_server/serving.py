@@ -193,6 +193,8 @@ class Serving:
             failure = bare(error)
             if not isinstance(failure, RequestError) or failure.code != RESOURCE_NOT_FOUND:
                 raise
+            if handling.request.peer.revision.resource_not_found_code == failure.code:
+                raise  # as it is: recordings hold what these revisions were told
             said, data = self._brief(failure.message), failure.data or {"uri": uri}
             raise ResourceNotFound(uri, message=said, data=data) from error
         writer = self.server.writer

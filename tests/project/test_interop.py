@@ -10,6 +10,7 @@ import excuses
 import our_client
 import peers
 import pytest
+import reached
 import run
 import sessions
 import sitting
@@ -178,6 +179,7 @@ def outcome(revision=OLDEST, **changes):
         peer=peers.SDKS[1],
         role="client",
         revision=revision,
+        transport="stdio",
         tally=tally,
         checks=1,
         seconds=1.0,
@@ -198,7 +200,7 @@ def test_an_empty_cell_is_named(capsys):
     found.tally.count(Row("notifications/progress", Role.CLIENT)).sent = 0
     assert not run.report([outcome(), found], 1.0)
     out = capsys.readouterr().out
-    title = f"Python 2 {peers.SDKS[1].version} as client at {OLDEST}"
+    title = f"Python 2 {peers.SDKS[1].version} as client at {OLDEST} over stdio"
     assert (
         f"{title}: no roots/list from the server, no notifications/progress from the client" in out
     )
@@ -228,13 +230,13 @@ def test_every_excuse_is_about_rows_that_there_are():
 
 
 def test_a_fault_and_another_revision_are_named(capsys):
-    failed = outcome(faults=["the client exited with 1"])
+    failed = outcome(transport="sse", faults=["the client exited with 1"])
     other = outcome(role="server")
     other.tally.revision = "2025-06-18"
     assert not run.report([failed, other], 1.0)
     out = capsys.readouterr().out
-    assert f"as client at {OLDEST}: the client exited with 1" in out
-    assert f"as server at {OLDEST}: the session was at revision 2025-06-18" in out
+    assert f"as client at {OLDEST} over sse: the client exited with 1" in out
+    assert f"as server at {OLDEST} over stdio: the session was at revision 2025-06-18" in out
 
 
 @attrs.frozen
@@ -271,7 +273,7 @@ def make_peer(tmp_path):
     ],
 )
 def test_a_client_that_fails_or_does_nothing_is_a_fault(make_peer, tmp_path, client, fault):
-    found = sessions.hold(make_peer(client), "client", OLDEST, tmp_path)
+    found = sessions.hold(make_peer(client), "client", OLDEST, "stdio", tmp_path)
     assert found.checks == 0
     assert found.faults[0] == fault
     assert found.faults[1].startswith("no recording: ")
@@ -279,8 +281,58 @@ def test_a_client_that_fails_or_does_nothing_is_a_fault(make_peer, tmp_path, cli
 
 def test_a_client_that_does_not_end_is_a_fault(make_peer, tmp_path, monkeypatch):
     monkeypatch.setattr(sessions, "SESSION_SECONDS", 0.05)
-    found = sessions.hold(make_peer("import time; time.sleep(60)"), "client", OLDEST, tmp_path)
+    sleepy = make_peer("import time; time.sleep(60)")
+    found = sessions.hold(sleepy, "client", OLDEST, "stdio", tmp_path)
     assert found.faults[0].startswith("no end after 0.05 s")
+
+
+def serving(program, log):
+    command = [sys.executable, "-c", f"import signal, time; {program}; time.sleep(60)"]
+    return reached.reachable(command, "sse", log)
+
+
+def test_a_client_is_told_the_url_at_which_a_server_serves(tmp_path):
+    with serving("print('at http://127.0.0.1:9/mcp', flush=True)", tmp_path / "log") as told:
+        assert told == ["http://127.0.0.1:9/sse"]
+
+
+def test_a_client_is_told_the_command_of_a_server_without_a_url(tmp_path):
+    with reached.reachable(["python", "server.py"], "stdio", tmp_path / "log") as told:
+        assert told == ["python", "server.py"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_does_not_serve_says_why(tmp_path):
+    with (
+        pytest.raises(reached.ServerFailed, match=r"does not serve: \nno, thanks$"),
+        serving("raise SystemExit('no, thanks')", tmp_path / "log"),
+    ):
+        pytest.fail("it is not there")
+
+
+def test_a_server_that_does_not_stop_is_a_fault(tmp_path, monkeypatch):
+    monkeypatch.setattr(reached, "END_SECONDS", 0.05)
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('http://127.0.0.1:9', flush=True)"
+    with (
+        pytest.raises(reached.ServerFailed, match=r"^the server went on for 0.05 s"),
+        serving(deaf, tmp_path / "log"),
+    ):
+        pass
+
+
+def test_a_server_that_fails_is_a_fault_of_the_session(make_peer, tmp_path, monkeypatch):
+    monkeypatch.setattr(sessions, "OUR_SERVER", tmp_path / "no_server.py")
+    found = sessions.hold(make_peer("pass"), "client", NEWEST, "http", tmp_path)
+    assert found.faults[0].startswith("the server does not serve: ")
+
+
+def test_every_revision_that_a_peer_speaks_goes_over_stdio_and_one_transport_of_the_web():
+    for peer in peers.SDKS:
+        for revision in FACTS.revisions:
+            spoken = [way for way in peers.TRANSPORTS if peer.speaks("client", revision, way)]
+            web = "sse" if revision == OLDEST else "http"
+            assert spoken == (["stdio", web] if revision in peer.revisions else [])
+    assert not peers.PEERS["TypeScript 2"].speaks("server", OLDEST, "sse")
 
 
 def test_a_missing_peer_names_the_command_to_run(capsys, monkeypatch, make_peer):
@@ -321,6 +373,7 @@ async def test_our_client_and_our_server_tell_the_story_to_each_other(tmp_path, 
         peer=peers.SDKS[1],
         role="server",
         revision=revision,
+        transport="stdio",
         tally=tally_of(recording),
         checks=1,
         seconds=1.0,

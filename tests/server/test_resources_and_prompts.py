@@ -12,7 +12,6 @@ from mcp_trio import (
     types,
 )
 from mcp_trio._limits import Limits
-from mcp_trio._protocol import REVISIONS
 from mcp_trio._server.templates import TemplateError
 
 INVALID_PARAMS = -32602
@@ -115,12 +114,21 @@ async def test_a_missing_resource_has_its_own_code_and_names_the_uri(server, ser
     }
 
 
+async def test_in_a_session_it_is_left_as_it_is(server, serve):
+    @server.resource("harbour://{port}/tide")
+    async def tide(port: str) -> str:
+        raise RequestError(RESOURCE_NOT_FOUND, f"{port} has no tide")
+
+    asker = await serve(server)
+    error = await asker.error("resources/read", {"uri": "harbour://oslo/tide"})
+    assert error == {"code": RESOURCE_NOT_FOUND, "message": "oslo has no tide"}
+
+
 @pytest.mark.parametrize(
     ("data", "told"), [(None, {"uri": "harbour://oslo/tide"}), ({"since": 1}, {"since": 1})]
 )
-@pytest.mark.parametrize("revision", ["2024-11-05", "2026-07-28"])
 async def test_what_a_reader_says_of_a_missing_resource_is_said_and_its_uri(
-    server, serve, revision, data, told
+    server, serve, data, told
 ):
     @server.resource("harbour://{port}/tide")
     async def tide(port: str) -> str:
@@ -133,10 +141,9 @@ async def test_what_a_reader_says_of_a_missing_resource_is_said_and_its_uri(
         assert caught.value.data == told
         return caught.value.code
 
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, revision="2026-07-28")
     error = await asker.error("resources/read", {"uri": "harbour://oslo/tide"})
-    code = REVISIONS[revision].resource_not_found_code
-    assert error == {"code": code, "message": "oslo has no tide", "data": told}
+    assert error == {"code": INVALID_PARAMS, "message": "oslo has no tide", "data": told}
     assert await asker.call("look") == str(RESOURCE_NOT_FOUND)
 
 

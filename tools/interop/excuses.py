@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import attrs
-from peers import Role, Transport
+from peers import Role
 from tally import ERROR_ANSWER
 
 MODERN: Final = ("2026-07-28",)
@@ -20,11 +20,8 @@ class Excuse:
     revisions: Sequence[str]
     peer: str | None = None
     role: Role | None = None
-    transport: Transport | None = None
 
-    def covers(
-        self, name: str, sender: str, revision: str, peer: str, role: Role, transport: Transport
-    ) -> bool:
+    def covers(self, name: str, sender: str, revision: str, peer: str, role: Role) -> bool:
         """Whether a cell is one of these."""
         return (
             name in self.rows
@@ -32,7 +29,6 @@ class Excuse:
             and revision in self.revisions
             and self.peer in (None, peer)
             and self.role in (None, role)
-            and self.transport in (None, transport)
         )
 
 

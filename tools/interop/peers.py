@@ -143,7 +143,8 @@ class Peer:
     command of its server, or the URL, as arguments, exits 0 when the server did what it should, and
     says how much it has checked; with an era instead of the revision it only says which revision
     came of it. A server serves over stdio; with the argument "http" over the transports of the web,
-    and says what their URLs begin with. `sse_roles` is what it can be over HTTP+SSE. `client_eras` and `server_eras` are the eras that each can be held to; a server by arguments.
+    and says what their URLs begin with. `sse_roles` is what it can be over HTTP+SSE. `client_eras`
+    and `server_eras` are the eras that each can be held to; a server by arguments.
     """
 
     name: str
@@ -163,14 +164,13 @@ class Peer:
 
     def speaks(self, role: Role, revision: str, transport: Transport) -> bool:
         """Whether it can be that, at a revision, over a transport that was made for it."""
-        if revision not in self.revisions:
-            return False
         is_streamable = has(revision, "streamable_http")
-        over_web: Mapping[Transport, bool] = {
+        fits: Mapping[Transport, bool] = {
+            "stdio": True,
             "http": is_streamable,
             "sse": not is_streamable and role in self.sse_roles,
         }
-        return over_web.get(transport, True)
+        return revision in self.revisions and fits[transport]
 
     def server_command(self, *arguments: str) -> Command:
         """The command that serves, without arguments over stdio.

@@ -20,8 +20,6 @@ from parties import Json, Report
 from pydantic import BaseModel, TypeAdapter
 from python_words import wire
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 CHANGES: Final = NotificationOptions(
@@ -92,20 +90,26 @@ async def serve_http(server: Any) -> None:
         await uvicorn.Server(config).serve([listener])
 
 
+class Events:
+    """The stream of a session over HTTP+SSE: an ASGI application, for as long as one listens."""
+
+    def __init__(self, server: Any, transport: SseServerTransport) -> None:
+        self.server = server
+        self.transport = transport
+
+    async def __call__(self, *connection: Any) -> None:
+        async with self.transport.connect_sse(*connection) as (from_client, to_client):
+            options = self.server.create_initialization_options()
+            await self.server.run(from_client, to_client, options)
+
+
 def _app(server: Any, manager: StreamableHTTPSessionManager) -> Starlette:
-    events = SseServerTransport("/messages/")
-
-    async def serve_events(request: Request) -> Response:
-        scope, receive, send = request.scope, request.receive, request._send
-        async with events.connect_sse(scope, receive, send) as (from_client, to_client):
-            await server.run(from_client, to_client, server.create_initialization_options())
-        return Response()
-
+    sse = SseServerTransport("/messages/")
     return Starlette(
         routes=[
             Route("/mcp", manager.asgi_app),
-            Route("/sse", serve_events),
-            Mount("/messages/", events.handle_post_message),
+            Route("/sse", Events(server, sse), methods=["GET"]),
+            Mount("/messages/", sse.handle_post_message),
         ]
     )
 

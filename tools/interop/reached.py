@@ -3,7 +3,7 @@
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ class ServerFailed(Exception):  # noqa: N818  what happened, in a word
 
 
 @contextmanager
-def reachable(command: Command, transport: Transport, log: Path) -> Iterator[Command]:
+def reachable(command: Command, transport: Transport, log: Path) -> Generator[Command]:
     """What a client is told of a server, which serves meanwhile if it is reached by a URL.
 
     Raises:

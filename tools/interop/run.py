@@ -1,8 +1,8 @@
 """Talk with every peer, in both roles and at each revision: `python tools/interop/run.py`.
 
-Prints a table for each transport and revision, of all methods and features, by direction, peer and
-role. The exit status is 1 if a cell is empty without an excuse, a session failed or was at another revision,
-or a peer is missing.
+Prints a table for each transport and revision of all methods and features, by direction, peer and
+role. The exit status is 1 if a cell is empty without an excuse, a session failed or was at another
+revision, or a peer is missing.
 """
 
 import sys
@@ -54,7 +54,7 @@ def hold_all(
 def excuse_of(row: Row, outcome: Outcome) -> Excuse | None:
     """Why a cell may be empty."""
     cell = (row.name, row.sender.value, outcome.revision, outcome.peer.name, outcome.role)
-    return next((it for it in EXCUSES if it.covers(*cell, outcome.transport)), None)
+    return next((excuse for excuse in EXCUSES if excuse.covers(*cell)), None)
 
 
 def letter_of(excuse: Excuse) -> str:

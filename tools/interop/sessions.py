@@ -1,6 +1,7 @@
 """Sessions with the peers, each recorded by our side and counted from that."""
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ class Outcome:
     peer: Peer
     role: Role
     revision: str
-    transport: Transport = "stdio"
+    transport: Transport
     tally: Tally
     checks: int
     seconds: float
@@ -35,7 +36,8 @@ class Outcome:
     @property
     def title(self) -> str:
         """Which session it was."""
-        return f"{self.peer.name} {self.peer.version} as {self.role} at {self.revision}, {self.transport}"
+        peer = f"{self.peer.name} {self.peer.version}"
+        return f"{peer} as {self.role} at {self.revision} over {self.transport}"
 
 
 def hold(peer: Peer, role: Role, revision: str, transport: Transport, folder: Path) -> Outcome:
@@ -46,9 +48,10 @@ def hold(peer: Peer, role: Role, revision: str, transport: Transport, folder: Pa
     """
     name = f"{peer.name.lower().replace(' ', '-')}-{role}-{revision}-{transport}"
     place = folder / name
+    shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     begin = time.monotonic()
-    client, server = _commands(peer, role, revision, transport, place)
+    client, server = _commands(peer, role, transport, place)
     try:
         with reachable(server, transport, folder / f"{name}.log") as reached:
             checks, faults = _told([*client, revision, *reached])
@@ -68,18 +71,15 @@ def hold(peer: Peer, role: Role, revision: str, transport: Transport, folder: Pa
     )
 
 
-def _commands(
-    peer: Peer, role: Role, revision: str, transport: Transport, place: Path
-) -> tuple[Command, Command]:
+def _commands(peer: Peer, role: Role, transport: Transport, place: Path) -> tuple[Command, Command]:
     """The command of the client, which is told the revision and the server; and of the server."""
     record = ["--record", f"{place}/"]
-    is_stdio = transport == "stdio"
+    is_web = transport != "stdio"
     if role == "client":
-        how = ["--stdio"] if is_stdio else ["--port", "0"]
+        how = ["--port", "0"] if is_web else ["--stdio"]
         return peer.client_command(), [sys.executable, str(OUR_SERVER), *how, *record]
-    return [sys.executable, str(OUR_CLIENT), *record], peer.server_command(
-        *([] if is_stdio else ["http"])
-    )
+    ours = [sys.executable, str(OUR_CLIENT), *record]
+    return ours, peer.server_command(*(["http"] if is_web else []))
 
 
 def _tally_in(place: Path) -> Tally:

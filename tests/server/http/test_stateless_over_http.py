@@ -172,6 +172,30 @@ async def test_a_version_that_is_not_spoken_is_a_bad_request(site_of, autojump_c
     assert error["data"]["supported"] == [*ALL_REVISIONS]
 
 
+@pytest.mark.parametrize("method", ["initialize", "ping", "tools/list"])
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-03-26"])
+async def test_no_metadata_make_a_session_of_what_is_everybodys(
+    site_of, method, version, autojump_clock
+):
+    site = await site_of()
+    params = hello(version)["params"] if method == "initialize" else {}
+    told = await site.ask_modern(
+        request(method, params), meta={PROTOCOL_VERSION: version}, MCP_Protocol_Version=version
+    )
+    assert told.status in (400, 404)
+    assert "result" not in told.json
+    begun = notification("notifications/initialized")
+    assert (await site.ask_modern(begun)).status == 202
+    params = {"_meta": {CLIENT_CAPABILITIES: {}}, **hello(version)["params"]}
+    fields = {"MCP_Protocol_Version": MODERN, "Mcp_Method": "initialize"}
+    lacking = await site.ask("POST", request("initialize", params), **fields)
+    assert "result" not in lacking.json
+    answer = await site.ask_modern(call("tide"))
+    assert (answer.status, text(answer.json)) == (200, "high")
+    assert answer.json["result"]["resultType"] == "complete"
+    assert (await site.ask_modern(request("ping"))).status == 404
+
+
 @pytest.mark.requirement("HDR-07", "ERR-13")
 async def test_a_version_that_differs_in_head_and_body_is_a_bad_request(site_of, autojump_clock):
     answer = await (await site_of()).ask_modern(
