@@ -24,7 +24,7 @@ from mcp_trio._client.eras import discovered, shaken_hands, speaks_legacy, speak
 from mcp_trio._client.lifetime import Lifetime, Spawn, in_system_task
 from mcp_trio._client.listening import LISTS, OwnSubscription
 from mcp_trio._client.methods import methods_with
-from mcp_trio._client.opening import keeps_each_session, open_session
+from mcp_trio._client.opening import open_session
 from mcp_trio._client.options import DEFAULT_REVISIONS, Trace
 from mcp_trio._client.roots import Roots
 from mcp_trio._client.targets import (
@@ -56,7 +56,7 @@ from mcp_trio._protocol import (
     checked_revisions,
     trace_of,
 )
-from mcp_trio._recorder.options import RecordTo
+from mcp_trio._recorder.options import RecordTo, keeps_each_session
 from mcp_trio._version import __version__
 
 if TYPE_CHECKING:

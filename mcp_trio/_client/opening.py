@@ -1,12 +1,9 @@
 """A channel and a connection become a session, recorded or not."""
 
-import os
-from pathlib import Path
-
 from mcp_trio._engine import Application, Recording, Session, Unrecorded
 from mcp_trio._protocol import Connection
 from mcp_trio._recorder.opening import begin_session
-from mcp_trio._recorder.options import RecordTo, SharedRecording, options_of
+from mcp_trio._recorder.options import RecordTo
 from mcp_trio._transports.channel import Channel
 
 
@@ -38,11 +35,3 @@ async def open_session(
         await channel.aclose()
         raise
     return Session(channel, connection, application, Recording(recorder, channel_number))
-
-
-def keeps_each_session(record: RecordTo | None) -> bool:
-    """Whether a second session is recorded without replacing the first."""
-    if record is None or isinstance(record, SharedRecording):
-        return True
-    text = os.fspath(options_of(record).path)
-    return text.endswith("/") or Path(text).is_dir()

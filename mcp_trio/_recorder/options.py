@@ -115,3 +115,11 @@ def options_of(record: RecordTo) -> RecordOptions:
     if isinstance(record, SharedRecording):
         return record.options
     return record if isinstance(record, RecordOptions) else RecordOptions(record)
+
+
+def keeps_each_session(record: RecordTo | None) -> bool:
+    """Whether a second session is recorded without replacing the first."""
+    if record is None or isinstance(record, SharedRecording):
+        return True
+    text = os.fspath(options_of(record).path)
+    return text.endswith("/") or os.path.isdir(text)  # noqa: PTH112  it is text already

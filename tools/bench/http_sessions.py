@@ -19,8 +19,8 @@ ENDED_RSS: Final = "sessions: RSS growth of an ended one, KiB"
 ENDED_OBJECTS: Final = "sessions: objects that all ended ones leave"
 ENDED_TASKS: Final = "sessions: tasks that all ended ones leave"
 
-AIMS: Final = {IDLE: 5.0, ENDED_RSS: 0.1, ENDED_OBJECTS: 0.0, ENDED_TASKS: 0.0}
-"""At most so much; RSS is never quite still."""
+AIMS: Final = {IDLE: 5.0, ENDED_RSS: 0.2, ENDED_OBJECTS: 0.0, ENDED_TASKS: 0.0}
+"""At most so much; RSS is never quite still, so that 2 MiB after 10,000 sessions are nothing."""
 
 
 @attrs.frozen(kw_only=True)

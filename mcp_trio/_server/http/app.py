@@ -17,6 +17,7 @@ from mcp_trio._server.http.runtime import Runtime
 from mcp_trio._server.http.sse import SseEndpoints
 from mcp_trio._transports.http.exchange import Exchange
 
+_HEALTH: Final = "/health"
 _HEALTHY: Final = b'{"status":"ok"}'
 
 _Route: TypeAlias = Callable[[Asked], Awaitable[None]]
@@ -45,7 +46,7 @@ class HttpApp:
 
     def __attrs_post_init__(self) -> None:
         mcp = McpEndpoint(self.runtime, streams_answers=self.streams_answers)
-        routes: dict[str, _Route] = {"/health": _tell_health, self.path: mcp.respond}
+        routes: dict[str, _Route] = {self.path: mcp.respond}
         if self.has_sse and self.runtime.endpoint.has_sessions:
             sse = SseEndpoints(self.runtime)
             routes |= {"/sse": sse.respond_stream, "/messages": sse.respond_post}
@@ -70,6 +71,9 @@ class HttpApp:
         refusal = self.gate.refusal(asked.head)
         if refusal is not None:
             raise RefusedError(refusal)
+        if asked.head.path == _HEALTH:  # who asks that is a balancer, and nobody in particular
+            await _tell_health(asked)
+            return
         route = self._route(asked.head.path)
         await route(attrs.evolve(asked, head=await self._verified(asked.head)))
 

@@ -8,6 +8,7 @@ import trio
 
 from mcp_trio._engine import bare
 from mcp_trio._protocol.http.gate import gate_for
+from mcp_trio._recorder.options import keeps_each_session
 from mcp_trio._server.http.app import HttpApp
 from mcp_trio._server.http.options import HostKind, HttpOptions
 from mcp_trio._server.http.runtime import Runtime, ServesSessions
@@ -16,7 +17,14 @@ from mcp_trio._server.http.runtime import Runtime, ServesSessions
 def app_of(
     server: ServesSessions, options: HttpOptions, bound: Sequence[tuple[str, int]]
 ) -> HttpApp:
-    """The application, for where it is bound; its runtime runs nowhere yet."""
+    """The application, for where it is bound; its runtime runs nowhere yet.
+
+    Raises:
+        ValueError: Sessions cannot be recorded so, as they would replace each other; or the gate's
+            settings are none.
+    """
+    if not keeps_each_session(options.get("record")):
+        raise ValueError("over HTTP, record to a folder or a SharedRecording: sessions are many")
     gate = gate_for(
         bound,
         hosts=options.get("hosts"),
@@ -57,10 +65,11 @@ class Address:
         if self.holder == "native" and (self.certfile or self.keyfile):
             raise ValueError('TLS is for server="hypercorn"')
 
-    @property
-    def scheme(self) -> str:
-        """What its URLs begin with."""
-        return "http" if self.certfile is None else "https"
+    def url(self, port: int, path: str) -> str:
+        """What is there under the port that was bound."""
+        scheme = "http" if self.certfile is None else "https"
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{name}:{port}{path}"
 
 
 async def serve_http(
@@ -79,18 +88,18 @@ async def serve_http(
         Exception: What the lifespan raises, bare.
     """
     listeners = await trio.open_tcp_listeners(address.port, host=address.host)
-    bound = [listener.socket.getsockname()[:2] for listener in listeners]
-    app = app_of(server, options, bound)
-    stopping = trio.Event()
     try:
+        bound = [listener.socket.getsockname()[:2] for listener in listeners]
+        app = app_of(server, options, bound)
+        url = address.url(bound[0][1], app.path)
         async with trio.open_nursery() as outer:
+            stopping = trio.Event()
             outer.start_soon(_set_when_cancelled, stopping)
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
                     await nursery.start(app.runtime.run)
                     await nursery.start(partial(_hold, app, listeners, address))
-                    name = f"[{address.host}]" if ":" in address.host else address.host
-                    task_status.started(f"{address.scheme}://{name}:{bound[0][1]}{app.path}")
+                    task_status.started(url)
                     await stopping.wait()
                     app.runtime.close()
                     await app.runtime.ended.wait()

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import trio
 
-from mcp_trio import Context, RecordingError, Server
+from mcp_trio import Context, Server
 from mcp_trio._limits import Limits
 from tests.server.http.conftest import call, harbour, hello, request, site_of, text
 
@@ -145,14 +145,20 @@ async def test_a_cancelled_runtime_winds_down(autojump_clock, ended):
     assert asked.is_stream
 
 
-async def test_a_session_that_cannot_be_recorded_does_not_begin(
-    open_site, tmp_path, autojump_clock
-):
-    site = await open_site(harbour(), record=tmp_path / "one.jsonl")
-    with pytest.raises(RecordingError, match="a folder has room"):
-        await site.ask("POST", hello("2025-11-25"))
-    assert len(site.runtime.sessions) == 0
-    assert (await site.ask_modern(call("tide"))).status == 200
+async def test_sessions_that_would_replace_each_other_on_disk_are_not_served(tmp_path):
+    with pytest.raises(ValueError, match="record to a folder"):
+        await harbour().serve_http(port=0, record=tmp_path / "one.jsonl")
+    with pytest.raises(ValueError, match="record to a folder"):
+        harbour().asgi(record=tmp_path / "one.jsonl")
+
+
+async def test_whether_a_server_is_well_may_be_asked_by_anybody(open_site, autojump_clock):
+    async def verify(_head):
+        return None
+
+    site = await open_site(harbour(), verify=verify)
+    assert (await site.ask("GET", path="/health")).status == 200
+    assert (await site.ask("POST", hello("2025-11-25"))).status == 401
 
 
 async def test_modern_requests_are_refused_once_their_session_is_lost(open_site, autojump_clock):

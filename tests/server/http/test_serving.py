@@ -109,7 +109,7 @@ def test_options_that_contradict_each_other_are_refused():
         Address(certfile="x")
     with pytest.raises(ValueError, match="uvicorn"):
         Address(holder="uvicorn")
-    assert Address(holder="hypercorn", certfile="x").scheme == "https"
+    assert Address(holder="hypercorn", certfile="x").url(80, "/mcp") == "https://127.0.0.1:80/mcp"
 
 
 class Begun(NamedTuple):
