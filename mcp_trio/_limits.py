@@ -109,7 +109,7 @@ class Limits:
     http_keep_alive_seconds: float = 15.0
     http_retry_ms: int = 1000
     http_stream_after_seconds: float = 0.25
-    http_watch_after_seconds: float = 0.02
+    http_watch_after_seconds: float = 0.25
 
     # HTTP: a client that comes back.
     http_reconnects_max: int = 5

@@ -298,7 +298,7 @@ class Connection(Outgoing):
             instructions=self.instructions,
         )
         row = self.methods[methods.DISCOVER]
-        return Reply(encode_response(request_id, dressed(result, row, self.our_info)), request_id)
+        return Reply(encode_response(request_id, dressed(result, row, self.signature)), request_id)
 
     def _take_notification(self, message: Notification, _size: int, now: float) -> Event:
         row = self.methods.get(message.method)

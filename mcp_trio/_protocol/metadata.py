@@ -8,6 +8,7 @@ for another request (META-16).
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from typing import Any, Final, TypeVar, cast
 
 import attrs
@@ -242,7 +243,7 @@ def with_meta(params: ParamsToSend | None, members: Mapping[str, Any]) -> Params
 
 
 def dressed(
-    result: msgspec.Struct | Raw, method: Method, server_info: s.Implementation
+    result: msgspec.Struct | Raw, method: Method, signature: s.Implementation | Raw
 ) -> msgspec.Struct | Raw:
     """A modern result, with what each of them has to say: whether it is complete, and whose it is.
 
@@ -252,21 +253,22 @@ def dressed(
         LocalProtocolError: What was encoded before has a `_meta` that is none.
     """
     if not isinstance(result, s.Result):
-        return _dressed_text(bytes(result), server_info) if isinstance(result, Raw) else result
-    members: dict[str, Any] = {"meta": {SERVER_INFO: server_info, **(result.meta or {})}}
-    if result.result_type is None:
-        wants_input = isinstance(result, s.InputRequiredResult)
-        members["result_type"] = INPUT_REQUIRED if wants_input else COMPLETE
-    if method.is_cacheable and isinstance(result, s.CacheableResult):
-        members["ttl_ms"] = result.ttl_ms or 0
-        members["cache_scope"] = result.cache_scope or "private"
-    return msgspec.structs.replace(result, **members)
+        return _dressed_text(bytes(result), signature) if isinstance(result, Raw) else result
+    said = copy(result)
+    said.meta = {SERVER_INFO: signature, **(result.meta or {})}
+    if said.result_type is None:
+        wants_input = isinstance(said, s.InputRequiredResult)
+        said.result_type = INPUT_REQUIRED if wants_input else COMPLETE
+    if method.is_cacheable and isinstance(said, s.CacheableResult):
+        said.ttl_ms = said.ttl_ms or 0
+        said.cache_scope = said.cache_scope or "private"
+    return said
 
 
 _NULL: Final = Raw(b"null")
 
 
-def _dressed_text(text: bytes, server_info: s.Implementation) -> Raw:
+def _dressed_text(text: bytes, signature: s.Implementation | Raw) -> Raw:
     """The same for what was encoded before, where null says nothing."""
     rest = msgspec.json.decode(text, type=dict[str, Raw])
     kind, meta = rest.pop("resultType", _NULL), rest.pop("_meta", _NULL)
@@ -276,6 +278,6 @@ def _dressed_text(text: bytes, server_info: s.Implementation) -> Raw:
         raise LocalProtocolError("the _meta of a result is an object") from None
     members: dict[str, Any] = {
         "resultType": COMPLETE if kind == _NULL else kind,
-        "_meta": {SERVER_INFO: server_info, **said},
+        "_meta": {SERVER_INFO: signature, **said},
     }
     return Raw(msgspec.json.encode({**members, **rest}))

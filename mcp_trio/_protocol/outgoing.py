@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from mcp_trio import _schema as s
 from mcp_trio._errors import LocalProtocolError, RemoteProtocolError
@@ -70,6 +70,7 @@ class Outgoing:
         revisions: The names of those that are spoken here, from the newest.
         own_metadata: What a client wants to say in each of its requests, beside what it has to.
         result_types: What a modern result may be besides complete, by extensions (BASE-40).
+        signature: Who we are, as text, for every modern result.
     """
 
     our_role: Role
@@ -86,12 +87,14 @@ class Outgoing:
     state: SessionState = attrs.field(default=SessionState.FRESH, init=False)
     peer: Peer | None = attrs.field(default=None, init=False)
     their_role: Role = attrs.field(init=False)
+    signature: Raw = attrs.field(init=False)
     theirs: TheirRequests = attrs.field(factory=TheirRequests, init=False)
     ours: OurRequests = attrs.field(init=False)
     counts: Counter[str] = attrs.field(factory=Counter[str], init=False)
 
     def __attrs_post_init__(self) -> None:
         self.their_role = self.our_role.peer
+        self.signature = Raw(msgspec.json.encode(self.our_info))
         self.ours = OurRequests(remembered_max=self.limits.requests_remembered_max)
 
     @property
@@ -160,7 +163,7 @@ class Outgoing:
             return modern
         return newest(self.revisions, has_handshake=True) or NEWEST_LEGACY
 
-    def decode_result(self, request: OurRequest, raw: msgspec.Raw) -> Any:
+    def decode_result(self, request: OurRequest, raw: Raw) -> Any:
         """The typed result of a request of ours; of a modern one perhaps that it wants input.
 
         Raises:
@@ -273,7 +276,7 @@ class Outgoing:
 
     # Answers, and what is told.
 
-    def response(self, request: TheirRequest, result: msgspec.Struct | msgspec.Raw) -> bytes:
+    def response(self, request: TheirRequest, result: msgspec.Struct | Raw) -> bytes:
         """The frame of an answer, in the words of the request's revision.
 
         Raises:
@@ -283,7 +286,7 @@ class Outgoing:
         revision = request.peer.revision
         result = self._fitted(result, revision)
         if revision.is_modern:
-            result = dressed(result, request.method, self.our_info)
+            result = dressed(result, request.method, self.signature)
         return encode_response(request.id, result, json_depth_max=self.limits.json_depth_max)
 
     def error(self, request: TheirRequest, code: int, message: str, data: Any = UNSET) -> bytes:

@@ -215,9 +215,9 @@ class SealedRounds:
         self, handling: Handling, state: State, result: Result
     ) -> Callable[[], Awaitable[None]]:
         assert self.store is not None
-        request, our_info = handling.request, handling.session.connection.our_info
+        request, signature = handling.request, handling.session.connection.signature
         if isinstance(result, s.Model):
-            result = dressed(fitted(result, request.peer.revision), request.method, our_info)
+            result = dressed(fitted(result, request.peer.revision), request.method, signature)
         seconds = self.sealer.limits.chain_seconds
         return functools.partial(
             self.store.keep, _key(state), msgspec.json.encode(result), seconds=seconds

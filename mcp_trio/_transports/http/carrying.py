@@ -121,6 +121,8 @@ class Carrier:
 
     async def _first_news(self, stream: AnswerStream) -> None:
         """Wait for what decides; a client that takes no stream waits for its answers."""
+        if stream.is_ended:
+            return
         if stream.is_narrow:
             await stream.ended()
         else:
