@@ -20,7 +20,6 @@ import msgspec
 
 from mcp_trio import _schema as s
 from mcp_trio._errors import LocalProtocolError
-from mcp_trio._protocol.forms import check_form
 from mcp_trio._protocol.revisions import REVISIONS, Revision
 
 Value = TypeVar("Value")
@@ -122,12 +121,12 @@ def _mode(mode: s.ElicitMode, revision: Revision) -> Any:
 
 def _plain_form(form: dict[str, Any], revision: Revision) -> dict[str, Any]:
     """Without choices of several, titled choices by `enumNames`, and only booleans preset."""
+    members: dict[str, dict[str, Any]] = form.get("properties", {})
     try:
-        check_form(form)
-    except ValueError as error:
-        raise LocalProtocolError(f"revision {revision.name} has no such form: {error}") from error
-    members: dict[str, dict[str, Any]] = form["properties"]
-    plain = {name: _plain_member(member, revision) for name, member in members.items()}
+        plain = {name: _plain_member(member, revision) for name, member in members.items()}
+    except (AttributeError, KeyError, TypeError) as error:  # what people wrote is no form at all
+        text = f"revision {revision.name} has no such form: {error!r}"
+        raise LocalProtocolError(text) from error
     if "$schema" not in form and _is_same(members.values(), plain.values()):
         return form
     rest = {name: each for name, each in form.items() if name != "$schema"}

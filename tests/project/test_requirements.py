@@ -123,7 +123,7 @@ def test_the_gate_asks_for_each_duty_of_its_areas_and_for_nothing_else():
 
 
 def test_the_gate_asks_for_a_test_of_each_trap_that_is_not_for_later():
-    traps = [Trap(f"TRAP-{number:02}", "gap", "It looks easy.", "x", "y") for number in (1, 2, 3)]
+    traps = [Trap(f"TRAP-{number:02}", "gap", "It looks easy.", "x", "y") for number in (1, 3, 109)]
     gaps = list(requirements.traps_at_the_gate(traps, {"TRAP-01"}))
     assert gaps == ["TRAP-03: a trap without a test: It looks easy."]
     assert {trap.id for trap in requirements.read_traps()} > requirements.TRAPS_LATER
