@@ -21,7 +21,7 @@ from mcp_trio._errors import (
     UNSUPPORTED_PROTOCOL_VERSION,
 )
 from mcp_trio._protocol.http.heads import Head, Headers, accepts, media_type_of
-from mcp_trio._protocol.http.mirrored import MirrorError, check_mirrored
+from mcp_trio._protocol.http.mirrored import PROTOCOL_VERSION, MirrorError, check_mirrored
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION as META_VERSION
 from mcp_trio._protocol.metadata import Metadata, metadata_of
 from mcp_trio._protocol.methods import INITIALIZE
@@ -38,7 +38,6 @@ from mcp_trio._wire import (
 )
 
 SESSION_ID: Final = "Mcp-Session-Id"
-PROTOCOL_VERSION: Final = "MCP-Protocol-Version"
 LAST_EVENT_ID: Final = "Last-Event-ID"
 
 JSON: Final = "application/json"

@@ -99,8 +99,7 @@ class McpEndpoint:
             has_stayed = await carried(asked.exchange, carrier, stream)
         finally:
             begun.used_at = trio.current_time()
-            if not has_stayed:
-                begun.channel.left(stream)
+            (begun.channel.arrived if has_stayed else begun.channel.left)(stream)
         return has_stayed
 
     async def listen(self, asked: Asked, verdict: Listening, _body: bytes) -> None:

@@ -43,6 +43,7 @@ class AnswerStream:
     is_carried: bool = attrs.field(default=False, init=False)
     is_ended: bool = attrs.field(default=False, init=False)
     is_overrun: bool = attrs.field(default=False, init=False)
+    was_streamed: bool = attrs.field(default=False, init=False)
     is_left: bool = attrs.field(default=False, init=False)
     dropped: int = attrs.field(default=0, init=False)
     _waiting: list[Sent] = attrs.field(factory=list[Sent], init=False)

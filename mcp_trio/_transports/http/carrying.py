@@ -134,7 +134,7 @@ class Carrier:
         Raises:
             trio.BrokenResourceError: The client is gone, or too slow.
         """
-        stream.is_carried, stream.is_overrun = True, False
+        stream.is_carried, stream.is_overrun, stream.was_streamed = True, False, True
         try:
             await exchange.start(_OK, [*STREAM_HEADERS, *self.headers])
             await self._send_first(exchange)

@@ -11,13 +11,8 @@ import trio
 from mcp_trio._errors import ConnectionLost, OutcomeUnknown
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.heads import Headers, media_type_of
-from mcp_trio._protocol.http.verdicts import (
-    EVENT_STREAM,
-    JSON,
-    LAST_EVENT_ID,
-    PROTOCOL_VERSION,
-    SESSION_ID,
-)
+from mcp_trio._protocol.http.mirrored import PROTOCOL_VERSION
+from mcp_trio._protocol.http.verdicts import EVENT_STREAM, JSON, LAST_EVENT_ID, SESSION_ID
 from mcp_trio._wire.lines import Oversized
 
 NOT_FOUND: Final = 404

@@ -223,6 +223,12 @@ class SessionChannel:
         if stream is not self.unasked:
             stream.leave()
 
+    def arrived(self, stream: AnswerStream) -> None:
+        """A stream was carried to its end; a mere answer told no event's id to come back by."""
+        assert stream.number is not None
+        if not stream.was_streamed:
+            self._kept.forget_stream(stream.number)
+
     # The end.
 
     async def receive(self) -> Sequence[bytes | Oversized]:

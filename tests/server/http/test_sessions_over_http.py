@@ -520,3 +520,14 @@ async def test_a_session_belongs_to_who_began_it(open_site, autojump_clock):
             assert refused.status == status
     assert refused.headers["www-authenticate"] == "Bearer"
     assert (await client.ask(call("tide"))).status == 200
+
+
+async def test_nothing_is_kept_of_an_answer_that_nobody_can_come_back_for(opened, autojump_clock):
+    client = await opened()
+    (begun,) = client.site.runtime.sessions
+    kept = begun.channel._kept
+    before = kept._kept_events
+    assert not (await client.ask(call("tide"))).is_stream
+    assert kept._kept_events == before
+    assert (await client.ask(call("log"))).is_stream
+    assert kept._kept_events > before
