@@ -111,7 +111,8 @@ class Limits:
     http_stream_after_seconds: float = 0.25
     http_watch_after_seconds: float = 0.25
 
-    # HTTP: a client that comes back.
+    # HTTP: a client that listens, and one that comes back.
+    http_listen_seconds: float = 1.0
     http_reconnects_max: int = 5
     http_reconnect_seconds_max: float = 30.0
 

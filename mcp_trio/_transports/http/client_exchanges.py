@@ -315,7 +315,7 @@ class Exchanges:
         if sent.cancels is not None:
             await self._cancel(sent, sent.cancels)
         elif await self._deliver(sent) and sent.method == INITIALIZED:
-            self._begin_listening()
+            await self._begin_listening()
 
     async def _cancel(self, sent: Outgoing, request_id: int | str) -> None:
         """Modern servers see it by the end of the stream alone (MHTTP-13); others are told."""
@@ -352,12 +352,21 @@ class Exchanges:
 
     # The stream for what belongs to no request (HTTP-27).
 
-    def _begin_listening(self) -> None:
-        if self._endpoint is None and not self.has_ended:
-            self.nursery.start_soon(self._listen)
+    async def _begin_listening(self) -> None:
+        """Listen, and let nothing be asked before the server knows that we do.
 
-    async def _listen(self) -> None:
+        What it has to say while nobody listens, many a server throws away: a tool that asks its
+        client on this stream would wait for ever. A server that keeps the head of its answer until
+        there is something to say has us wait for `http_listen_seconds`.
+        """
+        if self._endpoint is not None or self.has_ended:
+            return
         stream = self._stream(None)
+        self.nursery.start_soon(self._listen, stream)
+        with trio.move_on_after(self.link.limits.http_listen_seconds):
+            await stream.decided.wait()
+
+    async def _listen(self, stream: EventStream) -> None:
         try:
             await stream.connect()
             while not stream.is_lost:

@@ -28,7 +28,8 @@ class EventStream:
 
     Each message is given to `take`, which may wait. `last_id` is the id to go on behind, `failures`
     how many connections in a row brought nothing, and `trouble` what ended the last one. It
-    `has_begun` when the server has let us listen once, and `is_cut` when a message was too large.
+    `has_begun` when the server has let us listen once, is `decided` when it has, or will not or
+    could not yet, and `is_cut` when a message was too large.
     """
 
     link: Link
@@ -40,6 +41,7 @@ class EventStream:
     trouble: str = attrs.field(default="", init=False)
     failures: int = attrs.field(default=0, init=False)
     is_cut: bool = attrs.field(default=False, init=False)
+    decided: trio.Event = attrs.field(factory=trio.Event, init=False)
     _retry_ms: int | None = attrs.field(default=None, init=False)
 
     @property
@@ -99,6 +101,7 @@ class EventStream:
                 await self.link.check(response)
                 check_stream(response)
                 self.has_begun = True
+                self.decided.set()
                 self.condition.become("open")
                 await self.read(response)
         except httpx.RequestError as error:
@@ -107,6 +110,8 @@ class EventStream:
             if refused.status < SERVER_ERROR:
                 raise
             self._fail(f"HTTP {refused.status} {refused.phrase}")
+        finally:
+            self.decided.set()
 
     def _fail(self, trouble: str) -> None:
         self.trouble = trouble

@@ -10,6 +10,7 @@ import trio.testing
 
 from mcp_trio import Client
 from mcp_trio._errors import ConnectionLost, OutcomeUnknown
+from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._transports.http.client_channel import open_http_channel
 from tests.transports.http.scripted_server import (
     EVENTS,
@@ -295,6 +296,39 @@ async def test_a_server_that_does_not_accept_in_time_is_not_waited_for(autojump_
         assert trio.current_time() - since == 15
 
     assert "not accepted within 15 s" in caplog.text
+
+
+async def test_nothing_is_asked_before_the_server_knows_that_somebody_listens(autojump_clock):
+    may_begin = trio.Event()
+
+    async def listening(_seen):
+        await may_begin.wait()
+        return events(b": you are heard\n\n")
+
+    server = Legacy(answers={"tools/call": said}, listen=listening)
+    async with connected(server) as (channel, script), trio.open_nursery() as nursery:
+        await channel.send([INITIALIZE])
+        await heard(channel)
+        since = trio.current_time()
+        nursery.start_soon(channel.send, [INITIALIZED, call(1)])
+        await trio.sleep(0.5)
+        assert script.methods[-1] == "GET"
+        may_begin.set()
+        await heard(channel)
+        assert script.methods[-1] == "tools/call"
+        assert trio.current_time() - since == 0.5
+
+
+async def test_a_server_that_says_nothing_to_the_listening_is_not_waited_for(autojump_clock):
+    async def never(_seen):
+        await trio.sleep_forever()
+
+    async with connected(Legacy(listen=never)) as (channel, _):
+        await channel.send([INITIALIZE])
+        await heard(channel)
+        since = trio.current_time()
+        await channel.send([INITIALIZED])
+        assert trio.current_time() - since == DEFAULT_LIMITS.http_listen_seconds
 
 
 @pytest.mark.requirement("HTTP-26")
