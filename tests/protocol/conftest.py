@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from mcp_trio import _schema as s
-from mcp_trio._protocol import Connection, Role
+from mcp_trio._protocol import ALL_REVISIONS, Connection, Role
+from tests.protocol.discovered import discovered
 
 CAPABILITIES = {
     Role.CLIENT: s.ClientCapabilities(
@@ -132,3 +133,11 @@ def frame():
 def valid_params():
     """Valid params for every method."""
     return PARAMS
+
+
+@pytest.fixture
+def modern_client(connect):
+    """A client that has discovered a server of all revisions."""
+    made = connect(Role.CLIENT)
+    made.accept_discovery(discovered([*ALL_REVISIONS]))
+    return made

@@ -13,7 +13,6 @@ from mcp_trio._errors import (
     METHOD_NOT_FOUND,
     UNSUPPORTED_PROTOCOL_VERSION,
     LocalProtocolError,
-    RemoteProtocolError,
 )
 from mcp_trio._protocol import (
     ALL_REVISIONS,
@@ -24,7 +23,6 @@ from mcp_trio._protocol import (
     PROTOCOL_VERSION,
     SERVER_INFO,
     SUBSCRIPTION_ID,
-    AnswerArrived,
     Ignored,
     NotificationArrived,
     Reply,
@@ -47,21 +45,6 @@ META = {
 @pytest.fixture
 def server(connect):
     return connect(Role.SERVER)
-
-
-@pytest.fixture
-def client(connect):
-    """A client that has discovered a server of all revisions."""
-    made = connect(Role.CLIENT)
-    made.accept_discovery(discovered([*ALL_REVISIONS]))
-    return made
-
-
-def discovered(versions, **members):
-    capabilities = s.ServerCapabilities(
-        tools=s.ToolsCapability(), prompts=s.PromptsCapability(), resources=s.ResourcesCapability()
-    )
-    return s.DiscoverResult(supported_versions=versions, capabilities=capabilities, **members)
 
 
 @pytest.fixture
@@ -363,104 +346,7 @@ def test_metadata_that_are_no_object_cannot_be_sent(server, ask):
         server.response(event.request, msgspec.Raw(b'{"_meta":5}'))
 
 
-# A client.
-
-
-@pytest.mark.requirement("META-11", "META-12", "META-13", "VER-01", "ELIC-02", "ROOT-02", "SAMP-02")
-def test_each_request_of_a_client_says_everything(client):
-    client.own_metadata = lambda: {LOG_LEVEL: "info", "traceparent": "t"}
-    opened = client.open_request("tools/list", None, now=0.0, wants_progress=True)
-    assert json.loads(opened.frame)["params"]["_meta"] == {
-        PROTOCOL_VERSION: MODERN,
-        CLIENT_CAPABILITIES: {
-            "roots": {},
-            "sampling": {},
-            "elicitation": {"form": {}, "url": {}},
-        },
-        CLIENT_INFO: {"name": "client", "version": "1"},
-        LOG_LEVEL: "info",
-        "traceparent": "t",
-        "progressToken": opened.id,
-    }
-
-
-@pytest.mark.requirement("DISC-02", "VER-12")
-def test_a_client_asks_before_it_knows_anything(connect):
-    client = connect(Role.CLIENT)
-    sent = json.loads(client.open_request("server/discover", None, now=0.0).frame)
-    assert sent["params"]["_meta"][PROTOCOL_VERSION] == MODERN
-    with pytest.raises(LocalProtocolError, match="not allowed now"):
-        client.open_request("tools/list", None, now=0.0)
-
-
-@pytest.mark.requirement("DISC-06", "VER-13", "DISC-07")
-def test_a_client_takes_the_newest_modern_version_that_both_speak(connect):
-    client = connect(Role.CLIENT)
-    info = {"name": "sea", "version": "2"}
-    client.accept_discovery(
-        discovered(["2030-01-01", MODERN, "2025-11-25"], meta={SERVER_INFO: info}, instructions="x")
-    )
-    assert client.revision is REVISIONS[MODERN]
-    assert client.peer_info == s.Implementation(name="sea", version="2")
-    assert client.instructions == "x"
-    assert client.state is SessionState.FRESH
-
-
-@pytest.mark.requirement("DISC-07", "META-19")
-def test_a_server_that_says_nonsense_of_its_name_has_none(connect):
-    client = connect(Role.CLIENT)
-    client.accept_discovery(discovered([MODERN], meta={SERVER_INFO: {"name": 5}}))
-    assert client.peer_info is None
-
-
-@pytest.mark.requirement("TRAP-19", "DISC-06")
-def test_a_legacy_version_in_the_list_is_none_for_metadata(connect):
-    client = connect(Role.CLIENT)
-    with pytest.raises(RemoteProtocolError, match="speaks 2025-11-25; known here"):
-        client.accept_discovery(discovered(["2025-11-25"]))
-    assert client.peer is None
-    with pytest.raises(RemoteProtocolError, match="speaks nothing"):
-        client.accept_discovery(discovered([]))
-
-
-def answered(client, method, result, params=None):
-    opened = client.open_request(method, params, now=0.0)
-    event = client.receive(
-        json.dumps({"jsonrpc": "2.0", "id": opened.id, "result": result}).encode(), 0.0
-    )
-    assert isinstance(event, AnswerArrived)
-    return client.decode_result(opened, event.result)
-
-
-@pytest.mark.requirement("BASE-38", "MRTR-02")
-def test_a_client_reads_a_result_by_its_kind(client):
-    call = s.CallToolParams(name="tide")
-    assert isinstance(answered(client, "tools/call", {"content": []}, call), s.CallToolResult)
-    complete = {"content": [], "resultType": "complete"}
-    assert isinstance(answered(client, "tools/call", complete, call), s.CallToolResult)
-    wanted = {"resultType": "input_required", "requestState": "s"}
-    assert answered(client, "tools/call", wanted, call).request_state == "s"
-
-
-@pytest.mark.requirement("BASE-39", "BASE-40", "BASE-41", "MRTR-03", "TRAP-95")
-def test_a_kind_that_was_not_to_be_expected_is_an_error(client):
-    with pytest.raises(RemoteProtocolError, match="unknown kind: 'task'"):
-        answered(client, "tools/list", {"resultType": "task", "tools": []})
-    with pytest.raises(RemoteProtocolError, match="unknown kind: 'input_required'"):
-        answered(client, "tools/list", {"resultType": "input_required", "tools": []})
-    with pytest.raises(RemoteProtocolError, match="not a valid result"):
-        answered(client, "tools/list", {"resultType": 5, "tools": []})
-    client.result_types = {"task": s.EmptyResult}
-    assert answered(client, "tools/list", {"resultType": "task"}) == s.EmptyResult(
-        result_type="task"
-    )
-
-
-@pytest.mark.requirement("BASE-22", "BASE-23", "STDIO-11", "STDIO-12")
-def test_a_client_of_a_modern_server_answers_no_requests(client, frame):
-    event = client.receive(frame(id=4, method="roots/list"), 0.0)
-    assert isinstance(event, Ignored)
-    assert event.counted == "request of a server"
+# What needs a session.
 
 
 @pytest.mark.requirement("BASE-22", "ELIC-06", "ROOT-04", "SAMP-07", "ROOT-07")
@@ -473,23 +359,17 @@ def test_a_server_sends_no_requests_without_a_session(server, valid_params, meth
         server.open_request(method, valid_params[method], now=0.0)
 
 
-@pytest.mark.requirement("ROOT-07")
-def test_a_modern_client_does_not_tell_of_changed_roots(client):
-    with pytest.raises(LocalProtocolError, match="there is no notifications/roots/list_changed"):
-        client.notification("notifications/roots/list_changed")
-
-
-def test_a_server_tells_what_belongs_to_a_modern_request(server, client, ask, valid_params):
+def test_a_server_tells_what_belongs_to_a_modern_request(server, modern_client, ask, valid_params):
     event = ask(server, "subscriptions/listen", notifications={})
     told = server.notification(
         "notifications/tools/list_changed", s.EmptyParams(), request=event.request
     )
     assert json.loads(told)["method"] == "notifications/tools/list_changed"
     acknowledged = "notifications/subscriptions/acknowledged"
-    opened = client.open_request("subscriptions/listen", {"notifications": {}}, now=0.0)
+    opened = modern_client.open_request("subscriptions/listen", {"notifications": {}}, now=0.0)
     params = replace(valid_params[acknowledged], meta={SUBSCRIPTION_ID: opened.id})
     told = server.notification(acknowledged, params, request=event.request)
-    arrived = client.receive(told, 0.0)
+    arrived = modern_client.receive(told, 0.0)
     assert isinstance(arrived, NotificationArrived)
     assert arrived.request is opened
     with pytest.raises(LocalProtocolError, match="there is no"):

@@ -1,0 +1,10 @@
+"""What a client has heard from a modern server."""
+
+from mcp_trio import _schema as s
+
+
+def discovered(versions, **members):
+    capabilities = s.ServerCapabilities(
+        tools=s.ToolsCapability(), prompts=s.PromptsCapability(), resources=s.ResourcesCapability()
+    )
+    return s.DiscoverResult(supported_versions=versions, capabilities=capabilities, **members)

@@ -1,0 +1,131 @@
+"""A client of a modern server: what it says in each request, and what it reads in results."""
+
+import json
+
+import pytest
+
+from mcp_trio import _schema as s
+from mcp_trio._errors import (
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from mcp_trio._protocol import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    AnswerArrived,
+    Ignored,
+    Role,
+    SessionState,
+)
+from mcp_trio._protocol.revisions import REVISIONS
+from tests.protocol.discovered import discovered
+
+MODERN = "2026-07-28"
+
+
+@pytest.mark.requirement("META-11", "META-12", "META-13", "VER-01", "ELIC-02", "ROOT-02", "SAMP-02")
+def test_each_request_of_a_client_says_everything(modern_client):
+    modern_client.own_metadata = lambda: {LOG_LEVEL: "info", "traceparent": "t"}
+    opened = modern_client.open_request("tools/list", None, now=0.0, wants_progress=True)
+    assert json.loads(opened.frame)["params"]["_meta"] == {
+        PROTOCOL_VERSION: MODERN,
+        CLIENT_CAPABILITIES: {
+            "roots": {},
+            "sampling": {},
+            "elicitation": {"form": {}, "url": {}},
+        },
+        CLIENT_INFO: {"name": "client", "version": "1"},
+        LOG_LEVEL: "info",
+        "traceparent": "t",
+        "progressToken": opened.id,
+    }
+
+
+@pytest.mark.requirement("DISC-02", "VER-12")
+def test_a_client_asks_before_it_knows_anything(connect):
+    client = connect(Role.CLIENT)
+    sent = json.loads(client.open_request("server/discover", None, now=0.0).frame)
+    assert sent["params"]["_meta"][PROTOCOL_VERSION] == MODERN
+    with pytest.raises(LocalProtocolError, match="not allowed now"):
+        client.open_request("tools/list", None, now=0.0)
+
+
+@pytest.mark.requirement("DISC-06", "VER-13", "DISC-07")
+def test_a_client_takes_the_newest_modern_version_that_both_speak(connect):
+    client = connect(Role.CLIENT)
+    info = {"name": "sea", "version": "2"}
+    client.accept_discovery(
+        discovered(["2030-01-01", MODERN, "2025-11-25"], meta={SERVER_INFO: info}, instructions="x")
+    )
+    assert client.revision is REVISIONS[MODERN]
+    assert client.peer_info == s.Implementation(name="sea", version="2")
+    assert client.instructions == "x"
+    assert client.state is SessionState.FRESH
+
+
+@pytest.mark.requirement("DISC-07", "META-19")
+def test_a_server_that_says_nonsense_of_its_name_has_none(connect):
+    client = connect(Role.CLIENT)
+    client.accept_discovery(discovered([MODERN], meta={SERVER_INFO: {"name": 5}}))
+    assert client.peer_info is None
+
+
+@pytest.mark.requirement("TRAP-19", "DISC-06")
+def test_a_legacy_version_in_the_list_is_none_for_metadata(connect):
+    client = connect(Role.CLIENT)
+    with pytest.raises(RemoteProtocolError, match="speaks 2025-11-25; known here"):
+        client.accept_discovery(discovered(["2025-11-25"]))
+    assert client.peer is None
+    with pytest.raises(RemoteProtocolError, match="speaks nothing"):
+        client.accept_discovery(discovered([]))
+
+
+def answered(client, method, result, params=None):
+    opened = client.open_request(method, params, now=0.0)
+    event = client.receive(
+        json.dumps({"jsonrpc": "2.0", "id": opened.id, "result": result}).encode(), 0.0
+    )
+    assert isinstance(event, AnswerArrived)
+    return client.decode_result(opened, event.result)
+
+
+@pytest.mark.requirement("BASE-38", "MRTR-02")
+def test_a_client_reads_a_result_by_its_kind(modern_client):
+    call = s.CallToolParams(name="tide")
+    assert isinstance(
+        answered(modern_client, "tools/call", {"content": []}, call), s.CallToolResult
+    )
+    complete = {"content": [], "resultType": "complete"}
+    assert isinstance(answered(modern_client, "tools/call", complete, call), s.CallToolResult)
+    wanted = {"resultType": "input_required", "requestState": "s"}
+    assert answered(modern_client, "tools/call", wanted, call).request_state == "s"
+
+
+@pytest.mark.requirement("BASE-39", "BASE-40", "BASE-41", "MRTR-03", "TRAP-95")
+def test_a_kind_that_was_not_to_be_expected_is_an_error(modern_client):
+    with pytest.raises(RemoteProtocolError, match="unknown kind: 'task'"):
+        answered(modern_client, "tools/list", {"resultType": "task", "tools": []})
+    with pytest.raises(RemoteProtocolError, match="unknown kind: 'input_required'"):
+        answered(modern_client, "tools/list", {"resultType": "input_required", "tools": []})
+    with pytest.raises(RemoteProtocolError, match="not a valid result"):
+        answered(modern_client, "tools/list", {"resultType": 5, "tools": []})
+    modern_client.result_types = {"task": s.EmptyResult}
+    assert answered(modern_client, "tools/list", {"resultType": "task"}) == s.EmptyResult(
+        result_type="task"
+    )
+
+
+@pytest.mark.requirement("BASE-22", "BASE-23", "STDIO-11", "STDIO-12")
+def test_a_client_of_a_modern_server_answers_no_requests(modern_client, frame):
+    event = modern_client.receive(frame(id=4, method="roots/list"), 0.0)
+    assert isinstance(event, Ignored)
+    assert event.counted == "request of a server"
+
+
+@pytest.mark.requirement("ROOT-07")
+def test_a_modern_client_does_not_tell_of_changed_roots(modern_client):
+    with pytest.raises(LocalProtocolError, match="there is no notifications/roots/list_changed"):
+        modern_client.notification("notifications/roots/list_changed")
