@@ -18,6 +18,12 @@ def install(session: nox.Session, *groups: str, package: bool = True) -> None:
     session.install("-q", *own, *nox.project.dependency_groups(GROUPS, *groups))
 
 
+def keep_byte_code(session: nox.Session) -> None:
+    """Let the hundreds of processes of a session find what the first of them has compiled."""
+    session.env["PYTHONPYCACHEPREFIX"] = str(Path(session.create_tmp(), "byte-code").resolve())
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests and hold the floor of branch coverage; with arguments, without the floor."""
@@ -89,11 +95,13 @@ def proof(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Measure what a call over stdio costs, beside the official SDKs."""
+    """Measure what a call costs, over stdio and over HTTP, beside the official SDKs."""
     install(session)
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/bench/stdio.py", *session.posargs)
     session.run("python", "tools/bench/modern_cost.py")
+    session.run("python", "tools/bench/over_http.py", *session.posargs)
+    session.run("python", "tools/bench/round_trips.py")
 
 
 @nox.session(default=False)
@@ -101,15 +109,27 @@ def interop(session: nox.Session) -> None:
     """Talk with the official SDKs in both roles, see the proxy unseen, and mocks taken for real."""
     install(session, "interop")
     session.run("python", "tools/interop/install.py")
+    keep_byte_code(session)
     session.run("python", "tools/interop/run.py", *session.posargs)
     session.run("python", "tools/interop/eras.py")
+    session.run("python", "tools/interop/eras.py", "--transport", "http")
+    session.run("python", "tools/interop/mounts.py")
+    session.run("python", "tools/interop/inspector.py")
     session.run("python", "tools/interop/transparency.py")
     session.run("python", "tools/interop/mocked.py")
+
+
+@nox.session(default=False)
+def hostile(session: nox.Session) -> None:
+    """Attack servers over both hosts, and see what that costs and whom it bothers."""
+    install(session)
+    session.run("python", "tools/hostile.py", *session.posargs)
 
 
 @nox.session(default=False)
 def conformance(session: nox.Session) -> None:
     """Run the official conformance suite against our server and our client, with no excuses."""
     install(session, "seal", "interop")
+    keep_byte_code(session)
     session.run("python", "tools/conformance/suite.py", *session.posargs)
     session.run("python", "tools/conformance/suite.py", "--leg=server", "--server=hypercorn")

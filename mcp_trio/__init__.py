@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from mcp_trio._client import Change as Change
     from mcp_trio._client import Client as Client
     from mcp_trio._client import ClientGroup as ClientGroup
+    from mcp_trio._client import EraMemory as EraMemory
     from mcp_trio._client import ModelTraits as ModelTraits
     from mcp_trio._client import ServerConfig as ServerConfig
     from mcp_trio._client import Subscription as Subscription
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mcp_trio._errors import UrlElicitationRequired as UrlElicitationRequired
     from mcp_trio._errors import UserRejected as UserRejected
     from mcp_trio._limits import Limits as Limits
+    from mcp_trio._protocol.http.event_store import EventStore as EventStore
     from mcp_trio._server import Answer as Answer
     from mcp_trio._server import Audio as Audio
     from mcp_trio._server import Context as Context
@@ -53,6 +55,10 @@ if TYPE_CHECKING:
     from mcp_trio._server import ThreadContext as ThreadContext
     from mcp_trio._server import UrlElicitation as UrlElicitation
     from mcp_trio._server import effect as effect
+    from mcp_trio._server.http.stores import Changes as Changes
+    from mcp_trio._server.http.stores import HttpStores as HttpStores
+    from mcp_trio._server.http.stores import SessionFacts as SessionFacts
+    from mcp_trio._server.http.stores import SessionStore as SessionStore
     from mcp_trio._server.http_effect import EffectTransport as EffectTransport
     from mcp_trio._server.keys import KeyRing as KeyRing
     from mcp_trio._server.states import MemoryStore as MemoryStore
@@ -65,6 +71,7 @@ _HOMES: Final = {
     "BlockedInReplay": "mcp_trio._errors",
     "CapabilityMissing": "mcp_trio._errors",
     "Change": "mcp_trio._client",
+    "Changes": "mcp_trio._server.http.stores",
     "Client": "mcp_trio._client",
     "ClientGroup": "mcp_trio._client",
     "ConfigError": "mcp_trio._errors",
@@ -72,6 +79,9 @@ _HOMES: Final = {
     "Context": "mcp_trio._server",
     "EffectTransport": "mcp_trio._server.http_effect",
     "Elicitation": "mcp_trio._server",
+    "EraMemory": "mcp_trio._client",
+    "EventStore": "mcp_trio._protocol.http.event_store",
+    "HttpStores": "mcp_trio._server.http.stores",
     "Image": "mcp_trio._server",
     "KeyRing": "mcp_trio._server.keys",
     "Limits": "mcp_trio._limits",
@@ -94,6 +104,8 @@ _HOMES: Final = {
     "SchemaError": "mcp_trio._errors",
     "Server": "mcp_trio._server",
     "ServerConfig": "mcp_trio._client",
+    "SessionFacts": "mcp_trio._server.http.stores",
+    "SessionStore": "mcp_trio._server.http.stores",
     "StateStore": "mcp_trio._server.states",
     "StrayNondeterminism": "mcp_trio._errors",
     "Subscription": "mcp_trio._client",
@@ -120,6 +132,7 @@ __all__ = [
     "BlockedInReplay",
     "CapabilityMissing",
     "Change",
+    "Changes",
     "Client",
     "ClientGroup",
     "ConfigError",
@@ -127,6 +140,9 @@ __all__ = [
     "Context",
     "EffectTransport",
     "Elicitation",
+    "EraMemory",
+    "EventStore",
+    "HttpStores",
     "Image",
     "KeyRing",
     "Limits",
@@ -149,6 +165,8 @@ __all__ = [
     "SchemaError",
     "Server",
     "ServerConfig",
+    "SessionFacts",
+    "SessionStore",
     "StateStore",
     "StrayNondeterminism",
     "Subscription",

@@ -63,7 +63,8 @@ class CapabilityMissing(LocalProtocolError):
     """The client has not announced what a handler wants to ask it for; nothing was sent.
 
     `required` is what it would have had to announce, as an object of capabilities. Where nobody
-    catches it, a client that speaks a modern revision is told that (ERR-14).
+    catches it, a client that speaks a modern revision is told that (ERR-14); another one gets a
+    tool's result, or an error, whose text names what it lacks.
     """
 
     def __init__(self, message: str, required: Mapping[str, Any]) -> None:
@@ -142,16 +143,23 @@ class RequestAbandoned(MCPError):
 class ConnectionLost(MCPError):
     """The channel ended; the request's outcome is unknown unless it was never sent.
 
-    `exit_status` (negative: the signal's number) and `stderr_tail` are known for subprocesses.
+    `exit_status` (negative: the signal's number) and `stderr_tail` are known for subprocesses, and
+    `http_status` where a server over HTTP has refused.
     """
 
     def __init__(
-        self, reason: str, *, exit_status: int | None = None, stderr_tail: str = ""
+        self,
+        reason: str,
+        *,
+        exit_status: int | None = None,
+        stderr_tail: str = "",
+        http_status: int | None = None,
     ) -> None:
         super().__init__(reason + _last_words(stderr_tail))
         self.reason = reason
         self.exit_status = exit_status
         self.stderr_tail = stderr_tail
+        self.http_status = http_status
 
 
 class OutcomeUnknown(ConnectionLost):
@@ -159,6 +167,18 @@ class OutcomeUnknown(ConnectionLost):
 
     Repeat it only if doing so twice does no harm.
     """
+
+
+def loss_as(kind: type[ConnectionLost], loss: ConnectionLost) -> ConnectionLost:
+    """The same loss for one more who hears of it: `OutcomeUnknown` if they had sent something."""
+    own = kind(
+        loss.reason,
+        exit_status=loss.exit_status,
+        stderr_tail=loss.stderr_tail,
+        http_status=loss.http_status,
+    )
+    own.__cause__ = loss.__cause__
+    return own
 
 
 class ToolError(MCPError):

@@ -80,9 +80,10 @@ class Limits:
     round_pause_seconds: float = 0.25
     round_pause_seconds_max: float = 8.0
 
-    # What a client keeps of its server's answers.
+    # What a client keeps of its server's answers, and of which era servers are.
     cache_entries_max: int = 1024
     cache_bytes_max: int = 16 * MIB
+    eras_remembered_max: int = 1024
 
     # A picture that stands in its own URI.
     icon_chars_max: int = MIB
@@ -102,6 +103,7 @@ class Limits:
     # HTTP: sessions and their streams.
     http_sessions_max: int = 10_000
     http_session_idle_seconds: float = 1800.0
+    http_session_unused_seconds: float = 60.0
     http_streams_max: int = 64
     http_stream_seconds_max: float = math.inf
     http_events_kept_max: int = 1024
@@ -111,10 +113,19 @@ class Limits:
     http_stream_after_seconds: float = 0.25
     http_watch_after_seconds: float = 0.25
 
+    # HTTP: what ended by itself begins again; several processes end.
+    http_restart_seconds: float = 0.1
+    http_restart_seconds_max: float = 30.0
+    workers_stop_seconds: float = 15.0
+
     # HTTP: a client that listens, and one that comes back.
     http_listen_seconds: float = 1.0
     http_reconnects_max: int = 5
     http_reconnect_seconds_max: float = 30.0
+
+    # WebSocket: a peer of which nothing is heard.
+    websocket_ping_seconds: float = 20.0
+    websocket_pong_seconds: float = 20.0
 
     # Lists.
     page_items_max: int = 1000

@@ -224,7 +224,7 @@ class Replay:
 
         Runs to its end before it returns, also inside a Trio program. Calls that a replay could
         not repeat come as `StrayWarning`. With mode "inputs" `server` may be any target of a
-        client, such as a command.
+        client, such as a command or the URL of another process.
         """
         __tracebackhide__ = True
         file, mode = self._place.given(path), self._place.mode
@@ -248,6 +248,7 @@ class Mock:
     ) -> "MockServer":
         """What `Client` connects to as to the recorded server; see `mcp_trio.testing.mock_server`.
 
+        `await nursery.start(mock.serve_http)` serves it to any other client, too.
         If it is `strict`, the test fails at its end when something was asked that is not recorded,
         or something recorded was not asked.
         """

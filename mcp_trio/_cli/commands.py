@@ -51,7 +51,7 @@ INTERRUPTED_STATUS: Final = 130
 EPILOG: Final = """\b
 TARGET is file.py[:object] or package.module[:object];
 without an object, the only Server in the module.
-SERVER is a TARGET, or a name of the mcpServers file that --config names;
+SERVER is a URL, a TARGET, or a name of the mcpServers file that --config names;
 left out when the server's own command follows: -- COMMAND...
 
 \b
@@ -61,6 +61,7 @@ Examples:
   mcp-trio list server.py
   mcp-trio call server.py forecast city=Oslo days=2
   mcp-trio call forecast city=Oslo -- npx -y some-weather-server
+  mcp-trio list http://127.0.0.1:8000/mcp
   mcp-trio show recordings/trip.mcprec.jsonl --errors
   mcp-trio replay recordings/trip.mcprec.jsonl server.py
 

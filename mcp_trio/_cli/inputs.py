@@ -1,13 +1,19 @@
-"""`mcp-trio replay FILE -- COMMAND...`: drive a live server with what a recorded client said."""
+"""`mcp-trio replay FILE URL`, `-- COMMAND...`: drive a live server as a recorded client did."""
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from mcp_trio._cli.behind import TakesCommand, command_behind
+from mcp_trio._cli.urls import (
+    header_option,
+    is_url,
+    naming_header,
+    refuse_headers,
+)
 
 if TYPE_CHECKING:
     from mcp_trio._client.targets import Target
@@ -26,7 +32,7 @@ _COLOURS: Final = {
 
 
 class LiveServerCommand(TakesCommand):
-    """A command that takes TARGET, or the command of a live server behind `--`."""
+    """A command that takes TARGET or a URL, or the command of a live server behind `--`."""
 
     server_place = -1
 
@@ -37,11 +43,12 @@ _OPTIONS: Final = (
         is_flag=True,
         help="Talk to TARGET as the recorded client did, as to a command, and compare answers.",
     ),
+    header_option,
     click.option(
         "--ignore",
         metavar="PATH",
         multiple=True,
-        help="With --inputs or a command: what may differ, as '$.result.content[*].text'.",
+        help="With --inputs, URL or command: what may differ, as '$.result.content[*].text'.",
     ),
     click.option(
         "--timeout",
@@ -76,6 +83,7 @@ def drive_inputs(
     file: str,
     target: str | None,
     *,
+    headers: Mapping[str, str],
     ignore: Sequence[str] = (),
     channel: int | None = None,
     revision: str | None = None,
@@ -84,7 +92,14 @@ def drive_inputs(
 ) -> None:
     """Say to the server what the client in FILE said; prints what differs, and ends the command."""
     report = driven(
-        ctx, file, target, ignore=ignore, channel=channel, revision=revision, timeout=timeout
+        ctx,
+        file,
+        target,
+        headers=headers,
+        ignore=ignore,
+        channel=channel,
+        revision=revision,
+        timeout=timeout,
     )
     if as_json:
         import msgspec
@@ -100,16 +115,17 @@ def driven(
     file: str,
     target: str | None,
     *,
+    headers: Mapping[str, str],
     ignore: Sequence[str] = (),
     channel: int | None = None,
     revision: str | None = None,
     timeout: float | None = None,
 ) -> "InputsReport":
-    """What became of the recorded requests at TARGET, or at the command behind `--`.
+    """What became of the recorded requests at TARGET or URL, or at the command behind `--`.
 
     Raises:
-        click.UsageError: Neither is there, or both; or a path to ignore is none, or a revision does
-            not fit what was recorded.
+        click.UsageError: Neither is there, or both; or a path to ignore or a URL is none, or a
+            revision does not fit what was recorded; or there are headers for no URL.
         RecordingError: The file is no recording.
     """
     from mcp_trio._cli.progress import patience
@@ -120,6 +136,7 @@ def driven(
     # A server in this process prints where it likes, but stdout is for what differs.
     with contextlib.redirect_stdout(sys.stderr), naming(file), patience("asking the server"):
         server, is_command = _server(ctx, target)
+        refuse_headers(headers, server if isinstance(server, str) else None)
         try:
             return drive(
                 file,
@@ -129,24 +146,25 @@ def driven(
                 revision=revision,
                 limits=_limits(timeout),
                 inherit_env=is_command,
+                headers=headers,
             )
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-        except ConnectionLost as error:  # it could not even be started
-            click.echo(str(error), err=True)
+        except ConnectionLost as error:  # it could not even be started, or reached
+            click.echo(str(naming_header(error)), err=True)
             ctx.exit(2)
 
 
 def _server(ctx: click.Context, target: str | None) -> "tuple[Target, bool]":
     command = command_behind(ctx)
     if (command is None) is (target is None):
-        raise click.UsageError("name one server: TARGET, or its command behind --")
+        raise click.UsageError("name one server: TARGET or URL, or its command behind --")
     if command is not None:
         return command, True
     from mcp_trio._cli.targets import load_server
 
     assert target is not None
-    return load_server(target), False
+    return target if is_url(target) else load_server(target), False
 
 
 def _limits(timeout: float | None) -> "Limits":

@@ -1,11 +1,43 @@
 """`mcp-trio mock`: stand in for the server or the client of a recording."""
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from mcp_trio._cli.behind import command_behind
 from mcp_trio._cli.inputs import LiveServerCommand, driven
+from mcp_trio._cli.urls import header_option
+
+if TYPE_CHECKING:
+    from mcp_trio._replay.mock import MockServer
+
+
+def _serve_stdio(server: "MockServer") -> int:
+    from mcp_trio._replay.mock_stdio import run_mock
+
+    return run_mock(server)
+
+
+def _serve_http(server: "MockServer", **place: Any) -> int:
+    from mcp_trio._errors import ConfigError
+    from mcp_trio._server.http.running import run_until_signal
+
+    try:
+        run_until_signal(partial(server.serve_http, **place), told=_tell_url)
+    except SystemExit as ended:  # by a signal, which it says by its status
+        return int(ended.code or 0)
+    except OSError as error:
+        raise ConfigError(f"cannot listen: {error.strerror or error}") from error
+    return 0
+
+
+def _tell_url(url: str) -> None:
+    click.echo(f"serving {url}", err=True)
+
+
+TRANSPORTS: Final[Mapping[str, Callable[..., int]]] = {"stdio": _serve_stdio, "http": _serve_http}
 
 
 @click.command(
@@ -13,21 +45,25 @@ from mcp_trio._cli.inputs import LiveServerCommand, driven
     short_help="Stand in for a recorded server or client.",
     epilog="""\b
 The server is played over stdin and stdout: put this command where a host wants that of a server.
+Over http it is played to all who come, in the era that was recorded, until a signal ends it.
 A request is answered as the same one was in the recording, with the notifications and questions
 that came with it. What was not recorded gets an error that says what comes nearest, and is told
-on stderr at the end; lists and pings may be asked again. In a redacted recording, values also fit
-that have the shape of the recorded ones.
+on stderr at the end; lists and pings may be asked again, and whatever modern clients ask over
+http, unless --strict. In a redacted recording, values also fit that have the shape of the
+recorded ones.
 
 \b
 Exit status: 0; 1 with --strict, if something else or less was asked than was recorded, and with
 --as client, if the server has answered nothing; 2 FILE is unusable, or the server cannot be
-started; 128 plus the number of a signal.
+started or reached; 128 plus the number of a signal.
 
 \b
 Examples:
   mcp-trio mock recordings/trip.mcprec.jsonl
+  mcp-trio mock recordings/trip.mcprec.jsonl --transport http --port 8000
   mcp-trio call forecast city=Oslo -- mcp-trio mock recordings/trip.mcprec.jsonl
   mcp-trio mock recordings/trip.mcprec.jsonl --as client -- npx -y some-server
+  mcp-trio mock recordings/trip.mcprec.jsonl --as client http://127.0.0.1:8000/mcp
 """,
 )
 @click.argument("file")
@@ -42,55 +78,63 @@ Examples:
 )
 @click.option("--pace", is_flag=True, help="As slow as the recorded server; else at once.")
 @click.option("--strict", is_flag=True, help="Fail if not exactly what was recorded is asked.")
+@click.option(
+    "--transport", type=click.Choice(list(TRANSPORTS)), help="For a server: stdio by default."
+)
+@click.option("--host", metavar="NAME", help="For http: the interface; 127.0.0.1 by default.")
+@click.option("--port", type=click.IntRange(0, 65535), help="For http: 8000 by default; 0 any.")
+@header_option
 @click.option("--channel", type=int, metavar="N", help="Which session, in a recording of several.")
 @click.pass_context
-def mock(  # noqa: PLR0917  click passes its parameters by name
+def mock(
     context: click.Context,
     /,
     file: str,
     target: str | None,
     role: Literal["server", "client"],
-    pace: bool,  # noqa: FBT001  the same
-    strict: bool,  # noqa: FBT001
+    *,
+    headers: Mapping[str, str],
     channel: int | None,
+    **of_server: Any,
 ) -> None:
     """Stand in for the server of the recording FILE, or for its client."""
-    if role == "server":
-        _mock_server(context, file, target, pace=pace, strict=strict, channel=channel)
-    else:
-        if pace or strict:
-            raise click.UsageError("--pace and --strict are for a server")
-        _mock_client(context, file, target, channel=channel)
+    if role == "client":
+        _refuse(of_server)
+        report = driven(context, file, target, ignore=("$",), channel=channel, headers=headers)
+        click.echo(report.summary)
+        context.exit(0 if report.answered else 1)
+    if target is not None or command_behind(context) is not None or headers:
+        raise click.UsageError("a server is named with --as client only")
+    _mock_server(context, file, channel=channel, **of_server)
+
+
+def _refuse(of_server: Mapping[str, Any]) -> None:
+    given = [name for name, value in of_server.items() if value is not None and value is not False]
+    if given:
+        raise click.UsageError(f"--{given[0]} is not for --as client")
 
 
 def _mock_server(
     context: click.Context,
     file: str,
-    target: str | None,
     *,
+    channel: int | None,
     pace: bool,
     strict: bool,
-    channel: int | None,
+    transport: str | None,
+    **place: str | int | None,
 ) -> None:
     from mcp_trio._cli.recordings import naming
     from mcp_trio._replay.mock import mock_server
-    from mcp_trio._replay.mock_stdio import run_mock
 
-    if target is not None or command_behind(context) is not None:
-        raise click.UsageError("a server is named with --as client only")
+    given = {name: value for name, value in place.items() if value is not None}
+    if given and transport != "http":
+        raise click.UsageError(f"--{next(iter(given))} is for --transport http")
     with naming(file):
         server = mock_server(file, strict=strict, pace=pace, channel=channel)
-    status = run_mock(server)
+    status = TRANSPORTS[transport or "stdio"](server, **given)
     if strict:
         server.check()
     for miss in server.misses:
         click.echo(miss, err=True)
     context.exit(status)
-
-
-def _mock_client(
-    context: click.Context, file: str, target: str | None, *, channel: int | None
-) -> None:
-    report = driven(context, file, target, ignore=("$",), channel=channel)
-    click.echo(report.summary)
-    context.exit(0 if report.answered else 1)

@@ -2,31 +2,131 @@
 
 import os
 import shutil
-from typing import Final, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 
 import click
 
 from mcp_trio._cli.recording_options import RecordingChoices, record_options, recording_options
+from mcp_trio._cli.urls import checked_url, header_option
+
+if TYPE_CHECKING:
+    from mcp_trio._proxy.http import Place
+    from mcp_trio._recorder.options import RecordOptions
 
 NOT_FOUND_STATUS: Final = 127
 NOT_EXECUTABLE_STATUS: Final = 126
+UNUSABLE_STATUS: Final = 2
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
+class Asked(NamedTuple):
+    """What the command line says."""
+
+    record: "RecordOptions"
+    command: Sequence[str]
+    url: str
+    address: Address | None
+    hosts: Sequence[str] | None
+    origins: Sequence[str] | None
+    headers: Mapping[str, str]
+
+
+def _record_stdio(context: click.Context, asked: Asked) -> int:
+    _check_program(context, asked.command[0])
+
+    from mcp_trio._errors import ConnectionLost
+    from mcp_trio._proxy import run_stdio_proxy
+
+    try:
+        return run_stdio_proxy(asked.command, record=asked.record)
+    except ConnectionLost as error:
+        click.echo(str(error), err=True)
+        return NOT_EXECUTABLE_STATUS
+
+
+def _record_url(_: click.Context, asked: Asked) -> int:
+    from mcp_trio._proxy.host_to_url import run_url_proxy
+
+    return run_url_proxy(asked.url, record=asked.record, headers=asked.headers)
+
+
+def _record_http(_: click.Context, asked: Asked) -> int:
+    from mcp_trio._proxy.http import run_http_proxy
+
+    return run_http_proxy(_place(asked), asked.url, record=asked.record, told=_tell_url)
+
+
+def _record_command(context: click.Context, asked: Asked) -> int:
+    _check_program(context, asked.command[0])
+
+    from mcp_trio._proxy.http_to_command import run_command_proxy
+
+    return run_command_proxy(_place(asked), asked.command, record=asked.record, told=_tell_url)
+
+
+def _place(asked: Asked) -> "Place":
+    from mcp_trio._proxy.http import Place
+
+    assert asked.address is not None
+    host, port = asked.address
+    return Place(host=host, port=port, hosts=asked.hosts, origins=asked.origins)
+
+
+def _tell_url(url: str) -> None:
+    click.echo(f"recording {url}", err=True)
+
+
+# Whether we listen, and whether the server is at a URL.
+_WAYS: Final[Mapping[tuple[bool, bool], Callable[[click.Context, Asked], int]]] = {
+    (False, False): _record_stdio,
+    (False, True): _record_url,
+    (True, True): _record_http,
+    (True, False): _record_command,
+}
+
+
+def _address(_: click.Context, __: click.Parameter, text: str | None) -> Address | None:
+    if text is None:
+        return None
+    host, _colon, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:  # noqa: PLR2004  the ports that there are
+        raise click.BadParameter(f"{text!r} is no HOST:PORT")
+    return Address(host.strip("[]") or "127.0.0.1", int(port))
 
 
 @click.command(
-    short_help="Record what a host and a server say to each other.",
+    short_help="Record what a client and a server say to each other.",
     epilog="""\b
-Put it before the server's command in the host's settings. Nothing changes for host and server:
-every byte goes on as it comes, the server's stderr and exit status are passed on, and so are
-SIGINT, SIGTERM and SIGHUP. After a signal the server has a few seconds before it is killed.
+Put it before the server's command in the host's settings, or give clients the URL that it tells
+instead of the server's. Nothing changes for both: every byte goes on as it comes. In front of a
+COMMAND the server's stderr and exit status are passed on, and so are SIGINT, SIGTERM and SIGHUP;
+after a signal the server has a few seconds before it is killed.
 
 \b
-Exit status: the server's, 128 plus the number of a signal that killed it;
-126 COMMAND cannot be started, 127 it is not found; 2 FILE cannot be made, or is there already.
+Of HTTP, messages are recorded and no headers. A folder gets a file for each session, and one for
+all that belongs to none; a file takes all of them. Behind --listen, COMMAND is started for each
+session, and once for all modern requests.
+
+\b
+Exit status: the server's, 128 plus the number of a signal that killed it, or us where there is
+no server to kill; 1 the server at URL has ended the session;
+126 COMMAND cannot be started, 127 it is not found; 2 FILE cannot be made, or is there already,
+or nobody can listen there.
 
 \b
 Examples:
   mcp-trio record -o trip.mcprec.jsonl -- python server.py
   mcp-trio record -o recordings/ -- npx -y some-server --its-option
+  mcp-trio record -o recordings/ --listen 127.0.0.1:9000 --to http://127.0.0.1:8000/mcp
+  mcp-trio record -o recordings/ --listen 127.0.0.1:9000 -- python server.py
+  mcp-trio record -o trip.mcprec.jsonl --to https://server.example/mcp
 """,
 )
 @click.option(
@@ -37,28 +137,64 @@ Examples:
     help="Where to record: a new file, or an existing folder for a file of its own each session; "
     "compressed if the name ends in .zst.",
 )
+@click.option("--to", "url", metavar="URL", help="The server, if it is reached over HTTP.")
+@click.option(
+    "--listen",
+    "address",
+    metavar="HOST:PORT",
+    callback=_address,
+    help="Take clients over HTTP there, instead of a host over stdio; port 0 is any.",
+)
+@click.option(
+    "--allow-host",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
+    help="With --listen: a name by which clients may reach it (a refusal says hosts=); * for any.",
+)
+@click.option(
+    "--allow-origin",
+    "origins",
+    metavar="ORIGIN",
+    multiple=True,
+    help="With --listen: pages of this origin may use it (a refusal says origins=); * for any.",
+)
+@header_option
 @recording_options
-@click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def record(
+def record(  # noqa: PLR0917  click passes them by name
     context: click.Context,
+    /,
     output: str,
+    url: str | None,
+    address: Address | None,
+    hosts: Sequence[str],
+    origins: Sequence[str],
+    headers: Mapping[str, str],
     command: tuple[str, ...],
     **choices: Unpack[RecordingChoices],
 ) -> None:
-    """Run COMMAND as a server over stdio and record both directions to FILE."""
+    """Record both directions to FILE: of COMMAND, a server over stdio, or of the server at URL."""
+    if (url is None) is not bool(command):
+        raise click.UsageError("name one server: --to URL, or its COMMAND behind --")
+    if address is None and (hosts or origins):
+        raise click.UsageError("--allow-host and --allow-origin go with --listen")
+    if headers and (url is None or address is not None):
+        raise click.UsageError("--header goes with --to and a host over stdio: others bring theirs")
     options = record_options(output, choices)
-    _check_program(context, command[0])
-
-    from mcp_trio._errors import ConnectionLost
-    from mcp_trio._proxy import run_stdio_proxy
-
+    server_url = "" if url is None else checked_url(url)
+    asked = Asked(options, command, server_url, address, hosts or None, origins or None, headers)
     try:
-        status = run_stdio_proxy(command, record=options)
-    except ConnectionLost as error:
-        click.echo(str(error), err=True)
-        status = NOT_EXECUTABLE_STATUS
-    context.exit(status)
+        context.exit(_WAYS[address is not None, url is not None](context, asked))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    except OSError as error:
+        if address is None:
+            raise
+        where = f"{address.host}:{address.port}"
+        click.echo(f"cannot listen at {where}: {error.strerror or error}", err=True)
+        context.exit(UNUSABLE_STATUS)
 
 
 def _check_program(context: click.Context, program: str) -> None:

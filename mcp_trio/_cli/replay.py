@@ -7,6 +7,7 @@ import click
 
 from mcp_trio._cli.behind import command_behind
 from mcp_trio._cli.inputs import LiveServerCommand, drive_inputs, inputs_parameters
+from mcp_trio._cli.urls import is_url
 
 if TYPE_CHECKING:
     from mcp_trio._replay import ReplayReport
@@ -18,17 +19,19 @@ if TYPE_CHECKING:
     short_help="Run handlers against a recording.",
     epilog="""\b
 With --inputs, or with a command behind --, a server is started, and somebody says to it what the
-client in FILE said: a recording of any role will do. Ids, tokens, cursors and times do not count.
+client in FILE said, as to one at a URL: a recording of any role and any transport will do. Ids,
+tokens, cursors and times do not count.
 
 \b
 Exit status: 0 the same, byte for byte; 1 diverged: the first record that differs is shown, and of
-a live server all that differs; 2 unusable, such as a recording of a client.
+a live server all that differs; 2 unusable, such as a recording of a client, or nobody at URL.
 
 \b
 Examples:
   mcp-trio replay recordings/trip.mcprec.jsonl server.py
   mcp-trio replay recordings/trip.mcprec.jsonl.zst package.module:server
   mcp-trio replay recordings/trip.mcprec.jsonl --ignore '$.result._meta' -- npx -y some-server
+  mcp-trio replay recordings/trip.mcprec.jsonl http://127.0.0.1:8000/mcp
 """,
 )
 @click.argument("file")
@@ -55,13 +58,14 @@ def replay(
     **choices: Any,
 ) -> None:
     """Run the handlers of TARGET against the recording FILE, and compare every byte they send."""
-    if inputs or command_behind(context) is not None:
+    is_live = command_behind(context) is not None or (target is not None and is_url(target))
+    if inputs or is_live:
         drive_inputs(context, file, target, **choices)
     elif target is None:
-        raise click.UsageError("name a TARGET, or a COMMAND behind --")
+        raise click.UsageError("name a TARGET or a URL, or a COMMAND behind --")
     elif any(choices.values()):
         raise click.UsageError(
-            "--ignore, --timeout, --channel, --revision and --json go with --inputs"
+            "--header, --ignore, --timeout, --channel, --revision and --json go with --inputs"
         )
     else:
         _replay(file, target, mode, key)

@@ -93,6 +93,7 @@ Examples:
   mcp-trio run server.py
   mcp-trio run package.module:server --record recordings/
   mcp-trio run server.py --transport http --port 8000
+  mcp-trio run server.py --transport http --workers 4
   mcp-trio run server.py --record trip.mcprec.jsonl.zst --redact --segment-mib 64
 """,
 )
@@ -111,6 +112,12 @@ Examples:
     "--server",
     type=click.Choice(["native", "hypercorn"]),
     help="For http: who holds the connections; native by default.",
+)
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(1),
+    help="For http: so many processes, for modern clients only; 1 by default.",
 )
 @click.option(
     "--revisions",
@@ -136,6 +143,7 @@ def run(  # noqa: PLR0917  click passes them by name
     host: str | None,
     port: int | None,
     server: str | None,
+    workers: int | None,
     revisions: Sequence[str],
     record: str | None,
     *,
@@ -146,7 +154,7 @@ def run(  # noqa: PLR0917  click passes them by name
     if record is None and (strict or any(choices.values())):
         raise click.UsageError("what is said of the recording needs --record PATH")
     options = None if record is None else record_options(record, choices, strict=strict)
-    said = {"host": host, "port": port, "server": server}
+    said = {"host": host, "port": port, "server": server, "workers": workers}
     place = {name: value for name, value in said.items() if value is not None}
     if place and transport == "stdio":
         raise click.UsageError(f"--{next(iter(place))} is not for stdio")

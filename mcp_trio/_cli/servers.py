@@ -1,12 +1,13 @@
 """SERVER on the command line, and the options that say how to talk to it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, get_args
 
 import attrs
 import click
 
 from mcp_trio._cli.behind import TakesCommand, command_behind
+from mcp_trio._cli.urls import header_option
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol import ALL_REVISIONS
 from mcp_trio._schema import LoggingLevel
@@ -14,9 +15,13 @@ from mcp_trio._schema import LoggingLevel
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 SERVER_EPILOG: Final = """\b
-SERVER is file.py[:object] or package.module[:object], whose server then runs in this process;
-or, with --config, a name in that file; or is left out when the server's own command follows
-behind --, which inherits the environment. What a server prints goes to stderr.
+SERVER is a URL; or file.py[:object] or package.module[:object], whose server then runs in this
+process; or, with --config, a name in that file; or is left out when the server's own command
+follows behind --, which inherits the environment. What a server prints goes to stderr.
+
+\b
+Write --header 'Authorization: Bearer ${TOKEN}' in single quotes: what the environment holds does
+not stand in the list of processes then. SSL_CERT_FILE names certificates to trust.
 
 \b
 What a server asks meanwhile is asked on the terminal, where Ctrl-D declines; without a terminal
@@ -30,6 +35,7 @@ class Choices:
 
     server: str | Sequence[str]
     config: str | None
+    headers: Mapping[str, str]
     timeout: float | None
     log_level: LoggingLevel | None
     stderr: bool
@@ -59,11 +65,6 @@ class ServerCommand(TakesCommand):
 
 def _server_words(ctx: click.Context, _: click.Parameter, word: str) -> str | Sequence[str]:
     command = command_behind(ctx)
-    if command is None and "://" in word:
-        raise click.BadParameter(
-            f"{word}: this version connects to no URL, but to a TARGET, to a command of --config,"
-            " or to a command behind --"
-        )
     return word if command is None else command
 
 
@@ -75,6 +76,7 @@ _PARAMETERS: Final = (
         type=click.Path(),
         help="SERVER is a name in this file, under mcpServers, as hosts have it.",
     ),
+    header_option,
     click.option(
         "--timeout",
         metavar="SECONDS",

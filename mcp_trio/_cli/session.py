@@ -15,11 +15,12 @@ from mcp_trio._cli.forms import Person
 from mcp_trio._cli.servers import Choices
 from mcp_trio._cli.targets import load_server
 from mcp_trio._cli.terminal import printable_lines
+from mcp_trio._cli.urls import is_url, naming_header, refuse_headers
 from mcp_trio._client import Client
 from mcp_trio._client.config import ServerConfig, read_config
 from mcp_trio._client.options import DEFAULT_REVISIONS
-from mcp_trio._client.targets import Target
-from mcp_trio._errors import RecordingError, RequestTimeout
+from mcp_trio._client.targets import Target, starts_command, url_of
+from mcp_trio._errors import ConnectionLost, RecordingError, RequestTimeout
 from mcp_trio._journal.reader import Flaw, read_recording
 from mcp_trio._journal.records import frame_of
 from mcp_trio._limits import DEFAULT_LIMITS
@@ -79,12 +80,18 @@ def _connected(
                 "--timeout",
                 stderr_tail=error.stderr_tail,
             ) from None
+        except ConnectionLost as error:
+            raise naming_header(error) from None
 
 
 async def _converse(
     client: Client, choices: Choices, act: Callable[[Client], Awaitable[_Value]]
 ) -> _Value:
-    async with client:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(client)
+        except ValueError as error:  # a URL that is none
+            raise click.UsageError(str(error)) from error
         if choices.log_level is not None and client.server_capabilities.logging is None:
             click.echo("the server offers no log", err=True)
         elif choices.log_level is not None:
@@ -94,8 +101,7 @@ async def _converse(
 
 def _client(choices: Choices, record: Path | None) -> Client:
     target = _target(choices)
-    is_typed = not isinstance(choices.server, str)
-    has_stderr = is_typed or choices.config is not None
+    refuse_headers(choices.headers, url_of(target))
     return Client(
         target,
         name="mcp-trio",
@@ -106,8 +112,9 @@ def _client(choices: Choices, record: Path | None) -> Client:
         log=None if choices.log_level is None else _print_log,
         elicitation=Person(takes_defaults=choices.yes).answer,
         elicitation_modes=("form", "url"),
-        inherit_env=is_typed,
-        stderr="inherit" if choices.stderr and has_stderr else None,
+        headers=choices.headers or None,
+        inherit_env=not isinstance(choices.server, str),
+        stderr="inherit" if choices.stderr and starts_command(target) else None,
     )
 
 
@@ -118,7 +125,7 @@ def _target(choices: Choices) -> Target:
         return choices.server
     if choices.config is not None:
         return _configured(choices.server, choices.config)
-    return load_server(choices.server)
+    return choices.server if is_url(choices.server) else load_server(choices.server)
 
 
 def _configured(name: str, file: str) -> ServerConfig:

@@ -1,7 +1,7 @@
 """`mcp-trio show`: a recording as a timeline."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -68,7 +68,8 @@ def _with_choices(command: _Command) -> _Command:
 @click.command(
     short_help="A recording as a timeline.",
     epilog="""\b
--> goes to the server, <- to the client. An answer says how long its request took. Errors
+-> goes to the server, <- to the client. An answer says how long its request took. Of modern
+requests over HTTP, which may be of several clients, each says whose it is. Errors
 have a ! before their number, cancellations a ~. A lane is a request that a server
 handled; r12.1 is the first task that its handler started. Kinds: in and out are messages;
 cmd, res, err, cxl and val what a handler did; mark is a note; open, shut and end are the
@@ -137,11 +138,12 @@ def print_timeline(
 
     frames: dict[int | None, str] = {}
     rows, tally = read_rows(file, frames if with_frames else None)
-    with_channels = any(row.channel for row in rows)
+    extras = _extras(rows)
     columns = (
         Column("record", "right"),
         Column("ms", "right"),
-        *([Column("channel", "right")] if with_channels else ()),
+        *([Column("channel", "right")] if "channel" in extras else ()),
+        *([Column("client")] if "client" in extras else ()),
         Column("lane"),
         Column("kind"),
         Column(""),
@@ -153,7 +155,7 @@ def print_timeline(
     )
     shown = list(selection.rows(rows) if selection else rows)
     lines = [
-        Line(tuple(_cells(row, with_channels)), COLOURS[row.outcome], frames.get(row.record))
+        Line(tuple(_cells(row, extras)), COLOURS[row.outcome], frames.get(row.record))
         for row in shown
     ]
     print_table(columns, lines)
@@ -209,13 +211,22 @@ def _kept(
         yield item
 
 
-def _cells(row: "Row", with_channel: bool) -> Iterator[str]:  # noqa: FBT001  as the columns are
+def _extras(rows: "Collection[Row]") -> Collection[str]:
+    """The columns that are shown only where rows differ in them."""
+    channels, clients = ({getattr(row, name) for row in rows} for name in ("channel", "client"))
+    wanted = {"channel": channels != {None}, "client": len(clients - {None}) > 1}
+    return {name for name, is_wanted in wanted.items() if is_wanted}
+
+
+def _cells(row: "Row", extras: Collection[str]) -> Iterator[str]:
     from mcp_trio._cli.terminal import printable
 
     yield SIGNS[row.outcome] + _number(row.record)
     yield _ms(row.ms)
-    if with_channel:
+    if "channel" in extras:
         yield _number(row.channel)
+    if "client" in extras:
+        yield printable(row.client or "")
     yield row.lane or ""
     yield row.kind
     yield ARROWS[row.direction]

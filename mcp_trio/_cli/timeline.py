@@ -19,7 +19,7 @@ from mcp_trio._journal.reader import Flaw
 from mcp_trio._journal.records import OpenBody, Record, body_of, frame_of
 from mcp_trio._journal.rounds import Round, Stories, responses_in
 from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._protocol import INITIALIZE, PROTOCOL_VERSION
+from mcp_trio._protocol import CLIENT_INFO, INITIALIZE, PROTOCOL_VERSION
 from mcp_trio._wire import (
     Decoder,
     ErrorResponse,
@@ -56,8 +56,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     the notification's. `took_ms` is the time since that request, for a row that answers or ends it.
     `story` is the record of the first request of several rounds, and `round` the number of the
     round; the first request itself does not know yet that there will be more. `revision` is the one
-    that a modern request is made under, or that a handshake has agreed on. A flaw of the file has a
-    row without a record.
+    that a modern request is made under, or that a handshake has agreed on; `client` is who says to
+    have made the modern request that the row is about. A flaw of the file has a row without a
+    record.
     """
 
     record: int | None = None
@@ -76,6 +77,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     story: int | None = None
     round: int | None = None
     revision: str | None = None
+    client: str | None = None
     note: str = ""
 
     @property
@@ -93,6 +95,7 @@ class _Asked:
     what: str
     time_ns: int
     round: Round
+    client: str | None = None
 
 
 @attrs.define
@@ -175,7 +178,9 @@ def _about(row: Row, asked: _Asked | None) -> Row:
     """The row, with the request that it is about, and the story of that."""
     if asked is None:
         return row
-    row = msgspec.structs.replace(row, request=asked.record, method=row.method or asked.method)
+    row = msgspec.structs.replace(
+        row, request=asked.record, method=row.method or asked.method, client=asked.client
+    )
     return row if asked.round.before is None else _of_story(row, asked.round)
 
 
@@ -281,7 +286,8 @@ def _request(seen: _Seen, message: Request, place: _Place) -> Row:
     round_ = seen.stories.begin(record.number, message.method, message.params)
     is_retry = round_.before is not None
     text = f"{what(message)}, round {round_.number}" if is_retry else what(message)
-    asked = _Asked(record.number, message.method, text, record.time_ns, round_)
+    client = _implementation(meta.get(CLIENT_INFO))
+    asked = _Asked(record.number, message.method, text, record.time_ns, round_, client)
     seen.tally.requests += 1
     seen.asked[place.direction, message.id] = asked
     seen.asked_in_lane[f"r{message_name(record.number, place.index)}"] = asked
@@ -296,6 +302,13 @@ def _request(seen: _Seen, message: Request, place: _Place) -> Row:
         revision=revision if isinstance(revision, str) else None,
     )
     return _about(row, asked)
+
+
+def _implementation(info: object) -> str | None:
+    """The name and the version; None for what says no name."""
+    members = members_of(info)
+    name, version = (members.get(each) for each in ("name", "version"))
+    return f"{name} {version or ''}".rstrip() if isinstance(name, str) else None
 
 
 def _notification(seen: _Seen, message: Notification, place: _Place) -> Row:

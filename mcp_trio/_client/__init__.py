@@ -11,6 +11,7 @@ from mcp_trio._client.callbacks import (
 )
 from mcp_trio._client.client import Client
 from mcp_trio._client.config import ConfigSource, ServerConfig, read_config
+from mcp_trio._client.era_memory import EraMemory
 from mcp_trio._client.group import ClientGroup
 from mcp_trio._client.icons import showable_icons
 from mcp_trio._client.in_nursery import connect_client
@@ -37,6 +38,7 @@ __all__ = [
     "ConfigSource",
     "ElicitationCallback",
     "ElicitationCompleteCallback",
+    "EraMemory",
     "GroupOptions",
     "ListChangedCallback",
     "LogCallback",

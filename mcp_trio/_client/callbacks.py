@@ -157,8 +157,11 @@ class Callbacks:
         """Hand a notification to its callback, if there is one."""
         await _settled(_NOTIFICATIONS[method.name](self, params))
 
-    async def accompany(self, session: AccompaniedSession) -> None:
+    def accompany(self, session: AccompaniedSession) -> None:
         """A client does nothing by itself."""
+
+    def depart(self) -> None:
+        """See `accompany`."""
 
     async def list_roots(self, _params: Any, _report: Report) -> ListRootsResult:
         """The answer to `roots/list`.

@@ -14,7 +14,7 @@ from mcp_trio import _schema as s
 from mcp_trio._client.cache import CacheKey, cache_key
 from mcp_trio._client.conversation import Conversation
 from mcp_trio._client.listening import LISTS, Subscription, listening, wishes
-from mcp_trio._client.options import CallOptions
+from mcp_trio._client.options import CallOptions, shortest_seconds
 from mcp_trio._client.pages import read_pages
 from mcp_trio._client.params import call_tool_params, complete_params, get_prompt_params
 from mcp_trio._client.roots import Roots
@@ -69,6 +69,7 @@ class Client(Conversation):
             the time that connecting may take; it is not closed here.
         headers: For a URL: what goes along with each request.
         state_changed: For a URL: called with how the connection stands, and why.
+        eras: For a URL: what remembers the eras of servers; by default, all clients of a Trio run.
         stderr: For a command: a function for each line of its stderr, or "inherit" for ours.
         progress: Called with the reports of every `call_tool` that brings no callback of its own.
         log: Called with the server's log messages.
@@ -203,7 +204,8 @@ class Client(Conversation):
 
     def _did_nothing(self, loss: ConnectionLost) -> bool:
         """Whether the request came nowhere, or to a server that said that its session is over."""
-        return has_url(self.target) and self._begins_again and not isinstance(loss, OutcomeUnknown)
+        is_unsure = isinstance(loss, OutcomeUnknown) or loss.http_status is not None
+        return has_url(self.target) and self._begins_again and not is_unsure
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Tell the server something that it does not answer.
@@ -387,7 +389,8 @@ class Client(Conversation):
 
         `async with client.listen(tools=True) as subscription: async for change in subscription: …`.
         What the server left out of the wishes is `subscription.left_out`. Nothing is told of what
-        changed before: ask anew for what was kept. The callbacks of the client need none of this.
+        changed before: ask anew for what was kept. A stream that breaks is begun again, and then
+        all that it is about comes as `missed`. The callbacks of the client need none of this.
 
         Raises:
             RequestTimeout: The server has not acknowledged within `request_idle_seconds`.
@@ -396,9 +399,10 @@ class Client(Conversation):
             LocalProtocolError: It is a legacy one: use `list_changed` and `subscribe`.
             ConnectionLost: The session has ended.
         """
+        session = await self._living_session()
         chosen = {"tools": tools, "prompts": prompts, "resources": resources}
         asked = wishes([kind for kind in LISTS if chosen[kind]], uris)
-        async with listening(await self._living_session(), asked, self._notice) as subscription:
+        async with listening(session, asked, self._notice, self._beside) as subscription:
             yield subscription
 
     async def subscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
@@ -411,7 +415,7 @@ class Client(Conversation):
         if not self._is_modern:
             await self.request("resources/subscribe", s.SubscribeParams(uri=uri), **options)
         elif self.server_can("resources.subscribe"):
-            await self._listening.add(session, uri, seconds=_shortest(options))
+            await self._listening.add(session, uri, seconds=shortest_seconds(options))
         else:
             raise LocalProtocolError("the server does not announce 'resources.subscribe'")
 
@@ -419,7 +423,7 @@ class Client(Conversation):
         """The end of a subscription."""
         session = await self._living_session()
         if self._is_modern:
-            await self._listening.remove(session, uri, seconds=_shortest(options))
+            await self._listening.remove(session, uri, seconds=shortest_seconds(options))
         else:
             await self.request("resources/unsubscribe", s.UnsubscribeParams(uri=uri), **options)
 
@@ -460,12 +464,6 @@ class Client(Conversation):
             if error.code != INVALID_PARAMS or not self._cache.forget(method):
                 raise
         return await read()
-
-
-def _shortest(options: CallOptions) -> float | None:
-    """How long a call may take at most, if its options say so."""
-    given = (options.get("idle_seconds"), options.get("total_seconds"))
-    return min((seconds for seconds in given if seconds is not None), default=None)
 
 
 class _Elicitations(msgspec.Struct):

@@ -72,6 +72,16 @@ def read_config(
     return servers
 
 
+def expanded(text: str, member: str, variables: Mapping[str, str]) -> str:
+    """A value with its references to variables resolved, as in a file.
+
+    Raises:
+        ValueError: One is no reference to a variable; the text names `member`, but no value.
+        LookupError: A variable is not set.
+    """
+    return _REFERENCE.sub(lambda found: _value_of(found, member, variables), text)
+
+
 def _load(where: str) -> Mapping[str, Any]:
     try:
         text = Path(where).read_text(encoding="utf-8-sig")
@@ -117,7 +127,7 @@ def _is_local(entry: Mapping[str, Any]) -> bool:
 def _expanded(value: object, member: str, variables: Mapping[str, str]) -> object:
     """`value` with its references resolved, at whatever depth they stand."""
     if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: _value_of(found, member, variables), value)
+        return expanded(value, member, variables)
     if isinstance(value, list):
         return [_expanded(item, member, variables) for item in cast("list[object]", value)]
     if isinstance(value, Mapping):

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from mcp_trio import _schema as s
+from mcp_trio._client.application import ClientApplication
 from mcp_trio._client.cache import Cache
 from mcp_trio._client.callbacks import (
     Callbacks,
@@ -19,6 +20,14 @@ from mcp_trio._client.callbacks import (
     LogCallback,
     ResourceUpdatedCallback,
     SamplingCallback,
+)
+from mcp_trio._client.era_memory import (
+    Address,
+    Era,
+    EraMemory,
+    address_of,
+    eras_of_this_run,
+    tells_of_another_era,
 )
 from mcp_trio._client.eras import discovered, shaken_hands, speaks_legacy, speaks_modern
 from mcp_trio._client.lifetime import Lifetime, Spawn, in_system_task
@@ -36,12 +45,14 @@ from mcp_trio._client.targets import (
     can_start,
     has_url,
     open_target,
+    url_of,
 )
 from mcp_trio._client.tools import OutputSchemas
 from mcp_trio._engine import Session
 from mcp_trio._errors import (
     ConnectionLost,
     LocalProtocolError,
+    MCPError,
     RequestError,
     RequestTimeout,
 )
@@ -67,18 +78,6 @@ logger = logging.getLogger("mcp_trio")
 T = TypeVar("T")
 
 
-@attrs.define(kw_only=True, eq=False)
-class _Application(Callbacks):
-    """The callbacks; `notice` hears of each notification before they do."""
-
-    notice: Callable[[str, Any], None]
-
-    async def notified(self, method: Method, params: Any) -> None:
-        """See `Application.notified`."""
-        self.notice(method.name, params)
-        await super().notified(method, params)
-
-
 @attrs.define(eq=False, repr=False)
 class Conversation:
     """What a `Client` stands on, whose words say what each option means."""
@@ -99,6 +98,7 @@ class Conversation:
     http: "httpx.AsyncClient | None" = attrs.field(default=None, kw_only=True)
     headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     state_changed: StateCallback | None = attrs.field(default=None, kw_only=True)
+    eras: EraMemory | None = attrs.field(default=None, kw_only=True)
     cache: bool = attrs.field(default=True, kw_only=True)
     log: LogCallback | None = attrs.field(default=None, kw_only=True)
     log_level: s.LoggingLevel | None = attrs.field(default=None, kw_only=True)
@@ -122,7 +122,7 @@ class Conversation:
     _target_name: str = attrs.field(default="", init=False)
     _spawn: Spawn = attrs.field(default=in_system_task, init=False)
     _lifetime: Lifetime | None = attrs.field(default=None, init=False)
-    _has_shaken_hands: bool = attrs.field(default=False, init=False)
+    _own_eras: EraMemory = attrs.field(factory=EraMemory, init=False)
     _starting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _callbacks: Callbacks = attrs.field(init=False)
     _methods: Mapping[str, Method] = attrs.field(init=False)
@@ -142,8 +142,10 @@ class Conversation:
             entries_max=self.limits.cache_entries_max, bytes_max=self.limits.cache_bytes_max
         )
         self._outputs = OutputSchemas(self.limits)
-        self._listening = OwnSubscription(() if self.list_changed is None else LISTS, self._notice)
-        self._callbacks = _Application(
+        self._listening = OwnSubscription(
+            () if self.list_changed is None else LISTS, self._notice, self._beside
+        )
+        self._callbacks = ClientApplication(
             log=self.log,
             resource_updated=self.resource_updated,
             list_changed=self.list_changed,
@@ -169,8 +171,8 @@ class Conversation:
         """Connect, and agree on a revision: by a handshake within `initialize_seconds`.
 
         If modern revisions are spoken the server is asked for them first, and has `probe_seconds`
-        to answer before it is taken for a legacy one. A command that ends instead of answering is
-        started once more, for the handshake.
+        to answer before it is taken for a legacy one, unless it is remembered as such. A command
+        that ends instead of answering is started once more, for the handshake.
 
         Failed: nothing is left. Cancelled: returns at once; a server that was started is stopped by
         the session's task, and `aclose` waits for that.
@@ -215,25 +217,58 @@ class Conversation:
         await self._begin()
 
     async def _begin(self) -> None:
-        """Open a session, and agree; a server that shook hands once is not asked again (VER-08)."""
-        lifetime = await self._open()
-        asks = speaks_modern(self.revisions) and not self._has_shaken_hands
+        """Open a session, and agree; a server whose era is known is not asked for it (VER-08)."""
+        eras, address = self._remembered()
+        era = eras.recall(address)
+        try:
+            await self._begin_as(era)
+        except MCPError as error:
+            if era in _UNKNOWN or not tells_of_another_era(error):
+                raise
+            logger.info("%s is not as it was: %s", self._target_name, error)
+            eras.forget(address)
+            await self._begin_as(None)
+        eras.note(address, self._era)
+
+    def _remembered(self) -> tuple[EraMemory, Address | None]:
+        """Where the era of the server is kept, and under what.
+
+        Nobody else's memory counts for what is no URL; nor for a recording of one file, which has
+        no room for two beginnings.
+        """
+        url = url_of(self.target)
+        if url is None or not keeps_each_session(self.record):
+            return self._own_eras, None
+        eras = eras_of_this_run() if self.eras is None else self.eras
+        return eras, address_of(url, http=self.http, revisions=tuple(self.revisions))
+
+    @property
+    def _era(self) -> Era:
+        """What the server of the session turned out to be."""
+        if self._is_modern:
+            return "modern"
+        return "HTTP+SSE" if getattr(self._session.channel, "is_old", False) else "legacy"
+
+    async def _begin_as(self, era: Era | None) -> None:
+        """Open a session, and agree as with a server of that era; with none, find it out."""
+        lifetime = await self._open(is_old=era == "HTTP+SSE")
+        asks = speaks_modern(self.revisions) and era in _UNKNOWN
         is_modern = asks and await self._discover(lifetime)
         lifetime = self._lifetime or lifetime  # it may have been started again
         session = lifetime.session
-        if not is_modern:
-            self._has_shaken_hands = await self._agree(lifetime, partial(shaken_hands, session))
-        if self._has_shaken_hands:
+        if not is_modern and await self._agree(lifetime, partial(shaken_hands, session)):
             await self._tell_log_level(session)
         else:
             await self._agree(lifetime, partial(self._listening.begin, session))
 
-    async def _open(self) -> Lifetime:
+    async def _open(self, *, is_old: bool = False) -> Lifetime:
         """A session, which lives from now on, but has agreed on nothing yet."""
         process = ProcessOptions(
             env=self.env, inherit_env=self.inherit_env, cwd=self.cwd, stderr=self.stderr
         )
-        web = WebOptions(http=self.http, headers=self.headers, on_state=self.state_changed)
+        web = WebOptions(
+            http=self.http, headers=self.headers, on_state=self.state_changed, is_old=is_old
+        )
         connected = await open_target(self.target, process=process, web=web, limits=self.limits)
         self._target_name = connected.name
         session = await open_session(
@@ -344,6 +379,7 @@ class Conversation:
             async with self._starting:
                 if self._is_to_start:
                     await self._begin_again()
+        self._listening.revive()
         return self._session
 
     @property
@@ -365,6 +401,11 @@ class Conversation:
         self._cache.clear()
         self._outputs.forget()
         await self._begin()
+
+    def _beside(self, task: Callable[[], Awaitable[None]]) -> None:
+        """See `Lifetime.start_soon`."""
+        assert self._lifetime is not None
+        self._lifetime.start_soon(task)
 
     # What is known of the server.
 
@@ -447,6 +488,9 @@ class Conversation:
             self._told_of_junk = True
             logger.warning(_JUNK, self._known_name, count)
 
+
+# Of a modern server all has to be asked again but its era; that is found out along the way.
+_UNKNOWN: Final = (None, "modern")
 
 _JUNK: Final = (
     "%s sent what is no message, %d times so far: a print to stdout, its own or of something that"

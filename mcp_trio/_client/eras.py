@@ -9,9 +9,9 @@ What is expected of each pair:
 
 Only the codes that modern revisions define tell that a server is modern. Any other error, silence,
 and a result that is none tell that it is not (VER-15, VER-16, TRAP-23). What was found out holds
-for the session, which is the life of the process (VER-08). A server that was silent may have been
-slow: if it then refuses the handshake as a modern one does, or has answered by then, it is asked
-again.
+for the session, which is the life of the process (VER-08), and over the web for those that come
+later (see `era_memory`). A server that was silent may have been slow: if it then refuses the
+handshake as a modern one does, or has answered by then, it is asked again.
 """
 
 from collections.abc import Sequence

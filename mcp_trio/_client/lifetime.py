@@ -43,12 +43,14 @@ class Lifetime:
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     fault: ConnectionLost | None = attrs.field(default=None, init=False)
     _task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
+    _nursery: trio.Nursery = attrs.field(init=False)
 
     async def live(self) -> None:
         """The task: run the session until somebody shuts it or it ends by itself."""
         self._task = trio.lowlevel.current_task()
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 if self.served is not None:
                     nursery.start_soon(self._serve, self.served)
                 await self.session.run()
@@ -62,6 +64,10 @@ class Lifetime:
             self._contain(faults)
         finally:
             self.ended.set()
+
+    def start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task beside the session, which lives; it has to return when that is over."""
+        self._nursery.start_soon(task)
 
     async def over(self) -> None:
         """Wait, shielded, until everything has ended; bounded, since people's code may hang.

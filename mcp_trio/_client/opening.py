@@ -1,6 +1,6 @@
 """A channel and a connection become a session, recorded or not."""
 
-from mcp_trio._engine import Application, Recording, Session, Unrecorded
+from mcp_trio._engine import Application, Recording, Session
 from mcp_trio._protocol import Connection
 from mcp_trio._recorder.opening import begin_session
 from mcp_trio._recorder.options import RecordTo
@@ -21,7 +21,7 @@ async def open_session(
         ValueError: Its redaction is wrong in itself; the channel is closed.
     """
     if record is None:
-        return Session(channel, connection, application, Unrecorded())
+        return Session(channel, connection, application)
     try:
         recorder, channel_number = begin_session(
             record,

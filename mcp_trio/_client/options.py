@@ -14,6 +14,7 @@ from mcp_trio._client.callbacks import (
     Sampled,
     SamplingCallback,
 )
+from mcp_trio._client.era_memory import EraMemory
 from mcp_trio._client.roots import RootList, Roots
 from mcp_trio._client.targets import StateCallback, Stderr
 from mcp_trio._engine import ProgressCallback
@@ -49,6 +50,12 @@ class CallOptions(TypedDict, total=False):
     progress: ProgressCallback | None
 
 
+def shortest_seconds(options: CallOptions) -> float | None:
+    """How long a call may take at most, if its options say so."""
+    given = (options.get("idle_seconds"), options.get("total_seconds"))
+    return min((seconds for seconds in given if seconds is not None), default=None)
+
+
 class _SharedOptions(TypedDict, total=False):
     """The options of `Client` that are the same for a group."""
 
@@ -61,6 +68,7 @@ class _SharedOptions(TypedDict, total=False):
     cache: bool
     raise_tool_errors: bool
     log_level: LoggingLevel | None
+    eras: EraMemory | None
     extensions: Mapping[str, Mapping[str, Any]] | None
     sampling_tools: bool
     elicitation_modes: Collection[ElicitMode]

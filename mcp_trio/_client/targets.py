@@ -18,10 +18,13 @@ from mcp_trio._client.config import ServerConfig
 from mcp_trio._limits import Limits
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.child_process import Command
+from mcp_trio._transports.connections import ConnectionOptions, is_of_connection, open_connection
 from mcp_trio._transports.memory import memory_pair
 from mcp_trio._transports.stdio_client import open_process_channel
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 StateCallback: TypeAlias = Callable[[str, str], None]
@@ -55,11 +58,17 @@ class ProcessOptions:
 
 @attrs.frozen(kw_only=True, repr=False)
 class WebOptions:
-    """How a URL is asked; see `open_http_channel`."""
+    """How a URL is asked; see `open_http_channel` and `open_websocket_channel`.
+
+    `on_state` is for HTTP: how a connection stands that is one session, its client sees itself.
+    """
 
     http: "httpx.AsyncClient | None" = None
     headers: Mapping[str, str] | None = None
+    token: str | None = None
+    ssl_context: "ssl.SSLContext | None" = None
     on_state: StateCallback | None = None
+    is_old: bool = False
 
 
 @attrs.frozen
@@ -116,9 +125,23 @@ def _is_url(target: object) -> bool:
     return isinstance(target, str)
 
 
+def url_of(target: object) -> str | None:
+    """Where it is reached by a URL; None if it is not."""
+    if isinstance(target, ServerConfig) and target.command is None:
+        return target.url
+    return target if isinstance(target, str) else None
+
+
 def has_url(target: object) -> bool:
-    """Whether it is asked over the web."""
-    return _is_url(target) or (isinstance(target, ServerConfig) and target.command is None)
+    """Whether it is asked by requests of HTTP, of which each can be lost by itself."""
+    url = url_of(target)
+    return url is not None and not is_of_connection(url)
+
+
+def has_connection(target: object) -> bool:
+    """Whether it is reached by a URL whose connection is one session."""
+    url = url_of(target)
+    return url is not None and is_of_connection(url)
 
 
 def _is_command(target: object) -> bool:
@@ -131,12 +154,12 @@ def _is_config(target: object) -> bool:
 
 def starts_command(target: object) -> bool:
     """Whether a process is started for `target`."""
-    return _is_command(target) or (isinstance(target, ServerConfig) and not has_url(target))
+    return _is_command(target) or (isinstance(target, ServerConfig) and url_of(target) is None)
 
 
 def can_start(target: object) -> bool:
     """Whether a server can be had there once more when the first one has ended."""
-    return starts_command(target) or _is_server(target)
+    return starts_command(target) or _is_server(target) or has_connection(target)
 
 
 def _is_server(target: object) -> bool:
@@ -149,12 +172,30 @@ def _is_channel(target: object) -> bool:
 
 async def _open_url(url: str, means: _Means) -> Connected:
     _refuse_process_options(means)
+    web = means.web
+    if is_of_connection(url):
+        return await _open_connection(url, web, means.limits)
+    if web.ssl_context is not None:
+        raise TypeError("ssl_context is for wss:// only: bring http= for https://")
+    from mcp_trio._protocol.websocket import bearer
     from mcp_trio._transports.http.client_channel import open_http_channel
 
-    web = means.web
     channel = await open_http_channel(
-        url, http=web.http, headers=web.headers, limits=means.limits, on_state=web.on_state
+        url,
+        http=web.http,
+        headers={**bearer(web.token), **(web.headers or {})},
+        limits=means.limits,
+        on_state=web.on_state,
+        is_old=web.is_old,
     )
+    return Connected(channel, channel.name)
+
+
+async def _open_connection(url: str, web: WebOptions, limits: Limits) -> Connected:
+    if web.http is not None:
+        raise TypeError("http is for http:// and https:// only")
+    options = ConnectionOptions(headers=web.headers, token=web.token, ssl_context=web.ssl_context)
+    channel = await open_connection(url, options, limits)
     return Connected(channel, channel.name)
 
 
@@ -206,7 +247,7 @@ def _refuse_process_options(means: _Means) -> None:
 
 def _refuse_web_options(means: _Means) -> None:
     if means.web != NO_WEB_OPTIONS:
-        raise TypeError("http, headers and state_changed are for URLs only")
+        raise TypeError("http, headers, token, ssl_context and state_changed are for URLs only")
 
 
 _KINDS: Final[tuple[tuple[Callable[[object], bool], Callable[..., Awaitable[Connected]]], ...]] = (

@@ -1,6 +1,5 @@
-"""Sessions as nurseries of actors, and the journal's total order."""
+"""Sessions, the tasks that they start, and the journal's total order."""
 
-from mcp_trio._engine.answering import bare
 from mcp_trio._engine.application import AccompaniedSession, Application
 from mcp_trio._engine.asking import ask_all
 from mcp_trio._engine.calls import Asked, Call, ProgressCallback
@@ -16,17 +15,20 @@ from mcp_trio._engine.effects import (
     takes_patch,
     time_limit,
 )
+from mcp_trio._engine.groups import bare
 from mcp_trio._engine.handling import INSIDE, Handling, HandlingSession, Inside
 from mcp_trio._engine.lanes import LANE, Lane, lane_in
 from mcp_trio._engine.memory import Memory, Place, Step
 from mcp_trio._engine.resuming import run_resumably
-from mcp_trio._engine.sequencer import Outcome, Recording, Sequencer, Unrecorded
+from mcp_trio._engine.sequencer import UNRECORDED, Outcome, Recording, Sequencer, Unrecorded
 from mcp_trio._engine.session import Session
+from mcp_trio._engine.tasks import sheltered
 from mcp_trio._engine.together import together
 
 __all__ = [
     "INSIDE",
     "LANE",
+    "UNRECORDED",
     "AccompaniedSession",
     "Application",
     "Asked",
@@ -56,6 +58,7 @@ __all__ = [
     "randomness",
     "read_clock",
     "run_resumably",
+    "sheltered",
     "takes_patch",
     "time_limit",
     "together",

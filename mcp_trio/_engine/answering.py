@@ -5,15 +5,15 @@ People's exceptions end here. An `Exception` becomes the answer of its own reque
 """
 
 import logging
-from collections.abc import Sequence
-from typing import Protocol, TypeVar, cast
+from typing import Protocol
 
 import msgspec
-import trio
 
 from mcp_trio._engine.application import Application
+from mcp_trio._engine.groups import apart, bare
 from mcp_trio._engine.handling import Handling
 from mcp_trio._engine.lanes import enter_lane
+from mcp_trio._engine.tasks import Tasks
 from mcp_trio._errors import (
     INTERNAL_ERROR,
     MISSING_CLIENT_CAPABILITY,
@@ -26,8 +26,6 @@ from mcp_trio._schema import InputRequiredResult
 from mcp_trio._wire import Unencodable
 
 logger = logging.getLogger("mcp_trio")
-
-_Error = TypeVar("_Error", Exception, BaseException)
 
 
 class Desk(Protocol):
@@ -43,9 +41,9 @@ class Desk(Protocol):
         ...
 
 
-def start(nursery: trio.Nursery, handling: Handling, desk: Desk) -> None:
+def start(tasks: Tasks, handling: Handling, desk: Desk) -> None:
     """Give a request its task. The one place where handlers are started."""
-    nursery.start_soon(_run, handling, desk)
+    tasks.start(_run, handling, desk)
 
 
 async def _run(handling: Handling, desk: Desk) -> None:
@@ -130,27 +128,7 @@ def _failure(handling: Handling, error: Exception) -> bytes:
     if isinstance(error, CapabilityMissing) and request.peer.revision.is_modern:
         data = {"requiredCapabilities": error.required}
         return told(request, MISSING_CLIENT_CAPABILITY, str(error), data)
-    if isinstance(error, ToolError):
+    if isinstance(error, ToolError | CapabilityMissing):
         return told(request, INTERNAL_ERROR, str(error))
     logger.error("the handler of %s failed", request.method.name, exc_info=error)
     return told(request, INTERNAL_ERROR, "internal error")
-
-
-def bare(error: _Error) -> _Error:
-    """The one exception inside groups of one: what people's own nursery wrapped."""
-    inside = _members(error)
-    return bare(inside[0]) if len(inside) == 1 else error
-
-
-def apart(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:
-    """People's faults in a group, and what is none and goes on, such as `Cancelled`."""
-    faults, rest = group.split(Exception)
-    assert rest is not None  # or it were an ExceptionGroup
-    return None if faults is None else bare(faults), rest
-
-
-def _members(error: _Error) -> Sequence[_Error]:
-    if not isinstance(error, BaseExceptionGroup):
-        return ()
-    group = cast("BaseExceptionGroup[BaseException]", error)
-    return cast("Sequence[_Error]", group.exceptions)

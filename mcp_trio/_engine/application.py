@@ -1,20 +1,25 @@
 """What a session asks of the side above it: a server's registry, a client's callbacks."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import msgspec
-import trio
 
 from mcp_trio._engine.handling import Handling, HandlingSession
 from mcp_trio._protocol import Method
+from mcp_trio._transports.bell import Milestone
 
 
 class AccompaniedSession(HandlingSession, Protocol):
     """The session, as far as its application needs it outside of requests."""
 
     @property
-    def initialized(self) -> trio.Event:
+    def initialized(self) -> Milestone:
         """Set when the handshake is complete on both sides."""
+        ...
+
+    def act(self, actor: Callable[[], Awaitable[None]]) -> None:
+        """Begin a task that is cancelled when the session ends; what it raises is logged."""
         ...
 
 
@@ -24,8 +29,9 @@ class Application(Protocol):
     async def handle(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
         """The result of a request; runs in the request's own task and cancel scope.
 
-        A `RequestError` is answered as it is, a `ToolError` as an internal error with its text; any
-        other exception is logged and answered as an internal error without.
+        A `RequestError` is answered as it is, a `CapabilityMissing` as its revision says that, a
+        `ToolError` as an internal error with its text; any other exception is logged and answered
+        as an internal error without.
         """
         ...
 
@@ -40,10 +46,14 @@ class Application(Protocol):
         """
         ...
 
-    async def accompany(self, session: AccompaniedSession) -> None:
-        """What the application does by itself while the session lives; cancelled when it ends.
+    def accompany(self, session: AccompaniedSession) -> None:
+        """The session begins; called once, before anything arrives, and never raises.
 
-        Called once, before anything arrives; what it sends has to wait for `initialized`, and for
-        the turn of a lane of its own. An exception is logged.
+        What the application does by itself while the session lives is an actor, see `act`. What
+        that sends has to wait for `initialized`, and for the turn of a lane of its own.
         """
+        ...
+
+    def depart(self) -> None:
+        """The session is wound down; its actors are cancelled now. Never raises."""
         ...

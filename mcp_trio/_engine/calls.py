@@ -10,7 +10,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._errors import ConnectionLost, RequestError
+from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestError
 from mcp_trio._protocol import AnswerArrived, Method, OurRequest, ParamsToSend, RequestId
 
 ProgressCallback: TypeAlias = Callable[[Any], Awaitable[None] | None]
@@ -50,7 +50,7 @@ class Call:
     about: RequestId | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     answer: AnswerArrived | None = attrs.field(default=None, init=False)
-    loss: ConnectionLost | None = attrs.field(default=None, init=False)
+    loss: ConnectionLost | LocalProtocolError | None = attrs.field(default=None, init=False)
     _progress: deque[Any] = attrs.field(factory=deque[Any], init=False)
     _news: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -74,7 +74,7 @@ class Call:
             self.scope.deadline = math.inf
         self._news.set()
 
-    def lose(self, loss: ConnectionLost) -> None:
+    def lose(self, loss: ConnectionLost | LocalProtocolError) -> None:
         """No answer will come."""
         self.loss = loss
         self._news.set()
@@ -102,6 +102,7 @@ class Call:
         Raises:
             RequestError: The peer answered with an error.
             ConnectionLost: The connection ended before the answer.
+            LocalProtocolError: The channel had no way to say it; nothing was sent.
         """
         if self.loss is not None:
             raise copy(self.loss)  # each caller gets one of its own: raising changes it

@@ -12,11 +12,13 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._engine.answering import apart
 from mcp_trio._engine.application import Application
+from mcp_trio._engine.groups import apart
 from mcp_trio._engine.lanes import Lane
 from mcp_trio._engine.sequencer import Sequencer, take_turn
+from mcp_trio._engine.tasks import Tasks
 from mcp_trio._protocol import NotificationArrived
+from mcp_trio._transports.bell import Bell
 
 logger = logging.getLogger("mcp_trio")
 
@@ -28,28 +30,29 @@ _Queue: TypeAlias = deque[tuple[NotificationArrived, Lane | None]]
 
 @attrs.define(eq=False)
 class Deliveries:
-    """A bounded queue, and the actor that empties it: the dispatcher never waits for a callback.
+    """A bounded queue, and the task that empties it: the dispatcher never waits for a callback.
 
-    What does not fit is dropped, counted and, the first time, logged.
+    What does not fit is dropped, counted and, the first time, logged. The task is there while there
+    is something to look at, and then the queue, too.
     """
 
     application: Application
     sequencer: Sequencer
+    tasks: Tasks
     queued_max: int
     counts: Counter[str]
-    done: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _queue: _Queue = attrs.field(factory=_Queue, init=False)
-    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _is_closed: bool = attrs.field(default=False, init=False)
+    _queue: _Queue | None = attrs.field(default=None, init=False)
+    _delivering: trio.CancelScope | None = attrs.field(default=None, init=False)
+    _done: Bell | None = attrs.field(default=None, init=False)
 
     def put(self, event: NotificationArrived, number: int | str) -> None:
         """Queue the notification of an `in` record, if anybody hears it."""
         if not self.application.hears(event.method):
             return
-        if len(self._queue) < self.queued_max:
+        queue = self._open_queue()
+        if len(queue) < self.queued_max:
             lane = Lane(f"n{number}", self.sequencer) if self.sequencer.has_lanes else None
-            self._queue.append((event, lane))
-            self._news.set()
+            queue.append((event, lane))
             return
         self.counts[DROPPED] += 1
         if self.counts[DROPPED] == 1:
@@ -59,35 +62,44 @@ class Deliveries:
                 self.queued_max,
             )
 
-    def close(self) -> None:
-        """No more will come; `done` is set when the last one was looked at."""
-        self._is_closed = True
-        self._news.set()
+    def _open_queue(self) -> _Queue:
+        """The queue, of which a task takes now."""
+        if self._queue is None:
+            self._queue, scope = _Queue(), trio.CancelScope()
+            self._delivering = scope
+            self.tasks.start(self._deliver, self._queue, scope)
+        return self._queue
+
+    async def done(self) -> None:
+        """Wait until the last one was looked at."""
+        self._done = Bell()
+        while self._queue is not None:
+            await self._done.wait()
 
     def abandon(self) -> None:
         """Nobody looks at what is left."""
-        for _, lane in self._queue:
+        for _, lane in self._queue or ():
             if lane is not None:
                 self.sequencer.ended(lane, unstarted=True)
-        self._queue.clear()
+        if self._queue is not None and self._delivering is not None:
+            self._queue.clear()
+            self._delivering.cancel()
 
-    async def run(self) -> None:
-        """The actor."""
-        while self._queue or not self._is_closed:
-            if self._queue:
+    async def _deliver(self, queue: _Queue, scope: trio.CancelScope) -> None:
+        with scope:
+            while queue:
                 await trio.lowlevel.checkpoint()
-                await self._deliver_next()
-            else:
-                self._news = trio.Event()
-                await self._news.wait()
-        self.done.set()
+                await self._deliver_next(queue)
+        self._queue = self._delivering = None
+        if self._done is not None:
+            self._done.ring()
 
-    async def _deliver_next(self) -> None:
-        event, lane = self._queue[0]
+    async def _deliver_next(self, queue: _Queue) -> None:
+        event, lane = queue[0]
         if lane is not None:
             await take_turn(self.sequencer, lane)
             self.sequencer.marked(NOTIFIED, event.method.name, lane)
-        self._queue.popleft()
+        queue.popleft()
         try:
             await self.application.notified(event.method, event.params)
         except Exception as error:  # people's own: logged, and the next one is looked at

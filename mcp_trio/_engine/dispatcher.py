@@ -7,22 +7,22 @@ place that a waiting request takes.
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
-from contextvars import Context, copy_context
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol
 
 import attrs
 import trio
 
 from mcp_trio._engine import answering
-from mcp_trio._engine.application import Application
+from mcp_trio._engine.application import AccompaniedSession, Application
 from mcp_trio._engine.calls import Asked
 from mcp_trio._engine.deliveries import Deliveries
-from mcp_trio._engine.handling import Handling, HandlingSession
+from mcp_trio._engine.handling import Handling
 from mcp_trio._engine.lanes import Lane
 from mcp_trio._engine.parking import Parking, is_retry
 from mcp_trio._engine.requests import Requests
 from mcp_trio._engine.rounds import Rounds, Stage
+from mcp_trio._engine.tasks import Tasks
 from mcp_trio._errors import SERVER_BUSY, RequestError
 from mcp_trio._journal.messages import message_name
 from mcp_trio._protocol import (
@@ -41,6 +41,7 @@ from mcp_trio._protocol import (
     TheirRequest,
 )
 from mcp_trio._protocol.request_state import invalid_state
+from mcp_trio._transports.bell import Bell
 from mcp_trio._wire import Lost, Oversized, readdressed
 
 logger = logging.getLogger("mcp_trio")
@@ -56,53 +57,44 @@ _IGNORED_LEVELS: Final = {
 }
 
 
+class DispatchedSession(AccompaniedSession, Protocol):
+    """The session, as far as its dispatcher needs it."""
+
+    def mark_negotiated(self) -> None:
+        """A handshake has been answered."""
+        ...
+
+
 @attrs.define(eq=False)
 class Dispatcher:
-    """Takes every frame of one session, and keeps the requests of the peer until their end.
+    """Takes every frame of one session, and keeps the requests of the peer until their end."""
 
-    `on_negotiated` is called when a handshake has been answered, `on_initialized` when the client
-    has acknowledged that.
-    """
-
-    session: HandlingSession
+    session: DispatchedSession
     application: Application
     requests: Requests
     deliveries: Deliveries
-    on_negotiated: Callable[[], None]
-    on_initialized: Callable[[], None]
-    _nursery: trio.Nursery = attrs.field(init=False)
-    _context: Context = attrs.field(init=False)
+    tasks: Tasks
     _admission: Admission = attrs.field(init=False)
     _handlings: dict[RequestId, Handling] = attrs.field(
         factory=dict[RequestId, Handling], init=False
     )
-    _parking: Parking = attrs.field(init=False)
-    _spoken: set[str] = attrs.field(factory=set[str], init=False)
+    _parked: Parking | None = attrs.field(default=None, init=False)
+    _spoken: frozenset[str] = attrs.field(default=frozenset(), init=False)
     _standing: int = attrs.field(default=0, init=False)
-    _idle: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    _actions: dict[type, Callable[[Any, int | str], None]] = attrs.field(init=False)
+    _idle: Bell = attrs.field(factory=Bell, init=False)
 
     def __attrs_post_init__(self) -> None:
-        limits = self.session.connection.limits
-        self._admission, self._parking = Admission(limits), Parking(limits)
-        self._actions = {
-            RequestToRun: self._admit,
-            BatchArrived: self._take_batch,
-            NotificationArrived: self._pass_on,
-            RequestCancelled: self._cancel,
-            ProgressArrived: self._report,
-            AnswerArrived: self._settle,
-            Reply: self._reply,
-            Ignored: self._ignore,
-        }
+        self._admission = Admission(self.session.connection.limits)
 
-    def open(self, nursery: trio.Nursery) -> None:
-        """Handlers run in `nursery` from now on, and begin with the context variables of now.
+    @property
+    def _parking(self) -> Parking:
+        """Made for the first who needs it: handlers of legacy clients do not park."""
+        if self._parked is None:
+            self._parked = Parking(self.session.connection.limits)
+        return self._parked
 
-        Otherwise one that waited for a place would begin with those of the handler that left it.
-        """
-        self._nursery = nursery
-        self._context = copy_context()
+    def _rounds_of(self, handling: Handling) -> Rounds | None:
+        return None if handling.rounds is None else self._parking.of(handling)
 
     def take(self, frame: bytes | Oversized, now: float) -> None:
         """One received frame: decide what it is, record it, act. Never waits, never raises.
@@ -113,7 +105,7 @@ class Dispatcher:
         event = session.connection.receive(frame, now)
         is_accepted = getattr(event, "counted", None) != MALFORMED
         number = session.sequencer.took(frame, embed=is_accepted)
-        self._actions[type(event)](event, number)
+        self._actions[type(event)](self, event, number)
 
     def lose(self, lost: Lost) -> None:
         """One request of ours will have no answer, says the channel."""
@@ -126,7 +118,7 @@ class Dispatcher:
         connection, now = self.session.connection, trio.current_time()
         for place, message in enumerate(event.messages):
             inner = connection.take(message, event.size_bytes, now)
-            self._actions[type(inner)](inner, message_name(int(number), place))
+            self._actions[type(inner)](self, inner, message_name(int(number), place))
 
     # Requests of theirs.
 
@@ -167,7 +159,7 @@ class Dispatcher:
             self._standing += 1
         else:
             self._admission.enter()
-        self._context.run(answering.start, self._nursery, handling, self)
+        answering.start(self.tasks, handling, self)
 
     def _pass_place_on(self) -> None:
         """A handler has left its place, to who has waited longest."""
@@ -184,7 +176,7 @@ class Dispatcher:
         request = event.request
         logger.info("request %r was cancelled by the peer: %s", request.id, event.reason)
         handling = self._handlings[request.id]
-        rounds = self._parking.of(handling)
+        rounds = self._rounds_of(handling)
         if rounds is not None and request in rounds.echoes:
             rounds.echoes.remove(request)
             self._answer(request, None, None)
@@ -200,7 +192,7 @@ class Dispatcher:
         return any(each.is_cancelled for each in named)
 
     def _stop(self, handling: Handling) -> None:
-        rounds = self._parking.of(handling)
+        rounds = self._rounds_of(handling)
         if rounds is None:
             handling.scope.cancel()
         else:
@@ -216,14 +208,14 @@ class Dispatcher:
 
     def finish(self, handling: Handling, frame: bytes | None) -> None:
         """A handler's task is over: its answer goes out, and its place to who waits for one."""
-        rounds = self._parking.of(handling)
+        rounds = self._rounds_of(handling)
         has_place = rounds is None or rounds.is_open
         is_answered = has_place and self._end(handling, frame)
         if rounds is not None:
             self._end_rounds(rounds, frame if is_answered else None)
         if handling.request.method.is_standing:
             self._standing -= 1
-            self._idle.unpark_all()
+            self._idle.ring()
         elif has_place:
             self._pass_place_on()
 
@@ -245,19 +237,21 @@ class Dispatcher:
         """Answer a request, if it was not cancelled; the last one in flight writes by itself."""
         outbox = self.session.outbox
         self._handlings.pop(request.id, None)
+        if not self._handlings:
+            self._handlings.clear()  # an emptied one keeps its size
         is_last = len(self._handlings) <= self._standing
         is_answered = self.session.connection.finish(request) and frame is not None
         if frame is not None and is_answered:
             post = outbox.post_now if is_last else outbox.post
             post(frame, lane, about=request.id, is_answer=True)
-        if is_last and self._idle:
-            self._idle.unpark_all()
+        if is_last:
+            self._idle.ring()
         return is_answered
 
     # Requests of theirs that are answered by questions.
 
     async def _ask(self, handling: Handling, asked: Sequence[Asked]) -> list[Any]:
-        rounds = self._parking.of(handling) or self._parking.enter(Rounds(handling, self))
+        rounds = self._rounds_of(handling) or self._parking.enter(Rounds(handling, self))
         return await rounds.ask(asked)
 
     def refusal(self, rounds: Rounds) -> str | None:
@@ -266,7 +260,7 @@ class Dispatcher:
 
     def begin(self, rounds: Rounds) -> None:
         """See `RoundsDesk`."""
-        self._context.run(self._nursery.start_soon, rounds.keep)
+        self.tasks.start(rounds.keep)
 
     def changed(self, rounds: Rounds) -> None:
         """See `RoundsDesk`."""
@@ -325,7 +319,7 @@ class Dispatcher:
             rounds.queue(retry)
 
     def _resume(self, handling: Handling, retry: TheirRequest) -> None:
-        rounds = self._parking.of(handling)
+        rounds = self._rounds_of(handling)
         assert rounds is not None
         self._admission.enter()
         rounds.resume(retry)
@@ -338,7 +332,7 @@ class Dispatcher:
         rounds.end(None if self._parking.is_closed else reply)
         self._answer_echoes(rounds, reply)
         self._parking.leave(rounds)
-        self._idle.unpark_all()
+        self._idle.ring()
 
     def _answer_echoes(self, rounds: Rounds, reply: bytes | None) -> None:
         echoes, rounds.echoes = rounds.echoes, []
@@ -357,12 +351,12 @@ class Dispatcher:
     async def standing_done(self) -> None:
         """Wait until nothing is left of what stands until the session closes."""
         while self._standing:
-            await self._idle.park()
+            await self._idle.wait()
 
     async def handlers_done(self) -> None:
         """Wait until no request of theirs is left, and no handler."""
         while self._handlings or self._parking.parked:
-            await self._idle.park()
+            await self._idle.wait()
 
     def cancel_all(self) -> None:
         """Cancel every handler, and drop the requests that still wait for a place."""
@@ -376,12 +370,12 @@ class Dispatcher:
     def _note_peer(self, peer: Peer) -> None:
         """A modern client has said who it is; what it says next time may be something else."""
         if peer.revision.name not in self._spoken:
-            self._spoken.add(peer.revision.name)
+            self._spoken |= {peer.revision.name}
             self.session.sequencer.marked(NEGOTIATED, facts_of(peer))
 
     def _pass_on(self, event: NotificationArrived, number: int | str) -> None:
         if event.method.input is Input.INITIALIZED:
-            self.on_initialized()
+            self.session.initialized.set()
         if event.request is None or self.requests.passes(event):
             self.deliveries.put(event, number)
 
@@ -399,10 +393,21 @@ class Dispatcher:
             self._note_peer(event.peer)
         self.session.outbox.post(event.frame, about=event.id, is_answer=True)
         if event.negotiated:
-            self.on_negotiated()
+            self.session.mark_negotiated()
 
     def _ignore(self, event: Ignored, _number: int | str) -> None:
         logger.log(_IGNORED_LEVELS.get(event.counted, logging.DEBUG), "%s", event.text)
+
+    _actions: ClassVar[Mapping[type, Callable[..., None]]] = {
+        RequestToRun: _admit,
+        BatchArrived: _take_batch,
+        NotificationArrived: _pass_on,
+        RequestCancelled: _cancel,
+        ProgressArrived: _report,
+        AnswerArrived: _settle,
+        Reply: _reply,
+        Ignored: _ignore,
+    }
 
 
 def facts_of(peer: Peer) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.sequencer import Sequencer
 from mcp_trio._errors import LocalProtocolError
 from mcp_trio._protocol import Connection, ParamsToSend, RequestId, TheirRequest
+from mcp_trio._transports.bell import Milestone
 
 # A handler that only notifies would otherwise never let another task run.
 NOTIFICATIONS_PER_CHECKPOINT = 64
@@ -48,7 +49,7 @@ class HandlingSession(Protocol):
         ...
 
     @property
-    def closing(self) -> trio.Event:
+    def closing(self) -> Milestone:
         """Set when the session begins to close."""
         ...
 

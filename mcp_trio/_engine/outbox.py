@@ -2,7 +2,8 @@
 
 Every frame is recorded and queued here in one synchronous step, and leaves in that order. One
 flusher is responsible for every queued frame: the end of a read batch, a direct write by the last
-request in flight, or the writer, which is woken. The journal is flushed before the bytes that it
+request in flight, or the writer, an actor that is there while something waits for it. To a channel
+that delivers by itself everything goes directly. The journal is flushed before the bytes that it
 explains.
 
 Two kinds of frames are counted apart. Answers never wait: instead the reader stops, and no handler
@@ -18,9 +19,11 @@ import trio
 
 from mcp_trio._engine.lanes import Lane
 from mcp_trio._engine.sequencer import Sequencer, take_turn
+from mcp_trio._engine.tasks import Tasks
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import Limits
 from mcp_trio._protocol import RequestId
+from mcp_trio._transports.bell import Bell
 from mcp_trio._transports.channel import Channel
 from mcp_trio._wire import Addressed
 
@@ -37,13 +40,18 @@ _LOOKS_PER_STALL = 10
 class Outbox:
     """The outbound queue of one session.
 
-    `on_loss` is called, at most once, with what ended the channel's sending side.
+    `on_loss` is called, at most once, with what ended the channel's sending side. `dropped` is what
+    had not left by then, and `tells_losses` whether the channel says itself what became of the
+    rest.
     """
 
     channel: Channel
     sequencer: Sequencer
     limits: Limits
+    tasks: Tasks
     on_loss: Callable[[Exception], None]
+    dropped: frozenset[bytes] = attrs.field(default=frozenset(), init=False)
+    tells_losses: bool = attrs.field(init=False)
     _queue: _Queue = attrs.field(factory=_Queue, init=False)
     _bytes: int = attrs.field(default=0, init=False)
     _answer_bytes: int = attrs.field(default=0, init=False)
@@ -51,15 +59,18 @@ class Outbox:
     _is_sending: bool = attrs.field(default=False, init=False)
     _is_holding: bool = attrs.field(default=False, init=False)
     _is_lost: bool = attrs.field(default=False, init=False)
-    _work: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _busy: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _written: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _has_writer: bool = attrs.field(default=False, init=False)
+    _has_watcher: bool = attrs.field(default=False, init=False)
+    _written: Bell = attrs.field(factory=Bell, init=False)
     _send_nowait: Callable[[Sequence[bytes]], int] | None = attrs.field(init=False)
     _is_addressed: bool = attrs.field(init=False)
+    _is_direct: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._is_addressed = getattr(self.channel, "is_addressed", False)
         self._send_nowait = getattr(self.channel, "send_nowait", None)
+        self._is_direct = hasattr(self.channel, "deliver_to")
+        self.tells_losses = getattr(self.channel, "tells_losses", False)
 
     @property
     def is_empty(self) -> bool:
@@ -91,8 +102,12 @@ class Outbox:
         `about` is the peer's request that it belongs to, or answers.
         """
         self._put(frame, lane, about, is_answer=is_answer)
-        if not self._is_holding:
-            self._work.set()
+        if self._is_holding:
+            return
+        if self._is_direct:
+            self.flush()
+        else:
+            self._wake_writer()
 
     def post_now(
         self,
@@ -137,7 +152,7 @@ class Outbox:
             else:
                 await trio.lowlevel.checkpoint_if_cancelled()
             while self._bytes >= self.limits.outbound_bytes_max:
-                await self._written.park()
+                await self._written.wait()
         except trio.Cancelled:
             if lane is not None:
                 self.sequencer.resumed(lane, "cxl")
@@ -146,13 +161,13 @@ class Outbox:
     async def room_for_answers(self) -> None:
         """Wait until answers fill the queue no more, or until the channel is lost."""
         while self.is_full_of_answers:
-            await self._written.park()
+            await self._written.wait()
 
     async def drained(self) -> None:
         """Wait until everything was handed to the channel, or the channel is lost."""
         while not (self._is_lost or self.is_empty):
-            self._work.set()
-            await self._written.park()
+            self._wake_writer()
+            await self._written.wait()
 
     # Who writes.
 
@@ -170,7 +185,7 @@ class Outbox:
         if not self._queue:
             return
         if self._send_nowait is None or self._is_sending:
-            self._work.set()
+            self._wake_writer()
             return
         self.sequencer.flush()
         try:
@@ -181,18 +196,18 @@ class Outbox:
         del self._queue[:taken]
         self._account(gone)
         if self._queue or self._has_tail():
-            self._work.set()
+            self._wake_writer()
 
-    async def write(self) -> None:
-        """The writer: sends what is queued whenever it is woken, until the channel is lost."""
-        while not self._is_lost:
-            await self._work.wait()
-            self._work = trio.Event()
-            await self._send_all()
+    def _wake_writer(self) -> None:
+        if not (self._has_writer or self._is_lost):
+            self._has_writer = True
+            self.tasks.act(self._write)
 
-    async def _send_all(self) -> None:
+    async def _write(self) -> None:
+        """The writer: sends what is queued, and what is queued meanwhile."""
         while (self._queue or self._has_tail()) and not self._is_lost:
             await self._send(self._next_batch())
+        self._has_writer = False
 
     def _next_batch(self) -> _Queue:
         """About a chunk, so that room is given back while a long queue leaves."""
@@ -206,7 +221,9 @@ class Outbox:
 
     async def _send(self, batch: _Queue) -> None:
         self._is_sending = True
-        self._busy.set()
+        if not self._has_watcher:
+            self._has_watcher = True
+            self.tasks.act(self._watch)
         self.sequencer.flush()
         try:
             await self.channel.send([frame for frame, _ in batch])
@@ -229,34 +246,28 @@ class Outbox:
             self._gone_bytes += size
             if is_answer:
                 self._answer_bytes -= size
-        if self._written:
-            self._written.unpark_all()
+        self._written.ring()
 
     # Who watches.
 
-    async def watch(self) -> None:
+    async def _watch(self) -> None:
         """End the session when a write makes no progress for `write_stall_seconds`.
 
-        Progress is a frame handed to the channel, or its `bytes_sent` if it has one. Asleep while
-        nothing is written.
+        Progress is a frame handed to the channel, or its `bytes_sent` if it has one. There until
+        nothing is left to write.
         """
-        while True:
-            await self._busy.wait()
-            await self._watch_until_empty()
-            self._busy = trio.Event()
-
-    async def _watch_until_empty(self) -> None:
         stall_seconds = self.limits.write_stall_seconds
         since, seen = trio.current_time(), self._progress()
         while True:
             await trio.sleep(stall_seconds / _LOOKS_PER_STALL)
             if self._is_lost or self.is_empty:
-                return
+                break
             now, progress = trio.current_time(), self._progress()
             if progress != seen:
                 since, seen = now, progress
             elif now - since >= stall_seconds:
                 self._lose(_stalled(stall_seconds))
+        self._has_watcher = False
 
     def _progress(self) -> tuple[int, int]:
         return self._gone_bytes, getattr(self.channel, "bytes_sent", 0)
@@ -269,10 +280,10 @@ class Outbox:
     def lose(self) -> None:
         """Nothing more can leave: what is queued is dropped, and who waits for room is woken."""
         self._is_lost = True
+        self.dropped |= {frame for frame, _ in self._queue}
         self._queue.clear()
         self._bytes = self._answer_bytes = 0
-        self._written.unpark_all()
-        self._work.set()
+        self._written.ring()
 
 
 def _stalled(seconds: float) -> ConnectionLost:

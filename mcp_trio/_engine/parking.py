@@ -71,6 +71,10 @@ class Parking:
         handlers_max = self.limits.handlers_parked_max
         if rounds in self._waiting or len(self._waiting) < handlers_max:
             return None
+        if not handlers_max:
+            return (
+                "no handler waits for answers here, but for resumable ones (handlers_parked_max=0)"
+            )
         return f"too many handlers wait for answers (handlers_parked_max={handlers_max})"
 
     def found(self, request: TheirRequest) -> Rounds:

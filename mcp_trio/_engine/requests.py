@@ -1,6 +1,5 @@
 """The waiting side: requests of ours, from the first byte to the caller's result."""
 
-from copy import copy
 from typing import Any, Final
 
 import attrs
@@ -10,7 +9,7 @@ from mcp_trio._engine.calls import Call, Hear, ProgressCallback, deliver
 from mcp_trio._engine.lanes import Lane
 from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.sequencer import resume, take_turn
-from mcp_trio._errors import ConnectionLost, RequestTimeout
+from mcp_trio._errors import ConnectionLost, OutcomeUnknown, RequestTimeout, loss_as
 from mcp_trio._protocol import (
     AnswerArrived,
     Connection,
@@ -95,7 +94,7 @@ class Requests:
             return
         if lane is not None:
             self.outbox.sequencer.resumed(lane, "err")
-        raise copy(self.loss)
+        raise loss_as(ConnectionLost, self.loss)  # what was not sent has no outcome
 
     async def _wait(
         self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
@@ -170,9 +169,15 @@ class Requests:
         return hear is None or hear(event.method, event.params)
 
     def lose(self, loss: ConnectionLost) -> None:
-        """No more answers come: every call ends as lost, and so does every later one."""
+        """No more answers come: every call ends as lost, and so does every later one.
+
+        Of a call that has left it is not known what became of it; unless the channel tells that by
+        itself, as one that loses requests one by one does.
+        """
         self.loss = loss
         self.connection.ours.lose_all()
         for call in self._calls.values():
-            call.lose(loss)
+            has_left = call.request.frame not in self.outbox.dropped
+            is_unknown = has_left and not self.outbox.tells_losses
+            call.lose(loss_as(OutcomeUnknown, loss) if is_unknown else loss)
         self._calls.clear()

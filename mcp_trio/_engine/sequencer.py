@@ -22,7 +22,7 @@ import msgspec
 from mcp_trio._engine.lanes import START_ORDINAL, Lane
 from mcp_trio._journal.records import PATCHED, MarkBody, ShutBody, value_body
 from mcp_trio._recorder.recorder import Recorder
-from mcp_trio._wire import Oversized
+from mcp_trio._wire import FromPrincipal, Oversized
 
 _encode = msgspec.json.Encoder().encode
 START_BODY: Final = _encode(MarkBody(name="start", value=None))
@@ -263,6 +263,10 @@ class Unrecorded(_Ungated):
         """Nothing is kept."""
 
 
+UNRECORDED: Final = Unrecorded()
+"""The one of all sessions that nobody records."""
+
+
 @attrs.define(eq=False)
 class Recording(_Ungated):
     """Writes a record for each moment.
@@ -293,11 +297,13 @@ class Recording(_Ungated):
         """Record `in`."""
         if self._begun is not None:
             self._write_start(self._begun)
-        envelope = None
+        envelope: dict[str, Any] | None = None
         if isinstance(frame, Oversized):
             envelope = {"discarded": frame.size}
             frame = frame.head
             embed = False
+        elif isinstance(frame, FromPrincipal):
+            envelope = {"principal": frame.principal}
         number = self.recorder.record(
             "in", frame, envelope=envelope, embed=embed, channel=self.channel
         )

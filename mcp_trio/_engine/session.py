@@ -1,35 +1,37 @@
-"""A session: the nursery of actors around one channel.
+"""A session: a channel, a connection, and the tasks that there is something to do for.
 
 The rules of this folder
 ------------------------
-- The **reader** hands each batch of frames to the **dispatcher** by a synchronous call and never
-  waits for a handler. It stops only while answers fill the outbox.
+- What arrives comes in batches to the **dispatcher**, by a synchronous call that never waits for a
+  handler: from a channel that delivers by itself, or else from the **reader**, which stops while
+  answers fill the outbox.
 - The **writer** and the direct writes live in the **outbox**; our own requests wait in `requests`;
   a **handler** is a task per request, in `answering`.
-- People's code runs in handler tasks, in the actor of `deliveries`, or in the caller's own task;
-  not in the reader or the dispatcher. It cannot end the session by raising.
+- People's code runs in handler tasks, in the task of `deliveries`, or in the caller's own; not in
+  the reader or the dispatcher. It cannot end the session by raising.
 - What the **application** does by itself, such as announcing changes, is an actor too.
 - A session ends once, by `shut`, with a cause: `eof` (the peer finished; what runs may finish
   within `drain_seconds`), `signal`, `closed` (we want to), `lost`. Every call in flight then ends
   as lost, and nothing more is read.
 
-The nurseries of a session
---------------------------
-`run` holds three, one inside the other. The outer one feels the caller's cancellation, which only
-shuts the session. Inside it, under a shield, is the one of people's code, and in that the one of
-the actors. So the actors are gone before the channel is closed, and people's code is waited for
-last: a handler that shields itself keeps `run` from returning, as in any nursery, but nothing else.
+The nursery of a session
+------------------------
+All tasks of a session are in one nursery, and each is there while it has something to do; see
+`tasks`. `run` has a nursery of its own, round which it feels the caller's cancellation, which only
+shuts the session. Who has many sessions that mostly rest `begin`s them in one that they share.
+In both the actors are gone before the channel is closed, and people's code is waited for last: a
+handler that shields itself keeps the nursery open, as any nursery, but nothing else.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
 
 import attrs
 import trio
 
-from mcp_trio._engine.answering import apart
 from mcp_trio._engine.application import Application
 from mcp_trio._engine.calls import Call, Hear, ProgressCallback
 from mcp_trio._engine.deliveries import Deliveries
@@ -37,7 +39,8 @@ from mcp_trio._engine.dispatcher import NEGOTIATED, Dispatcher, facts_of
 from mcp_trio._engine.lanes import Lane, watch_lanes
 from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.requests import Requests
-from mcp_trio._engine.sequencer import Sequencer, Unrecorded, take_turn
+from mcp_trio._engine.sequencer import UNRECORDED, Sequencer, take_turn
+from mcp_trio._engine.tasks import Actor, Tasks, sheltered
 from mcp_trio._errors import ConnectionLost, MCPError, RequestError, RequestTimeout
 from mcp_trio._protocol import (
     DISCOVER,
@@ -49,6 +52,7 @@ from mcp_trio._protocol import (
     named_in,
 )
 from mcp_trio._schema import DiscoverResult, InitializeResult
+from mcp_trio._transports.bell import Milestone
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._wire import Lost, Oversized
 
@@ -81,34 +85,37 @@ class Session:
     channel: Channel
     connection: Connection
     application: Application
-    sequencer: Sequencer = attrs.field(factory=Unrecorded)
+    sequencer: Sequencer = UNRECORDED
 
     cause: str | None = attrs.field(default=None, init=False)
-    negotiated: trio.Event = attrs.field(factory=trio.Event, init=False)
-    initialized: trio.Event = attrs.field(factory=trio.Event, init=False)
-    ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    negotiated: Milestone = attrs.field(factory=Milestone, init=False)
+    initialized: Milestone = attrs.field(factory=Milestone, init=False)
+    closing: Milestone = attrs.field(factory=Milestone, init=False)
+    ended: Milestone = attrs.field(factory=Milestone, init=False)
     outbox: Outbox = attrs.field(init=False)
+    _tasks: Tasks = attrs.field(init=False)
     _requests: Requests = attrs.field(init=False)
     _deliveries: Deliveries = attrs.field(init=False)
     _dispatcher: Dispatcher = attrs.field(init=False)
-    _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    closing: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _reading: trio.CancelScope | None = attrs.field(default=None, init=False)
+    _on_ended: tuple[Callable[[], object], ...] = attrs.field(default=(), init=False)
 
     def __attrs_post_init__(self) -> None:
         connection, application = self.connection, self.application
         limits = connection.limits
-        self.outbox = Outbox(self.channel, self.sequencer, limits, self._lost)
+        lost = self._lost
+        self._tasks = Tasks(lost)
+        self.outbox = Outbox(self.channel, self.sequencer, limits, self._tasks, lost)
         self._requests = Requests(connection, self.outbox)
         self._deliveries = Deliveries(
-            application, self.sequencer, limits.notifications_queued_max, connection.counts
+            application,
+            self.sequencer,
+            self._tasks,
+            limits.notifications_queued_max,
+            connection.counts,
         )
         self._dispatcher = Dispatcher(
-            self,
-            application,
-            self._requests,
-            self._deliveries,
-            self._mark_negotiated,
-            self.initialized.set,
+            self, application, self._requests, self._deliveries, self._tasks
         )
 
     @property
@@ -126,56 +133,40 @@ class Session:
         No `Exception` leaves it. Cancelled: the session is shut as `closed` and wound down in
         bounded time, and then the cancellation goes on.
         """
-        if self.sequencer.has_lanes:
-            watch_lanes()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._shut_when_cancelled)
-            with trio.CancelScope(shield=True):
-                await self._live(task_status)
-
-    async def _shut_when_cancelled(self) -> None:
-        try:
-            await self.closing.wait()
-        finally:
-            self.shut("closed")
-
-    async def _live(self, task_status: trio.TaskStatus["Session"]) -> None:
-        async with trio.open_nursery() as people:
-            self._dispatcher.open(people)
-            people.start_soon(self._deliveries.run)
+        async with sheltered(partial(self.shut, "closed")) as nursery:
             try:
-                async with trio.open_nursery() as actors:
-                    for actor in self._actors():
-                        actors.start_soon(self._act, actor)
-                    task_status.started(self)
-                    await self.closing.wait()
-                    await self._wind_down()
-                    actors.cancel_scope.cancel()
+                self.begin(nursery, copy_context())
+                task_status.started(self)
+                await self.ended.wait()
             finally:
                 self.shut("closed")  # for what is no Exception, and takes this way out
-                await self._close()
-            people.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
 
-    def _actors(self) -> list[Callable[[], Awaitable[None]]]:
-        actors: list[Callable[[], Awaitable[None]]] = [
-            self._read,
-            self.outbox.write,
-            self.outbox.watch,
-            self._accompany,
-        ]
+    def begin(self, nursery: trio.Nursery, context: Context) -> None:
+        """Serve the channel by tasks in a nursery of somebody else, until it is shut.
+
+        They begin with the context variables `context`. Whoever cancels the nursery shuts its
+        sessions before, and waits until they have ended: what is cancelled first is not wound down.
+        """
+        if self.sequencer.has_lanes:
+            watch_lanes()
+        self._tasks.open(nursery, context)
+        self.application.accompany(self)
         if self.connection.limits.ping_interval_seconds is not None:
-            actors.append(self._ping)
-        return actors
+            self._tasks.act(self._ping)
+        deliver_to = getattr(self.channel, "deliver_to", None)
+        if deliver_to is None:
+            self._tasks.act(self._read)
+        else:
+            deliver_to(self._take_delivered)
 
-    async def _act(self, actor: Callable[[], Awaitable[None]]) -> None:
-        """Run an actor; what its transport raises beside a cancellation must not leave either."""
-        try:
-            await actor()
-        except BaseExceptionGroup as group:
-            fault, rest = apart(group)
-            if fault is not None:
-                self._lost(fault)
-            raise rest from None
+    def when_ended(self, told: Callable[[], object]) -> None:
+        """Call `told` when the session has `ended`; it must be quick, and not raise."""
+        self._on_ended = (*self._on_ended, told)
+
+    def act(self, actor: Actor) -> None:
+        """Begin what the application does by itself; what it raises is logged."""
+        self._tasks.act(partial(_logged, actor))
 
     def shut(self, cause: str, loss: ConnectionLost | None = None) -> None:
         """Begin to close, from any task; only the first call counts.
@@ -190,10 +181,11 @@ class Session:
         self._dispatcher.shut()
         if cause == "lost":
             self.outbox.lose()
-        self._reading.cancel()
-        self._deliveries.close()
+        if self._reading is not None:
+            self._reading.cancel()
         self._requests.lose(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
         self.closing.set()
+        self._tasks.start(self._end)
 
     def _lost(self, error: Exception) -> None:
         if not isinstance(error, _LOSSES):
@@ -206,12 +198,21 @@ class Session:
             loss.__cause__ = error
         self.shut("lost", loss)
 
+    async def _end(self) -> None:
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()  # no time for more than to close
+            await self._wind_down()
+        finally:
+            self.application.depart()
+            await self._tasks.end_actors()
+            await self._close()
+
     async def _wind_down(self) -> None:
         limits = self.connection.limits
         if self.cause == "eof":
             with trio.move_on_after(limits.drain_seconds):
                 await self._dispatcher.handlers_done()
-                await self._deliveries.done.wait()
+                await self._deliveries.done()
         else:
             with trio.move_on_after(limits.close_seconds):
                 await self._dispatcher.standing_done()
@@ -249,16 +250,25 @@ class Session:
             self.sequencer.close(dict(self.connection.counts))
         finally:
             self.ended.set()
+            for told in self._on_ended:
+                told()
 
     # Receiving.
 
     async def _read(self) -> None:
         try:
-            with self._reading:
+            with trio.CancelScope() as self._reading:
                 while self.cause is None:
                     await self.outbox.room_for_answers()
                     self._take_batch(await self.channel.receive())
         except Exception as error:  # whatever a transport may raise, it ends this session alone
+            self._lost(error)
+
+    def _take_delivered(self, batch: Sequence[Received]) -> None:
+        """What a channel delivers by itself, which has room for all answers."""
+        try:
+            self._take_batch(batch)
+        except Exception as error:  # ours: it ends this session, and not who delivers
             self._lost(error)
 
     def _take_batch(self, batch: Sequence[Received]) -> None:
@@ -377,7 +387,7 @@ class Session:
             self.shut("closed")
             raise
         self.outbox.post_now(frame)
-        self._mark_negotiated()
+        self.mark_negotiated()
         self.initialized.set()
 
     async def _offer(self, seconds: float) -> InitializeResult:
@@ -419,20 +429,15 @@ class Session:
             RemoteProtocolError: There is no modern revision that both sides speak.
         """
         self.connection.accept_discovery(discovered)
-        self._mark_negotiated()
+        self.mark_negotiated()
         self.initialized.set()
 
-    def _mark_negotiated(self) -> None:
+    def mark_negotiated(self) -> None:
+        """The handshake has been answered, or a client has accepted what was discovered."""
         peer = self.connection.peer
         assert peer is not None
         self.sequencer.marked(NEGOTIATED, facts_of(peer))
         self.negotiated.set()
-
-    async def _accompany(self) -> None:
-        try:
-            await self.application.accompany(self)
-        except Exception:
-            logger.exception("what the application does beside the session failed")
 
     async def _ping(self) -> None:
         limits = self.connection.limits
@@ -453,3 +458,10 @@ class Session:
                 self._lost(ConnectionLost(f"no answer to a ping within {seconds:g} s"))
             except MCPError as error:
                 logger.debug("a ping ended without a result: %s", error)
+
+
+async def _logged(actor: Actor) -> None:
+    try:
+        await actor()
+    except Exception:
+        logger.exception("what the application does beside the session failed")

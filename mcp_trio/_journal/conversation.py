@@ -221,6 +221,7 @@ class _Teller:
     _last_of_client: int | None = attrs.field(default=None, init=False)
     _stories: Stories = attrs.field(factory=Stories, init=False)
     _rounds: dict[int, Round] = attrs.field(factory=dict[int, Round], init=False)
+    _retried_by: dict[int, int] = attrs.field(factory=dict[int, int], init=False)
 
     def tell(self, record: Record) -> None:
         """Add what the frame of a record says."""
@@ -248,6 +249,8 @@ class _Teller:
     def request(self, message: Request, _sender: Sender) -> _Members:
         index = len(self.said)
         round_ = self._rounds[index] = self._stories.begin(index, message.method, message.params)
+        if round_.before is not None:
+            self._retried_by[round_.before] = index
         return {
             "kind": "request",
             "method": message.method,
@@ -317,7 +320,13 @@ class _Teller:
         if asked is not None:
             return asked.owner if asked.sender == "server" else asked.index
         due = self._by_place.get(place_of_message(lane or "") or _NOWHERE)
-        return self._newest_in_flight() if due is None else due
+        return self._newest_in_flight() if due is None else self._last_round(due)
+
+    def _last_round(self, index: int) -> int:
+        """The last of the requests by which a handler was called so far."""
+        while index in self._retried_by:
+            index = self._retried_by[index]
+        return index
 
     def _newest_in_flight(self) -> int | None:
         """The open request that was asked last, else the last message; no subscription is one."""

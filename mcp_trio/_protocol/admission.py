@@ -1,7 +1,5 @@
 """Which requests run now, which wait, which are refused: bounded by count and by bytes."""
 
-from collections import deque
-
 import attrs
 
 from mcp_trio._limits import Limits
@@ -14,7 +12,7 @@ class Admission:
 
     limits: Limits
     running: int = attrs.field(default=0, init=False)
-    _queue: deque[TheirRequest] = attrs.field(factory=deque[TheirRequest], init=False)
+    _queue: dict[TheirRequest, None] = attrs.field(factory=dict[TheirRequest, None], init=False)
     _queued_bytes: int = attrs.field(default=0, init=False)
 
     @property
@@ -43,7 +41,7 @@ class Admission:
 
     def wait(self, request: TheirRequest) -> None:
         """Queue a request that was not refused."""
-        self._queue.append(request)
+        self._queue[request] = None
         self._queued_bytes += request.size_bytes
 
     def leave(self) -> TheirRequest | None:
@@ -54,7 +52,8 @@ class Admission:
         self.running -= 1
         if not self._queue or self.running >= self.limits.handlers_in_flight_max:
             return None
-        request = self._queue.popleft()
+        request = next(iter(self._queue))
+        del self._queue[request]
         self._queued_bytes -= request.size_bytes
         return request
 
@@ -62,7 +61,7 @@ class Admission:
         """Take a cancelled request out of the queue; False when it does not wait there."""
         if request not in self._queue:
             return False
-        self._queue.remove(request)
+        del self._queue[request]
         self._queued_bytes -= request.size_bytes
         return True
 

@@ -13,8 +13,8 @@ moves any state, but for `initialize` with bad params, which walks there and bac
 at the other end.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import attrs
 import msgspec
@@ -59,6 +59,7 @@ from mcp_trio._wire import (
     Decoder,
     ErrorObject,
     ErrorResponse,
+    FromPrincipal,
     Malformed,
     Message,
     Notification,
@@ -93,9 +94,8 @@ class Connection(Outgoing):
     """The protocol of one end: what arrives, and by `Outgoing` what leaves."""
 
     _decoder: Decoder = attrs.field(init=False)
-    _takers: dict[type, Callable[[Any, int, float], Event]] = attrs.field(init=False)
-    _replies: dict[str, Callable[[RequestId, Any], Reply]] = attrs.field(init=False)
     _has_sessions: bool = attrs.field(init=False)
+    _principal: str | None = attrs.field(default=None, init=False)  # of the frame that is taken
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -104,19 +104,6 @@ class Connection(Outgoing):
             json_depth_max=self.limits.json_depth_max,
             batch_messages_max=self.limits.batch_messages_max,
         )
-        self._takers = {
-            Request: self._take_request,
-            Notification: self._take_notification,
-            Response: self._take_response,
-            ErrorResponse: self._take_error,
-            Malformed: self._take_malformed,
-            Batch: self._take_batch,
-        }
-        self._replies = {
-            methods.PING: self._answer_ping,
-            methods.INITIALIZE: self._answer_initialize,
-            methods.DISCOVER: self._answer_discover,
-        }
 
     # What arrives.
 
@@ -127,12 +114,13 @@ class Connection(Outgoing):
         """
         if isinstance(frame, Oversized):
             return self._take_oversized(frame)
+        self._principal = frame.principal if isinstance(frame, FromPrincipal) else None
         message = self._decoder.decode(frame)
-        return self._takers[type(message)](message, len(frame), now)
+        return self._takers[type(message)](self, message, len(frame), now)
 
     def take(self, message: Message, size_bytes: int, now: float) -> Event:
         """What one message of a batch means; see `receive`."""
-        return self._takers[type(message)](message, size_bytes, now)
+        return self._takers[type(message)](self, message, size_bytes, now)
 
     def _ignored(self, counted: str, text: str) -> Ignored:
         self.counts[counted] += 1
@@ -232,7 +220,9 @@ class Connection(Outgoing):
         revision = REVISIONS.get(metadata.requested)
         if revision is None or revision.has_handshake or revision.name not in self.revisions:
             raise self._unsupported(metadata.requested)
-        return metadata.peer
+        if self._principal is None:
+            return metadata.peer
+        return attrs.evolve(metadata.peer, principal=self._principal)
 
     def _unsupported(self, requested: str) -> _Refused:
         text = f"unsupported protocol version {requested!r}: {', '.join(self.revisions)} are spoken"
@@ -266,7 +256,7 @@ class Connection(Outgoing):
     def _accept(self, row: Method, message: Request, size_bytes: int, peer: Peer) -> Event:
         request_id, params = message.id, row.decode_params(message.params)
         if row.name in self._replies:
-            return self._replies[row.name](request_id, params)
+            return self._replies[row.name](self, request_id, params)
         token = token_of(params, message.params)
         request = TheirRequest(request_id, row, params, size_bytes, token, peer)
         self.theirs.add(request)
@@ -280,7 +270,7 @@ class Connection(Outgoing):
         if revision is None:
             raise self._unsupported(params.protocol_version)
         capabilities = self.declare_once()
-        self.settle(revision, params.capabilities, params.client_info)
+        self.settle(revision, params.capabilities, params.client_info, self._principal)
         self._move(self.our_role, Input.INITIALIZE_RESULT)
         result = s.InitializeResult(
             protocol_version=revision.name,
@@ -401,6 +391,20 @@ class Connection(Outgoing):
             return self._ignored("unknown answer", text)
         self._move(self.their_role, _answer_input(request, error))
         return AnswerArrived(request, result, error)
+
+    _takers: ClassVar[Mapping[type, Callable[..., Event]]] = {
+        Request: _take_request,
+        Notification: _take_notification,
+        Response: _take_response,
+        ErrorResponse: _take_error,
+        Malformed: _take_malformed,
+        Batch: _take_batch,
+    }
+    _replies: ClassVar[Mapping[str, Callable[..., Reply]]] = {
+        methods.PING: _answer_ping,
+        methods.INITIALIZE: _answer_initialize,
+        methods.DISCOVER: _answer_discover,
+    }
 
 
 def _answer_input(request: OurRequest, error: ErrorObject | None) -> Input:

@@ -8,6 +8,7 @@ does not have is left out, or said in its words.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -53,7 +54,13 @@ from mcp_trio._wire import encode_error, encode_notification, encode_request, en
 # What a client says before it knows its server.
 _FIRST_WORDS: Final = frozenset({methods.INITIALIZE, methods.DISCOVER})
 
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+
 Value = TypeVar("Value")
+
+
+def _counter() -> Counter[str]:
+    return Counter()  # `Counter[str]()` remembers that, in each session
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -70,7 +77,6 @@ class Outgoing:
         revisions: The names of those that are spoken here, from the newest.
         own_metadata: What a client wants to say in each of its requests, beside what it has to.
         result_types: What a modern result may be besides complete, by extensions (BASE-40).
-        signature: Who we are, as text, for every modern result.
     """
 
     our_role: Role
@@ -82,20 +88,26 @@ class Outgoing:
     declare: Callable[[], s.ServerCapabilities] | None = None
     revisions: Sequence[str] = ALL_REVISIONS
     own_metadata: Callable[[], Mapping[str, Any]] = dict[str, Any]
-    result_types: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
+    result_types: Mapping[str, Any] = _NONE
 
     state: SessionState = attrs.field(default=SessionState.FRESH, init=False)
     peer: Peer | None = attrs.field(default=None, init=False)
     their_role: Role = attrs.field(init=False)
-    signature: Raw = attrs.field(init=False)
+    _signature: Raw | None = attrs.field(default=None, init=False)
     theirs: TheirRequests = attrs.field(factory=TheirRequests, init=False)
     ours: OurRequests = attrs.field(init=False)
-    counts: Counter[str] = attrs.field(factory=Counter[str], init=False)
+    counts: Counter[str] = attrs.field(factory=_counter, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.their_role = self.our_role.peer
-        self.signature = Raw(msgspec.json.encode(self.our_info))
         self.ours = OurRequests(remembered_max=self.limits.requests_remembered_max)
+
+    @property
+    def signature(self) -> Raw:
+        """Who we are, as text, for every modern result."""
+        if self._signature is None:
+            self._signature = Raw(msgspec.json.encode(self.our_info))
+        return self._signature
 
     @property
     def revision(self) -> Revision | None:
@@ -269,10 +281,16 @@ class Outgoing:
         self.instructions = result.instructions
 
     def settle(
-        self, revision: Revision, capabilities: Capabilities, info: s.Implementation | None
+        self,
+        revision: Revision,
+        capabilities: Capabilities,
+        info: s.Implementation | None,
+        principal: str | None = None,
     ) -> None:
         """It is known from now on whom we talk with."""
-        self.peer = Peer(revision=revision, capabilities=capabilities, info=info)
+        self.peer = Peer(
+            revision=revision, capabilities=capabilities, info=info, principal=principal
+        )
 
     # Answers, and what is told.
 

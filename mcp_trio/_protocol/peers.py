@@ -1,6 +1,7 @@
 """What the other side has said of itself."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import attrs
@@ -29,7 +30,7 @@ class Peer:
     capabilities: Capabilities
     info: s.Implementation | None = None
     log_level: s.LoggingLevel | None = None
-    trace: Mapping[str, str] = attrs.field(factory=dict[str, str])
+    trace: Mapping[str, str] = MappingProxyType({})
     principal: str | None = None
 
     def can(self, capability: str) -> bool:

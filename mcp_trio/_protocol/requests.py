@@ -4,7 +4,6 @@ Two tables, because both sides number their requests independently (TRAP-06). Ke
 type: `1` and `"1"` are different requests, and the decoder lets no other type through (TRAP-04).
 """
 
-from collections import OrderedDict
 from typing import Any, TypeAlias
 
 import attrs
@@ -119,6 +118,8 @@ class TheirRequests:
         after = request.move(TheirMove.ANSWER)
         if self._open.get(request.id) is request:  # a cancelled one may be finished twice
             del self._open[request.id]
+        if not self._open:
+            self._open.clear()  # an emptied one keeps its size, in each session that rests
         return after is TheirState.ANSWERED
 
 
@@ -129,9 +130,7 @@ class OurRequests:
     remembered_max: int
     _next_id: int = attrs.field(default=0, init=False)
     _open: dict[int, OurRequest] = attrs.field(factory=dict[int, OurRequest], init=False)
-    _abandoned: OrderedDict[int, OurRequest] = attrs.field(
-        factory=OrderedDict[int, OurRequest], init=False
-    )
+    _abandoned: dict[int, OurRequest] = attrs.field(factory=dict[int, OurRequest], init=False)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -172,7 +171,7 @@ class OurRequests:
         request.frame = b""  # it has left, and is not to be remembered for long
         self._abandoned[request.id] = request
         while len(self._abandoned) > self.remembered_max:
-            self._abandoned.popitem(last=False)
+            del self._abandoned[next(iter(self._abandoned))]
         return True
 
     def lose_all(self) -> list[OurRequest]:

@@ -1,4 +1,4 @@
-"""The recording proxy: between any host and any server, transparent byte for byte."""
+"""The recording proxy: between any client and any server, transparent byte for byte."""
 
 from mcp_trio._proxy.stdio import run_stdio_proxy
 

@@ -1,10 +1,11 @@
-"""The recording that a proxy makes: every byte that passes, told from the server's side."""
+"""The recording that a proxy makes: everything that passes, told from the server's side."""
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import attrs
 
@@ -13,23 +14,163 @@ from mcp_trio._journal.records import MarkBody, ShutBody, encode_body
 from mcp_trio._limits import Limits
 from mcp_trio._proxy.handshake import Handshake
 from mcp_trio._proxy.lines import Line, LineCutter
-from mcp_trio._recorder.opening import open_recorder
-from mcp_trio._recorder.options import RecordOptions, options_of
-from mcp_trio._recorder.recorder import Recorder
+from mcp_trio._recorder.opening import begin_session
+from mcp_trio._recorder.options import (
+    RecordOptions,
+    RecordTo,
+    SharedRecording,
+    keeps_each_session,
+    options_of,
+)
 from mcp_trio._transports.child_process import signal_name
-from mcp_trio._wire import Decoder, Malformed
+from mcp_trio._wire import Decoder, Malformed, Message
 
 Way = Literal["in", "out"]
 """From the client to the server, and from the server to the client."""
 
 Cause = Literal["eof", "signal", "closed", "lost"]
 
+LOST_MARK: Final = "lost"
+"""The name of the mark of a request that we have answered by an error, instead of the server."""
+
+
+class Writes(Protocol):
+    """A `Recorder`, as far as a proxy needs one."""
+
+    def record(
+        self,
+        kind: str,
+        body: bytes | None = None,
+        *,
+        channel: int = 0,
+        envelope: Mapping[str, Any] | None = None,
+        embed: bool = True,
+    ) -> int:
+        """Buffers a record."""
+        ...
+
+    def flush(self) -> None:
+        """Hands what is buffered to the system."""
+        ...
+
+    def close(self, counts: dict[str, int], *, channel: int = 0) -> None:
+        """Ends the recording."""
+        ...
+
+
+class Unrecorded:
+    """Takes the place of a `Recorder` where nobody wants a recording."""
+
+    def record(self, *_: Any, **__: Any) -> int:
+        """Nothing is kept."""
+        return 0
+
+    def flush(self) -> None:
+        """There is nothing."""
+
+    def close(self, *_: Any, **__: Any) -> None:
+        """There is nothing."""
+
+
 _COUNTS: Final = ("in", "out", "in_bytes", "out_bytes", "malformed")
 
 
 @attrs.define(kw_only=True, eq=False)
-class ProxyJournal:
-    """Records the lines of both directions as they pass; made by `start_journal`.
+class FrameJournal:
+    """Records the frames of one session as they pass; made by `start_frames`.
+
+    What was recorded is with the system after `flush`, which comes before the bytes are sent on.
+
+    Attributes:
+        recorder: What writes the file.
+        limits: How deep JSON may be.
+        channel: Which session of the file this is, if that holds several.
+        counts: What has passed; frames are counted here, bytes by who sees them.
+        is_negotiated: Whether a handshake has passed.
+    """
+
+    recorder: Writes
+    limits: Limits
+    channel: int = 0
+    counts: Counter[str] = attrs.field(init=False)
+    is_negotiated: bool = attrs.field(default=False, init=False)
+    _decoder: Decoder = attrs.field(init=False)
+    _handshake: Handshake = attrs.field(factory=Handshake, init=False)
+    _cause: Cause | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._decoder = Decoder(json_depth_max=self.limits.json_depth_max)
+        self.counts = Counter(dict.fromkeys(_COUNTS, 0))
+
+    def read(self, frame: bytes) -> Sequence[Message]:
+        """The messages that a frame is; nothing is recorded."""
+        return self._decoder.messages(frame)
+
+    def passes(
+        self,
+        way: Way,
+        frame: bytes,
+        *,
+        envelope: Mapping[str, Any] | None = None,
+        messages: Sequence[Message] | None = None,
+    ) -> Sequence[Message]:
+        """Records a frame; returns the messages that it is, which somebody may know already."""
+        if messages is None:
+            messages = self.read(frame)
+        is_accepted = not any(isinstance(message, Malformed) for message in messages)
+        self.counts["malformed"] += not is_accepted
+        self.passes_part(way, frame, envelope=envelope, embed=is_accepted)
+        for message in messages:
+            self._look_at(way, message)
+        return messages
+
+    def passes_part(
+        self,
+        way: Way,
+        data: bytes,
+        *,
+        envelope: Mapping[str, Any] | None,
+        embed: bool = False,
+    ) -> None:
+        """Records what is not, or not yet, a whole frame; the envelope says in what way."""
+        self.counts[way] += 1
+        self.recorder.record(way, data, envelope=envelope, embed=embed, channel=self.channel)
+
+    def mark(self, name: str, value: Any) -> None:
+        """Records a fact."""
+        body = encode_body(MarkBody(name=name, value=value))
+        self.recorder.record("mark", body, channel=self.channel)
+
+    def flush(self) -> None:
+        """Hands what was recorded to the system."""
+        self.recorder.flush()
+
+    def shut(self, cause: Cause) -> None:
+        """Records why the session ends; only the first cause is one."""
+        if self._cause is None:
+            self._cause = cause
+            self.recorder.record("shut", encode_body(ShutBody(cause=cause)), channel=self.channel)
+            self.recorder.flush()
+
+    def close(self, exit_status: int | None = None) -> None:
+        """Ends the recording, with how the server ended; None: it did not, or never began."""
+        self.shut("closed")
+        if exit_status is not None:
+            ending = exit_status if exit_status >= 0 else signal_name(-exit_status)
+            self.mark("exited", ending)
+        self.recorder.close(dict(self.counts), channel=self.channel)
+
+    def _look_at(self, way: Way, message: Message) -> None:
+        if way == "in":
+            self._handshake.to_server(message)
+        elif facts := self._handshake.to_client(message):
+            self.is_negotiated = True
+            self.mark("negotiated", facts)
+
+
+@attrs.define(kw_only=True, eq=False)
+class LineJournal:
+    """Records the lines of both directions as they pass; made by `start_lines`.
 
     A record is handed to the system by the call that completes its line, so before the caller sends
     the line's last byte on. `x` of a record says `{"lf": false}` where no LF stands behind the
@@ -37,26 +178,19 @@ class ProxyJournal:
     `frame_bytes_max`. Frames joined in this way are the bytes that passed.
     """
 
-    recorder: Recorder
-    limits: Limits
+    frames: FrameJournal
     _lines: dict[Way, LineCutter] = attrs.field(init=False)
-    _decoder: Decoder = attrs.field(init=False)
-    _handshake: Handshake = attrs.field(factory=Handshake, init=False)
-    _counts: Counter[str] = attrs.field(init=False)
-    _cause: Cause | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        line_bytes_max = self.limits.frame_bytes_max
+        line_bytes_max = self.frames.limits.frame_bytes_max
         self._lines = {
             "in": LineCutter(line_bytes_max=line_bytes_max),
             "out": LineCutter(line_bytes_max=line_bytes_max),
         }
-        self._decoder = Decoder(json_depth_max=self.limits.json_depth_max)
-        self._counts = Counter(dict.fromkeys(_COUNTS, 0))
 
     def passes(self, way: Way, chunk: bytes) -> None:
         """Records the lines that `chunk` completes; it may be sent on then."""
-        self._counts[f"{way}_bytes"] += len(chunk)
+        self.frames.counts[f"{way}_bytes"] += len(chunk)
         self._write(way, self._lines[way].feed(chunk))
 
     def ends(self, way: Way) -> None:
@@ -66,70 +200,81 @@ class ProxyJournal:
             self.shut("eof")
 
     def shut(self, cause: Cause) -> None:
-        """Records why the session ends; only the first cause is one."""
-        if self._cause is None:
-            self._cause = cause
-            self.recorder.record("shut", encode_body(ShutBody(cause=cause)))
-            self.recorder.flush()
+        """See `FrameJournal.shut`."""
+        self.frames.shut(cause)
 
     def close(self, exit_status: int | None) -> None:
-        """Records what is left, and how the server ended; None: it did not, or never began."""
+        """Records what is left, and how the server ended; see `FrameJournal.close`."""
         for way, cutter in self._lines.items():
             self._write(way, cutter.finish())
-        self.shut("closed")
-        if exit_status is not None:
-            ending = exit_status if exit_status >= 0 else signal_name(-exit_status)
-            self._mark("exited", ending)
-        self.recorder.close(dict(self._counts))
+        self.frames.close(exit_status)
 
     def _write(self, way: Way, lines: Iterable[Line]) -> None:
         for line in lines:
             if line.part is None:
-                self._record_message(way, line)
+                self.frames.passes(way, line.data, envelope=line.envelope)
             else:
-                self._record(way, line, embed=False)
-        self.recorder.flush()
-
-    def _record_message(self, way: Way, line: Line) -> None:
-        messages = self._decoder.messages(line.data)
-        is_accepted = not any(isinstance(message, Malformed) for message in messages)
-        self._counts["malformed"] += not is_accepted
-        self._record(way, line, embed=is_accepted)
-        for message in messages:
-            if way == "in":
-                self._handshake.to_server(message)
-            elif facts := self._handshake.to_client(message):
-                self._mark("negotiated", facts)
-
-    def _record(self, way: Way, line: Line, *, embed: bool) -> None:
-        self._counts[way] += 1
-        self.recorder.record(way, line.data, envelope=line.envelope, embed=embed)
-
-    def _mark(self, name: str, value: Any) -> None:
-        self.recorder.record("mark", encode_body(MarkBody(name=name, value=value)))
+                self.frames.passes_part(way, line.data, envelope=line.envelope)
+        self.frames.flush()
 
 
-def start_journal(
-    record: str | os.PathLike[str] | RecordOptions, command: Sequence[str], *, limits: Limits
-) -> ProxyJournal:
+def start_lines(
+    record: RecordTo | None, command: Sequence[str], *, limits: Limits
+) -> LineJournal:
     """A recording to a new or empty file, or in a folder, named after the command's program.
+
+    None: nothing is recorded, here and below.
 
     Raises:
         RecordingError: The file cannot be made, or holds something already.
     """
-    options = options_of(record)
-    path = Path(options.path)
+    check_is_free(record)
+    name = Path(command[0]).name
+    return LineJournal(frames=start_frames(record, transport="stdio", name=name, limits=limits))
+
+
+def start_frames(
+    record: RecordTo | None, *, transport: str, name: str, limits: Limits
+) -> FrameJournal:
+    """The recording of a session that begins now, be it a file or a part of one.
+
+    Raises:
+        RecordingError: The file cannot be made.
+    """
+    if record is None:
+        return FrameJournal(recorder=Unrecorded(), limits=limits)
+    recorder, channel = begin_session(
+        record, role="proxy", transport=transport, name=name, version="", limits=limits
+    )
+    return FrameJournal(recorder=recorder, channel=channel, limits=limits)
+
+
+@contextmanager
+def recorded_to(record: RecordOptions | None) -> Generator[RecordTo | None]:
+    """Where many sessions are recorded: each to its own file in a folder, or all to one file.
+
+    Raises:
+        RecordingError: The file holds something already.
+    """
+    if record is None or keeps_each_session(record):
+        yield record
+        return
+    check_is_free(record)
+    with SharedRecording(record) as recording:
+        yield recording
+
+
+def check_is_free(record: RecordTo | None) -> None:
+    """Leave alone what somebody may still want.
+
+    Raises:
+        RecordingError: There is such a file already, with something in it.
+    """
+    if record is None:
+        return
+    path = Path(os.fspath(options_of(record).path))
     if path.is_file() and path.stat().st_size:
         raise RecordingError(
             f"cannot record to {path}: it is there already; "
             "a folder gets a file of its own for each session"
         )
-    recorder = open_recorder(
-        options,
-        role="proxy",
-        transport="stdio",
-        name=Path(command[0]).name,
-        version="",
-        limits=limits,
-    )
-    return ProxyJournal(recorder=recorder, limits=limits)

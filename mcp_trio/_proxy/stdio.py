@@ -33,13 +33,12 @@ import trio
 
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._proxy.journal import ProxyJournal, Way, start_journal
+from mcp_trio._proxy.journal import LineJournal, Way, start_lines
+from mcp_trio._proxy.signals import SIGNAL_STATUS_BASE, heeded
 from mcp_trio._recorder.options import RecordOptions
 from mcp_trio._transports.child_process import ChildProcess, start_child
 from mcp_trio._transports.descriptors import Descriptor, open_descriptor
 from mcp_trio._transports.stdio_server import divert_stdio, wait_parent_death
-
-SIGNAL_STATUS_BASE: Final = 128
 
 # Terminals send to a whole group what `kill` sends to one process, and programs that start others
 # (npx, uv) rely on it: they pass SIGTERM on, and let SIGINT come to their children by itself.
@@ -57,7 +56,7 @@ class StdioProxy:
     host_in: Descriptor
     host_out: Descriptor
     server: ChildProcess
-    journal: ProxyJournal
+    journal: LineJournal
     limits: Limits
     _told_to_end: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -112,13 +111,14 @@ class StdioProxy:
 def run_stdio_proxy(
     command: Sequence[str],
     *,
-    record: str | os.PathLike[str] | RecordOptions,
+    record: str | os.PathLike[str] | RecordOptions | None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> int:
     """Runs `command` as the server of whoever is at our stdin and stdout, and records both.
 
     Owns a Trio run, the signals SIGINT, SIGTERM and SIGHUP, and descriptors 0 and 1. `record` is a
-    new or empty file, or a folder, which gets a file for this session; with options or without.
+    new or empty file, or a folder, which gets a file for this session; with options or without;
+    None records nothing.
 
     Returns:
         The exit status of the command; 128 plus the number of the signal that killed it.
@@ -138,14 +138,14 @@ def shell_status(exit_status: int | None) -> int:
 
 
 async def _run(
-    command: Sequence[str], record: str | os.PathLike[str] | RecordOptions, limits: Limits
+    command: Sequence[str], record: str | os.PathLike[str] | RecordOptions | None, limits: Limits
 ) -> int | None:
     parent_pid = os.getppid()
-    journal = start_journal(record, command, limits=limits)
+    journal = start_lines(record, command, limits=limits)
     host_in, host_out = (
         open_descriptor(fd, chunk_bytes=limits.chunk_bytes) for fd in divert_stdio()
     )
-    with trio.open_signal_receiver(*_heeded_signals()) as signals:
+    with trio.open_signal_receiver(*heeded(SIGNALS)) as signals:
         try:
             server = await start_child(
                 command,
@@ -163,11 +163,6 @@ async def _run(
         )
         await proxy.run(signals, parent_pid=parent_pid)
     return server.exit_status
-
-
-def _heeded_signals() -> list[int]:
-    """Those that were not ignored when we were started: `nohup` has to reach the server as well."""
-    return [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def _given_environment() -> dict[str, str]:

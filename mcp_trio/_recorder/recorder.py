@@ -53,6 +53,10 @@ class Redacts(Protocol):
         """What is written instead of `body`."""
         ...
 
+    def redact_envelope(self, envelope: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What is written instead of what a record says beside its body."""
+        ...
+
     def manifest(self) -> dict[str, Any]:
         """What `open` says of it."""
         ...
@@ -159,6 +163,7 @@ class Recorder:
         if self._redactor is not None and body is not None:
             try:
                 body = self._redactor.redact(kind, body, is_whole_json=embed)
+                envelope = None if envelope is None else self._redactor.redact_envelope(envelope)
             except Exception as error:  # better lost than told; its text may tell as well
                 return self._lose(f"redaction failed: {type(error).__name__}")
         if time_ns is None:

@@ -78,6 +78,8 @@ class _Comparison:
             about = f"answer to {title(said.method, said.body)}"
             if answer is not None and live is not None:
                 self._compare(said, about, _recorded_outcome(answer), _outcome(live, answer))
+            elif said.index in self._played.lost:
+                self._add_lost(about, said)
             elif answer is not None and not self._played.is_farewell(answer):
                 self._add_missing("late" if said.index in late else "missing", about, said)
             elif live is not None and said.index in recorded.cancelled:
@@ -134,6 +136,10 @@ class _Comparison:
                 self.ignored += 1
             else:
                 self.add("changed", about, said, path=path, recorded=old, live=new)
+
+    def _add_lost(self, about: str, said: Said) -> None:
+        if not self._is_lost:
+            self.add("lost", about, said, live=self._played.lost[said.index])
 
     def _add_missing(self, what: What, about: str, said: Said) -> None:
         if not self._is_lost:

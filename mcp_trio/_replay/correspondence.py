@@ -56,7 +56,8 @@ class Correspondence:
     """The recorded conversation, and what the live server says of it.
 
     `answers` and `questions` are by the indexes of the recorded requests, `told` are notifications.
-    `strangers` are messages that were never recorded: questions, and answers to nothing.
+    `strangers` are messages that were never recorded: questions, and answers to nothing. `lost` are
+    the requests whose answers will not come, with the reasons.
     `revision` is what requests are made under instead of the recorded one.
     """
 
@@ -69,6 +70,7 @@ class Correspondence:
         factory=dict[Key, list[Notification]], init=False
     )
     strangers: list[Message] = attrs.field(factory=list[Message], init=False)
+    lost: dict[int, str] = attrs.field(factory=dict[int, str], init=False)
     _handed_on: HandedOn = attrs.field(factory=HandedOn, init=False)
     _open_requests: set[int] = attrs.field(factory=set[int], init=False)
     _open_questions: list[Said] = attrs.field(init=False)
@@ -219,12 +221,23 @@ class Correspondence:
         self._open_questions.remove(said)
         return said.index
 
+    def lose(self, index: int | None, reason: str) -> None:
+        """Take note that the answer to a request will not come."""
+        if index in self.sent and index not in self.answers:
+            self.lost[index] = reason
+            self._open_requests.discard(index)
+
     # What is still to come.
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether the live server has said anything."""
+        return bool(self.answers or self.questions or self.told or self.strangers)
 
     def has_come(self, said: Said) -> bool:
         """Whether the live server has said what the recorded one said."""
         if said.is_answer:
-            return said.about is None or said.about in self.answers
+            return said.about is None or said.about in self.answers or said.about in self.lost
         if said.kind == "request":
             return said.index in self.questions
         return len(self.told.get(key_of(said), ())) >= self._ordinals[said.index]

@@ -8,6 +8,9 @@ No wait is endless. An answer has the budget of a request; what nobody asked for
 while a request is open, and else `drive_unasked_seconds`, once for each kind: a server that has
 ceased to say something delays nothing more. If a server asks in another order than the recorded
 one did, and everything stands still, the recorded replies are sent ahead of their place.
+
+Over HTTP one answer can be lost and others come: then that one is not waited for. Who cannot be
+asked at all any more is lost as a whole.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,14 +21,15 @@ import trio
 
 from mcp_trio._client.targets import Served
 from mcp_trio._engine import bare
-from mcp_trio._errors import ConnectionLost
+from mcp_trio._errors import ConnectionLost, OutcomeUnknown
 from mcp_trio._journal.conversation import Conversation, Said, members
 from mcp_trio._limits import Limits
 from mcp_trio._protocol import DISCOVER, PING
 from mcp_trio._replay.correspondence import Correspondence, Key, key_of
+from mcp_trio._replay.saying import index_of
 from mcp_trio._replay.wire import Wire
 from mcp_trio._transports.channel import Channel
-from mcp_trio._wire import ErrorResponse, Message, Response, encode_request
+from mcp_trio._wire import ErrorResponse, Lost, Message, Response, encode_request
 
 _LAST_PING: Final = "the last ping"
 
@@ -37,14 +41,16 @@ _SILENCES_MAX: Final = 2
 class Driver:
     """Drives one live server.
 
-    `lost` is why the server could not be driven to the end, if it could not; `late` are the
-    requests whose answers did not come in time, by index.
+    `lost` is why the server could not be driven to the end, if it could not, and `unreached` is the
+    same if it took not even the first request; `late` are the requests whose answers did not come
+    in time, by index.
     """
 
     played: Correspondence
     channel: Channel
     limits: Limits
     lost: str | None = attrs.field(default=None, init=False)
+    unreached: ConnectionLost | None = attrs.field(default=None, init=False)
     late: set[int] = attrs.field(factory=set[int], init=False)
     _wire: Wire = attrs.field(init=False)
     _heard: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -143,13 +149,23 @@ class Driver:
         except ConnectionLost as error:
             self._lose(str(error))
 
-    def _hear(self, message: Message) -> None:
-        if isinstance(message, Response | ErrorResponse) and message.id == _LAST_PING:
+    def _hear(self, message: Message | Lost) -> None:
+        if isinstance(message, Response | ErrorResponse | Lost) and message.id == _LAST_PING:
             self._is_pinged = True
+        elif isinstance(message, Lost):
+            self._hear_loss(message)
         else:
             self._send([self.played.hear(message)])
         self._heard_count += 1
         self._heard.unpark_all()
+
+    def _hear_loss(self, message: Lost) -> None:
+        """An answer will not come; if the request was not even taken, no other will be either."""
+        error = message.error
+        if isinstance(error, ConnectionLost) and not isinstance(error, OutcomeUnknown):
+            self.unreached = None if self.played.has_heard else error
+            self._lose(str(error))
+        self.played.lose(index_of(message.id), str(error))
 
     async def _serve(self, served: Served) -> None:
         try:

@@ -1,11 +1,17 @@
 """Inputs mode: what a recorded client said is said to a live server, and the answers compared."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import trio
 
-from mcp_trio._client.targets import ProcessOptions, Target, open_target
+from mcp_trio._client.targets import (
+    NO_WEB_OPTIONS,
+    ProcessOptions,
+    Target,
+    WebOptions,
+    open_target,
+)
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._replay.comparing import report_of
 from mcp_trio._replay.correspondence import Correspondence
@@ -25,6 +31,7 @@ def drive(
     revision: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
     inherit_env: bool = False,
+    headers: Mapping[str, str] | None = None,
 ) -> InputsReport:
     """Say to a live server what the client in a recording said, and compare what it answers.
 
@@ -32,12 +39,15 @@ def drive(
     the client had from the server are those of the live session; times and cursors in answers do
     not count, and neither do the places that `ignore` names (see `IgnoreRules`). Questions of the
     server get the recorded replies, by requests or in rounds. `revision` is another one to speak,
-    of the era in which the client spoke. Starts a Trio run of its own; see `run_inputs`.
+    of the era in which the client spoke. `headers` go along with each request to a URL. How the
+    recorded client was connected does not matter. Starts a Trio run of its own; see `run_inputs`.
 
     Raises:
         RecordingError: The file is no recording, or holds several sessions: choose a `channel`.
-        ConnectionLost: A command could not be started. What happens later is in the report.
-        ValueError: A path in `ignore` is none, or the client cannot speak that `revision`.
+        ConnectionLost: A command could not be started, or the server at a URL does not take the
+            first request. What happens later is in the report.
+        ValueError: A path in `ignore` is none, or the client cannot speak that `revision`, or a URL
+            is none.
     """
 
     async def run() -> InputsReport:
@@ -49,6 +59,7 @@ def drive(
             revision=revision,
             limits=limits,
             inherit_env=inherit_env,
+            headers=headers,
         )
 
     return trio.run(run)
@@ -63,6 +74,7 @@ async def run_inputs(
     revision: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
     inherit_env: bool = False,
+    headers: Mapping[str, str] | None = None,
 ) -> InputsReport:
     """`drive` inside a Trio program.
 
@@ -79,9 +91,12 @@ async def run_inputs(
     rules = IgnoreRules(ignore)
     played = Correspondence(recorded, revision)
     process = ProcessOptions(inherit_env=inherit_env)
-    connected = await open_target(target, process=process, limits=limits)
+    web = WebOptions(headers=headers) if headers else NO_WEB_OPTIONS
+    connected = await open_target(target, process=process, web=web, limits=limits)
     driver = Driver(played=played, channel=connected.channel, limits=limits)
     await driver.run(connected.served)
+    if driver.unreached is not None:
+        raise driver.unreached
     return report_of(driver, rules)
 
 
@@ -92,6 +107,7 @@ async def mock_client(
     channel: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
     inherit_env: bool = False,
+    headers: Mapping[str, str] | None = None,
 ) -> InputsReport:
     """Stand in for the recorded client, whatever the server answers.
 
@@ -102,5 +118,11 @@ async def mock_client(
         RecordingError: As `drive`; so do the others.
     """
     return await run_inputs(
-        path, target, ignore=("$",), channel=channel, limits=limits, inherit_env=inherit_env
+        path,
+        target,
+        ignore=("$",),
+        channel=channel,
+        limits=limits,
+        inherit_env=inherit_env,
+        headers=headers,
     )

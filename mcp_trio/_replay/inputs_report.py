@@ -17,7 +17,8 @@ class InputDifference(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a live server did otherwise than the recorded one.
 
     `what` is "changed" (at `path`, from `recorded` to `live`), "missing" (was recorded), "extra"
-    (was not), "late" (no answer in time) or "lost" (the connection ended; `live` says why).
+    (was not), "late" (no answer in time) or "lost" (the connection ended, or only that of one
+    request; `live` says why).
     `about` says what it is about, `record` is the number of the recorded message if there is one.
     """
 

@@ -23,7 +23,7 @@ from mcp_trio._journal.records import (
 from mcp_trio._recorder.recorder import ENDED_MARK
 from mcp_trio._recorder.sink import open_recording
 from mcp_trio._replay.score import Key, Score, is_in_passing, key_of, mark_name
-from mcp_trio._wire import Oversized
+from mcp_trio._wire import Oversized, from_principal
 
 _CAUSES: Final = frozenset({"eof", "signal", "closed", "lost"})
 
@@ -66,11 +66,12 @@ def load(path: str | os.PathLike[str], *, purpose: str) -> Loaded:
 
 
 def frame_in(record: Record) -> bytes | Oversized:
-    """What an `in` record delivers; of a frame over the limit, how it began."""
-    frame = frame_of(record)
+    """What an `in` record delivers, and from whom; of a frame over the limit, how it began."""
+    frame, envelope = frame_of(record), record.envelope or {}
     assert frame is not None
-    discarded = (record.envelope or {}).get("discarded")
-    return frame if discarded is None else Oversized(size=discarded, head=frame)
+    if "discarded" in envelope:
+        return Oversized(size=envelope["discarded"], head=frame)
+    return from_principal(frame, envelope.get("principal"))
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[list[Record], list[str]]:
@@ -160,8 +161,10 @@ def _accept(record: Record) -> None:
 
 
 def _check_in(record: Record) -> None:
-    discarded = (record.envelope or {}).get("discarded", 0)
-    if frame_of(record) is None or not isinstance(discarded, int):
+    envelope = record.envelope or {}
+    said = isinstance(envelope.get("discarded", 0), int)
+    said = said and isinstance(envelope.get("principal", ""), str)
+    if frame_of(record) is None or not said:
         raise RecordingError(f"record {record.number}: an `in` without its frame")
 
 

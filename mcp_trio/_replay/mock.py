@@ -5,14 +5,17 @@ from types import TracebackType
 from typing import Self
 
 import attrs
+import trio
 
 from mcp_trio._errors import MockMismatch
 from mcp_trio._journal.conversation import Conversation, Said
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
+from mcp_trio._replay.mock_http import MockedSite, spoken_in
 from mcp_trio._replay.mock_matching import Miss
 from mcp_trio._replay.mock_session import MockSession
 from mcp_trio._replay.recorded import load_conversation
 from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.http.stateless_channel import StatelessChannel
 
 
 def mock_server(
@@ -38,10 +41,13 @@ def mock_server(
 class MockServer:
     """Stands in for a recorded server; each session begins at the beginning.
 
+    It is a target of `Client`, and `serve_http` serves it to any client.
+
     A request is answered as the first recorded one that has its method and its params (`_meta` and
     empty arguments do not count, nor who says `initialize`) and was not asked yet; lists and pings
     may be asked again. Any other gets an error that says which recorded ones come nearest. What the
-    recorded server said meanwhile, and what it asked, comes as it came then.
+    recorded server said meanwhile, and what it asked, comes as it came then. Over HTTP modern
+    clients have no session to begin: unless it is strict, what all have asked is asked anew.
 
     As a context manager it raises `MockMismatch` at the end, if it is strict and was asked what was
     not recorded, or was not asked all that was.
@@ -72,12 +78,47 @@ class MockServer:
 
         Cancelled: closes the channel.
         """
-        session = MockSession(self._recorded, channel, is_paced=self._is_paced, limits=self.limits)
+        await self._play(self._open_session(channel))
+
+    def _open_session(self, channel: Channel) -> MockSession:
+        return MockSession(
+            self._recorded,
+            channel,
+            is_paced=self._is_paced,
+            limits=self.limits,
+            repeats=isinstance(channel, StatelessChannel) and not self._is_strict,
+        )
+
+    async def _play(self, session: MockSession) -> None:
         try:
             await session.run()
         finally:
             self._misses += session.misses
             self._unused = session.matching.unused
+
+    async def serve_http(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve HTTP until cancelled, in the eras that were recorded, as `Server.serve_http` does.
+
+        Reports the URL of the MCP endpoint. Port 0 is any free one.
+
+        Raises:
+            OSError: The address cannot be bound.
+        """
+        from mcp_trio._server.http.serving import Address, serve_http
+
+        site = MockedSite(
+            limits=self.limits,
+            spoken=spoken_in(self._recorded),
+            open_session=self._open_session,
+            play=self._play,
+        )
+        await serve_http(site, Address(host=host, port=port), {}, task_status=task_status)
 
     def check(self) -> None:
         """Compare what was asked with what was recorded, strict or not.

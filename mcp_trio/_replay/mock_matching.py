@@ -1,5 +1,8 @@
 """Which recorded message a live one is, and which come nearest to a request that is none.
 
+Each recorded request fits once, in a session. Where there are none, because every request stands
+for itself, those that were asked may be asked anew, the one first that was asked longest ago.
+
 A redacted recording has tokens where its client said something else. They have the shape of what
 they stand for, so there a request also fits, if no other does, whose values differ but not in
 shape: letters of the same case, digits and everything else at the same places.
@@ -9,7 +12,7 @@ questions are answered, and each is accepted or declined as it was then.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -55,6 +58,7 @@ class Matching:
     def __init__(self, recorded: Conversation) -> None:
         self._requests = recorded.of("client", "request")
         self._open_requests = list(self._requests)
+        self._asked_requests: list[Said] = []
         self._open_notifications = recorded.of("client", "notification")
         always = (_fits, _fits_but_for_answers)
         self._fit = (*always, _fits_in_shape) if recorded.opening.redaction else always
@@ -72,6 +76,16 @@ class Matching:
         said = self._first(self._open_requests, method, params)
         if said is not None:
             self._open_requests.remove(said)
+            self._asked_requests.append(said)
+        return said
+
+    def find_anew(self, method: str, params: Raw | None, busy: Container[int]) -> Said | None:
+        """The request that fits and was asked longest ago; none of those whose index is `busy`."""
+        free = [each for each in self._asked_requests if each.index not in busy]
+        said = self._first(free, method, params)
+        if said is not None:
+            self._asked_requests.remove(said)
+            self._asked_requests.append(said)
         return said
 
     def find_again(self, method: str, params: Raw | None) -> Said | None:

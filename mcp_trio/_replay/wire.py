@@ -9,8 +9,8 @@ import trio
 
 from mcp_trio._errors import INVALID_REQUEST, ConnectionLost
 from mcp_trio._limits import Limits
-from mcp_trio._transports.channel import Channel
-from mcp_trio._wire import Decoder, Lost, Message, Oversized, malformed
+from mcp_trio._transports.channel import Channel, Received
+from mcp_trio._wire import Addressed, Decoder, Lost, Message, Oversized, malformed
 
 # Who does not read what is said is not listened to either.
 _FRAMES_WAITING_MAX: Final = 1024
@@ -26,12 +26,16 @@ class Wire:
     _has_reader: bool = attrs.field(default=True, init=False)
     _changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _decoder: Decoder = attrs.field(init=False)
+    _is_addressed: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._is_addressed = getattr(self.channel, "is_addressed", False)
         self._decoder = Decoder(json_depth_max=self.limits.json_depth_max)
 
-    def say(self, frame: bytes) -> None:
-        """Sends a frame behind those that wait."""
+    def say(self, frame: bytes, about: int | str | None = None, *, is_answer: bool = False) -> None:
+        """Sends a frame behind those that wait; `about` is the peer's request it belongs to."""
+        if self._is_addressed:
+            frame = Addressed(frame, about, is_answer=is_answer)
         self._waiting.append(frame)
         self._changed.unpark_all()
 
@@ -57,22 +61,22 @@ class Wire:
         while self._waiting and self._has_reader:
             await self._changed.park()
 
-    async def listen(self, hear: Callable[[Message], None]) -> None:
-        """Calls `hear` with each message; returns when the peer has closed.
+    async def listen(self, hear: Callable[[Message | Lost], None]) -> None:
+        """Calls `hear` with each message, or what is lost; returns when the peer has closed.
 
         Raises:
             ConnectionLost: The channel ended, and a reason is known.
         """
         while frames := await self.channel.receive():
             for frame in frames:
-                if isinstance(frame, Lost):
-                    raise frame.error
                 for message in self._messages(frame):
                     hear(message)
             while len(self._waiting) > _FRAMES_WAITING_MAX and self._has_reader:
                 await self._changed.park()
 
-    def _messages(self, frame: bytes | Oversized) -> Sequence[Message]:
+    def _messages(self, frame: Received) -> Sequence[Message | Lost]:
+        if isinstance(frame, Lost):
+            return (frame,)
         if isinstance(frame, Oversized):
             return (malformed(frame.head, INVALID_REQUEST, "over frame_bytes_max"),)
         return self._decoder.messages(frame)

@@ -1,9 +1,10 @@
 """Telling clients that a list or a resource has changed.
 
 Whoever changes something tells the `Audience`, from any task or thread. It has a `Listener` for
-each client that is to hear of it: the announcer of a session, which is an actor, or the handler of
-a subscription. Changes that happen while one waits for its turn, or for a slow client, are told
-once: what is pending is bounded by the kinds of lists and by the subscriptions.
+each client that is to hear of it: the announcer of a session, which is an actor while there is
+something to tell, or the handler of a subscription. Changes that happen while one waits for its
+turn, or for a slow client, are told once: what is pending is bounded by the kinds of lists and by
+the subscriptions.
 
 In a recording a listener has a lane. It takes a turn for each notification, and a mark says what it
 tells, and how many changes of that have happened by then. For a replay may be a little ahead of the
@@ -16,7 +17,7 @@ hold: replaying such a session diverges at the notification.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeAlias
 
@@ -26,6 +27,7 @@ import trio
 from mcp_trio._engine import AccompaniedSession, HandlingSession, Lane
 from mcp_trio._protocol import METHODS, RESOURCE_UPDATED, RequestId, announced
 from mcp_trio._schema import ResourceUpdatedParams
+from mcp_trio._transports.bell import Bell
 
 ANNOUNCE_LANE: Final = "announce"
 CHOICE: Final = "announce"
@@ -35,6 +37,9 @@ END: Final = "end"
 
 Notice: TypeAlias = tuple[str, str | None]
 """A notification: its method, and the URI that it is about, if it is about one."""
+
+Tell: TypeAlias = Callable[[Notice], None]
+"""Says to somebody that something has changed."""
 
 
 def list_changed(kind: str) -> Notice:
@@ -47,7 +52,7 @@ class Listener(ABC):
     """What one client is told by itself; see the module.
 
     Attributes:
-        audience: Where it hears of changes, as long as it is `joined`.
+        audience: Where it hears of changes, from `join` to `leave`.
         session: The session, as soon as it is.
         is_over: Whether nothing more is to be told than what is pending.
     """
@@ -58,7 +63,7 @@ class Listener(ABC):
     _token: trio.lowlevel.TrioToken = attrs.field(init=False)
     _changes: dict[Notice, int] = attrs.field(factory=dict[Notice, int], init=False)
     _pending: dict[Notice, None] = attrs.field(factory=dict[Notice, None], init=False)
-    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _news: Bell = attrs.field(factory=Bell, init=False)
 
     @property
     def about(self) -> RequestId | None:
@@ -77,13 +82,15 @@ class Listener(ABC):
     def frame(self, method: str, uri: str | None) -> bytes:
         """The notification."""
 
-    @contextmanager
-    def joined(self, session: HandlingSession) -> Generator[None]:
-        """A context in which it hears of every change."""
+    def join(self, session: HandlingSession) -> None:
+        """Hear of every change from now on."""
         self.session = session
         self._token = trio.lowlevel.current_trio_token()
-        with self.audience.joined_by(self):
-            yield
+        self.audience.add(self)
+
+    def leave(self) -> None:
+        """Hear no more."""
+        self.audience.discard(self)
 
     def tell(self, notice: Notice) -> None:
         """Something has changed; from any task or thread."""
@@ -96,7 +103,7 @@ class Listener(ABC):
     def end(self) -> None:
         """When what is pending has been told, `tell_all` returns."""
         self.is_over = True
-        self._news.set()
+        self._news.ring()
 
     def withdraw(self, notice: Notice) -> None:
         """The client no longer wants to hear of it; neither of what is pending."""
@@ -105,15 +112,19 @@ class Listener(ABC):
 
     async def tell_all(self, lane: Lane | None) -> None:
         """Send what there is to tell, as it comes, until the `end`."""
-        while True:
+        is_over = False
+        while not is_over:
             if not (self._pending or self.is_over):
-                await self._next_change()
-            await self.session.outbox.ready(lane)
-            choice = self._choice(lane)
-            if choice == END:
-                return
-            if choice is not None:
-                await self._send(choice, lane)
+                await self._news.wait()
+            is_over = await self._tell_next(lane)
+
+    async def _tell_next(self, lane: Lane | None) -> bool:
+        """Send what is pending longest; returns whether nothing comes any more."""
+        await self.session.outbox.ready(lane)
+        choice = self._choice(lane)
+        if choice is not None and choice != END:
+            await self._send(choice, lane)
+        return bool(choice == END)
 
     def _is_here(self) -> bool:
         try:
@@ -125,11 +136,11 @@ class Listener(ABC):
         if self.is_wanted(notice) and self.is_due(notice):
             self._changes[notice] = self._changes.get(notice, 0) + 1
             self._pending[notice] = None
-            self._news.set()
+            self._wake()
 
-    async def _next_change(self) -> None:
-        self._news = trio.Event()
-        await self._news.wait()
+    def _wake(self) -> None:
+        """There is something to tell."""
+        self._news.ring()
 
     def _choice(self, lane: Lane | None) -> Any:
         """What is done now; a replay does as recorded, but does not keep back what it has to tell.
@@ -148,7 +159,7 @@ class Listener(ABC):
     async def _send(self, choice: Any, lane: Lane | None) -> None:
         method, uri, changes = choice
         while self._changes.get((method, uri), 0) < changes:  # a replay that is behind
-            await self._next_change()
+            await self._news.wait()
         if self._changes[method, uri] == changes:
             del self._pending[method, uri]
         self.session.outbox.post_now(self.frame(method, uri), lane, about=self.about)
@@ -162,17 +173,38 @@ class Announcer(Listener):
         subscribed: The URIs whose updates the client wants to hear of.
     """
 
-    subscribed: set[str] = attrs.field(factory=set[str], init=False)
+    subscribed: dict[str, None] = attrs.field(factory=dict[str, None], init=False)
+    _accompanied: AccompaniedSession = attrs.field(init=False)
+    _lane: Lane | None = attrs.field(default=None, init=False)
+    _is_awake: bool = attrs.field(default=False, init=False)
 
-    async def run(self, session: AccompaniedSession) -> None:
+    def accompany(self, session: AccompaniedSession) -> None:
+        """The session begins."""
+        self._accompanied = session
+        if session.sequencer.has_lanes:
+            self._lane = Lane(ANNOUNCE_LANE)
+        self.join(session)
+
+    def _wake(self) -> None:
+        super()._wake()
+        if not self._is_awake:
+            self._is_awake = True
+            self._accompanied.act(self._tell_pending)
+
+    async def _tell_pending(self) -> None:
         """The actor; nothing is sent before the client is `initialized`."""
-        with self.joined(session):
-            await session.initialized.wait()
-            await self.tell_all(Lane(ANNOUNCE_LANE) if session.sequencer.has_lanes else None)
+        initialized, is_due = self._accompanied.initialized, True
+        if not initialized.is_set():
+            await initialized.wait()
+            is_due = bool(self._pending)
+        while is_due:
+            await self._tell_next(self._lane)
+            is_due = bool(self._pending)
+        self._is_awake = False
 
     def unsubscribe(self, uri: str) -> None:
         """The client no longer wants to hear of a resource; neither of what is pending."""
-        self.subscribed.discard(uri)
+        self.subscribed.pop(uri, None)
         self.withdraw((RESOURCE_UPDATED, uri))
 
     def is_wanted(self, notice: Notice) -> bool:
@@ -198,17 +230,32 @@ class Audience:
     """Who listens to a server's changes, perhaps in several Trio runs."""
 
     _listeners: set[Listener] = attrs.field(factory=set[Listener], init=False)
+    _relays: set[Tell] = attrs.field(factory=set[Tell], init=False)
 
     @contextmanager
-    def joined_by(self, listener: Listener) -> Generator[None]:
-        """A context in which a listener hears of every change."""
-        self._listeners.add(listener)
+    def relayed_by(self, relay: Tell) -> Generator[None]:
+        """A context in which others are told of every change by this, too; it must be quick."""
+        self._relays.add(relay)
         try:
             yield
         finally:
-            self._listeners.discard(listener)
+            self._relays.discard(relay)
+
+    def add(self, listener: Listener) -> None:
+        """It hears of every change from now on."""
+        self._listeners.add(listener)
+
+    def discard(self, listener: Listener) -> None:
+        """It hears no more."""
+        self._listeners.discard(listener)
 
     def tell(self, notice: Notice) -> None:
         """Something has changed; from any task or thread."""
+        self.hear(notice)
+        for relay in tuple(self._relays):
+            relay(notice)
+
+    def hear(self, notice: Notice) -> None:
+        """Something has changed at others, who have told whom they had to; as `tell`."""
         for listener in tuple(self._listeners):
             listener.tell(notice)

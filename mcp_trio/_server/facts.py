@@ -68,7 +68,11 @@ class ServedSession(Protocol):
     server: Offering
     lifespan: Any
     gate: LogGate
-    elicitations: OpenElicitations
+
+    @property
+    def elicitations(self) -> OpenElicitations:
+        """The visits of URLs that its client was asked for."""
+        ...
 
     @property
     def http(self) -> HttpOwner:
@@ -149,6 +153,11 @@ class Facts:
     def client_can(self, path: str) -> bool:
         """Whether the client announced a capability, such as `elicitation.url`."""
         return self._peer.can(path)
+
+    @property
+    def principal(self) -> str | None:
+        """Who sends this request, as its transport has made sure; None where nobody verifies."""
+        return self._peer.principal
 
     @property
     def trace(self) -> Mapping[str, str]:

@@ -72,10 +72,13 @@ class Subscription(Listener):
     async def run(self) -> ListenResult:
         """Acknowledge, and tell what changes until the `end`."""
         handling = self.handling
-        with self.joined(handling.session):
+        self.join(handling.session)
+        try:
             acknowledged = AcknowledgedParams(notifications=self.honoured, meta=self.meta)
             await handling.notify(ACKNOWLEDGED, acknowledged)
             await self.tell_all(handling.lane)
+        finally:
+            self.leave()
         handling.farewell = handling.session.connection.tear_down(handling.request)
         return ListenResult(meta=self.meta)
 
@@ -97,14 +100,16 @@ class Subscription(Listener):
 
 @attrs.define(eq=False)
 class Subscriptions:
-    """The subscriptions of one session."""
+    """The subscriptions of one session, `session`."""
 
     limits: Limits
-    _open: set[Subscription] = attrs.field(factory=set[Subscription], init=False)
+    session: AccompaniedSession
+    _open: dict[Subscription, None] = attrs.field(factory=dict[Subscription, None], init=False)
+    _has_ender: bool = attrs.field(default=False, init=False)
 
-    async def end_with(self, session: AccompaniedSession) -> None:
-        """End all of them when the session begins to close."""
-        await session.closing.wait()
+    async def _end_with_session(self) -> None:
+        """The actor, from the first of them on: ends all when the session begins to close."""
+        await self.session.closing.wait()
         for subscription in tuple(self._open):
             subscription.end()
 
@@ -126,11 +131,14 @@ class Subscriptions:
             RequestError: Together they are for too many resources.
         """
         self._check_resources(sum(len(each.uris) for each in (*self._open, subscription)))
-        self._open.add(subscription)
+        self._open[subscription] = None
+        if not self._has_ender:
+            self._has_ender = True
+            self.session.act(self._end_with_session)
         try:
             return await subscription.run()
         finally:
-            self._open.discard(subscription)
+            del self._open[subscription]
 
     def _check_resources(self, number: int) -> None:
         if number > self.limits.subscriptions_max:

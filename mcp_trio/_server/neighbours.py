@@ -1,7 +1,6 @@
 """Which sessions of a server are open at the same time."""
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -30,24 +29,53 @@ class Neighbours:
     difference of tallies, so that a session costs the same however many are open.
     """
 
-    _all: _Tally = attrs.field(factory=_Tally, init=False)
-    _by_file: dict[object, _Tally] = attrs.field(factory=dict[object, _Tally], init=False)
+    all: _Tally = attrs.field(factory=_Tally, init=False)
+    _by_file: dict[SharedRecording, _Tally] = attrs.field(
+        factory=dict[SharedRecording, _Tally], init=False
+    )
 
-    @contextmanager
-    def beside(self, record: RecordTo | None) -> Generator[Callable[[], int], None, None]:
-        """Keep a session among the open ones for the block; tells how many were beside it."""
-        file = record if isinstance(record, SharedRecording) else object()
-        same = self._by_file.setdefault(file, _Tally())
-        gone_before = self._all.gone - same.gone
-        self._all.come += 1
-        same.come += 1
-        try:
-            yield lambda: self._all.come - same.come - gone_before
-        finally:
-            self._all.gone += 1
-            same.gone += 1
-            if same.come == same.gone:
-                del self._by_file[file]
+    def join(self, record: RecordTo | None) -> "Beside":
+        """A session is open from now on, until it has to `leave`."""
+        file = record if isinstance(record, SharedRecording) else None
+        same = _ALONE
+        if file is not None:
+            same = self._by_file.setdefault(file, _Tally())
+            same.come += 1
+        self.all.come += 1
+        return Beside(self, same, file)
+
+    def forget(self, file: SharedRecording) -> None:
+        """All sessions in a file have ended."""
+        del self._by_file[file]
+
+
+_ALONE: Final = _Tally(come=1)
+"""What is in the file of a session that has one of its own."""
+
+
+@attrs.define(eq=False)
+class Beside:
+    """An open session, and those that were open while it was."""
+
+    _neighbours: Neighbours
+    _same: _Tally
+    _file: SharedRecording | None
+    _others_gone_before: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._others_gone_before = self._neighbours.all.gone - self._same.gone
+
+    def count(self) -> int:
+        """How many there were, but for those in the same file."""
+        return self._neighbours.all.come - self._same.come - self._others_gone_before
+
+    def leave(self) -> None:
+        """It is open no more."""
+        self._neighbours.all.gone += 1
+        if self._file is not None:
+            self._same.gone += 1
+            if self._same.come == self._same.gone:
+                self._neighbours.forget(self._file)
 
 
 @attrs.define(eq=False)

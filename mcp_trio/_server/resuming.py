@@ -56,7 +56,7 @@ class Used(msgspec.Struct, frozen=True):
     reply: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True)
 class SealedRounds:
     """How a server's requests go on from round to round.
 

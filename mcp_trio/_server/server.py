@@ -1,20 +1,33 @@
 """`Server`: what people register, and the ways to serve it."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
+from contextvars import Context as Variables
+from functools import partial
 from inspect import isasyncgenfunction
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 import attrs
 import trio
 
 from mcp_trio import _schema as s
-from mcp_trio._engine import Sequencer, Session, Unrecorded
+from mcp_trio._engine import UNRECORDED, Sequencer, Session
 from mcp_trio._engine.strays import strict_watch
-from mcp_trio._protocol import ALL_REVISIONS, Connection, Role, checked_revisions
+from mcp_trio._protocol import ALL_REVISIONS, REVISIONS, Connection, Role, checked_revisions
 from mcp_trio._recorder.opening import begin_session
 from mcp_trio._recorder.options import RecordTo, options_of
-from mcp_trio._server.announcements import Announcer
+from mcp_trio._server.announcements import Announcer, Audience
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.http.options import HostKind, HttpOptions, RunHttpOptions
 from mcp_trio._server.http_client import SessionHttp
@@ -27,7 +40,13 @@ from mcp_trio._server.stdio import run_stdio, serve_stdio
 from mcp_trio._transports.channel import Channel
 
 if TYPE_CHECKING:
+    from mcp_trio._server.connections import RunWebSocketOptions, WebSocketOptions
     from mcp_trio._server.http.mounted import MountedApp
+    from mcp_trio._transports.sockets import Authorize
+
+T = TypeVar("T")
+
+_NOT_DECLARED: Final = s.ServerCapabilities()
 
 Lifespan: TypeAlias = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
@@ -77,6 +96,7 @@ class Server(Offering):
     )
 
     _neighbours: Neighbours = attrs.field(factory=Neighbours, init=False)
+    _in_sessions: dict[type, Any] = attrs.field(factory=dict[type, Any], init=False)
 
     _contexts: ClassVar = (Context, ThreadContext)
 
@@ -102,9 +122,9 @@ class Server(Offering):
         """
         connection = Connection(
             our_role=Role.SERVER,
-            our_info=self._info(),
-            our_capabilities=s.ServerCapabilities(),
-            declare=self.declared,
+            our_info=self._shared(self._info()),
+            our_capabilities=_NOT_DECLARED,
+            declare=self._declared,
             instructions=self.instructions,
             limits=self.limits,
             methods=self._registry.rows,
@@ -116,8 +136,19 @@ class Server(Offering):
             store=self.states,
             version=self.version,
         )
-        serving = Serving(self, self._registry, Announcer(self._audience), lifespan, http, rounds)
-        return Session(channel, connection, serving, sequencer or Unrecorded())
+        announcer = Announcer(self._audience)
+        serving = Serving(self, self._registry, announcer, lifespan, http, self._shared(rounds))
+        return Session(channel, connection, serving, sequencer or UNRECORDED)
+
+    def _shared(self, value: T) -> T:
+        """The one that sessions have already, if it is the same: what rests should be small."""
+        before: T | None = self._in_sessions.get(type(value))
+        if before is None or before != value:
+            before = self._in_sessions[type(value)] = value
+        return before
+
+    def _declared(self) -> s.ServerCapabilities:
+        return self._shared(self.declared())
 
     def _info(self) -> s.Implementation:
         return s.Implementation(
@@ -158,6 +189,15 @@ class Server(Offering):
         finally:
             await channel.aclose()  # the peer of a server that never came to be learns it so
 
+    def speak_modern_only(self) -> None:
+        """Speak no revision that has sessions, from now on."""
+        self.revisions = [name for name in self.revisions if REVISIONS[name].is_modern]
+
+    @property
+    def audience(self) -> Audience:
+        """Who hears of changes of this server."""
+        return self._audience
+
     @property
     def spoken(self) -> Sequence[str]:
         """The revisions that are spoken, from the newest."""
@@ -181,14 +221,49 @@ class Server(Offering):
         Raises:
             RecordingError: The recording cannot be made; nothing was served.
         """
-        with self._neighbours.beside(record) as beside, _watch(record):
-            session = self.open_session(
-                channel,
-                sequencer=self._sequencer(channel, record, beside),
-                lifespan=lifespan,
-                http=http,
-            )
+        session = self._opened(channel, lifespan=lifespan, http=http, record=record)
+        with strict_watch() if _is_strict(record) else nullcontext():
             await session.run(task_status=task_status)
+
+    def begin_session(
+        self,
+        channel: Channel,
+        nursery: trio.Nursery,
+        variables: Variables,
+        *,
+        lifespan: Any,
+        http: SessionHttp,
+        record: RecordTo | None,
+        on_ended: Callable[[], None],
+    ) -> Session:
+        """The same, by tasks in a nursery of the caller's; see `Session.begin`.
+
+        `on_ended` is called when the session has ended, and must be quick.
+
+        Raises:
+            RecordingError: The recording cannot be made; nothing is served.
+        """
+        session = self._opened(channel, lifespan=lifespan, http=http, record=record)
+        if _is_strict(record):
+            variables, watch = variables.copy(), strict_watch()
+            variables.run(watch.__enter__)
+            session.when_ended(partial(variables.run, watch.__exit__))
+        session.when_ended(on_ended)
+        session.begin(nursery, variables)
+        return session
+
+    def _opened(
+        self, channel: Channel, *, lifespan: Any, http: SessionHttp, record: RecordTo | None
+    ) -> Session:
+        beside = self._neighbours.join(record)
+        try:
+            sequencer = self._sequencer(channel, record, beside.count)
+        except BaseException:
+            beside.leave()
+            raise
+        session = self.open_session(channel, sequencer=sequencer, lifespan=lifespan, http=http)
+        session.when_ended(beside.leave)
+        return session
 
     def mirrored_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """Which arguments of a tool stand in the head of an HTTP request too; None: unknown."""
@@ -233,6 +308,84 @@ class Server(Offering):
         address = Address(host=host, port=port, holder=server, certfile=certfile, keyfile=keyfile)
         await serve_http(self, address, options, task_status=task_status)
 
+    async def serve_websocket(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+        **options: Unpack["WebSocketOptions"],
+    ) -> None:
+        """Serve WebSocket until cancelled: `url = await nursery.start(server.serve_websocket)`.
+
+        Reports the URL; port 0 is any free one. Each connection is a session, in one lifespan.
+        Cancelled: each ends in bounded time, with close code 1001.
+
+        Raises:
+            ValueError: Options that contradict each other.
+            OSError: The address cannot be bound, or the certificate not be read.
+            Exception: What the lifespan raises.
+        """
+        from mcp_trio._server.connections import serve_websocket
+
+        await serve_websocket(self, options, host=host, port=port, task_status=task_status)
+
+    async def serve_unix(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        authorize: "Authorize | None" = None,
+        record: RecordTo | None = None,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve at a Unix domain socket until cancelled, one message a line.
+
+        The file is for its owner alone (0600), takes the place of a dead server's and is removed at
+        the end. `authorize` tells who somebody is by their credentials, or None to send them away.
+        Reports `unix:` and the path. Each connection is a session, in one lifespan.
+
+        Raises:
+            OSError: The file cannot be made, or another server listens there.
+            ValueError: Sessions cannot be recorded so.
+            Exception: What the lifespan raises.
+        """
+        from mcp_trio._server.connections import serve_unix
+
+        await serve_unix(self, path, authorize=authorize, record=record, task_status=task_status)
+
+    async def serve_tcp(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        authorize: "Authorize | None" = None,
+        is_open: bool = False,
+        record: RecordTo | None = None,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve at a TCP port until cancelled, one message a line; nothing is encrypted.
+
+        Reached from other machines only if `authorize` says who may come, by the address, or
+        `is_open` that everybody may. Reports the URL. Each connection is a session, and all are in
+        one lifespan.
+
+        Raises:
+            OSError: The address cannot be bound.
+            ValueError: It would be open to others; or sessions cannot be recorded so.
+            Exception: What the lifespan raises.
+        """
+        from mcp_trio._server.connections import serve_tcp
+
+        await serve_tcp(
+            self,
+            host=host,
+            port=port,
+            authorize=authorize,
+            is_open=is_open,
+            record=record,
+            task_status=task_status,
+        )
+
     def asgi(self, **options: Unpack[HttpOptions]) -> "MountedApp":
         """An ASGI application of this server, to be mounted anywhere on Trio.
 
@@ -251,13 +404,21 @@ class Server(Offering):
     @overload
     def run(self, transport: Literal["http"], **options: Unpack[RunHttpOptions]) -> None: ...
 
+    @overload
+    def run(
+        self, transport: Literal["websocket"], **options: Unpack["RunWebSocketOptions"]
+    ) -> None: ...
+
     def run(self, transport: str = "stdio", **options: Any) -> None:
         """Serve until the client is gone or a signal comes; owns signals.
 
-        Over stdio it ends with the parent, too. The options of "http" are those of `serve_http`.
+        Over stdio it ends with the parent, too. The options of "http" are those of `serve_http`,
+        and `workers`, the number of processes that serve the address together. Several of them are
+        for modern clients: no session is begun, and a handler asks its client only if it is
+        `resumable`. Those of "websocket" are those of `serve_websocket`.
 
         Raises:
-            ValueError: Unknown transport.
+            ValueError: Unknown transport, or options that contradict each other.
             SystemExit: After SIGINT or SIGTERM, with status 128 plus its number.
         """
         if transport not in _RUNNERS:
@@ -268,7 +429,7 @@ class Server(Offering):
         self, channel: Channel, record: RecordTo | None, beside: Callable[[], int]
     ) -> Sequencer:
         if record is None:
-            return Unrecorded()
+            return UNRECORDED
         recorder, channel_number = begin_session(
             record,
             role="server",
@@ -283,11 +444,9 @@ class Server(Offering):
         return RecordingBeside(recorder, channel_number, beside=beside)
 
 
-def _watch(record: RecordTo | None) -> AbstractContextManager[object]:
-    """Round a session whose handlers are refused what no replay could repeat."""
-    if record is None or not options_of(record).strict:
-        return nullcontext()
-    return strict_watch()
+def _is_strict(record: RecordTo | None) -> bool:
+    """Whether handlers are refused what no replay could repeat."""
+    return record is not None and options_of(record).strict
 
 
 def _run_http(server: Server, /, **options: Any) -> None:
@@ -296,4 +455,14 @@ def _run_http(server: Server, /, **options: Any) -> None:
     run_http(server, **options)
 
 
-_RUNNERS: Final[Mapping[str, Callable[..., None]]] = {"stdio": run_stdio, "http": _run_http}
+def _run_websocket(server: Server, /, **options: Any) -> None:
+    from mcp_trio._server.http.running import run_until_signal
+
+    run_until_signal(partial(server.serve_websocket, **options))
+
+
+_RUNNERS: Final[Mapping[str, Callable[..., None]]] = {
+    "stdio": run_stdio,
+    "http": _run_http,
+    "websocket": _run_websocket,
+}

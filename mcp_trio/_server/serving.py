@@ -15,6 +15,7 @@ from mcp_trio._errors import (
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
     SERVER_BUSY,
+    CapabilityMissing,
     RequestError,
     ResourceNotFound,
     ToolError,
@@ -61,21 +62,42 @@ class Serving:
     http: SessionHttp
     rounds: SealedRounds
     gate: LogGate = attrs.field(factory=LogGate, init=False)
-    elicitations: OpenElicitations = attrs.field(init=False)
-    subscriptions: Subscriptions = attrs.field(init=False)
-    _threads: trio.CapacityLimiter = attrs.field(init=False)
+    _session: AccompaniedSession = attrs.field(init=False)
+    _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
+    _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
+    _limiter: trio.CapacityLimiter | None = attrs.field(default=None, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        limits = self.registry.limits
-        self.subscriptions = Subscriptions(limits)
-        self.elicitations = OpenElicitations(limits.elicitations_remembered_max)
-        self._threads = trio.CapacityLimiter(limits.threads_max)
+    # What not every session needs is made for the first who does.
 
-    async def accompany(self, session: AccompaniedSession) -> None:
+    @property
+    def elicitations(self) -> OpenElicitations:
+        """See `ServedSession`."""
+        if self._elicitations is None:
+            self._elicitations = OpenElicitations(self.registry.limits.elicitations_remembered_max)
+        return self._elicitations
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """Those of modern clients."""
+        if self._subscriptions is None:
+            self._subscriptions = Subscriptions(self.registry.limits, self._session)
+        return self._subscriptions
+
+    @property
+    def _threads(self) -> trio.CapacityLimiter:
+        """How many handlers of this session run in threads at once."""
+        if self._limiter is None:
+            self._limiter = trio.CapacityLimiter(self.registry.limits.threads_max)
+        return self._limiter
+
+    def accompany(self, session: AccompaniedSession) -> None:
         """See `Application.accompany`."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.subscriptions.end_with, session)
-            await self.announcer.run(session)
+        self._session = session
+        self.announcer.accompany(session)
+
+    def depart(self) -> None:
+        """See `Application.depart`."""
+        self.announcer.leave()
 
     async def handle(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
         """See `Application.handle`."""
@@ -146,7 +168,8 @@ class Serving:
     ) -> s.CallToolResult | s.InputRequiredResult:
         """Answer `tools/call`; a `ToolError` becomes a result with `isError`.
 
-        So do arguments that do not fit, where the revision wants the model to hear of them.
+        So do arguments that do not fit, where the revision wants the model to hear of them, and the
+        lack of a capability, where it has no error for that.
         """
         tool = self.registry.tools.get(params.name)
         if tool is None:
@@ -162,8 +185,9 @@ class Serving:
             value = await self._run(tool, handling, arguments)
             return _converted(tool, tool_result, value, self.server.writer, tool.output)
         except Exception as error:
-            failure = bare(error)
-            if not isinstance(failure, ToolError):
+            failure, revision = bare(error), handling.request.peer.revision
+            told = ToolError if revision.is_modern else ToolError | CapabilityMissing
+            if not isinstance(failure, told):
                 raise
             return _failure(str(failure))
 
@@ -217,7 +241,7 @@ class Serving:
         if params.uri not in subscribed and len(subscribed) >= limits.subscriptions_max:
             text = f"too many subscriptions (subscriptions_max={limits.subscriptions_max})"
             raise RequestError(SERVER_BUSY, text)
-        subscribed.add(params.uri)
+        subscribed[params.uri] = None
         return s.EmptyResult()
 
     async def unsubscribe(self, _: Handling, params: s.UnsubscribeParams) -> s.EmptyResult:

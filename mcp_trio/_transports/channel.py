@@ -5,7 +5,7 @@ Setting up the connection is the transport's own affair: it hands out a channel 
 From then on each frame is the bytes of exactly one JSON-RPC message, without LF or CR, and frames
 arrive whole, unchanged and in order. One task sends and one receives, at the same time.
 
-Five more members are used if they are there:
+Seven more members are used if they are there:
 
 `transport: str`
     The name that recordings carry, such as "memory" or "stdio".
@@ -25,6 +25,16 @@ Five more members are used if they are there:
 `is_addressed: bool`
     Whether the frames that it sends are to be `Addressed`, so that each can take the way of the
     peer's request that it belongs to.
+
+`tells_losses: bool`
+    Whether it says of each request itself, by a `Lost`, that no answer will come, and whether it
+    was sent: what is open when such a channel ends was not. Of others that is not known.
+
+`deliver_to(take: Callable[[Sequence[Received]], None]) -> None`
+    From now on each batch is given to `take` when it arrives, and nobody calls `receive`: then a
+    session that rests needs no task. `take` neither waits nor raises. Nothing stops such a channel
+    while answers fill a queue; so it has room for all of them, and its `send_nowait` takes
+    everything.
 
 `mcp_trio.testing.check_channel` verifies all of this for any transport.
 """

@@ -1,6 +1,6 @@
 """JSON-RPC messages to bytes and back, and bytes to lines. Pure."""
 
-from mcp_trio._wire.addressed import Addressed, Lost
+from mcp_trio._wire.addressed import Addressed, FromPrincipal, Lost, from_principal
 from mcp_trio._wire.envelope import (
     Batch,
     Decoder,
@@ -27,6 +27,7 @@ __all__ = [
     "Decoder",
     "ErrorObject",
     "ErrorResponse",
+    "FromPrincipal",
     "LineSplitter",
     "Lost",
     "Malformed",
@@ -40,6 +41,7 @@ __all__ = [
     "encode_notification",
     "encode_request",
     "encode_response",
+    "from_principal",
     "join_lines",
     "malformed",
     "readdressed",

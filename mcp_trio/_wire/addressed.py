@@ -4,7 +4,7 @@ from typing import Self
 
 import attrs
 
-from mcp_trio._errors import ConnectionLost
+from mcp_trio._errors import ConnectionLost, LocalProtocolError
 
 
 class Addressed(bytes):
@@ -24,12 +24,29 @@ class Addressed(bytes):
         return self
 
 
+class FromPrincipal(bytes):
+    """A received frame of which its transport has made sure who sent it: the `principal`."""
+
+    principal: str
+
+    def __new__(cls, frame: bytes, principal: str) -> Self:
+        """The same bytes, with a name."""
+        self = super().__new__(cls, frame)
+        self.principal = principal
+        return self
+
+
+def from_principal(frame: bytes, principal: str | None) -> bytes:
+    """A frame as it is to be received from somebody; None: nobody knows who that is."""
+    return frame if principal is None else FromPrincipal(frame, principal)
+
+
 @attrs.frozen
 class Lost:
     """What a channel gives instead of an answer to a request of ours that it sent, or could not.
 
-    `error` is what the caller gets.
+    `error` is what the caller gets: a `LocalProtocolError` for what could not be said on this way.
     """
 
     id: int | str
-    error: ConnectionLost
+    error: ConnectionLost | LocalProtocolError

@@ -157,8 +157,13 @@ _SHAPES: Final[Mapping[tuple[bool, bool, bool, bool], Callable[[_Envelope], Mess
 }
 
 
+_decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+
+
 class Decoder:
     """Turns frames into messages; holds no state between them."""
+
+    __slots__ = ("_batch_messages_max", "_json_depth_max")
 
     def __init__(
         self,
@@ -168,7 +173,6 @@ class Decoder:
     ) -> None:
         self._json_depth_max = json_depth_max
         self._batch_messages_max = batch_messages_max
-        self._envelope = msgspec.json.Decoder(_Envelope).decode
 
     def messages(self, frame: bytes) -> Sequence[Message]:
         """The messages in `frame`, of whatever revision: one, or those of a batch."""
@@ -186,7 +190,7 @@ class Decoder:
                 return self._too_deep(frame)
             if not frame.isascii():
                 frame.decode()  # the parser does not look into the strings that it skips
-            return _message(self._envelope(frame))
+            return _message(_decode_envelope(frame))
         except UnicodeDecodeError as error:
             return malformed(frame, PARSE_ERROR, f"not UTF-8: {error.reason}")
         except msgspec.ValidationError as error:

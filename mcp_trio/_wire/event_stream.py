@@ -42,17 +42,17 @@ def encode_event(event: Event) -> bytes:
     Raises:
         ValueError: Its name or id holds a CR, LF or NUL, or is no valid Unicode.
     """
-    fields = [f"event: {_single_line(event.name)}\n"]
+    fields = f"event: {_single_line(event.name)}\n"
     if event.id is not None:
-        fields.append(f"id: {_single_line(event.id)}\n")
+        fields += f"id: {_single_line(event.id)}\n"
     if event.retry_ms is not None:
-        fields.append(f"retry: {event.retry_ms}\n")
+        fields += f"retry: {event.retry_ms}\n"
     data = _with_plain_ends(event.data).replace(b"\n", b"\ndata: ")
-    return b"".join(["".join(fields).encode(), b"data: ", data, b"\n\n"])
+    return b"%bdata: %b\n\n" % (fields.encode(), data)
 
 
 def _single_line(text: str) -> str:
-    if any(end in text for end in "\r\n\0"):
+    if "\n" in text or "\r" in text or "\0" in text:
         raise ValueError(f"an event's name and id hold no CR, LF or NUL, not {text[:100]!r}")
     return text
 

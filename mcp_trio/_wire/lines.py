@@ -102,6 +102,23 @@ class LineSplitter:
         self._pending_bytes = 0
 
 
+def one_line(data: bytes) -> bytes:
+    """A message as a frame; what is no JSON stays none, and is judged by who decodes it."""
+    if b"\n" not in data and b"\r" not in data:
+        return data
+    try:
+        return msgspec.json.format(data, indent=-1)
+    except msgspec.MsgspecError:
+        return data.replace(b"\n", b" ").replace(b"\r", b" ")
+
+
+def bounded(frame: bytes, *, frame_bytes_max: int) -> "bytes | Oversized":
+    """The frame, or what is reported of one over the limit."""
+    if len(frame) <= frame_bytes_max:
+        return frame
+    return Oversized(len(frame), frame[: min(_HEAD_BYTES, frame_bytes_max)])
+
+
 def join_lines(frames: Sequence[bytes]) -> bytes:
     """The bytes to write for `frames`, none of which may hold an LF."""
     return b"\n".join([*frames, b""])

@@ -1,13 +1,17 @@
 """Recordings to look at: one whole demo, and small ones written by hand."""
 
+import contextlib
+import functools
 import os
 import pty
+import queue
 import subprocess
 import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
+import trio
 from click.testing import CliRunner
 
 from mcp_trio._cli.commands import commands
@@ -132,3 +136,32 @@ def on_a_screen(*arguments, **variables):
 @pytest.fixture(name="on_a_screen")
 def on_a_screen_fixture():
     return on_a_screen
+
+
+async def _serve_http(served, options, told):
+    with trio.CancelScope() as scope:
+        token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as nursery:
+            url = await nursery.start(functools.partial(served.serve_http, port=0, **options))
+            told.put((url, functools.partial(token.run_sync_soon, scope.cancel)))
+
+
+@contextlib.contextmanager
+def serving(served, **options):
+    """A server, or a mock, over HTTP in a thread of its own; gives the URL."""
+    told = queue.SimpleQueue()
+    thread = threading.Thread(target=trio.run, args=(_serve_http, served, options, told))
+    thread.start()
+    url, stop = told.get(timeout=10)
+    try:
+        yield url
+    finally:
+        stop()
+        thread.join(10)
+
+
+@pytest.fixture
+def serve():
+    """Serve something over HTTP until the test ends; returns the URL."""
+    with contextlib.ExitStack() as stack:
+        yield lambda served, **options: stack.enter_context(serving(served, **options))

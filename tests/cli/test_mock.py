@@ -125,7 +125,7 @@ def test_a_live_server_that_answers_nothing_is_a_status(invoke, write):
         (("some.py",), "a server is named with --as client only"),
         (("--", "some"), "a server is named with --as client only"),
         (("--as", "client"), "name one server"),
-        (("--as", "client", "--pace", "--", "some"), "--pace and --strict are for a server"),
+        (("--as", "client", "--pace", "--", "some"), "--pace is not for --as client"),
         (("--channel", "7"), "nothing was said on channel 7"),
     ],
 )

@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_recorded_to_is_refused_before_anything_is_started
 
 def test_a_command_and_a_file_are_needed(invoke, tmp_path):
     assert invoke("record", "--", "true").exit_code == 2
-    assert "Missing argument" in invoke("record", "-o", tmp_path / "x").output
+    assert "name one server" in invoke("record", "-o", tmp_path / "x").output
 
 
 def test_the_commands_own_options_are_left_alone(tmp_path):

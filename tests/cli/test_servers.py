@@ -52,7 +52,6 @@ def test_a_name_of_a_configuration_file_is_a_server(invoke, config):
         (["list"], "Missing argument 'SERVER'"),
         (["list", "--"], "no COMMAND stands behind --"),
         (["call", "server.py"], "Missing argument 'TOOL'"),
-        (["read", "https://example.com/mcp", "a://b"], "this version connects to no URL"),
         (
             ["list", "server.py", "nothing"],
             "'nothing': behind SERVER stand only tools, resources, templates, prompts",

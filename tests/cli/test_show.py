@@ -302,3 +302,29 @@ def test_what_a_subscription_tells_is_about_its_request(write):
         listen.record,
         None,
     )
+
+
+def test_of_requests_of_several_clients_each_says_whose_it_is(invoke, write):
+    def asked(id_, name, **info):
+        client = {"io.modelcontextprotocol/clientInfo": {"name": name, **info}}
+        return ("in", request(id_, "tools/list", _meta=client))
+
+    path = write(
+        asked(1, "probe", version="1"),
+        asked(2, "other"),
+        ("out", result(1, tools=[]), "r1", 1),
+        ("in", request(3, "tools/list", _meta={"io.modelcontextprotocol/clientInfo": 5})),
+    )
+    heading, _, one, two, answered, three, *_ = invoke("show", path).stdout.splitlines()
+    assert heading.split()[:4] == ["record", "ms", "client", "lane"]
+    assert [line.split()[2:4] for line in (one, answered)] == [["probe", "1"]] * 2
+    assert two.split()[2] == "other"
+    assert three.split()[2] == "in"
+    rows = map(json.loads, invoke("show", path, "--json").stdout.splitlines())
+    assert [row.get("client") for row in rows][1:4] == ["probe 1", "other", "probe 1"]
+
+
+def test_one_client_alone_needs_no_column(invoke, write):
+    client = {"io.modelcontextprotocol/clientInfo": {"name": "probe", "version": "1"}}
+    path = write(("in", request(1, "tools/list", _meta=client)))
+    assert "client" not in invoke("show", path).stdout.splitlines()[0]

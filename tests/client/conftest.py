@@ -81,7 +81,10 @@ class Bench:
     async def notified(self, method, _params):
         self.notifications.append(method.name)
 
-    async def accompany(self, _session):
+    def accompany(self, _session):
+        pass
+
+    def depart(self):
         pass
 
 

@@ -65,9 +65,12 @@ class Tools:
         if method.name in self.tools:
             await self.tools[method.name](params)
 
-    async def accompany(self, session):
+    def accompany(self, session):
         if self.beside is not None:
-            await self.beside(session)
+            session.act(functools.partial(self.beside, session))
+
+    def depart(self):
+        pass
 
 
 @attrs.define(eq=False)

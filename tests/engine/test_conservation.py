@@ -46,7 +46,10 @@ class Behaving:
     async def notified(self, method, params):
         pass
 
-    async def accompany(self, session):
+    def accompany(self, session):
+        pass
+
+    def depart(self):
         pass
 
     async def quick(self, handling):

@@ -259,3 +259,20 @@ def test_params_that_no_value_can_be_are_like_no_others():
         recorded(("C", endless), ("S", {"id": 1, "result": ASKING}), ("C", call(2)))
     )
     assert [each.retries for each in told.said] == [None] * 3
+
+
+def test_what_a_handler_says_in_a_later_round_is_due_to_the_request_of_that_round():
+    told = conversation(
+        recorded(
+            ("C", call(1)),
+            ("S", note("message", data="first"), "r1"),
+            ("S", {"id": 1, "result": ASKING | {"requestState": "one"}}, "r1"),
+            ("C", retry(2, inputResponses={"q1": {}}, requestState="one")),
+            ("S", note("message", data="second"), "r1"),
+            ("S", {"id": 2, "result": ASKING | {"requestState": "two"}}, "r1"),
+            ("C", retry(3, requestState="two")),
+            ("S", note("message", data="third"), "r1"),
+        )
+    )
+    owners = [each.owner for each in told.said if each.method == "notifications/message"]
+    assert owners == [0, 3, 6]

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from contextlib import nullcontext
 
 import attrs
 import eras
@@ -408,27 +409,34 @@ def party(name, era, program="pass"):
     ],
 )
 def test_what_comes_of_a_meeting_is_told(program, observed, capsys):
-    meeting = eras.meet(party("mcp_trio", "legacy", program), party("theirs", "both"))
+    client = party("mcp_trio", "legacy", program)
+    meeting = eras.meet(client, party("theirs", "both"), nullcontext([]))
     assert meeting.observed == observed
-    assert eras.report([meeting], 1.0) is (observed == "2025-11-25")
+    assert eras.report([meeting], "stdio", 1.0) is (observed == "2025-11-25")
     out = capsys.readouterr().out
     if observed == "refused":
         told = "mcp_trio legacy at theirs both: refused, not 2025-11-25: ValueError: no common"
         assert told in out
 
 
+def test_a_meeting_with_a_server_that_does_not_serve_is_no_refusal(tmp_path):
+    nowhere = reached.reachable([sys.executable, "-c", ""], "http", tmp_path / "log")
+    meeting = eras.meet(party("mcp_trio", "both"), party("theirs", "both"), nowhere)
+    assert meeting.observed == "no server"
+
+
 def test_a_meeting_that_does_not_end_is_no_refusal(monkeypatch):
     monkeypatch.setattr(eras, "SESSION_SECONDS", 0.05)
     sleepy = party("mcp_trio", "modern", "import time; time.sleep(60)")
-    assert eras.meet(sleepy, party("theirs", "legacy")).observed == "no end"
+    assert eras.meet(sleepy, party("theirs", "legacy"), nullcontext([])).observed == "no end"
 
 
-def test_each_of_ours_meets_each_of_theirs_and_ours(monkeypatch):
+def test_each_of_ours_meets_each_of_theirs_and_ours(monkeypatch, tmp_path):
     monkeypatch.setattr(
         eras, "clients", lambda _: [party("mcp_trio", "legacy"), party("a", "both")]
     )
     monkeypatch.setattr(
-        eras, "servers", lambda _: [party("mcp_trio", "both"), party("b", "modern")]
+        eras, "servers", lambda *_: [party("mcp_trio", "both"), party("b", "modern")]
     )
-    met = [(it.client.name, it.server.name) for it in eras.meet_all([], None)]
-    assert met == [("mcp_trio", "mcp_trio"), ("mcp_trio", "b"), ("a", "mcp_trio")]
+    met = [(it.client.name, it.server.name) for it in eras.meet_all([], "stdio", tmp_path)]
+    assert met == [("mcp_trio", "mcp_trio"), ("a", "mcp_trio"), ("mcp_trio", "b")]

@@ -12,11 +12,13 @@ import trio
 from mcp_trio._journal.reader import Flaw, read_recording
 from mcp_trio._journal.records import Record, frame_of
 from mcp_trio._limits import Limits
-from mcp_trio._proxy.journal import ProxyJournal, start_journal
+from mcp_trio._proxy.journal import LineJournal, start_lines
 from mcp_trio._proxy.stdio import StdioProxy
 from mcp_trio._recorder.sink import open_recording
 from mcp_trio._transports.child_process import ChildProcess, start_child
 from mcp_trio._transports.descriptors import Descriptor
+from tests.proxy.between import between
+from tests.transports.http.conftest import certificate  # noqa: F401  a fixture
 
 PYTHON = [sys.executable, "-S", "-E", "-c"]
 
@@ -83,7 +85,7 @@ class Host:
     stdin: Descriptor
     stdout: Descriptor
     server: ChildProcess
-    journal: ProxyJournal
+    journal: LineJournal
     proxy: StdioProxy
     kill: object
     ended: trio.Event
@@ -111,7 +113,7 @@ def path(tmp_path):
 async def open_proxy(command, path, *, limits=None, parent_pid=None):
     """Leaving the block waits for the proxy's end."""
     limits = limits or Limits()
-    journal = start_journal(path, command, limits=limits)
+    journal = start_lines(path, command, limits=limits)
     server = await start_child(command, env=dict(os.environ), inherits_stderr=True, limits=limits)
     (host_in, stdin), (stdout, host_out) = pipe(limits), pipe(limits)
     kill, signals = trio.open_memory_channel(10)
@@ -145,3 +147,24 @@ async def open_proxy(command, path, *, limits=None, parent_pid=None):
 @pytest.fixture(name="open_proxy", scope="session")
 def open_proxy_fixture():
     return open_proxy
+
+
+@pytest.fixture(name="between", scope="session")
+def between_fixture():
+    return between
+
+
+@pytest.fixture(scope="session")
+def all_in(recorded):
+    """Reads all recordings of a folder, in the order in which they began."""
+
+    def number(file):
+        return int(file.name.removesuffix(".mcprec.jsonl").rpartition("-")[2])
+
+    return lambda folder: [recorded(file) for file in sorted(folder.iterdir(), key=number)]
+
+
+@pytest.fixture
+def files(tmp_path, all_in):
+    """Reads those of the test's folder."""
+    return lambda: all_in(tmp_path)

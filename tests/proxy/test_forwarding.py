@@ -118,9 +118,9 @@ async def test_a_host_that_does_not_read_stops_the_server_and_loses_nothing(
     line = b"x" * 999 + b"\n"
     code = "import os\nfor _ in range(4000): os.write(1, b'x' * 999 + b'\\n')"
     async with open_proxy(python(code), path) as host:
-        await until(lambda: host.journal._counts["out_bytes"] > PIPE_BYTES)
+        await until(lambda: host.journal.frames.counts["out_bytes"] > PIPE_BYTES)
         await trio.sleep(0.2)
-        assert host.journal._counts["out_bytes"] <= 3 * PIPE_BYTES
+        assert host.journal.frames.counts["out_bytes"] <= 3 * PIPE_BYTES
         assert await host.read_all() == line * 4000
     assert recorded(path).stream("out") == line * 4000
 
@@ -141,7 +141,7 @@ while os.read(0, 65536): pass
         with trio.move_on_after(0.2) as scope:
             await host.stdin.write(b"x" * MIB)
         assert scope.cancelled_caught
-        assert host.journal._counts["in_bytes"] <= 3 * PIPE_BYTES
+        assert host.journal.frames.counts["in_bytes"] <= 3 * PIPE_BYTES
         host.stdin.close()
         assert await host.read_all() == b"more"
 
@@ -343,7 +343,7 @@ async def test_after_a_signal_a_host_that_does_not_read_has_little_time_too(
     code = "import os\nwhile True: os.write(1, b'x' * 65536)"
     limits = Limits(close_seconds=0.1, terminate_seconds=0.1, kill_seconds=0.1)
     async with open_proxy(python(code), path, limits=limits) as host:
-        await until(lambda: host.journal._counts["out_bytes"] >= 2 * PIPE_BYTES)
+        await until(lambda: host.journal.frames.counts["out_bytes"] >= 2 * PIPE_BYTES)
         host.kill(signal.SIGTERM)
         await host.ended.wait()
     assert recorded(path).marks() == {"exited": "SIGTERM"}

@@ -11,7 +11,7 @@ from mcp_trio._errors import RecordingError
 from mcp_trio._journal.reader import check, read_recording
 from mcp_trio._journal.records import GapBody, OpenBody, body_of, frame_of
 from mcp_trio._limits import Limits
-from mcp_trio._proxy.journal import ProxyJournal, start_journal
+from mcp_trio._proxy.journal import FrameJournal, LineJournal, start_lines
 from mcp_trio._recorder.recorder import Recorder
 
 ASKED = {
@@ -34,7 +34,7 @@ def line(message):
 
 @pytest.fixture
 async def journal(path):
-    return start_journal(path, ["/somewhere/serve", "--fast"], limits=Limits())
+    return start_lines(path, ["/somewhere/serve", "--fast"], limits=Limits())
 
 
 async def test_a_recording_begins_with_the_role_and_the_program(journal, path, recorded):
@@ -155,7 +155,7 @@ async def test_messages_stand_verbatim_and_nothing_else_does(journal, path, reco
 
 
 async def test_a_line_beyond_the_limit_is_recorded_in_parts(path, recorded):
-    journal = start_journal(path, ["serve"], limits=Limits(frame_bytes_max=5))
+    journal = start_lines(path, ["serve"], limits=Limits(frame_bytes_max=5))
     journal.passes("in", b"[1234567890]\n{}\n")
     journal.close(0)
     session = recorded(path)
@@ -189,7 +189,7 @@ async def test_a_full_disk_leaves_a_gap_that_says_how_much_is_missing(path):
     body = OpenBody(transport="stdio", role="proxy", name="n", version="", started="s")
     recorder = Recorder(disk, clock_ns=lambda: 0, limits=limits)
     recorder.record("open", msgspec.json.encode(body))
-    journal = ProxyJournal(recorder=recorder, limits=limits)
+    journal = LineJournal(frames=FrameJournal(recorder=recorder, limits=limits))
     journal.passes("in", b"before\n")
     disk.is_full = True
     for _ in range(3):
@@ -212,20 +212,20 @@ async def test_a_full_disk_leaves_a_gap_that_says_how_much_is_missing(path):
 async def test_a_file_that_holds_something_is_left_alone(path):
     path.write_bytes(b"precious")
     with pytest.raises(RecordingError, match="it is there already; a folder gets a file"):
-        start_journal(path, ["serve"], limits=Limits())
+        start_lines(path, ["serve"], limits=Limits())
     assert path.read_bytes() == b"precious"
 
 
 async def test_an_empty_file_and_a_device_are_taken(path, recorded):
     path.touch()
-    start_journal(path, ["serve"], limits=Limits()).close(0)
+    start_lines(path, ["serve"], limits=Limits()).close(0)
     assert recorded(path).cause == "closed"
-    start_journal(os.devnull, ["serve"], limits=Limits()).close(0)
+    start_lines(os.devnull, ["serve"], limits=Limits()).close(0)
 
 
 async def test_a_folder_gets_a_file_of_its_own_for_each_session(tmp_path, recorded):
     for _ in range(2):
-        start_journal(tmp_path, ["serve"], limits=Limits()).close(0)
+        start_lines(tmp_path, ["serve"], limits=Limits()).close(0)
     first, second = tmp_path.iterdir()
     assert first.name.startswith("serve-")
     assert recorded(first).cause == recorded(second).cause == "closed"

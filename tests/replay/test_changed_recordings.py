@@ -197,7 +197,9 @@ def moved(lines, place, milliseconds):
 
 
 def test_a_deadline_may_be_a_little_later_than_its_record(desk, world, path):
-    place = world.place_of(path, lambda r: r["k"] == "cxl" and r["l"] == "r24")
+    asked = world.place_of(path, lambda r: r["k"] == "in" and r["f"].get("id") == 8)
+    lane = f"r{world.records(path)[asked]['n']}"  # of `in_time`
+    place = world.place_of(path, lambda r: r["k"] == "cxl" and r["l"] == lane)
 
     def change(lines):
         record = json.loads(lines[place])

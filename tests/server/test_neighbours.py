@@ -1,7 +1,5 @@
 """Sessions of one server that are open at the same time, counted by each."""
 
-from contextlib import ExitStack
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,20 +11,19 @@ FILES = [None, "a folder", SharedRecording("one"), SharedRecording("other")]
 
 
 def test_a_session_alone_counts_nobody():
-    with Neighbours().beside(None) as count:
-        assert count() == 0
+    assert Neighbours().join(None).count() == 0
 
 
 @pytest.mark.parametrize("file", FILES[:2])
 def test_who_was_there_and_who_came_is_counted_also_when_gone(file):
     neighbours = Neighbours()
-    with neighbours.beside(file):
-        pass
-    with neighbours.beside(file) as first:
-        with neighbours.beside(file) as second:
-            assert (first(), second()) == (1, 1)
-        with neighbours.beside(file) as third:
-            assert (first(), third()) == (2, 1)
+    neighbours.join(file).leave()
+    first = neighbours.join(file)
+    second = neighbours.join(file)
+    assert (first.count(), second.count()) == (1, 1)
+    second.leave()
+    third = neighbours.join(file)
+    assert (first.count(), third.count()) == (2, 1)
 
 
 @given(
@@ -40,16 +37,14 @@ def test_it_is_as_if_each_had_met_each(moves):
     for number, move in enumerate(moves):
         if isinstance(move, int):
             if open_now:
-                open_now.pop(move % len(open_now))[2].close()
+                open_now.pop(move % len(open_now))[2].leave()
             continue
-        stack = ExitStack()
-        count = stack.enter_context(neighbours.beside(move))
+        beside = counts[number] = neighbours.join(move)
         met[number] = set()
         for other, file, _ in open_now:
             if move is not file or not isinstance(move, SharedRecording):
                 met[number].add(other)
                 met[other].add(number)
-        open_now.append((number, move, stack))
-        counts[number] = count
+        open_now.append((number, move, beside))
     for number, _, _ in open_now:
-        assert counts[number]() == len(met[number])
+        assert counts[number].count() == len(met[number])

@@ -452,8 +452,12 @@ async def test_a_mode_that_was_not_announced_is_not_used(server, serve, revision
             await call.question()
             await call.answer({"action": "decline"})
             assert text_of(await call.end()) == "decline"
+            continue
+        said, mode = await call.end(), {"form": "form", "visit": "url"}[name]
+        if revision == E:
+            assert said["error"]["code"] == -32021
         else:
-            assert (await call.end())["error"]["code"] == (-32021 if revision == E else -32603)
+            assert text_of(said) == f"the client did not announce elicitation.{mode}"
 
 
 # Refusals.

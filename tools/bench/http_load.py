@@ -116,6 +116,11 @@ class HttpServerUnderLoad:
             finally:
                 self._process.kill()
 
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        return f"http://127.0.0.1:{self._port}/mcp"
+
     def cpu_seconds(self) -> float:
         """The CPU time of the server so far."""
         return cpu_seconds_of(self._process.pid)

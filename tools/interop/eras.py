@@ -1,21 +1,25 @@
 """Who understands whom: clients and servers of each era. `python tools/interop/eras.py`.
 
 Clients and servers of ours, and of the SDKs, are held to one era or speak both; each of ours meets
-all of the others, and ours. Prints what was expected and what came of it. The exit status is 1 if
-something else came of it, or a peer is missing.
+all of the others, and ours, over stdio or with `--transport http` over Streamable HTTP. Prints what
+was expected and what came of it. The exit status is 1 if something else came of it, or a peer is
+missing.
 """
 
+import itertools
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Final
 
 import attrs
 from facts import ERAS, FACTS
-from peers import LEGACY, SDKS, Command, Peer
+from peers import LEGACY, SDKS, Command, Peer, Transport
+from reached import ServerFailed, reachable
 from rich.table import Table
 from sessions import OUR_CLIENT, OUR_SERVER
 from sitting import empty_table, parse, peer_parser, sdks, show, sit
@@ -86,29 +90,39 @@ def clients(peers: Sequence[Peer]) -> list[Party]:
     return [*ours, *theirs]
 
 
-def servers(peers: Sequence[Peer]) -> list[Party]:
+def servers(peers: Sequence[Peer], transport: Transport) -> list[Party]:
     """Our servers, and those of the peers.
 
     Raises:
         MissingPeer: A peer is not installed.
     """
-    ours = [Party(OURS, era, tuple(_our_server(era))) for era in ERAS]
+    how = [] if transport == "stdio" else [transport]
+    ours = [Party(OURS, era, tuple(_our_server(era, transport))) for era in ERAS]
     theirs = [
-        Party(peer.name, era, tuple(peer.server_command(*arguments)))
+        Party(peer.name, era, tuple(peer.server_command(*how, *arguments)))
         for peer in peers
         for era, arguments in peer.server_eras.items()
     ]
     return [*ours, *theirs]
 
 
-def _our_server(era: str) -> Command:
+def _our_server(era: str, transport: Transport) -> Command:
     spoken = [f"--revision={name}" for name in _SPOKEN[era]]
-    return [sys.executable, str(OUR_SERVER), "--stdio", *spoken]
+    how = ["--stdio"] if transport == "stdio" else ["--port=0"]
+    return [sys.executable, str(OUR_SERVER), *how, *spoken]
 
 
-def meet(client: Party, server: Party) -> Meeting:
-    """Let a client greet a server."""
-    command = [*client.command, *server.command]
+def meet(client: Party, server: Party, place: AbstractContextManager[Command]) -> Meeting:
+    """Let a client greet a server, which is at that place meanwhile: a command, or a URL."""
+    try:
+        with place as told:
+            return _greeted(client, server, told)
+    except ServerFailed as error:
+        return Meeting(client, server, "no server", str(error))
+
+
+def _greeted(client: Party, server: Party, told: Command) -> Meeting:
+    command = [*client.command, *told]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=SESSION_SECONDS
@@ -128,20 +142,32 @@ def _reason(stderr: str) -> str:
     return (named or lines or [""])[-1]
 
 
-def meet_all(peers: Sequence[Peer], _folder: Path) -> list[Meeting]:
+def meet_all(peers: Sequence[Peer], transport: Transport, folder: Path) -> list[Meeting]:
     """Let all meet of whom at least one is ours.
+
+    A server of ours serves all of its clients; one of a peer is there for one client only.
 
     Raises:
         MissingPeer: A peer is not installed.
+        ServerFailed: A server of ours does not serve, or does not stop.
     """
-    pairs = [
-        (client, server)
-        for client in clients(peers)
-        for server in servers(peers)
-        if OURS in (client.name, server.name)
-    ]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda pair: meet(*pair), pairs))
+    number = itertools.count()
+
+    def place_of(server: Party) -> AbstractContextManager[Command]:
+        log = folder / f"{next(number)}.log"
+        return reachable(list(server.command), transport, log)
+
+    with ExitStack() as stack, ThreadPoolExecutor(AT_ONCE) as pool:
+        meetings: list[Future[Meeting]] = []
+        for server in servers(peers, transport):
+            is_ours = server.name == OURS
+            standing = nullcontext(stack.enter_context(place_of(server))) if is_ours else None
+            meetings += [
+                pool.submit(meet, client, server, standing or place_of(server))
+                for client in clients(peers)
+                if is_ours or client.name == OURS
+            ]
+        return [meeting.result() for meeting in meetings]
 
 
 def expectations() -> Table:
@@ -187,22 +213,26 @@ def complaints(meetings: Sequence[Meeting]) -> Iterator[str]:
             )
 
 
-def report(meetings: Sequence[Meeting], seconds: float) -> bool:
+def report(meetings: Sequence[Meeting], transport: Transport, seconds: float) -> bool:
     """Print everything; returns whether it is as it should be."""
     show(expectations(), ())
     print()
     found = list(complaints(meetings))
     show(observations(meetings), found)
-    print(f"{len(meetings)} meetings, {len(found)} complaints, {seconds:.0f} s")
+    print(f"{len(meetings)} meetings over {transport}, {len(found)} complaints, {seconds:.0f} s")
     return not found
 
 
 def main(arguments: list[str]) -> int:
     """Let them meet and report."""
     parser = peer_parser("See which eras understand each other.", such_as="Python 2")
+    parser.add_argument("--transport", choices=("stdio", "http"), default="stdio")
     options = parse(parser, arguments, [peer.name for peer in SDKS])
-    peers = sdks(options.peers)
-    return sit(lambda folder: meet_all(peers, folder), report)
+    peers, transport = sdks(options.peers), options.transport
+    return sit(
+        lambda folder: meet_all(peers, transport, folder),
+        lambda meetings, seconds: report(meetings, transport, seconds),
+    )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,10 @@ ERAS: Final = ("legacy", "both", "modern")
 """What of the two eras one side speaks: with a session, without, or either."""
 
 
+TOUR: Final = "tour:"
+"""In front of a revision: a client takes the tour, see `tour.py`, instead of the whole scenario."""
+
+
 def is_url(server: str) -> bool:
     """Whether a server is told by its URL: otherwise by the command that starts it."""
     return server.startswith("http://")

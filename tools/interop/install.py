@@ -10,15 +10,19 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from peers import (
+    HOME,
+    INSPECTOR,
+    NODE,
     PEERS,
     PYTHON_1,
     PYTHON_2,
     PYTHON_SERVERS,
+    PYTHON_WEB,
     TYPESCRIPT,
     Command,
     Environment,
@@ -28,7 +32,7 @@ from peers import (
     node_path,
 )
 
-AT_ONCE: Final = 2
+AT_ONCE: Final = 3
 
 
 def install_python(environment: PythonEnvironment) -> None:
@@ -36,7 +40,8 @@ def install_python(environment: PythonEnvironment) -> None:
     venv.create(environment.folder, clear=True, symlinks=True)
     python = str(environment.folder / "bin" / "python")
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
-    run([*pip, "--disable-pip-version-check", *environment.requirements()])
+    ours = ["--editable", str(HOME)] if environment.has_us else []
+    run([*pip, "--disable-pip-version-check", *environment.requirements(), *ours])
 
 
 def install_npm(environment: NodeEnvironment) -> None:
@@ -73,9 +78,17 @@ def run(command: Command) -> None:
         raise SystemExit(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
 
 
+# Some need what another brings: those come first. Whatever takes long stands in front.
+STAGES: Final[Sequence[Sequence[Environment]]] = (
+    (NODE, PYTHON_SERVERS),
+    (INSPECTOR, TYPESCRIPT, PYTHON_WEB, PYTHON_2, PYTHON_1),
+)
+
+
 def main() -> None:
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(ensure, (TYPESCRIPT, PYTHON_SERVERS, PYTHON_2, PYTHON_1)))
+    for environments in STAGES:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(ensure, environments))
     for peer in PEERS.values():
         print(f"{peer.name}: {peer.package} {peer.version}")
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import msgspec
 import scenario
+import tour
 import trio
-from facts import ERAS, FACTS, has, is_url
+from facts import ERAS, FACTS, TOUR, has, is_url
 from parties import (
     ELICITED,
     MESSAGE,
@@ -141,6 +142,14 @@ class Session:
         await self.client.notify_roots_changed()
 
 
+# A busy machine takes its time to start a server.
+PATIENCE_SECONDS: Final = 30.0
+
+PATIENT: Final = Limits(probe_seconds=PATIENCE_SECONDS)
+# A server that stops at the end of a tour does not come back.
+TOURING: Final = Limits(probe_seconds=PATIENCE_SECONDS, http_reconnect_seconds_max=0.5)
+
+
 def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:
     """A client whose callbacks are the host's; a modern one finds out what the server speaks."""
 
@@ -169,7 +178,6 @@ def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:
     return Client(
         target,
         revisions=SPOKEN[wanted],
-        limits=Limits(probe_seconds=PATIENCE_SECONDS),
         roots=lambda: host.roots,
         sampling=sample,
         sampling_tools=True,
@@ -179,12 +187,9 @@ def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:
         log=log,
         resource_updated=updated,
         list_changed=changed,
-        **options,
+        **{"limits": PATIENT, **options},
     )
 
-
-# A busy machine takes its time to start a server.
-PATIENCE_SECONDS: Final = 30.0
 
 SESSIONS: Final = tuple(name for name in FACTS.revisions if has(name, "sessions"))
 SPOKEN: Final[Mapping[str, tuple[str, ...]]] = {
@@ -200,10 +205,15 @@ SPOKEN: Final[Mapping[str, tuple[str, ...]]] = {
 async def main(server: list[str], record: str | None, wanted: str) -> None:
     host = Host()
     has_url = is_url(server[0])
-    target, how = (server[0], {}) if has_url else (server, {"stderr": "inherit"})
-    async with client_for(host, target, wanted, record=record, **how) as client:
+    target = server[0] if has_url else server
+    revision = wanted.removeprefix(TOUR)
+    how: dict[str, Any] = {} if has_url else {"stderr": "inherit"}
+    how |= {"limits": TOURING} if wanted != revision else {}
+    async with client_for(host, target, revision, record=record, **how) as client:
         if wanted in ERAS:
             await scenario.greet(Session(client, host))
+        elif wanted != revision:
+            await tour.take(Session(client, host), host, revision)
         else:
             await scenario.tell(Session(client, host), host, wanted)
 
@@ -211,7 +221,9 @@ async def main(server: list[str], record: str | None, wanted: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record")
-    parser.add_argument("wanted", choices=SPOKEN, help="a revision, or only an era")
+    tours = (TOUR + revision for revision in FACTS.revisions)
+    known = [*SPOKEN, *tours]
+    parser.add_argument("wanted", choices=known, help="a revision, a tour of one, or only an era")
     parser.add_argument("server", nargs=argparse.REMAINDER, help="a command, or a URL")
     options = parser.parse_args()
     trio.run(main, options.server, options.record, options.wanted)

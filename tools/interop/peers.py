@@ -1,7 +1,8 @@
 """The peers: software that speaks the protocol, and that nobody here wrote. One table.
 
 What is pinned, and where: Python packages in the dependency groups of pyproject.toml, those of npm
-in typescript/package-lock.json. `python tools/interop/install.py` installs all of it.
+in typescript/package-lock.json, and in inspector/ for the MCP Inspector.
+`python tools/interop/install.py` installs all of it.
 """
 
 import functools
@@ -11,7 +12,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import attrs
 from facts import ERAS, FACTS, has
@@ -61,10 +62,14 @@ class Environment(Protocol):
 
 @attrs.frozen(kw_only=True)
 class PythonEnvironment:
-    """A virtual environment that holds a dependency group of this project."""
+    """A virtual environment that holds a dependency group of this project.
+
+    `has_us`: and the project itself, as it lies here.
+    """
 
     name: str
     group: str
+    has_us: bool = False
 
     @property
     def folder(self) -> Path:
@@ -82,11 +87,17 @@ class PythonEnvironment:
 
     def requirements(self) -> list[str]:
         """The requirements of the group."""
-        return _groups()[self.group]
+        groups: Mapping[str, list[str]] = _project()["dependency-groups"]
+        return groups[self.group]
+
+    def ours(self) -> list[str]:
+        """What this project requires, if it is in the environment, too."""
+        needed: list[str] = _project()["project"]["dependencies"]
+        return needed if self.has_us else []
 
     def fingerprint(self) -> str:
         """See `Environment`."""
-        return "\n".join([sys.version, str(self.folder), *self.requirements()])
+        return "\n".join([sys.version, str(self.folder), *self.requirements(), *self.ours()])
 
     def start(self, program: str) -> Command:
         """See `Environment`: a script, or a module that is run."""
@@ -131,8 +142,10 @@ class NodeEnvironment:
 PYTHON_1: Final = PythonEnvironment(name="python-1", group="peer-python-1")
 PYTHON_2: Final = PythonEnvironment(name="python-2", group="peer-python-2")
 PYTHON_SERVERS: Final = PythonEnvironment(name="python-servers", group="peer-python-servers")
+PYTHON_WEB: Final = PythonEnvironment(name="python-web", group="peer-python-web", has_us=True)
 NODE: Final = PythonEnvironment(name="node", group="peer-node")
 TYPESCRIPT: Final = NodeEnvironment(name="typescript", folder=NPM, node=NODE)
+INSPECTOR: Final = NodeEnvironment(name="inspector", folder=HERE / "inspector", node=NODE)
 
 
 @attrs.frozen(kw_only=True)
@@ -142,9 +155,9 @@ class Peer:
     `server` and `client` are programs of the environment. A client gets the revision and the
     command of its server, or the URL, as arguments, exits 0 when the server did what it should, and
     says how much it has checked; with an era instead of the revision it only says which revision
-    came of it. A server serves over stdio; with the argument "http" over the transports of the web,
-    and says what their URLs begin with. `sse_roles` is what it can be over HTTP+SSE. `client_eras`
-    and `server_eras` are the eras that each can be held to; a server by arguments.
+    came of it. A server serves over stdio; with "http" as first argument over the transports of
+    the web, and says what their URLs begin with. `sse_roles` is what it can be over HTTP+SSE.
+    `client_eras` and `server_eras` are the eras that each can be held to; a server by arguments.
     """
 
     name: str
@@ -294,10 +307,8 @@ def node_path() -> str:
 
 
 @functools.cache
-def _groups() -> Mapping[str, list[str]]:
-    project = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))
-    groups: dict[str, list[str]] = project["dependency-groups"]
-    return groups
+def _project() -> Mapping[str, Any]:
+    return tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def _pin(requirement: str) -> tuple[str, str]:

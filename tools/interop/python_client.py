@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar
 
 import scenario
-from facts import ERAS, has, is_sse, is_url
+import tour
+from facts import ERAS, TOUR, has, is_sse, is_url
 from mcp import ClientSession, StdioServerParameters, stdio_client, types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -235,10 +236,13 @@ Connect = Callable[[Host, str, Sequence[str]], AbstractAsyncContextManager[Sessi
 
 
 async def tell_scenario(connect: Connect, wanted: str, server: Sequence[str]) -> None:
-    """Tell the scenario to a server, at a revision; or greet, in an era."""
+    """Tell the scenario to a server, at a revision; or take the tour there; or greet, in an era."""
     host = Host()
-    async with connect(host, wanted, server) as session:
+    revision = wanted.removeprefix(TOUR)
+    async with connect(host, revision, server) as session:
         if wanted in ERAS:
             await scenario.greet(session)
+        elif wanted != revision:
+            await tour.take(session, host, revision)
         else:
             await scenario.tell(session, host, wanted)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import attrs
 from peers import Command, Transport
 
 BEGIN_SECONDS: Final = 30.0
@@ -22,6 +23,29 @@ class ServerFailed(Exception):  # noqa: N818  what happened, in a word
     """A server did not begin to serve, or did not end."""
 
 
+@attrs.frozen
+class Served:
+    """A server that serves: its process, and what its URLs begin with."""
+
+    process: "subprocess.Popen[bytes]"
+    origin: str
+
+
+@contextmanager
+def served(command: Command, log: Path) -> Generator[Served]:
+    """A server that serves meanwhile; what it prints is left in the log.
+
+    Raises:
+        ServerFailed: It does not serve, or does not stop when it should.
+    """
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        yield Served(process, _origin_of(process, log))
+    finally:
+        _stop(process, log)
+
+
 @contextmanager
 def reachable(command: Command, transport: Transport, log: Path) -> Generator[Command]:
     """What a client is told of a server, which serves meanwhile if it is reached by a URL.
@@ -32,12 +56,8 @@ def reachable(command: Command, transport: Transport, log: Path) -> Generator[Co
     if transport == "stdio":
         yield command
         return
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
-    try:
-        yield [_origin_of(process, log) + PATHS[transport]]
-    finally:
-        _stop(process, log)
+    with served(command, log) as server:
+        yield [server.origin + PATHS[transport]]
 
 
 def _origin_of(process: "subprocess.Popen[bytes]", log: Path) -> str:

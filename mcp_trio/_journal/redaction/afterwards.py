@@ -54,7 +54,11 @@ def redacted_again(
         if record.kind == "open":
             opened = msgspec.json.decode(body or b"", type=dict[str, Any])
             body = encode_body(opened | {"redaction": redactor.manifest()})
-        yield encoder.lines([_with_body(record, body, encoder)])
+        told = _with_body(record, body, encoder)
+        if record.envelope is not None:
+            envelope = redactor.redact_envelope(record.envelope)
+            told = msgspec.structs.replace(told, envelope=envelope)
+        yield encoder.lines([told])
 
 
 def _redacted(record: Record, redactor: Redactor) -> bytes | None:

@@ -44,6 +44,7 @@ _NO_SECRETS: Final = frozenset({"", "true", "false", "null", "none", "undefined"
 
 _ARGUMENTS: Final = "$.params.arguments"
 _NO_KEY: Final = b"no key"
+_ENVELOPE: Final = "envelope"
 _SCHEME: Final = re.compile(r"(?i:bearer|basic|token) +(?=\S+$)")
 
 Secrets = Collection[str] | Callable[[], Collection[str]]
@@ -135,6 +136,17 @@ class Redactor:
         if kind in FRAME_KINDS and body.startswith(b"["):
             return self._batch(kind, body)
         return self._redacted(kind, body)
+
+    def redact_envelope(self, envelope: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What is written for what a record says beside its body, such as a principal's name.
+
+        Raises:
+            ValueError: As `redact`.
+        """
+        redacted: Mapping[str, Any] = msgspec.json.decode(
+            self.redact(_ENVELOPE, msgspec.json.encode(envelope))
+        )
+        return redacted
 
     def _batch(self, kind: str, frame: bytes) -> bytes:
         """Each message of a batch by itself, for its method says where secrets stand."""

@@ -1,7 +1,6 @@
 """What a client that comes back may still hear of a session's streams."""
 
 import re
-from collections import OrderedDict
 from typing import Final, NamedTuple
 
 import attrs
@@ -29,6 +28,7 @@ class _Stream:
         return self.next_number - len(self.events)
 
 
+@attrs.define(kw_only=True, eq=False)
 class ReplayBuffer:
     """The latest events of one session's streams, for those who lost a connection.
 
@@ -39,15 +39,14 @@ class ReplayBuffer:
     An open stream itself is remembered even if nothing of it is kept.
     """
 
-    def __init__(self, *, events_max: int, bytes_max: int) -> None:
-        self._events_max = events_max
-        self._bytes_max = bytes_max
-        self._streams_opened = 0
-        self._events_given = 0
-        self._kept_events = 0
-        self._kept_bytes = 0
-        self._open: dict[int, _Stream] = {}
-        self._closed: OrderedDict[int, _Stream] = OrderedDict()
+    _events_max: int = attrs.field(alias="events_max")
+    _bytes_max: int = attrs.field(alias="bytes_max")
+    _streams_opened: int = attrs.field(default=0, init=False)
+    _events_given: int = attrs.field(default=0, init=False)
+    _kept_events: int = attrs.field(default=0, init=False)
+    _kept_bytes: int = attrs.field(default=0, init=False)
+    _open: dict[int, _Stream] = attrs.field(factory=dict[int, _Stream], init=False)
+    _closed: dict[int, _Stream] = attrs.field(factory=dict[int, _Stream], init=False)
 
     def open_stream(self) -> int:
         """The number of a new stream."""
@@ -98,12 +97,6 @@ class ReplayBuffer:
         closed = self._open.pop(stream)
         if closed.events:
             self._closed[stream] = closed
-
-    def forget_stream(self, stream: int) -> None:
-        """Nobody will come back for the stream: it is closed if it is open, and nothing is kept."""
-        gone = self._open.pop(stream, None) or self._closed.get(stream)
-        if gone:
-            self._forget(gone, len(gone.events))
 
     def _found(self, event_id: str) -> tuple[_Stream, int]:
         if match := _EVENT_ID.fullmatch(event_id):

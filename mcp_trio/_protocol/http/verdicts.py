@@ -5,8 +5,9 @@ the head names, and returns the one verdict. A server of both eras has one endpo
 carries metadata, or names a modern revision in its head, is modern; all else is of a session.
 """
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypedDict, cast
 
 import attrs
 import msgspec
@@ -140,12 +141,12 @@ class Endpoint:
     find: Find
     parameter_paths: ParameterPaths
 
-    @property
+    @functools.cached_property
     def has_sessions(self) -> bool:
         """Whether legacy revisions are spoken here."""
         return any(REVISIONS[name].has_handshake for name in self.revisions)
 
-    @property
+    @functools.cached_property
     def is_modern(self) -> bool:
         """Whether modern revisions are spoken here."""
         return any(REVISIONS[name].is_modern for name in self.revisions)
@@ -155,11 +156,15 @@ class Endpoint:
 
     def judge(self, head: Head, body: bytes = b"") -> Verdict:
         """The verdict on a request whose body has been read."""
-        judges = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
-        judge = judges.get(head.method)
-        if judge is None:
-            return self._not_allowed(head.method)
-        return judge(head, body)
+        match head.method:
+            case "POST":
+                return self._post(head, body)
+            case "GET":
+                return self._get(head)
+            case "DELETE":
+                return self._delete(head)
+            case other:
+                return self._not_allowed(other)
 
     def _not_allowed(self, method: str) -> Refusal:
         allowed = _ALLOWED[self.has_sessions]
@@ -172,7 +177,8 @@ class Endpoint:
     def _post(self, head: Head, body: bytes) -> Verdict:
         if media_type_of(head.header("content-type")) != JSON:
             return Refusal(status=415, text=f"the Content-Type of a POST is {JSON}")
-        if not any(accepts(head.header("accept"), each) for each in (JSON, EVENT_STREAM)):
+        accept = head.header("accept")
+        if not (accepts(accept, JSON) or accepts(accept, EVENT_STREAM)):
             return Refusal(status=406, text=f"Accept names {JSON} and {EVENT_STREAM}")
         message = self.decoder.decode(body)
         if isinstance(message, Malformed):
@@ -212,13 +218,14 @@ class Endpoint:
         self, head: Head, message: Request | Notification, metadata: Metadata | None
     ) -> None:
         version = metadata.requested if metadata is not None and metadata.has_version else None
-        params = _params_of(message)
+        params = _names_in(message)
+        paths = self._paths(message.method, params)
         check_mirrored(
             head,
             version=version or head.header(PROTOCOL_VERSION) or "",
             method=message.method,
-            params=params,
-            paths=self._paths(message.method, params),
+            params=_params_of(message) if paths else params,
+            paths=paths,
             is_request=isinstance(message, Request),
         )
 
@@ -246,7 +253,8 @@ class Endpoint:
         return Refusal(
             status=400,
             code=HEADER_MISMATCH,
-            text=f"{PROTOCOL_VERSION} is missing; spoken here: {', '.join(self.revisions)}",
+            text=f"{PROTOCOL_VERSION} is missing; spoken here: {', '.join(self.revisions)};"
+            " sessions are not (revisions=, workers=1)",
             id=_id_of(message),
             data={"supported": [*self.revisions]},
         )
@@ -275,7 +283,7 @@ class Endpoint:
             )
         return session_id, known
 
-    def _get(self, head: Head, _body: bytes) -> Verdict:
+    def _get(self, head: Head) -> Verdict:
         if not self.has_sessions or self._names_modern(head):
             return attrs.evolve(self._not_allowed("GET"), headers=[("Allow", "POST")])
         if not accepts(head.header("accept"), EVENT_STREAM):
@@ -285,7 +293,7 @@ class Endpoint:
             return session
         return Listening(session[0], head.header(LAST_EVENT_ID))
 
-    def _delete(self, head: Head, _body: bytes) -> Verdict:
+    def _delete(self, head: Head) -> Verdict:
         if not self.has_sessions or self._names_modern(head):
             return attrs.evolve(self._not_allowed("DELETE"), headers=[("Allow", "POST")])
         session = self._session(head)
@@ -298,10 +306,27 @@ def _metadata_in(message: Message | Batch) -> Metadata | None:
     return None
 
 
+class _Names(TypedDict, total=False):
+    """Of params, what may be mirrored whatever is called (`NAME_MEMBERS`)."""
+
+    name: Any
+    uri: Any
+    taskId: Any
+
+
+_decode_names: Final = cast(
+    "Callable[[msgspec.Raw], Mapping[str, Any]]", msgspec.json.Decoder(_Names).decode
+)
+_decode_params: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def _names_in(message: Request | Notification) -> Mapping[str, Any]:
+    return {} if message.params is None else _decode_names(message.params)
+
+
 def _params_of(message: Request | Notification) -> Mapping[str, Any]:
-    """The params; none, for what is no object, which the session says."""
-    params: Any = {} if message.params is None else msgspec.json.decode(message.params)
-    return cast("dict[str, Any]", params) if isinstance(params, dict) else {}
+    """All of them, arguments included, which may be many."""
+    return {} if message.params is None else _decode_params(message.params)
 
 
 def _refused_batch(batch: Batch, session: KnownSession) -> Refusal | None:

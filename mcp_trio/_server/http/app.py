@@ -1,7 +1,6 @@
 """The application behind every HTTP host: the gate, who asks, and which endpoint answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Final, TypeAlias
 
 import attrs
@@ -43,6 +42,8 @@ class HttpApp:
     streams_answers: bool = False
     has_sse: bool = True
     _routes: Mapping[str, _Route] = attrs.field(init=False)
+    _answering: int = attrs.field(default=0, init=False)
+    _idle: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def __attrs_post_init__(self) -> None:
         mcp = McpEndpoint(self.runtime, streams_answers=self.streams_answers)
@@ -57,11 +58,26 @@ class HttpApp:
         head = exchange.head
         headers = self.gate.cors_headers(head)
         asked = Asked(exchange, head, headers, self.runtime.server.limits.frame_bytes_max)
-        with suppress(trio.BrokenResourceError):
-            try:
-                await self._respond(asked)
-            except RefusedError as error:
-                await asked.refuse(error.refusal)
+        self._answering += 1
+        try:
+            await self._respond_or_refuse(asked)
+        except trio.BrokenResourceError:
+            pass  # its client has gone away
+        finally:
+            self._answering -= 1
+            if self._idle and not self._answering:
+                self._idle.unpark_all()
+
+    async def all_answered(self) -> None:
+        """Wait until no request is without its answer, to the last frame."""
+        while self._answering:
+            await self._idle.park()
+
+    async def _respond_or_refuse(self, asked: Asked) -> None:
+        try:
+            await self._respond(asked)
+        except RefusedError as error:
+            await asked.refuse(error.refusal)
 
     async def _respond(self, asked: Asked) -> None:
         preflight = self.gate.preflight(asked.head)
@@ -75,7 +91,9 @@ class HttpApp:
             await _tell_health(asked)
             return
         route = self._route(asked.head.path)
-        await route(attrs.evolve(asked, head=await self._verified(asked.head)))
+        if self.verify is not None:
+            asked = attrs.evolve(asked, head=await _verified(asked.head, self.verify))
+        await route(asked)
 
     def _route(self, path: str) -> _Route:
         route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
@@ -84,15 +102,14 @@ class HttpApp:
             raise RefusedError(Refusal(status=404, text=text))
         return route
 
-    async def _verified(self, head: Head) -> Head:
-        if self.verify is None:
-            return head
-        principal = await self.verify(head)
-        if principal is None:
-            headers = [("WWW-Authenticate", "Bearer")]
-            text = "it is not known who sends this (verify=)"
-            raise RefusedError(Refusal(status=401, text=text, headers=headers))
-        return attrs.evolve(head, principal=principal)
+
+async def _verified(head: Head, verify: Verify) -> Head:
+    principal = await verify(head)
+    if principal is None:
+        headers = [("WWW-Authenticate", "Bearer")]
+        text = "it is not known who sends this (verify=)"
+        raise RefusedError(Refusal(status=401, text=text, headers=headers))
+    return attrs.evolve(head, principal=principal)
 
 
 async def _tell_health(asked: Asked) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
 import attrs
 import trio
 
 from mcp_trio._errors import SERVER_BUSY
+from mcp_trio._protocol.http.heads import Head
 from mcp_trio._protocol.http.verdicts import (
     SESSION_ID,
     STATUS_OF_ERROR,
@@ -24,8 +26,15 @@ from mcp_trio._server.http.runtime import Runtime
 from mcp_trio._server.http.sessions import HttpSession, TooManySessionsError
 from mcp_trio._transports.http.answer_stream import AnswerStream
 from mcp_trio._transports.http.carrying import Carrier, carried, until_gone
-from mcp_trio._transports.http.session_channel import DuplicateIdError, TooManyStreamsError
+from mcp_trio._transports.http.patience import Patience
+from mcp_trio._transports.http.session_channel import (
+    DuplicateIdError,
+    SessionChannel,
+    TooManyStreamsError,
+)
 from mcp_trio._wire import Notification
+
+_ELSEWHERE: Final = f"this session lives in another process: route requests by {SESSION_ID}"
 
 
 @attrs.define(eq=False)
@@ -39,6 +48,10 @@ class McpEndpoint:
 
     runtime: Runtime
     streams_answers: bool = attrs.field(kw_only=True, default=False)
+    _patience: Patience = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._patience = Patience(self.runtime.server.limits.http_watch_after_seconds)
 
     async def respond(self, asked: Asked) -> None:
         """Answer one request.
@@ -54,19 +67,29 @@ class McpEndpoint:
         await _EFFECTS[type(verdict)](self, asked, verdict, body)
 
     async def refuse(self, asked: Asked, refusal: Refusal, _body: bytes) -> None:
-        """Nothing else happens."""
+        """Nothing else happens; but a session that lives elsewhere has not ended (HTTP-51)."""
+        if refusal.status == HTTPStatus.NOT_FOUND and await self._is_elsewhere(asked.head):
+            refusal = attrs.evolve(refusal, status=HTTPStatus.MISDIRECTED_REQUEST, text=_ELSEWHERE)
         await asked.refuse(refusal)
+
+    async def _is_elsewhere(self, head: Head) -> bool:
+        session_id = head.header(SESSION_ID)
+        if session_id is None:
+            return False
+        return await self.runtime.sessions.is_elsewhere(session_id, head.principal)
 
     # Sessions.
 
     async def open(self, asked: Asked, opening: Opening, body: bytes) -> None:
         """Begin a session, whose id goes out with the first answer (HTTP-44)."""
-        begun = await begun_session(self.runtime, asked, opening.request.id)
+        begun = begun_session(self.runtime, asked, opening.request.id)
         is_told = False
         try:
             stream = begun.channel.deliver(body, opening.request, [opening.request.id])
             assert stream is not None
             await stream.news()  # a session that was refused has no id
+            if begun.is_negotiated:
+                self.runtime.sessions.agreed(begun)
             is_told = await self._carry(asked, begun, stream) and begun.is_negotiated
         finally:
             if not is_told:  # the client has no id to come back with
@@ -96,26 +119,17 @@ class McpEndpoint:
         carrier = self._carrier(asked, begun, stream, partial(_ended, begun, request_id))
         has_stayed = False
         try:
-            has_stayed = await carried(asked.exchange, carrier, stream)
+            has_stayed = await carried(asked.exchange, carrier, stream, self._patience)
         finally:
             begun.used_at = trio.current_time()
-            (begun.channel.arrived if has_stayed else begun.channel.left)(stream)
+            if not has_stayed:
+                begun.channel.left(stream)
         return has_stayed
 
     async def listen(self, asked: Asked, verdict: Listening, _body: bytes) -> None:
         """Carry what belongs to no request, or what was broken off (HTTP-27, HTTP-41)."""
         begun = self.runtime.sessions.used(verdict.session)
-        stream = begun.channel.unasked
-        if verdict.last_event_id:
-            try:
-                stream = begun.channel.resumed(verdict.last_event_id)
-            except LookupError as error:
-                raise RefusedError(Refusal(status=400, text=str(error))) from None
-            if stream.is_ended and not stream.has_waiting:
-                raise RefusedError(_nothing_behind(verdict.last_event_id))
-        if stream.is_carried:
-            text = "this stream is open already, on another connection"
-            raise RefusedError(Refusal(status=409, text=text))
+        stream = _listened_to(begun.channel, verdict.last_event_id)
         carrier = self._carrier(asked, begun, stream)
         try:
             await until_gone(asked.exchange, partial(carrier.stream, asked.exchange, stream))
@@ -141,7 +155,7 @@ class McpEndpoint:
         return Carrier(
             limits=self.runtime.server.limits,
             headers=[*_named(begun), *asked.headers],
-            first_id=channel.first_id(stream) if primes else None,
+            begin=partial(_first_id, channel, stream, primes=primes),
             last_id=partial(channel.last_id, stream) if primes else None,
             wants_stream=self.streams_answers,
             why_unanswered=why_unanswered,
@@ -152,25 +166,30 @@ class McpEndpoint:
     async def answer(self, asked: Asked, verdict: Stateless, _body: bytes) -> None:
         """Answer a modern message; its client's going away cancels it (MHTTP-22)."""
         channel, limits = self.runtime.stateless, self.runtime.server.limits
+        if not self.runtime.has_modern:
+            raise RefusedError(_lost(getattr(verdict.message, "id", None)))
         if isinstance(verdict.message, Notification):
             channel.notify(verdict.message)
             await asked.answer(202)
             return
-        slot = channel.deliver(verdict.message)
+        slot = channel.deliver(verdict.message, asked.head.principal)
         slot.stream.is_narrow = not asked.takes_streams
         carrier = Carrier(
             limits=limits,
             headers=asked.headers,
             status_of=_bad if verdict.is_incomplete else _status_of,
-            why_unanswered=partial(_closing, slot.id),
+            why_unanswered=partial(self._why_unanswered, slot.id),
         )
         try:
-            await carried(asked.exchange, carrier, slot.stream)
+            await carried(asked.exchange, carrier, slot.stream, self._patience)
         finally:
             channel.abandon(slot)
 
+    def _why_unanswered(self, request_id: RequestId) -> Refusal:
+        return (_closing if self.runtime.is_closing else _lost)(request_id)
 
-async def begun_session(
+
+def begun_session(
     runtime: Runtime, asked: Asked, request_id: RequestId | None = None, *, transport: str = "http"
 ) -> HttpSession:
     """A session of who asks.
@@ -181,11 +200,37 @@ async def begun_session(
     if runtime.is_closing:
         raise RefusedError(_closing(request_id))
     try:
-        return await runtime.begin_session(asked.head.principal, transport=transport)
+        return runtime.begin_session(asked.head.principal, transport=transport)
     except TooManySessionsError:
         text = "there are too many sessions (http_sessions_max)"
         refusal = Refusal(status=503, code=SERVER_BUSY, text=text, id=request_id)
         raise RefusedError(refusal) from None
+
+
+def _listened_to(channel: SessionChannel, last_event_id: str | None) -> AnswerStream:
+    """The stream that a GET is for; only who names an event takes over what another one carries.
+
+    Raises:
+        RefusedError: There is none, or nothing would come on it.
+    """
+    if not last_event_id:
+        if channel.unasked.is_carried:
+            text = "this stream is open already, on another connection"
+            raise RefusedError(Refusal(status=409, text=text))
+        return channel.unasked
+    try:
+        stream = channel.resumed(last_event_id)
+    except LookupError as error:
+        raise RefusedError(Refusal(status=400, text=str(error))) from None
+    if stream.is_ended and not stream.has_waiting:
+        raise RefusedError(_nothing_behind(last_event_id))
+    return stream
+
+
+def _first_id(channel: SessionChannel, stream: AnswerStream, *, primes: bool) -> str | None:
+    """Begin a stream of events; the id of its first one is for clients that know such events."""
+    first_id = channel.begin(stream)
+    return first_id if primes else None
 
 
 def _named(begun: HttpSession) -> list[tuple[str, str]]:
@@ -205,6 +250,11 @@ def _ended(begun: HttpSession, request_id: RequestId | None) -> Refusal | None:
 
 def _closing(request_id: RequestId | None = None) -> Refusal:
     return Refusal(status=503, code=SERVER_BUSY, text="the server is closing", id=request_id)
+
+
+def _lost(request_id: RequestId | None) -> Refusal:
+    text = "the session of modern requests was lost, and another one is about to begin"
+    return Refusal(status=503, code=SERVER_BUSY, text=text, id=request_id)
 
 
 def _nothing_behind(event_id: str) -> Refusal:

@@ -5,12 +5,16 @@ from typing import Literal, TypeAlias, TypedDict
 
 from mcp_trio._protocol.http.heads import Head
 from mcp_trio._recorder.options import RecordTo
+from mcp_trio._server.http.stores import HttpStores
 
 HostKind: TypeAlias = Literal["native", "hypercorn"]
 """Who holds the connections: our own listener, for HTTP/1.1, or hypercorn, for TLS and HTTP/2."""
 
 Verify: TypeAlias = Callable[[Head], Awaitable[str | None]]
-"""Who sends a request, by its head; None refuses it."""
+"""Who sends a request, by its head; None refuses it.
+
+The name is no secret: handlers read it as `ctx.principal`, and it stands in recordings.
+"""
 
 
 class HttpOptions(TypedDict, total=False):
@@ -25,6 +29,7 @@ class HttpOptions(TypedDict, total=False):
         streams_answers: Answers in sessions are streams of events also where they could be JSON.
         has_sse: The two endpoints of revision 2024-11-05 are there as well.
         record: See `Server.serve`; each session is recorded, and all modern requests together.
+        stores: What several machines that serve together share; in memory without a word.
     """
 
     path: str
@@ -35,13 +40,21 @@ class HttpOptions(TypedDict, total=False):
     streams_answers: bool
     has_sse: bool
     record: RecordTo | None
+    stores: HttpStores
 
 
 class RunHttpOptions(HttpOptions, total=False):
-    """The same, and where: see `Server.serve_http`."""
+    """The same, and where: see `Server.serve_http`.
+
+    Attributes:
+        workers: How many processes serve the address together. Several of them speak modern
+            revisions only, and no handler waits in them for its client's next round. What changes
+            in one is told to its own clients only, unless `stores` carries it to the others.
+    """
 
     host: str
     port: int
     server: HostKind
+    workers: int
     certfile: str | None
     keyfile: str | None

@@ -1,31 +1,44 @@
 """What lives as long as a served application: its lifespan, its sessions, its modern handlers.
 
-It is one task. `serve_http` runs it in its own nursery; an ASGI application, which may be mounted
-where nobody tells it that it begins, starts it as a system task with the first request.
+It is one task, with the nursery of all sessions; these are tasks only while they have something to
+do. `serve_http` runs it in its own nursery; an ASGI application, which may be mounted where nobody
+tells it that it begins, starts it as a system task with the first request.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import Context, copy_context
 from typing import Any, Protocol
 
 import attrs
 import trio
 
-from mcp_trio._engine import Session
+from mcp_trio._engine import sheltered
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.verdicts import Endpoint
 from mcp_trio._recorder.options import RecordTo
-from mcp_trio._server.http.sessions import HttpSession, Sessions
+from mcp_trio._server.announcements import Audience
+from mcp_trio._server.http.restarts import Restarts
+from mcp_trio._server.http.sessions import HttpSession, RunningSession, Sessions
+from mcp_trio._server.http.stores import HttpStores
 from mcp_trio._server.http_client import SessionHttp
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.http.stateless_channel import StatelessChannel
 from mcp_trio._wire import Decoder
+
+logger = logging.getLogger("mcp_trio")
 
 
 class ServesSessions(Protocol):
     """A server, as far as its runtime needs it."""
 
     limits: Limits
+
+    @property
+    def audience(self) -> Audience:
+        """Who hears of its changes."""
+        ...
 
     @property
     def spoken(self) -> Sequence[str]:
@@ -40,17 +53,26 @@ class ServesSessions(Protocol):
         """Which arguments of a tool are mirrored in the head; None if it is not known."""
         ...
 
-    async def serve_session(
+    def begin_session(
         self,
         channel: Channel,
+        nursery: trio.Nursery,
+        variables: Context,
         *,
         lifespan: Any,
         http: SessionHttp,
         record: RecordTo | None,
-        task_status: trio.TaskStatus[Session],
-    ) -> None:
-        """Serves one channel, until its session ends."""
+        on_ended: Callable[[], None],
+    ) -> RunningSession:
+        """Serves one channel, by tasks in `nursery` that begin with these context variables.
+
+        It goes on until it is shut, or the client has left; `on_ended` is called then.
+        """
         ...
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 @attrs.define(eq=False)
@@ -60,26 +82,29 @@ class Runtime:
     Attributes:
         server: Whose application it is.
         record: Where sessions are recorded.
+        stores: What those share that serve together.
         sessions: The legacy ones.
         endpoint: The rules by which requests are judged.
-        stateless: Where modern requests go.
+        stateless: Where modern requests go; another one after its session was lost.
     """
 
     server: ServesSessions
     record: RecordTo | None = None
+    stores: HttpStores = attrs.field(factory=HttpStores)
     sessions: Sessions = attrs.field(init=False)
     endpoint: Endpoint = attrs.field(init=False)
     stateless: StatelessChannel = attrs.field(init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _modern: Session | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
+    _variables: Context = attrs.field(init=False)
     _lifespan: Any = attrs.field(default=None, init=False)
     _http: SessionHttp = attrs.field(init=False)
+    _modern: RunningSession | None = attrs.field(default=None, init=False)
     _closing: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         limits = self.server.limits
-        self.sessions, self.stateless = Sessions(limits), StatelessChannel(limits)
+        self.sessions, self.stateless = Sessions(limits, self.stores), StatelessChannel(limits)
         self.endpoint = Endpoint(
             revisions=self.server.spoken,
             decoder=Decoder(
@@ -101,61 +126,107 @@ class Runtime:
         """
         try:
             close_seconds = self.server.limits.close_seconds
-            async with self.server.entered_lifespan() as value, SessionHttp(close_seconds) as http:
+            audience = self.server.audience
+            async with (
+                self.server.entered_lifespan() as value,
+                SessionHttp(close_seconds) as http,
+                self.stores.changes.joined(audience.hear) as tell,
+            ):
                 self._lifespan, self._http = value, http
-                async with trio.open_nursery() as nursery:
-                    self._nursery = nursery
-                    nursery.start_soon(self.sessions.expire)
-                    await self._begin_modern()
-                    task_status.started(self)
-                    await self._closing.wait()
-                    nursery.cancel_scope.cancel()  # each session winds down in bounded time
+                with audience.relayed_by(tell):
+                    await self._hold(task_status)
         finally:
             self.ended.set()
+
+    async def _hold(self, task_status: trio.TaskStatus["Runtime"]) -> None:
+        self._variables = copy_context()
+        async with trio.open_nursery() as beside:
+            beside.start_soon(self.sessions.expire)
+            async with sheltered(self.close) as self._nursery:
+                try:
+                    self._begin_modern(beside)
+                    task_status.started(self)
+                    await self._closing.wait()
+                finally:
+                    self.close()
+                    self._shut_all()
+            beside.cancel_scope.cancel()
+
+    def _begin_modern(self, beside: trio.Nursery) -> None:
+        if self.endpoint.is_modern:
+            self._modern = self._start(self.stateless)
+            beside.start_soon(self._keep_modern, self._modern)
+
+    def _shut_all(self) -> None:
+        """Each session winds down, in bounded time."""
+        begun = [self._modern, *(each.session for each in self.sessions)]
+        for session in begun:
+            if session is not None:
+                session.shut("closed")
 
     @property
     def is_closing(self) -> bool:
         """Whether it takes no more requests."""
-        has_lost_modern = self._modern is not None and self._modern.closing.is_set()
-        return has_lost_modern or self._closing.is_set()
+        return self._closing.is_set()
 
-    async def _begin_modern(self) -> None:
-        if self.endpoint.is_modern:
-            self._modern = await self._start(self.stateless)
+    # The session of all modern requests.
 
-    async def _start(self, channel: Channel) -> Session:
-        async def serve(*, task_status: trio.TaskStatus[Session]) -> None:
-            await self.server.serve_session(
-                channel,
-                lifespan=self._lifespan,
-                http=self._http,
-                record=self.record,
-                task_status=task_status,
-            )
+    @property
+    def has_modern(self) -> bool:
+        """Whether it is there; it is not for a while after it was lost."""
+        return self._modern is not None and not self._modern.closing.is_set()
 
-        session: Session = await self._nursery.start(serve)
-        return session
+    async def _keep_modern(self, modern: RunningSession) -> None:
+        """Begin another one each time that a defect of ours has ended it."""
+        restarts = Restarts(self.server.limits)
+        while True:
+            began_at = trio.current_time()
+            await modern.closing.wait()
+            if self.is_closing:
+                return
+            pause_seconds = restarts.pause_seconds(trio.current_time() - began_at)
+            logger.error("the session of modern requests was lost; anew in %g s", pause_seconds)
+            with trio.move_on_after(pause_seconds):
+                await self._closing.wait()
+                return
+            modern = self._begin_modern_again() or modern
 
-    async def begin_session(self, principal: str | None, *, transport: str = "http") -> HttpSession:
-        """A legacy session that runs, and is forgotten when it has ended.
+    def _begin_modern_again(self) -> RunningSession | None:
+        channel = StatelessChannel(self.server.limits)
+        try:
+            self._modern = self._start(channel)
+        except Exception:
+            logger.exception("the session of modern requests cannot begin")
+            return None
+        self.stateless = channel
+        return self._modern
+
+    # Sessions.
+
+    def _start(self, channel: Channel, on_ended: Callable[[], None] = _nothing) -> RunningSession:
+        return self.server.begin_session(
+            channel,
+            self._nursery,
+            self._variables,
+            lifespan=self._lifespan,
+            http=self._http,
+            record=self.record,
+            on_ended=on_ended,
+        )
+
+    def begin_session(self, principal: str | None, *, transport: str = "http") -> HttpSession:
+        """A legacy session that is served, and forgotten when it has ended.
 
         Raises:
             TooManySessionsError: There is no place for it.
         """
         begun = self.sessions.begin(principal, transport=transport)
         try:
-            begun.session = await self._start(begun.channel)
+            begun.session = self._start(begun.channel, begun.forget)
         except BaseException:
-            self.sessions.forget(begun)
+            begun.forget()
             raise
-        self._nursery.start_soon(self._forget_ended, begun, begun.session)
         return begun
-
-    async def _forget_ended(self, begun: HttpSession, session: Session) -> None:
-        try:
-            await session.closing.wait()
-        finally:
-            self.sessions.forget(begun)
 
     def close(self) -> None:
         """Begin to end all sessions; `ended` is set when they have."""

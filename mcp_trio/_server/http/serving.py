@@ -12,6 +12,8 @@ from mcp_trio._recorder.options import keeps_each_session
 from mcp_trio._server.http.app import HttpApp
 from mcp_trio._server.http.options import HostKind, HttpOptions
 from mcp_trio._server.http.runtime import Runtime, ServesSessions
+from mcp_trio._server.http.stores import HttpStores
+from mcp_trio._server.stopping import set_when_cancelled
 
 
 def app_of(
@@ -20,9 +22,13 @@ def app_of(
     """The application, for where it is bound; its runtime runs nowhere yet.
 
     Raises:
+        TypeError: There is no such option.
         ValueError: Sessions cannot be recorded so, as they would replace each other; or the gate's
             settings are none.
     """
+    unknown = options.keys() - HttpOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f'not an option here: {", ".join(sorted(unknown))} (workers= is for "run")')
     if not keeps_each_session(options.get("record")):
         raise ValueError("over HTTP, record to a folder or a SharedRecording: sessions are many")
     gate = gate_for(
@@ -32,7 +38,7 @@ def app_of(
         allows_cors=options.get("allows_cors", False),
     )
     return HttpApp(
-        runtime=Runtime(server, options.get("record")),
+        runtime=Runtime(server, options.get("record"), options.get("stores") or HttpStores()),
         gate=gate,
         path=options.get("path", "/mcp"),
         verify=options.get("verify"),
@@ -88,13 +94,32 @@ async def serve_http(
         Exception: What the lifespan raises, bare.
     """
     listeners = await trio.open_tcp_listeners(address.port, host=address.host)
+    await serve_bound(server, listeners, address, options, task_status=task_status)
+
+
+async def serve_bound(
+    server: ServesSessions,
+    listeners: Sequence[trio.SocketListener],
+    address: Address,
+    options: HttpOptions,
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """The same at an address that is bound already, by listeners that are closed at the end.
+
+    Cancelled: the sessions wind down, and with them their streams; when the last frames have left,
+    or after `close_seconds` more, the listeners close.
+
+    Raises:
+        Exception: What the lifespan raises, bare.
+    """
     try:
         bound = [listener.socket.getsockname()[:2] for listener in listeners]
         app = app_of(server, options, bound)
         url = address.url(bound[0][1], app.path)
         async with trio.open_nursery() as outer:
             stopping = trio.Event()
-            outer.start_soon(_set_when_cancelled, stopping)
+            outer.start_soon(set_when_cancelled, stopping)
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
                     await nursery.start(app.runtime.run)
@@ -103,19 +128,14 @@ async def serve_http(
                     await stopping.wait()
                     app.runtime.close()
                     await app.runtime.ended.wait()
+                    with trio.move_on_after(server.limits.close_seconds):
+                        await app.all_answered()
                     nursery.cancel_scope.cancel()
     except ExceptionGroup as error:
         raise bare(error) from None
     finally:
         for listener in listeners:
             await listener.aclose()
-
-
-async def _set_when_cancelled(stopping: trio.Event) -> None:
-    try:
-        await trio.sleep_forever()
-    finally:
-        stopping.set()
 
 
 async def _hold(

@@ -1,17 +1,25 @@
 """The legacy sessions of a served application: by their ids, bounded, and ended when nobody comes.
 
+A session of whose client nothing was heard but the `initialize` is unused. It ends sooner, and if
+there are too many sessions, for another one: who only begins sessions keeps nobody out.
+
 An id is no proof of who somebody is (HTTP-59): a session belongs to the principal that began it.
 """
 
 import secrets
 from collections.abc import Iterator
+from typing import Protocol
 
 import attrs
 import trio
 
-from mcp_trio._engine import Session
 from mcp_trio._limits import Limits
+from mcp_trio._protocol import Revision
 from mcp_trio._protocol.http.verdicts import KnownSession
+from mcp_trio._protocol.peers import Capabilities
+from mcp_trio._schema import Implementation
+from mcp_trio._server.http.stores import HttpStores, SessionFacts
+from mcp_trio._transports.bell import Milestone
 from mcp_trio._transports.http.session_channel import SessionChannel
 
 _ID_BYTES = 32
@@ -24,6 +32,44 @@ class TooManySessionsError(Exception):
     """`http_sessions_max` are open."""
 
 
+class Agreed(Protocol):
+    """What the two sides of a session have agreed on."""
+
+    @property
+    def revision(self) -> Revision | None:
+        """The revision that is spoken; None before the handshake."""
+        ...
+
+    @property
+    def peer_info(self) -> Implementation | None:
+        """The name of the client, if it is known."""
+        ...
+
+    @property
+    def peer_capabilities(self) -> Capabilities | None:
+        """What the client can do, if that is known."""
+        ...
+
+
+class RunningSession(Protocol):
+    """A session that somebody runs: an engine's `Session`, or one that plays a recording.
+
+    `closing` is set when it begins to end, `negotiated` when the handshake has been answered.
+    """
+
+    closing: Milestone
+    negotiated: Milestone
+
+    @property
+    def connection(self) -> Agreed:
+        """What was agreed on."""
+        ...
+
+    def shut(self, cause: str) -> None:
+        """Begin to end it; see `Session.shut`."""
+        ...
+
+
 @attrs.define(eq=False)
 class HttpSession:
     """A session, its channel, and whose it is; `used_at` is when a client was last heard of."""
@@ -32,7 +78,13 @@ class HttpSession:
     channel: SessionChannel
     principal: str | None
     used_at: float
-    session: Session | None = attrs.field(default=None, init=False)
+    _among: "Sessions"
+    session: RunningSession | None = attrs.field(default=None, init=False)
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it has begun, and its client waits for nothing and listens to nothing."""
+        return self.session is not None and self.channel.is_resting
 
     @property
     def is_closed(self) -> bool:
@@ -55,13 +107,19 @@ class HttpSession:
         assert self.session is not None
         self.session.shut("closed")
 
+    def forget(self) -> None:
+        """It has ended."""
+        self._among.forget(self)
+
 
 @attrs.define(eq=False)
 class Sessions:
-    """See the module."""
+    """See the module; `stores` is what others may know of them."""
 
     limits: Limits
+    stores: HttpStores = attrs.field(factory=HttpStores)
     _open: dict[str, HttpSession] = attrs.field(factory=dict[str, HttpSession], init=False)
+    _unused: dict[str, HttpSession] = attrs.field(factory=dict[str, HttpSession], init=False)
 
     def __iter__(self) -> Iterator[HttpSession]:
         return iter(tuple(self._open.values()))
@@ -76,17 +134,51 @@ class Sessions:
             TooManySessionsError: There is no place for it.
         """
         if len(self._open) >= self.limits.http_sessions_max:
-            raise TooManySessionsError
-        channel = SessionChannel(self.limits, transport, has_one_stream=transport != "http")
-        begun = HttpSession(
-            secrets.token_urlsafe(_ID_BYTES), channel, principal, trio.current_time()
+            self._make_room()
+        session_id, make = secrets.token_urlsafe(_ID_BYTES), self.stores.events
+        channel = SessionChannel(
+            self.limits,
+            transport,
+            has_one_stream=transport != "http",
+            principal=principal,
+            events=None if make is None else make(session_id),
         )
-        self._open[begun.id] = begun
+        begun = HttpSession(session_id, channel, principal, trio.current_time(), self)
+        self._open[begun.id] = self._unused[begun.id] = begun
         return begun
+
+    def agreed(self, session: HttpSession) -> None:
+        """The handshake has been answered: others may know of the session from now on."""
+        assert session.session is not None
+        connection = session.session.connection
+        assert connection.revision is not None
+        facts = SessionFacts(
+            principal=session.principal,
+            revision=connection.revision.name,
+            client=connection.peer_info,
+            capabilities=connection.peer_capabilities,
+        )
+        self.stores.sessions.keep(session.id, facts)
+
+    async def is_elsewhere(self, session_id: str, principal: str | None) -> bool:
+        """Whether somebody's session of that id lives, but not here; none that is ending does."""
+        if session_id in self._open:
+            return False
+        facts = await self.stores.sessions.find(session_id)
+        return facts is not None and facts.principal == principal
+
+    def _make_room(self) -> None:
+        """The unused session that has rested longest ends; without one there is no room."""
+        unused = next((each for each in self._unused.values() if each.is_resting), None)
+        if unused is None:
+            raise TooManySessionsError
+        unused.close()
+        self.forget(unused)
 
     def used(self, session_id: str) -> HttpSession:
         """The session of an id that is known; its client is here."""
         session = self._open[session_id]
+        self._unused.pop(session_id, None)
         session.used_at = trio.current_time()
         return session
 
@@ -100,14 +192,21 @@ class Sessions:
 
     def forget(self, session: HttpSession) -> None:
         """It has ended (HTTP-51)."""
-        self._open.pop(session.id, None)
+        if self._open.pop(session.id, None) is not None:
+            self._unused.pop(session.id, None)
+            self.stores.sessions.forget(session.id)
 
     async def expire(self) -> None:
-        """End sessions of which nobody was heard for `http_session_idle_seconds`."""
+        """End sessions of which nobody was heard for `http_session_idle_seconds`.
+
+        Unused ones end after `http_session_unused_seconds`.
+        """
         idle_seconds = self.limits.http_session_idle_seconds
+        unused_seconds = min(idle_seconds, self.limits.http_session_unused_seconds)
         while True:
-            await trio.sleep(idle_seconds / _LOOKS_PER_EXPIRY)
-            too_old = trio.current_time() - idle_seconds
+            await trio.sleep(unused_seconds / _LOOKS_PER_EXPIRY)
+            now = trio.current_time()
             for session in self:
-                if session.used_at <= too_old and session.channel.is_resting:
+                seconds = unused_seconds if session.id in self._unused else idle_seconds
+                if session.used_at <= now - seconds and session.is_resting:
                     session.close()

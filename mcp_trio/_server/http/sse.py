@@ -28,7 +28,7 @@ class SseEndpoints:
             RefusedError: It is refused.
         """
         only(asked, "GET")
-        begun = await begun_session(self.runtime, asked, transport="sse")
+        begun = begun_session(self.runtime, asked, transport="sse")
         # Where to post, relative to here: nobody knows under which name and path we were found.
         endpoint = Event(f"messages?session_id={begun.id}".encode(), name="endpoint")
         carrier = Carrier(

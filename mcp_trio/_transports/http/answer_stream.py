@@ -1,6 +1,6 @@
 """What is on its way to a client on one stream, whether an HTTP answer carries it now or not."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -8,6 +8,8 @@ import trio
 
 from mcp_trio._limits import Limits
 from mcp_trio._protocol import RequestId
+from mcp_trio._transports.bell import Bell
+from mcp_trio._transports.http.patience import Patience
 
 
 class Sent(NamedTuple):
@@ -23,38 +25,43 @@ class AnswerStream:
     """The frames of one stream that nobody has carried away yet, in order.
 
     It has ended when the answers to all that it `awaits` were put, or by `end`. One that awaits
-    nothing ends by `end` only. `is_carried` says that an HTTP answer takes the frames away. Of one
-    that nobody carries, the oldest are dropped for newer ones; one whose client has gone away holds
-    nothing, for whoever comes back is given again what is kept elsewhere.
+    nothing ends by `end` only. Of one that nobody carries, the oldest frames are dropped for newer
+    ones; one whose client has gone away holds nothing, for whoever comes back is given again what
+    is kept elsewhere.
 
     Attributes:
         limits: How much may wait.
-        number: Where the session's events are counted; None where nothing can be resumed.
+        number: Where the session's events are counted; None while nothing can be resumed.
         first_id: The id of an event without a message, which came before all others.
         awaits: The requests whose answers go here.
         is_narrow: The client takes nothing but the one answer.
+        carrier: What takes the frames away, as events; None while nobody does.
     """
 
     limits: Limits
     number: int | None = None
     first_id: str | None = None
-    awaits: set[RequestId] = attrs.field(factory=set[RequestId])
+    awaits: frozenset[RequestId] = frozenset()
     is_narrow: bool = False
-    is_carried: bool = attrs.field(default=False, init=False)
+    carrier: trio.CancelScope | None = attrs.field(default=None, init=False)
     is_ended: bool = attrs.field(default=False, init=False)
     is_overrun: bool = attrs.field(default=False, init=False)
-    was_streamed: bool = attrs.field(default=False, init=False)
     is_left: bool = attrs.field(default=False, init=False)
     dropped: int = attrs.field(default=0, init=False)
     _waiting: list[Sent] = attrs.field(factory=list[Sent], init=False)
     _bytes: int = attrs.field(default=0, init=False)
-    _news: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _news: Bell = attrs.field(factory=Bell, init=False)
 
     @property
     def answers(self) -> Sequence[bytes] | None:
         """All answers, if the stream has ended with them and holds nothing else."""
         is_whole = self.is_ended and all(sent.is_answer for sent in self._waiting)
         return [sent.frame for sent in self._waiting] if is_whole else None
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether somebody takes the frames away, and tells their ids."""
+        return self.carrier is not None
 
     @property
     def has_waiting(self) -> bool:
@@ -79,7 +86,7 @@ class AnswerStream:
             else:
                 self._bytes -= len(self._waiting.pop(0).frame)
                 self.dropped += 1
-        self._news.unpark_all()
+        self._news.ring()
 
     def _is_over(self) -> bool:
         """What waits before the newest frame counts: nobody is slow for one that is large."""
@@ -95,13 +102,29 @@ class AnswerStream:
         known = {sent.event_id for sent in events}
         self._waiting = [*events, *(sent for sent in self._waiting if sent.event_id not in known)]
         self._bytes = sum(len(sent.frame) for sent in self._waiting)
-        self._news.unpark_all()
+        self._news.ring()
+
+    def name_all(self, name: Callable[[bytes], str]) -> None:
+        """Give an id to each frame that waits."""
+        self._waiting = [sent._replace(event_id=name(sent.frame)) for sent in self._waiting]
 
     def answered(self, request_id: RequestId) -> None:
         """One request needs no answer any more; after the last one the stream has ended."""
-        self.awaits.discard(request_id)
+        self.awaits -= {request_id}
         if not self.awaits:
             self.end()
+
+    def carry(self, carrier: trio.CancelScope) -> None:
+        """The frames are this carrier's from now on; an earlier one is ended."""
+        before, self.carrier = self.carrier, carrier
+        if before is not None:
+            before.cancel()
+        self.is_overrun = False
+
+    def put_down(self, carrier: trio.CancelScope) -> None:
+        """A carrier takes no more; nothing happens if another one has taken the stream over."""
+        if self.carrier is carrier:
+            self.carrier = None
 
     def leave(self) -> None:
         """The client has gone away, and will be given all again if it comes back."""
@@ -111,7 +134,7 @@ class AnswerStream:
     def end(self) -> None:
         """Nothing more comes."""
         self.is_ended = True
-        self._news.unpark_all()
+        self._news.ring()
 
     def take(self) -> Sequence[Sent]:
         """All that waits, which is somebody else's now."""
@@ -122,16 +145,23 @@ class AnswerStream:
         """Wait until nothing more comes; a checkpoint in any case."""
         await trio.lowlevel.checkpoint()
         while not self.is_ended:
-            await self._news.park()
+            await self._news.wait()
 
     async def soon(self, seconds: float) -> None:
         """Wait for news, but not longer; a checkpoint in any case."""
         with trio.move_on_after(seconds):
             await self.news()
 
+    async def soon_by(self, patience: Patience) -> None:
+        """The same, by the time of many."""
+        if self.has_news:
+            await trio.lowlevel.checkpoint()
+        else:
+            await patience.wait(self._news)
+
     async def news(self) -> None:
         """Wait until there is some; a checkpoint in any case."""
         if self.has_news:
             await trio.lowlevel.checkpoint()
         while not self.has_news:
-            await self._news.park()
+            await self._news.wait()

@@ -5,8 +5,10 @@ It needs Trio underneath. It needs no lifespan events, but ends in good order if
 
 import contextlib
 import enum
+import functools
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -15,6 +17,7 @@ import trio
 
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol.http import Head, Headers
+from mcp_trio._protocol.http.heads import fields_of
 from mcp_trio._transports.http.exchange import BodyTooLargeError, Responder
 from mcp_trio._transports.http.header_fields import encoded
 
@@ -75,7 +78,10 @@ class AsgiHost:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = AsgiExchange(scope, receive, send, limits=self._limits)
         try:
-            await self._respond_guarded(exchange)
+            if _has_two_lengths(exchange.head):
+                exchange.refuse()
+            else:
+                await self._respond_guarded(exchange)
             await exchange.finish()
         finally:
             exchange.close()
@@ -125,8 +131,12 @@ class _Stage(enum.Enum):
     WHOLE = "it was sent whole"
 
 
+# Most answers say what one before has said.
+_remembered_encoded: Final = functools.lru_cache(maxsize=256)(encoded)
+
 _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _LENGTHLESS_STATUSES: Final = frozenset({204, 304})
+_AMBIGUOUS: Final = 400
 _SLOW: Final = 408
 _FAILED: Final = 500
 _LENGTH_DIGITS_MAX: Final = 18
@@ -151,11 +161,14 @@ class AsgiExchange:
     _watcher: trio.CancelScope | None = attrs.field(default=None, init=False)
     _is_gone: trio.Event = attrs.field(factory=trio.Event, init=False)
     _is_stalled: bool = attrs.field(default=False, init=False)
+    # Whether the connection carries other exchanges at the same time.
+    _is_multiplexed: bool = attrs.field(init=False)
     _stage: _Stage = attrs.field(default=_Stage.SILENT, init=False)
     _status_unsaid: int = attrs.field(default=_FAILED, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.head = head_of(self._scope)
+        self._is_multiplexed = not self._scope.get("http_version", "1.1").startswith("1")
         if not _may_have_body(self.head):
             self._is_body_over.set()
 
@@ -163,11 +176,6 @@ class AsgiExchange:
     def is_broken(self) -> bool:
         """Whether nothing more can reach the client."""
         return self._is_stalled or self._is_gone.is_set()
-
-    @property
-    def _is_multiplexed(self) -> bool:
-        """Whether the connection carries other exchanges at the same time."""
-        return not self._scope.get("http_version", "1.1").startswith("1")
 
     # Reading
 
@@ -179,7 +187,11 @@ class AsgiExchange:
         return self._body
 
     async def _read_body(self, bytes_max: int) -> bytes:
-        _check_announced(self.head.header("content-length"), bytes_max)
+        announced = _announced(self.head)
+        if announced is not None and announced > bytes_max:
+            raise BodyTooLargeError(
+                f"more is announced than the body may have: at most {bytes_max} bytes"
+            )
         seconds = self._limits.http_body_seconds
         with trio.move_on_after(seconds) as patience:
             return await self._read_pieces(bytes_max, patience)
@@ -189,6 +201,8 @@ class AsgiExchange:
     async def _read_pieces(self, bytes_max: int, patience: trio.CancelScope) -> bytes:
         """The body, in a time that begins anew with each `chunk_bytes` of it."""
         body = bytearray()
+        # Over HTTP/1.1 the last piece is known by the length, and what says so not waited for.
+        length = None if self._is_multiplexed else _announced(self.head)
         mark = self._limits.chunk_bytes
         while True:
             message = await self._receive()
@@ -199,7 +213,7 @@ class AsgiExchange:
             body += message.get("body", b"")
             if len(body) > bytes_max:
                 raise BodyTooLargeError(f"the body has more than {bytes_max} bytes")
-            if not message.get("more_body", False):
+            if len(body) == length or not message.get("more_body", False):
                 return bytes(body)
             if len(body) >= mark:
                 mark = len(body) + self._limits.chunk_bytes
@@ -229,10 +243,8 @@ class AsgiExchange:
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
         """See `Exchange.answer`."""
-        fields = list(headers)
-        if status not in _LENGTHLESS_STATUSES:
-            fields.append(("content-length", str(len(body))))
-        await self._begin(status, fields)
+        has_length = status not in _LENGTHLESS_STATUSES
+        await self._begin(status, headers, len(body) if has_length else None)
         await self._put_body(b"" if self.head.method == "HEAD" else body, more_body=False)
         self._stage = _Stage.WHOLE
 
@@ -255,6 +267,10 @@ class AsgiExchange:
         await self._put_body(b"", more_body=False)
         self._stage = _Stage.WHOLE
 
+    def refuse(self) -> None:
+        """Nobody is to see the request: its body may be another one to those before us."""
+        self._status_unsaid = _AMBIGUOUS
+
     async def finish(self) -> None:
         """To be called when the application has returned; gives the answer that it has not begun.
 
@@ -272,9 +288,11 @@ class AsgiExchange:
         if self._watcher is not None:
             self._watcher.cancel()
 
-    async def _begin(self, status: int, headers: Headers) -> None:
+    async def _begin(self, status: int, headers: Headers, length: int | None = None) -> None:
         self._expect(_Stage.SILENT)
-        fields = encoded(headers)
+        fields = [*_remembered_encoded(tuple(headers))]
+        if length is not None:
+            fields.append((b"content-length", b"%d" % length))
         if not self._is_body_over.is_set():
             # Somebody has to take the rest, or the server could not even take the answer.
             self._watch()
@@ -325,13 +343,30 @@ def head_of(scope: Scope) -> Head:
     """The head of an `http` scope, with what the application is mounted under taken off."""
     query = scope["query_string"].decode("latin-1")
     client = scope.get("client")
-    return Head.of(
+    return Head(
         scope["method"],
-        f"{_path_below_mount(scope)}?{query}",
-        scope["headers"],
-        scheme=scope.get("scheme", "http"),
-        client=client[0] if client else None,
+        _path_below_mount(scope),
+        query,
+        *_fields(scope["headers"]),
+        scope.get("scheme", "http"),
+        client[0] if client else None,
     )
+
+
+_SECRETS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
+_REMEMBERED_BYTES_MAX: Final = 2048
+_remembered_fields_of: Final = functools.lru_cache(maxsize=256)(fields_of)
+
+
+def _fields(
+    headers: Iterable[tuple[bytes, bytes]],
+) -> tuple[Mapping[str, str], frozenset[str]]:
+    """Clients say the same over and over, which is remembered unless somebody's secret is in it."""
+    sent = tuple([(name, value) for name, value in headers])
+    values = dict(sent)
+    is_short = sum(map(len, values.values())) <= _REMEMBERED_BYTES_MAX
+    is_remembered = is_short and len(values) == len(sent) and _SECRETS.isdisjoint(values)
+    return (_remembered_fields_of if is_remembered else fields_of)(sent)
 
 
 def _path_below_mount(scope: Scope) -> str:
@@ -351,12 +386,20 @@ def _path_below_mount(scope: Scope) -> str:
 
 def _may_have_body(head: Head) -> bool:
     """Over HTTP/2 a body may come unannounced, but not with these methods."""
-    is_announced = "content-length" in head.headers or "transfer-encoding" in head.headers
-    return is_announced or head.method not in _BODILESS_METHODS
+    if "transfer-encoding" in head.headers:
+        return True
+    length = head.headers.get("content-length")
+    return head.method not in _BODILESS_METHODS if length is None else length != "0"
 
 
-def _check_announced(length: str | None, bytes_max: int) -> None:
+def _has_two_lengths(head: Head) -> bool:
+    """What servers read in different ways, and smugglers live on; some servers let it through."""
+    return "content-length" in head.headers and "transfer-encoding" in head.headers
+
+
+def _announced(head: Head) -> float | None:
+    """How long the body is said to be; what is no number says nothing."""
+    length = head.headers.get("content-length")
     if length is None or not length.isdecimal():
-        return
-    if len(length) > _LENGTH_DIGITS_MAX or int(length) > bytes_max:
-        raise BodyTooLargeError(f"the body has {length[:32]} bytes, and at most {bytes_max} may be")
+        return None
+    return int(length) if len(length) <= _LENGTH_DIGITS_MAX else math.inf

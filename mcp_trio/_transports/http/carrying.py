@@ -5,7 +5,7 @@ it ends, becomes a stream of events, unless the client takes none.
 """
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -17,8 +17,9 @@ import trio
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.heads import Head, Headers, accepts
 from mcp_trio._protocol.http.verdicts import EVENT_STREAM, JSON, Refusal
-from mcp_trio._transports.http.answer_stream import AnswerStream
+from mcp_trio._transports.http.answer_stream import AnswerStream, Sent
 from mcp_trio._transports.http.exchange import Exchange
+from mcp_trio._transports.http.patience import Patience
 from mcp_trio._wire.event_stream import COMMENT, Event, encode_event
 
 STREAM_HEADERS: Final[Headers] = (
@@ -48,7 +49,8 @@ class Carrier:
         limits: How long is waited before an answer becomes a stream, and between signs of life.
         headers: What every answer has.
         status_of: The status of a JSON answer that is the error of this code; without it, 200.
-        first_id: The id of a first event without a message.
+        begin: Called when the stream begins as events; gives the id of a first one without a
+            message, or None.
         first_event: Another first event.
         last_id: Gives the id of a last event without a message, after which the stream goes on for
             a client that comes back (HTTP-15); None: this one would not.
@@ -59,7 +61,7 @@ class Carrier:
     limits: Limits
     headers: Headers = ()
     status_of: Callable[[int], int] | None = None
-    first_id: str | None = None
+    begin: Callable[[], str | None] = lambda: None
     first_event: Event | None = None
     last_id: Callable[[], str] | None = None
     why_unanswered: Callable[[], Refusal | None] = lambda: None
@@ -132,40 +134,61 @@ class Carrier:
         """Carry the stream to its end, as events; or as long as one connection may take.
 
         Raises:
-            trio.BrokenResourceError: The client is gone, or too slow.
+            trio.BrokenResourceError: The client is gone, or too slow, or has come back on another
+                connection, which has taken the stream over.
         """
-        stream.is_carried, stream.is_overrun, stream.was_streamed = True, False, True
-        try:
-            await exchange.start(_OK, [*STREAM_HEADERS, *self.headers])
-            await self._send_first(exchange)
-            over_at = self._over_at()
-            while stream.has_waiting or not (stream.is_ended or trio.current_time() >= over_at):
-                await self._next_news(exchange, stream, over_at)
-                await _send_events(exchange, stream)
-            if not stream.is_ended:
-                await self._break_off(exchange, stream)
-            await exchange.end()
-        finally:
-            stream.is_carried = False
+        if stream.is_ended:  # nothing is to be waited for, and nobody else can carry it
+            await self._answer_whole(exchange, stream)
+            return
+        with trio.CancelScope() as scope:
+            stream.carry(scope)
+            try:
+                await self._stream(exchange, stream, scope)
+            finally:
+                stream.put_down(scope)
+        if scope.cancelled_caught:
+            raise trio.BrokenResourceError("the stream goes on over another connection")
+
+    async def _answer_whole(self, exchange: Exchange, stream: AnswerStream) -> None:
+        """All events at once, whose length is known: they leave with the head."""
+        first = self._first_event()
+        events = b"" if first is None else encode_event(first)
+        events += _encoded(stream.take())
+        await exchange.answer(_OK, [*STREAM_HEADERS, *self.headers], events)
+
+    async def _stream(
+        self, exchange: Exchange, stream: AnswerStream, scope: trio.CancelScope
+    ) -> None:
+        await exchange.start(_OK, [*STREAM_HEADERS, *self.headers])
+        first = self._first_event()
+        if first is not None:
+            await exchange.send(encode_event(first))
+        over_at = self._over_at()
+        while stream.has_waiting or not (stream.is_ended or trio.current_time() >= over_at):
+            await self._next_news(exchange, stream, over_at)
+            await trio.lowlevel.checkpoint_if_cancelled()  # or it would be another carrier's
+            await _send_events(exchange, stream)
+        if not stream.is_ended:
+            await self._break_off(exchange)
+            stream.put_down(scope)  # the client may be back before our end is closed
+        await exchange.end()
 
     def _over_at(self) -> float:
         if self.last_id is None:
             return math.inf
         return trio.current_time() + self.limits.http_stream_seconds_max
 
-    async def _break_off(self, exchange: Exchange, stream: AnswerStream) -> None:
+    async def _break_off(self, exchange: Exchange) -> None:
         """Tell the client to come back, and when, for what is still to come (HTTP-17)."""
         assert self.last_id is not None
         last = Event(id=self.last_id(), retry_ms=self.limits.http_retry_ms)
         await exchange.send(encode_event(last))
-        stream.is_carried = False  # it may be back before our end of the connection is closed
 
-    async def _send_first(self, exchange: Exchange) -> None:
-        first = self.first_event
-        if self.first_id is not None:
-            first = Event(id=self.first_id, retry_ms=self.limits.http_retry_ms)
-        if first is not None:
-            await exchange.send(encode_event(first))
+    def _first_event(self) -> Event | None:
+        first_id = self.begin()
+        if first_id is None:
+            return self.first_event
+        return Event(id=first_id, retry_ms=self.limits.http_retry_ms)
 
     async def _next_news(self, exchange: Exchange, stream: AnswerStream, over_at: float) -> None:
         """Wait for the next frames; a comment tells those between us that we live (MHTTP-20)."""
@@ -180,22 +203,28 @@ class Carrier:
 
 async def _send_events(exchange: Exchange, stream: AnswerStream) -> None:
     """Send what waits, as one piece."""
-    events = [Event(each.frame, id=each.event_id) for each in stream.take()]
+    events = _encoded(stream.take())
     if stream.is_overrun:
         raise trio.BrokenResourceError("the client reads too slowly (http_write_bytes_max)")
     if events:
-        await exchange.send(b"".join(map(encode_event, events)))
+        await exchange.send(events)
 
 
-async def carried(exchange: Exchange, carrier: Carrier, stream: AnswerStream) -> bool:
+def _encoded(taken: Sequence[Sent]) -> bytes:
+    return b"".join([encode_event(Event(each.frame, id=each.event_id)) for each in taken])
+
+
+async def carried(
+    exchange: Exchange, carrier: Carrier, stream: AnswerStream, patience: Patience
+) -> bool:
     """Carry, but stop when the client goes away; returns whether it stayed to the end.
 
-    Most answers come at once, and need nobody to watch.
+    Most answers come while there is `patience`, and need nobody to watch.
 
     Raises:
         trio.BrokenResourceError: The client was gone when such an answer came.
     """
-    await stream.soon(carrier.limits.http_watch_after_seconds)
+    await stream.soon_by(patience)
     if not stream.is_ended:
         return await until_gone(exchange, partial(carrier.carry, exchange, stream))
     await carrier.carry(exchange, stream)

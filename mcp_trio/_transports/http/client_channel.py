@@ -18,12 +18,12 @@ import httpx
 import trio
 
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._transports.http.client_condition import Condition, OnState, State
+from mcp_trio._transports.back_off import Dice
+from mcp_trio._transports.condition import Condition, OnState, State
 from mcp_trio._transports.http.client_exchanges import Exchanges
 from mcp_trio._transports.http.client_frames import outgoing
 from mcp_trio._transports.http.client_inbox import Inbox, Item
 from mcp_trio._transports.http.client_link import Link, own_client
-from mcp_trio._transports.http.client_streams import Dice
 from mcp_trio._wire import Decoder
 
 logger = logging.getLogger("mcp_trio")
@@ -40,12 +40,14 @@ class HttpChannel:
 
     transport: ClassVar[str] = "http"
     is_unfinished: ClassVar[bool] = False
+    tells_losses: ClassVar[bool] = True
 
     bytes_sent: int = attrs.field(default=0, init=False)
     _link: Link = attrs.field(alias="link")
     _condition: Condition = attrs.field(alias="condition")
     _dice: Dice = attrs.field(alias="dice")
     _has_own_client: bool = attrs.field(alias="has_own_client")
+    _is_old: bool = attrs.field(alias="is_old")
     _decoder: Decoder = attrs.field(init=False)
     _inbox: Inbox = attrs.field(init=False)
     _exchanges: Exchanges = attrs.field(init=False)
@@ -64,6 +66,7 @@ class HttpChannel:
             condition=self._condition,
             decoder=self._decoder,
             dice=self._dice,
+            is_old=self._is_old,
         )
 
     def __repr__(self) -> str:
@@ -84,6 +87,11 @@ class HttpChannel:
     def reason(self) -> str:
         """Why it is retrying, or closed."""
         return self._condition.reason
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the server turned out to speak the transport of 2024-11-05, HTTP+SSE."""
+        return self._exchanges.has_endpoint
 
     # Sending and receiving.
 
@@ -132,6 +140,7 @@ class HttpChannel:
 
     async def begin(self) -> None:
         """Start it; nothing is sent."""
+        self._condition.begin()
         trio.lowlevel.spawn_system_task(self._live, context=copy_context())
         with trio.CancelScope(shield=True):  # or nobody would be there to close it
             await self._begun.wait()
@@ -200,30 +209,38 @@ async def open_http_channel(
     limits: Limits = DEFAULT_LIMITS,
     on_state: OnState | None = None,
     dice: Dice = random.random,
+    is_old: bool = False,
 ) -> HttpChannel:
     """A channel to the server at `url`; nothing is sent before the first frame.
 
     `http` brings proxies, certificates, authorization and the time that connecting may take; it is
     used and not closed, and how long an answer may take is not for it to say. `headers` go along
     with each request. `on_state` is told how the connection stands, with a reason. `dice` spreads
-    the pauses before a stream is resumed.
+    the pauses before a stream is resumed. `is_old` says that the server was found to speak HTTP+SSE
+    only: that is tried first, and everything else if it does not any more.
 
     Raises:
         ValueError: `url` is no URL of HTTP.
     """
-    parsed = _parsed(url)
+    parsed = parsed_url(url)
     client = own_client(parsed) if http is None else http
     channel = HttpChannel(
         link=Link(http=client, url=parsed, headers=headers or {}, limits=limits),
         condition=Condition(on_state),
         dice=dice,
         has_own_client=http is None,
+        is_old=is_old,
     )
     await channel.begin()
     return channel
 
 
-def _parsed(url: str) -> httpx.URL:
+def parsed_url(url: str) -> httpx.URL:
+    """The URL of a server.
+
+    Raises:
+        ValueError: It is none of HTTP.
+    """
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:

@@ -19,18 +19,19 @@ from mcp_trio._errors import (
     MISSING_CLIENT_CAPABILITY,
     UNSUPPORTED_PROTOCOL_VERSION,
     ConnectionLost,
+    LocalProtocolError,
     OutcomeUnknown,
 )
 from mcp_trio._protocol.http.heads import Headers, media_type_of
 from mcp_trio._protocol.http.mirrored import MirrorError, mirrored_headers
 from mcp_trio._protocol.http.verdicts import JSON
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
-from mcp_trio._transports.http.client_condition import Condition
+from mcp_trio._transports.back_off import Dice
+from mcp_trio._transports.condition import Condition
 from mcp_trio._transports.http.client_frames import (
     INITIALIZED,
     Outgoing,
     agreed_version,
-    one_line,
 )
 from mcp_trio._transports.http.client_inbox import Inbox
 from mcp_trio._transports.http.client_link import (
@@ -41,7 +42,7 @@ from mcp_trio._transports.http.client_link import (
     session_id_of,
 )
 from mcp_trio._transports.http.client_sse import OldStream
-from mcp_trio._transports.http.client_streams import Dice, EventStream
+from mcp_trio._transports.http.client_streams import EventStream
 from mcp_trio._transports.http.client_tools import ToolHeaders
 from mcp_trio._wire import (
     Batch,
@@ -54,6 +55,7 @@ from mcp_trio._wire import (
     encode_error,
     readdressed,
 )
+from mcp_trio._wire.lines import one_line
 
 logger = logging.getLogger("mcp_trio")
 
@@ -72,14 +74,21 @@ _EXPECTED: Final = (httpx.RequestError, Refused, ConnectionLost, MirrorError)
 class Exchange:
     """A request of ours that is on its way, until its answer has come.
 
-    It `is_accepted` when the server has begun to answer with a success.
+    It `is_accepted` when the server has begun to answer with a success, and `is_unknown` when it
+    has said that it does not know our session.
     """
 
     sent: Outgoing
     id: int | str
     is_accepted: bool = attrs.field(default=False, init=False)
+    is_unknown: bool = attrs.field(default=False, init=False)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     settled: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether nobody knows yet what the server makes of it."""
+        return not (self.is_accepted or self.is_unknown)
 
     @property
     def is_settled(self) -> bool:
@@ -100,19 +109,25 @@ def _may_resume(exchange: Exchange, stream: EventStream) -> bool:
 
 @attrs.define(kw_only=True, eq=False)
 class Exchanges:
-    """Everything that goes on between us and one server; its tasks live in `nursery`."""
+    """Everything that goes on between us and one server; its tasks live in `nursery`.
+
+    `is_old` says that the server is first asked for the transport of 2024-11-05.
+    """
 
     link: Link
     inbox: Inbox
     condition: Condition
     decoder: Decoder
     dice: Dice
+    is_old: bool = False
     has_ended: bool = attrs.field(default=False, init=False)
     nursery: trio.Nursery = attrs.field(init=False)
     _open: dict[int | str, Exchange] = attrs.field(factory=dict[int | str, Exchange], init=False)
     _tools: ToolHeaders = attrs.field(factory=ToolHeaders, init=False)
     _modern_version: str | None = attrs.field(default=None, init=False)
     _endpoint: httpx.URL | None = attrs.field(default=None, init=False)
+    _is_forgotten: bool = attrs.field(default=False, init=False)
+    _decided: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     # Requests.
 
@@ -126,33 +141,39 @@ class Exchanges:
             with exchange.scope:
                 await self._ask(exchange)
         except SessionOver:
-            self._lose(exchange, ConnectionLost(_OVER))
-            self.end(_OVER)
+            exchange.is_unknown = True
+            self._be_forgotten()
         except Exception as error:
             self._fail(exchange, error)
+        finally:
+            self._decided.unpark_all()
 
     def _fail(self, exchange: Exchange, error: Exception) -> None:
         if not isinstance(error, _EXPECTED):
             logger.error("an HTTP request failed", exc_info=error)
         self._lose(exchange, self._loss_of(error))
 
-    def _loss_of(self, error: Exception) -> ConnectionLost:
+    def _loss_of(self, error: Exception) -> ConnectionLost | LocalProtocolError:
+        if isinstance(error, MirrorError):
+            return LocalProtocolError(str(error))
         loss = self.link.loss_of(error)
         if isinstance(error, httpx.RequestError):
             self.condition.become("retrying", str(loss))
         return loss
 
-    def _lose(self, exchange: Exchange, loss: ConnectionLost) -> None:
+    def _lose(self, exchange: Exchange, loss: ConnectionLost | LocalProtocolError) -> None:
         if self._open.pop(exchange.id, None) is None:
             return
-        if exchange.is_accepted and not isinstance(loss, OutcomeUnknown):
-            cause, loss = loss, OutcomeUnknown(loss.reason)
+        if exchange.is_accepted and type(loss) is ConnectionLost:
+            cause, loss = loss, OutcomeUnknown(loss.reason, http_status=loss.http_status)
             loss.__cause__ = cause
         self.inbox.put(Lost(exchange.id, loss))
 
     async def _ask(self, exchange: Exchange) -> None:
         if exchange.sent.method == INITIALIZE:
             self.link.session_id = self.link.version = None
+            if self.is_old:
+                await self._find_endpoint()
         stream = self._stream(exchange)
         try:
             await self._post(exchange, stream)
@@ -162,8 +183,13 @@ class Exchanges:
             await exchange.settled.wait()
         while not exchange.is_settled:
             if not _may_resume(exchange, stream):
+                self._note_break(stream)
                 raise OutcomeUnknown(f"{stream.trouble} before the answer came")
             await stream.resume()
+
+    def _note_break(self, stream: EventStream) -> None:
+        if not stream.is_cut:
+            self.condition.become("retrying", stream.trouble)
 
     async def _post(self, exchange: Exchange, stream: EventStream) -> None:
         sent = exchange.sent
@@ -171,6 +197,7 @@ class Exchanges:
             await self.link.check(response)
             self.condition.become("open")
             exchange.is_accepted = True
+            self._decided.unpark_all()
             if sent.method == INITIALIZE:
                 self.link.session_id = session_id_of(response)
             if is_stream(response):
@@ -288,13 +315,25 @@ class Exchanges:
 
     # A server that knows nothing newer than HTTP+SSE (SSE-09 to SSE-12).
 
-    async def _fall_back(self, exchange: Exchange, refused: Refused) -> None:
+    @property
+    def has_endpoint(self) -> bool:
+        """Whether the server is of these."""
+        return self._endpoint is not None
+
+    async def _find_endpoint(self) -> str:
+        """Ask for the stream that names it; what was the trouble, if there is none."""
         old = OldStream(link=self.link, take=self.take)
         self.nursery.start_soon(self._hear_old, old)
         await old.decided.wait()
-        if old.endpoint is None:
-            raise ConnectionLost(f"{refused.loss(self.link)}; as for HTTP+SSE: {old.trouble}")
         self._endpoint = old.endpoint
+        return old.trouble
+
+    async def _fall_back(self, exchange: Exchange, refused: Refused) -> None:
+        trouble = await self._find_endpoint()
+        if self._endpoint is None:
+            loss = refused.loss(self.link)
+            words = f"{loss}; as for HTTP+SSE: {trouble}"
+            raise ConnectionLost(words, http_status=loss.http_status)
         try:
             await self._post(exchange, self._stream(exchange))
         except Refused as again:
@@ -335,7 +374,7 @@ class Exchanges:
             with trio.fail_after(seconds):
                 await self._post_only(sent)
         except SessionOver:
-            self.end(_OVER)
+            self._be_forgotten()
         except trio.TooSlowError:
             logger.warning("%s: not accepted within %g s", what, seconds)
         except Exception as error:
@@ -374,7 +413,7 @@ class Exchanges:
             logger.info("the server's own stream is given up: %s", stream.trouble)
         except SessionOver:
             if stream.has_begun:  # else the server has no such stream, and says so by 404
-                self.end(_OVER)
+                self._be_forgotten()
         except (Refused, ConnectionLost) as error:  # which is normal: 405 (TRAP-42)
             logger.debug("no stream of its own: %s", self.link.loss_of(error))
         except Exception:
@@ -382,14 +421,37 @@ class Exchanges:
 
     # The end.
 
+    def _be_forgotten(self) -> None:
+        """The server does not know our session: the end, as soon as all have heard that.
+
+        What was sent just before may have been carried out, or be refused in a moment just so, and
+        can then be asked again in another session.
+        """
+        if self._is_forgotten or self.has_ended:
+            return
+        self._is_forgotten = True
+        if self._has_undecided():
+            self.nursery.start_soon(self._end_forgotten)
+        else:
+            self.end(_OVER)
+
+    def _has_undecided(self) -> bool:
+        return any(exchange.is_undecided for exchange in self._open.values())
+
+    async def _end_forgotten(self) -> None:
+        with trio.move_on_after(self.link.limits.close_seconds):
+            while self._has_undecided():
+                await self._decided.park()
+        self.end(_OVER)
+
     def end(self, reason: str) -> None:
         """The session is over: every request is lost, and nothing more will come."""
         if self.has_ended:
             return
         self.has_ended = True
-        loss = OutcomeUnknown(reason)
         for exchange in [*self._open.values()]:
-            self._lose(exchange, loss)
+            kind = ConnectionLost if exchange.is_unknown else OutcomeUnknown
+            self._lose(exchange, kind(reason))
         self.inbox.end()
         self.condition.become("closed", reason)
         self.nursery.cancel_scope.cancel()

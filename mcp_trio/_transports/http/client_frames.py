@@ -13,9 +13,6 @@ from mcp_trio._wire import Decoder, Notification, Request
 CANCELLED: Final = "notifications/cancelled"
 INITIALIZED: Final = "notifications/initialized"
 
-_LF: Final = ord("\n")
-_CR: Final = ord("\r")
-
 
 class _Meta(msgspec.Struct, gc=False):
     version: Any = msgspec.field(name=PROTOCOL_VERSION, default=None)
@@ -93,16 +90,6 @@ def _seen(params: Raw) -> _Params:
         return _decode_params(params)
     except msgspec.MsgspecError:  # people's own params, with a `_meta` that is none
         return _NOTHING
-
-
-def one_line(data: bytes) -> bytes:
-    """A message as a frame; what is no JSON stays none, and is judged by who decodes it."""
-    if _LF not in data and _CR not in data:
-        return data
-    try:
-        return msgspec.json.format(data, indent=-1)
-    except msgspec.MsgspecError:
-        return data.replace(b"\n", b" ").replace(b"\r", b" ")
 
 
 class _Version(msgspec.Struct, gc=False):

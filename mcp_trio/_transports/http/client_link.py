@@ -65,7 +65,7 @@ class Refused(Exception):  # noqa: N818  named for what happened
         if text:
             said.append(text[: link.limits.fault_text_chars_max])
         kind = OutcomeUnknown if self.status >= SERVER_ERROR else ConnectionLost
-        return kind(": ".join(said))
+        return kind(": ".join(said), http_status=self.status)
 
 
 def own_client(url: httpx.URL) -> httpx.AsyncClient:
@@ -205,13 +205,15 @@ class Link:
 
 
 @asynccontextmanager
-async def pieces_of(response: httpx.Response) -> AsyncGenerator[AsyncIterator[bytes]]:
-    """The body as it arrives; leaving before its end breaks the connection off.
+async def pieces_of(
+    response: httpx.Response, *, is_raw: bool = False
+) -> AsyncGenerator[AsyncIterator[bytes]]:
+    """The body as it arrives, raw if wanted; leaving before its end breaks the connection off.
 
     It comes through a tower of async generators, which is taken down in order only by what is
     raised at its bottom: so whoever leaves reads on, under a cancellation.
     """
-    pieces = response.aiter_bytes()
+    pieces = response.aiter_raw() if is_raw else response.aiter_bytes()
     try:
         yield pieces
     finally:

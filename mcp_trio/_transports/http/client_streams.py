@@ -8,13 +8,11 @@ import httpx
 import trio
 
 from mcp_trio._errors import ConnectionLost
-from mcp_trio._transports.http.client_condition import Condition
+from mcp_trio._transports.back_off import Dice, pause_seconds
+from mcp_trio._transports.condition import Condition
 from mcp_trio._transports.http.client_link import SERVER_ERROR, Link, Refused, is_stream, pieces_of
 from mcp_trio._wire.event_stream import Event, EventParser
 from mcp_trio._wire.lines import Oversized
-
-Dice: TypeAlias = Callable[[], float]
-"""Gives numbers from 0 to 1, so that clients that were cut off together do not come back so."""
 
 Take: TypeAlias = Callable[[bytes | Oversized], Awaitable[None]]
 
@@ -119,13 +117,10 @@ class EventStream:
 
     def _pause_seconds(self) -> float:
         """At least what the server said (HTTP-18), and longer and longer after failures."""
-        limits = self.link.limits
         asked_seconds = None if self._retry_ms is None else self._retry_ms / 1000
         if asked_seconds is not None and not self.failures:
             return max(asked_seconds, _PAUSE_SECONDS_MIN)
-        doubled = limits.http_retry_ms / 1000 * 2.0 ** min(self.failures, 16)
-        seconds = min(doubled, limits.http_reconnect_seconds_max) * (1 + self.dice()) / 2
-        return max(seconds, asked_seconds or 0.0)
+        return max(pause_seconds(self.failures, self.link.limits, self.dice), asked_seconds or 0.0)
 
 
 def check_stream(response: httpx.Response) -> None:

@@ -24,6 +24,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
+from mcp_trio._transports.bell import Bell
 from mcp_trio._transports.http.asgi import (
     AnswerBrokenOff,
     Application,
@@ -37,6 +38,7 @@ logger = logging.getLogger("mcp_trio")
 
 _FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _LOOKS_PER_STALL: Final = 4
+_LOOKS_PER_IDLE_TIME: Final = 8
 
 
 async def serve_hypercorn(
@@ -108,6 +110,7 @@ class _Server:
         async with trio.open_nursery() as nursery:
             nursery.cancel_scope.shield = True
             nursery.start_soon(self._cut_stalled)
+            nursery.start_soon(self._cut_idle)
             task_status.started(nursery)
             await self.is_stopping.wait()
             await self._stop()
@@ -120,6 +123,16 @@ class _Server:
             earliest = trio.current_time() - self.limits.write_stall_seconds
             for connection in self._connections:
                 connection.stream.cut_if_waiting_since(earliest)
+
+    async def _cut_idle(self) -> NoReturn:
+        """Hypercorn does so, but not for who begins HTTP/2 in clear text and says no more."""
+        pause = self.limits.http_idle_seconds / _LOOKS_PER_IDLE_TIME
+        while True:
+            await trio.sleep(pause)
+            earliest = trio.current_time() - self.limits.http_idle_seconds - pause
+            for connection in self._connections:
+                if connection.idle_since < earliest:
+                    connection.stream.cut()
 
     async def _stop(self) -> None:
         for connection in self._connections:
@@ -158,15 +171,20 @@ class _Server:
 
 @attrs.define(eq=False)
 class _Connection:
-    """One connection, and what hypercorn runs for its requests."""
+    """One connection, and what hypercorn runs for its requests.
+
+    Since `idle_since` nothing has run for any; infinite while something does.
+    """
 
     app: Application
     stream: "_BoundedStream"
     limits: Limits
+    idle_since: float = attrs.field(factory=trio.current_time, init=False)
     _hypercorn: TCPServer = attrs.field(init=False)
     _requests: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
-    _is_at_rest: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _rests: Bell = attrs.field(factory=Bell, init=False)
     _is_stopping: bool = attrs.field(default=False, init=False)
+    _lingering: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     async def serve(self, config: Config, tls: SSLContext | None) -> None:
         """Serve its requests until either side closes it."""
@@ -179,8 +197,9 @@ class _Connection:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_over, nursery.cancel_scope)
             await self._hypercorn.run()
-            await self.stream.linger()
             nursery.cancel_scope.cancel()
+        with self._lingering:
+            await self.stream.linger()
 
     def stop(self) -> None:
         """Cancel what runs for its requests; when all that has ended, the connection ends."""
@@ -188,17 +207,23 @@ class _Connection:
         for scope in self._requests:
             scope.cancel()
         self.stream.has_ended.set()
+        self._lingering.cancel()
 
     async def _cancel_when_over(self, scope: trio.CancelScope) -> None:
         """Hypercorn would keep a connection that has ended for as long as an idle one."""
         await self.stream.has_ended.wait()
         while self._requests:
-            await self._is_at_rest.wait()
+            await self._rests.wait()
         scope.cancel()
 
     async def _run_app(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_bounded(message: Message) -> None:
+            is_head = message["type"] == "http.response.start"
+            # What comes next can leave with the head; over HTTP/2 others would wait for it.
+            self.stream.is_holding = is_head and not self._is_multiplexed()
             await send(message)
+            if not is_head:
+                await self.stream.send_held()
             while self._bytes_held_back() > self.limits.http_write_bytes_max:
                 await self.stream.wait_sent()
 
@@ -217,8 +242,7 @@ class _Connection:
         """Around what runs for a request, which a stop cancels."""
         with trio.CancelScope() as scope:
             self._requests.add(scope)
-            if self._is_at_rest.is_set():
-                self._is_at_rest = trio.Event()
+            self.idle_since = math.inf
             if self._is_stopping:
                 scope.cancel()
             try:
@@ -226,7 +250,11 @@ class _Connection:
             finally:
                 self._requests.remove(scope)
                 if not self._requests:
-                    self._is_at_rest.set()
+                    self.idle_since = trio.current_time()
+                    self._rests.ring()
+
+    def _is_multiplexed(self) -> bool:
+        return isinstance(self._hypercorn.protocol.protocol, H2Protocol)
 
     def _bytes_held_back(self) -> int:
         """What waits for an HTTP/2 client to open its window; hypercorn sets no bound to it."""
@@ -238,12 +266,17 @@ class _Connection:
 
 @attrs.define(eq=False)
 class _BoundedStream:
-    """A connection's bytes, without waits that have no end: as much of a stream as is needed."""
+    """A connection's bytes, without waits that have no end: as much of a stream as is needed.
+
+    While it `is_holding`, what is sent waits for what is sent next.
+    """
 
     _stream: trio.SocketStream
     _limits: Limits
     has_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _has_sent: trio.Event = attrs.field(factory=trio.Event, init=False)
+    is_holding: bool = attrs.field(default=False, init=False)
+    _held: bytes = attrs.field(default=b"", init=False)
+    _has_sent: Bell = attrs.field(factory=Bell, init=False)
     _is_closing: bool = attrs.field(default=False, init=False)
     _sending_since: float = attrs.field(default=math.inf, init=False)
 
@@ -254,14 +287,24 @@ class _BoundedStream:
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send it; a client that reads nothing for `write_stall_seconds` is cut off."""
+        if self.is_holding:
+            self._held += data
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return
+        if self._held:
+            data, self._held = self._held + data, b""
         step = self._limits.chunk_bytes
         whole = memoryview(data)
         for first in range(0, len(whole), step):
             self._sending_since = trio.current_time()
             await self._stream.send_all(whole[first : first + step])
         self._sending_since = math.inf
-        self._has_sent.set()
-        self._has_sent = trio.Event()
+        self._has_sent.ring()
+
+    async def send_held(self) -> None:
+        """Send what was held, if nothing came behind it."""
+        if self._held:
+            await self.send_all(b"")
 
     def cut_if_waiting_since(self, earliest: float) -> None:
         """Cut it if a write has made no progress since then."""
@@ -286,12 +329,13 @@ class _BoundedStream:
         return data
 
     async def send_eof(self) -> None:
-        """See `trio.abc.HalfCloseableStream`."""
-        await self._stream.send_eof()
+        """Nothing: hypercorn closes next, and what is being sent meanwhile must not fail for it."""
+        await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         """No more is sent or received; `linger` and `cut` are still to come."""
         self._is_closing = True
+        self.has_ended.set()  # hypercorn would wait for its clock
         with contextlib.suppress(OSError):  # it was cut, or the client was faster
             self._stream.socket.shutdown(trio.socket.SHUT_WR)
             trio.lowlevel.notify_closing(self._stream.socket)

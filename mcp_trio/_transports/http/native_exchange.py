@@ -98,7 +98,11 @@ class NativeExchange:
         if self.request.awaits_continue and not self.wire.received:
             await self.wire.write(CONTINUE)
         seconds = self.wire.limits.http_body_seconds
-        if not await self.wire.receive_until(is_whole, seconds=seconds):
+        try:
+            is_there = await self.wire.receive_until(is_whole, seconds=seconds)
+        except trio.BrokenResourceError as error:  # who has closed one half may read the other
+            raise Refused(400, "the body has not come to its end") from error
+        if not is_there:
             raise Refused(408, f"the body has not come for {seconds} seconds")
 
     def skip_body(self) -> None:

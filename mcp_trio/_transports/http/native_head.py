@@ -113,9 +113,13 @@ def read_head(raw: bytes, client: str | None) -> RequestHead:
 
 
 def _with_length(without: RequestHead, length: str) -> RequestHead:
-    headers = {**without.head.headers, "content-length": length}
-    head = attrs.evolve(without.head, headers=headers)
-    return attrs.evolve(without, head=head, body_bytes=int(length))
+    return RequestHead(
+        head=without.head.with_field("content-length", length),
+        body_bytes=int(length),
+        takes_chunks=without.takes_chunks,
+        is_last=without.is_last,
+        awaits_continue=without.awaits_continue,
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -220,15 +224,21 @@ def written_head(status: int, headers: Headers, *, framing: bytes, is_last: bool
         ValueError: The status or a header is none: it would inject another, or is not the
             application's to give.
     """
+    written = _written(status, tuple(headers))
+    close = b"connection: close\r\n" if is_last else b""
+    return b"".join((written, framing, _date(int(time.time())), close, b"\r\n"))
+
+
+# Most answers say what one before has said, but for the length.
+@functools.lru_cache(maxsize=256)
+def _written(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
     if status not in _STATUSES:
         raise ValueError(f"{status} is no status of an answer")
     fields = encoded(headers)
     if not _OURS.isdisjoint(dict(fields)):
         raise ValueError(f"these headers belong to the host: {b', '.join(sorted(_OURS)).decode()}")
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
-    written = b"".join([b"%b: %b\r\n" % field for field in fields])
-    close = b"connection: close\r\n" if is_last else b""
-    return b"".join((line, written, framing, _date(int(time.time())), close, b"\r\n"))
+    return line + b"".join([b"%b: %b\r\n" % field for field in fields])
 
 
 def written_refusal(refusal: Refused) -> bytes:

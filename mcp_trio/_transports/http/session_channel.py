@@ -6,6 +6,7 @@ ends nothing: the frames are kept, and the client comes back for them with the l
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import attrs
@@ -14,9 +15,12 @@ import trio
 
 from mcp_trio._limits import Limits
 from mcp_trio._protocol import CANCELLED, METHODS, RequestId
+from mcp_trio._protocol.http.event_store import EventStore
 from mcp_trio._protocol.http.replayable import ReplayBuffer
+from mcp_trio._transports.channel import Received
 from mcp_trio._transports.http.answer_stream import AnswerStream, Sent
-from mcp_trio._wire import Addressed, Batch, Message, Notification, Oversized
+from mcp_trio._transports.http.inbox import Inbox, Take
+from mcp_trio._wire import Addressed, Batch, Message, Notification, from_principal
 
 
 class DuplicateIdError(Exception):
@@ -28,57 +32,26 @@ class TooManyStreamsError(Exception):
 
 
 @attrs.define(eq=False)
-class Inbox:
-    """What was posted and not read yet: a channel's receiving side."""
-
-    _frames: list[bytes | Oversized] = attrs.field(factory=list[bytes | Oversized], init=False)
-    _is_closed: bool = attrs.field(default=False, init=False)
-    _has_eof: bool = attrs.field(default=False, init=False)
-    _news: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-
-    def put(self, frame: bytes) -> None:
-        """One more."""
-        self._frames.append(frame)
-        self._news.unpark_all()
-
-    def end(self) -> None:
-        """The peer sends no more."""
-        self._has_eof = True
-        self._news.unpark_all()
-
-    def close(self) -> None:
-        """Nobody reads any more."""
-        self._is_closed = True
-        self._news.unpark_all()
-
-    async def receive(self) -> Sequence[bytes | Oversized]:
-        """See `Channel.receive`."""
-        await trio.lowlevel.checkpoint()
-        while not (self._frames or self._has_eof or self._is_closed):
-            await self._news.park()
-        if self._is_closed:
-            raise trio.ClosedResourceError
-        taken, self._frames = self._frames, []
-        return taken
-
-
-@attrs.define(eq=False)
 class SessionChannel:
     """The channel of one session; see the module.
 
     Attributes:
         limits: How much may wait for clients, and how many streams there may be.
         has_one_stream: All answers take it, too (SSE-04).
+        principal: Who sends all that is delivered; None where nobody knows.
+        events: What clients may come back for; None: a `ReplayBuffer` within the limits.
         unasked: The stream for what belongs to no request.
     """
 
     limits: Limits
     transport: str = "http"
     has_one_stream: bool = False
+    principal: str | None = None
+    events: EventStore | None = None
     unasked: AnswerStream = attrs.field(init=False)
     is_addressed: Final = True
     _inbox: Inbox = attrs.field(factory=Inbox, init=False)
-    _kept: ReplayBuffer = attrs.field(init=False)
+    _kept: EventStore = attrs.field(init=False)
     _streams: dict[int, AnswerStream] = attrs.field(factory=dict[int, AnswerStream], init=False)
     _of_request: dict[RequestId, AnswerStream] = attrs.field(
         factory=dict[RequestId, AnswerStream], init=False
@@ -86,10 +59,10 @@ class SessionChannel:
 
     def __attrs_post_init__(self) -> None:
         limits = self.limits
-        self._kept = ReplayBuffer(
+        self._kept = self.events or ReplayBuffer(
             events_max=limits.http_events_kept_max, bytes_max=limits.http_bytes_kept_max
         )
-        self.unasked = self._open()
+        self.unasked = AnswerStream(limits)
 
     @property
     def is_resting(self) -> bool:
@@ -101,17 +74,17 @@ class SessionChannel:
     def deliver(
         self, frame: bytes, message: Message | Batch, awaited: Sequence[RequestId] = ()
     ) -> AnswerStream | None:
-        """The session reads this next; the stream of the answers, if it `awaits` any.
+        """The session hears this now; the stream of the answers, if it `awaits` any.
 
         Raises:
             DuplicateIdError: One of them is awaited already; nothing was delivered.
             TooManyStreamsError: `http_streams_max` are open; nothing was delivered.
         """
         stream = self._open_for(awaited) if awaited else None
-        self._inbox.put(frame)
         for each in message.messages if isinstance(message, Batch) else (message,):
             if isinstance(each, Notification) and each.method == CANCELLED:
                 self._end_cancelled(each)
+        self._inbox.put(from_principal(frame, self.principal))
         return stream
 
     def finish(self) -> None:
@@ -123,16 +96,8 @@ class SessionChannel:
             raise DuplicateIdError
         if len(self._of_request) + len(awaited) > self.limits.http_streams_max:
             raise TooManyStreamsError
-        stream = self._open()
-        stream.awaits.update(awaited)
+        stream = AnswerStream(self.limits, awaits=frozenset(awaited))
         self._of_request.update(dict.fromkeys(awaited, stream))
-        return stream
-
-    def _open(self) -> AnswerStream:
-        stream = AnswerStream(self.limits, self._kept.open_stream())
-        assert stream.number is not None
-        self._streams[stream.number] = stream
-        stream.first_id = self._kept.keep(stream.number, b"")
         return stream
 
     def _end_cancelled(self, message: Notification) -> None:
@@ -144,13 +109,14 @@ class SessionChannel:
         self._settle(cancelled)
 
     def _settle(self, request_id: RequestId) -> None:
-        """The stream that has ended is its carrier's, or nobody's: its frames are kept."""
+        """The stream that has ended is its carrier's, or nobody's: its events are kept."""
         stream = self._of_request.pop(request_id, None)
         if stream is None:
             return
+        if not self._of_request:
+            self._of_request.clear()  # an emptied one keeps its size
         stream.answered(request_id)
-        if stream.is_ended:
-            assert stream.number is not None
+        if stream.is_ended and stream.number is not None:
             self._kept.close_stream(stream.number)
             self._streams.pop(stream.number, None)
 
@@ -175,24 +141,37 @@ class SessionChannel:
             if frame.is_answer and not self.has_one_stream:
                 return
             stream = self.unasked
-        assert stream.number is not None
-        event_id = self._kept.keep(stream.number, frame)
+        if stream.number is None and not frame.is_answer:
+            self._number(stream)
+        event_id = None if stream.number is None else self._kept.keep(stream.number, frame)
         stream.put(Sent(frame, event_id, frame.is_answer))
         if frame.is_answer and frame.about is not None:
             self._settle(frame.about)
 
     # What a client takes, and comes back for.
 
-    def first_id(self, stream: AnswerStream) -> str | None:
-        """The id of an event without a message, after which all that waits comes (HTTP-14).
+    def begin(self, stream: AnswerStream) -> str | None:
+        """The stream goes out as events, if it has not before.
 
-        None: what waits came before, so that nothing stands between.
+        Returns the id of one without a message, after which all that waits comes (HTTP-14); None:
+        what waits came before, so that nothing stands between.
         """
-        assert stream.number is not None
+        number = self._number(stream) if stream.number is None else stream.number
         if stream is self.unasked and not stream.has_waiting:
-            return self._kept.keep(stream.number, b"")
+            return self._kept.keep(number, b"")
         first_id, stream.first_id = stream.first_id, None
         return first_id
+
+    def _number(self, stream: AnswerStream) -> int:
+        """From now on each of its frames has an id, and is kept; a mere answer needs neither."""
+        number = stream.number = self._kept.open_stream()
+        stream.first_id = self._kept.keep(number, b"")
+        stream.name_all(partial(self._kept.keep, number))
+        if stream.is_ended:
+            self._kept.close_stream(number)
+        else:
+            self._streams[number] = stream
+        return number
 
     def last_id(self, stream: AnswerStream) -> str:
         """The id of an event without a message, after which comes what is not there yet."""
@@ -202,8 +181,10 @@ class SessionChannel:
     def resumed(self, last_event_id: str) -> AnswerStream:
         """The stream on which an event went out, with all that came behind it (HTTP-42, HTTP-43).
 
-        One that is carried is given as it is. That an ended one was carried to its end does not
-        say that it has arrived: as long as its events are kept, they can be asked for.
+        One that is carried may be taken over: a client whose network has changed is back before
+        anybody sees that its old connection leads nowhere. And that an ended one was carried to
+        its end does not say that it has arrived: as long as its events are kept, they can be asked
+        for.
 
         Raises:
             LookupError: It is not known, or not kept any more.
@@ -213,31 +194,31 @@ class SessionChannel:
         if stream is None:
             stream = AnswerStream(self.limits, number)
             stream.end()
-        if not stream.is_carried:
-            missed = [Sent(frame, event_id, is_answer=False) for event_id, frame in events if frame]
-            stream.put_again(missed)
+        missed = [Sent(frame, event_id, is_answer=False) for event_id, frame in events if frame]
+        stream.put_again(missed)
         return stream
 
     def left(self, stream: AnswerStream) -> None:
-        """The client of a stream has gone away before its end, which cancels nothing (HTTP-25)."""
-        if stream is not self.unasked:
-            stream.leave()
+        """The client of a stream has gone away before its end, which cancels nothing (HTTP-25).
 
-    def arrived(self, stream: AnswerStream) -> None:
-        """A stream was carried to its end; a mere answer told no event's id to come back by."""
-        assert stream.number is not None
-        if not stream.was_streamed:
-            self._kept.forget_stream(stream.number)
+        It may be here already, on another connection.
+        """
+        if stream is not self.unasked and not stream.is_carried:
+            stream.leave()
 
     # The end.
 
-    async def receive(self) -> Sequence[bytes | Oversized]:
+    def deliver_to(self, take: Take) -> None:
+        """See `Channel`."""
+        self._inbox.deliver_to(take)
+
+    async def receive(self) -> Sequence[Received]:
         """See `Channel`."""
         return await self._inbox.receive()
 
     async def aclose(self) -> None:
         """See `Channel`: every stream ends."""
         self._inbox.close()
-        for stream in self._streams.values():
+        for stream in {self.unasked, *self._of_request.values()}:
             stream.end()
         await trio.lowlevel.cancel_shielded_checkpoint()

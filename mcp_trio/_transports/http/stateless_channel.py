@@ -18,15 +18,16 @@ from mcp_trio._limits import Limits
 from mcp_trio._protocol import CANCELLED, LISTEN, RequestId
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._schema import CancelledParams
+from mcp_trio._transports.channel import Received
 from mcp_trio._transports.http.answer_stream import AnswerStream, Sent
-from mcp_trio._transports.http.session_channel import Inbox
+from mcp_trio._transports.http.inbox import Inbox, Take
 from mcp_trio._wire import (
     Addressed,
     Notification,
-    Oversized,
     Request,
     encode_notification,
     encode_request,
+    from_principal,
     readdressed,
 )
 
@@ -54,16 +55,17 @@ class StatelessChannel:
 
     # What clients send.
 
-    def deliver(self, request: Request) -> Slot:
-        """The session reads this request next."""
+    def deliver(self, request: Request, principal: str | None = None) -> Slot:
+        """The session hears this request now; `principal` is who sends it, if that is known."""
         number = next(self._numbers)
-        stream = AnswerStream(self.limits, awaits={number})
+        stream = AnswerStream(self.limits, awaits=frozenset((number,)))
         slot = self._slots[number] = Slot(number, request.id, request.method, stream)
-        self._inbox.put(encode_request(number, request.method, request.params))
+        frame = encode_request(number, request.method, request.params)
+        self._inbox.put(from_principal(frame, principal))
         return slot
 
     def notify(self, notification: Notification) -> None:
-        """The session reads this notification next.
+        """The session hears this notification now.
 
         Not so a cancellation: over HTTP there is none but to go away (MHTTP-13), and what it named
         would be the number of somebody else's request.
@@ -111,7 +113,11 @@ class StatelessChannel:
 
     # The end.
 
-    async def receive(self) -> Sequence[bytes | Oversized]:
+    def deliver_to(self, take: Take) -> None:
+        """See `Channel`."""
+        self._inbox.deliver_to(take)
+
+    async def receive(self) -> Sequence[Received]:
         """See `Channel`."""
         return await self._inbox.receive()
 

@@ -102,15 +102,6 @@ class Replaying(RuleBasedStateMachine):
         self.buffer.close_stream(stream)
         self.model.closed.append(stream)
 
-    @precondition(lambda self: self.model.streams)
-    @rule(data=st.data())
-    def forget_stream(self, data):
-        stream = data.draw(st.sampled_from(list(self.model.streams)))
-        self.buffer.forget_stream(stream)
-        self.model.kept = [kept for kept in self.model.kept if kept[0] != stream]
-        if stream not in self.model.closed:
-            self.model.closed.append(stream)
-
     @invariant()
     def replays_what_the_rules_say(self):
         for stream in range(len(self.model.streams) + 2):
@@ -270,21 +261,6 @@ def test_a_stream_is_closed_once_and_then_takes_nothing():
         buffer.keep(stream, b"b")
     with pytest.raises(KeyError):
         buffer.close_stream(stream)
-
-
-def test_a_stream_that_nobody_comes_back_for_leaves_nothing():
-    buffer, first, second = opened(streams=2)
-    for stream in (first, second):
-        buffer.keep(stream, b"a")
-        buffer.keep(stream, b"b")
-    buffer.close_stream(first)
-    buffer.forget_stream(first)
-    buffer.forget_stream(second)
-    assert kept_on(buffer, "1-1") is kept_on(buffer, "2-2") is None
-    assert [*buffer._open, *buffer._closed] == []
-    assert buffer._kept_events == buffer._kept_bytes == 0
-    buffer.forget_stream(first)
-    assert buffer.keep(buffer.open_stream(), b"a") == "3-1"
 
 
 @pytest.mark.requirement("TRAP-39")

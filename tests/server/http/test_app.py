@@ -7,7 +7,7 @@ import trio
 
 from mcp_trio import Context, Server
 from mcp_trio._limits import Limits
-from tests.server.http.conftest import call, harbour, hello, request, site_of, text
+from tests.server.http.conftest import call, harbour, hello, site_of, text
 
 
 async def test_a_server_that_answers_is_well(open_site, autojump_clock):
@@ -159,11 +159,3 @@ async def test_whether_a_server_is_well_may_be_asked_by_anybody(open_site, autoj
     site = await open_site(harbour(), verify=verify)
     assert (await site.ask("GET", path="/health")).status == 200
     assert (await site.ask("POST", hello("2025-11-25"))).status == 401
-
-
-async def test_modern_requests_are_refused_once_their_session_is_lost(open_site, autojump_clock):
-    site = await open_site(harbour())
-    await site.runtime.stateless.aclose()
-    await trio.sleep(1)
-    answer = await site.ask_modern(request("tools/list"))
-    assert answer.status == 503

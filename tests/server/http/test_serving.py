@@ -80,6 +80,22 @@ async def test_each_stream_ends_in_its_protocols_way_when_the_server_is_cancelle
     assert last["result"]["_meta"][SUBSCRIPTION_ID] == "a"
 
 
+@pytest.mark.real_time
+@pytest.mark.parametrize("host", HOSTS)
+async def test_who_reads_slowly_still_gets_the_last_frame_when_the_server_is_cancelled(host):
+    flood = call("flood", {"count": 3000, "size": 2000}, id="last")
+    async with served(harbour(), server=host, streams_answers=True) as (url, http, scope):
+        answer = await http.post(url, json=hello("2025-11-25"), headers=ACCEPT)
+        fields = {**ACCEPT, "Mcp-Session-Id": answer.headers["mcp-session-id"]}
+        async with http.stream("POST", url, json=flood, headers=fields) as slow:
+            await trio.sleep(1)  # the answer is there, and the sockets between us are full
+            scope.cancel()
+            with trio.CancelScope(shield=True), trio.fail_after(SECONDS):
+                lines = [line async for line in slow.aiter_lines() if line.startswith("data: {")]
+    assert json.loads(lines[-1][6:])["id"] == "last"
+    assert len(lines) == 3001
+
+
 @pytest.mark.requirement("HTTP-04", "MHTTP-07", "SSE-06")
 async def test_it_listens_to_its_own_machine_only_unless_told_otherwise():
     assert Address().host == "127.0.0.1"
@@ -110,6 +126,13 @@ def test_options_that_contradict_each_other_are_refused():
     with pytest.raises(ValueError, match="uvicorn"):
         Address(holder="uvicorn")
     assert Address(holder="hypercorn", certfile="x").url(80, "/mcp") == "https://127.0.0.1:80/mcp"
+
+
+async def test_an_option_that_is_none_is_not_passed_over():
+    with pytest.raises(TypeError, match="workers"):
+        await harbour().serve_http(port=0, workers=2)
+    with pytest.raises(TypeError, match="hostnames"):
+        harbour().asgi(hostnames=["harbour.example"])
 
 
 class Begun(NamedTuple):

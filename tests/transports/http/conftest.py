@@ -1,12 +1,17 @@
 """Hosts on a loopback socket, and a client that shows what goes over the wire."""
 
 import contextlib
+import datetime as dt
 import functools
+import ipaddress
 
 import attrs
 import h11
 import pytest
 import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from mcp_trio._limits import Limits
 from mcp_trio._transports.http.asgi import AsgiHost
@@ -131,6 +136,34 @@ def _native(respond, listeners, *, limits, task_status):
     from mcp_trio._transports.http.native import serve_native
 
     return serve_native(respond, listeners, limits=limits, task_status=task_status)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """The options of a host with a certificate for 127.0.0.1 that it has made itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = dt.datetime.now(dt.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("tls")
+    certfile, keyfile = folder / "cert.pem", folder / "key.pem"
+    certfile.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    private = serialization.PrivateFormat.PKCS8
+    keyfile.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, private, serialization.NoEncryption())
+    )
+    return {"certfile": str(certfile), "keyfile": str(keyfile)}
 
 
 HOSTS = {"hypercorn": _hypercorn, "native": _native}

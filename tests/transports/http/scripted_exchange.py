@@ -68,6 +68,8 @@ class ScriptedExchange:
     async def answer(self, status, headers, body=b""):
         await self.start(status, headers)
         self.answer_body = body
+        if self.is_stream and body:
+            self._take(body)
         await self._ended()
 
     async def start(self, status, headers):
@@ -83,10 +85,13 @@ class ScriptedExchange:
         assert not self.is_ended
         await self._reads.wait()
         await self._there()
+        self._take(piece)
+        await self._tell()
+
+    def _take(self, piece):
         self.pieces.append(piece)
         self.comments += piece.startswith(b":")
         self._events += self._parser.feed(piece)
-        await self._tell()
 
     async def end(self):
         await self._there()

@@ -67,7 +67,8 @@ def test_of_a_stream_that_nobody_carries_the_oldest_frames_are_dropped():
 def test_one_frame_may_be_as_large_as_it_is():
     for is_carried in (False, True):
         stream = AnswerStream(LIMITS)
-        stream.is_carried = is_carried
+        if is_carried:
+            stream.carry(trio.CancelScope())
         stream.put(note("a"))
         stream.put(answer("b" * 100))
         assert (len(stream.take()), stream.is_overrun) == (2, False)
@@ -75,7 +76,7 @@ def test_one_frame_may_be_as_large_as_it_is():
 
 def test_who_carries_too_slowly_gets_nothing_more():
     stream = AnswerStream(LIMITS)
-    stream.is_carried = True
+    stream.carry(trio.CancelScope())
     for text in "abcdefghijk":  # their number alone does not matter
         stream.put(note(text))
     assert not stream.is_overrun
@@ -83,6 +84,17 @@ def test_who_carries_too_slowly_gets_nothing_more():
     assert stream.is_overrun
     assert stream.has_news
     assert not stream.has_waiting
+
+
+async def test_who_takes_a_stream_over_ends_who_carried_it_before():
+    stream, first, second = AnswerStream(LIMITS), trio.CancelScope(), trio.CancelScope()
+    stream.carry(first)
+    stream.carry(second)
+    assert (first.cancel_called, second.cancel_called) == (True, False)
+    stream.put_down(first)
+    assert stream.is_carried
+    stream.put_down(second)
+    assert not stream.is_carried
 
 
 def test_what_was_missed_goes_first_and_nothing_twice():

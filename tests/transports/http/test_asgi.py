@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio._limits import Limits
+from mcp_trio._transports.http import asgi
 from mcp_trio._transports.http.asgi import AnswerBrokenOff, AsgiHost, head_of
 from mcp_trio._transports.http.exchange import BodyTooLargeError
 
@@ -117,6 +118,21 @@ def test_the_head_has_what_the_scope_says():
     assert head.headers == {"a": "b\xff, c"}
     assert head.repeated == {"a"}
     assert head_of({**scope, "client": None}).client is None
+
+
+def test_what_clients_say_over_and_over_is_remembered_but_no_secrets():
+    plain, repeated = [(b"accept", b"once-only/x")], [(b"a", b"b"), (b"a", b"once-only")]
+    for headers, is_remembered in (
+        (plain, True),
+        (repeated, False),
+        ([*plain, (b"authorization", b"Bearer x")], False),
+        ([*plain, (b"cookie", b"x")], False),
+        ([*plain, (b"x", b"x" * 5000)], False),
+    ):
+        asgi._remembered_fields_of.cache_clear()
+        heads = [head_of(scope_of(headers=headers)).headers for _ in range(2)]
+        assert heads[0] == heads[1]
+        assert asgi._remembered_fields_of.cache_info().currsize == is_remembered
 
 
 # The body

@@ -11,6 +11,7 @@ from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._transports.http.answer_stream import AnswerStream, Sent
 from mcp_trio._transports.http.carrying import Carrier, carried, until_gone
+from mcp_trio._transports.http.patience import Patience
 from mcp_trio._wire.event_stream import Event
 from tests.transports.http.scripted_exchange import ScriptedExchange
 
@@ -95,7 +96,7 @@ async def test_the_form_is_one_that_the_client_takes(accept, wants_stream, is_st
 async def test_who_has_to_wait_hears_that_we_live(autojump_clock):
     stream, exchange = stream_of(), exchange_of()
     async with trio.open_nursery() as nursery:
-        carrier = Carrier(limits=LIMITS, first_id="1-1")
+        carrier = Carrier(limits=LIMITS, begin=lambda: "1-1")
         nursery.start_soon(carrier.carry, exchange, stream)
         await trio.sleep(0.9)
         assert exchange.status is None
@@ -191,7 +192,9 @@ async def test_it_is_told_whether_the_client_stayed(autojump_clock, is_soon):
 
         async def watch(exchange=exchange, stream=stream, stays=stays):
             try:
-                stays.append(await carried(exchange, Carrier(limits=LIMITS), stream))
+                stays.append(
+                    await carried(exchange, Carrier(limits=LIMITS), stream, Patience(0.25))
+                )
             except trio.BrokenResourceError:
                 stays.append("broken")
 

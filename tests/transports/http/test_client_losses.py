@@ -106,7 +106,7 @@ async def test_a_server_that_cannot_be_reached_fails_the_calls_in_flight_and_not
         assert channel.state == "open"
 
     assert (lost.id, type(lost.error), lost.error.__cause__) == (1, kind, fault)
-    assert [state for state, _ in states] == ["retrying", "open", "closed"]
+    assert [state for state, _ in states] == ["connecting", "retrying", "open", "closed"]
 
 
 async def test_a_fault_of_people_s_own_loses_the_request_and_is_logged(caplog):

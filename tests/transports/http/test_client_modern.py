@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Client
-from mcp_trio._errors import OutcomeUnknown
+from mcp_trio._errors import LocalProtocolError, OutcomeUnknown
 from mcp_trio._wire import Lost
 from tests.transports.http.scripted_server import (
     EVENTS,
@@ -106,9 +106,28 @@ async def test_what_no_header_can_say_is_lost_and_not_sent():
         lost = await heard(channel)
 
     assert isinstance(lost, Lost)
+    assert type(lost.error) is LocalProtocolError
     assert "Mcp-Method" in str(lost.error)
-    assert not isinstance(lost.error, OutcomeUnknown)
     assert script.seen == []
+
+
+@pytest.mark.requirement("HDR-14")
+async def test_an_argument_that_cannot_be_repeated_is_our_own_fault_and_not_sent():
+    async def list_tools(seen):
+        listed = [tool("add", a={"type": "integer", "x-mcp-header": "A"})]
+        members = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        return result(seen, tools=listed, **members)
+
+    answers = {"tools/list": list_tools, "tools/call": said}
+    async with (
+        connected(Modern(answers=answers)) as (channel, script),
+        Client(channel) as client,
+    ):
+        await client.list_tools()
+        with pytest.raises(LocalProtocolError, match="Mcp-Param-A mirrors an integer beyond"):
+            await client.call_tool("add", {"a": 2**53})
+        assert client.is_open
+    assert script.of("tools/call") == []
 
 
 async def test_a_notification_goes_under_the_revision_that_was_answered_last():

@@ -9,12 +9,13 @@ import trio
 import trio.testing
 
 from mcp_trio._errors import ConnectionLost
-from mcp_trio._transports.http.client_condition import Condition
-from mcp_trio._transports.http.client_frames import agreed_version, one_line, outgoing
+from mcp_trio._transports.condition import Condition
+from mcp_trio._transports.http.client_frames import agreed_version, outgoing
 from mcp_trio._transports.http.client_inbox import Inbox
 from mcp_trio._transports.http.client_link import pieces_of
 from mcp_trio._transports.http.client_tools import ToolHeaders
 from mcp_trio._wire import Decoder, Lost, Oversized
+from mcp_trio._wire.lines import one_line
 from tests.transports.http.scripted_server import MODERN, asking, telling
 
 DECODER = Decoder(json_depth_max=64)
@@ -255,22 +256,47 @@ async def test_a_body_that_is_left_is_taken_down_from_its_bottom():
 # The condition.
 
 
-def test_each_new_state_is_told_once_and_closed_is_the_last():
+REACHED = {
+    "connecting": [],
+    "open": [("open", "")],
+    "retrying": [("retrying", "down")],
+    "closed": [("closed", "over")],
+}
+FOLLOWING = [
+    # from, to, whether it becomes that, whether that is told
+    ("connecting", "connecting", False, False),
+    ("connecting", "open", True, True),
+    ("connecting", "retrying", True, True),
+    ("connecting", "closed", True, True),
+    ("open", "connecting", False, False),
+    ("open", "open", False, False),
+    ("open", "retrying", True, True),
+    ("open", "closed", True, True),
+    ("retrying", "connecting", False, False),
+    ("retrying", "open", True, True),
+    ("retrying", "retrying", True, False),
+    ("retrying", "closed", True, True),
+    ("closed", "connecting", False, False),
+    ("closed", "open", False, False),
+    ("closed", "retrying", False, False),
+    ("closed", "closed", False, False),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "becomes", "is_told"), FOLLOWING)
+def test_what_may_follow_on_a_state_and_who_is_told(before, after, becomes, is_told):
     told = []
     condition = Condition(lambda *news: told.append(news))
-    assert (condition.state, condition.reason) == ("connecting", "")
+    condition.begin()
+    for step in REACHED[before]:
+        condition.become(*step)
+    assert told == [("connecting", ""), *REACHED[before]]
+    stood = (condition.state, condition.reason)
 
-    for state, reason in (
-        ("open", ""),
-        ("open", ""),
-        ("retrying", "down"),
-        ("closed", "over"),
-        ("open", ""),
-    ):
-        condition.become(state, reason)
+    condition.become(after, "news")
 
-    assert told == [("open", ""), ("retrying", "down"), ("closed", "over")]
-    assert (condition.state, condition.reason) == ("closed", "over")
+    assert (condition.state, condition.reason) == ((after, "news") if becomes else stood)
+    assert told[1 + len(REACHED[before]) :] == ([(after, "news")] if is_told else [])
 
 
 def test_a_listener_that_raises_hurts_nobody(caplog):

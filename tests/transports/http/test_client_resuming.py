@@ -138,7 +138,7 @@ async def test_a_stream_that_breaks_is_resumed_like_one_that_ends(autojump_clock
         assert await heard(channel) == NOTE
         assert (await heard(channel))["id"] == 1
 
-    assert states[1:3] == [("retrying", "the stream broke: cut"), ("open", "")]
+    assert states[2:4] == [("retrying", "the stream broke: cut"), ("open", "")]
 
 
 async def test_a_server_that_stays_away_is_tried_so_often_and_longer_each_time(autojump_clock):

@@ -109,7 +109,7 @@ async def test_a_server_that_dies_fails_the_calls_in_flight_and_nothing_else(nur
         await nursery.start(_serve_again, server, httpx.URL(url).port)
         assert (await client.call_tool("add")).content == []
 
-    assert states == ["open", "retrying", "open", "closed"]
+    assert states == ["connecting", "open", "retrying", "open", "closed"]
 
 
 async def _serve_again(server, port, *, task_status):

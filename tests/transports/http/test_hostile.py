@@ -4,7 +4,6 @@ Each test leaves a server that answers the next client, over either host.
 """
 
 import contextlib
-import random
 import socket
 import struct
 
@@ -12,10 +11,20 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from hostile_requests import (
+    BROKEN_HEADS,
+    BROKEN_OFF,
+    CONFLICTING_LENGTHS,
+    HUGE_HEADS,
+    OFTEN_FORGIVEN,
+    POST,
+    PREFACE,
+    TRICKS_WITH_CHUNKS,
+    damaged,
+    statuses,
+)
 
 SECONDS = 10.0  # for what takes less than one
-POST = b"POST /outer HTTP/1.1\r\nHost: x\r\n"
-SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @pytest.fixture(params=["native", "hypercorn"])
@@ -77,32 +86,11 @@ async def said(client, data):
     return received
 
 
-def statuses(received):
-    return [int(line[9:12]) for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
-
-
 # Smuggling
 
 
 @pytest.mark.parametrize(
-    "request_bytes",
-    [
-        POST + b"Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n" + SMUGGLED,
-        POST + b"Content-Length: 0\r\nContent-Length: 40\r\n\r\n" + SMUGGLED,
-        POST + b"Content-Length: 0, 40\r\n\r\n" + SMUGGLED,
-        POST + b"Content-Length: +0\r\n\r\n" + SMUGGLED,
-        POST + b"Content-Length : 0\r\n\r\n" + SMUGGLED,
-        POST + b"Transfer-Encoding: identity\r\n\r\n" + SMUGGLED,
-        POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + SMUGGLED,
-        POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
-        POST + b"Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n" + SMUGGLED,
-        POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n" + SMUGGLED,
-        POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nabc0\r\n\r\n" + SMUGGLED,
-        POST + b"Transfer-Encoding: chunked\r\n\r\n\r\n" + SMUGGLED,
-        POST + b"X: a\x00\r\n\r\n" + SMUGGLED,
-        b"POST /outer HTTP/1.1\r\n\r\n" + SMUGGLED,
-        b"POST /outer HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n" + SMUGGLED,
-    ],
+    "request_bytes", [*CONFLICTING_LENGTHS, *TRICKS_WITH_CHUNKS, *BROKEN_HEADS]
 )
 async def test_nothing_is_smuggled_behind_a_request(attacked, name, request_bytes):
     host = await attacked()
@@ -113,21 +101,7 @@ async def test_nothing_is_smuggled_behind_a_request(attacked, name, request_byte
 
 
 @pytest.mark.parametrize("name", ["native"], indirect=True)
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        POST + b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nG" + SMUGGLED,
-        POST + b"X: a\r\n Content-Length: 40\r\n\r\n" + SMUGGLED,
-        POST + b"X: a\nContent-Length: 40\r\n\r\n" + SMUGGLED,
-        POST + b"X: a\rContent-Length: 40\r\n\r\n" + SMUGGLED,
-        POST + b"\n" + SMUGGLED,
-        POST + b"Transfer-Encoding: chunked\r\n\r\n0;a\rb\r\n\r\n" + SMUGGLED,
-        POST + b"Transfer-Encoding: chunked\r\n\r\n0 \r\n\r\n" + SMUGGLED,
-        POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\n" + SMUGGLED,
-        POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: a\r\n b\r\n\r\n" + SMUGGLED,
-        b"PRI * HTTP/2.0\r\nHost: x\r\n\r\nSM\r\n\r\n" + SMUGGLED,
-    ],
-)
+@pytest.mark.parametrize("request_bytes", OFTEN_FORGIVEN)
 async def test_our_own_listener_forgives_less(attacked, request_bytes):
     host = await attacked()
     client = await host.connect()
@@ -137,14 +111,9 @@ async def test_our_own_listener_forgives_less(attacked, request_bytes):
 
 async def test_random_bytes_and_broken_requests_end_in_a_refusal_or_a_close(attacked):
     host = await attacked(http_head_seconds=0.2, http_body_seconds=0.2)
-    chance = random.Random(31)
-    whole = POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
-    for _ in range(60):
-        data = bytearray(whole)
-        for _ in range(chance.randint(1, 4)):
-            data[chance.randrange(len(data))] = chance.choice(b"\r\n\0 :;0aZ\xff")
+    for data in damaged(60):
         client = await host.connect()
-        await client.put(bytes(data))
+        await client.put(data)
         await client.stream.send_eof()
         await rest_of(client)
         await client.aclose()
@@ -153,14 +122,7 @@ async def test_random_bytes_and_broken_requests_end_in_a_refusal_or_a_close(atta
 # Too much
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"GET /" + b"x" * 2_000_000,
-        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 2_000_000,
-        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: x\r\n" * 300_000,
-    ],
-)
+@pytest.mark.parametrize("head", HUGE_HEADS, ids=["target", "field", "fields"])
 async def test_a_huge_head_is_not_read_to_its_end(attacked, head):
     host = await attacked()
     client = await host.connect()
@@ -278,19 +240,19 @@ async def test_hundreds_that_say_nothing_are_let_go(attacked):
         assert await rest_of(client) == b""
 
 
+@pytest.mark.real_time
+async def test_who_begins_http2_in_clear_text_and_says_no_more_is_let_go(attacked):
+    host = await attacked(http_idle_seconds=0.4, http_head_seconds=0.4)
+    client = await host.connect()
+    await client.put(PREFACE)
+    with trio.fail_after(SECONDS / 2):
+        assert statuses(await client.rest()) in ([], [400])
+
+
 # Going away
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"",
-        POST[:20],
-        POST + b"Content-Length: 10\r\n\r\nabc",
-        POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabc",
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    ],
-)
+@pytest.mark.parametrize("sent", BROKEN_OFF)
 @pytest.mark.parametrize("reset", [False, True])
 async def test_clients_may_vanish_at_any_point(attacked, sent, reset):
     host = await attacked()
@@ -303,6 +265,19 @@ async def test_clients_may_vanish_at_any_point(attacked, sent, reset):
     await trio.testing.wait_all_tasks_blocked(0.01)
 
 
+async def test_of_a_client_that_broke_the_rules_nothing_is_left(attacked):
+    """Not even for `http_idle_seconds`."""
+    host = await attacked()
+    tasks = trio.lowlevel.current_statistics().tasks_living
+    for sent in BROKEN_HEADS:
+        client = await host.connect()
+        assert statuses(await said(client, sent)) == [400]
+        await client.aclose()
+    with trio.fail_after(SECONDS):
+        while trio.lowlevel.current_statistics().tasks_living > tasks:
+            await trio.sleep(0.01)
+
+
 async def test_a_client_that_closes_its_half_may_still_read_its_answer(attacked):
     host = await attacked()
     client = await host.connect()
@@ -310,6 +285,15 @@ async def test_a_client_that_closes_its_half_may_still_read_its_answer(attacked)
     await client.stream.send_eof()
     received = await rest_of(client)
     assert statuses(received) in ([200], [])
+
+
+async def test_a_client_that_closes_its_half_too_early_is_told_so_if_at_all(attacked):
+    host = await attacked()
+    for sent in BROKEN_OFF[2:4]:
+        client = await host.connect()
+        await client.put(sent)
+        await client.stream.send_eof()
+        assert statuses(await rest_of(client)) in ([400], [])
 
 
 async def test_a_client_that_reads_while_it_floods_gets_its_refusal(attacked):

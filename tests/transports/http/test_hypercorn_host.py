@@ -1,7 +1,5 @@
 """What only hypercorn does: TLS and HTTP/2; and what is done around it."""
 
-import datetime as dt
-import ipaddress
 import signal
 import socket
 import ssl
@@ -16,43 +14,12 @@ import hypercorn.trio
 import pytest
 import trio
 import trio.testing
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from hypercorn.config import Config
 
 from mcp_trio._transports.http.asgi import AsgiHost
 from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
 
 SECONDS = 5.0
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """The options of a host with a certificate for 127.0.0.1 that it has made itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    folder = tmp_path_factory.mktemp("tls")
-    certfile, keyfile = folder / "cert.pem", folder / "key.pem"
-    certfile.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    private = serialization.PrivateFormat.PKCS8
-    keyfile.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, private, serialization.NoEncryption())
-    )
-    return {"certfile": str(certfile), "keyfile": str(keyfile)}
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ async def test_what_was_posted_is_received_in_order():
     with trio.testing.assert_checkpoints():
         assert len(await made.receive()) == 2
     made.finish()
-    assert await made.receive() == []
+    assert not await made.receive()
 
 
 async def test_somebody_who_waits_is_woken(autojump_clock):
@@ -121,7 +121,7 @@ def test_an_id_is_awaited_once_and_nothing_is_delivered_then():
     for awaited in ([1], [2, 1], [2, 2]):
         with pytest.raises(DuplicateIdError):
             deliver(made, *awaited, id=1)
-    assert len(made._inbox._frames) == 1
+    assert len(made._inbox._waiting) == 1
     say(made, "a", 1, is_answer=True)
     deliver(made, 1, 2, id=1)
 
@@ -155,12 +155,12 @@ def test_what_is_cancelled_is_not_awaited():
 def test_a_stream_is_resumed_with_what_came_behind_an_event():
     made = channel()
     first, second = deliver(made, 1, id=1), deliver(made, 2, id=2)
-    begun = made.first_id(first)
-    assert made.first_id(first) is None
+    begun = made.begin(first)
+    assert made.begin(first) is None
     for text, about in (("a", 1), ("b", 2), ("c", 1)):
         say(made, text, about)
     ids = [sent.event_id for sent in first.take()]
-    assert len({begun, *ids, made.first_id(second)}) == 4
+    assert len({begun, *ids, made.begin(second)}) == 4
     made.left(first)
     assert made.resumed(ids[0]) is first
     assert frames(first) == ["c"]
@@ -172,25 +172,39 @@ def test_a_stream_is_resumed_with_what_came_behind_an_event():
     assert frames(second) == ["b"]
 
 
-def test_a_stream_that_is_carried_is_given_as_it_is():
+def test_a_stream_that_is_carried_can_be_taken_over():
     made = channel()
     stream = deliver(made, 1, id=1)
-    begun = made.first_id(stream)
+    begun = made.begin(stream)
     say(made, "a", 1)
     stream.take()
-    stream.is_carried = True
+    stream.carry(trio.CancelScope())
     assert made.resumed(begun) is stream
-    assert not stream.has_waiting
+    made.left(stream)  # says who carried it before: it is the next one's by now
+    assert frames(stream) == ["a"]
 
 
 def test_what_nobody_asked_for_waits_for_whoever_comes():
     made = channel()
-    assert made.first_id(made.unasked) == "1-2"
     say(made, "a")
+    assert made.begin(made.unasked) == "1-1"
+    assert [(sent.event_id, sent.frame) for sent in made.unasked.take()] == [("1-2", b"a")]
+    assert made.begin(made.unasked) == "1-3"
+    say(made, "b")
     made.left(made.unasked)
-    assert made.first_id(made.unasked) == "1-1"
-    assert made.first_id(made.unasked) is None
-    assert frames(made.unasked) == ["a"]
+    assert made.begin(made.unasked) is None
+    assert frames(made.unasked) == ["b"]
+
+
+def test_what_was_answered_before_its_events_had_ids_has_them_then():
+    made = channel()
+    stream = deliver(made, 1, id=1)
+    say(made, "a", 1, is_answer=True)
+    assert stream.number is None
+    begun = made.begin(stream)
+    assert [sent.event_id for sent in stream.take()] == ["1-2"]
+    assert frames(made.resumed(begun)) == ["a"]
+    assert not made._streams
 
 
 @pytest.mark.parametrize("event_id", ["", "1", "9-1", "1-9", "x-y"])
@@ -203,9 +217,10 @@ async def test_what_ended_streams_held_is_forgotten_with_time():
     made = channel()
     for id_ in range(100):
         stream = deliver(made, id_, id=id_)
+        made.begin(stream)
         made.left(stream)
         say(made, "a", id_, is_answer=True)
-    assert len(made._streams) == 1
+    assert not made._streams
     assert not made._of_request
 
 

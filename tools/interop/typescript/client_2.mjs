@@ -1,6 +1,7 @@
 // The scenario, told by the official TypeScript SDK 2: `node client_2.mjs REVISION SERVER…`.
 // The server is a command, or a URL.
-// With an era instead of the revision (`legacy`, `modern`, or `both`) it only greets.
+// With an era instead of the revision (`legacy`, `modern`, or `both`) it only greets; with `tour:` in
+// front of the revision it takes the tour instead.
 
 import {
   Client,
@@ -10,12 +11,15 @@ import {
 } from "@modelcontextprotocol/client";
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 
-import { Refused, facts, has } from "./facts.mjs";
+import { Refused, TOUR, facts, has } from "./facts.mjs";
 import { Host, NOTIFICATIONS } from "./host.mjs";
 import { capabilitiesAt, greet, tell } from "./scenario.mjs";
+import { take } from "./tour.mjs";
 import { transportTo } from "./web.mjs";
 
-const [wanted, ...place] = process.argv.slice(2);
+const [said, ...place] = process.argv.slice(2);
+const isTour = said.startsWith(TOUR);
+const wanted = isTour ? said.slice(TOUR.length) : said;
 const newest = facts.revisions.at(-1);
 const modes = { legacy: "legacy", both: "auto", modern: { pin: newest } };
 const revision = wanted in modes ? newest : wanted;
@@ -106,5 +110,6 @@ const transports = {
 await client.connect(transportTo(place, transports));
 session.revision = client.getNegotiatedProtocolVersion();
 session.capabilities = client.getServerCapabilities();
-await (wanted in modes ? greet(session) : tell(session, host, revision));
+if (isTour) await take(session, host, revision);
+else await (wanted in modes ? greet(session) : tell(session, host, revision));
 await client.close();

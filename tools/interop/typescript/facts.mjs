@@ -4,6 +4,9 @@ import { readFileSync } from "node:fs";
 
 export const facts = JSON.parse(readFileSync(new URL("../facts.json", import.meta.url), "utf8"));
 
+/** In front of a revision, see `TOUR` there. */
+export const TOUR = "tour:";
+
 /**
  * Whether a revision has something that not all have.
  * @param {string} revision

@@ -17,7 +17,7 @@ const PNG_SIGNATURE = "89504e470d0a1a0a";
 let checks = 0;
 
 /** Compare deeply. */
-function expect(what, found, expected) {
+export function expect(what, found, expected) {
   checks += 1;
   if (!isDeepStrictEqual(found, expected)) {
     throw new Error(`${what}: ${JSON.stringify(found)}, not ${JSON.stringify(expected)}`);
@@ -31,7 +31,7 @@ async function expectRefusal(what, request, ...codes) {
 }
 
 /** The text of a result that has only that. */
-function textOf({ content, isError = false }) {
+export function textOf({ content, isError = false }) {
   expect("isError", isError, false);
   expect("kinds of content", content.map(({ type }) => type), ["text"]);
   return content[0].text;
@@ -76,7 +76,7 @@ const titlesOf = (options) => options.map((option) => [option.const, option.titl
 
 // The story, a chapter for each matter.
 
-const chapters = {
+export const chapters = {
   async shakeHands(session) {
     const offered = session.capabilities;
     for (const kind of ["tools", "prompts", "resources"]) {

@@ -1,5 +1,5 @@
 // The "everything" server, by the official TypeScript SDK 2: `node server_2.mjs [ERA]`, over stdio.
-// It speaks both eras, or only `legacy`, or only `modern`. With `http` it speaks both over that.
+// It speaks both eras, or only `legacy`, or only `modern`; with `http` in front of that, over HTTP.
 
 import { randomUUID } from "node:crypto";
 
@@ -77,8 +77,8 @@ function makeServer(everything = new Everything(), publish = undefined) {
   return server;
 }
 
-/** A session, and requests without, which share what the server remembers. */
-async function serveHttp() {
+/** A session, and requests without, which share what the server remembers; or one of the two. */
+async function serveHttp(era = "both") {
   const sessions = new WebStandardStreamableHTTPServerTransport({ sessionIdGenerator: randomUUID });
   await makeServer().connect(sessions);
   const everything = new Everything();
@@ -92,9 +92,13 @@ async function serveHttp() {
   async function publish(method, params) {
     events[method](params);
   }
-  const answer = async (request) =>
-    (await isLegacyRequest(request)) ? sessions.handleRequest(request) : modern.fetch(request);
-  listen({ "/mcp": getRequestListener(answer) });
+  const answers = {
+    both: async (request) =>
+      (await isLegacyRequest(request)) ? sessions.handleRequest(request) : modern.fetch(request),
+    legacy: (request) => sessions.handleRequest(request),
+    modern: (request) => modern.fetch(request),
+  };
+  listen({ "/mcp": getRequestListener(answers[era]) });
 }
 
 const serve = {
@@ -104,4 +108,5 @@ const serve = {
   legacy: () => makeServer().connect(new StdioServerTransport()),
 };
 
-await serve[process.argv[2] ?? "both"]();
+const [how = "both", era] = process.argv.slice(2);
+await serve[how](era);

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -11,6 +11,20 @@ logger = logging.getLogger("mcp_trio")
 State: TypeAlias = Literal["connecting", "open", "retrying", "closed"]
 OnState: TypeAlias = Callable[[str, str], None]
 
+# What may follow on what; "retrying" on itself brings another reason, of which nobody is told.
+_TRANSITIONS: Final[frozenset[tuple[State, State]]] = frozenset(
+    {
+        ("connecting", "open"),
+        ("connecting", "retrying"),
+        ("connecting", "closed"),
+        ("open", "retrying"),
+        ("open", "closed"),
+        ("retrying", "open"),
+        ("retrying", "retrying"),
+        ("retrying", "closed"),
+    }
+)
+
 
 @attrs.define(eq=False)
 class Condition:
@@ -18,22 +32,31 @@ class Condition:
 
     "connecting": nothing was heard yet. "open": the server answered last. "retrying": it could not
     be reached, or a stream broke; the next try is due, with the next call at the latest. "closed":
-    the session is over. `on_state` is told of every other state, must not wait, and hurts nobody if
-    it raises.
+    the session is over. `on_state` is told of each state, must not wait, and hurts nobody if it
+    raises.
     """
 
     on_state: OnState | None = None
     state: State = attrs.field(default="connecting", init=False)
     reason: str = attrs.field(default="", init=False)
 
+    def begin(self) -> None:
+        """Tell that it is "connecting"."""
+        self._tell()
+
     def become(self, state: State, reason: str = "") -> None:
-        """The state is this from now on; "closed" is the last."""
-        if self.state in (state, "closed"):
+        """The state is this from now on, if it may follow on what it was; "closed" is the last."""
+        if (self.state, state) not in _TRANSITIONS:
             return
+        is_other = state != self.state
         self.state, self.reason = state, reason
+        if is_other:
+            self._tell()
+
+    def _tell(self) -> None:
         if self.on_state is None:
             return
         try:
-            self.on_state(state, reason)
+            self.on_state(self.state, self.reason)
         except Exception:
             logger.exception("on_state failed")

@@ -1,0 +1,312 @@
+"""Serving connections that are sessions: WebSocket, Unix domain sockets, TCP.
+
+The server's lifespan is entered once, round all of them. Each connection is a session of its own,
+recorded by itself, and what becomes of one is no affair of the others.
+"""
+
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from ipaddress import ip_address
+from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar
+
+import attrs
+import trio
+
+from mcp_trio._engine import Session, bare
+from mcp_trio._limits import Limits
+from mcp_trio._protocol.http.gate import LOOPBACK, Gate, gate_for
+from mcp_trio._protocol.http.heads import Head
+from mcp_trio._protocol.http.verdicts import Refusal
+from mcp_trio._protocol.websocket import checked_token, has_token, upgrade_refusal, with_token
+from mcp_trio._recorder.options import RecordTo, keeps_each_session
+from mcp_trio._server.http.options import Verify
+from mcp_trio._server.http_client import SessionHttp
+from mcp_trio._server.stopping import set_when_cancelled
+from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.sockets import (
+    Authorize,
+    SocketHost,
+    SocketPath,
+    serve_sockets,
+    unix_listener,
+)
+
+T = TypeVar("T")
+
+Serve: TypeAlias = Callable[[Channel], Awaitable[None]]
+"""Serves one channel as a session, until that has ended."""
+
+
+class ServesSessions(Protocol):
+    """A server, as far as it is needed here."""
+
+    limits: Limits
+
+    def entered_lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """What is entered once, round all sessions."""
+        ...
+
+    async def serve_session(
+        self,
+        channel: Channel,
+        *,
+        lifespan: Any,
+        http: SessionHttp,
+        record: RecordTo | None = None,
+        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serves one channel, until its session ends."""
+        ...
+
+
+async def serve_connections(
+    server: ServesSessions,
+    listen: Callable[..., Awaitable[None]],
+    *,
+    record: RecordTo | None,
+    task_status: trio.TaskStatus[T],
+) -> None:
+    """Run `listen(serve, task_status=...)` within the server's lifespan until it is cancelled.
+
+    Cancelled: `listen` is, and with it each session, which is wound down in bounded time; then the
+    lifespan is left.
+
+    Raises:
+        ValueError: Sessions cannot be recorded so, as they would replace each other.
+        Exception: What the lifespan or `listen` raises, bare.
+    """
+    if not keeps_each_session(record):
+        raise ValueError("record to a folder or a SharedRecording: sessions are many")
+    try:
+        async with trio.open_nursery() as outer:
+            stopping = trio.Event()
+            outer.start_soon(set_when_cancelled, stopping)
+            with trio.CancelScope(shield=True):
+                async with _sessions(server, record) as serve, trio.open_nursery() as nursery:
+                    where: T = await nursery.start(listen, serve)
+                    task_status.started(where)
+                    await stopping.wait()
+                    nursery.cancel_scope.cancel()
+    except ExceptionGroup as error:
+        raise bare(error) from None
+
+
+@asynccontextmanager
+async def _sessions(server: ServesSessions, record: RecordTo | None) -> AsyncGenerator[Serve, None]:
+    async with server.entered_lifespan() as value, SessionHttp(server.limits.close_seconds) as http:
+        yield partial(server.serve_session, lifespan=value, http=http, record=record)
+
+
+# WebSocket ----------------------------------------------------------------------------------------
+
+
+class WebSocketOptions(TypedDict, total=False):
+    """What is served over WebSocket, and to whom.
+
+    Attributes:
+        path: Where it is.
+        token: Who brings it may come: as `Authorization: Bearer`, or, from a browser, as the
+            subprotocol `mcp.token.` and the token in Base64URL, offered beside `mcp`.
+        verify: In its place, tells who sends a request, by its head; None refuses the request.
+        hosts: Names under which clients may reach it, beside those that it is bound to.
+        origins: Pages of these origins may use it, beside its own.
+        certfile: A certificate, in PEM, for TLS; with `keyfile`.
+        keyfile: Its key.
+        record: See `Server.serve`; each session has a recording of its own.
+    """
+
+    path: str
+    token: str | None
+    verify: Verify | None
+    hosts: Sequence[str] | None
+    origins: Sequence[str] | None
+    certfile: str | None
+    keyfile: str | None
+    record: RecordTo | None
+
+
+class RunWebSocketOptions(WebSocketOptions, total=False):
+    """The same, and where: see `Server.serve_websocket`."""
+
+    host: str
+    port: int
+
+
+@attrs.frozen(kw_only=True)
+class Door:
+    """Who may open a WebSocket, and where.
+
+    Attributes:
+        gate: Who may come at all.
+        path: Where.
+        verify: Who somebody is; without it nobody is anybody, and all may come.
+    """
+
+    gate: Gate
+    path: str
+    verify: Verify | None
+
+    async def admit(self, head: Head) -> Head | Refusal:
+        """The head, with the principal; or why not."""
+        refusal = self.gate.refusal(head) or upgrade_refusal(head, path=self.path)
+        if refusal is not None:
+            return refusal
+        head = with_token(head)
+        if self.verify is None:
+            return head
+        principal = await self.verify(head)
+        if principal is None:
+            text = "it is not known who sends this (token=, verify=)"
+            return Refusal(status=401, text=text, headers=[("WWW-Authenticate", "Bearer")])
+        return attrs.evolve(head, principal=principal)
+
+
+def door_of(options: WebSocketOptions, bound: Sequence[tuple[str, int]]) -> Door:
+    """The door of a server that is bound there.
+
+    Raises:
+        ValueError: There are both `token` and `verify`, or one of the settings is none.
+    """
+    token, verify = options.get("token"), options.get("verify")
+    if token is not None and verify is not None:
+        raise ValueError("either token= or verify= says who may come")
+    return Door(
+        gate=gate_for(bound, hosts=options.get("hosts"), origins=options.get("origins")),
+        path=options.get("path", "/ws"),
+        verify=verify if token is None else _verified_by(checked_token(token)),
+    )
+
+
+def _verified_by(token: str) -> Verify:
+    async def verify(head: Head) -> str | None:
+        return "bearer" if has_token(head, token) else None
+
+    return verify
+
+
+async def serve_websocket(
+    server: ServesSessions,
+    options: WebSocketOptions,
+    *,
+    host: str,
+    port: int,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled, which ends every session in bounded time, with close code 1001.
+
+    Reports the URL, with the port that was bound.
+
+    Raises:
+        OSError: The address cannot be bound, or the certificate not be read.
+        ValueError: Options that contradict each other.
+        Exception: What the lifespan raises, bare.
+    """
+    from mcp_trio._transports.websocket import listener
+
+    tls = _tls(options.get("certfile"), options.get("keyfile"))
+    bound = await trio.open_tcp_listeners(port, host=host)
+    async with _closing(bound):
+        door = door_of(options, [each.socket.getsockname()[:2] for each in bound])
+        url = _url("ws" if tls is None else "wss", host, bound, door.path)
+
+        async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
+            holder = listener.WebSocketHost(admit=door.admit, handle=serve, limits=server.limits)
+            task_status.started(url)
+            await listener.serve_websocket(_secured(bound, tls), holder)
+
+        await serve_connections(
+            server, listen, record=options.get("record"), task_status=task_status
+        )
+
+
+def _tls(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | None:
+    if certfile is None:
+        if keyfile is not None:
+            raise ValueError("keyfile= comes with certfile=")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certfile, keyfile)
+    return context
+
+
+def _secured(bound: Sequence[trio.SocketListener], tls: ssl.SSLContext | None) -> Sequence[Any]:
+    if tls is None:
+        return bound
+    return [trio.SSLListener(each, tls, https_compatible=True) for each in bound]
+
+
+# Unix domain sockets and TCP ----------------------------------------------------------------------
+
+
+async def serve_unix(
+    server: ServesSessions,
+    path: SocketPath,
+    *,
+    authorize: Authorize | None = None,
+    record: RecordTo | None = None,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve at a socket file until cancelled; see `Server.serve_unix`."""
+    async with unix_listener(path) as bound:
+        listen = _listening([bound], "unix", f"unix:{path}", authorize, server.limits)
+        await serve_connections(server, listen, record=record, task_status=task_status)
+
+
+async def serve_tcp(
+    server: ServesSessions,
+    *,
+    host: str,
+    port: int,
+    authorize: Authorize | None = None,
+    is_open: bool = False,
+    record: RecordTo | None = None,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve at a TCP port until cancelled; see `Server.serve_tcp`."""
+    if not (is_open or authorize is not None or _is_loopback(host)):
+        raise ValueError(
+            f"whoever reaches {host} could use this server: say who may by authorize=,"
+            " or that everybody may by is_open=True"
+        )
+    bound = await trio.open_tcp_listeners(port, host=host)
+    async with _closing(bound):
+        url = _url("tcp", host, bound, "")
+        listen = _listening(bound, "tcp", url, authorize, server.limits)
+        await serve_connections(server, listen, record=record, task_status=task_status)
+
+
+def _listening(
+    bound: Sequence[trio.SocketListener],
+    transport: str,
+    url: str,
+    authorize: Authorize | None,
+    limits: Limits,
+) -> Callable[..., Awaitable[None]]:
+    async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
+        host = SocketHost(transport=transport, authorize=authorize, handle=serve, limits=limits)
+        task_status.started(url)
+        await serve_sockets(bound, host)
+
+    return listen
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in LOOPBACK
+
+
+@asynccontextmanager
+async def _closing(bound: Sequence[trio.SocketListener]) -> AsyncGenerator[None, None]:
+    async with AsyncExitStack() as stack:
+        for each in bound:
+            stack.push_async_callback(each.aclose)
+        yield
+
+
+def _url(scheme: str, host: str, bound: Sequence[trio.SocketListener], path: str) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{name}:{bound[0].socket.getsockname()[1]}{path}"

@@ -1,0 +1,1 @@
+"""WebSocket: channels of one message for each text message, at both ends."""

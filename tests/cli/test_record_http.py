@@ -1,0 +1,170 @@
+"""`record` where the client, the server, or both are reached over HTTP."""
+
+import json
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+COMMAND = [sys.executable, "-m", "mcp_trio"]
+SERVER = """
+from mcp_trio import Server
+
+server = Server("there")
+
+@server.tool
+async def greet(name: str) -> str:
+    return f"Hello, {name}!"
+"""
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "host", "version": "1"},
+    },
+}
+READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+CALL = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {"name": "greet", "arguments": {"name": "Ada"}},
+}
+HEADERS = {"Accept": "application/json, text/event-stream"}
+
+
+@contextmanager
+def started(*arguments, cwd=None):
+    """A process that tells its URL, and the URL."""
+    with subprocess.Popen(
+        [*COMMAND, *map(str, arguments)], cwd=cwd, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process, process.stderr.readline().split()[-1]
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The URL of a server."""
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "there.py").write_text(SERVER)
+    run = ("run", "there.py", "--transport", "http", "--port", 0)
+    with started(*run, cwd=folder) as (_, url):
+        yield url
+
+
+def talk(url):
+    with httpx.Client(headers=HEADERS) as client:
+        hello = client.post(url, json=HELLO)
+        headers = {"Mcp-Session-Id": hello.headers["mcp-session-id"]}
+        assert client.post(url, json=READY, headers=headers).status_code == 202
+        answered = client.post(url, json=CALL, headers=headers)
+        return answered.json()["result"]["content"][0]["text"]
+
+
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_between_clients_and_a_url(tmp_path, invoke, server, place):
+    output = tmp_path / "all.mcprec.jsonl" if place == "file" else tmp_path
+    arguments = ("record", "-o", output, "--listen", "127.0.0.1:0", "--to", server)
+    with started(*arguments) as (process, url):
+        assert url.startswith("http://127.0.0.1:")
+        assert url.endswith("/mcp")
+        assert url != server
+        assert talk(url) == "Hello, Ada!"
+        refused = httpx.post(url, json=CALL, headers={"Host": "evil.test"})
+        assert refused.status_code == 403
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 128 + signal.SIGINT
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == (1 if place == "file" else 2)
+    for file in files:
+        assert invoke("check", file).exit_code == 0
+    shown = "".join(invoke("show", file).output for file in files)
+    for told in ("role proxy, http", "tools/call", "negotiated", "signal", "evil.test"):
+        assert told in shown
+
+
+def test_between_clients_and_a_command(tmp_path, invoke):
+    (tmp_path / "there.py").write_text(SERVER)
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+    command = [sys.executable, "-m", "mcp_trio", "run", tmp_path / "there.py"]
+    arguments = ("record", "-o", folder, "--listen", "127.0.0.1:0", "--", *command)
+    with started(*arguments) as (process, url):
+        assert talk(url) == "Hello, Ada!"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    (file,) = folder.iterdir()
+    assert invoke("check", file).exit_code == 0
+    shown = invoke("show", file).output
+    for told in ("role proxy, http", "tools/call", "negotiated", "signal", "exited"):
+        assert told in shown
+
+
+def test_a_command_that_is_not_there_is_told_before_anybody_is_listened_to(tmp_path):
+    done = subprocess.run(
+        [*COMMAND, "record", "-o", str(tmp_path), "--listen", "127.0.0.1:0", "--", "no-such"],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (127, "cannot start 'no-such': not found\n")
+
+
+def test_between_a_host_and_a_url(tmp_path, invoke, server):
+    path = tmp_path / "session.mcprec.jsonl"
+    said = "".join(json.dumps(each) + "\n" for each in (HELLO, READY, CALL))
+    done = subprocess.run(
+        [*COMMAND, "record", "-o", str(path), "--to", server, "--header", "X-Key: hidden"],
+        input=said,
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["id"] for each in answers] == [0, 1]
+    assert invoke("check", path).exit_code == 0
+    assert "role proxy, stdio" in invoke("show", path).output
+    assert "hidden" not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--to", "http://x/mcp", "--", "true"], "name one server"),
+        (["--listen", "127.0.0.1:0"], "name one server"),
+        (["--to", "ftp://x/mcp"], "begins with http://"),
+        (["--to", "http://x/mcp", "--listen", "127.0.0.1"], "is no HOST:PORT"),
+        (["--to", "http://x/mcp", "--allow-host", "y"], "go with --listen"),
+        (["--to", "http://x/mcp", "--listen", ":0", "--allow-host", "a b"], "unlike 'a b'"),
+        (["--to", "http://x/mcp", "--listen", ":0", "--header", "a: b"], "--header goes with"),
+        (["--header", "a: b", "--", "true"], "--header goes with"),
+        (["--to", "http://x/mcp", "--listen", "203.0.113.1:1"], "cannot listen at 203.0.113.1:1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_does_not_go_together_is_refused(tmp_path, invoke, arguments, words):
+    shown = invoke("record", "-o", tmp_path, *arguments)
+    assert shown.exit_code == 2
+    assert words in shown.output
+
+
+def test_a_file_that_holds_something_is_left_alone(tmp_path, invoke):
+    path = tmp_path / "x"
+    path.write_text("precious")
+    for more in ([], ["--listen", "127.0.0.1:0"]):
+        shown = invoke("record", "-o", path, "--to", "http://127.0.0.1:1/mcp", *more)
+        assert shown.exit_code == 2
+        assert "it is there already" in shown.output
+    assert path.read_text() == "precious"

@@ -1,0 +1,155 @@
+"""`replay` and `mock` at URLs: what is printed, and the statuses."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_trio._replay.mock import mock_server
+from mcp_trio.examples.weather import server as weather
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+WEATHER = RECORDINGS / "weather.mcprec.jsonl"
+MODERN = RECORDINGS / "tides.mcprec.jsonl"
+MOCK = [sys.executable, "-m", "mcp_trio", "mock"]
+
+
+@pytest.fixture
+def nobody():
+    """A URL where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    return f"http://127.0.0.1:{port}/mcp"
+
+
+# Replay.
+
+
+@pytest.mark.parametrize("given", [(), ("--inputs",)])
+def test_a_url_is_asked_what_a_recorded_client_asked(invoke, serve, given):
+    shown = invoke("replay", WEATHER, serve(weather), *given)
+    assert (shown.stdout, shown.exit_code) == ("no differences, 6 of 6 requests answered\n", 0)
+
+
+def test_a_modern_recording_is_asked_again_too(invoke, serve):
+    shown = invoke("replay", MODERN, serve(mock_server(MODERN)))
+    assert shown.stdout.startswith("no differences, ")
+    assert shown.exit_code == 0
+
+
+def test_what_differs_at_a_url_is_a_table(invoke, serve, write):
+    listed = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    path = write(("in", listed), ("out", {"jsonrpc": "2.0", "id": 1, "result": {"a": 1}}))
+    shown = invoke("replay", path, serve(mock_server(WEATHER)))
+    assert "answer to ping" in shown.stdout
+    assert shown.exit_code == 1
+    as_json = invoke("replay", path, serve(mock_server(WEATHER)), "--json")
+    assert {json.loads(line)["what"] for line in as_json.stdout.splitlines()} == {"changed"}
+
+
+@pytest.mark.parametrize("command", [("replay",), ("mock", "--as", "client")])
+def test_a_url_that_cannot_be_asked_is_told_in_a_line(invoke, serve, nobody, command):
+    name, *options = command
+    shown = invoke(name, WEATHER, nobody, *options)
+    assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
+    assert shown.stderr.startswith(f"cannot connect to {nobody}: ")
+
+    async def verify(head):
+        return "somebody" if head.header("x-key") == "k" else None
+
+    guarded = serve(weather, verify=verify)
+    shown = invoke(name, WEATHER, guarded, *options)
+    assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
+    assert shown.stderr.endswith("(--header)\n")
+    assert invoke(name, WEATHER, guarded, *options, "--header", "X-Key: k").exit_code == 0
+
+
+@pytest.mark.parametrize("command", [("replay",), ("mock", "--as", "client")])
+def test_what_is_no_url_of_http_is_refused(invoke, command):
+    name, *options = command
+    shown = invoke(name, WEATHER, "ftp://there/mcp", *options)
+    assert shown.exit_code == 2
+    assert "the URL of a server begins with http" in shown.stderr
+
+
+def test_a_recorded_client_talks_to_a_url(invoke, serve):
+    shown = invoke("mock", WEATHER, "--as", "client", serve(weather))
+    assert shown.stdout.startswith("no differences, 6 of 6 requests answered")
+    assert shown.exit_code == 0
+
+
+# Mock.
+
+
+@pytest.fixture
+def mocking():
+    """Start a mock over HTTP; returns the process, and the URL that it tells."""
+    started = []
+
+    def start(*arguments):
+        command = [*MOCK, *map(str, arguments), "--transport", "http", "--port", "0"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        words, url = process.stderr.readline().split()
+        assert words == "serving"
+        return process, url
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ended(process, number=signal.SIGTERM):
+    """The status, and the rest of stderr."""
+    process.send_signal(number)
+    _, told = process.communicate(timeout=20)
+    return process.returncode, told
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_recorded_server_is_served_over_http_until_a_signal_comes(invoke, mocking, number):
+    process, url = mocking(WEATHER)
+    shown = invoke("call", url, "forecast", "city=Oslo", "days=1")
+    assert (shown.exit_code, shown.stderr) == (1, shown.stderr)
+    assert "this is a mock: tools/call" in shown.stderr
+    assert "forecast" in invoke("list", url).stdout
+    status, told = ended(process, number)
+    assert status == 128 + number
+    assert told.startswith('tools/call {"name":"forecast"')
+    assert "was not recorded; nearest: record" in told
+
+
+def test_a_strict_mock_over_http_tells_what_was_not_asked(mocking):
+    process, _ = mocking(WEATHER, "--strict")
+    status, told = ended(process)
+    assert status == 1
+    assert "never asked: tools/call" in told
+
+
+def test_a_port_that_is_taken_is_told_in_a_line(invoke):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        shown = invoke("mock", WEATHER, "--transport", "http", "--port", port)
+    assert shown.exit_code == 2
+    assert shown.stderr == "cannot listen: Address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (("--port", "0"), "--port is for --transport http"),
+        (("--host", "::1", "--transport", "stdio"), "--host is for --transport http"),
+        (("--as", "client", "--transport", "http", "http://a"), "--transport is not for --as"),
+        (("--as", "client", "--port", "0", "http://a"), "--port is not for --as client"),
+        (("--header", "X: 1"), "a server is named with --as client only"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(invoke, given, text):
+    shown = invoke("mock", WEATHER, *given)
+    assert shown.exit_code == 2
+    assert text in shown.stderr

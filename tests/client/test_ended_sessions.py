@@ -1,0 +1,240 @@
+"""Clients of servers that have forgotten their session: another one is begun, on every path."""
+
+import contextlib
+
+import attrs
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Client, ConnectionLost, OutcomeUnknown
+from tests.transports.http.scripted_server import (
+    EVENTS,
+    URL,
+    Legacy,
+    Reply,
+    Script,
+    event,
+    events,
+    result,
+)
+
+REVISIONS = ("2025-11-25",)
+
+
+@attrs.define(kw_only=True)
+class Forgetful(Legacy):
+    """Knows the newest session only; `forget` begins to know another one."""
+
+    number: int = 1
+
+    async def __call__(self, seen):
+        known = seen.headers.get("mcp-session-id", self.session)
+        return await super().__call__(seen) if known == self.session else Reply(404)
+
+    def forget(self):
+        self.number += 1
+        self.session = f"s-{self.number}"
+
+
+async def said(seen):
+    return result(seen, content=[])
+
+
+async def endless(_seen):
+    async def body():
+        yield event(text="", event_id="a-1")
+        await trio.sleep_forever()
+
+    return Reply(200, EVENTS, body())
+
+
+@contextlib.asynccontextmanager
+async def served(**options):
+    """A server whose tool `add` answers, a client of it, and the requests that came."""
+    server = Forgetful(**{"answers": {"tools/call": said}, **options})
+    script = Script(server)
+    async with (
+        httpx.AsyncClient(transport=script) as http,
+        Client(URL, http=http, revisions=REVISIONS, roots=[]) as client,
+    ):
+        await trio.testing.wait_all_tasks_blocked()  # it has said that it is there, and listens
+        yield server, client, script
+
+
+def sessions_of(script, method):
+    return [seen.headers["mcp-session-id"] for seen in script.of(method)]
+
+
+@pytest.mark.requirement("HTTP-51", "HTTP-52", "TRAP-34")
+async def test_a_call_that_is_told_so_is_made_again_in_another_session():
+    async with served() as (server, client, script):
+        server.forget()
+        assert (await client.call_tool("add")).content == []
+    assert sessions_of(script, "tools/call") == ["s-1", "s-2"]
+    assert all("mcp-session-id" not in seen.headers for seen in script.of("initialize"))
+
+
+@pytest.mark.parametrize("status", [400, 403, 413, 429])
+async def test_a_call_that_is_refused_for_another_reason_is_not(status):
+    async def refuse(_seen):
+        return Reply(status)
+
+    async with served(answers={"tools/call": refuse}) as (_, client, script):
+        with pytest.raises(ConnectionLost, match=f"HTTP {status}") as lost:
+            await client.call_tool("add")
+        assert client.is_open
+    assert lost.value.http_status == status
+    assert len(script.of("tools/call")) == 1
+
+
+@pytest.mark.requirement("HTTP-52")
+async def test_so_are_all_that_were_on_their_way(autojump_clock):
+    async with served() as (server, client, script):
+
+        async def late(seen):
+            await trio.sleep(len(script.seen) / 10)  # the refusals come one after the other
+            return await server(seen)
+
+        script.answer = late
+        server.forget()
+        async with trio.open_nursery() as calls:
+            for _ in range(5):
+                calls.start_soon(client.call_tool, "add")
+    assert sorted(sessions_of(script, "tools/call")) == ["s-1"] * 5 + ["s-2"] * 5
+    assert script.methods.count("initialize") == 2
+
+
+async def test_one_that_is_not_answered_at_all_is_not_waited_for_long(autojump_clock):
+    async def never(seen):
+        if seen.message["params"]["name"] == "never":
+            await trio.sleep_forever()
+        return await said(seen)
+
+    async with served(answers={"tools/call": never}) as (server, client, _):
+
+        async def lost():
+            with pytest.raises(OutcomeUnknown, match="ended the session"):
+                await client.call_tool("never")
+
+        async with trio.open_nursery() as calls:
+            calls.start_soon(lost)
+            await trio.testing.wait_all_tasks_blocked()
+            server.forget()
+            since = trio.current_time()
+            await client.call_tool("add")
+            assert trio.current_time() - since == pytest.approx(2, abs=0.5)
+
+
+@pytest.mark.requirement("HTTP-52", "TRAP-34")
+async def test_a_call_whose_answer_had_begun_is_lost_with_its_session():
+    async with served() as (server, client, _):
+        server.answers["tools/call"] = endless
+
+        async def lost():
+            with pytest.raises(OutcomeUnknown, match="ended the session"):
+                await client.call_tool("add")
+
+        async with trio.open_nursery() as calls:
+            calls.start_soon(lost)
+            await trio.testing.wait_all_tasks_blocked()
+            server.forget()
+            server.answers["tools/call"] = said
+            await client.call_tool("add")
+
+
+async def test_a_notification_that_is_told_so_is_behind_the_next_call_s_new_session():
+    async with served() as (server, client, script):
+        server.forget()
+        await client.notify_roots_changed()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not client.is_open
+        await client.call_tool("add")
+        assert client.is_open
+    assert sessions_of(script, "tools/call") == ["s-2"]
+
+
+async def test_the_server_s_own_stream_may_be_told_first(autojump_clock):
+    cut = trio.Event()
+
+    async def listen(seen):
+        async def body():
+            yield event(text="", event_id="g-1")
+            await cut.wait()
+
+        return Reply(200, EVENTS, body())
+
+    async with served(listen=listen) as (server, client, script):
+        server.forget()
+        cut.set()
+        await trio.sleep(5)
+        assert not client.is_open
+        await client.call_tool("add")
+        await trio.sleep(0.1)
+    assert sessions_of(script, "tools/call") == ["s-2"]
+    assert sessions_of(script, "GET")[:3] == ["s-1", "s-1", "s-2"]
+
+
+async def test_a_stream_that_is_resumed_may_be_told_and_its_call_is_lost(autojump_clock):
+    async def cut(_seen):
+        return events(event(text="", event_id="a-1"))
+
+    async with served() as (server, client, script):
+        server.answers["tools/call"] = cut
+
+        async def lost():
+            with pytest.raises(OutcomeUnknown, match="ended the session"):
+                await client.call_tool("add")
+
+        async with trio.open_nursery() as calls:
+            calls.start_soon(lost)
+            await trio.testing.wait_all_tasks_blocked()
+            server.forget()
+        server.answers["tools/call"] = said
+        await client.call_tool("add")
+    assert sessions_of(script, "tools/call") == ["s-1", "s-2"]
+
+
+async def test_another_session_is_listened_to_as_the_first_was(autojump_clock):
+    async def never(_seen):
+        await trio.sleep_forever()
+
+    async with served(listen=never) as (server, client, _):
+        await trio.sleep(10)
+        server.forget()
+        since = trio.current_time()
+        await client.call_tool("add")
+        assert trio.current_time() - since == pytest.approx(1, abs=0.1)  # http_listen_seconds
+
+
+async def test_how_it_stands_is_told_from_the_beginning_each_time():
+    states = []
+    server = Forgetful(answers={"tools/call": said})
+    async with (
+        httpx.AsyncClient(transport=Script(server)) as http,
+        Client(
+            URL, http=http, revisions=REVISIONS, state_changed=lambda *news: states.append(news)
+        ) as client,
+    ):
+        server.forget()
+        await client.call_tool("add")
+    over = ("closed", "the server has ended the session")
+    begun = [("connecting", ""), ("open", "")]
+    assert states == [*begun, over, *begun, ("closed", "closed on this side")]
+
+
+async def test_a_server_that_forgets_each_session_at_once_is_not_asked_for_ever():
+    async with served() as (server, client, script):
+
+        async def forgetting(seen):
+            reply = await server(seen)
+            if seen.method == "POST" and seen.message.get("method") == "notifications/initialized":
+                server.forget()
+            return reply
+
+        script.answer = forgetting
+        server.forget()
+        with pytest.raises(ConnectionLost, match="ended the session"):
+            await client.call_tool("add")
+    assert len(script.of("tools/call")) == 2

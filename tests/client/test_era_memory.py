@@ -1,0 +1,292 @@
+"""Clients remember which era the servers at their URLs are of, and find out when that is wrong."""
+
+import contextlib
+
+import httpx
+import pytest
+import trio
+
+from mcp_trio import Client, ClientGroup, ConnectionLost, EraMemory, RequestError
+from mcp_trio._client.era_memory import address_of, eras_of_this_run
+from tests.transports.http.scripted_server import (
+    EVENTS,
+    URL,
+    Legacy,
+    Modern,
+    Reply,
+    Script,
+    answer_to,
+    error,
+    event,
+    result,
+    serve,
+)
+
+BOTH = ("2026-07-28", "2025-11-25")
+PROBE = "server/discover"
+
+
+class Changing(Script):
+    """A server that may become another one: it answers as `answer` says at that time."""
+
+    def began(self):
+        """What came first for each connection that was begun since the last look."""
+        firsts = [name for name in self.methods if name in {PROBE, "initialize", "GET"}]
+        self.seen.clear()
+        return firsts
+
+
+@contextlib.asynccontextmanager
+async def reached(answer):
+    """A server in memory, and a function that connects to it and says which revision is spoken."""
+    script = Changing(answer)
+    async with httpx.AsyncClient(transport=script) as http:
+
+        async def connect(url=URL, **options):
+            async with Client(url, **{"http": http, "revisions": BOTH, **options}) as client:
+                return client.revision
+
+        yield script, connect
+
+
+async def refuse(seen, status=405):
+    if seen.method == "POST" and seen.message["method"] == "initialize":
+        return Reply(status)
+    return await Modern()(seen)
+
+
+class Sse:
+    """A server that speaks HTTP+SSE only, at the path that its stream names."""
+
+    async def __call__(self, seen):
+        if seen.method == "GET":
+            self.to_say, said = trio.open_memory_channel(10)
+            return Reply(200, EVENTS, self.stream(said))
+        if seen.path == "/mcp":
+            return Reply(405)
+        if seen.message["method"] == "initialize":
+            members = {"capabilities": {}, "serverInfo": {"name": "old", "version": "1"}}
+            answer = answer_to(seen, protocolVersion="2024-11-05", **members)
+            self.to_say.send_nowait(event(answer))
+        return Reply(202)
+
+    async def stream(self, said):
+        yield event(text="/messages", name="endpoint")
+        async for piece in said:
+            yield piece
+
+
+# The memory.
+
+
+def test_the_address_of_a_server_has_no_secrets_and_its_usual_port():
+    plain = address_of("http://mcp.test/mcp", http=None, revisions=BOTH)
+    assert address_of("HTTP://me:word@MCP.test:80/mcp?key=1#x", http=None, revisions=BOTH) == plain
+    others = [
+        address_of("https://mcp.test/mcp", http=None, revisions=BOTH),
+        address_of("http://mcp.test:81/mcp", http=None, revisions=BOTH),
+        address_of("http://mcp.test/", http=None, revisions=BOTH),
+        address_of("http://mcp.test/mcp", http=httpx.AsyncClient(), revisions=BOTH),
+        address_of("http://mcp.test/mcp", http=None, revisions=BOTH[1:]),
+    ]
+    assert plain not in others
+    assert "word" not in repr(plain)
+    assert address_of("http://mcp.test:x/", http=None, revisions=BOTH) is None
+
+
+def test_the_memory_is_bounded_and_forgets_what_was_noted_first():
+    memory = EraMemory(servers_max=2)
+    one, two, three = (address_of(f"http://{n}/", http=None, revisions=BOTH) for n in "123")
+    memory.note(one, "legacy")
+    memory.note(two, "modern")
+    memory.note(one, "HTTP+SSE")
+    memory.note(three, "legacy")
+    assert [memory.recall(each) for each in (one, two, three)] == ["HTTP+SSE", None, "legacy"]
+    memory.forget(one)
+    memory.forget(one)
+    assert memory.recall(one) is None
+
+
+# Clients that come back.
+
+
+@pytest.mark.requirement("VER-08", "TRAP-26")
+async def test_a_legacy_server_is_asked_for_its_era_once():
+    async with reached(Legacy()) as (script, connect):
+        assert await connect() == "2025-11-25"
+        assert script.began() == [PROBE, "initialize", "GET"]
+        assert await connect() == "2025-11-25"
+        assert script.began() == ["initialize", "GET"]
+
+
+async def test_what_a_modern_server_says_of_itself_is_needed_each_time():
+    async with reached(Modern()) as (script, connect):
+        assert [await connect(), await connect()] == ["2026-07-28"] * 2
+        assert script.began() == [PROBE] * 2
+
+
+async def test_a_silent_server_is_waited_for_once(autojump_clock):
+    server = Legacy()
+
+    async def silent(seen):
+        if seen.method == "POST" and seen.message["method"] == PROBE:
+            await trio.sleep_forever()
+        return await server(seen)
+
+    async with reached(silent) as (_, connect):
+        await connect()
+        assert trio.current_time() == pytest.approx(5, abs=0.5)
+        since = trio.current_time()
+        await connect()
+        assert trio.current_time() - since < 1
+
+
+@pytest.mark.requirement("VER-08", "SSE-10")
+async def test_a_server_of_the_old_transport_is_asked_for_that_at_once():
+    async with reached(Sse()) as (script, connect):
+        assert await connect(revisions=("2026-07-28", "2024-11-05")) == "2024-11-05"
+        assert script.began() == [PROBE, "initialize", "GET", "initialize"]
+        assert await connect(revisions=("2026-07-28", "2024-11-05")) == "2024-11-05"
+        assert script.began() == ["GET", "initialize"]
+
+
+async def test_another_server_is_asked_anew():
+    async with reached(Legacy()) as (script, connect), httpx.AsyncClient(transport=script) as http:
+        await connect()
+        for other in (
+            {"url": "http://mcp.test/other"},
+            {"http": http},
+            {"revisions": ("2026-07-28", "2025-11-25", "2025-06-18")},
+        ):
+            script.began()
+            await connect(**other)
+            assert script.began()[0] == PROBE
+
+
+async def test_a_memory_may_be_one_s_own_or_none():
+    async with reached(Legacy()) as (script, connect):
+        await connect(eras=EraMemory(servers_max=0))
+        await connect(eras=EraMemory(servers_max=0))
+        mine = EraMemory()
+        await connect(eras=mine)
+        assert script.began() == [PROBE, "initialize", "GET"] * 3
+        await connect(eras=mine)
+        assert script.began() == ["initialize", "GET"]
+        await connect()
+        assert script.began()[0] == PROBE
+
+
+@pytest.mark.parametrize(("servers_max", "questions"), [(9, 1), (0, 2)])
+async def test_a_group_remembers_too(nursery, servers_max, questions):
+    server, asked = Legacy(), []
+
+    async def answer(seen):
+        asked.append(seen.method == "POST" and seen.message.get("method"))
+        return await server(seen)
+
+    url = await nursery.start(serve, answer)
+    eras = EraMemory(servers_max=servers_max)
+    for name in ("first", "second"):
+        async with ClientGroup({name: url}, eras=eras, revisions=BOTH) as group:
+            assert group[name].revision == "2025-11-25"
+    assert asked.count(PROBE) == questions
+    nursery.cancel_scope.cancel()
+
+
+def test_another_run_of_trio_knows_nothing_of_it():
+    async def main():
+        memory = eras_of_this_run()
+        known = memory.recall(None)
+        memory.note(None, "legacy")
+        assert eras_of_this_run() is memory
+        return known
+
+    assert [trio.run(main), trio.run(main)] == [None, None]
+
+
+async def test_a_recording_of_one_file_begins_at_the_beginning(tmp_path):
+    async with reached(Legacy()) as (script, connect):
+        await connect()
+        script.began()
+        await connect(record=tmp_path / "one.mcprec.jsonl")
+        assert script.began() == [PROBE, "initialize", "GET"]
+
+
+# A memory that is wrong.
+
+
+@pytest.mark.requirement("VER-09")
+@pytest.mark.parametrize("newer", [Modern(), refuse], ids=["error", "status"])
+async def test_a_server_that_is_not_as_it_was_is_found_out_anew(newer):
+    async with reached(Legacy()) as (script, connect):
+        await connect()
+        script.began()
+        script.answer = newer
+        assert await connect() == "2026-07-28"
+        assert script.began()[0] == "initialize"
+        assert await connect() == "2026-07-28"
+        assert script.began() == [PROBE]
+
+
+async def test_an_old_server_that_learnt_something_is_found_out_anew():
+    async with reached(Sse()) as (script, connect):
+        options = {"revisions": ("2025-11-25", "2024-11-05")}
+        await connect(**options)
+        script.answer = Legacy(version="2025-11-25")
+        script.began()
+        assert await connect(**options) == "2025-11-25"
+        assert await connect(**options) == "2025-11-25"
+        assert script.began() == ["GET", "initialize", "GET", "initialize", "GET"]
+
+
+async def test_everything_is_tried_once_more_and_not_twice():
+    async def refuse_all(seen):
+        return error(seen, -32000, "not today", status=400)
+
+    async with reached(Legacy()) as (script, connect):
+        await connect()
+        script.began()
+        script.answer = refuse_all
+        with pytest.raises(RequestError, match="not today"):
+            await connect()
+        assert script.began() == ["initialize", PROBE, "initialize"]
+
+
+@pytest.mark.parametrize("trouble", [401, 403, 503, "away"])
+async def test_a_server_that_is_away_or_does_not_know_us_has_not_changed(trouble):
+    async def answer(seen):
+        if trouble == "away":
+            raise httpx.ConnectError("refused")
+        return Reply(trouble)
+
+    async with reached(legacy := Legacy()) as (script, connect):
+        await connect()
+        script.answer = answer
+        script.began()
+        with pytest.raises(ConnectionLost):
+            await connect()
+        assert script.began() == ["initialize"]
+        script.answer = legacy
+        await connect()
+        assert script.began() == ["initialize", "GET"]
+
+
+@pytest.mark.requirement("VER-09")
+async def test_a_client_whose_server_became_a_modern_one_goes_on():
+    async def said(seen):
+        return result(seen, content=[], resultType="complete")
+
+    script = Changing(Legacy(answers={"tools/call": said}))
+    async with (
+        httpx.AsyncClient(transport=script) as http,
+        Client(URL, http=http, revisions=BOTH) as client,
+    ):
+        await client.call_tool("add")
+        modern = Modern(answers={"tools/call": said})
+
+        async def newer(seen):
+            return Reply(404) if "mcp-session-id" in seen.headers else await modern(seen)
+
+        script.answer = newer
+        await client.call_tool("add")
+        assert client.revision == "2026-07-28"

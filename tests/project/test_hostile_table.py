@@ -1,0 +1,130 @@
+"""The table of the hostile clients: what they are given is counted, and what must not be is told."""
+
+import functools
+
+import attrs
+import hostile
+import hostile_attacks
+import hostile_requests
+import pytest
+import trio
+from hostile_attacks import Attack, Ending
+
+ATTACK = Attack(name="an attack", attempts=(), statuses={400}, hosts=("native",))
+WELL = hostile.Result(
+    attack=ATTACK,
+    host="native",
+    endings=[Ending((400,), 0.1), Ending((), 0.2)],
+    cpu_ms=1.0,
+    rss_kib=(2.0, 0.0),
+    connections_left=0,
+    tasks_left=-1,
+    calls=[0.001, 0.002],
+)
+
+
+def test_what_was_withstood_is_no_complaint(capsys):
+    assert list(hostile.complaints(WELL)) == []
+    assert hostile.report([WELL], 1.0)
+    out = capsys.readouterr().out
+    assert "400 x1, silence x1" in out
+    assert "1 attacks, 0 complaints, 1 s" in out
+
+
+@pytest.mark.parametrize(
+    ("what", "complaint"),
+    [
+        ({"endings": [Ending((), None)]}, "a connection was kept for 8 s: open"),
+        ({"endings": [Ending((400, 400), 1.0)]}, "2 answers"),
+        ({"endings": [Ending((200,), 1.0)]}, "answered with 200"),
+        ({"endings": [Ending((400,), 1.0, has_leaked=True)]}, "a header was injected"),
+        ({"connections_left": 2}, "2 connections and -1 tasks are left"),
+        ({"tasks_left": 1}, "0 connections and 1 tasks are left"),
+        ({"calls": [0.1, None]}, "1 calls of the other client failed"),
+        ({"calls": [0.1, 4.5]}, "the other client was answered after 4.5 s"),
+        ({"calls": []}, "the other client was answered after 0.0 s"),
+    ],
+)
+def test_what_must_not_be_is_told(what, complaint, capsys):
+    result = attrs.evolve(WELL, **what)
+    assert list(hostile.complaints(result)) == [complaint]
+    assert not hostile.report([result], 1.0)
+    assert f"an attack, native: {complaint} x1" in capsys.readouterr().out
+
+
+def test_a_host_that_need_not_withstand_it_so_is_only_shown():
+    endings = [Ending((200, 200), None)]
+    assert list(hostile.complaints(attrs.evolve(WELL, host="hypercorn", endings=endings))) == []
+
+
+def test_answers_are_counted_also_behind_a_body_that_ends_without_a_line():
+    received = b"HTTP/1.1 200 OK\r\n\r\nyesHTTP/1.1 400 Bad Request\r\n\r\nno"
+    assert hostile_requests.statuses(received) == [200, 400]
+
+
+def test_the_damage_is_the_same_each_time():
+    assert list(hostile_requests.damaged(9)) == list(hostile_requests.damaged(9))
+    assert len(set(hostile_requests.damaged(9))) == 9
+
+
+@pytest.fixture
+async def attack(nursery, monkeypatch):
+    """`await attack(handler, attempt)` is the ending of an attempt at what a handler serves."""
+    monkeypatch.setattr(hostile_attacks, "PATIENCE_SECONDS", 0.2)
+
+    async def attack(handler, attempt):
+        serve = functools.partial(trio.serve_tcp, handler, 0, host="127.0.0.1")
+        [listener] = await nursery.start(serve)
+        target = hostile_attacks.Target(listener.socket.getsockname()[1])
+        attack = attrs.evolve(ATTACK, attempts=[attempt])
+        [ending] = await attack.run(target)
+        return ending
+
+    yield attack
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.real_time
+async def test_a_connection_that_is_closed_with_an_answer_is_seen(attack):
+    async def refuse(stream):
+        assert await stream.receive_some() == b"abc"
+        assert await stream.receive_some() == b""
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\nInjected: 1\r\n\r\n")
+
+    ending = await attack(refuse, hostile_attacks.saying(b"abc", and_no_more=True))
+    assert (ending.answers, ending.has_leaked) == ((400,), True)
+    assert ending.seconds is not None
+
+
+@pytest.mark.real_time
+async def test_a_connection_that_is_kept_is_seen(attack):
+    async def wait(_stream):
+        await trio.sleep_forever()
+
+    assert await attack(wait, hostile_attacks.trickling(b"a", b"bcd")) == Ending((), None)
+
+
+@pytest.mark.real_time
+async def test_who_reads_nothing_sees_when_it_is_cut_off(attack):
+    async def cut(stream):
+        await stream.receive_some()
+        await stream.aclose()
+
+    ending = await attack(cut, hostile_attacks.not_reading(b"abc"))
+    assert ending.seconds is not None
+
+
+@pytest.mark.real_time
+async def test_who_vanishes_sees_nothing(attack):
+    async def wait(stream):
+        await stream.receive_some()
+
+    ending = await attack(wait, hostile_attacks.vanishing(b"abc", resets=True))
+    assert ending.answers == ()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("host", hostile.HOSTS)
+def test_a_server_is_attacked_and_does_well(host, capsys):
+    assert hostile.main(["--host", host, "--attack", "broken heads"]) == 0
+    assert "400 x3" in capsys.readouterr().out

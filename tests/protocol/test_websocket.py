@@ -1,0 +1,147 @@
+"""The rules of MCP over WebSocket: who gets in, and what the end of one means."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_trio._errors import OutcomeUnknown
+from mcp_trio._protocol.http.heads import Head
+from mcp_trio._protocol.websocket import (
+    CloseCode,
+    checked_token,
+    chosen_subprotocol,
+    has_token,
+    loss_by_peer,
+    loss_by_us,
+    offered_subprotocols,
+    token_subprotocol,
+    upgrade_refusal,
+    with_token,
+)
+
+TOKENS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1)
+HANDSHAKE = {
+    "upgrade": "websocket",
+    "connection": "keep-alive, Upgrade",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}
+
+
+def head(method="GET", path="/ws", repeated=(), **headers):
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Head(method, path, "", fields, frozenset(repeated))
+
+
+def offering(*subprotocols, **headers):
+    return head(sec_websocket_protocol=", ".join(subprotocols), **headers)
+
+
+# The upgrade
+
+
+def test_a_handshake_is_not_refused():
+    assert upgrade_refusal(Head("GET", "/ws", "a=b", HANDSHAKE), path="/ws") is None
+    assert upgrade_refusal(Head("GET", "/ws/", "", HANDSHAKE), path="/ws") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "complaint"),
+    [
+        ({"path": "/"}, 404, "the WebSocket endpoint is /ws"),
+        ({"method": "POST"}, 405, "POST is not for this endpoint"),
+        ({"upgrade": "h2c"}, 426, "speaks WebSocket and nothing else"),
+        ({"upgrade": None}, 426, "speaks WebSocket and nothing else"),
+        ({"sec-websocket-version": "8"}, 426, "version of WebSocket is 13"),
+        ({"connection": "keep-alive"}, 400, "no handshake"),
+        ({"sec-websocket-key": "AAAA"}, 400, "no handshake"),
+        ({"sec-websocket-key": "ä"}, 400, "no handshake"),
+        ({"sec-websocket-key": None}, 400, "no handshake"),
+    ],
+)
+def test_what_is_no_handshake_is_told_what_it_lacks(change, status, complaint):
+    method, path = change.pop("method", "GET"), change.pop("path", "/ws")
+    headers = {name: it for name, it in (HANDSHAKE | change).items() if it is not None}
+    refusal = upgrade_refusal(Head(method, path, "", headers), path="/ws")
+    assert refusal.status == status
+    assert complaint in refusal.text
+    assert (("Sec-WebSocket-Version", "13") in refusal.headers) == (status == 426)
+
+
+# Subprotocols and tokens
+
+
+def test_what_is_offered_and_not_a_token_can_be_chosen():
+    assert offered_subprotocols(None) == ["mcp"]
+    assert chosen_subprotocol(offering("a", "mcp")) == "mcp"
+    assert chosen_subprotocol(offering("a", "mcp.token.eA")) is None
+    assert chosen_subprotocol(head()) is None
+
+
+@given(TOKENS)
+def test_a_token_comes_as_a_subprotocol_as_well_as_in_a_header(token):
+    offered = offering(*offered_subprotocols(token))
+    found = with_token(offered)
+    assert has_token(found, token)
+    assert found.header("sec-websocket-protocol") == "mcp"
+    assert has_token(head(authorization=f"bearer {token}"), token)
+    assert not has_token(head(authorization=f"Bearer {token}x"), token)
+    assert not has_token(head(authorization=token), token)
+
+
+def test_a_head_without_a_token_is_left_as_it_is():
+    offered = offering("mcp")
+    assert with_token(offered) is offered
+    assert not has_token(offered, "x")
+
+
+def test_two_tokens_are_none():
+    offered = offering("mcp", token_subprotocol("a"), token_subprotocol("b"))
+    assert with_token(offered).header("authorization") is None
+    twice = head(authorization="Bearer a", repeated=["authorization"])
+    assert not has_token(twice, "a")
+
+
+def test_a_token_in_the_header_goes_before_one_among_the_subprotocols():
+    both = offering("mcp", token_subprotocol("a"), authorization="Bearer b")
+    assert has_token(with_token(both), "b")
+
+
+@pytest.mark.parametrize("text", ["mcp.token.", "mcp.token.x", "mcp.token.===", "mcp.token._w"])
+def test_what_is_no_token_lets_nobody_in(text):
+    assert not has_token(with_token(offering("mcp", text)), "x")
+
+
+@pytest.mark.parametrize("token", ["", "a b", "ä", "a\n"])
+def test_a_token_that_could_not_be_sent_is_refused(token):
+    with pytest.raises(ValueError, match="visible ASCII"):
+        checked_token(token)
+
+
+def test_a_token_is_compared_in_constant_time(monkeypatch):
+    compared = []
+    monkeypatch.setattr("hmac.compare_digest", lambda *both: bool(compared.append(both)))
+    assert not has_token(head(authorization="Bearer abc"), "xyz")
+    assert compared == [(b"abc", b"xyz")]
+
+
+# Ends
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 1005])
+def test_a_peer_that_is_done_leaves_nothing_open(code):
+    assert loss_by_peer("it", code, "bye") is None
+
+
+@pytest.mark.parametrize("code", [1002, 1003, 1006, 1007, 1008, 1009, 1011, 1012, 1013, 3000, 4999])
+def test_any_other_end_leaves_open_what_was_done(code):
+    loss = loss_by_peer("it", code, "x" * 1000)
+    assert isinstance(loss, OutcomeUnknown)
+    assert loss.reason.startswith("it ")
+    assert f"(close code {code}): 'xxx" in loss.reason
+    assert len(loss.reason) < 250
+
+
+def test_what_a_peer_did_is_told_with_the_setting():
+    assert "websocket_pong_seconds" in loss_by_us("it", CloseCode.FAILED).reason
+    assert loss_by_us("it", CloseCode.PROTOCOL_BROKEN, "why").reason.endswith(": why")

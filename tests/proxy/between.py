@@ -1,0 +1,91 @@
+"""A proxy over HTTP in memory: scripted clients before it, a scripted server behind it."""
+
+import json
+from contextlib import asynccontextmanager
+from functools import partial
+
+import attrs
+import httpx
+import trio
+
+from mcp_trio._limits import Limits
+from mcp_trio._protocol.http.gate import gate_for
+from mcp_trio._proxy.http import HttpProxy
+from mcp_trio._proxy.http_journals import Journals
+from mcp_trio._proxy.journal import recorded_to, start_frames
+from mcp_trio._recorder.options import options_of
+from mcp_trio._transports.http.client_link import Link
+from tests.transports.http.scripted_exchange import PATIENCE_SECONDS, ScriptedExchange
+from tests.transports.http.scripted_server import URL, Script
+
+BOTH = "application/json, text/event-stream"
+
+
+class _Whole(httpx.AsyncByteStream):
+    def __init__(self, body):
+        self.body = body
+
+    async def __aiter__(self):
+        yield self.body
+
+
+class Upstream(Script):
+    """A scripted server whose bodies come as from a socket: they are read once."""
+
+    async def handle_async_request(self, request):
+        response = await super().handle_async_request(request)
+        if isinstance(response.stream, httpx.ByteStream):
+            body = _Whole(response.content)
+            return httpx.Response(response.status_code, headers=response.headers, stream=body)
+        return response
+
+
+@attrs.define(eq=False)
+class Between:
+    """A proxy that runs."""
+
+    proxy: HttpProxy
+    server: Upstream
+    nursery: trio.Nursery
+
+    def exchange(self, message=None, method="POST", *, target="/mcp", **headers):
+        """An exchange that nobody passes yet; headers by names with `_` for `-`."""
+        fields = {"Accept": BOTH, **{name.replace("_", "-"): it for name, it in headers.items()}}
+        body = b""
+        if message is not None:
+            fields.setdefault("Content-Type", "application/json")
+            body = message if isinstance(message, bytes) else json.dumps(message).encode()
+        return ScriptedExchange.of(method, target, body=body, headers=[*fields.items()])
+
+    async def ask(self, *args, **options):
+        """An exchange that has passed."""
+        exchange = self.exchange(*args, **options)
+        with trio.fail_after(PATIENCE_SECONDS):
+            await self.proxy.respond(exchange)
+        return exchange
+
+    def begin(self, *args, **options):
+        """An exchange that passes."""
+        exchange = self.exchange(*args, **options)
+        self.nursery.start_soon(self.proxy.respond, exchange)
+        return exchange
+
+
+@asynccontextmanager
+async def between(answer, record, *, to=URL, **limits):
+    """Leaving the block ends the proxy, and so all recordings."""
+    limits = Limits(**limits)
+    server = Upstream(answer)
+    url = httpx.URL(to)
+    link = Link(http=httpx.AsyncClient(transport=server), url=url, headers={}, limits=limits)
+    with recorded_to(options_of(record)) as recording:
+        start = partial(start_frames, recording, transport="http", name=url.host, limits=limits)
+        journals = Journals(start=start, limits=limits)
+        proxy = HttpProxy(link=link, gate=gate_for(()), journals=journals, limits=limits)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(journals.expire)
+                yield Between(proxy, server, nursery)
+                nursery.cancel_scope.cancel()
+        finally:
+            journals.close()

@@ -1,0 +1,311 @@
+"""A host that speaks stdio, and a server at a URL: both eras, and what goes wrong between them."""
+
+import json
+import os
+from contextlib import asynccontextmanager
+
+import attrs
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._journal.records import encode_body
+from mcp_trio._limits import Limits
+from mcp_trio._proxy.host_to_url import UrlProxy
+from mcp_trio._proxy.journal import start_frames
+from mcp_trio._transports.http.client_channel import open_http_channel
+from mcp_trio._transports.memory import memory_pair
+from tests.transports.http.scripted_server import (
+    EVENTS,
+    URL,
+    Legacy,
+    Modern,
+    Reply,
+    Script,
+    answer_to,
+    asking,
+    event,
+    events,
+    result,
+    telling,
+)
+
+MODERN = "2026-07-28"
+HELLO = asking(0, "initialize", protocolVersion="2025-11-25", capabilities={})
+
+
+@attrs.define(eq=False)
+class Host:
+    """The test's side of a proxy that runs."""
+
+    channel: object
+    server: Script
+    status: int | None = None
+    heard: list = attrs.field(factory=list)
+
+    async def say(self, *frames):
+        await self.channel.send(frames)
+
+    async def hear(self):
+        while not self.heard:
+            with trio.fail_after(100):
+                self.heard += await self.channel.receive()
+        return json.loads(self.heard.pop(0))
+
+
+@pytest.fixture
+def host_of(path):
+    @asynccontextmanager
+    async def host_of(answer, *, parent_pid=None, **options):
+        limits = Limits(http_listen_seconds=0.01, **options)
+        script = Script(answer)
+        http = httpx.AsyncClient(transport=script)
+        ours, theirs = memory_pair(limits=limits)
+        host = Host(theirs, script)
+        journal = start_frames(path, transport="stdio", name="mcp.test", limits=limits)
+        proxy = UrlProxy(
+            host=ours,
+            server=await open_http_channel(URL, http=http, limits=limits),
+            journal=journal,
+            limits=limits,
+        )
+
+        async def run():
+            host.status = await proxy.run(parent_pid=parent_pid or os.getppid())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            yield host
+
+    return host_of
+
+
+async def test_a_legacy_session_passes_both_ways(host_of, path, recorded, autojump_clock):
+    question = {"jsonrpc": "2.0", "id": "q", "method": "roots/list"}
+    reply = {"jsonrpc": "2.0", "id": "q", "result": {"roots": []}}
+    replied = trio.Event()
+
+    async def ask(seen):
+        async def pieces():
+            yield event(question)
+            await replied.wait()
+            yield event(answer_to(seen, ok=True))
+
+        return Reply(200, EVENTS, pieces())
+
+    server = Legacy(answers={"tools/call": ask})
+
+    async def answer(seen):
+        if seen.method == "POST" and seen.message.get("id") == "q":
+            replied.set()
+        return await server(seen)
+
+    async with host_of(answer) as host:
+        await host.say(HELLO)
+        assert (await host.hear())["result"]["protocolVersion"] == "2025-11-25"
+        await host.say(telling("notifications/initialized"), asking(1, "tools/call"))
+        assert await host.hear() == question
+        await host.say(encode_body(reply))
+        assert (await host.hear())["result"] == {"ok": True}
+        await host.channel.aclose()
+    assert host.status == 0
+    assert host.server.methods[-1] == "DELETE"
+    assert host.server.seen[-1].headers["mcp-session-id"] == "s-1"
+    session = recorded(path)
+    assert [body.get("method", body.get("id")) for body in session.bodies("in")] == [
+        "initialize",
+        "notifications/initialized",
+        "tools/call",
+        "q",
+    ]
+    assert [body["id"] for body in session.bodies("out")] == [0, "q", 1]
+    assert session.marks()["negotiated"]["revision"] == "2025-11-25"
+    assert session.cause == "eof"
+
+
+async def test_a_host_that_does_not_wait_for_the_handshake_has_its_session(host_of, autojump_clock):
+    async def slow(seen):
+        await trio.sleep(5)
+        return server.initialized(seen)
+
+    async def echo(seen):
+        return result(seen, session=seen.headers.get("mcp-session-id"))
+
+    server = Legacy(answers={"initialize": slow, "echo": echo})
+    async with host_of(server) as host:
+        await host.say(HELLO, telling("notifications/initialized"), asking(1, "echo"))
+        assert (await host.hear())["id"] == 0
+        assert (await host.hear())["result"] == {"session": "s-1"}
+        await host.channel.aclose()
+
+
+async def test_a_modern_host_is_a_modern_client(host_of, path, recorded, autojump_clock):
+    async def echo(seen):
+        return result(seen, version=seen.headers["mcp-protocol-version"])
+
+    async with host_of(Modern(answers={"echo": echo})) as host:
+        await host.say(asking(1, "server/discover", MODERN), asking(2, "echo", MODERN))
+        answers = {each["id"]: each for each in (await host.hear(), await host.hear())}
+        assert answers[2]["result"] == {"version": MODERN}
+        await host.channel.aclose()
+    assert host.status == 0
+    assert len(recorded(path).lines("out")) == 2
+
+
+async def test_what_a_host_cancels_is_cancelled_and_not_waited_for(
+    host_of, path, recorded, autojump_clock
+):
+    left = trio.Event()
+
+    async def slow(seen):
+        try:
+            await trio.sleep_forever()
+        finally:
+            left.set()
+
+    async with host_of(Modern(answers={"slow": slow})) as host:
+        await host.say(asking(1, "slow", MODERN))
+        await trio.sleep(1)
+        await host.say(telling("notifications/cancelled", requestId=1))
+        await left.wait()
+        begin = trio.current_time()
+        host.channel.sink.close()
+    assert trio.current_time() - begin < 1
+
+
+async def test_a_server_that_is_down_fails_each_request_and_nothing_else(
+    host_of, path, recorded, autojump_clock
+):
+    is_down = True
+    server = Modern()
+
+    async def answer(seen):
+        if is_down:
+            raise httpx.ConnectError("refused")
+        return await server(seen)
+
+    async with host_of(answer) as host:
+        await host.say(asking(1, "server/discover", MODERN))
+        failed = await host.hear()
+        assert failed["error"]["message"] == f"cannot connect to {URL}: refused"
+        is_down = False
+        await host.say(asking(2, "server/discover", MODERN))
+        assert "result" in await host.hear()
+        await host.channel.aclose()
+    session = recorded(path)
+    assert [body["id"] for body in session.bodies("out")] == [2]
+    assert session.marks()["lost"] == {"id": 1, "error": failed["error"]["message"]}
+
+
+async def test_a_server_that_ends_the_session_ends_us(host_of, path, recorded, autojump_clock):
+    async def gone(seen):
+        return Reply(404)
+
+    async with host_of(Legacy(answers={"tools/call": gone})) as host:
+        await host.say(HELLO)
+        await host.hear()
+        await host.say(asking(1, "tools/call"))
+        assert "the server has ended the session" in (await host.hear())["error"]["message"]
+        assert await host.channel.receive() == []
+    assert host.status == 1
+    assert recorded(path).cause == "lost"
+
+
+async def test_open_requests_have_a_while_behind_the_hosts_last_word(
+    host_of, path, recorded, autojump_clock
+):
+    async def slow(seen):
+        await trio.sleep(seen.message["params"]["seconds"])
+        return result(seen)
+
+    async with host_of(Modern(answers={"slow": slow}), drain_seconds=5) as host:
+        await host.say(asking(1, "slow", MODERN, seconds=3), asking(2, "slow", MODERN, seconds=9))
+        await trio.testing.wait_all_tasks_blocked()
+        host.channel.sink.close()
+        begin = trio.current_time()
+        assert (await host.hear())["id"] == 1
+    assert 4.9 < trio.current_time() - begin < 8
+    assert host.status == 0
+    assert [body["id"] for body in recorded(path).bodies("out")] == [1]
+
+
+async def test_a_subscription_is_not_waited_for(host_of, autojump_clock):
+    async def listen(seen):
+        async def pieces():
+            yield event({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged"})
+            await trio.sleep_forever()
+
+        return Reply(200, EVENTS, pieces())
+
+    async with host_of(Modern(answers={"subscriptions/listen": listen}), drain_seconds=50) as host:
+        await host.say(asking(1, "subscriptions/listen", MODERN))
+        await host.hear()
+        host.channel.sink.close()
+        begin = trio.current_time()
+    assert trio.current_time() - begin < 10
+
+
+async def test_a_batch_goes_message_by_message(host_of, path, recorded, autojump_clock):
+    async def echo(seen):
+        return result(seen)
+
+    batch = b"[%b,%b]" % (asking(1, "echo"), asking(2, "echo"))
+    async with host_of(Legacy(answers={"echo": echo})) as host:
+        await host.say(HELLO)
+        await host.hear()
+        await host.say(batch)
+        assert {(await host.hear())["id"], (await host.hear())["id"]} == {1, 2}
+        await host.channel.aclose()
+    assert recorded(path).lines("in") == [HELLO, batch]
+
+
+REFUSED = {
+    "no message": (b'{"jsonrpc":"2.0","id":5,"method":7}', "not a message"),
+    "a number twice": (asking(1, "again", MODERN), "the same id: 1"),
+    "too many": (asking(3, "slow", MODERN), "requests_queued_max"),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+async def test_what_cannot_pass_is_answered(host_of, path, recorded, autojump_clock, refused):
+    async def slow(seen):
+        await trio.sleep_forever()
+
+    frame, words = REFUSED[refused]
+    async with host_of(Modern(answers={"slow": slow}), requests_queued_max=2) as host:
+        await host.say(asking(1, "slow", MODERN), asking(2, "slow", MODERN), frame)
+        assert words in (await host.hear())["error"]["message"]
+        await host.channel.aclose()
+    assert recorded(path).lines("in")[2] == frame
+    assert words in recorded(path).marks()["lost"]["error"]
+
+
+async def test_a_line_over_the_limit_is_answered(host_of, path, recorded, autojump_clock):
+    async with host_of(Modern(), frame_bytes_max=200) as host:
+        await host.say(asking(1, "odd", MODERN, text="x" * 400))
+        assert "frame_bytes_max (200)" in (await host.hear())["error"]["message"]
+        await host.channel.aclose()
+    assert recorded(path).records[1].envelope["discarded"] > 400
+
+
+async def test_an_answer_over_the_limit_is_lost(host_of, path, recorded, autojump_clock):
+    async def long(seen):
+        return events(event(answer_to(seen, text="x" * 500)))
+
+    async with host_of(Modern(answers={"long": long}), frame_bytes_max=300) as host:
+        await host.say(asking(1, "long", MODERN))
+        assert (await host.hear())["error"]["code"] == -32000
+        await host.channel.aclose()
+    (record,) = [record for record in recorded(path).records if record.kind == "out"]
+    assert record.envelope["discarded"] > 500
+
+
+@pytest.mark.real_time
+async def test_the_parents_death_ends_us(host_of, path, recorded):
+    process = await trio.lowlevel.open_process(["true"])
+    await process.wait()
+    async with host_of(Modern(), parent_pid=process.pid) as host:
+        assert await host.channel.receive() == []
+    assert host.status == 1
+    assert recorded(path).cause == "lost"

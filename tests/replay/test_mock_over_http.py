@@ -1,0 +1,261 @@
+"""A recorded server, played over HTTP to live clients of both eras."""
+
+import contextlib
+import functools
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from mcp_trio import Client, RequestError
+from mcp_trio._errors import MCPError, MockMismatch
+from mcp_trio._journal.conversation import conversation
+from mcp_trio._journal.reader import read_recording
+from mcp_trio._replay.mock import mock_server
+from mcp_trio._replay.mock_http import spoken_in
+from mcp_trio._replay.mock_session import MockSession
+from tests.replay.conversations import (
+    MODERN,
+    TAG,
+    call,
+    modern_call,
+    modern_request,
+    note,
+    result,
+)
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+LEGACY = "2025-11-25"
+SECONDS = 10.0
+HELLO = {
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "c"}},
+}
+WELCOME = {
+    "protocolVersion": LEGACY,
+    "capabilities": {"tools": {"listChanged": True}, "logging": {}},
+    "serverInfo": {"name": "recorded", "version": "1"},
+}
+SHAKEN = (("C", HELLO), ("S", result(0, **WELCOME)), ("C", {"method": "notifications/initialized"}))
+TEXT = {"content": [{"type": "text", "text": "one"}]}
+OTHER = {"content": [{"type": "text", "text": "two"}]}
+CALLED_TWICE = (
+    ("C", modern_call(1, arguments={})),
+    ("S", result(1, resultType="complete", **TEXT)),
+    ("C", modern_call(2, arguments={})),
+    ("S", result(2, resultType="complete", **OTHER)),
+)
+
+
+@contextlib.asynccontextmanager
+async def served(mock):
+    """The URL at which a mock is."""
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery:
+            yield await nursery.start(functools.partial(mock.serve_http, port=0))
+            nursery.cancel_scope.cancel()
+
+
+def said(answer):
+    return answer.content[0].text
+
+
+async def test_a_legacy_session_is_played_to_each_client_from_its_beginning():
+    mock = mock_server(RECORDINGS / "everything-our-client.mcprec.jsonl")
+    async with served(mock) as url:
+        for _ in range(2):
+            async with Client(url, roots=["file:///tmp"]) as client:
+                assert client.server_info.name == "mcp-servers/everything"
+                answer = await client.call_tool("get-sum", {"a": 2, "b": 40})
+                assert said(answer) == "The sum of 2 and 40 is 42."
+                with pytest.raises(RequestError, match="nearest: record 19, which differs at"):
+                    await client.call_tool("get-sum", {"a": 2, "b": 41})
+    assert len(mock.misses) == 2
+
+
+async def test_a_client_of_the_oldest_transport_is_served_as_well():
+    mock = mock_server(RECORDINGS / "weather.mcprec.jsonl")
+    async with served(mock) as url:
+        base = url.removesuffix("/mcp")
+        async with Client(f"{base}/sse", revisions=("2024-11-05",)) as client:
+            assert [tool.name for tool in await client.list_tools()] == ["forecast", "warmest"]
+
+
+async def test_a_modern_recording_is_played_to_modern_clients():
+    mock = mock_server(RECORDINGS / "tides.mcprec.jsonl")
+    async with served(mock) as url:
+        async with Client(url) as client:
+            assert client.revision == MODERN
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(url)).status_code == 405
+
+
+async def test_who_speaks_another_era_than_the_recorded_is_refused(spoken):
+    async with served(mock_server(spoken(*SHAKEN))) as url, httpx.AsyncClient() as http:
+        with pytest.raises(MCPError, match="the server does not speak 2026-07-28"):
+            async with Client(url, revisions=(MODERN,)):
+                pass
+        refused = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        assert refused.status_code == 400
+    async with served(mock_server(spoken(*CALLED_TWICE))) as url:
+        with pytest.raises(RequestError, match="spoken here: 2026-07-28"):
+            async with Client(url, revisions=(LEGACY,)):
+                pass
+
+
+async def test_a_question_and_what_is_told_meanwhile_come_with_their_request(spoken):
+    question = {"id": 5, "method": "roots/list"}
+    path = spoken(
+        *SHAKEN,
+        ("C", call(1, arguments={})),
+        ("S", note("message", level="info", data="before")),
+        ("S", question),
+        ("C", result(5, roots=[])),
+        ("S", note("message", level="info", data="after")),
+        ("S", result(1, **TEXT)),
+    )
+    heard = []
+    async with (
+        served(mock_server(path)) as url,
+        Client(url, roots=["file:///here"], log=lambda message: heard.append(message.data)) as live,
+    ):
+        assert said(await live.call_tool("x", {})) == "one"
+    assert heard == ["before", "after"]
+
+
+async def test_progress_comes_with_the_token_of_the_live_client(spoken):
+    path = spoken(
+        *SHAKEN,
+        ("C", call(1, arguments={}, _meta={"progressToken": "t"})),
+        ("S", note("progress", progressToken="t", progress=1)),
+        ("S", result(1, **TEXT)),
+    )
+    heard = []
+    async with served(mock_server(path)) as url, Client(url) as live:
+        await live.call_tool("x", {}, progress=lambda progress: heard.append(progress.progress))
+    assert heard == [1]
+
+
+async def test_what_the_recorded_server_said_by_itself_takes_the_stream_of_its_own(spoken):
+    path = spoken(*SHAKEN, ("S", note("tools/list_changed")))
+    changed = trio.Event()
+
+    def hear(_):
+        changed.set()
+
+    async with served(mock_server(path)) as url, Client(url, list_changed=hear):
+        await changed.wait()
+
+
+async def test_modern_clients_may_ask_anew_what_all_have_asked(spoken):
+    mock = mock_server(spoken(*CALLED_TWICE))
+    answers = []
+    async with served(mock) as url:
+        for _ in range(4):
+            async with Client(url, revisions=(MODERN,)) as client:
+                answers.append(said(await client.call_tool("x", {})))
+        async with Client(url, revisions=(MODERN,)) as client:
+            with pytest.raises(RequestError, match="nearest: record 1"):
+                await client.call_tool("x", {"other": 1})
+    assert answers == ["one", "two", "one", "two"]
+    assert len(mock.misses) == 1
+    assert mock.unused == ()
+
+
+async def test_a_strict_mock_is_asked_once_over_http_too(spoken):
+    mock = mock_server(spoken(*CALLED_TWICE), strict=True)
+    async with served(mock) as url, Client(url, revisions=(MODERN,)) as client:
+        for _ in range(2):
+            await client.call_tool("x", {})
+        with pytest.raises(RequestError, match="which was asked already"):
+            await client.call_tool("x", {})
+    with pytest.raises(MockMismatch, match="which was asked already"):
+        mock.check()
+
+
+async def test_what_is_not_answered_yet_is_not_asked_anew(spoken):
+    listen, tagged = "subscriptions/listen", {"_meta": {TAG: "s"}}
+    filter_ = {"notifications": {"toolsListChanged": True}}
+    mock = mock_server(
+        spoken(
+            ("C", modern_request("s", listen, **filter_)),
+            ("S", note("subscriptions/acknowledged", **tagged, **filter_)),
+        )
+    )
+    async with served(mock) as url:
+        async with (
+            Client(url, revisions=(MODERN,)) as first,
+            first.listen(tools=True),
+            Client(url, revisions=(MODERN,)) as second,
+        ):
+            with pytest.raises(RequestError, match="which was asked already"):
+                async with second.listen(tools=True):
+                    pass
+        async with Client(url, revisions=(MODERN,)) as third, third.listen(tools=True):
+            pass
+
+
+@pytest.mark.real_time
+async def test_who_goes_away_before_a_paced_answer_leaves_it_to_others(spoken):
+    asked, answered = CALLED_TWICE[:2]
+    mock = mock_server(spoken(asked, (*answered, 60)), pace=True)
+    async with served(mock) as url:
+        for _ in range(2):
+            async with Client(url, revisions=(MODERN,)) as client:
+                with trio.move_on_after(0.3) as patience:
+                    await client.call_tool("x", {})
+                assert patience.cancelled_caught
+    assert mock.misses == ()
+
+
+async def test_a_session_that_is_deleted_is_over(spoken):
+    mock = mock_server(spoken(*SHAKEN, ("C", call(1)), ("S", result(1, **TEXT))))
+    async with served(mock) as url:
+        async with Client(url):
+            pass
+        assert mock.unused == ("tools/call (record 4)",)
+
+
+async def test_a_session_that_fails_ends_no_other(spoken, monkeypatch, caplog):
+    mock = mock_server(spoken(*SHAKEN, ("C", call(1)), ("S", result(1, **TEXT))))
+
+    def fail(*_):
+        raise ZeroDivisionError
+
+    async with served(mock) as url:
+        async with Client(url) as client:
+            monkeypatch.setattr(MockSession, "_hear_request", fail)
+            with pytest.raises(MCPError):
+                await client.call_tool("x", {})
+            monkeypatch.undo()
+        async with Client(url) as client:
+            assert said(await client.call_tool("x", {})) == "one"
+    assert "a mocked session failed" in caplog.text
+
+
+PROBED = (
+    ("C", modern_request(1, "server/discover")),
+    ("S", {"id": 1, "error": {"code": -32601, "message": "no"}}),
+)
+
+
+@pytest.mark.parametrize(
+    ("heard", "newest", "oldest"),
+    [
+        (SHAKEN, LEGACY, "2024-11-05"),
+        ((*PROBED, *SHAKEN), LEGACY, "2024-11-05"),
+        (CALLED_TWICE, MODERN, MODERN),
+        (CALLED_TWICE[:1], MODERN, MODERN),
+        ((("C", call(1)), ("S", result(1))), LEGACY, "2024-11-05"),
+        ((), LEGACY, "2024-11-05"),
+    ],
+    ids=["handshake", "probed", "modern", "unanswered", "no handshake", "nothing"],
+)
+def test_the_eras_are_those_in_which_the_recorded_server_gave_results(
+    spoken, heard, newest, oldest
+):
+    lines = spoken(*heard).read_bytes().splitlines(keepends=True)
+    names = spoken_in(conversation(read_recording(lines)))
+    assert (names[0], names[-1]) == (newest, oldest)

@@ -1,0 +1,105 @@
+"""The session behind all modern requests: what its loss costs, and that another one begins."""
+
+import pytest
+import trio
+
+from mcp_trio._limits import Limits
+from mcp_trio._server.http.restarts import Restarts
+from tests.server.http.conftest import call, harbour, text
+
+LIMITS = Limits(http_restart_seconds=1, http_restart_seconds_max=4)
+
+
+async def lose_modern(site):
+    """As a defect of the engine would end it."""
+    await site.runtime.stateless.aclose()
+    await trio.sleep(0.1)
+
+
+async def test_another_session_takes_its_place(open_site, caplog, autojump_clock):
+    site = await open_site(harbour(limits=LIMITS))
+    await lose_modern(site)
+    refused = await site.ask_modern(call("tide"))
+    assert (refused.status, refused.json["id"]) == (503, 1)
+    assert "another" in refused.json["error"]["message"]
+    await trio.sleep(1)
+    assert text((await site.ask_modern(call("tide"))).json) == "high"
+    assert "modern requests was lost" in caplog.text
+
+
+async def test_requests_in_flight_end_with_it_and_nothing_else_does(
+    open_site, ended, autojump_clock
+):
+    site = await open_site(harbour(ended, limits=LIMITS))
+    client = await site.open()
+    kept = client.begin(call("wait", {"seconds": 9}))
+    lost = site.begin_modern(call("wait", {"seconds": 9}), accept="application/json")
+    await trio.sleep(1)
+    await lose_modern(site)
+    assert (lost.status, lost.json["id"]) == (503, 1)
+    assert text((await client.ask(call("tide", id=2))).json) == "high"
+    assert (await site.open()).id != client.id
+    assert [text(each) for each in await kept.rest()] == ["waited"]
+    assert ended == ["cancelled", "done"]
+
+
+async def test_a_legacy_session_that_is_lost_costs_the_others_nothing(open_site, autojump_clock):
+    site = await open_site(harbour(limits=LIMITS))
+    client, other = await site.open(), await site.open()
+    await site.runtime.sessions.used(client.id).channel.aclose()
+    await trio.sleep(0.1)
+    assert (await client.ask(call("tide"))).status == 404
+    assert text((await other.ask(call("tide"))).json) == "high"
+    assert text((await site.ask_modern(call("tide"))).json) == "high"
+
+
+async def test_it_begins_again_and_again_but_ever_more_slowly(open_site, autojump_clock):
+    site = await open_site(harbour(limits=LIMITS))
+    pauses = []
+    for _ in range(4):
+        await lose_modern(site)
+        lost_at = trio.current_time()
+        while (await site.ask_modern(call("tide"))).status == 503:
+            await trio.sleep(0.25)
+        pauses.append(round(trio.current_time() - lost_at))
+    assert pauses == [1, 2, 4, 4]
+
+
+async def test_a_runtime_that_closes_begins_none(open_site, caplog, autojump_clock):
+    site = await open_site(harbour(limits=LIMITS))
+    await lose_modern(site)
+    site.runtime.close()
+    await site.runtime.ended.wait()
+    assert caplog.text.count("was lost") == 1
+    other = await open_site(harbour(limits=LIMITS))
+    other.runtime.close()
+    await other.runtime.ended.wait()
+    assert caplog.text.count("was lost") == 1
+    assert (await other.ask_modern(call("tide"))).status == 503
+
+
+async def test_one_that_cannot_be_recorded_is_tried_again(
+    open_site, tmp_path, caplog, autojump_clock
+):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    site = await open_site(harbour(limits=LIMITS), record=f"{folder}/")
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    await lose_modern(site)
+    await trio.sleep(1.5)
+    assert (await site.ask_modern(call("tide"))).status == 503
+    assert "cannot begin" in caplog.text
+    folder.mkdir()
+    await trio.sleep(2.5)
+    assert text((await site.ask_modern(call("tide"))).json) == "high"
+
+
+@pytest.mark.parametrize(
+    ("lived", "pauses"),
+    [([0, 0, 0, 0], [1, 2, 4, 4]), ([0, 3.9, 4, 0], [1, 2, 1, 2]), ([9, 9], [1, 1])],
+)
+def test_pauses_grow_until_something_lives_for_a_while(lived, pauses):
+    restarts = Restarts(LIMITS)
+    assert [restarts.pause_seconds(seconds) for seconds in lived] == pauses

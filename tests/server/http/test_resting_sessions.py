@@ -1,0 +1,165 @@
+"""A session over HTTP is tasks only while it has something to do, and little memory besides."""
+
+import gc
+import time
+import tracemalloc
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Server
+from mcp_trio._engine import strays
+from mcp_trio._limits import KIB
+from mcp_trio.recording import RecordOptions, replay
+from tests.server.http.conftest import call, harbour, notification, site_of, text
+
+SESSIONS = 100
+KIB_MAX = 5
+
+
+def tasks_living():
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def has_come_to_rest():
+    await trio.sleep(60)  # whoever only waits for a while has gone by then
+    return tasks_living()
+
+
+async def test_sessions_that_rest_have_no_tasks(open_site, autojump_clock):
+    site = await open_site(harbour())
+    await site.open()
+    before = await has_come_to_rest()
+    clients = [await site.open() for _ in range(SESSIONS)]
+    assert len(site.runtime.sessions) == SESSIONS + 1
+    assert await has_come_to_rest() <= before
+    for client in clients:
+        assert text((await client.ask(call("tide"))).json) == "high"
+    assert await has_come_to_rest() <= before
+
+
+async def test_a_session_that_was_used_rests_again(open_site, autojump_clock):
+    server = harbour()
+    heard = []
+
+    @server.method("notifications/acme/horn")
+    async def horn() -> None:
+        await trio.sleep(1)
+        heard.append("horn")
+
+    site = await open_site(server)
+    client = await site.open()
+    before = await has_come_to_rest()
+    asked = client.begin(call("log"))
+    await asked.begun()
+    await client.ask(notification("notifications/acme/horn"))
+    await client.ask(call("ebb", id=2))
+    assert tasks_living() > before
+    await asked.rest()
+    assert await has_come_to_rest() <= before
+    assert heard == ["horn"]
+    listening = client.listen()
+    assert (await listening.message())["method"] == "notifications/tools/list_changed"
+
+
+async def test_a_resting_session_takes_little_memory(open_site, autojump_clock):
+    site = await open_site(harbour())
+    for _ in range(SESSIONS):
+        await use_one(site)
+    await has_come_to_rest()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(4 * SESSIONS):
+            await use_one(site)
+        await has_come_to_rest()
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown / (4 * SESSIONS) <= KIB_MAX * KIB
+
+
+async def use_one(site):
+    client = await site.open()
+    await client.ask(call("tide"))
+
+
+async def test_ended_sessions_leave_nothing_to_the_server(open_site, autojump_clock):
+    site = await open_site(harbour())
+    before = await has_come_to_rest()
+    for _ in range(SESSIONS):
+        client = await site.open()
+        await client.ask(call("tide"))
+        await client.delete()
+    assert await has_come_to_rest() <= before
+    server = site.runtime.server
+    assert len(site.runtime.sessions) == 0
+    assert len(server.audience._listeners) <= 1  # that of all modern requests
+    assert server._neighbours.all.come == server._neighbours.all.gone + 1
+
+
+@pytest.mark.parametrize("is_awake", [False, True])
+async def test_a_resting_session_ends_with_its_recording_complete(
+    open_site, tmp_path, is_awake, autojump_clock
+):
+    site = await open_site(harbour(), record=tmp_path)
+    client = await site.open()
+    asked = client.begin(call("wait", {"seconds": 60})) if is_awake else None
+    await trio.sleep(1)
+    site.runtime.close()
+    await site.runtime.ended.wait()
+    if asked is not None:
+        await asked.rest()
+    (recorded,) = [each for each in tmp_path.iterdir() if b'"initialize"' in each.read_bytes()]
+    report = await trio.to_thread.run_sync(replay, recorded, harbour())
+    assert report.is_complete
+
+
+async def test_a_handler_that_ends_the_process_ends_every_session_in_order(tmp_path):
+    server = Server("harbour")
+
+    @server.tool
+    async def leave() -> str:
+        raise SystemExit(3)
+
+    sites = []
+
+    async def serve():
+        async with site_of(server, record=tmp_path) as site:
+            sites.append(site)
+            clients = [await site.open() for _ in range(3)]
+            clients[0].begin(call("leave"))
+            await trio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await serve()
+    assert caught.value.subgroup(SystemExit)
+    assert sites[0].runtime.ended.is_set()
+    files = [each.read_text().splitlines() for each in tmp_path.iterdir()]
+    assert len(files) == 4  # one more for all modern requests
+    assert all('"end"' in lines[-1] for lines in files)
+
+
+async def test_strict_recordings_watch_the_handlers_of_each_session(
+    open_site, tmp_path, autojump_clock
+):
+    server = Server("harbour")
+
+    @server.tool
+    async def clock() -> float:
+        return time.time()
+
+    site = await open_site(server, record=RecordOptions(tmp_path, strict=True))
+    for _ in range(2):
+        client = await site.open()
+        answer = await client.ask(call("clock"))
+        assert answer.json["error"]["code"] == -32603
+        await client.delete()
+    modern = await site.ask_modern(call("clock"))
+    assert modern.json["error"]["code"] == -32603
+    site.runtime.close()
+    await site.runtime.ended.wait()
+    assert strays._THREAD.hook is None

@@ -1,0 +1,360 @@
+"""Serving connections that are sessions: WebSocket, Unix domain sockets, TCP."""
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import trio
+
+from mcp_trio import Client, Context, Server
+from mcp_trio._errors import ConnectionLost, OutcomeUnknown, RecordingError
+from mcp_trio.recording import replay
+from mcp_trio.transports import open_websocket_channel
+
+SECONDS = 10.0
+LEGACY, MODERN = "2025-11-25", "2026-07-28"
+WAYS = ["websocket", "unix", "tcp"]
+
+
+def harbour(seen=None, **options):
+    seen = [] if seen is None else seen
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_server):
+        seen.append("begins")
+        try:
+            yield "the sea"
+        finally:
+            await trio.lowlevel.checkpoint()
+            seen.append("ends")
+
+    server = Server("harbour", lifespan=lifespan, **options)
+
+    @server.tool
+    async def tide(*, ctx: Context) -> str:
+        return f"high, said {await ctx.effect(str, 'a gull')}"
+
+    @server.tool
+    async def wait(*, ctx: Context) -> str:
+        try:
+            await ctx.sleep(1000)
+        finally:
+            seen.append("cancelled")
+        return "waited"
+
+    @server.tool
+    async def ask(*, ctx: Context) -> str:
+        answer = await ctx.elicit("to sea?")
+        return answer.action
+
+    @server.tool
+    async def who(*, ctx: Context) -> str:
+        return str(ctx.principal)
+
+    return server
+
+
+@contextlib.asynccontextmanager
+async def served(server, way, tmp_path, **options):
+    """The URL of a server, and the scope of its serving."""
+    places = {
+        "websocket": functools.partial(server.serve_websocket, port=0),
+        "unix": functools.partial(server.serve_unix, os.fspath(tmp_path / "s")),
+        "tcp": functools.partial(server.serve_tcp, port=0),
+    }
+    async with trio.open_nursery() as nursery:
+        url = await nursery.start(functools.partial(places[way], **options))
+        yield url, nursery.cancel_scope
+        nursery.cancel_scope.cancel()
+
+
+def text(result):
+    return result.content[0].text
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+@pytest.mark.parametrize("way", WAYS)
+async def test_both_eras_are_served(way, revision, tmp_path):
+    async with served(harbour(), way, tmp_path) as (url, _scope):
+        assert url.startswith({"websocket": "ws://127.0.0.1:"}.get(way, way))
+        async with Client(url, revisions=[revision]) as client:
+            assert client.revision == revision
+            assert text(await client.call_tool("tide")) == "high, said a gull"
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_server_asks_its_client_in_both_eras(way, tmp_path):
+    async with served(harbour(), way, tmp_path) as (url, _scope):
+        for revision in (LEGACY, MODERN):
+            async with Client(url, revisions=[revision], elicitation=lambda _: True) as client:
+                assert text(await client.call_tool("ask")) == "accept"
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_the_lifespan_is_entered_once_round_all_sessions(way, tmp_path):
+    seen = []
+    async with served(harbour(seen), way, tmp_path) as (url, _scope):
+        async with Client(url) as one, Client(url) as other:
+            assert text(await one.call_tool("tide")) == text(await other.call_tool("tide"))
+        assert seen == ["begins"]
+    assert seen == ["begins", "ends"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_server_that_stops_cancels_what_runs_and_leaves_its_lifespan_last(way, tmp_path):
+    seen = []
+    lost = []
+
+    async def call(client):
+        with pytest.raises(ConnectionLost) as caught:
+            await client.call_tool("wait")
+        lost.append(caught.value)
+
+    async with served(harbour(seen), way, tmp_path) as (url, scope):
+        with trio.CancelScope(shield=True), trio.fail_after(SECONDS):
+            async with Client(url) as client, trio.open_nursery() as nursery:
+                nursery.start_soon(call, client)
+                await trio.sleep(0.05)
+                scope.cancel()
+    assert seen == ["begins", "cancelled", "ends"]
+    assert len(lost) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_client_that_is_cut_off_ends_its_own_session_alone(way, tmp_path):
+    seen = []
+    async with served(harbour(seen), way, tmp_path) as (url, _scope), Client(url) as other:
+        async with Client(url) as client, trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "wait")
+            await trio.sleep(0.05)
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(SECONDS):
+            while "cancelled" not in seen:
+                await trio.sleep(0.01)
+        assert text(await other.call_tool("tide")).startswith("high")
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_each_session_is_recorded_by_itself_and_replays_strictly(way, tmp_path):
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    async with served(harbour(), way, tmp_path, record=folder) as (url, _scope):
+        for revision in (LEGACY, MODERN):
+            async with Client(url, revisions=[revision]) as client:
+                await client.call_tool("tide")
+    files = sorted(folder.iterdir())
+    assert len(files) == 2
+    for file in files:
+        assert f'"transport":"{way}"' in file.read_text().splitlines()[0]
+        report = await trio.to_thread.run_sync(replay, file, harbour())
+        assert report.is_complete, file
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_single_file_is_refused_as_a_recording(way, tmp_path):
+    with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="sessions are many")):
+        async with served(harbour(), way, tmp_path, record=tmp_path / "one.mcprec.jsonl"):
+            pass
+
+
+async def test_a_recording_that_cannot_be_made_costs_its_own_connection_alone(tmp_path, caplog):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    async with served(harbour(), "tcp", tmp_path, record=f"{folder}/") as (url, _scope):
+        folder.rmdir()
+        folder.write_text("in the way")
+        for _ in range(2):
+            with pytest.raises(ConnectionLost):
+                async with Client(url, revisions=[LEGACY]):
+                    pass
+    assert any(isinstance(each.exc_info[1], RecordingError) for each in caplog.records)
+
+
+async def test_a_lifespan_that_fails_is_raised_bare(tmp_path):
+    @contextlib.asynccontextmanager
+    async def lifespan(_server):
+        raise LookupError("no sea")
+        yield
+
+    with pytest.raises(LookupError, match="no sea"):
+        await Server("harbour", lifespan=lifespan).serve_unix(tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+# Who may come
+
+
+async def test_a_token_opens_a_websocket_by_header_and_by_subprotocol(tmp_path):
+    async with served(harbour(), "websocket", tmp_path, token="sesame") as (url, _scope):
+        channel = await open_websocket_channel(url, token="sesame")
+        async with Client(channel) as client:
+            assert text(await client.call_tool("who")) == "bearer"
+        for wrong in (None, "sesam", "sesame0"):
+            with pytest.raises(ConnectionLost, match=r"HTTP 401.*token="):
+                await open_websocket_channel(url, token=wrong)
+        with pytest.raises(ConnectionLost, match="401"):
+            await open_websocket_channel(url, headers={"Authorization": "Basic xyz"})
+
+
+async def test_a_handler_knows_who_asks(tmp_path):
+    async def verify(head):
+        return {"Bearer x": "xenia"}.get(head.header("authorization"))
+
+    async with served(harbour(), "websocket", tmp_path, verify=verify) as (url, _scope):
+        for revision in (LEGACY, MODERN):
+            channel = await open_websocket_channel(url, token="x")
+            async with Client(channel, revisions=[revision]) as client:
+                assert text(await client.call_tool("who")) == "xenia"
+
+    async def authorize(peer):
+        return "me" if peer.uid in (os.getuid(), None) else None
+
+    async with (
+        served(harbour(), "unix", tmp_path, authorize=authorize) as (url, _scope),
+        Client(url) as client,
+    ):
+        assert text(await client.call_tool("who")) == "me"
+
+
+async def test_options_that_contradict_each_other_are_refused(tmp_path):
+    async def verify(_head):
+        return "anybody"
+
+    refused = [
+        ({"token": "x", "verify": verify}, "either token= or verify="),
+        ({"token": ""}, "at least one character"),
+        ({"token": "ö"}, "visible ASCII"),
+        ({"keyfile": "x"}, "certfile="),
+        ({"hosts": ["a b"]}, "hosts="),
+    ]
+    for options, complaint in refused:
+        with pytest.raises(ValueError, match=complaint):
+            await harbour().serve_websocket(port=0, **options)
+
+
+async def test_a_page_of_another_origin_is_refused_and_told_the_setting(tmp_path):
+    async with served(harbour(), "websocket", tmp_path) as (url, _scope):
+        for headers, setting in (
+            ({"Origin": "https://evil.example"}, "origins="),
+            ({"Origin": "null"}, "origins="),
+        ):
+            with pytest.raises(ConnectionLost, match=f"HTTP 403.*{setting}"):
+                await open_websocket_channel(url, headers=headers)
+        own = url.replace("ws://", "http://").removesuffix("/ws")
+        channel = await open_websocket_channel(url, headers={"Origin": own})
+        await channel.aclose()
+    origins = ["https://app.example"]
+    async with served(harbour(), "websocket", tmp_path, origins=origins) as (url, _scope):
+        channel = await open_websocket_channel(url, headers={"Origin": "https://app.example"})
+        await channel.aclose()
+
+
+async def test_another_path_is_told_where_the_endpoint_is(tmp_path):
+    async with served(harbour(), "websocket", tmp_path, path="/mcp") as (url, _scope):
+        assert url.endswith("/mcp")
+        with pytest.raises(ConnectionLost, match=r"HTTP 404.*endpoint is /mcp"):
+            await open_websocket_channel(url.removesuffix("/mcp") + "/ws?secret=1")
+
+
+async def test_tcp_is_open_to_other_machines_only_on_purpose():
+    with pytest.raises(ValueError, match=r"authorize=.*is_open=True"):
+        await harbour().serve_tcp(host="0.0.0.0", port=0)
+    async with trio.open_nursery() as nursery:
+        serve = functools.partial(harbour().serve_tcp, host="0.0.0.0", port=0, is_open=True)
+        assert (await nursery.start(serve)).startswith("tcp://0.0.0.0:")
+        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        serve = functools.partial(harbour().serve_tcp, host="localhost", port=0)
+        await nursery.start(serve)
+        nursery.cancel_scope.cancel()
+
+
+# The client
+
+
+async def test_a_call_in_flight_is_not_repeated_when_its_connection_breaks(tmp_path):
+    seen = []
+    async with (
+        served(harbour(seen), "websocket", tmp_path) as (url, _scope),
+        Client(url, restart=True) as client,
+    ):
+        async with trio.open_nursery() as nursery:
+
+            async def call():
+                with pytest.raises(OutcomeUnknown, match="broke the connection off"):
+                    await client.call_tool("wait")
+
+            nursery.start_soon(call)
+            await trio.sleep(0.05)
+            stream = client._session.channel._socket._stream.stream
+            await trio.aclose_forcefully(stream)
+        assert text(await client.call_tool("tide")).startswith("high")
+    assert seen.count("cancelled") == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_client_without_a_server_is_told(way, tmp_path):
+    async with served(harbour(), way, tmp_path) as (url, _scope):
+        pass
+    with pytest.raises(ConnectionLost, match="cannot connect to"):
+        async with Client(url):
+            pass
+
+
+async def test_what_does_not_fit_a_url_is_refused(tmp_path):
+    refused = [
+        ("tcp://127.0.0.1", {}, ValueError, "tcp://host:port"),
+        ("tcp://127.0.0.1:1", {"headers": {"a": "b"}}, TypeError, "headers"),
+        ("unix:/x", {"headers": {"a": "b"}}, TypeError, "headers"),
+        ("ws://127.0.0.1:1", {"state_changed": print}, TypeError, "state_changed"),
+        ("ws://me:pw@127.0.0.1:1", {}, ValueError, "token="),
+        ("ws://", {}, ValueError, "ws://"),
+        ("ws://127.0.0.1:1", {"env": {"A": "b"}}, TypeError, "env"),
+    ]
+    for url, options, kind, complaint in refused:
+        with pytest.raises(kind, match=complaint):
+            async with Client(url, **options):
+                pass
+
+
+# A process
+
+
+PROGRAM = """
+import sys
+from mcp_trio import Server
+server = Server("alone")
+
+@server.tool
+async def tide() -> str:
+    return "high"
+
+import logging
+logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
+server.run("websocket", port=0)
+"""
+
+
+@pytest.mark.real_time
+async def test_a_process_serves_until_a_signal_comes():
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE
+    )
+    try:
+        with trio.fail_after(60):
+            line = b""
+            while not line.endswith(b"\n"):
+                line += await process.stdout.receive_some()
+            url = line.decode().removeprefix("serving ").strip()
+            async with Client(url) as client:
+                assert text(await client.call_tool("tide")) == "high"
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        await process.wait()
+        await process.stdout.aclose()

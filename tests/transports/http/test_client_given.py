@@ -1,0 +1,200 @@
+"""What a given httpx client brings along holds for every request: posts, streams, and the last."""
+
+import ssl
+from functools import partial
+
+import httpx
+import pytest
+import trio
+
+from mcp_trio import Client, ConnectionLost, Server
+from tests.transports.http.scripted_server import (
+    EVENTS,
+    URL,
+    Legacy,
+    Modern,
+    Reply,
+    Script,
+    event,
+    events,
+    result,
+    serve,
+)
+
+LEGACY_ONLY = ("2025-11-25",)
+
+
+async def said(seen):
+    return result(seen, content=[], resultType="complete")
+
+
+def in_all_ways():
+    """A legacy server of which each way of asking is used: its calls are answered by resuming."""
+
+    async def listen(seen):
+        if "last-event-id" in seen.headers:
+            return events(event({"jsonrpc": "2.0", "id": 2, "result": {"content": []}}))
+        return Reply(200, EVENTS, _silence())
+
+    async def cut(_seen):
+        return events(event(text="", event_id="a-1", retry=1))
+
+    return Legacy(answers={"tools/call": cut}, listen=listen)
+
+
+async def _silence():
+    yield b": nothing yet\n\n"
+    await trio.sleep_forever()
+
+
+async def use(http, url=URL):
+    """Ask in all ways: POST, GET, GET that resumes, DELETE."""
+    async with Client(url, http=http, revisions=LEGACY_ONLY) as client:
+        assert (await client.call_tool("add")).content == []
+
+
+# Headers.
+
+
+async def test_its_headers_and_cookies_go_along_with_everything(autojump_clock):
+    script = Script(in_all_ways())
+    options = {"headers": {"x-mine": "1"}, "cookies": {"me": "1"}}
+    async with httpx.AsyncClient(transport=script, **options) as http:
+        await use(http)
+    methods = [seen.method for seen in script.seen]
+    assert {"POST", "GET", "DELETE"} == set(methods)
+    assert methods.count("GET") == 2
+    for seen in script.seen:
+        assert (seen.headers["x-mine"], seen.headers["cookie"]) == ("1", "me=1")
+
+
+# Authorization.
+
+
+class Renewing(httpx.Auth):
+    """Asks with the old token, and again with a new one where that is refused."""
+
+    requires_response_body = True
+
+    def __init__(self):
+        self.number, self.refusals = 1, []
+
+    def auth_flow(self, request):
+        request.headers["authorization"] = f"Bearer {self.number}"
+        response = yield request
+        if response.status_code == 401:
+            self.refusals.append((request.method, response.text))
+            self.number += 1
+            request.headers["authorization"] = f"Bearer {self.number}"
+            yield request
+
+
+async def test_an_auth_may_try_again_with_every_kind_of_request(autojump_clock):
+    server, auth, used = in_all_ways(), Renewing(), set()
+
+    async def answer(seen):
+        token = seen.headers["authorization"]
+        if token in used:  # each token is good for one request
+            return Reply(401, {"www-authenticate": "Bearer"}, b"old")
+        used.add(token)
+        return await server(seen)
+
+    async with httpx.AsyncClient(transport=Script(answer), auth=auth) as http:
+        await use(http)
+    assert [method for method, _ in auth.refusals] == ["POST", "GET", "POST", "GET", "DELETE"]
+    assert {body for _, body in auth.refusals} == {"old"}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_what_no_auth_helps_against_is_told_with_its_status(status):
+    async def refuse(_seen):
+        return Reply(status, {}, b"who are you?")
+
+    async with httpx.AsyncClient(transport=Script(refuse), auth=Renewing()) as http:
+        with pytest.raises(ConnectionLost, match=rf"HTTP {status} .*who are you") as lost:
+            async with Client(URL, http=http):
+                pytest.fail("nobody let us in")
+    assert lost.value.http_status == status
+
+
+# Time-outs.
+
+
+async def test_its_time_to_connect_counts_and_its_time_to_read_does_not():
+    script, timeouts = Script(Modern(answers={"tools/call": said})), []
+
+    class Noting(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            timeouts.append(request.extensions["timeout"])
+            return await script.handle_async_request(request)
+
+    given = httpx.Timeout(connect=1, read=2, write=3, pool=4)
+    async with (
+        httpx.AsyncClient(transport=Noting(), timeout=given) as http,
+        Client(URL, http=http) as client,
+    ):
+        await client.call_tool("add")
+    assert timeouts == [{"connect": 1, "read": None, "write": 3, "pool": 4}] * 2
+
+
+# Proxies.
+
+
+async def test_its_proxy_is_asked_for_everything(nursery):
+    server, targets = in_all_ways(), []
+
+    async def proxy(seen):
+        targets.append(seen.path)
+        return await server(seen)
+
+    url = await nursery.start(serve, proxy)
+    async with httpx.AsyncClient(proxy=url.removesuffix("/mcp")) as http:
+        await use(http, "http://far.test/mcp")
+    assert set(targets) == {"http://far.test/mcp"}
+    assert len(targets) == 6
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_proxy_that_is_not_there_is_told_as_no_connection(nursery):
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    await listener.aclose()
+    async with httpx.AsyncClient(proxy=f"http://127.0.0.1:{port}") as http:
+        with pytest.raises(ConnectionLost, match="cannot connect"):
+            async with Client("http://far.test/mcp", http=http):
+                pytest.fail("nobody is there")
+
+
+# TLS.
+
+
+@pytest.fixture
+async def over_tls(nursery, certificate):
+    server = Server("safe")
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    tls = {"server": "hypercorn", **certificate}
+    yield await nursery.start(partial(server.serve_http, port=0, **tls))
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
+async def test_its_certificates_are_those_that_count(over_tls, certificate, revision):
+    context = ssl.create_default_context(cafile=certificate["certfile"])
+    async with (
+        httpx.AsyncClient(verify=context) as http,
+        Client(over_tls, http=http, revisions=(revision,)) as client,
+    ):
+        assert await client.call_tool("add", {"a": 1, "b": 2}, result_type=int) == 3
+
+
+@pytest.mark.real_time
+async def test_a_certificate_that_nobody_vouches_for_is_refused(over_tls):
+    assert over_tls.startswith("https://")
+    with pytest.raises(ConnectionLost, match=r"(?i)certificate"):
+        async with Client(over_tls):
+            pytest.fail("it may be anybody")

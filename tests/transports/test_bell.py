@@ -1,0 +1,66 @@
+"""What tasks wait for: it wakes all of them, and is nothing while there are none."""
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._transports.bell import Bell, Milestone
+
+
+@pytest.fixture
+def waiters(nursery):
+    """Let so many tasks wait; returns who has been woken."""
+
+    async def start(what, count=2):
+        woken = []
+
+        async def wait(number):
+            await what.wait()
+            woken.append(number)
+
+        for number in range(count):
+            nursery.start_soon(wait, number)
+        await trio.testing.wait_all_tasks_blocked()
+        return woken
+
+    return start
+
+
+async def test_who_waits_is_woken_by_the_next_ring_and_no_other(waiters):
+    bell = Bell()
+    bell.ring()
+    woken = await waiters(bell)
+    assert woken == []
+    bell.ring()
+    late = await waiters(bell)
+    assert (sorted(woken), late) == ([0, 1], [])
+    bell.ring()
+    await trio.testing.wait_all_tasks_blocked()
+    assert sorted(late) == [0, 1]
+
+
+async def test_nothing_is_kept_while_nobody_waits(waiters, autojump_clock):
+    bell = Bell()
+    for seconds in (1, 2):
+        with trio.move_on_after(seconds):
+            await bell.wait()
+        assert bell._waiting is None
+    await waiters(bell)
+    with trio.move_on_after(1):
+        await bell.wait()
+    assert bell._waiting is not None
+    bell.ring()
+    assert bell._waiting is None
+
+
+async def test_a_milestone_is_reached_once(waiters):
+    milestone = Milestone()
+    woken = await waiters(milestone)
+    assert not milestone.is_set()
+    for _ in range(2):
+        milestone.set()
+        assert milestone.is_set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert sorted(woken) == [0, 1]
+    with trio.testing.assert_checkpoints():
+        await milestone.wait()

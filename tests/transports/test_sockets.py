@@ -1,0 +1,276 @@
+"""Unix domain sockets and TCP with the framing of stdio, over real sockets."""
+
+import os
+import socket
+import stat
+from itertools import count
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._errors import ConnectionLost
+from mcp_trio._limits import MIB, Limits
+from mcp_trio._transports.sockets import (
+    PeerCredentials,
+    SocketHost,
+    open_tcp_channel,
+    open_unix_channel,
+    serve_sockets,
+    unix_listener,
+)
+from mcp_trio.testing import CHANNEL_CHECKS, check_channel_for
+
+LIMITS = Limits(frame_bytes_max=2 * MIB, close_seconds=0.3)
+FRAME = b'{"jsonrpc":"2.0","method":"check"}'
+
+
+@pytest.fixture
+def listens(nursery):
+    """Channels come out of a queue; returns how to reach it, and the queue."""
+
+    async def listens(listeners, transport, *, authorize=None, limits=LIMITS):
+        arrived, arrivals = trio.open_memory_channel(1000)
+
+        async def handle(channel):
+            await arrived.send(channel)
+            await trio.sleep_forever()
+
+        host = SocketHost(transport=transport, authorize=authorize, handle=handle, limits=limits)
+        await nursery.start(serve_sockets, listeners, host)
+        return arrivals
+
+    return listens
+
+
+@pytest.fixture
+def unix_site(listens, nursery, tmp_path):
+    numbers = count()
+
+    async def unix_site(**options):
+        path = tmp_path / f"{next(numbers)}.sock"
+
+        async def hold(*, task_status):
+            async with unix_listener(path) as listener:
+                task_status.started(listener)
+                await trio.sleep_forever()
+
+        return path, await listens([await nursery.start(hold)], "unix", **options)
+
+    return unix_site
+
+
+@pytest.fixture
+def tcp_site(listens):
+    async def tcp_site(**options):
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        arrivals = await listens(listeners, "tcp", **options)
+        return listeners[0].socket.getsockname()[1], arrivals
+
+    return tcp_site
+
+
+@pytest.fixture
+def pairs(unix_site, tcp_site):
+    sites = {}
+
+    async def unix():
+        if "unix" not in sites:
+            sites["unix"] = await unix_site()
+        path, arrivals = sites["unix"]
+        return await open_unix_channel(path, limits=LIMITS), await arrivals.receive()
+
+    async def tcp():
+        if "tcp" not in sites:
+            sites["tcp"] = await tcp_site()
+        port, arrivals = sites["tcp"]
+        return await open_tcp_channel("127.0.0.1", port, limits=LIMITS), await arrivals.receive()
+
+    return {"unix": unix, "tcp": tcp}
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("TRAN-01", "TRAN-02")
+@pytest.mark.parametrize("check", CHANNEL_CHECKS)
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+async def test_a_socket_keeps_the_contract(pairs, transport, check):
+    await check_channel_for(check, pairs[transport], limits=LIMITS)
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+async def test_a_channel_says_what_carries_it(pairs, transport):
+    ours, theirs = await pairs[transport]()
+    assert ours.transport == theirs.transport == transport
+    assert ours.name.startswith(f"{transport}:")
+    await ours.aclose()
+
+
+async def test_a_peer_that_never_closes_is_waited_for_in_bounded_time(pairs, autojump_clock):
+    ours, _theirs = await pairs["tcp"]()
+    started = trio.current_time()
+    await ours.aclose()
+    assert trio.current_time() - started == pytest.approx(LIMITS.close_seconds)
+
+
+async def test_what_was_sent_arrives_though_the_sender_left_something_unread(listens):
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    listeners[0].socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    arrivals = await listens(listeners, "tcp")
+    ours = await open_tcp_channel("127.0.0.1", listeners[0].socket.getsockname()[1], limits=LIMITS)
+    theirs = await arrivals.receive()
+    await theirs.send([FRAME] * 100)
+    taken = ours.send_nowait([FRAME] * 200_000)  # more than the system holds for the peer
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.aclose)
+        received = []
+        while frames := await theirs.receive():
+            received += frames
+        await theirs.aclose()
+    assert len(received) in (taken - 1, taken)  # the last one was begun, and is not finished
+
+
+# The socket file
+
+
+async def test_a_socket_file_is_for_its_owner_alone_from_the_first_moment(tmp_path, monkeypatch):
+    path = tmp_path / "s"
+    umask = os.umask(0)
+    try:
+        async with unix_listener(path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert os.umask(0) == 0
+    finally:
+        os.umask(umask)
+
+
+async def test_the_file_is_removed_at_the_end_if_it_is_still_ours(tmp_path):
+    path = tmp_path / "s"
+    async with unix_listener(path):
+        assert path.exists()
+    assert not path.exists()
+    async with unix_listener(path):
+        path.unlink()
+        path.write_text("somebody else's")
+    assert path.read_text() == "somebody else's"
+
+
+async def test_a_socket_of_a_dead_server_is_replaced_and_that_of_a_living_one_is_not(tmp_path):
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(os.fspath(path))
+        dead.listen(0)
+        with socket.socket(socket.AF_UNIX) as waits:  # in a queue that is full now
+            waits.connect(os.fspath(path))
+            with pytest.raises(OSError, match="somebody listens"):
+                async with unix_listener(path):
+                    pass
+    async with unix_listener(path):
+        with pytest.raises(OSError, match="somebody listens"):
+            async with unix_listener(path):
+                pass
+        assert path.exists()
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
+    path = tmp_path / "s"
+    path.write_text("precious")
+    with pytest.raises(FileExistsError, match="no socket"):
+        async with unix_listener(path):
+            pass
+    assert path.read_text() == "precious"
+
+
+# Who connects
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the system tells in another way")
+async def test_the_system_tells_who_connects_over_a_unix_socket(unix_site):
+    seen = []
+
+    async def authorize(peer):
+        seen.append(peer)
+        return "me" if peer.uid == os.getuid() else None
+
+    path, arrivals = await unix_site(authorize=authorize)
+    channel = await open_unix_channel(path, limits=LIMITS)
+    theirs = await arrivals.receive()
+    assert theirs.principal == "me"
+    assert seen == [PeerCredentials(pid=os.getpid(), uid=os.getuid(), gid=os.getgid())]
+    assert channel.peer.uid == os.getuid()
+    await channel.aclose()
+
+
+async def test_whom_nobody_knows_is_sent_away(tcp_site, caplog):
+    async def authorize(peer):
+        return "friend" if peer.address == "192.0.2.1" else None
+
+    port, _arrivals = await tcp_site(authorize=authorize)
+    channel = await open_tcp_channel("127.0.0.1", port, limits=LIMITS)
+    assert await channel.receive() == []
+    assert "authorize=" in caplog.text
+    await channel.aclose()
+
+
+async def test_an_authorizer_that_fails_ends_its_connection_alone(tcp_site, caplog):
+    failures = [ValueError("no")]
+
+    async def authorize(_peer):
+        if failures:
+            raise failures.pop()
+        return "friend"
+
+    port, arrivals = await tcp_site(authorize=authorize)
+    channel = await open_tcp_channel("127.0.0.1", port, limits=LIMITS)
+    assert await channel.receive() == []
+    await channel.aclose()
+    channel = await open_tcp_channel("127.0.0.1", port, limits=LIMITS)
+    assert (await arrivals.receive()).principal == "friend"
+    await channel.aclose()
+    assert "a connection failed" in caplog.text
+
+
+@pytest.mark.parametrize("begin", [b"POST / HTTP/1.1\r\n\r\n" + FRAME + b"\n", b"\x16\x03\x01"])
+async def test_a_browser_that_any_page_may_send_here_is_cut_off(tcp_site, begin):
+    port, arrivals = await tcp_site()
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(begin)
+        theirs = await arrivals.receive()
+        with pytest.raises(ConnectionLost, match="does not speak MCP"):
+            await theirs.receive()
+
+
+async def test_white_space_may_stand_before_the_first_message(tcp_site):
+    port, arrivals = await tcp_site()
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(b"\n " + FRAME + b"\nno JSON\n")
+        theirs = await arrivals.receive()
+        assert await theirs.receive() == [b" " + FRAME, b"no JSON"]
+
+
+async def test_one_connection_too_many_is_closed(tcp_site, caplog):
+    port, arrivals = await tcp_site(limits=Limits(http_connections_max=1, close_seconds=0.3))
+    first = await open_tcp_channel("127.0.0.1", port, limits=LIMITS)
+    await arrivals.receive()
+    second = await open_tcp_channel("127.0.0.1", port, limits=LIMITS)
+    assert await second.receive() == []
+    assert "http_connections_max" in caplog.text
+    for channel in (first, second):
+        await channel.aclose()
+
+
+async def test_a_server_that_cannot_be_reached_is_named(tmp_path):
+    with pytest.raises(ConnectionLost, match=r"cannot connect to unix:.*nobody"):
+        await open_unix_channel(tmp_path / "nobody")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectionLost, match=f"cannot connect to tcp://127.0.0.1:{port}"):
+        await open_tcp_channel("127.0.0.1", port)
+
+
+async def test_a_frame_that_was_begun_is_dropped_with_a_peer_that_is_cut(pairs):
+    ours, theirs = await pairs["unix"]()
+    os.write(ours.ends.fd, b'{"jsonrpc":')
+    await ours.aclose()
+    frames = [*await theirs.receive(), *await theirs.receive()]
+    assert frames == [b'{"jsonrpc":']  # it is no JSON, as whoever decodes it says
+    assert await theirs.receive() == []

@@ -1,0 +1,150 @@
+"""Pairs of channels over a WebSocket, and the library's own ends to speak with them."""
+
+import struct
+
+import attrs
+import pytest
+import trio
+import trio.testing
+import wsproto
+from wsproto import events
+
+from mcp_trio._limits import MIB, Limits
+from mcp_trio._transports.websocket.client import open_websocket_channel
+from mcp_trio._transports.websocket.listener import WebSocketHost, serve_websocket
+from tests.transports.http.conftest import certificate
+
+__all__ = ["certificate"]
+
+LIMITS = Limits(frame_bytes_max=2 * MIB, close_seconds=0.3)
+
+
+async def anybody(head):
+    return head
+
+
+@pytest.fixture
+def served(nursery):
+    """A host whose channels come out of a queue: its URL, and the queue."""
+
+    async def served(*, limits=LIMITS, admit=anybody):
+        arrived, arrivals = trio.open_memory_channel(1000)
+
+        async def handle(channel):
+            await arrived.send(channel)
+            await trio.sleep_forever()
+
+        host = WebSocketHost(admit=admit, handle=handle, limits=limits)
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        await nursery.start(serve_websocket, listeners, host)
+        port = listeners[0].socket.getsockname()[1]
+        return f"ws://127.0.0.1:{port}/ws", arrivals
+
+    return served
+
+
+@pytest.fixture
+def make_pair(served):
+    """Two ends of one connection, over a real socket."""
+    site = None
+
+    async def make_pair():
+        nonlocal site
+        if site is None:
+            site = await served()
+        url, arrivals = site
+        ours = await open_websocket_channel(url, limits=LIMITS)
+        return ours, await arrivals.receive()
+
+    return make_pair
+
+
+@attrs.define(eq=False)
+class RawPeer:
+    """A client that sends whatever bytes it is told to, and reads what comes with wsproto."""
+
+    stream: trio.abc.Stream
+    protocol: wsproto.WSConnection = attrs.field(
+        factory=lambda: wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+    )
+
+    async def shake_hands(self, *, subprotocols=("mcp",)):
+        asked = events.Request(host="127.0.0.1", target="/ws", subprotocols=list(subprotocols))
+        await self.stream.send_all(self.protocol.send(asked))
+        return await self.event()
+
+    async def event(self):
+        """The next thing that comes; None at the end."""
+        while True:
+            for event in self.protocol.events():
+                return event
+            data = await self.stream.receive_some()
+            if not data:
+                return None
+            self.protocol.receive_data(data)
+
+    async def closed(self):
+        """The close code, behind everything else; None if the connection just ends."""
+        while (event := await self.event()) is not None:
+            if isinstance(event, events.CloseConnection):
+                return event.code
+        return None
+
+    async def frame(self, opcode, payload=b"", *, is_last=True):
+        """One masked frame, whatever it is."""
+        size = len(payload)
+        length = next(
+            struct.pack(form, 0x80 | mark, *rest)
+            for size_max, form, mark, rest in (
+                (125, "!B", size, []),
+                (0xFFFF, "!BH", 126, [size]),
+                (size, "!BQ", 127, [size]),
+            )
+            if size <= size_max
+        )
+        head = struct.pack("!B", (0x80 if is_last else 0) | opcode)
+        await self.stream.send_all(head + length + bytes(4) + payload)
+
+
+async def raw_peer(url):
+    """One that is connected and has said nothing."""
+    port = int(url.rpartition(":")[2].partition("/")[0])
+    return RawPeer(await trio.open_tcp_stream("127.0.0.1", port))
+
+
+@pytest.fixture
+def in_memory(nursery):
+    """A raw peer, the server's channel with it, and the host, over streams in memory."""
+
+    async def in_memory(*, limits=LIMITS, stream=None):
+        ours, theirs = trio.testing.memory_stream_pair()
+        arrived, arrivals = trio.open_memory_channel(1)
+
+        async def handle(channel):
+            await arrived.send(channel)
+            await trio.sleep_forever()
+
+        host = WebSocketHost(admit=anybody, handle=handle, limits=limits)
+        nursery.start_soon(host.serve, theirs)
+        peer = RawPeer(ours)
+        await peer.shake_hands()
+        return peer, await arrivals.receive()
+
+    return in_memory
+
+
+@pytest.fixture
+def raw(served):
+    """A raw peer, and the server's channel with it, over a real socket."""
+
+    async def raw(**options):
+        url, arrivals = await served(**options)
+        peer = await raw_peer(url)
+        peers.append(peer)
+        await peer.shake_hands()
+        return peer, await arrivals.receive()
+
+    peers = []
+    yield raw
+    for peer in peers:
+        peer.stream.socket.close()

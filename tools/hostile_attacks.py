@@ -1,0 +1,369 @@
+"""What hostile clients do: the attacks whose cost `hostile.py` counts, a row for each."""
+
+import contextlib
+import json
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import attrs
+import trio
+from hostile_requests import (
+    BROKEN_HEADS,
+    BROKEN_OFF,
+    CHUNKED,
+    CONFLICTING_LENGTHS,
+    HUGE_HEADS,
+    OFTEN_FORGIVEN,
+    POST,
+    PREFACE,
+    TRICKS_WITH_CHUNKS,
+    damaged,
+    statuses,
+)
+
+PATIENCE_SECONDS: Final = 8.0
+"""How long it takes at most until a connection is closed that the server has no use for."""
+
+TRICKLE_SECONDS: Final = 0.05
+UNREAD_BYTES: Final = 1 << 14
+CHUNK_BYTES: Final = 1 << 16
+
+Headers: TypeAlias = Mapping[str, str]
+
+
+@attrs.frozen
+class Target:
+    """A server under attack."""
+
+    port: int
+
+    async def connect(self) -> trio.SocketStream:
+        """A connection to it."""
+        return await trio.open_tcp_stream("127.0.0.1", self.port)
+
+
+@attrs.frozen
+class Ending:
+    """What became of a connection.
+
+    Attributes:
+        answers: The statuses of all answers.
+        seconds: How long it took until the server closed it; None: it did not, or we did.
+        has_leaked: Something that was sent came back as a header.
+    """
+
+    answers: tuple[int, ...]
+    seconds: float | None
+    has_leaked: bool = False
+
+
+Attempt: TypeAlias = Callable[[trio.SocketStream], Awaitable[bytes]]
+"""What is done with a connection; returns all that came back, up to the server's close."""
+
+
+@attrs.frozen(kw_only=True)
+class Attack:
+    """One of the rows.
+
+    Attributes:
+        name: What is done.
+        attempts: With each connection; all at once, or with pauses between their beginnings.
+        statuses: Those that an answer may have.
+        answers_max: How many answers may come on one connection.
+        hosts: Who has to withstand it so; others are shown, and may do otherwise.
+    """
+
+    name: str
+    attempts: Sequence[Attempt]
+    statuses: Collection[int]
+    answers_max: int = 1
+    pause_seconds: float = 0.0
+    hosts: Collection[str] = ("native", "hypercorn")
+
+    async def run(self, target: Target) -> list[Ending]:
+        """Attack, and tell how each connection ended."""
+        endings: list[Ending] = []
+        async with trio.open_nursery() as nursery:
+            for attempt in self.attempts:
+                nursery.start_soon(_end_of, attempt, target, endings.append)
+                await trio.sleep(self.pause_seconds)
+        return endings
+
+
+async def _end_of(attempt: Attempt, target: Target, tell: Callable[[Ending], None]) -> None:
+    async with await target.connect() as stream:
+        begin = time.monotonic()
+        received, is_closed = b"", False
+        with trio.move_on_after(PATIENCE_SECONDS):
+            received = await attempt(stream)
+            is_closed = True
+        seconds = time.monotonic() - begin if is_closed else None
+        has_leaked = b"\r\ninjected:" in received.lower()
+        tell(Ending(tuple(statuses(received)), seconds, has_leaked))
+
+
+# What is done with a connection
+
+
+async def _rest_of(stream: trio.SocketStream) -> bytes:
+    """All that comes, up to the server's close; a reset is one, too."""
+    received = bytearray()
+    with contextlib.suppress(trio.BrokenResourceError):
+        while data := await stream.receive_some(CHUNK_BYTES):
+            received += data
+    return bytes(received)
+
+
+async def _put(stream: trio.SocketStream, pieces: Sequence[bytes], pause: float) -> None:
+    with contextlib.suppress(trio.BrokenResourceError):
+        for piece in pieces:
+            await stream.send_all(piece)
+            await trio.sleep(pause)
+
+
+def saying(*pieces: bytes, pause: float = 0.0, and_no_more: bool = False) -> Attempt:
+    """Send it as far as the server takes it, and read meanwhile."""
+
+    async def attempt(stream: trio.SocketStream) -> bytes:
+        async def put() -> None:
+            await _put(stream, pieces, pause)
+            if and_no_more:
+                with contextlib.suppress(trio.BrokenResourceError):
+                    await stream.send_eof()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(put)
+            received = await _rest_of(stream)
+            nursery.cancel_scope.cancel()
+        return received
+
+    return attempt
+
+
+def trickling(first: bytes, rest: bytes) -> Attempt:
+    """Send what comes first, and the rest one byte at a time."""
+    return saying(first, *(bytes([byte]) for byte in rest), pause=TRICKLE_SECONDS)
+
+
+def not_reading(request: bytes) -> Attempt:
+    """Ask for much and read nothing, until the server has given up."""
+
+    async def attempt(stream: trio.SocketStream) -> bytes:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, UNREAD_BYTES)
+        await stream.send_all(request)
+        await _until_cut(stream)
+        return b""
+
+    return attempt
+
+
+async def _until_cut(stream: trio.SocketStream) -> None:
+    """Return when the other end is gone, which a write shows that reads nothing."""
+    with contextlib.suppress(trio.BrokenResourceError):
+        while True:
+            await trio.sleep(TRICKLE_SECONDS)
+            await stream.send_all(b"\r\n")
+
+
+def vanishing(data: bytes, *, resets: bool) -> Attempt:
+    """Send something, and be gone."""
+
+    async def attempt(stream: trio.SocketStream) -> bytes:
+        await stream.send_all(data)
+        if resets:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        return b""
+
+    return attempt
+
+
+# What is said
+
+
+def posted(body: bytes, headers: Headers | None = None) -> bytes:
+    """A whole request, after which the connection ends."""
+    fields = {"Content-Length": str(len(body)), **_ACCEPT, "Connection": "close", **(headers or {})}
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return POST + head.encode("latin-1") + b"\r\n" + body
+
+
+def called(tool: str, arguments: Mapping[str, object], **meta: object) -> bytes:
+    """A call by a modern client."""
+    params = {"name": tool, "arguments": arguments, "_meta": {**METADATA, **meta}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": tool}
+    return posted(json.dumps(body).encode(), headers)
+
+
+MODERN: Final = "2026-07-28"
+METADATA: Final = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "io.modelcontextprotocol/clientInfo": {"name": "hostile", "version": "0"},
+}
+_ACCEPT: Final = {
+    "Accept": "application/json, text/event-stream",
+    "Content-Type": "application/json",
+}
+
+_LENGTH: Final = b"Content-Length: 1000\r\n\r\n"
+_HEALTH: Final = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+_HEALTH_AND_CLOSE: Final = _HEALTH + b"Connection: close\r\n\r\n"
+_WHOLE: Final = posted(b"{}").replace(b"Connection: close\r\n", b"")
+
+_OPTIONS: Final = b"OPTIONS /outer HTTP/1.1\r\nHost: x\r\nAccess-Control-Request-Method: POST\r\n"
+
+_NO_TEXT: Final = (
+    posted(b'{"jsonrpc":"2.0","id":1,"method":"\xff\xfe"}'),
+    posted(b"\xff\xff\xff\xff"),
+    posted(b'{"jsonrpc":"2.0","id":1,"method":"\\ud800"}'),
+    posted(b"{}", {"Mcp-Name": "\xff\xfe"}),
+    posted(b"{}", {"Mcp-Session-Id": "\xc3\x28"}),
+    b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    b"GET /%ff%fe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+)
+_HEAVY_JSON: Final = (
+    posted(b"[" * 1_000_000),
+    posted(b'{"a":' * 200_000),
+    posted(b"9" * 1_000_000),
+    posted(b'{"jsonrpc":"2.0","id":1e999,"method":"ping"}'),
+    posted(b"[" + b",".join([b"{}"] * 100_000) + b"]"),
+    posted(b'"' + b"\\u0000" * 100_000 + b'"'),
+)
+_INJECTED: Final = (
+    posted(b"{}", {"Mcp-Session-Id": "a\r\nInjected: 1"}),
+    posted(b"{}", {"Origin": "http://x\r\n\tInjected: 1"}),
+    posted(b"{}", {"Mcp-Session-Id": "a%0d%0aInjected:%201"}),
+    posted(b"{}", {"Origin": "http://x%0d%0aInjected:1"}),
+    posted(b"{}", {"MCP-Protocol-Version": "a\\r\\nInjected: 1"}),
+    b"GET /a%0d%0aInjected:%201 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    b"GET /a\rInjected:1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    _HEALTH + b"Origin: http://x\nInjected: 1\r\nConnection: close\r\n\r\n",
+)
+_FOREIGN: Final = (
+    posted(b"{}").replace(b"Host: x", b"Host: example.com"),
+    posted(b"{}", {"Origin": "https://example.com"}),
+    posted(b"{}", {"Origin": "null"}),
+    _OPTIONS + b"Origin: https://example.com\r\nConnection: close\r\n\r\n",
+)
+_NO_HTTP: Final = (
+    bytes.fromhex("16030100c8010000c40303") + bytes(200),  # TLS
+    PREFACE,
+    PREFACE + bytes(64),
+    b"SSH-2.0-OpenSSH_9.9\r\n",
+    b"\x00" * 1000,
+    b"\r\n" * 1000,
+    b"GET /health\r\n\r\n",
+)
+_UPGRADE: Final = _HEALTH + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: "
+_UPGRADES: Final = (
+    _UPGRADE + b"h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n",
+    _UPGRADE + b"h2c\r\nHTTP2-Settings: none\x7f\r\n\r\n",
+    _UPGRADE + b"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n",
+    b"CONNECT example.com:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    b"TRACE /outer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+)
+_GUESSES: Final = tuple(
+    posted(b'{"jsonrpc":"2.0","id":1,"method":"ping"}', {"Mcp-Session-Id": f"{number:032x}"})
+    for number in range(200)
+)
+
+REFUSALS: Final = frozenset({400, 403, 404, 405, 406, 408, 413, 414, 415, 417, 426, 431, 501, 505})
+
+
+def _each(requests: Sequence[bytes], *, and_no_more: bool = False) -> list[Attempt]:
+    return [saying(request, and_no_more=and_no_more) for request in requests]
+
+
+ATTACKS: Final = (
+    Attack(
+        name="a head, byte by byte",
+        attempts=[trickling(b"", POST * 10)] * 200,
+        statuses={408},
+    ),
+    Attack(
+        name="a body, byte by byte",
+        attempts=[trickling(POST + _LENGTH, b"x" * 1000)] * 200,
+        statuses={408},
+        hosts=("native",),
+    ),
+    Attack(
+        name="a body that stops",
+        attempts=[saying(POST + _LENGTH + b"abc")] * 200,
+        statuses={400, 408},
+    ),
+    Attack(
+        name="half-closed after a half",
+        attempts=_each(BROKEN_OFF[:4] * 20, and_no_more=True),
+        statuses={400, 408},
+    ),
+    Attack(
+        name="half-closed after all of it",
+        attempts=_each([_WHOLE] * 50, and_no_more=True),
+        statuses={400},
+    ),
+    Attack(
+        name="vanished at any point",
+        attempts=[
+            vanishing(data, resets=resets) for data in BROKEN_OFF * 20 for resets in (False, True)
+        ],
+        statuses=(),
+    ),
+    Attack(
+        name="1,000 requests at once",
+        attempts=[saying((_HEALTH + b"\r\n") * 999 + _HEALTH_AND_CLOSE)],
+        statuses={200},
+        answers_max=1000,
+    ),
+    Attack(name="lengths that conflict", attempts=_each(CONFLICTING_LENGTHS), statuses={400}),
+    Attack(name="tricks with chunks", attempts=_each(TRICKS_WITH_CHUNKS), statuses={400, 501}),
+    Attack(name="broken heads", attempts=_each(BROKEN_HEADS), statuses={400}),
+    Attack(
+        name="what others forgive",
+        attempts=_each(OFTEN_FORGIVEN),
+        statuses={400},
+        hosts=("native",),
+    ),
+    Attack(
+        name="requests with damage",
+        attempts=_each(list(damaged(60)), and_no_more=True),
+        statuses=REFUSALS,
+        answers_max=2,  # what is damaged behind a whole request is another
+    ),
+    Attack(name="huge heads", attempts=_each(HUGE_HEADS), statuses={400, 431}),
+    Attack(
+        name="huge bodies",
+        attempts=[
+            saying(POST + b"Content-Length: 1000000000000\r\n\r\n" + b"x" * 1_000_000),
+            saying(CHUNKED, *[b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"] * 40),
+            saying(CHUNKED + b"1\r\nx\r\n" * 300_000),
+        ],
+        statuses={400, 408, 413},
+    ),
+    Attack(name="headers that are injected", attempts=_each(_INJECTED), statuses=REFUSALS | {200}),
+    Attack(name="texts that are none", attempts=_each(_NO_TEXT), statuses=REFUSALS),
+    Attack(name="JSON that is heavy", attempts=_each(_HEAVY_JSON), statuses={400, 413}),
+    Attack(name="foreign hosts and origins", attempts=_each(_FOREIGN), statuses={403}),
+    Attack(name="no HTTP at all", attempts=_each(_NO_HTTP), statuses=REFUSALS),
+    Attack(name="upgrades and tunnels", attempts=_each(_UPGRADES), statuses=REFUSALS | {101, 200}),
+    Attack(name="guesses at session ids", attempts=_each(_GUESSES), statuses={400, 404}),
+    Attack(
+        name="long answers never read",
+        attempts=[not_reading(called("large", {"mib": 8}))] * 20,
+        statuses=(),
+    ),
+    Attack(
+        name="streams never read",
+        attempts=[not_reading(called("pour", {}, progressToken=1))] * 20,
+        statuses=(),
+    ),
+    Attack(
+        name="2,000 that say nothing",
+        attempts=[saying()] * 2000,
+        statuses={408},
+        pause_seconds=0.001,
+    ),
+)
