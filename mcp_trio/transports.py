@@ -11,7 +11,9 @@ from mcp_trio._wire.addressed import Addressed, FromPrincipal, Lost
 from mcp_trio._wire.lines import Oversized
 
 if TYPE_CHECKING:
+    from mcp_trio._server.hub import ListenOptions, WebSocketHub, listen_websocket
     from mcp_trio._transports.http.client_channel import HttpChannel, open_http_channel
+    from mcp_trio._transports.lock_file import LockFile, read_lock_file
     from mcp_trio._transports.sockets import (
         PeerCredentials,
         SocketChannel,
@@ -29,6 +31,8 @@ __all__ = [
     "FromPrincipal",
     "HttpChannel",
     "LineChannel",
+    "ListenOptions",
+    "LockFile",
     "Lost",
     "Oversized",
     "PeerCredentials",
@@ -36,7 +40,9 @@ __all__ = [
     "Received",
     "SocketChannel",
     "WebSocketChannel",
+    "WebSocketHub",
     "divert_stdio",
+    "listen_websocket",
     "memory_pair",
     "open_http_channel",
     "open_process_channel",
@@ -44,17 +50,23 @@ __all__ = [
     "open_tcp_channel",
     "open_unix_channel",
     "open_websocket_channel",
+    "read_lock_file",
 ]
 
 _LATER = {
-    "HttpChannel": "http.client_channel",
-    "PeerCredentials": "sockets",
-    "SocketChannel": "sockets",
-    "WebSocketChannel": "websocket.channel",
-    "open_http_channel": "http.client_channel",
-    "open_tcp_channel": "sockets",
-    "open_unix_channel": "sockets",
-    "open_websocket_channel": "websocket.client",
+    "HttpChannel": "_transports.http.client_channel",
+    "ListenOptions": "_server.hub",
+    "LockFile": "_transports.lock_file",
+    "PeerCredentials": "_transports.sockets",
+    "SocketChannel": "_transports.sockets",
+    "WebSocketChannel": "_transports.websocket.channel",
+    "WebSocketHub": "_server.hub",
+    "listen_websocket": "_server.hub",
+    "open_http_channel": "_transports.http.client_channel",
+    "open_tcp_channel": "_transports.sockets",
+    "open_unix_channel": "_transports.sockets",
+    "open_websocket_channel": "_transports.websocket.client",
+    "read_lock_file": "_transports.lock_file",
 }
 
 
@@ -64,4 +76,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"mcp_trio._transports.{_LATER[name]}"), name)
+    return getattr(import_module(f"mcp_trio.{_LATER[name]}"), name)

@@ -15,6 +15,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Serve": {
         "demo": "mcp_trio._cli.demo",
         "run": "mcp_trio._cli.run",
+        "bridge": "mcp_trio._cli.bridge",
     },
     "Ask a server": {
         "list": "mcp_trio._cli.list",

@@ -1,22 +1,22 @@
 """`mcp-trio record`: a recording proxy in front of anybody's server."""
 
-import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
 
+from mcp_trio._cli.listening_options import (
+    NOT_EXECUTABLE_STATUS,
+    check_program,
+    gate_options,
+    listening,
+)
 from mcp_trio._cli.recording_options import RecordingChoices, record_options, recording_options
 from mcp_trio._cli.urls import checked_url, header_option
 
 if TYPE_CHECKING:
-    from mcp_trio._proxy.http import Place
+    from mcp_trio._proxy.bridge import Front
     from mcp_trio._recorder.options import RecordOptions
-
-NOT_FOUND_STATUS: Final = 127
-NOT_EXECUTABLE_STATUS: Final = 126
-UNUSABLE_STATUS: Final = 2
 
 
 class Address(NamedTuple):
@@ -38,58 +38,35 @@ class Asked(NamedTuple):
     headers: Mapping[str, str]
 
 
-def _record_stdio(context: click.Context, asked: Asked) -> int:
-    _check_program(context, asked.command[0])
+def _recorded(context: click.Context, asked: Asked) -> int:
+    """The exit status, when all is over."""
+    if asked.command:
+        check_program(context, asked.command[0])
 
     from mcp_trio._errors import ConnectionLost
-    from mcp_trio._proxy import run_stdio_proxy
+    from mcp_trio._proxy.bridge import Behind, run_bridge
 
+    behind = Behind(target=asked.url or asked.command, headers=asked.headers)
     try:
-        return run_stdio_proxy(asked.command, record=asked.record)
+        return run_bridge(_front(asked), behind, record=asked.record, told=_tell_url)
     except ConnectionLost as error:
         click.echo(str(error), err=True)
         return NOT_EXECUTABLE_STATUS
 
 
-def _record_url(_: click.Context, asked: Asked) -> int:
-    from mcp_trio._proxy.host_to_url import run_url_proxy
-
-    return run_url_proxy(asked.url, record=asked.record, headers=asked.headers)
-
-
-def _record_http(_: click.Context, asked: Asked) -> int:
-    from mcp_trio._proxy.http import run_http_proxy
-
-    return run_http_proxy(_place(asked), asked.url, record=asked.record, told=_tell_url)
-
-
-def _record_command(context: click.Context, asked: Asked) -> int:
-    _check_program(context, asked.command[0])
-
-    from mcp_trio._proxy.http_to_command import run_command_proxy
-
-    return run_command_proxy(_place(asked), asked.command, record=asked.record, told=_tell_url)
-
-
-def _place(asked: Asked) -> "Place":
+def _front(asked: Asked) -> "Front":
+    from mcp_trio._proxy.bridge import Front
     from mcp_trio._proxy.http import Place
 
-    assert asked.address is not None
+    if asked.address is None:
+        return Front()
     host, port = asked.address
-    return Place(host=host, port=port, hosts=asked.hosts, origins=asked.origins)
+    place = Place(host=host, port=port, hosts=asked.hosts, origins=asked.origins)
+    return Front(kind="http", place=place)
 
 
 def _tell_url(url: str) -> None:
     click.echo(f"recording {url}", err=True)
-
-
-# Whether we listen, and whether the server is at a URL.
-_WAYS: Final[Mapping[tuple[bool, bool], Callable[[click.Context, Asked], int]]] = {
-    (False, False): _record_stdio,
-    (False, True): _record_url,
-    (True, True): _record_http,
-    (True, False): _record_command,
-}
 
 
 def _address(_: click.Context, __: click.Parameter, text: str | None) -> Address | None:
@@ -145,20 +122,7 @@ Examples:
     callback=_address,
     help="Take clients over HTTP there, instead of a host over stdio; port 0 is any.",
 )
-@click.option(
-    "--allow-host",
-    "hosts",
-    metavar="NAME",
-    multiple=True,
-    help="With --listen: a name by which clients may reach it (a refusal says hosts=); * for any.",
-)
-@click.option(
-    "--allow-origin",
-    "origins",
-    metavar="ORIGIN",
-    multiple=True,
-    help="With --listen: pages of this origin may use it (a refusal says origins=); * for any.",
-)
+@gate_options("With --listen")
 @header_option
 @recording_options
 @click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
@@ -185,24 +149,9 @@ def record(  # noqa: PLR0917  click passes them by name
     options = record_options(output, choices)
     server_url = "" if url is None else checked_url(url)
     asked = Asked(options, command, server_url, address, hosts or None, origins or None, headers)
+    where = None if address is None else f"{address.host}:{address.port}"
     try:
-        context.exit(_WAYS[address is not None, url is not None](context, asked))
+        with listening(context, where):
+            context.exit(_recorded(context, asked))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    except OSError as error:
-        if address is None:
-            raise
-        where = f"{address.host}:{address.port}"
-        click.echo(f"cannot listen at {where}: {error.strerror or error}", err=True)
-        context.exit(UNUSABLE_STATUS)
-
-
-def _check_program(context: click.Context, program: str) -> None:
-    """Ends as a shell does if there is no such program: before a file is made for nothing."""
-    if shutil.which(program):
-        return
-    if shutil.which(program, os.F_OK):
-        click.echo(f"cannot start {program!r}: it is not executable", err=True)
-        context.exit(NOT_EXECUTABLE_STATUS)
-    click.echo(f"cannot start {program!r}: not found", err=True)
-    context.exit(NOT_FOUND_STATUS)

@@ -1,6 +1,8 @@
 """`mcp-trio run`: serve somebody's server."""
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
 
 import click
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Served(NamedTuple):
-    """What is served, and how; `place` is for http."""
+    """What is served, and how; `place` is what a transport is told, by the names of options."""
 
     target: str
     record: "RecordOptions | None"
@@ -52,21 +54,104 @@ def _serve_http(served: Served) -> None:
     run_http(served.load(), told=_tell_url, record=served.record, **served.place)
 
 
+def _serve_websocket(served: Served) -> None:
+    server = served.load()
+    _run(partial(server.serve_websocket, record=served.record, **served.place))
+
+
+def _serve_unix(served: Served) -> None:
+    server = served.load()
+    _run(partial(server.serve_unix, record=served.record, **served.place))
+
+
+def _serve_tcp(served: Served) -> None:
+    server = served.load()
+    _run(partial(server.serve_tcp, record=served.record, **served.place))
+
+
+def _run(serve: Callable[..., Awaitable[None]]) -> None:
+    from mcp_trio._server.http.running import run_until_signal
+
+    run_until_signal(serve, told=_tell_url)
+
+
 def _tell_url(url: str) -> None:
     click.echo(f"serving {url}", err=True)
 
 
-TRANSPORTS: Final[Mapping[str, Callable[[Served], None]]] = {
-    "stdio": _serve_stdio,
-    "http": _serve_http,
+class Transport(NamedTuple):
+    """How one of them is served, and of which options it is told."""
+
+    serve: Callable[[Served], None]
+    options: Collection[str] = ()
+
+
+_WEB: Final = ("host", "port", "token", "hosts", "origins")
+
+TRANSPORTS: Final[Mapping[str, Transport]] = {
+    "stdio": Transport(_serve_stdio),
+    "http": Transport(_serve_http, (*_WEB, "server", "workers")),
+    "websocket": Transport(_serve_websocket, _WEB),
+    "unix": Transport(_serve_unix, ("path",)),
+    "tcp": Transport(_serve_tcp, ("host", "port", "is_open")),
 }
+
+# How those are called on the command line whose names differ.
+_FLAGS: Final = {
+    "hosts": "--allow-host",
+    "origins": "--allow-origin",
+    "path": "--socket",
+    "is_open": "--open",
+}
+
+
+def _place(transport: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What was said, if the transport has a use for it."""
+    place = {name: value for name, value in said.items() if value is not None}
+    for name in place:
+        if name not in TRANSPORTS[transport].options:
+            raise click.UsageError(f"{_FLAGS.get(name, f'--{name}')} is not for {transport}")
+    if transport == "unix" and "path" not in place:
+        raise click.UsageError("unix needs --socket PATH")
+    if transport == "tcp":
+        _check_tcp(**place)
+    return place
+
+
+def _check_tcp(*, host: str = "127.0.0.1", is_open: bool = False, **_: Any) -> None:
+    from mcp_trio._server.connections import is_loopback
+
+    if not (is_open or is_loopback(host)):
+        raise click.UsageError(f"whoever reaches {host} could use this server: --open lets them")
+
+
+def _token(_: click.Context, __: click.Parameter, word: str | None) -> str | None:
+    """What is wrong is told without the token."""
+    from mcp_trio._client.config import expanded
+    from mcp_trio._protocol.websocket import checked_token
+
+    if word is None:
+        return None
+    try:
+        return checked_token(expanded(word, "the token", os.environ))
+    except (ValueError, LookupError) as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _gated(_: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+    from mcp_trio._protocol.http.gate import gate_for
+
+    given: Mapping[str, Any] = {str(parameter.name): words}
+    try:
+        gate_for([], **given)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return words
 
 
 def _known_transport(_: click.Context, __: click.Parameter, name: str) -> str:
     if name not in TRANSPORTS:
-        raise click.BadParameter(
-            f"{name!r}: this version serves over {' and '.join(TRANSPORTS)} only"
-        )
+        raise click.BadParameter(f"{name!r}: this version serves over {', '.join(TRANSPORTS)} only")
     return name
 
 
@@ -83,7 +168,13 @@ def _revisions(_: click.Context, __: click.Parameter, words: str | None) -> Sequ
     short_help="Serve a server.",
     epilog="""\b
 Over stdio it ends when the client closes stdin or stops reading, with the parent process, and on
-SIGINT or SIGTERM; what the server prints goes to stderr. Over http it ends on a signal.
+SIGINT or SIGTERM; what the server prints goes to stderr. Over anything else it ends on a signal.
+With http there is WebSocket as well, at /ws of the same port; websocket is that alone. Over unix
+and tcp messages are lines, as over stdio. Over all but stdio, --record takes a folder.
+
+\b
+Write --token '${TOKEN}' in single quotes: what the environment holds does not stand in the list
+of processes then.
 
 \b
 Exit status: 0; 2 TARGET names no server; 128 plus the number of a signal.
@@ -94,6 +185,9 @@ Examples:
   mcp-trio run package.module:server --record recordings/
   mcp-trio run server.py --transport http --port 8000
   mcp-trio run server.py --transport http --workers 4
+  mcp-trio run server.py --transport http --allow-origin https://app.example
+  mcp-trio run server.py --transport websocket --token '${TOKEN}'
+  mcp-trio run server.py --transport unix --socket ~/.server.sock
   mcp-trio run server.py --record trip.mcprec.jsonl.zst --redact --segment-mib 64
 """,
 )
@@ -106,8 +200,46 @@ Examples:
     callback=_known_transport,
     help="How the client is connected.",
 )
-@click.option("--host", metavar="NAME", help="For http: the interface; 127.0.0.1 by default.")
-@click.option("--port", type=click.IntRange(0, 65535), help="For http: 8000 by default; 0 any.")
+@click.option(
+    "--host", metavar="NAME", help="For http, websocket, tcp: the interface; 127.0.0.1 by default."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="For http, websocket, tcp: 8000 by default; 0 any.",
+)
+@click.option("--socket", metavar="PATH", help="For unix: the socket's file.")
+@click.option(
+    "--open",
+    "is_open",
+    is_flag=True,
+    help="For tcp: serve whoever reaches --host, from other machines too.",
+)
+@click.option(
+    "--token",
+    metavar="TOKEN",
+    callback=_token,
+    help="For http, websocket: serve only who brings it, as Authorization: Bearer; ${VAR} in it is "
+    "a variable of the environment.",
+)
+@click.option(
+    "--allow-host",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
+    callback=_gated,
+    help="For http, websocket: a name by which clients may reach it (a refusal says hosts=); "
+    "* for any.",
+)
+@click.option(
+    "--allow-origin",
+    "origins",
+    metavar="ORIGIN",
+    multiple=True,
+    callback=_gated,
+    help="For http, websocket: pages of this origin may use it (a refusal says origins=); "
+    "* for any.",
+)
 @click.option(
     "--server",
     type=click.Choice(["native", "hypercorn"]),
@@ -142,11 +274,16 @@ def run(  # noqa: PLR0917  click passes them by name
     transport: str,
     host: str | None,
     port: int | None,
+    socket: str | None,
+    token: str | None,
+    hosts: tuple[str, ...],
+    origins: tuple[str, ...],
     server: str | None,
     workers: int | None,
     revisions: Sequence[str],
     record: str | None,
     *,
+    is_open: bool,
     strict: bool,
     **choices: Unpack[RecordingChoices],
 ) -> None:
@@ -154,8 +291,16 @@ def run(  # noqa: PLR0917  click passes them by name
     if record is None and (strict or any(choices.values())):
         raise click.UsageError("what is said of the recording needs --record PATH")
     options = None if record is None else record_options(record, choices, strict=strict)
-    said = {"host": host, "port": port, "server": server, "workers": workers}
-    place = {name: value for name, value in said.items() if value is not None}
-    if place and transport == "stdio":
-        raise click.UsageError(f"--{next(iter(place))} is not for stdio")
-    TRANSPORTS[transport](Served(target, options, revisions, place))
+    said = {
+        "host": host,
+        "port": port,
+        "path": socket,
+        "is_open": is_open or None,
+        "token": token,
+        "hosts": hosts or None,
+        "origins": origins or None,
+        "server": server,
+        "workers": workers,
+    }
+    place = _place(transport, said)
+    TRANSPORTS[transport].serve(Served(target, options, revisions, place))

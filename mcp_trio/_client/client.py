@@ -7,12 +7,12 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar, Unpack, overload
 
 import attrs
-import msgspec
 import trio
 
 from mcp_trio import _schema as s
 from mcp_trio._client.cache import CacheKey, cache_key
 from mcp_trio._client.conversation import Conversation
+from mcp_trio._client.failures import elicitation_ids, error_text, is_of_missing_resource
 from mcp_trio._client.listening import LISTS, Subscription, listening, wishes
 from mcp_trio._client.options import CallOptions, shortest_seconds
 from mcp_trio._client.pages import read_pages
@@ -25,7 +25,6 @@ from mcp_trio._engine import ProgressCallback
 from mcp_trio._errors import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
-    RESOURCE_NOT_FOUND,
     URL_ELICITATION_REQUIRED,
     ConnectionLost,
     LocalProtocolError,
@@ -57,9 +56,11 @@ class Client(Conversation):
             are tried first.
         limits: What the session may cost; the time-outs are among them.
         record: Where the session is recorded: a file, a folder for a file of its own, or what
-            `mcp_trio.recording` has to say more: `RecordOptions`, `SharedRecording`.
+            `mcp_trio.recording` has to say more: `RecordOptions`, `SharedRecording`. One file
+            holds all sessions of a client that comes back, each as a channel.
         restart: Whether a command, or a server object, that has ended is started again by the next
-            call; what only reads, and was lost with it, is then asked for once more.
+            call; what only reads, and was lost with it, is then asked for once more. A URL is
+            connected to again in any case.
         cache: Whether what a modern server says may be kept is kept, for as long as it says.
         raise_tool_errors: Whether `call_tool` raises `ToolError`.
         env: For a command: variables that it gets besides the few that are inherited.
@@ -68,7 +69,10 @@ class Client(Conversation):
         http: For a URL: what sends the requests, with its proxies, certificates, authorization and
             the time that connecting may take; it is not closed here.
         headers: For a URL: what goes along with each request.
-        state_changed: For a URL: called with how the connection stands, and why.
+        token: For a URL: goes along as `Authorization: Bearer`; a WebSocket offers it as a
+            subprotocol, too.
+        ssl_context: For `wss://`: whom to trust, if not whom the system trusts.
+        state_changed: Called with how the connection stands, and why.
         eras: For a URL: what remembers the eras of servers; by default, all clients of a Trio run.
         stderr: For a command: a function for each line of its stderr, or "inherit" for ours.
         progress: Called with the reports of every `call_tool` that brings no callback of its own.
@@ -194,13 +198,14 @@ class Client(Conversation):
     def _note_awaited(self, error: RequestError) -> None:
         """The server will say when what it wants the user to do at some URLs is done (ELIC-33)."""
         if error.code == URL_ELICITATION_REQUIRED:
-            for elicitation_id in _elicitation_ids(error.data):
+            for elicitation_id in elicitation_ids(error.data):
                 self._callbacks.awaits(elicitation_id)
 
     def _may_repeat(self, method: str) -> bool:
         """What was lost may have been done: only what changes nothing is asked for again."""
         row = self._methods.get(method)
-        return self._begins_again and row is not None and row.is_cacheable
+        is_chosen = self.restart or (has_url(self.target) and self._begins_again)
+        return is_chosen and row is not None and row.is_cacheable
 
     def _did_nothing(self, loss: ConnectionLost) -> bool:
         """Whether the request came nowhere, or to a server that said that its session is over."""
@@ -287,7 +292,7 @@ class Client(Conversation):
         result = await self._called(params, options)
         raises = self.raise_tool_errors if raise_tool_errors is None else raise_tool_errors
         if result.is_error and (raises or result_type is not None):
-            raise ToolError(_error_text(name, result), result)
+            raise ToolError(error_text(name, result), result)
         self._outputs.check(name, result)
         return result if result_type is None else typed(name, result, result_type)
 
@@ -317,7 +322,7 @@ class Client(Conversation):
         try:
             result: s.ReadResourceResult = await self.request("resources/read", params, **options)
         except RequestError as error:
-            if not _is_of_missing_resource(error):
+            if not is_of_missing_resource(error):
                 raise
             raise ResourceNotFound(
                 uri, code=error.code, message=error.message, data=error.data
@@ -464,31 +469,6 @@ class Client(Conversation):
             if error.code != INVALID_PARAMS or not self._cache.forget(method):
                 raise
         return await read()
-
-
-class _Elicitations(msgspec.Struct):
-    elicitations: list[s.ElicitParams]
-
-
-def _elicitation_ids(data: Any) -> list[str]:
-    try:
-        named = msgspec.convert(data, _Elicitations).elicitations
-    except msgspec.ValidationError:
-        return []
-    return [params.elicitation_id for params in named if params.elicitation_id is not None]
-
-
-def _is_of_missing_resource(error: RequestError) -> bool:
-    """Its code is one of its own, or, the newer way, that of bad params with the URI."""
-    if error.code == INVALID_PARAMS:
-        data: Any = error.data
-        return isinstance(data, dict) and "uri" in data
-    return error.code == RESOURCE_NOT_FOUND
-
-
-def _error_text(name: str, result: s.CallToolResult) -> str:
-    texts = [part.text for part in result.content if isinstance(part, s.TextContent)]
-    return "\n".join(texts) or f"the tool {name} failed and did not say why"
 
 
 _ROOTS_CHANGED: Final = "notifications/roots/list_changed"

@@ -1,10 +1,9 @@
 """The conversation of a client with its server, from connecting to closing."""
 
 import logging
-import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import attrs
 import trio
@@ -14,12 +13,6 @@ from mcp_trio._client.application import ClientApplication
 from mcp_trio._client.cache import Cache
 from mcp_trio._client.callbacks import (
     Callbacks,
-    ElicitationCallback,
-    ElicitationCompleteCallback,
-    ListChangedCallback,
-    LogCallback,
-    ResourceUpdatedCallback,
-    SamplingCallback,
 )
 from mcp_trio._client.era_memory import (
     Address,
@@ -34,19 +27,9 @@ from mcp_trio._client.lifetime import Lifetime, Spawn, in_system_task
 from mcp_trio._client.listening import LISTS, OwnSubscription
 from mcp_trio._client.methods import methods_with
 from mcp_trio._client.opening import open_session
-from mcp_trio._client.options import DEFAULT_REVISIONS, Trace
 from mcp_trio._client.roots import Roots
-from mcp_trio._client.targets import (
-    ProcessOptions,
-    StateCallback,
-    Stderr,
-    Target,
-    WebOptions,
-    can_start,
-    has_url,
-    open_target,
-    url_of,
-)
+from mcp_trio._client.settings import Settings
+from mcp_trio._client.targets import can_start, has_connection, has_url, open_target, url_of
 from mcp_trio._client.tools import OutputSchemas
 from mcp_trio._engine import Session
 from mcp_trio._errors import (
@@ -55,8 +38,8 @@ from mcp_trio._errors import (
     MCPError,
     RequestError,
     RequestTimeout,
+    loss_as,
 )
-from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol import (
     LOG_LEVEL,
     Connection,
@@ -64,14 +47,11 @@ from mcp_trio._protocol import (
     Role,
     announced,
     check_extension,
-    checked_revisions,
     trace_of,
 )
-from mcp_trio._recorder.options import RecordTo, keeps_each_session
-from mcp_trio._version import __version__
-
-if TYPE_CHECKING:
-    import httpx
+from mcp_trio._recorder.options import keeps_each_session
+from mcp_trio._recorder.story import Story
+from mcp_trio._transports.condition import Condition, State
 
 logger = logging.getLogger("mcp_trio")
 
@@ -79,42 +59,8 @@ T = TypeVar("T")
 
 
 @attrs.define(eq=False, repr=False)
-class Conversation:
-    """What a `Client` stands on, whose words say what each option means."""
-
-    target: Target
-    name: str = attrs.field(default="mcp_trio", kw_only=True)
-    version: str = attrs.field(default=__version__, kw_only=True)
-    revisions: Sequence[str] = attrs.field(
-        default=DEFAULT_REVISIONS, kw_only=True, converter=checked_revisions
-    )
-    limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
-    record: RecordTo | None = attrs.field(default=None, kw_only=True)
-    restart: bool = attrs.field(default=False, kw_only=True)
-    env: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
-    inherit_env: bool = attrs.field(default=False, kw_only=True)
-    cwd: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
-    stderr: Stderr | None = attrs.field(default=None, kw_only=True)
-    http: "httpx.AsyncClient | None" = attrs.field(default=None, kw_only=True)
-    headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
-    state_changed: StateCallback | None = attrs.field(default=None, kw_only=True)
-    eras: EraMemory | None = attrs.field(default=None, kw_only=True)
-    cache: bool = attrs.field(default=True, kw_only=True)
-    log: LogCallback | None = attrs.field(default=None, kw_only=True)
-    log_level: s.LoggingLevel | None = attrs.field(default=None, kw_only=True)
-    resource_updated: ResourceUpdatedCallback | None = attrs.field(default=None, kw_only=True)
-    list_changed: ListChangedCallback | None = attrs.field(default=None, kw_only=True)
-    roots: Roots | None = attrs.field(default=None, kw_only=True)
-    sampling: SamplingCallback | None = attrs.field(default=None, kw_only=True)
-    sampling_tools: bool = attrs.field(default=False, kw_only=True)
-    elicitation: ElicitationCallback | None = attrs.field(default=None, kw_only=True)
-    elicitation_modes: Collection[s.ElicitMode] = attrs.field(default=("form",), kw_only=True)
-    elicitation_complete: ElicitationCompleteCallback | None = attrs.field(
-        default=None, kw_only=True
-    )
-    trace: Trace | None = attrs.field(default=None, kw_only=True)
-    extensions: Mapping[str, Mapping[str, Any]] | None = attrs.field(default=None, kw_only=True)
-    methods: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
+class Conversation(Settings):
+    """What a `Client` stands on: from connecting to closing, and again if the server is lost."""
 
     _is_connected_once: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
@@ -129,12 +75,14 @@ class Conversation:
     _cache: Cache = attrs.field(init=False)
     _outputs: OutputSchemas = attrs.field(init=False)
     _listening: OwnSubscription = attrs.field(init=False)
+    _story: Story = attrs.field(init=False)
+    _condition: Condition = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.restart and not can_start(self.target):
-            raise ValueError("restart=True is for commands and server objects")
-        if self.restart and not keeps_each_session(self.record):
-            raise ValueError("with restart=True, record to a folder or a SharedRecording")
+            raise ValueError("restart=True is for commands, server objects and connections by URL")
+        self._story = Story(self.record, goes_on=self.restart or has_connection(self.target))
+        self._condition = Condition(None if has_url(self.target) else self.state_changed)
         for identifier in self.extensions or ():
             check_extension(identifier)
         self._methods = methods_with(self.methods)
@@ -202,10 +150,12 @@ class Conversation:
         if self._lifetime is not None:
             await self._lifetime.over()
             self._tell_of_junk(self._lifetime.session)
+        self._story.end()
 
     def _shut(self) -> None:
         """Begin to close, without waiting for the end."""
         self._is_closed = True
+        self._condition.become("closed", "closed on this side")
         if self._lifetime is not None:
             self._lifetime.session.shut("closed")
 
@@ -214,7 +164,13 @@ class Conversation:
             raise RuntimeError("a client connects once: make another")
         self._is_connected_once = True
         self._spawn = spawn
-        await self._begin()
+        self._condition.begin()
+        try:
+            await self._begin()
+        except BaseException as error:
+            self._condition.become("closed", str(error))
+            self._story.end()
+            raise
 
     async def _begin(self) -> None:
         """Open a session, and agree; a server whose era is known is not asked for it (VER-08)."""
@@ -229,6 +185,18 @@ class Conversation:
             eras.forget(address)
             await self._begin_as(None)
         eras.note(address, self._era)
+        self._stands(self._session)
+
+    def _stands(self, session: Session) -> None:
+        """It is open, and once it is lost that is told."""
+        self._condition.become("open")
+        session.when_ended(partial(self._note_end, session))
+        if session.ended.is_set():
+            self._note_end(session)
+
+    def _note_end(self, session: Session) -> None:
+        state: State = "retrying" if self._begins_again and not self._is_closed else "closed"
+        self._condition.become(state, str(session.loss))
 
     def _remembered(self) -> tuple[EraMemory, Address | None]:
         """Where the era of the server is kept, and under what.
@@ -237,7 +205,7 @@ class Conversation:
         no room for two beginnings.
         """
         url = url_of(self.target)
-        if url is None or not keeps_each_session(self.record):
+        if url is None or not keeps_each_session(self._story.record):
             return self._own_eras, None
         eras = eras_of_this_run() if self.eras is None else self.eras
         return eras, address_of(url, http=self.http, revisions=tuple(self.revisions))
@@ -263,16 +231,19 @@ class Conversation:
 
     async def _open(self, *, is_old: bool = False) -> Lifetime:
         """A session, which lives from now on, but has agreed on nothing yet."""
-        process = ProcessOptions(
-            env=self.env, inherit_env=self.inherit_env, cwd=self.cwd, stderr=self.stderr
+        on_state = self.state_changed if has_url(self.target) else None
+        connected = await open_target(
+            self.target,
+            process=self._process_options(),
+            web=self._web_options(on_state=on_state, is_old=is_old),
+            limits=self.limits,
         )
-        web = WebOptions(
-            http=self.http, headers=self.headers, on_state=self.state_changed, is_old=is_old
-        )
-        connected = await open_target(self.target, process=process, web=web, limits=self.limits)
         self._target_name = connected.name
         session = await open_session(
-            connected.channel, self._connection_to_open(), self._callbacks, record=self.record
+            connected.channel,
+            self._connection_to_open(),
+            self._callbacks,
+            record=self._story.record,
         )
         lifetime = self._lifetime = Lifetime(session=session, served=connected.served)
         if self._is_closed:
@@ -330,10 +301,10 @@ class Conversation:
             return await step()
         except trio.Cancelled:
             raise
-        except ConnectionLost:
+        except ConnectionLost as loss:
             await self._end(lifetime)
-            if lifetime.fault is None:
-                raise
+            if lifetime.fault is None:  # nothing was asked for yet whose outcome could matter
+                raise loss_as(ConnectionLost, loss) from loss.__cause__
             raise lifetime.fault from lifetime.fault.__cause__
         except RequestTimeout as late:
             last_words = getattr(lifetime.session.channel, "stderr_tail", "")
@@ -391,12 +362,15 @@ class Conversation:
     @property
     def _begins_again(self) -> bool:
         """Whether the next call connects anew; to a URL always, if that can be recorded."""
-        return self.restart or (has_url(self.target) and keeps_each_session(self.record))
+        is_url = url_of(self.target) is not None
+        return self.restart or (is_url and keeps_each_session(self._story.record))
 
     async def _begin_again(self) -> None:
         """What is known of the old process holds no more, but of which era it was."""
         assert self._lifetime is not None
-        logger.warning("%s has ended, and is started again", self._known_name)
+        is_started = url_of(self.target) is None
+        words = "has ended, and is started again" if is_started else "is lost, and connected again"
+        logger.warning("%s %s", self._known_name, words)
         await self._lifetime.over()
         self._cache.clear()
         self._outputs.forget()

@@ -31,6 +31,8 @@ from mcp_trio._schema import (
 )
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 DEFAULT_REVISIONS: Final = ALL_REVISIONS
@@ -84,6 +86,8 @@ class ClientOptions(_SharedOptions, total=False):
     stderr: Stderr | None
     http: "httpx.AsyncClient | None"
     headers: Mapping[str, str] | None
+    token: str | None
+    ssl_context: "ssl.SSLContext | None"
     state_changed: StateCallback | None
     progress: ProgressCallback | None
     log: LogCallback | None

@@ -247,7 +247,7 @@ def _refuse_process_options(means: _Means) -> None:
 
 def _refuse_web_options(means: _Means) -> None:
     if means.web != NO_WEB_OPTIONS:
-        raise TypeError("http, headers, token, ssl_context and state_changed are for URLs only")
+        raise TypeError("http, headers, token and ssl_context are for URLs only")
 
 
 _KINDS: Final[tuple[tuple[Callable[[object], bool], Callable[..., Awaitable[Connected]]], ...]] = (

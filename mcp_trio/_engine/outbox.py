@@ -280,7 +280,7 @@ class Outbox:
     def lose(self) -> None:
         """Nothing more can leave: what is queued is dropped, and who waits for room is woken."""
         self._is_lost = True
-        self.dropped |= {frame for frame, _ in self._queue}
+        self.dropped |= {frame for frame, is_answer in self._queue if not is_answer}
         self._queue.clear()
         self._bytes = self._answer_bytes = 0
         self._written.ring()

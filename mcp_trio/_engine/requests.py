@@ -176,8 +176,8 @@ class Requests:
         """
         self.loss = loss
         self.connection.ours.lose_all()
+        outbox = self.outbox
         for call in self._calls.values():
-            has_left = call.request.frame not in self.outbox.dropped
-            is_unknown = has_left and not self.outbox.tells_losses
-            call.lose(loss_as(OutcomeUnknown, loss) if is_unknown else loss)
+            has_left = not outbox.tells_losses and call.request.frame not in outbox.dropped
+            call.lose(loss_as(OutcomeUnknown if has_left else ConnectionLost, loss))
         self._calls.clear()

@@ -172,7 +172,8 @@ class Session:
         """Begin to close, from any task; only the first call counts.
 
         Every call in flight ends with `ConnectionLost` at once. Handlers may finish when the peer
-        closed (`eof`), within `drain_seconds`; otherwise they are cancelled.
+        closed (`eof`), within `drain_seconds`; otherwise they are cancelled. Callbacks for what has
+        arrived before have `drain_seconds`, or else `close_seconds`.
         """
         if self.cause is not None:
             return
@@ -227,6 +228,9 @@ class Session:
             )
         with trio.move_on_after(limits.close_seconds):
             await self.outbox.drained()
+        if self.cause != "eof":  # what has come before the end is looked at here, too
+            with trio.move_on_after(limits.close_seconds):
+                await self._deliveries.done()
 
     async def _mark_drained(self) -> None:
         """Record when handlers are cancelled, so that a replay does it at the same place."""

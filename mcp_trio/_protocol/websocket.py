@@ -107,6 +107,11 @@ _VERSION: Final = "13"
 _KEY_BYTES: Final = 16
 
 
+def asks_for_websocket(head: Head) -> bool:
+    """Whether a request wants to become a WebSocket, rightly or not."""
+    return "upgrade" in head.headers and "websocket" in _elements(head, "upgrade")
+
+
 def upgrade_refusal(head: Head, *, path: str) -> Refusal | None:
     """Why a request that was let through the gate becomes no WebSocket; None if it does."""
     if head.path.rstrip("/") != path.rstrip("/"):
@@ -114,7 +119,7 @@ def upgrade_refusal(head: Head, *, path: str) -> Refusal | None:
     if head.method != "GET":
         text = f"{head.method} is not for this endpoint"
         return Refusal(status=405, text=text, headers=[("Allow", "GET")])
-    if "websocket" not in _elements(head, "upgrade"):
+    if not asks_for_websocket(head):
         return _upgrade_required("this endpoint speaks WebSocket and nothing else")
     if head.header("sec-websocket-version") != _VERSION:
         return _upgrade_required(f"the version of WebSocket is {_VERSION}")
@@ -181,7 +186,13 @@ _FAULTS: Final[Mapping[int, str]] = {
     CloseCode.NOT_UTF8: "sent text that is no UTF-8",
     CloseCode.FAILED: "was silent for too long (websocket_ping_seconds, websocket_pong_seconds)",
 }
-_SHOWN_CHARS_MAX: Final = 123
+_REASON_BYTES_MAX: Final = 123
+_SHOWN_CHARS_MAX: Final = _REASON_BYTES_MAX
+
+
+def close_reason(text: str) -> str:
+    """As much of a text as a close frame has room for."""
+    return text.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
 
 
 def loss_by_peer(name: str, code: int, reason: str = "") -> ConnectionLost | None:

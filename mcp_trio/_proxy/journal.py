@@ -218,9 +218,7 @@ class LineJournal:
         self.frames.flush()
 
 
-def start_lines(
-    record: RecordTo | None, command: Sequence[str], *, limits: Limits
-) -> LineJournal:
+def start_lines(record: RecordTo | None, command: Sequence[str], *, limits: Limits) -> LineJournal:
     """A recording to a new or empty file, or in a folder, named after the command's program.
 
     None: nothing is recorded, here and below.

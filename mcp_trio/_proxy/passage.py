@@ -15,10 +15,10 @@ import httpx
 from mcp_trio._errors import SERVER_BUSY
 from mcp_trio._journal.conversation import CANCELLED, revision_of
 from mcp_trio._limits import Limits
-from mcp_trio._protocol.http.heads import Head, Headers, media_type_of
+from mcp_trio._protocol.http.heads import Headers, media_type_of
 from mcp_trio._protocol.http.verdicts import EVENT_STREAM, JSON, LAST_EVENT_ID, SESSION_ID, Refusal
 from mcp_trio._protocol.methods import INITIALIZE
-from mcp_trio._proxy.http_fields import fields_to_client, fields_to_server
+from mcp_trio._proxy.http_fields import fields_to_client
 from mcp_trio._proxy.http_journals import Journals, Kept
 from mcp_trio._transports.http.carrying import until_gone
 from mcp_trio._transports.http.client_link import Link, is_stream, pieces_of
@@ -35,17 +35,14 @@ _NOT_FOUND: Final = 404
 _BAD_GATEWAY: Final = 502
 
 
-def target_of(head: Head) -> str:
-    """What was asked for, as it came."""
-    return f"{head.path}?{head.query}" if head.query else head.path
-
-
 @attrs.define(kw_only=True, eq=False)
 class Passage:
     """One exchange, from its body on.
 
     Attributes:
         exchange: The client's.
+        target: What of the server's it asks for.
+        fields: The header fields that go along.
         body: What it sent.
         messages: What that is, if it is for us to read.
         is_endpoint: Whether what is said here is of the protocol.
@@ -56,6 +53,8 @@ class Passage:
     """
 
     exchange: Exchange
+    target: str
+    fields: Sequence[tuple[bytes, bytes]]
     body: bytes
     messages: Sequence[Message]
     is_endpoint: bool
@@ -114,16 +113,16 @@ class Passage:
         )
         return httpx.Request(
             head.method,
-            self.link.url.copy_with(raw_path=target_of(head).encode("ascii")),
-            headers=fields_to_server(head),
+            self.link.url.copy_with(raw_path=self.target.encode("ascii")),
+            headers=[*self.fields],
             content=self.body or None,
             extensions={"timeout": timeout.as_dict()},
         )
 
     async def _refuse(self, why: str) -> None:
-        """Answers instead of the server: `--to` names who that is."""
+        """Answers instead of the server."""
         request_id = next(iter(self._open), None)
-        text = f"the proxy has no answer of --to: {why}"
+        text = f"the proxy has no answer of its server: {why}"
         refusal = Refusal(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text, id=request_id)
         self._note(status=_BAD_GATEWAY, error=why)
         await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], refusal.body())

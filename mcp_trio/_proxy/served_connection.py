@@ -35,7 +35,6 @@ from mcp_trio._transports.http.stateless_channel import StatelessChannel
 from mcp_trio._wire import (
     Addressed,
     ErrorResponse,
-    Lost,
     Malformed,
     Message,
     Notification,
@@ -168,8 +167,6 @@ class ServedConnection:
             for item in items:
                 if isinstance(item, Oversized):
                     self._drop(item)
-                elif isinstance(item, Lost):
-                    self._fail(item.id, str(item.error))
                 else:
                     assert isinstance(item, bytes)
                     await self._pass_answer(item)
@@ -179,13 +176,9 @@ class ServedConnection:
         self.journal.passes_part("out", item.head, envelope={"discarded": item.size})
         text = f"an answer over frame_bytes_max ({self.limits.frame_bytes_max})"
         request_id = malformed(item.head, SERVER_BUSY, text).id
-        if request_id is not None:
-            self._fail(request_id, text)
-
-    def _fail(self, request_id: _Id, why: str) -> None:
-        request = self._open.pop(request_id, None)
+        request = None if request_id is None else self._open.pop(request_id, None)
         if request is not None:
-            fail(self.clients, self.journal, {request_id: request}, why)
+            fail(self.clients, self.journal, {request.id: request}, text)
 
     async def _pass_answer(self, line: bytes) -> None:
         messages = self.journal.passes("out", line)

@@ -154,13 +154,16 @@ class Door:
         if refusal is not None:
             return refusal
         head = with_token(head)
-        if self.verify is None:
-            return head
-        principal = await self.verify(head)
-        if principal is None:
-            text = "it is not known who sends this (token=, verify=)"
-            return Refusal(status=401, text=text, headers=[("WWW-Authenticate", "Bearer")])
-        return attrs.evolve(head, principal=principal)
+        return head if self.verify is None else await verified(head, self.verify)
+
+
+async def verified(head: Head, verify: Verify) -> Head | Refusal:
+    """The head, with the principal; or the refusal of who is nobody."""
+    principal = await verify(head)
+    if principal is None:
+        text = "it is not known who sends this (token=, verify=)"
+        return Refusal(status=401, text=text, headers=[("WWW-Authenticate", "Bearer")])
+    return attrs.evolve(head, principal=principal)
 
 
 def door_of(options: WebSocketOptions, bound: Sequence[tuple[str, int]]) -> Door:
@@ -169,17 +172,29 @@ def door_of(options: WebSocketOptions, bound: Sequence[tuple[str, int]]) -> Door
     Raises:
         ValueError: There are both `token` and `verify`, or one of the settings is none.
     """
-    token, verify = options.get("token"), options.get("verify")
-    if token is not None and verify is not None:
-        raise ValueError("either token= or verify= says who may come")
     return Door(
         gate=gate_for(bound, hosts=options.get("hosts"), origins=options.get("origins")),
         path=options.get("path", "/ws"),
-        verify=verify if token is None else _verified_by(checked_token(token)),
+        verify=verify_of(options.get("token"), options.get("verify")),
     )
 
 
-def _verified_by(token: str) -> Verify:
+def verify_of(token: str | None, verify: Verify | None) -> Verify | None:
+    """What tells who somebody is; None: nobody is asked.
+
+    Raises:
+        ValueError: There are both, or the token is none.
+    """
+    if token is None:
+        return verify
+    if verify is not None:
+        raise ValueError("either token= or verify= says who may come")
+    return verified_by(checked_token(token))
+
+
+def verified_by(token: str) -> Verify:
+    """Lets in who brings the token; it is no name, so all of them are one."""
+
     async def verify(head: Head) -> str | None:
         return "bearer" if has_token(head, token) else None
 
@@ -203,22 +218,52 @@ async def serve_websocket(
         ValueError: Options that contradict each other.
         Exception: What the lifespan raises, bare.
     """
-    from mcp_trio._transports.websocket import listener
+    async with bound_websocket(options, host=host, port=port) as bound:
 
+        async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
+            task_status.started(bound.url)
+            await bound.serve(serve, server.limits)
+
+        await serve_connections(
+            server, listen, record=options.get("record"), task_status=task_status
+        )
+
+
+@attrs.frozen(kw_only=True)
+class BoundWebSocket:
+    """An address that is bound for WebSockets.
+
+    Attributes:
+        url: Where it is.
+        port: Its port.
+        door: Who may come.
+    """
+
+    url: str
+    port: int
+    door: Door
+    _listeners: Sequence[Any] = attrs.field(alias="listeners")
+
+    async def serve(self, handle: Serve, limits: Limits) -> None:
+        """Give each channel to `handle` until cancelled, and close it behind that."""
+        from mcp_trio._transports.websocket import listener
+
+        holder = listener.WebSocketHost(admit=self.door.admit, handle=handle, limits=limits)
+        await listener.serve_websocket(self._listeners, holder)
+
+
+@asynccontextmanager
+async def bound_websocket(
+    options: WebSocketOptions, *, host: str, port: int
+) -> AsyncGenerator[BoundWebSocket, None]:
+    """An address for WebSockets, bound within the block; see `serve_websocket`."""
     tls = _tls(options.get("certfile"), options.get("keyfile"))
     bound = await trio.open_tcp_listeners(port, host=host)
     async with _closing(bound):
         door = door_of(options, [each.socket.getsockname()[:2] for each in bound])
         url = _url("ws" if tls is None else "wss", host, bound, door.path)
-
-        async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
-            holder = listener.WebSocketHost(admit=door.admit, handle=serve, limits=server.limits)
-            task_status.started(url)
-            await listener.serve_websocket(_secured(bound, tls), holder)
-
-        await serve_connections(
-            server, listen, record=options.get("record"), task_status=task_status
-        )
+        port = bound[0].socket.getsockname()[1]
+        yield BoundWebSocket(url=url, port=port, door=door, listeners=_secured(bound, tls))
 
 
 def _tls(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | None:
@@ -265,7 +310,7 @@ async def serve_tcp(
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve at a TCP port until cancelled; see `Server.serve_tcp`."""
-    if not (is_open or authorize is not None or _is_loopback(host)):
+    if not (is_open or authorize is not None or is_loopback(host)):
         raise ValueError(
             f"whoever reaches {host} could use this server: say who may by authorize=,"
             " or that everybody may by is_open=True"
@@ -292,7 +337,8 @@ def _listening(
     return listen
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches it."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -41,6 +41,7 @@ from mcp_trio._transports.channel import Channel
 
 if TYPE_CHECKING:
     from mcp_trio._server.connections import RunWebSocketOptions, WebSocketOptions
+    from mcp_trio._server.dialling import DialOptions
     from mcp_trio._server.http.mounted import MountedApp
     from mcp_trio._transports.sockets import Authorize
 
@@ -385,6 +386,27 @@ class Server(Offering):
             record=record,
             task_status=task_status,
         )
+
+    async def dial(
+        self,
+        url: str,
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+        **options: Unpack["DialOptions"],
+    ) -> None:
+        """Open a connection to a hub, and serve on it until cancelled: `ws://`, `unix:`, `tcp://`.
+
+        A connection that breaks, or cannot be opened, is tried again, after longer and longer
+        pauses. Each one is a session, in one lifespan. Reports the URL when the first is open.
+
+        Raises:
+            ConnectionLost: The hub does not want us (401, 403, close code 1008).
+            ValueError: The URL, or something of the options, is wrong; so for `TypeError`.
+            Exception: What the lifespan raises.
+        """
+        from mcp_trio._server.dialling import dial
+
+        await dial(self, url, options, task_status=task_status)
 
     def asgi(self, **options: Unpack[HttpOptions]) -> "MountedApp":
         """An ASGI application of this server, to be mounted anywhere on Trio.

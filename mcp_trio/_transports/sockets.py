@@ -220,7 +220,9 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
 
 def _remove_own(path: str, made: os.stat_result) -> None:
     with contextlib.suppress(OSError):
-        if os.path.samestat(made, os.lstat(path)):
+        found = os.lstat(path)
+        # The number of a file that was removed may be given to the next one at once.
+        if os.path.samestat(made, found) and made.st_ctime_ns == found.st_ctime_ns:
             Path(path).unlink()
 
 

@@ -54,7 +54,7 @@ def run(command, folder, *, status=0):
 def test_every_example_of_the_readme_runs_in_its_order(tmp_path):
     runners = {"python": run_python, "console": run_console}
     shown = [(language, block) for language, block in BLOCKS if language in runners]
-    assert len(shown) == 15
+    assert len(shown) == 16
     for language, block in shown:
         runners[language](block, tmp_path)
 

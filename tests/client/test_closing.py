@@ -151,6 +151,24 @@ async def test_a_callback_that_is_shielded_does_not_keep_the_client_from_closing
     await trio.testing.wait_all_tasks_blocked()
 
 
+async def test_what_has_come_before_a_client_is_closed_is_looked_at(bench, autojump_clock):
+    heard = []
+
+    async def log(params):
+        await trio.sleep(0.1)
+        heard.append(params.data)
+
+    @bench.tool
+    async def speak(handling):
+        for number in range(5):
+            await handling.notify("notifications/message", {"level": "info", "data": number})
+        return text("spoken")
+
+    async with Client(bench, log=log) as client:
+        await client.call_tool("speak")
+    assert heard == [0, 1, 2, 3, 4]
+
+
 class Faulty:
     """A channel that fails in a way that no channel may."""
 

@@ -1,6 +1,7 @@
 """How a client connects: its targets, the handshake, and what is left when that fails."""
 
 import contextlib
+import ssl
 import typing
 from functools import partial
 
@@ -258,7 +259,14 @@ async def test_what_is_no_url_is_refused(target):
 
 
 @pytest.mark.parametrize(
-    "options", [{"headers": {}}, {"http": httpx.AsyncClient()}, {"state_changed": print}]
+    "options",
+    [
+        {"headers": {}},
+        {"http": httpx.AsyncClient()},
+        {"token": "x"},
+        {"ssl_context": ssl.create_default_context()},
+    ],
+    ids=["headers", "http", "token", "ssl_context"],
 )
 async def test_what_only_a_url_understands_is_refused(bench, program, options):
     for target in (bench, memory_pair()[0], program):
@@ -284,8 +292,9 @@ async def test_what_only_a_command_understands_is_refused(bench, options):
 def test_functions_that_pass_options_on_know_all_of_them():
     fields = {field.name: field.type for field in attrs.fields(Client) if field.init}
     assert fields.pop("target")
-    hints = typing.get_type_hints(ClientOptions, localns={"httpx": httpx})
-    assert eval(fields.pop("http"), {"httpx": httpx}) == hints.pop("http")
+    hints = typing.get_type_hints(ClientOptions, localns={"httpx": httpx, "ssl": ssl})
+    for name in ("http", "ssl_context"):
+        assert eval(fields.pop(name), {"httpx": httpx, "ssl": ssl}) == hints.pop(name)
     assert fields == hints
 
 

@@ -1,5 +1,6 @@
 """Servers that end by themselves and are started again by the next call."""
 
+import json
 import os
 import signal
 
@@ -201,7 +202,7 @@ async def test_a_call_that_is_cancelled_while_it_starts_the_server_leaves_that_t
 @pytest.mark.parametrize("target", ["channel", "command"])
 def test_only_what_can_be_started_is_started_again(target):
     if target == "channel":
-        with pytest.raises(ValueError, match="commands and server objects"):
+        with pytest.raises(ValueError, match="commands, server objects and connections"):
             Client(memory_pair()[0], restart=True)
     else:
         assert Client(["server"], restart=True).restart
@@ -222,10 +223,8 @@ async def test_a_command_that_was_killed_is_started_again(program):
         assert int(said(await client.call_tool("pid"))) not in {pid, other}
 
 
-async def test_a_recording_of_one_file_has_no_room_for_a_second_life(tmp_path):
+async def test_each_life_has_a_recording_of_its_own_in_a_folder(tmp_path):
     server = Mortal()
-    with pytest.raises(ValueError, match="a folder or a SharedRecording"):
-        Client(server, restart=True, record=tmp_path / "one.mcprec.jsonl")
     with SharedRecording(tmp_path / "all.mcprec.jsonl") as shared:
         for record in (tmp_path, f"{tmp_path}/new/", shared):
             client = Client(server, restart=True, record=record)
@@ -236,3 +235,17 @@ async def test_a_recording_of_one_file_has_no_room_for_a_second_life(tmp_path):
                 await client.call_tool("count")
     assert len(list(tmp_path.glob("mcp_trio-*"))) == 2
     assert len(list((tmp_path / "new").iterdir())) == 2
+
+
+async def test_a_recording_of_one_file_tells_all_lives_as_one_story(tmp_path):
+    server = Mortal()
+    file = tmp_path / "one.mcprec.jsonl"
+    async with Client(server, restart=True, record=file) as client:
+        await server.die()
+        await client.call_tool("count")
+        await client.call_tool("count")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {record.get("c", 0) for record in records} == {0, 1, 2}
+    assert records[-1]["k"] == "end"
+    called = [record.get("c") for record in records if "tools/call" in json.dumps(record)]
+    assert called == [2, 2]

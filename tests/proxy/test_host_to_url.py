@@ -65,7 +65,7 @@ def host_of(path):
         host = Host(theirs, script)
         journal = start_frames(path, transport="stdio", name="mcp.test", limits=limits)
         proxy = UrlProxy(
-            host=ours,
+            client=ours,
             server=await open_http_channel(URL, http=http, limits=limits),
             journal=journal,
             limits=limits,
@@ -73,6 +73,7 @@ def host_of(path):
 
         async def run():
             host.status = await proxy.run(parent_pid=parent_pid or os.getppid())
+            journal.close()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run)

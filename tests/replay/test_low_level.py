@@ -118,9 +118,9 @@ def test_a_session_that_ends_before_it_looked_at_all_of_them_is_replayed(world, 
         session.shut("closed")
 
     path = tmp_path / "x.mcprec.jsonl"
-    world.record(make_counter(seconds=0.002), path, flood_and_close)
-    assert told(world, path) == [("mark", 1)] * 3 + [("cxl", 1)] * 2
-    assert replay(path, make_counter(seconds=0.002)).is_complete
+    world.record(make_counter(seconds=1.5), path, flood_and_close)
+    assert told(world, path) == [("mark", 1)] * 2 + [("cxl", 1)] * 3
+    assert replay(path, make_counter(seconds=1.5)).is_complete
 
 
 @pytest.mark.parametrize(("before", "after"), [(True, False), (False, True)])

@@ -4,9 +4,11 @@ import contextlib
 import functools
 import os
 import signal
+import ssl
 import subprocess
 import sys
 
+import httpx
 import pytest
 import trio
 
@@ -310,7 +312,11 @@ async def test_what_does_not_fit_a_url_is_refused(tmp_path):
         ("tcp://127.0.0.1", {}, ValueError, "tcp://host:port"),
         ("tcp://127.0.0.1:1", {"headers": {"a": "b"}}, TypeError, "headers"),
         ("unix:/x", {"headers": {"a": "b"}}, TypeError, "headers"),
-        ("ws://127.0.0.1:1", {"state_changed": print}, TypeError, "state_changed"),
+        ("tcp://127.0.0.1:1", {"token": "x"}, TypeError, "token"),
+        ("unix:/x", {"ssl_context": ssl.create_default_context()}, TypeError, "ssl_context"),
+        ("ws://127.0.0.1:1", {"ssl_context": ssl.create_default_context()}, ValueError, "wss://"),
+        ("https://127.0.0.1:1", {"ssl_context": ssl.create_default_context()}, TypeError, "http="),
+        ("ws://127.0.0.1:1", {"http": httpx.AsyncClient()}, TypeError, "http"),
         ("ws://me:pw@127.0.0.1:1", {}, ValueError, "token="),
         ("ws://", {}, ValueError, "ws://"),
         ("ws://127.0.0.1:1", {"env": {"A": "b"}}, TypeError, "env"),

@@ -7,14 +7,16 @@ import attrs
 import trio
 
 from mcp_trio._protocol.http.gate import Gate
-from mcp_trio._protocol.http.heads import Head
 from mcp_trio._protocol.http.verdicts import JSON, Refusal
+from mcp_trio._server.connections import verified
 from mcp_trio._server.http.asked import Asked, RefusedError
 from mcp_trio._server.http.endpoint import McpEndpoint
 from mcp_trio._server.http.options import Verify
 from mcp_trio._server.http.runtime import Runtime
 from mcp_trio._server.http.sse import SseEndpoints
+from mcp_trio._server.http.websockets import WebSocketEndpoint
 from mcp_trio._transports.http.exchange import Exchange
+from mcp_trio._transports.websocket.upgrade import Upgraded
 
 _HEALTH: Final = "/health"
 _HEALTHY: Final = b'{"status":"ok"}'
@@ -33,6 +35,7 @@ class HttpApp:
         verify: Who somebody is; without one nobody is anybody, and all may come.
         streams_answers: Legacy answers are streams also where they could be JSON.
         has_sse: There are the two endpoints of revision 2024-11-05 as well.
+        websocket: The endpoint of WebSocket; None: there is none.
     """
 
     runtime: Runtime
@@ -41,6 +44,7 @@ class HttpApp:
     verify: Verify | None = None
     streams_answers: bool = False
     has_sse: bool = True
+    websocket: WebSocketEndpoint | None = None
     _routes: Mapping[str, _Route] = attrs.field(init=False)
     _answering: int = attrs.field(default=0, init=False)
     _idle: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -51,7 +55,14 @@ class HttpApp:
         if self.has_sse and self.runtime.endpoint.has_sessions:
             sse = SseEndpoints(self.runtime)
             routes |= {"/sse": sse.respond_stream, "/messages": sse.respond_post}
+        if self.websocket is not None:
+            routes[self.websocket.door.path] = self.websocket.respond
         self._routes = routes
+
+    @property
+    def upgraded(self) -> Upgraded | None:
+        """What is done with who asks for a WebSocket; given to a host as well."""
+        return None if self.websocket is None else self.websocket.upgrade
 
     async def respond(self, exchange: Exchange) -> None:
         """Answer one request; a client that goes away ends it, and nothing else."""
@@ -92,7 +103,10 @@ class HttpApp:
             return
         route = self._route(asked.head.path)
         if self.verify is not None:
-            asked = attrs.evolve(asked, head=await _verified(asked.head, self.verify))
+            head = await verified(asked.head, self.verify)
+            if isinstance(head, Refusal):
+                raise RefusedError(head)
+            asked = attrs.evolve(asked, head=head)
         await route(asked)
 
     def _route(self, path: str) -> _Route:
@@ -101,15 +115,6 @@ class HttpApp:
             text = f"nothing is here; the MCP endpoint is {self.path}"
             raise RefusedError(Refusal(status=404, text=text))
         return route
-
-
-async def _verified(head: Head, verify: Verify) -> Head:
-    principal = await verify(head)
-    if principal is None:
-        headers = [("WWW-Authenticate", "Bearer")]
-        text = "it is not known who sends this (verify=)"
-        raise RefusedError(Refusal(status=401, text=text, headers=headers))
-    return attrs.evolve(head, principal=principal)
 
 
 async def _tell_health(asked: Asked) -> None:

@@ -62,7 +62,7 @@ class McpEndpoint:
         """
         body = await asked.body() if asked.head.method == "POST" else b""
         if self.runtime.is_closing:
-            raise RefusedError(_closing())
+            raise RefusedError(closing())
         verdict = self.runtime.endpoint.judge(asked.head, body)
         await _EFFECTS[type(verdict)](self, asked, verdict, body)
 
@@ -186,7 +186,7 @@ class McpEndpoint:
             channel.abandon(slot)
 
     def _why_unanswered(self, request_id: RequestId) -> Refusal:
-        return (_closing if self.runtime.is_closing else _lost)(request_id)
+        return (closing if self.runtime.is_closing else _lost)(request_id)
 
 
 def begun_session(
@@ -198,13 +198,17 @@ def begun_session(
         RefusedError: There is no place for it.
     """
     if runtime.is_closing:
-        raise RefusedError(_closing(request_id))
+        raise RefusedError(closing(request_id))
     try:
         return runtime.begin_session(asked.head.principal, transport=transport)
     except TooManySessionsError:
-        text = "there are too many sessions (http_sessions_max)"
-        refusal = Refusal(status=503, code=SERVER_BUSY, text=text, id=request_id)
-        raise RefusedError(refusal) from None
+        raise RefusedError(too_many_sessions(request_id)) from None
+
+
+def too_many_sessions(request_id: RequestId | None = None) -> Refusal:
+    """The refusal of a session for which there is no place."""
+    text = "there are too many sessions (http_sessions_max)"
+    return Refusal(status=503, code=SERVER_BUSY, text=text, id=request_id)
 
 
 def _listened_to(channel: SessionChannel, last_event_id: str | None) -> AnswerStream:
@@ -248,7 +252,8 @@ def _ended(begun: HttpSession, request_id: RequestId | None) -> Refusal | None:
     return Refusal(status=503, code=SERVER_BUSY, text=text, id=request_id)
 
 
-def _closing(request_id: RequestId | None = None) -> Refusal:
+def closing(request_id: RequestId | None = None) -> Refusal:
+    """The refusal of whatever comes too late."""
     return Refusal(status=503, code=SERVER_BUSY, text="the server is closing", id=request_id)
 
 

@@ -14,6 +14,7 @@ from mcp_trio._server.http.app import HttpApp
 from mcp_trio._server.http.runtime import Runtime
 from mcp_trio._transports.http.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.http.exchange import Exchange
+from mcp_trio._transports.websocket.upgrade import Upgrade
 
 logger = logging.getLogger("mcp_trio")
 
@@ -28,8 +29,13 @@ class MountedApp:
     _starting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        limits = self._make().runtime.server.limits
-        self._host = AsgiHost(self._respond, limits=limits, ended=self.aclose)
+        app = self._make()
+        self._host = AsgiHost(
+            self._respond,
+            limits=app.runtime.server.limits,
+            ended=self.aclose,
+            upgraded=None if app.websocket is None else self._upgrade,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve what an ASGI server asks for."""
@@ -38,6 +44,11 @@ class MountedApp:
     async def _respond(self, exchange: Exchange) -> None:
         app = await self._running()
         await app.respond(exchange)
+
+    async def _upgrade(self, upgrade: Upgrade) -> None:
+        app = await self._running()
+        assert app.websocket is not None
+        await app.websocket.upgrade(upgrade)
 
     async def _running(self) -> HttpApp:
         """The application with a runtime that runs; that of an earlier Trio run has ended.

@@ -25,9 +25,13 @@ class HttpOptions(TypedDict, total=False):
         hosts: Names under which clients may reach it, beside those that it is bound to.
         origins: Pages of these origins may use it, beside its own.
         allows_cors: Browsers are told so.
-        verify: Tells who sends a request, by its head; None refuses the request.
+        token: Who brings it may come: as `Authorization: Bearer`, or, from a browser that opens a
+            WebSocket, as the subprotocol `mcp.token.` and the token in Base64URL, beside `mcp`.
+        verify: In its place, tells who sends a request, by its head; None refuses the request.
         streams_answers: Answers in sessions are streams of events also where they could be JSON.
         has_sse: The two endpoints of revision 2024-11-05 are there as well.
+        has_websocket: WebSocket is there as well; each connection is a session.
+        ws_path: Where that is.
         record: See `Server.serve`; each session is recorded, and all modern requests together.
         stores: What several machines that serve together share; in memory without a word.
     """
@@ -36,9 +40,12 @@ class HttpOptions(TypedDict, total=False):
     hosts: Collection[str] | None
     origins: Collection[str] | None
     allows_cors: bool
+    token: str | None
     verify: Verify | None
     streams_answers: bool
     has_sse: bool
+    has_websocket: bool
+    ws_path: str
     record: RecordTo | None
     stores: HttpStores
 

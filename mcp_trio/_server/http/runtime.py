@@ -25,6 +25,7 @@ from mcp_trio._server.http.stores import HttpStores
 from mcp_trio._server.http_client import SessionHttp
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.http.stateless_channel import StatelessChannel
+from mcp_trio._transports.websocket.channel import WebSocketChannel
 from mcp_trio._wire import Decoder
 
 logger = logging.getLogger("mcp_trio")
@@ -75,6 +76,11 @@ def _nothing() -> None:
     """Nobody wants to know."""
 
 
+def _send_away(channel: WebSocketChannel, session: RunningSession) -> None:
+    channel.goes_away()
+    session.shut("closed")
+
+
 @attrs.define(eq=False)
 class Runtime:
     """See the module.
@@ -101,6 +107,9 @@ class Runtime:
     _http: SessionHttp = attrs.field(init=False)
     _modern: RunningSession | None = attrs.field(default=None, init=False)
     _closing: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _connected: dict[WebSocketChannel, RunningSession] = attrs.field(
+        factory=dict[WebSocketChannel, RunningSession], init=False
+    )
 
     def __attrs_post_init__(self) -> None:
         limits = self.server.limits
@@ -163,6 +172,8 @@ class Runtime:
         for session in begun:
             if session is not None:
                 session.shut("closed")
+        for channel, connected in self._connected.items():
+            _send_away(channel, connected)
 
     @property
     def is_closing(self) -> bool:
@@ -227,6 +238,32 @@ class Runtime:
             begun.forget()
             raise
         return begun
+
+    async def serve(self, channel: WebSocketChannel) -> None:
+        """Serve a channel that is a session by itself, until that has ended; closes the channel.
+
+        Cancelled, or with the runtime: the client is told that the server goes away, and the
+        session winds down in bounded time.
+
+        Raises:
+            RecordingError: The recording cannot be made; nothing was served.
+        """
+        try:
+            if self.is_closing:
+                channel.goes_away()
+                return
+            ended = trio.Event()
+            session = self._start(channel, ended.set)
+            self._connected[channel] = session
+            try:
+                await ended.wait()
+            finally:
+                _send_away(channel, session)
+                with trio.CancelScope(shield=True):
+                    await ended.wait()
+                del self._connected[channel]
+        finally:
+            await channel.aclose()
 
     def close(self) -> None:
         """Begin to end all sessions; `ended` is set when they have."""

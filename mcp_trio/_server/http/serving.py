@@ -9,10 +9,12 @@ import trio
 from mcp_trio._engine import bare
 from mcp_trio._protocol.http.gate import gate_for
 from mcp_trio._recorder.options import keeps_each_session
+from mcp_trio._server.connections import Door, verify_of
 from mcp_trio._server.http.app import HttpApp
 from mcp_trio._server.http.options import HostKind, HttpOptions
 from mcp_trio._server.http.runtime import Runtime, ServesSessions
 from mcp_trio._server.http.stores import HttpStores
+from mcp_trio._server.http.websockets import WebSocketEndpoint
 from mcp_trio._server.stopping import set_when_cancelled
 
 
@@ -24,7 +26,7 @@ def app_of(
     Raises:
         TypeError: There is no such option.
         ValueError: Sessions cannot be recorded so, as they would replace each other; or the gate's
-            settings are none.
+            settings are none; or there are both `token` and `verify`.
     """
     unknown = options.keys() - HttpOptions.__annotations__.keys()
     if unknown:
@@ -37,13 +39,18 @@ def app_of(
         origins=options.get("origins"),
         allows_cors=options.get("allows_cors", False),
     )
+    runtime = Runtime(server, options.get("record"), options.get("stores") or HttpStores())
+    verify = verify_of(options.get("token"), options.get("verify"))
+    door = Door(gate=gate, path=options.get("ws_path", "/ws"), verify=verify)
+    has_websocket = options.get("has_websocket", True)
     return HttpApp(
-        runtime=Runtime(server, options.get("record"), options.get("stores") or HttpStores()),
+        runtime=runtime,
         gate=gate,
         path=options.get("path", "/mcp"),
-        verify=options.get("verify"),
+        verify=verify,
         streams_answers=options.get("streams_answers", False),
         has_sse=options.get("has_sse", True),
+        websocket=WebSocketEndpoint(runtime=runtime, door=door) if has_websocket else None,
     )
 
 
@@ -149,13 +156,19 @@ async def _hold(
     if address.holder == "native":
         from mcp_trio._transports.http.native import serve_native
 
-        await serve_native(app.respond, listeners, limits=limits, task_status=task_status)
+        await serve_native(
+            app.respond,
+            listeners,
+            limits=limits,
+            upgraded=app.upgraded,
+            task_status=task_status,
+        )
     else:
         from mcp_trio._transports.http.asgi import AsgiHost
         from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
 
         await serve_hypercorn(
-            AsgiHost(app.respond, limits=limits),
+            AsgiHost(app.respond, limits=limits, upgraded=app.upgraded),
             listeners,
             limits=limits,
             certfile=address.certfile,

@@ -7,7 +7,8 @@ An id is no proof of who somebody is (HTTP-59): a session belongs to the princip
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import attrs
@@ -120,6 +121,7 @@ class Sessions:
     stores: HttpStores = attrs.field(factory=HttpStores)
     _open: dict[str, HttpSession] = attrs.field(factory=dict[str, HttpSession], init=False)
     _unused: dict[str, HttpSession] = attrs.field(factory=dict[str, HttpSession], init=False)
+    _connected: int = attrs.field(default=0, init=False)
 
     def __iter__(self) -> Iterator[HttpSession]:
         return iter(tuple(self._open.values()))
@@ -133,8 +135,7 @@ class Sessions:
         Raises:
             TooManySessionsError: There is no place for it.
         """
-        if len(self._open) >= self.limits.http_sessions_max:
-            self._make_room()
+        self._make_room()
         session_id, make = secrets.token_urlsafe(_ID_BYTES), self.stores.events
         channel = SessionChannel(
             self.limits,
@@ -167,8 +168,28 @@ class Sessions:
         facts = await self.stores.sessions.find(session_id)
         return facts is not None and facts.principal == principal
 
+    @contextmanager
+    def place(self) -> Generator[None]:
+        """The place of a session that is a connection, and has neither id nor channel here.
+
+        Raises:
+            TooManySessionsError: There is none.
+        """
+        self._make_room()
+        self._connected += 1
+        try:
+            yield
+        finally:
+            self._connected -= 1
+
     def _make_room(self) -> None:
-        """The unused session that has rested longest ends; without one there is no room."""
+        """If it is needed, the unused session that has rested longest ends.
+
+        Raises:
+            TooManySessionsError: There is none.
+        """
+        if len(self._open) + self._connected < self.limits.http_sessions_max:
+            return
         unused = next((each for each in self._unused.values() if each.is_resting), None)
         if unused is None:
             raise TooManySessionsError

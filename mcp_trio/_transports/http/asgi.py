@@ -20,6 +20,7 @@ from mcp_trio._protocol.http import Head, Headers
 from mcp_trio._protocol.http.heads import fields_of
 from mcp_trio._transports.http.exchange import BodyTooLargeError, Responder
 from mcp_trio._transports.http.header_fields import encoded
+from mcp_trio._transports.websocket.upgrade import Upgraded
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -48,6 +49,7 @@ async def _nothing() -> None:
 class AsgiHost:
     """An ASGI application that hands each request to `respond`, as an exchange.
 
+    `upgraded` is given those that ask for a WebSocket; without it they are refused.
     `ended` is awaited when the server says that it shuts down, before it may go.
     """
 
@@ -56,9 +58,10 @@ class AsgiHost:
     _ended: Callable[[], Awaitable[None]] = attrs.field(
         default=_nothing, kw_only=True, alias="ended"
     )
+    _upgraded: Upgraded | None = attrs.field(default=None, kw_only=True, alias="upgraded")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection in the sense of ASGI: a request, or the lifespan.
+        """Serve one connection in the sense of ASGI: a request, a WebSocket, or the lifespan.
 
         Raises:
             AnswerBrokenOff: The answer has begun and will not be completed.
@@ -70,6 +73,8 @@ class AsgiHost:
                 await _say_no_trio(send)
             case "lifespan":
                 await self._live(receive, send)
+            case "websocket" if self._upgraded is not None and trio.lowlevel.in_trio_task():
+                await self._upgrade(scope, receive, send, self._upgraded)
             case "websocket":
                 await _refuse_websocket(receive, send)
             case unknown:
@@ -85,6 +90,22 @@ class AsgiHost:
             await exchange.finish()
         finally:
             exchange.close()
+
+    async def _upgrade(
+        self, scope: Scope, receive: Receive, send: Send, upgraded: Upgraded
+    ) -> None:
+        from mcp_trio._transports.http.asgi_upgrade import AsgiUpgrade, checked_head, serve_upgrade
+
+        upgrade = AsgiUpgrade(
+            head=checked_head(head_of({**scope, "method": "GET"})),
+            extensions=scope.get("extensions") or {},
+            receive=receive,
+            send=send,
+            limits=self._limits,
+        )
+        await serve_upgrade(upgrade, upgraded)
+        if upgrade.is_stuck:
+            raise AnswerBrokenOff
 
     async def _respond_guarded(self, exchange: "AsgiExchange") -> None:
         try:

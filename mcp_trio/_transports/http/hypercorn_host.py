@@ -33,6 +33,8 @@ from mcp_trio._transports.http.asgi import (
     Scope,
     Send,
 )
+from mcp_trio._transports.http.asgi_upgrade import MORE
+from mcp_trio._transports.http.hypercorn_websocket import ToldWebSocket, stream_of
 
 logger = logging.getLogger("mcp_trio")
 
@@ -89,6 +91,7 @@ def _config(limits: Limits, certfile: str | None, keyfile: str | None) -> Config
     config.h2_max_header_list_size = limits.http_head_bytes_max
     config.keep_alive_timeout = limits.http_idle_seconds
     config.keep_alive_max_requests = sys.maxsize
+    config.websocket_ping_interval = limits.websocket_ping_seconds
     config.ssl_handshake_timeout = limits.http_head_seconds
     return config
 
@@ -111,6 +114,7 @@ class _Server:
             nursery.cancel_scope.shield = True
             nursery.start_soon(self._cut_stalled)
             nursery.start_soon(self._cut_idle)
+            nursery.start_soon(self._cut_silent)
             task_status.started(nursery)
             await self.is_stopping.wait()
             await self._stop()
@@ -133,6 +137,17 @@ class _Server:
             for connection in self._connections:
                 if connection.idle_since < earliest:
                     connection.stream.cut()
+
+    async def _cut_silent(self) -> NoReturn:
+        """Hypercorn asks those behind WebSockets whether they are there, and hears no answer."""
+        pause = self.limits.websocket_ping_seconds / _LOOKS_PER_STALL
+        silent_seconds = self.limits.websocket_ping_seconds + self.limits.websocket_pong_seconds
+        while True:
+            await trio.sleep(pause)
+            earliest = trio.current_time() - silent_seconds
+            for connection in self._connections:
+                if connection.websockets:
+                    connection.stream.cut_if_silent_since(earliest)
 
     async def _stop(self) -> None:
         for connection in self._connections:
@@ -173,13 +188,15 @@ class _Server:
 class _Connection:
     """One connection, and what hypercorn runs for its requests.
 
-    Since `idle_since` nothing has run for any; infinite while something does.
+    Since `idle_since` nothing has run for any; infinite while something does. Of them,
+    `websockets` are open.
     """
 
     app: Application
     stream: "_BoundedStream"
     limits: Limits
     idle_since: float = attrs.field(factory=trio.current_time, init=False)
+    websockets: int = attrs.field(default=0, init=False)
     _hypercorn: TCPServer = attrs.field(init=False)
     _requests: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
     _rests: Bell = attrs.field(factory=Bell, init=False)
@@ -218,24 +235,36 @@ class _Connection:
 
     async def _run_app(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_bounded(message: Message) -> None:
-            is_head = message["type"] == "http.response.start"
+            is_held = message["type"] == "http.response.start" or MORE in message
             # What comes next can leave with the head; over HTTP/2 others would wait for it.
-            self.stream.is_holding = is_head and not self._is_multiplexed()
+            self.stream.is_holding = is_held and not self._is_multiplexed()
             await send(message)
-            if not is_head:
+            if not is_held:
                 await self.stream.send_held()
             while self._bytes_held_back() > self.limits.http_write_bytes_max:
                 await self.stream.wait_sent()
 
         with self._request():
             try:
-                await self.app(scope, receive, send_bounded)
+                await self._run_told(scope, receive, send_bounded)
             except AnswerBrokenOff:
                 # Hypercorn would let an HTTP/2 client wait for the rest.
                 self.stream.cut()
             except Exception:
                 logger.exception("the application failed")
                 self.stream.cut()
+
+    async def _run_told(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stream = stream_of(self._hypercorn.protocol.protocol, scope)
+        if stream is None:
+            await self.app(scope, receive, send)
+            return
+        told = ToldWebSocket(stream, self.limits)
+        self.websockets += 1
+        try:
+            await self.app(scope, told.receiving(receive), told.sending(send))
+        finally:
+            self.websockets -= 1
 
     @contextlib.contextmanager
     def _request(self) -> Generator[None]:
@@ -279,6 +308,7 @@ class _BoundedStream:
     _has_sent: Bell = attrs.field(factory=Bell, init=False)
     _is_closing: bool = attrs.field(default=False, init=False)
     _sending_since: float = attrs.field(default=math.inf, init=False)
+    _listening_since: float = attrs.field(default=math.inf, init=False)
 
     @property
     def socket(self) -> trio.socket.SocketType:
@@ -311,6 +341,11 @@ class _BoundedStream:
         if self._sending_since < earliest:
             self.cut()
 
+    def cut_if_silent_since(self, earliest: float) -> None:
+        """Cut it if it has been listened to since then, and nothing was heard."""
+        if self._listening_since < earliest:
+            self.cut()
+
     async def wait_sent(self) -> None:
         """Return when something more was sent."""
         await self._has_sent.wait()
@@ -319,11 +354,14 @@ class _BoundedStream:
         """See `trio.abc.ReceiveStream`."""
         if self._is_closing:
             raise trio.ClosedResourceError("this side has closed")
+        self._listening_since = trio.current_time()
         try:
             data = await self._stream.receive_some(max_bytes)
         except trio.BrokenResourceError:
             self.has_ended.set()
             raise
+        finally:
+            self._listening_since = math.inf
         if not data:
             self.has_ended.set()
         return data

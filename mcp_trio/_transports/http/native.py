@@ -16,6 +16,7 @@ from mcp_trio._transports.http.exchange import Responder
 from mcp_trio._transports.http.native_connection import NativeConnection
 from mcp_trio._transports.http.native_head import Refused, written_refusal
 from mcp_trio._transports.http.native_wire import Ends, SocketEnds, Wire
+from mcp_trio._transports.websocket.upgrade import Upgraded
 
 _WITH_ADDRESSES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 _LOOKS_PER_IDLE_TIME: Final = 8
@@ -26,6 +27,7 @@ async def serve_native(
     listeners: Sequence[trio.SocketListener],
     *,
     limits: Limits,
+    upgraded: Upgraded | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Serves an application to whoever connects, until it is cancelled.
@@ -34,12 +36,13 @@ async def serve_native(
         respond: The application; for each connection one call of it at a time.
         listeners: Bound sockets, which are closed at the end.
         limits: What a connection may cost, and how many there may be.
+        upgraded: What is done with who asks for a WebSocket; None: they are answered as anybody.
         task_status: Is given the listeners once they take connections.
 
     Cancelled: the listeners and the idle connections are closed at once, and the calls of `respond`
     are cancelled; returns when these have returned.
     """
-    host = NativeHost(respond=respond, limits=limits)
+    host = NativeHost(respond=respond, limits=limits, upgraded=upgraded)
 
     async def take(stream: trio.SocketStream) -> None:
         client = _client(stream)
@@ -69,6 +72,7 @@ class NativeHost:
 
     respond: Responder
     limits: Limits
+    upgraded: Upgraded | None = None
     _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
     _last_look: float = attrs.field(factory=trio.current_time, init=False)
 
@@ -90,7 +94,11 @@ class NativeHost:
 
     async def _serve(self, wire: Wire, client: str | None) -> None:
         connection = NativeConnection(
-            wire=wire, respond=self.respond, client=client, last_look=lambda: self._last_look
+            wire=wire,
+            respond=self.respond,
+            upgraded=self.upgraded,
+            client=client,
+            last_look=lambda: self._last_look,
         )
         self._connections.add(connection)
         try:

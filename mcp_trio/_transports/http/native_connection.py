@@ -8,15 +8,18 @@ from typing import Final, cast
 import attrs
 import trio
 
+from mcp_trio._protocol.websocket import asks_for_websocket
 from mcp_trio._transports.http.exchange import Responder
 from mcp_trio._transports.http.native_exchange import Answer, NativeExchange
 from mcp_trio._transports.http.native_head import (
     Refused,
+    RequestHead,
     head_bytes,
     read_head,
     written_refusal,
 )
 from mcp_trio._transports.http.native_wire import Wire
+from mcp_trio._transports.websocket.upgrade import Upgraded
 
 logger = logging.getLogger("mcp_trio")
 
@@ -30,6 +33,7 @@ class NativeConnection:
     Attributes:
         wire: Its bytes.
         respond: The application.
+        upgraded: What it does with who asks for a WebSocket; None: it answers as to anybody.
         client: The address of the peer.
         last_look: The time, read off a clock that is looked at now and then.
         idle_since: Since when, by that clock, it has waited for a request; infinite if it does not.
@@ -38,6 +42,7 @@ class NativeConnection:
 
     wire: Wire
     respond: Responder
+    upgraded: Upgraded | None = None
     client: str | None
     last_look: Callable[[], float]
     idle_since: float = attrs.field(default=_BUSY, init=False)
@@ -95,6 +100,9 @@ class NativeConnection:
     async def _serve_request(self, raw: bytes) -> bool:
         """Whether another request may follow."""
         request = read_head(raw, self.client)
+        if self.upgraded is not None and asks_for_websocket(request.head):
+            await self._upgrade(raw, request, self.upgraded)
+            return False
         exchange = NativeExchange(request=request, wire=self.wire)
         await self._respond(exchange)
         if exchange.answered is Answer.NONE:
@@ -105,6 +113,13 @@ class NativeConnection:
             return False  # the client sees that a half of an answer lacks its end
         exchange.skip_body()
         return True
+
+    async def _upgrade(self, raw: bytes, request: RequestHead, upgraded: Upgraded) -> None:
+        from mcp_trio._transports.http.native_upgrade import hand_over
+
+        if request.body_bytes != 0:
+            raise Refused(400, "what becomes a WebSocket has no body")
+        await hand_over(self.wire, raw, request.head, upgraded)
 
     async def _respond(self, exchange: NativeExchange) -> None:
         try:

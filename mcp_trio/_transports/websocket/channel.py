@@ -34,12 +34,14 @@ class WebSocketChannel:
     Attributes:
         name: Who is at the other end, without what may be secret.
         principal: At a server's end: who the client has proved to be.
+        refusal: What the peer said when it closed because it does not want us (1008).
     """
 
     transport: ClassVar[str] = "websocket"
 
     name: str
     principal: str | None = None
+    refusal: ConnectionLost | None = attrs.field(default=None, init=False)
     _socket: MessageSocket = attrs.field(alias="socket")
     _limits: Limits = attrs.field(alias="limits")
     _code: CloseCode = attrs.field(default=CloseCode.DONE, init=False)
@@ -109,6 +111,7 @@ class WebSocketChannel:
             self._loss = loss_by_us(self.name, self._code, ended.reason)
         else:
             self._loss = loss_by_peer(self.name, ended.code, ended.reason)
+            self.refusal = self._loss if ended.code == CloseCode.REFUSED else None
 
     def _check_open(self) -> None:
         if self._is_closing:
@@ -124,6 +127,10 @@ class WebSocketChannel:
             nursery.cancel_scope.cancel()
         with trio.move_on_after(self._limits.close_seconds, shield=True):
             await self._socket.close(self._code, str(self._loss or ""))
+
+    async def wait_left(self) -> None:
+        """Return when it is closed, by whoever uses it."""
+        await self._left.wait()
 
     def left(self) -> None:
         """Nothing holds it any more."""

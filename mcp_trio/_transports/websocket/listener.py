@@ -3,7 +3,6 @@
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Final, NoReturn, TypeAlias, cast
 
 import attrs
@@ -11,17 +10,16 @@ import trio
 
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.heads import Head
-from mcp_trio._protocol.http.verdicts import JSON, Refusal
-from mcp_trio._protocol.websocket import chosen_subprotocol
+from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._transports.http.native_head import (
     Refused,
     head_bytes,
     read_head,
-    written_head,
     written_refusal,
 )
-from mcp_trio._transports.websocket.channel import WebSocketChannel, begin_channel
-from mcp_trio._transports.websocket.trio_sockets import HandshakeFailed, linger, server_socket
+from mcp_trio._transports.websocket.channel import WebSocketChannel
+from mcp_trio._transports.websocket.stream_upgrade import StreamUpgrade, answer_last
+from mcp_trio._transports.websocket.upgrade import accepted
 
 logger = logging.getLogger("mcp_trio")
 
@@ -54,8 +52,8 @@ class WebSocketHost:
             if self._count <= self.limits.http_connections_max:
                 await self._serve(stream)
             elif self._count <= _TOLD_FACTOR * self.limits.http_connections_max:
-                text = "there are too many connections (http_connections_max)"
-                await self._refuse(stream, Refusal(status=503, text=text))
+                refused = Refused(503, "there are too many connections (http_connections_max)")
+                await answer_last(stream, written_refusal(refused), self.limits)
         except trio.BrokenResourceError:
             pass  # the client has gone away, which ends a connection like any other way
         except Exception:
@@ -69,7 +67,7 @@ class WebSocketHost:
         try:
             head = await self._head_in_time(stream, received)
         except Refused as refused:
-            await self._answer(stream, written_refusal(refused))
+            await answer_last(stream, written_refusal(refused), self.limits)
             return
         await self.serve_upgrade(stream, head, received)
 
@@ -100,25 +98,12 @@ class WebSocketHost:
         Raises:
             trio.BrokenResourceError: The client has gone away.
         """
+        upgrade = StreamUpgrade(stream=stream, head=head, received=received, limits=self.limits)
         admitted = await self.admit(head)
         if isinstance(admitted, Refusal):
-            await self._refuse(stream, admitted)
+            await upgrade.refuse(admitted)
             return
-        length = head_bytes(received, 0, bytes_max=self.limits.http_head_bytes_max)
-        opening = server_socket(
-            stream,
-            head=bytes(received[:length]),
-            rest=bytes(received[length:]),
-            subprotocol=chosen_subprotocol(admitted),
-            limits=self.limits,
-        )
-        name = admitted.client or "the client"
-        try:
-            channel = await begin_channel(
-                opening, name=name, principal=admitted.principal, limits=self.limits
-            )
-        except HandshakeFailed as failure:
-            raise trio.BrokenResourceError(str(failure)) from None
+        channel = await accepted(upgrade, admitted, self.limits)
         try:
             await self._handle(channel)
         finally:
@@ -141,19 +126,6 @@ class WebSocketHost:
             await self.handle(channel)
             is_over = True
             nursery.cancel_scope.cancel()
-
-    async def _refuse(self, stream: trio.abc.Stream, refusal: Refusal) -> None:
-        body = refusal.body()
-        headers = [("Content-Type", JSON), *refusal.headers]
-        framing = b"content-length: %d\r\n" % len(body)
-        head = written_head(refusal.status, headers, framing=framing, is_last=True)
-        await self._answer(stream, head + body)
-
-    async def _answer(self, stream: trio.abc.Stream, answer: bytes) -> None:
-        """The last thing that is said, to somebody who may still be talking."""
-        with trio.move_on_after(self.limits.close_seconds), suppress(trio.BrokenResourceError):
-            await stream.send_all(answer)
-            await linger(stream)
 
 
 async def serve_websocket(

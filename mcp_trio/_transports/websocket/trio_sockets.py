@@ -35,7 +35,7 @@ from wsproto.utilities import LocalProtocolError
 
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.heads import Headers
-from mcp_trio._protocol.websocket import CloseCode
+from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.http.client_inbox import Inbox
 from mcp_trio._transports.http.header_fields import encoded
 from mcp_trio._transports.websocket.message_socket import SocketEnded
@@ -44,7 +44,6 @@ from mcp_trio._wire.lines import Oversized, bounded
 
 T = TypeVar("T")
 
-_REASON_BYTES_MAX: Final = 123
 _GONE: Final = (ConnectionClosed, LocalProtocolError, trio.ClosedResourceError)
 _FOUND: Final = frozenset({CloseCode.PROTOCOL_BROKEN, CloseCode.NOT_UTF8})  # by the library
 
@@ -237,7 +236,7 @@ class TrioSocket:
 
     async def _shake_hands(self, code: CloseCode, reason: str) -> None:
         async def close() -> None:
-            await self._connection.aclose(code, _shortened(reason) or None)
+            await self._connection.aclose(code, close_reason(reason) or None)
 
         await _before_the_end(self._stream, close)
 
@@ -249,13 +248,9 @@ class TrioSocket:
                 kind = (
                     ConnectionType.CLIENT if self._connection.is_client else ConnectionType.SERVER
                 )
-                frame = CloseConnection(code=code, reason=_shortened(reason))
+                frame = CloseConnection(code=code, reason=close_reason(reason))
                 await stream.send_all(Connection(kind).send(frame))
             await linger(stream.stream)
-
-
-def _shortened(reason: str) -> str:
-    return reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
 
 
 async def linger(stream: trio.abc.Stream) -> None:

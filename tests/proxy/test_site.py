@@ -13,8 +13,8 @@ import trio
 from mcp_trio import Client
 from mcp_trio._errors import RequestError
 from mcp_trio._limits import Limits
-from mcp_trio._proxy.http import Place
-from mcp_trio._proxy.http_to_command import CommandSite, serve_command
+from mcp_trio._proxy.bridge import Behind, Front, serve_site
+from mcp_trio._proxy.bridge import site_of as made
 from mcp_trio._proxy.journal import start_frames
 
 pytestmark = pytest.mark.real_time
@@ -69,10 +69,11 @@ def site_of(tmp_path):
         folder = tmp_path / "recorded"
         folder.mkdir()
         start = partial(start_frames, folder, transport="http", name="served", limits=limits)
-        site = CommandSite(command=command, start=start, limits=limits)
+        front, behind = Front(kind="http"), Behind(target=command)
+        site = made(front, behind, start=start, limits=limits)
         async with trio.open_nursery() as nursery:
             told, urls = trio.open_memory_channel(1)
-            nursery.start_soon(serve_command, Place(), site, told.send_nowait)
+            nursery.start_soon(serve_site, front, site, told.send_nowait)
             yield Site(await urls.receive(), folder)
             nursery.cancel_scope.cancel()
 

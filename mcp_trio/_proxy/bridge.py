@@ -1,0 +1,328 @@
+"""Any two transports joined: where clients come from, and where the server is.
+
+At stdio there is one client; everywhere else we listen, and each session of a client is one of the
+server's. Frames pass as they are. Two pairs have a proxy of their own, which passes every byte: a
+host and a command over stdio, and clients and a server over HTTP.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+import attrs
+import trio
+
+from mcp_trio._client.targets import ProcessOptions, WebOptions, has_url, open_target
+from mcp_trio._errors import ConnectionLost
+from mcp_trio._limits import DEFAULT_LIMITS, Limits
+from mcp_trio._proxy.host_to_url import UrlProxy
+from mcp_trio._proxy.http import NO_HEADERS, Place, run_http_proxy
+from mcp_trio._proxy.joined import Joined
+from mcp_trio._proxy.journal import check_is_free, recorded_to, start_frames
+from mcp_trio._proxy.signals import until_signal
+from mcp_trio._proxy.site import Site
+from mcp_trio._proxy.stdio import run_stdio_proxy
+from mcp_trio._recorder.options import RecordOptions
+from mcp_trio._server.connections import (
+    WebSocketOptions,
+    serve_tcp,
+    serve_unix,
+    serve_websocket,
+)
+from mcp_trio._server.http.options import HttpOptions
+from mcp_trio._server.http.serving import Address, serve_http
+from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.stdio_server import divert_stdio, open_stdio_channel
+
+Kind: TypeAlias = Literal["stdio", "http", "websocket", "unix", "tcp"]
+
+# A session that costs a process is dearer than one that does not.
+_PROCESSES_MAX: Final = 100
+_INHERITING: Final = ProcessOptions(inherit_env=True, stderr="inherit")
+
+
+@attrs.frozen(kw_only=True)
+class Front:
+    """Where clients come from.
+
+    Attributes:
+        kind: How they are connected, as recordings name it.
+        place: Where we listen, but for a socket file.
+        socket_file: Where we listen then.
+        is_open: Over TCP, whoever reaches us from elsewhere may come.
+    """
+
+    kind: Kind = "stdio"
+    place: Place = attrs.field(factory=Place)
+    socket_file: str = ""
+    is_open: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Behind:
+    """The server.
+
+    Attributes:
+        target: Its URL, or its command.
+        headers: What goes along with requests to a URL of the web.
+    """
+
+    target: str | Sequence[str]
+    headers: Mapping[str, str] = attrs.field(default=NO_HEADERS, repr=False)
+
+    @property
+    def name(self) -> str:
+        """As recordings name it, without what may be secret."""
+        if not isinstance(self.target, str):
+            return Path(self.target[0]).name
+        parts = urlsplit(self.target)
+        return parts.hostname or Path(parts.path).name
+
+    @property
+    def joined(self) -> type[Joined]:
+        """What joins a client of one connection to it."""
+        return UrlProxy if has_url(self.target) else Joined
+
+    async def open(self, limits: Limits) -> Channel:
+        """A connection to it.
+
+        Raises:
+            ConnectionLost: There is none to be had.
+        """
+        process, web = ProcessOptions(), WebOptions(headers=self.headers or None)
+        if not isinstance(self.target, str):
+            process = _INHERITING
+        return (await open_target(self.target, process=process, web=web, limits=limits)).channel
+
+
+def check_server_url(url: str) -> None:
+    """Look whether a server may be there.
+
+    Raises:
+        ValueError: It may not; nothing of the URL is repeated, for it may have a secret in it.
+    """
+    parts = urlsplit(url)
+    needs = _SERVER_URLS.get(parts.scheme)
+    if needs is None or not needs(parts):
+        raise ValueError(
+            "a server is at http://, https://, ws:// or wss:// and its host,"
+            " at tcp://HOST:PORT, or at unix:PATH"
+        )
+
+
+def _has_host(parts: SplitResult) -> bool:
+    return bool(parts.hostname)
+
+
+def _has_port(parts: SplitResult) -> bool:
+    return bool(parts.hostname and parts.port and not parts.path)
+
+
+def _has_path(parts: SplitResult) -> bool:
+    return bool(parts.path and not parts.netloc)
+
+
+_SERVER_URLS: Final[Mapping[str, Callable[[SplitResult], bool]]] = {
+    "http": _has_host,
+    "https": _has_host,
+    "ws": _has_host,
+    "wss": _has_host,
+    "tcp": _has_port,
+    "unix": _has_path,
+}
+
+
+def front_of(word: str) -> Front:
+    """Where clients come from, as a word; who may come is still to be said.
+
+    Raises:
+        ValueError: It is no such place.
+    """
+    if word == "-":
+        return Front()
+    scheme, colon, rest = word.partition(":")
+    if scheme not in _FRONTS or not colon:
+        raise ValueError(
+            "clients come from - (stdio), http://HOST:PORT/PATH, ws://HOST:PORT/PATH,"
+            " tcp://HOST:PORT or unix:PATH"
+        )
+    return _FRONTS[scheme](rest, urlsplit(word))
+
+
+def _http_front(_: str, parts: SplitResult) -> Front:
+    return Front(kind="http", place=_place(parts, parts.path or "/mcp"))
+
+
+def _websocket_front(_: str, parts: SplitResult) -> Front:
+    return Front(kind="websocket", place=_place(parts, parts.path or "/ws"))
+
+
+def _tcp_front(_: str, parts: SplitResult) -> Front:
+    if parts.path:
+        raise ValueError("the place of a TCP listener is tcp://HOST:PORT")
+    return Front(kind="tcp", place=_place(parts, ""))
+
+
+def _unix_front(rest: str, _: SplitResult) -> Front:
+    if not rest or rest.startswith("//"):
+        raise ValueError("the place of a socket file is unix:PATH")
+    return Front(kind="unix", socket_file=rest)
+
+
+def _place(parts: SplitResult, path: str) -> Place:
+    if not parts.hostname or parts.port is None or parts.query or parts.username is not None:
+        raise ValueError("to listen takes a host and a port (0 is any), and no query or user")
+    return Place(host=parts.hostname, port=parts.port, path=path)
+
+
+_FRONTS: Final[Mapping[str, Callable[[str, SplitResult], Front]]] = {
+    "http": _http_front,
+    "ws": _websocket_front,
+    "tcp": _tcp_front,
+    "unix": _unix_front,
+}
+
+
+# Joining ------------------------------------------------------------------------------------------
+
+
+def run_bridge(
+    front: Front,
+    behind: Behind,
+    *,
+    record: RecordOptions | None = None,
+    told: Callable[[str], None],
+    limits: Limits = DEFAULT_LIMITS,
+) -> int:
+    """Join both until their one client or its server ends, or a signal comes.
+
+    A folder gets a file for each session, a file takes all of them. `told` is called with the URL
+    that clients have to be given, if we listen.
+
+    Returns:
+        The exit status: that of a command over stdio; 128 plus the number of a signal; of a host
+        over stdio 0 when it is done, and 1 when it or the server was lost.
+
+    Raises:
+        RecordingError: The file cannot be made, or holds something already.
+        ConnectionLost: The server of a host over stdio cannot be had.
+        OSError: The address cannot be bound.
+        ValueError: The gate's settings are none, or the server's URL is none.
+    """
+    target = behind.target
+    if front.kind == "stdio" and not isinstance(target, str):
+        return run_stdio_proxy(target, record=record, limits=limits)
+    if front.kind == "http" and isinstance(target, str) and has_url(target):
+        return run_http_proxy(
+            front.place, target, record=record, told=told, headers=behind.headers, limits=limits
+        )
+    if front.kind == "stdio":
+        return trio.run(_run_stdio, behind, record, limits)
+    return trio.run(_run_listening, front, behind, record, told, limits)
+
+
+async def _run_stdio(behind: Behind, record: RecordOptions | None, limits: Limits) -> int:
+    parent_pid = os.getppid()
+    check_is_free(record)
+    journal = start_frames(record, transport="stdio", name=behind.name, limits=limits)
+    descriptors = divert_stdio()
+
+    async def serve() -> int:
+        try:
+            server = await behind.open(limits)
+        except ConnectionLost:
+            journal.shut("lost")
+            raise
+        client = open_stdio_channel(*descriptors, limits=limits)
+        joined = behind.joined(client=client, server=server, journal=journal, limits=limits)
+        return await joined.run(parent_pid=parent_pid)
+
+    try:
+        return await until_signal(serve, shut=partial(journal.shut, "signal"))
+    finally:
+        journal.close()
+
+
+async def _run_listening(
+    front: Front,
+    behind: Behind,
+    record: RecordOptions | None,
+    told: Callable[[str], None],
+    limits: Limits,
+) -> int:
+    with recorded_to(record) as recording:
+        start = partial(
+            start_frames, recording, transport=front.kind, name=behind.name, limits=limits
+        )
+        site = site_of(front, behind, start=start, limits=limits)
+        serve = partial(serve_site, front, site, told)
+        return await until_signal(serve, shut=partial(site.shut, "signal"))
+
+
+def site_of(front: Front, behind: Behind, *, start: Callable[..., Any], limits: Limits) -> Site:
+    """What clients get to see of the server."""
+    if not isinstance(behind.target, str):
+        connections_max = limits.http_connections_max if front.kind == "http" else _PROCESSES_MAX
+        limits = attrs.evolve(
+            limits, http_sessions_max=_PROCESSES_MAX, http_connections_max=connections_max
+        )
+    opening = partial(behind.open, limits)
+    return Site(open=opening, joined=behind.joined, start=start, limits=limits)
+
+
+async def serve_site(front: Front, site: Site, told: Callable[[str], None]) -> int:
+    """Serve until cancelled, which ends all sessions and processes, in bounded time.
+
+    Raises:
+        OSError: The address cannot be bound.
+        ValueError: The gate's settings are none.
+    """
+    async with trio.open_nursery() as nursery:
+        told(await nursery.start(_LISTENING[front.kind], front, site))
+    return 0
+
+
+async def _serve_http(front: Front, site: Site, *, task_status: trio.TaskStatus[str]) -> None:
+    place = front.place
+    options: HttpOptions = {
+        "hosts": place.hosts,
+        "origins": place.origins,
+        "token": place.token,
+        "path": place.path or "/mcp",
+    }
+    await serve_http(
+        site, Address(host=place.host, port=place.port), options, task_status=task_status
+    )
+
+
+async def _serve_websocket(front: Front, site: Site, *, task_status: trio.TaskStatus[str]) -> None:
+    place = front.place
+    options: WebSocketOptions = {
+        "hosts": None if place.hosts is None else [*place.hosts],
+        "origins": None if place.origins is None else [*place.origins],
+        "token": place.token,
+        "path": place.path or "/ws",
+    }
+    await serve_websocket(site, options, host=place.host, port=place.port, task_status=task_status)
+
+
+async def _serve_tcp(front: Front, site: Site, *, task_status: trio.TaskStatus[str]) -> None:
+    place = front.place
+    await serve_tcp(
+        site, host=place.host, port=place.port, is_open=front.is_open, task_status=task_status
+    )
+
+
+async def _serve_unix(front: Front, site: Site, *, task_status: trio.TaskStatus[str]) -> None:
+    await serve_unix(site, front.socket_file, task_status=task_status)
+
+
+_LISTENING: Final[Mapping[str, Callable[..., Awaitable[None]]]] = {
+    "http": _serve_http,
+    "websocket": _serve_websocket,
+    "tcp": _serve_tcp,
+    "unix": _serve_unix,
+}

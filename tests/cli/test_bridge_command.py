@@ -1,0 +1,181 @@
+"""`bridge` on the command line: what is refused, statuses, tokens, headers and what is recorded."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from functools import partial
+
+import httpx
+import pytest
+
+from mcp_trio import Server
+from tests.cli.conftest import serving
+
+COMMAND = [sys.executable, "-m", "mcp_trio", "bridge"]
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "host", "version": "1"},
+    },
+}
+UPGRADE = {
+    "http": {},
+    "ws": {
+        "Connection": "upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    },
+}
+HEADERS = {"Accept": "application/json, text/event-stream"}
+
+
+def bridge(*arguments, said=b"", **variables):
+    return subprocess.run(
+        [*COMMAND, *map(os.fspath, arguments)],
+        input=said,
+        capture_output=True,
+        check=False,
+        timeout=30,
+        env=os.environ | variables,
+    )
+
+
+@contextmanager
+def listening(*arguments, **variables):
+    """A bridge that told its URL, and that."""
+    with subprocess.Popen(
+        [*COMMAND, *map(os.fspath, arguments)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | variables,
+    ) as process:
+        try:
+            words = process.stderr.readline().split()
+            assert words[:2] == ["listening", "at"]
+            yield process, words[2]
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-"], "name one server"),
+        (["-", "http://x/mcp", "--", "true"], "name one server"),
+        (["ftp://x:1", "http://x/mcp"], "clients come from - (stdio)"),
+        (["http", "http://x/mcp"], "clients come from - (stdio)"),
+        (["http://x/mcp", "http://x/mcp"], "a host and a port"),
+        (["ws://u:p@x:1/", "http://x/mcp"], "a host and a port"),
+        (["tcp://x:1/path", "http://x/mcp"], "tcp://HOST:PORT"),
+        (["unix://x", "http://x/mcp"], "unix:PATH"),
+        (["-", "ftp://secret@x/"], "a server is at http://"),
+        (["-", "tcp://x"], "a server is at http://"),
+        (["-", "unix:"], "a server is at http://"),
+        (["-", "http://x/mcp", "--token", "t"], "go with http:// and ws://"),
+        (["unix:x", "http://x/mcp", "--allow-host", "y"], "go with http:// and ws://"),
+        (["ws://127.0.0.1:0", "http://x/mcp", "--open"], "--open goes with tcp://"),
+        (["ws://127.0.0.1:0", "http://x/mcp", "--token", "${NO_SUCH_ONE}"], "NO_SUCH_ONE"),
+        (["ws://127.0.0.1:0", "tcp://x:1", "--token", "a b"], "visible ASCII"),
+        (["http://127.0.0.1:0", "tcp://x:1", "--token", "a b"], "visible ASCII"),
+        (["http://127.0.0.1:0", "http://x/mcp", "--token", "a b"], "visible ASCII"),
+        (["-", "tcp://x:1", "--header", "a: b"], "--header is for"),
+        (["-", "http://x/mcp", "--redact"], "needs --record"),
+        (["tcp://0.0.0.0:0", "http://x/mcp"], "could use this server"),
+        (["tcp://203.0.113.1:1", "http://x/mcp", "--open"], "cannot listen at tcp://203.0.113.1:1"),
+        (["http://127.0.0.1:0", "http://x/mcp", "--allow-host", "a b"], "unlike 'a b'"),
+        (["http://203.0.113.1:1", "http://x/mcp"], "cannot listen at http://203.0.113.1:1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_does_not_go_together_is_refused(invoke, arguments, words):
+    shown = invoke("bridge", *arguments)
+    assert shown.exit_code == 2
+    assert words in shown.output
+    assert "secret" not in shown.output
+
+
+def test_a_file_that_holds_something_is_left_alone(tmp_path):
+    path = tmp_path / "x"
+    path.write_text("precious")
+    for source in ("-", f"unix:{tmp_path}/from"):
+        done = bridge(source, "tcp://127.0.0.1:1", "--record", path)
+        assert done.returncode == 2
+        assert b"it is there already" in done.stderr
+    assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("server", "status", "words"),
+    [
+        (["--", sys.executable, "-c", "raise SystemExit(3)"], 3, b""),
+        (["--", "no-such-program"], 127, b"not found"),
+        (["unix:/no/such/socket"], 1, b"cannot connect to unix:/no/such/socket"),
+        (["ws://127.0.0.1:1/ws"], 1, b"cannot connect to ws://127.0.0.1:1/ws"),
+    ],
+    ids=["its own", "no command", "no socket", "no listener"],
+)
+def test_the_status_of_a_host_over_stdio_tells_how_the_server_is(server, status, words):
+    done = bridge("-", *server)
+    assert done.returncode == status
+    assert words in done.stderr
+    assert done.stdout == b""
+
+
+def test_a_host_over_stdio_that_is_done_is_answered_first(tmp_path, invoke):
+    path = tmp_path / "session.mcprec.jsonl"
+    with serving(Server("there")) as url:
+        said = json.dumps(HELLO).encode() + b"\n"
+        done = bridge("-", url, "--record", path, "--header", "X-Key: ${KEY}", said=said, KEY="hid")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["result"]["serverInfo"]["name"] == "there"
+    assert invoke("check", path).exit_code == 0
+    assert "role proxy, stdio" in invoke("show", path).output
+    assert "hid" not in path.read_text()
+
+
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_a_token_is_asked_for_and_kept_and_headers_go_along(tmp_path, invoke, place):
+    seen = []
+
+    async def verify(head):
+        seen.append((head.header("authorization"), head.header("x-key")))
+        return "somebody"
+
+    output = tmp_path / "all.mcprec.jsonl" if place == "file" else tmp_path
+    options = ("--token", "${TOKEN}", "--header", "X-Key: ${KEY}", "--record", output)
+    with (
+        serving(Server("there"), path="/far", verify=verify) as url,
+        listening("http://127.0.0.1:0/near", url, *options, TOKEN="t", KEY="k") as (process, near),
+        httpx.Client(headers=HEADERS) as client,
+    ):
+        assert near.endswith("/near")
+        refused = client.post(near, json=HELLO)
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        hello = client.post(near, json=HELLO, headers={"Authorization": "Bearer t"})
+        assert hello.json()["result"]["serverInfo"]["name"] == "there"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 128 + signal.SIGINT
+    assert seen == [(None, "k")]
+    for file in tmp_path.iterdir():
+        assert invoke("check", file).exit_code == 0
+
+
+@pytest.mark.parametrize("way", ["http", "ws"])
+def test_a_token_opens_the_web_to_other_servers(way):
+    code = "from mcp_trio import Server; Server('there').run()"
+    server = ("--", sys.executable, "-c", code)
+    with listening(f"{way}://127.0.0.1:0", "--token", "t", *server) as (_, url):
+        assert url.endswith({"http": "/mcp", "ws": "/ws"}[way])
+        at, upgrade = url.replace("ws://", "http://"), {**HEADERS, **UPGRADE[way]}
+        ask = {"http": partial(httpx.post, json=HELLO), "ws": httpx.get}[way]
+        assert ask(at, headers=upgrade).status_code == 401
+        brought = upgrade | {"Authorization": "Bearer t"}
+        assert ask(at, headers=brought).status_code == {"http": 200, "ws": 101}[way]

@@ -1,0 +1,84 @@
+"""`mcp-trio run` over the transports that are neither stdio nor http alone."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+import trio
+
+from mcp_trio import Client
+from mcp_trio._errors import ConnectionLost
+from mcp_trio.transports import open_websocket_channel
+
+SERVER = """
+from mcp_trio import Server
+
+server = Server("there")
+
+@server.tool
+async def tide() -> str:
+    return "high"
+"""
+
+WAYS = {
+    "http": ["--port", "0", "--token", "${SECRET}"],
+    "websocket": ["--port", "0", "--token", "${SECRET}", "--allow-origin", "https://app.example"],
+    "unix": ["--socket", "s.sock"],
+    "tcp": ["--port", "0"],
+}
+
+
+async def ask(transport, url, folder):
+    if transport in ("unix", "tcp"):
+        where = f"unix:{folder / 's.sock'}" if transport == "unix" else url
+        async with Client(where) as client:
+            return (await client.call_tool("tide")).content[0].text
+    url = url.replace("http:", "ws:").replace("/mcp", "/ws")
+    with pytest.raises(ConnectionLost, match="401"):
+        await open_websocket_channel(url, token="wrong")
+    headers = {} if transport == "http" else {"Origin": "https://app.example"}
+    channel = await open_websocket_channel(url, token="sesame", headers=headers)
+    async with Client(channel) as client:
+        return (await client.call_tool("tide")).content[0].text
+
+
+@pytest.mark.parametrize("transport", WAYS)
+def test_a_server_is_served_until_a_signal_comes(tmp_path, transport, monkeypatch):
+    monkeypatch.setenv("SECRET", "sesame")
+    (tmp_path / "there.py").write_text(SERVER)
+    command = [sys.executable, "-m", "mcp_trio", "run", "there.py", "--transport", transport]
+    with subprocess.Popen(
+        [*command, *WAYS[transport]], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            words, url = process.stderr.readline().split()
+            assert words == "serving"
+            assert ":8000" not in url
+            assert trio.run(ask, transport, url, tmp_path) == "high"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+
+
+REFUSED = {
+    "--socket is not for tcp": ["--transport", "tcp", "--socket", "x"],
+    "--allow-host is not for unix": ["--transport", "unix", "--allow-host", "x"],
+    "--workers is not for websocket": ["--transport", "websocket", "--workers", "2"],
+    "--open is not for http": ["--transport", "http", "--open"],
+    "--token is not for stdio": ["--token", "x"],
+    "unix needs --socket": ["--transport", "unix"],
+    "--open lets them": ["--transport", "tcp", "--host", "0.0.0.0"],
+    "hosts= takes": ["--transport", "http", "--allow-host", "a b"],
+    "origins= takes": ["--transport", "websocket", "--allow-origin", "a"],
+    "visible ASCII": ["--transport", "http", "--token", "a b"],
+    "SOME_VARIABLE": ["--transport", "http", "--token", "${SOME_VARIABLE}"],
+}
+
+
+@pytest.mark.parametrize("complaint", REFUSED)
+def test_what_a_transport_has_no_use_for_is_refused(complaint, invoke):
+    shown = invoke("run", "server.py", *REFUSED[complaint])
+    assert shown.exit_code == 2
+    assert complaint in " ".join(shown.output.split())

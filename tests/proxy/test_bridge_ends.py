@@ -1,0 +1,161 @@
+"""How sessions through a bridge end: each side's end is the other's, with words where there are."""
+
+import sys
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Client, Server
+from mcp_trio._errors import ConnectionLost, RequestError
+from mcp_trio._limits import Limits
+from mcp_trio._proxy.bridge import Behind, Front, front_of, serve_site, site_of
+from mcp_trio._proxy.journal import start_frames
+from mcp_trio.transports import open_websocket_channel
+
+pytestmark = pytest.mark.real_time
+
+HARBOUR = """
+import os, sys
+from pathlib import Path
+from mcp_trio import Server
+
+server = Server("harbour")
+
+@server.tool
+async def who() -> str:
+    return str(os.getpid())
+
+@server.tool
+async def crash() -> str:
+    os._exit(7)
+
+server.run()
+Path(sys.argv[1]).write_text("done")
+"""
+WAYS = ["websocket", "unix", "tcp"]
+SECONDS = 20
+
+
+@pytest.fixture
+def harbour(tmp_path):
+    (tmp_path / "harbour.py").write_text(HARBOUR)
+    return [sys.executable, str(tmp_path / "harbour.py"), str(tmp_path / "done")]
+
+
+@pytest.fixture
+def sites(tmp_path, all_in):
+    """Opens a bridge; gives its URL, and reads what it recorded."""
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+
+    @asynccontextmanager
+    async def bridge(way, target, **limits):
+        source = {
+            "http": "http://127.0.0.1:0",
+            "websocket": "ws://127.0.0.1:0",
+            "tcp": "tcp://127.0.0.1:0",
+            "unix": f"unix:{tmp_path}/from",
+        }
+        limits = Limits(**limits)
+        front, behind = front_of(source[way]), Behind(target=target)
+        start = partial(start_frames, folder, transport=way, name=behind.name, limits=limits)
+        site = site_of(front, behind, start=start, limits=limits)
+        told, urls = trio.open_memory_channel(1)
+        with trio.fail_after(SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve_site, front, site, told.send_nowait)
+                yield await urls.receive()
+                nursery.cancel_scope.cancel()
+
+    bridge.recorded = lambda: all_in(folder)
+    return bridge
+
+
+async def text_of(client, tool):
+    return (await client.call_tool(tool)).content[0].text
+
+
+async def until(condition):
+    while not condition():
+        await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_each_client_has_a_server_of_its_own_and_takes_it_along(
+    sites, harbour, tmp_path, way
+):
+    async with sites(way, harbour) as url:
+        async with Client(url) as one, Client(url) as other:
+            assert await text_of(one, "who") != await text_of(other, "who")
+        await until((tmp_path / "done").exists)
+        await until(lambda: all(each.kinds()[-1] == "end" for each in sites.recorded()))
+    assert [each.cause for each in sites.recorded()] == ["eof", "eof"]
+    assert [each.marks()["exited"] for each in sites.recorded()] == [0, 0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_server_that_dies_is_lost_to_its_client(sites, harbour, caplog, way):
+    async with sites(way, harbour) as url:
+        words = "exited with status 7" if way == "websocket" else None
+        async with Client(url) as client, Client(url) as other:
+            with pytest.raises(ConnectionLost, match=words):
+                await client.call_tool("crash")
+            assert await text_of(other, "who")
+    assert "exited with status 7" in caplog.text
+    dead, _ = sites.recorded()
+    assert (dead.cause, dead.marks()["exited"]) == ("lost", 7)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_server_that_cannot_be_had_is_lost_to_its_client(sites, caplog, way):
+    async with sites(way, "unix:/no/such/socket") as url:
+        words = "cannot connect to unix:/no/such/socket" if way == "websocket" else None
+        with pytest.raises(ConnectionLost, match=words):
+            async with Client(url, revisions=["2025-11-25"]):
+                pass
+    assert "cannot connect to unix:/no/such/socket" in caplog.text
+    assert [each.cause for each in sites.recorded()] == ["lost"]
+
+
+async def test_a_server_of_one_connection_that_goes_fails_what_is_asked_over_http(sites):
+    server = Server("there")
+    stop = trio.CancelScope()
+
+    @server.tool
+    async def leave() -> str:
+        stop.cancel()
+        await trio.sleep_forever()
+
+    async def serve(*, task_status):
+        with stop:
+            await server.serve_tcp(port=0, task_status=task_status)
+
+    async with (
+        trio.open_nursery() as nursery,
+        sites("http", await nursery.start(serve)) as url,
+        Client(url, revisions=["2026-07-28"]) as client,
+    ):
+        with pytest.raises(RequestError, match="the server has closed the connection"):
+            await client.call_tool("leave")
+        with pytest.raises(RequestError, match="cannot connect to tcp://"):
+            await client.call_tool("leave")
+
+
+async def test_a_bridge_that_stops_says_so_and_ends_its_processes(sites, harbour, tmp_path):
+    channels = []
+    async with sites("websocket", harbour) as url:
+        channels.append(await open_websocket_channel(url))
+        await until(sites.recorded)
+    assert await channels[0].receive() == []  # close code 1001
+    await channels[0].aclose()
+    assert sites.recorded()[0].cause == "closed"
+
+
+async def test_of_processes_there_are_only_so_many(sites, harbour):
+    site = site_of(Front(kind="tcp"), Behind(target=harbour), start=print, limits=Limits())
+    assert site.limits.http_connections_max == site.limits.http_sessions_max == 100
+    site = site_of(Front(kind="http"), Behind(target=harbour), start=print, limits=Limits())
+    assert site.limits.http_connections_max == Limits().http_connections_max

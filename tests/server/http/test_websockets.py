@@ -1,0 +1,228 @@
+"""WebSocket at `/ws` of a served application, on both hosts and mounted."""
+
+import contextlib
+import functools
+
+import httpx
+import pytest
+import trio
+from wsproto import events
+
+from mcp_trio import Client, Context, Server
+from mcp_trio._errors import ConnectionLost, RecordingError
+from mcp_trio._limits import Limits
+from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
+from mcp_trio.recording import replay
+from mcp_trio.transports import open_websocket_channel
+from tests.transports.websocket.conftest import raw_peer
+
+HOSTS = ["native", "hypercorn", "mounted"]
+LEGACY, MODERN = "2025-11-25", "2026-07-28"
+SECONDS = 10.0
+
+
+def harbour(**options):
+    server = Server("harbour", **options)
+
+    @server.tool
+    async def tide(*, ctx: Context) -> str:
+        return f"high, said {await ctx.effect(str, 'a gull')}"
+
+    @server.tool
+    async def who(*, ctx: Context) -> str:
+        return str(ctx.principal)
+
+    return server
+
+
+async def serve_mounted(server, *, task_status, **options):
+    app = server.asgi(**options)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_hypercorn, app, listeners)
+            task_status.started(f"http://127.0.0.1:{port}/mcp")
+    finally:
+        with trio.CancelScope(shield=True):
+            await app.aclose()
+
+
+@contextlib.asynccontextmanager
+async def served(server, host, **options):
+    """The URL of the WebSocket, and the scope of the serving."""
+    if host == "mounted":
+        serve = functools.partial(serve_mounted, server, **options)
+    else:
+        serve = functools.partial(server.serve_http, port=0, server=host, **options)
+    async with trio.open_nursery() as nursery:
+        url = await nursery.start(serve)
+        yield url.replace("http", "ws").replace("/mcp", "/ws"), nursery.cancel_scope
+        nursery.cancel_scope.cancel()
+
+
+@contextlib.asynccontextmanager
+async def peer_of(url, subprotocols=("mcp",)):
+    """A raw peer that has opened a WebSocket, and what the server has answered."""
+    peer = await raw_peer(url)
+    host = url.removeprefix("ws://").removesuffix("/ws")
+    asked = events.Request(host=host, target="/ws", subprotocols=list(subprotocols))
+    async with peer.stream:
+        await peer.stream.send_all(peer.protocol.send(asked))
+        yield peer, await peer.event()
+
+
+def text(result):
+    return result.content[0].text
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_one_port_serves_both_eras_over_both_transports(host):
+    async with served(harbour(), host) as (url, _scope):
+        for revision in (LEGACY, MODERN):
+            for where in (url, url.replace("ws:", "http:").replace("/ws", "/mcp")):
+                async with Client(where, revisions=[revision]) as client:
+                    assert client.revision == revision
+                    assert text(await client.call_tool("tide")) == "high, said a gull"
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_each_session_is_recorded_by_itself_and_replays_strictly(host, tmp_path):
+    server = harbour(revisions=[LEGACY])
+    async with served(server, host, record=tmp_path) as (url, _scope):
+        for _ in range(2):
+            async with Client(url) as client:
+                await client.call_tool("tide")
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 2
+    for file in files:
+        assert '"transport":"websocket"' in file.read_text().splitlines()[0]
+        assert '"eof"' in file.read_text()
+        report = await trio.to_thread.run_sync(replay, file, harbour(revisions=[LEGACY]))
+        assert report.is_complete, file
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_a_page_of_another_origin_is_refused_before_the_upgrade(host):
+    async with served(harbour(), host) as (url, _scope):
+        for headers, setting in (
+            ({"Origin": "https://evil.example"}, "origins="),
+            ({"Origin": "null"}, "origins="),
+        ):
+            with pytest.raises(ConnectionLost, match=f"HTTP 403.*{setting}"):
+                await open_websocket_channel(url, headers=headers)
+        port = url.removesuffix("/ws").rpartition(":")[2]
+        peer = await raw_peer(url)
+        async with peer.stream:
+            await peer.stream.send_all(
+                b"GET /ws HTTP/1.1\r\nHost: evil.example:%s\r\nUpgrade: websocket\r\n"
+                b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n" % port.encode()
+            )
+            assert b" 403 " in await peer.stream.receive_some()
+    async with served(harbour(), host, origins=["https://app.example"]) as (url, _scope):
+        channel = await open_websocket_channel(url, headers={"Origin": "https://app.example"})
+        await channel.aclose()
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_who_brings_the_token_may_come_over_both_transports(host):
+    async with served(harbour(), host, token="sesame") as (url, _scope):
+        async with Client(await open_websocket_channel(url, token="sesame")) as client:
+            assert text(await client.call_tool("who")) == "bearer"
+        for wrong in ("sesam", None):
+            with pytest.raises(ConnectionLost, match=r"HTTP 401.*token="):
+                await open_websocket_channel(url, token=wrong)
+        endpoint = url.replace("ws:", "http:").replace("/ws", "/mcp")
+        headers = {"Authorization": "Bearer sesame"}
+        async with Client(endpoint, headers=headers) as client:
+            assert text(await client.call_tool("who")) == "bearer"
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(endpoint)).status_code == 401
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_the_subprotocol_brings_a_browsers_token(host):
+    async with (
+        served(harbour(), host, token="sesame") as (url, _scope),
+        peer_of(url, ["mcp.token.c2VzYW1l", "mcp"]) as (_peer, answer),
+    ):
+        assert answer.subprotocol == "mcp"
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_a_plain_request_is_told_what_is_there_and_other_paths_where(host):
+    async with served(harbour(), host) as (url, _scope), httpx.AsyncClient() as http:
+        site = url.replace("ws:", "http:")
+        answer = await http.get(site)
+        assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
+        assert (await http.post(site)).status_code == 405
+        with pytest.raises(ConnectionLost, match=r"HTTP 404.*endpoint is /ws"):
+            await open_websocket_channel(url.replace("/ws", "/mcp"))
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_it_is_where_it_is_said_to_be_or_not_there_at_all(host):
+    async with served(harbour(), host, ws_path="/socket") as (url, _scope):
+        channel = await open_websocket_channel(url.replace("/ws", "/socket"))
+        await channel.aclose()
+    async with served(harbour(), host, has_websocket=False) as (url, _scope):
+        with pytest.raises(ConnectionLost, match=r"HTTP 40"):
+            await open_websocket_channel(url)
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(url.replace("ws:", "http:"))).status_code == 404
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_its_sessions_count_among_all(host):
+    limits = Limits(http_sessions_max=1, close_seconds=0.3)
+    async with served(harbour(limits=limits, revisions=[LEGACY]), host) as (url, _scope):
+        endpoint = url.replace("ws:", "http:").replace("/ws", "/mcp")
+        async with Client(url) as client:
+            with pytest.raises(ConnectionLost, match=r"HTTP 503.*http_sessions_max"):
+                await open_websocket_channel(url)
+            with pytest.raises(Exception, match="http_sessions_max"):
+                async with Client(endpoint):
+                    pass
+            assert text(await client.call_tool("who")) == "None"
+        with trio.fail_after(SECONDS):
+            async with Client(endpoint) as client:
+                assert text(await client.call_tool("who")) == "None"
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_a_server_that_stops_tells_its_clients_so(host):
+    codes = []
+    async with served(harbour(), host) as (url, scope):
+        with trio.CancelScope(shield=True), trio.fail_after(SECONDS):
+            async with peer_of(url) as (peer, _answer):
+                await peer.frame(0x1, b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+                await peer.event()
+                scope.cancel()
+                codes.append(await peer.closed())
+    assert codes == [1001]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_a_session_that_cannot_begin_ends_its_connection(host, monkeypatch, caplog):
+    begin = Server.begin_session
+
+    def begin_session(server, channel, *args, **options):
+        if channel.transport == "websocket":
+            raise RecordingError("there is no room")
+        return begin(server, channel, *args, **options)
+
+    monkeypatch.setattr(Server, "begin_session", begin_session)
+    async with served(harbour(), host) as (url, _scope):
+        with pytest.raises(ConnectionLost):
+            async with Client(url):
+                pass
+    assert "a WebSocket connection failed" in caplog.text
+
+
+async def test_a_token_and_verify_are_one_too_many():
+    async def verify(_head):
+        return "anybody"
+
+    with pytest.raises(ValueError, match="either token= or verify="):
+        await harbour().serve_http(port=0, token="x", verify=verify)

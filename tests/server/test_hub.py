@@ -1,0 +1,127 @@
+"""Hubs: they take the connections of servers that dial, and are their clients."""
+
+import functools
+
+import pytest
+import trio
+
+from mcp_trio import Client, ConnectionLost, Limits, Server
+from mcp_trio.transports import listen_websocket, open_websocket_channel, read_lock_file
+
+SECONDS = 10.0
+QUICK = Limits(http_retry_ms=10, http_reconnect_seconds_max=0.05)
+LEGACY, MODERN = "2025-11-25", "2026-07-28"
+
+
+def worker(name="worker"):
+    server = Server(name, limits=QUICK)
+
+    @server.tool
+    async def work() -> str:
+        return f"{name} has done it"
+
+    return server
+
+
+def text(result):
+    return result.content[0].text
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_a_hub_uses_the_servers_that_dial(revision):
+    said = set()
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery, listen_websocket(token="sesame") as hub:
+            assert hub.url.startswith("ws://127.0.0.1:")
+            for name in ("one", "other"):
+                nursery.start_soon(functools.partial(worker(name).dial, hub.url, token="sesame"))
+            clients = []
+            async for channel in hub:
+                clients.append(Client(channel, revisions=[revision]))
+                if len(clients) == 2:
+                    break
+            for client in clients:
+                async with client:
+                    said.add(text(await client.call_tool("work")))
+            nursery.cancel_scope.cancel()
+    assert said == {"one has done it", "other has done it"}
+
+
+async def test_a_server_comes_back_when_its_connection_was_cut():
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery, listen_websocket() as hub:
+            nursery.start_soon(worker().dial, hub.url)
+            for _ in range(3):
+                channel = await anext(hub)
+                async with Client(channel) as client:
+                    assert text(await client.call_tool("work")) == "worker has done it"
+                    await trio.aclose_forcefully(channel._socket._stream.stream)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_server_comes_back_to_a_hub_that_was_away():
+    states = []
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery:
+            async with listen_websocket() as hub:
+                port = int(hub.url.rpartition(":")[2].partition("/")[0])
+                dial = functools.partial(
+                    worker().dial, hub.url, state_changed=lambda *told: states.append(told)
+                )
+                nursery.start_soon(dial)
+                await anext(hub)
+            async with listen_websocket(port=port) as hub, Client(await anext(hub)) as client:
+                assert client.server_info.name == "worker"
+            nursery.cancel_scope.cancel()
+    assert [state for state, _why in states][:4] == ["connecting", "open", "retrying", "open"]
+
+
+async def test_only_who_has_the_token_is_taken():
+    async with listen_websocket(token="sesame") as hub:
+        for wrong in (None, "x"):
+            with pytest.raises(ConnectionLost, match="HTTP 401"):
+                await worker().dial(hub.url, token=wrong)
+        with pytest.raises(ConnectionLost, match="HTTP 403"):
+            await worker().dial(hub.url, token="sesame", headers={"Origin": "https://x.example"})
+        with trio.move_on_after(0.05) as patience:
+            await anext(hub)
+        assert patience.cancelled_caught
+
+
+async def test_a_lock_file_leads_a_server_to_its_hub(tmp_path):
+    path = tmp_path / "hub.lock"
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery, listen_websocket(lock_path=path) as hub:
+            lock = read_lock_file(path)
+            assert lock.url == hub.url
+            assert path.stat().st_mode & 0o777 == 0o600
+            nursery.start_soon(functools.partial(worker().dial, lock.url, token=lock.token))
+            async with Client(await anext(hub)) as client:
+                assert text(await client.call_tool("work")) == "worker has done it"
+            nursery.cancel_scope.cancel()
+    assert not list(tmp_path.iterdir())
+
+
+async def test_what_the_block_raises_leaves_it_bare(tmp_path):
+    path = tmp_path / "hub.lock"
+    with pytest.raises(LookupError):
+        async with listen_websocket(lock_path=path):
+            raise LookupError
+    assert not path.exists()
+
+
+async def test_who_was_not_taken_is_told_that_the_hub_stops():
+    with trio.fail_after(SECONDS):
+        async with listen_websocket() as hub:
+            channel = await open_websocket_channel(hub.url)
+        assert await channel.receive() == []
+        await channel.aclose()
+
+
+async def test_options_that_contradict_each_other_are_refused():
+    async def verify(_head):
+        return "anybody"
+
+    with pytest.raises(ValueError, match="token= or verify="):
+        async with listen_websocket(token="x", verify=verify):
+            pass

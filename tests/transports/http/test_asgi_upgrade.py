@@ -1,0 +1,409 @@
+"""WebSockets through ASGI: by a scripted server, and by hypercorn with peers that do odd things."""
+
+import functools
+
+import attrs
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+import trio
+import trio.testing
+import wsproto.connection
+from wsproto import events
+
+from mcp_trio._errors import ConnectionLost, OutcomeUnknown
+from mcp_trio._limits import Limits
+from mcp_trio._protocol.http.verdicts import Refusal
+from mcp_trio._transports.http.asgi import AnswerBrokenOff, AsgiHost
+from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
+from mcp_trio._transports.websocket.upgrade import accepted
+from mcp_trio._wire.lines import Oversized
+from tests.transports.websocket.conftest import raw_peer
+
+LIMITS = Limits(frame_bytes_max=1000, close_seconds=0.3)
+FRAME = b'{"jsonrpc":"2.0","method":"check"}'
+SECONDS = 10.0
+
+
+async def nobody(_exchange):
+    raise AssertionError("everybody asks for a WebSocket here")
+
+
+# A scripted server
+
+
+def scope_of(**more):
+    return {
+        "type": "websocket",
+        "scheme": "ws",
+        "http_version": "1.1",
+        "path": "/ws",
+        "raw_path": b"/ws",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost"), (b"sec-websocket-protocol", b"mcp")],
+        "client": ("127.0.0.1", 1),
+        "subprotocols": ["mcp"],
+        **more,
+    }
+
+
+@attrs.define(eq=False)
+class Scripted:
+    """A server that tells what it is told to tell; `gate` holds up what is sent to it."""
+
+    sent: list = attrs.field(factory=list)
+    gate: trio.Event = attrs.field(factory=trio.Event)
+    tell: trio.MemorySendChannel = attrs.field(init=False)
+    told: trio.MemoryReceiveChannel = attrs.field(init=False)
+    is_shielded: bool = False
+
+    def __attrs_post_init__(self):
+        self.tell, self.told = trio.open_memory_channel(100)
+        self.tell.send_nowait({"type": "websocket.connect"})
+        self.gate.set()
+
+    def text(self, frame):
+        self.tell.send_nowait({"type": "websocket.receive", "text": frame.decode()})
+
+    async def send(self, message):
+        self.sent.append(message)
+        with trio.CancelScope(shield=self.is_shielded):
+            await self.gate.wait()
+
+    async def run(self, upgraded, **more):
+        app = AsgiHost(nobody, upgraded=upgraded, limits=LIMITS)
+        await app(scope_of(**more), self.told.receive, self.send)
+
+    @property
+    def kinds(self):
+        return [each["type"].removeprefix("websocket.") for each in self.sent]
+
+
+@pytest.fixture
+def opened(nursery):
+    """A scripted server, the channel over it, and what the application raised in the end."""
+
+    async def opened(**more):
+        server, raised = Scripted(**more), []
+        arrived, arrivals = trio.open_memory_channel(1)
+
+        async def upgraded(upgrade):
+            channel = await accepted(upgrade, upgrade.head, LIMITS)
+            await arrived.send(channel)
+            await channel._left.wait()
+
+        async def run():
+            try:
+                await server.run(upgraded)
+            except AnswerBrokenOff as error:
+                raised.append(error)
+
+        nursery.start_soon(run)
+        return server, await arrivals.receive(), raised
+
+    return opened
+
+
+async def test_messages_go_both_ways_and_the_end_is_told(opened, autojump_clock):
+    server, channel, raised = await opened()
+    assert server.sent == [{"type": "websocket.accept", "subprotocol": "mcp"}]
+    server.text(FRAME)
+    assert await channel.receive() == [FRAME]
+    await channel.send([FRAME, FRAME])
+    assert [each.get("text") for each in server.sent[1:]] == [FRAME.decode()] * 2
+    server.tell.send_nowait({"type": "websocket.disconnect", "code": 1001})
+    assert await channel.receive() == []
+    with pytest.raises(trio.BrokenResourceError):
+        await channel.send([FRAME])
+    await channel.aclose()
+    assert not raised
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        ({"type": "websocket.disconnect"}, "close code 1006"),
+        ({"type": "websocket.disconnect", "code": 1011, "reason": "ouch"}, "failed .*1011.*ouch"),
+        ({"type": "websocket.receive", "bytes": b"x"}, "binary"),
+    ],
+)
+async def test_other_ends_are_losses(opened, message, complaint, autojump_clock):
+    server, channel, _raised = await opened()
+    server.tell.send_nowait(message)
+    with pytest.raises(OutcomeUnknown, match=complaint):
+        await channel.receive()
+    await channel.aclose()
+
+
+async def test_a_server_whose_receive_fails_has_no_client_any_more(opened, autojump_clock):
+    server, channel, _raised = await opened()
+    server.tell.close()
+    with pytest.raises(ConnectionLost, match="1006"):
+        await channel.receive()
+
+
+async def test_a_server_whose_send_fails_has_no_client_any_more(opened, autojump_clock):
+    server, channel, _raised = await opened()
+    server.gate = None
+    with pytest.raises(trio.BrokenResourceError):
+        await channel.send([FRAME])
+
+
+async def test_a_send_that_is_cancelled_cuts_nothing_and_leaves_out_the_rest(
+    opened, autojump_clock
+):
+    server, channel, _raised = await opened(is_shielded=True)
+    server.gate = trio.Event()
+    with trio.move_on_after(1):
+        await channel.send([b"%d" % number for number in range(10)])
+    server.gate.set()
+    await channel.send([b"end"])
+    texts = [each["text"] for each in server.sent[1:]]
+    assert texts == ["0", "1", "end"]
+
+
+async def test_a_write_that_cannot_be_stopped_has_the_connection_cut_off(opened, autojump_clock):
+    server, channel, raised = await opened(is_shielded=True)
+    server.gate = trio.Event()
+    with trio.move_on_after(1):
+        await channel.send([FRAME])
+    await channel.aclose()
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(raised) == 1
+    server.gate.set()
+
+
+async def test_a_quiet_peer_is_the_servers_affair(opened, autojump_clock):
+    server, channel, _raised = await opened()
+    await trio.sleep(10 * (LIMITS.websocket_ping_seconds + LIMITS.websocket_pong_seconds))
+    await channel.send([FRAME])
+    assert server.kinds == ["accept", "send"]
+    await channel.aclose()
+
+
+async def test_a_peer_that_does_not_answer_the_close_is_not_waited_for(opened, autojump_clock):
+    server, channel, raised = await opened()
+    started = trio.current_time()
+    await channel.aclose()
+    assert trio.current_time() - started == pytest.approx(LIMITS.close_seconds)
+    assert server.sent[-1] == {"type": "websocket.close", "code": 1000, "reason": ""}
+    assert not raised
+
+
+async def refusing(upgrade):
+    await upgrade.refuse(Refusal(status=403, text="no", headers=[("X-Why", "so")]))
+
+
+async def test_a_refusal_is_an_answer_where_the_server_can_give_one():
+    server = Scripted()
+    await server.run(refusing, extensions={"websocket.http.response": {}})
+    assert server.kinds == ["http.response.start", "http.response.body"]
+    assert server.sent[0]["status"] == 403
+    assert (b"x-why", b"so") in server.sent[0]["headers"]
+    server = Scripted()
+    await server.run(refusing)
+    assert server.kinds == ["close"]
+
+
+async def test_a_client_that_has_gone_is_neither_accepted_nor_refused(caplog):
+    server = Scripted()
+    server.told.receive_nowait()
+    server.tell.send_nowait({"type": "websocket.disconnect"})
+    await server.run(refusing)
+    assert server.sent == []
+    server = Scripted(gate=trio.Event())
+    server.gate = None
+    await server.run(refusing)
+    assert not caplog.records
+
+
+async def test_what_the_application_raises_is_logged(caplog):
+    async def fail(_upgrade):
+        raise ValueError("ouch")
+
+    await Scripted().run(fail)
+    assert "a WebSocket connection failed" in caplog.text
+
+
+async def test_an_application_without_websockets_refuses_them():
+    server = Scripted()
+    await AsgiHost(nobody)(scope_of(), server.told.receive, server.send)
+    assert server.kinds == ["close"]
+
+
+async def test_the_head_is_that_of_http(autojump_clock):
+    heads = []
+
+    async def look(upgrade):
+        heads.append(upgrade.head)
+
+    await Scripted().run(look, scheme="wss", path="/app/ws", raw_path=b"/app/ws", root_path="/app")
+    assert (heads[0].method, heads[0].scheme, heads[0].path) == ("GET", "https", "/ws")
+
+
+# Hypercorn
+
+
+@pytest.fixture
+def on_hypercorn(nursery):
+    """The URL of a host, and the channels of those who come."""
+
+    async def on_hypercorn(**options):
+        limits = attrs.evolve(LIMITS, **options)
+        arrived, arrivals = trio.open_memory_channel(10)
+
+        async def upgraded(upgrade):
+            channel = await accepted(upgrade, upgrade.head, limits)
+            await arrived.send(channel)
+            await channel._left.wait()
+
+        app = AsgiHost(nobody, upgraded=upgraded, limits=limits)
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        await nursery.start(functools.partial(serve_hypercorn, app, listeners, limits=limits))
+        return f"ws://127.0.0.1:{listeners[0].socket.getsockname()[1]}/ws", arrivals
+
+    return on_hypercorn
+
+
+@pytest.fixture
+def raw(on_hypercorn):
+    """A raw peer, and the server's channel with it."""
+
+    async def raw(**options):
+        url, arrivals = await on_hypercorn(**options)
+        peer = await raw_peer(url)
+        await peer.shake_hands()
+        return peer, await arrivals.receive()
+
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"), [(1000, None), (1001, None), (1011, "failed"), (1008, "refuses us")]
+)
+async def test_the_peers_close_code_is_heard(raw, code, complaint):
+    peer, channel = await raw()
+    async with peer.stream:
+        await peer.frame(0x8, code.to_bytes(2, "big") + b"bye")
+        assert await peer.closed() == code
+        if complaint is None:
+            assert await channel.receive() == []
+        else:
+            with pytest.raises(OutcomeUnknown, match=rf"{complaint}.*{code}.*bye"):
+                await channel.receive()
+        await channel.aclose()
+
+
+async def test_a_peer_that_is_cut_off_is_a_loss(raw):
+    peer, channel = await raw()
+    await peer.stream.aclose()
+    with pytest.raises(OutcomeUnknown, match="1006"):
+        await channel.receive()
+    await channel.aclose()
+
+
+async def test_a_message_far_over_the_limit_is_reported_once_and_not_kept(raw):
+    peer, channel = await raw()
+    async with peer.stream:
+        await peer.frame(0x1, b"x" * 500, is_last=False)
+        for _ in range(100):
+            await peer.frame(0x0, b"x" * 1000, is_last=False)
+        await peer.frame(0x0, b"x")
+        await peer.frame(0x1, FRAME)
+        received = []
+        while len(received) < 2:
+            received += await channel.receive()
+        assert isinstance(received[0], Oversized)
+        assert received[1] == FRAME
+        await peer.frame(0x2, b"x" * 500)
+        with pytest.raises(OutcomeUnknown, match="binary"):
+            await channel.receive()
+        await channel.aclose()
+        assert await peer.closed() == 1003
+
+
+async def test_what_a_peer_that_reads_nothing_holds_up_is_cut_off(raw):
+    peer, channel = await raw(frame_bytes_max=2**26)
+    async with peer.stream:
+        with trio.move_on_after(0.5):
+            await channel.send([b"x" * 2**25])
+        with trio.fail_after(SECONDS):
+            await channel.aclose()
+            received = 0
+            while chunk := await peer.stream.receive_some():
+                received += len(chunk)
+        assert received < 2**25
+
+
+@pytest.mark.real_time
+async def test_a_peer_that_answers_no_ping_is_lost(raw):
+    peer, channel = await raw(websocket_ping_seconds=0.2, websocket_pong_seconds=0.2)
+    async with peer.stream:
+        with trio.fail_after(SECONDS), pytest.raises(OutcomeUnknown, match="1006"):
+            await channel.receive()
+        await channel.aclose()
+
+
+@pytest.mark.real_time
+async def test_a_peer_that_answers_pings_is_kept(raw):
+    peer, channel = await raw(websocket_ping_seconds=0.2, websocket_pong_seconds=0.2)
+    async with peer.stream:
+        for _ in range(5):
+            event = await peer.event()
+            assert isinstance(event, events.Ping)
+            await peer.stream.send_all(peer.protocol.send(event.response()))
+        await peer.frame(0x1, FRAME)
+        assert await channel.receive() == [FRAME]
+
+
+# HTTP/2
+
+
+async def test_a_websocket_over_http2_is_one_as_well(on_hypercorn):
+    url, arrivals = await on_hypercorn()
+    port = int(url.removesuffix("/ws").rpartition(":")[2])
+    http = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+
+    async def flush():
+        await stream.send_all(http.data_to_send())
+
+    async def until(kind):
+        while True:
+            for event in http.receive_data(await stream.receive_some()):
+                if isinstance(event, kind):
+                    return event
+
+    async with stream:
+        http.initiate_connection()
+        await flush()
+        await until(h2.events.RemoteSettingsChanged)
+        asked = [
+            (":method", "CONNECT"),
+            (":protocol", "websocket"),
+            (":scheme", "http"),
+            (":path", "/ws"),
+            (":authority", f"127.0.0.1:{port}"),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-protocol", "mcp"),
+        ]
+        http.send_headers(1, asked)
+        await flush()
+        answer = dict((await until(h2.events.ResponseReceived)).headers)
+        assert (answer[b":status"], answer[b"sec-websocket-protocol"]) == (b"200", b"mcp")
+        channel = await arrivals.receive()
+        framed = wsproto.connection.Connection(wsproto.ConnectionType.CLIENT)
+        http.send_data(1, framed.send(events.TextMessage(data=FRAME.decode())))
+        await flush()
+        assert await channel.receive() == [FRAME]
+        await channel.send([FRAME])
+        heard = []
+        while not any(isinstance(each, events.TextMessage) for each in heard):  # pings come, too
+            framed.receive_data((await until(h2.events.DataReceived)).data)
+            heard += framed.events()
+        assert heard[-1].data == FRAME.decode()
+        http.send_data(1, framed.send(events.CloseConnection(code=1000)))
+        await flush()
+        assert await channel.receive() == []
+        await channel.aclose()
