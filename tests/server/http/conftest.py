@@ -224,6 +224,10 @@ def open_site(nursery):
     return open_site
 
 
+def await_nothing(exchange):
+    return not [event for event in exchange._events if event.data]
+
+
 @pytest.fixture
 def opened(open_site, ended):
     async def opened(revision="2025-11-25", capabilities=None, *, limits=None, **options):

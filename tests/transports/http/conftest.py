@@ -195,3 +195,17 @@ async def open_host(nursery):
         for client in host.clients:
             await client.aclose()
         await host.stop()
+
+
+async def say_hello(exchange):
+    await exchange.answer(200, [("content-type", "text/plain")], b"hello")
+
+
+@pytest.fixture(params=["hypercorn", "native"])
+def opened(request, open_host):
+    """Open a connection to an application, held by each of the hosts."""
+
+    async def opened(respond, **limits):
+        return await open_host(request.param, respond, **limits)
+
+    return opened
