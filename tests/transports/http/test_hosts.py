@@ -8,7 +8,6 @@ import trio.testing
 from mcp_trio._transports.http.exchange import BodyTooLargeError
 from tests.transports.http.conftest import say_hello
 
-
 # What the application is given
 
 
