@@ -330,13 +330,9 @@ class Conversation(Settings):
         except RequestError as error:
             logger.warning("%s refuses the log level: %s", self._known_name, error)
 
-    def _want_log_level(self, level: s.LoggingLevel) -> None:
-        """A modern server hears of it with the next request."""
-        self.log_level = level
-
     def _replace_roots(self, roots: Roots) -> None:
         self._callbacks.roots = roots
-        self.roots = roots
+        self._choose_roots(roots)
 
     # Starting again.
 

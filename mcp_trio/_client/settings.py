@@ -85,3 +85,13 @@ class Settings:
             ssl_context=self.ssl_context,
             **facts,
         )
+
+    # What may be chosen anew; set here, or type checkers would see other attributes in subclasses.
+
+    def _want_log_level(self, level: s.LoggingLevel) -> None:
+        """A modern server hears of it with the next request."""
+        self.log_level = level
+
+    def _choose_roots(self, roots: Roots) -> None:
+        """What the server gets to see when it asks."""
+        self.roots = roots
