@@ -68,7 +68,7 @@ from mcp_trio._replay.score import (
     request_of,
     seconds_of,
 )
-from mcp_trio._replay.shields import unshield
+from mcp_trio._replay.shields import entered_scopes, unshield
 from mcp_trio._replay.sites import is_alive, site_of, site_of_caller
 from mcp_trio._replay.threads import Baton
 from mcp_trio._replay.waiting import Parked, Waiting, name_of
@@ -159,7 +159,7 @@ class Player:
     async def _do(self, record: Record, place: int) -> None:
         """Do what the record says, or diverge."""
         if record.kind in _BEGINNINGS:
-            await self._let_go(key_of(record))
+            await self._let_go(self._nearest(key_of(record)))
             if self.cursor.place != place:
                 return
         {"in": self._deliver, "shut": self._deliver_shut}.get(record.kind, self._let)(record)
@@ -174,6 +174,12 @@ class Player:
         if not self.passes_by(place):
             self.diverge(self._hindrance(record))
         self.cursor.advance()
+
+    def _nearest(self, lane: Key) -> Key:
+        """The lane, or while nobody has seen it, the one that begins it, or begins that."""
+        while lane not in self.waiting.tasks and is_child(lane):
+            lane = lane[0], lane[1].rpartition(".")[0]
+        return lane
 
     async def _let_go(self, lane: Key) -> None:
         """Let a lane be cancelled at a call to which it came before its request was cancelled.
@@ -202,10 +208,23 @@ class Player:
         if parked.at_start or parked.since >= self._cancelled_at:
             return False
         cancelled_at = self.score.cancelled_at(parked.key, self.cursor.place)
-        is_late = cancelled_at is not None and parked.since < cancelled_at
-        return (
-            is_late and self._is_cancelled(parked.key) and not self.score.is_in_thread(parked.key)
-        )
+        if cancelled_at is None or parked.since >= cancelled_at:
+            return False
+        is_reached = self._is_cancelled(parked.key) and not self._is_shielded(parked)
+        return is_reached and not self.score.is_in_thread(parked.key)
+
+    def _is_shielded(self, parked: Parked) -> bool:
+        """Whether a shield of people's own keeps the cancellation of its request from a lane.
+
+        What would reach it there is a deadline inside of that, which came later in the recording.
+        """
+        task = self.waiting.tasks.get(parked.key)
+        while task is not None and self._lane_of(task) is not None:
+            scopes = (scope for scope in entered_scopes(task) if scope is not parked.scope)
+            if any(scope.shield for scope in scopes):
+                return True
+            task = task.parent_nursery and task.parent_nursery.parent_task
+        return False
 
     def _is_cancelled(self, lane: Key) -> bool:
         """Whether the request of a lane is cancelled; at a `shut` it is if its client was asked."""
@@ -254,12 +273,16 @@ class Player:
             waiting += (child for nursery in task.child_nurseries for child in nursery.child_tasks)
 
     def _is_silent(self, task: trio.lowlevel.Task) -> bool:
+        found = self._lane_of(task)
+        return found is not None and self.score.is_silent(*found, self.cursor.place)
+
+    def _lane_of(self, task: trio.lowlevel.Task) -> tuple[Key, int] | None:
+        """The lane of a handler's task, and its last operation; None for any other task."""
         for channel, session in self.sessions.items():
             lane = task.context.run(lane_in, session.sequencer)
             if lane is not None:
-                key = (channel, lane.name)
-                return self.score.is_silent(key, lane.ordinal, self.cursor.place)
-        return False
+                return (channel, lane.name), lane.ordinal
+        return None
 
     def _deliver(self, record: Record) -> None:
         frame = frame_of(record)

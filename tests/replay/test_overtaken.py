@@ -94,3 +94,53 @@ def test_a_handler_that_has_asked_is_not_cancelled_by_the_end_if_nobody_waits(wo
     shut = world.place_of(path, lambda it: it["k"] == "shut")
     weighed = world.place_of(path, lambda it: it["k"] == "cmd" and it["f"]["name"] == "weigh")
     assert_replayed(world, make_server, path, shut, before=weighed, seconds=0.005)
+
+
+async def call_and_cancel(peer, _session):
+    await peer.handshake()
+    await peer.send_request("tools/call", {"name": "clean_up"}, id=1)
+    await trio.sleep(0.0055)
+    await peer.cancel(1)
+    await trio.sleep(0.1)
+
+
+def assert_replayed_though_late(world, clean_up, tmp_path):
+    """The cancellation came before a raw wait had ended, though by the times it had."""
+
+    def make_server():
+        server = Server("late")
+        server.tool(name="clean_up")(clean_up)
+        return server
+
+    path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", call_and_cancel)
+    cancel = world.place_of(path, lambda it: it["k"] == "in", nth=3)
+    assert_replayed(world, make_server, path, cancel, before=cancel, seconds=0.02)
+
+
+def test_a_deadline_under_a_shield_does_not_cancel_what_it_did_not(world, tmp_path):
+    async def clean_up(*, ctx: Context) -> None:
+        try:
+            await ctx.sleep(0.005)
+            await trio.sleep(0.001)
+        finally:
+            with trio.CancelScope(shield=True):
+                with trio.move_on_after(0.009):
+                    await ctx.info("within")
+                await ctx.info("after")
+
+    assert_replayed_though_late(world, clean_up, tmp_path)
+
+
+def test_who_came_to_a_call_too_early_still_cleans_up_by_new_tasks(world, tmp_path):
+    async def clean_up(*, ctx: Context) -> None:
+        try:
+            await ctx.sleep(0.005)
+            await trio.sleep(0.001)
+            await ctx.info("never")
+        finally:
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ctx.effect, weigh, "rope")
+                await ctx.info("cleaned up")
+
+    assert_replayed_though_late(world, clean_up, tmp_path)
