@@ -1,12 +1,12 @@
 """`mcp-trio run`: serve somebody's server."""
 
-import os
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
 
 import click
 
+from mcp_trio._cli.listening_options import gate_options, token_option
 from mcp_trio._cli.recording_options import RecordingChoices, record_options, recording_options
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ TRANSPORTS: Final[Mapping[str, Transport]] = {
     "tcp": Transport(_serve_tcp, ("host", "port", "is_open")),
 }
 
+_FOR_THE_WEB: Final = "For http, websocket"
+
 # How those are called on the command line whose names differ.
 _FLAGS: Final = {
     "hosts": "--allow-host",
@@ -123,30 +125,6 @@ def _check_tcp(*, host: str = "127.0.0.1", is_open: bool = False, **_: Any) -> N
 
     if not (is_open or is_loopback(host)):
         raise click.UsageError(f"whoever reaches {host} could use this server: --open lets them")
-
-
-def _token(_: click.Context, __: click.Parameter, word: str | None) -> str | None:
-    """What is wrong is told without the token."""
-    from mcp_trio._client.config import expanded
-    from mcp_trio._protocol.websocket import checked_token
-
-    if word is None:
-        return None
-    try:
-        return checked_token(expanded(word, "the token", os.environ))
-    except (ValueError, LookupError) as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def _gated(_: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
-    from mcp_trio._protocol.http.gate import gate_for
-
-    given: Mapping[str, Any] = {str(parameter.name): words}
-    try:
-        gate_for([], **given)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-    return words
 
 
 def _known_transport(_: click.Context, __: click.Parameter, name: str) -> str:
@@ -215,31 +193,8 @@ Examples:
     is_flag=True,
     help="For tcp: serve whoever reaches --host, from other machines too.",
 )
-@click.option(
-    "--token",
-    metavar="TOKEN",
-    callback=_token,
-    help="For http, websocket: serve only who brings it, as Authorization: Bearer; ${VAR} in it is "
-    "a variable of the environment.",
-)
-@click.option(
-    "--allow-host",
-    "hosts",
-    metavar="NAME",
-    multiple=True,
-    callback=_gated,
-    help="For http, websocket: a name by which clients may reach it (a refusal says hosts=); "
-    "* for any.",
-)
-@click.option(
-    "--allow-origin",
-    "origins",
-    metavar="ORIGIN",
-    multiple=True,
-    callback=_gated,
-    help="For http, websocket: pages of this origin may use it (a refusal says origins=); "
-    "* for any.",
-)
+@token_option(_FOR_THE_WEB)
+@gate_options(_FOR_THE_WEB)
 @click.option(
     "--server",
     type=click.Choice(["native", "hypercorn"]),
