@@ -59,6 +59,9 @@ class Gate:
             return _refused(head, "Host", "hosts")
         if not self._allows_origin(head):
             return _refused(head, "Origin", "origins")
+        if head.method == "OPTIONS" and not self.allows_cors and _is_preflight(head):
+            text = "pages may not read what is answered here: see the server's setting allows_cors="
+            return Refusal(status=403, text=text)
         return None
 
     def cors_headers(self, head: Head) -> Headers:
@@ -66,8 +69,10 @@ class Gate:
 
         Nothing, if the request was not let through.
         """
-        origin = head.header("origin")
-        if not self.allows_cors or origin is None or self.refusal(head) is not None:
+        if not self.allows_cors:
+            return []
+        origin = head.headers.get("origin")
+        if origin is None or self.refusal(head) is not None:
             return []
         return [
             ("Access-Control-Allow-Origin", origin),
@@ -80,7 +85,7 @@ class Gate:
 
         None: it is no such question, or the answer is no.
         """
-        if head.method != "OPTIONS" or head.header("access-control-request-method") is None:
+        if head.method != "OPTIONS" or not _is_preflight(head):
             return None
         allowed = self.cors_headers(head)
         if not allowed:
@@ -104,7 +109,7 @@ class Gate:
         return not self.hosts.isdisjoint({host["name"], f"{host['name']}:{port}"})
 
     def _allows_origin(self, head: Head) -> bool:
-        origin = head.header("origin")
+        origin = head.headers.get("origin")
         if "origin" in head.repeated:
             return False
         if origin is None or self.origins is None or origin in self.origins:
@@ -118,10 +123,15 @@ class Gate:
         return self.hosts is not None or is_number
 
 
+def _is_preflight(head: Head) -> bool:
+    """Whether with this OPTIONS a browser asks what a page may send."""
+    return "access-control-request-method" in head.headers and "origin" in head.headers
+
+
 def _host_in(head: Head) -> re.Match[str] | None:
     if "host" in head.repeated:
         return None
-    return _HOST.fullmatch((head.header("host") or "").lower())
+    return _HOST.fullmatch(head.headers.get("host", "").lower())
 
 
 def _is_own(origin: str, head: Head) -> bool:

@@ -349,3 +349,13 @@ def test_fields_that_cannot_be_are_not_allowed(wanted):
 def test_only_a_question_is_a_preflight():
     assert CORS.preflight(asks(method="POST")) is None
     assert CORS.preflight(head(origin="https://app.example", method="OPTIONS")) is None
+
+
+def test_a_page_that_may_not_read_answers_is_told_which_setting_decides():
+    refusal = PAGES.refusal(asks())
+    assert refusal.status == 403
+    assert json.loads(refusal.body())["error"]["message"].endswith("setting allows_cors=")
+    assert "origins=" in PAGES.refusal(asks("https://evil.example")).text
+    assert CORS.refusal(asks()) is None
+    assert PAGES.refusal(asks(method="POST")) is None
+    assert PAGES.refusal(asks(origin=None)) is None

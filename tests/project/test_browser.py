@@ -1,0 +1,256 @@
+"""The visits of pages in a browser: what is tried, and what of it must not be, without a browser."""
+
+import importlib
+import shutil
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import attrs
+import pytest
+import trio
+
+FOLDER = Path(__file__).parents[2] / "tools" / "browser"
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    return [importlib.import_module(name) for name in ("visits", "visiting", "places")]
+
+
+@pytest.fixture
+def visits(modules):
+    return modules[0]
+
+
+@pytest.fixture
+def visiting(modules):
+    return modules[1]
+
+
+@pytest.fixture
+def places(modules):
+    return modules[2]
+
+
+@pytest.fixture
+def planned(visits, visiting):
+    hosts = [(host, setting) for host in visits.HOSTS for setting in visits.SETTINGS]
+    addresses = {place: f"127.0.0.1:{8000 + number}" for number, place in enumerate(hosts)}
+    origins = {"allowed": "http://127.0.0.1:1", "other": "http://127.0.0.1:2"}
+    return list(visiting.visits_to(addresses, visits.attempts(), **origins))
+
+
+# What is tried.
+
+
+def test_every_page_tries_every_transport_in_every_era_at_every_host(visits, planned):
+    tried = {
+        (visit.attempt.page, visit.attempt.transport, visit.attempt.era, visit.host)
+        for visit in planned
+        if visit.attempt.setting == "open"
+    }
+    places = [
+        (transport, era, host)
+        for transport, eras in visits.ERAS_OF.items()
+        for era in eras
+        for host in visits.HOSTS_OF[transport]
+    ]
+    assert tried == {(page, *place) for page in visits.PAGES for place in places}
+
+
+def test_nobody_is_answered_but_pages_that_may_come_and_bring_the_token_where_one_is_asked_for(
+    visits,
+):
+    answered = {each for each in visits.attempts() if each.expected == "answered"}
+    assert {each.page for each in answered} == {"allowed", "own"}
+    assert {each.token for each in answered if each.setting == "token"} == {"right"}
+    assert {each.transport for each in answered if each.setting == "unreadable"} == {"websocket"}
+    assert not any(each.client == "blind" for each in answered)
+
+
+def test_no_two_visits_have_the_same_name_and_no_two_attempts_are_the_same(visits, planned):
+    assert len({visit.name for visit in planned}) == len(planned)
+    attempts = list(visits.attempts())
+    assert len(set(attempts)) == len(attempts)
+
+
+def test_a_page_of_a_rebound_name_talks_to_where_it_seems_to_be_from(planned):
+    rebound = [visit for visit in planned if visit.attempt.page == "rebound"]
+    for visit in rebound:
+        assert visit.origin.startswith("http://evil.test:800")
+        assert visit.page.startswith(f"{visit.origin}/page/")
+        assert visit.url.partition("://")[2].startswith(visit.origin.partition("://")[2])
+    assert {visit.url.partition(":")[0] for visit in rebound} == {"ws", "http"}
+
+
+def test_what_the_browser_is_told_says_where_the_page_is_and_what_it_does(planned):
+    first = planned[0].order()
+    assert first == {
+        "name": "001-allowed-plain-websocket-legacy-native",
+        "page": "http://127.0.0.1:1/page/index.html",
+        "isPlanted": False,
+        "task": {
+            "url": "ws://127.0.0.1:8000/ws",
+            "client": "plain",
+            "transport": "websocket",
+            "era": "legacy",
+            "token": None,
+            "name": "001-allowed-plain-websocket-legacy-native",
+        },
+    }
+    planted = {visit.attempt.page for visit in planned if visit.order()["isPlanted"]}
+    assert planted == {"own", "rebound"}
+    schemes = {visit.url.partition("://")[0]: visit.host for visit in planned}
+    assert schemes.keys() == {"ws", "http", "wss", "https"}
+    assert schemes["https"] == "hypercorn"  # the native host has no TLS
+    brought = {visit.order()["task"]["token"] for visit in planned}
+    assert brought == {None, "sesame/open+now?", "sesame/open+now?!"}
+
+
+# What came of it.
+
+
+@pytest.fixture
+def answered(visits):
+    """Over HTTP, as it should be."""
+    told = {
+        "said": "answered",
+        "statuses": [204, 200],
+        "protocols": ["http/1.1"],
+        "text": "Hello, Ada.",
+        "shown": "Hello, Ada.",
+        "heard": ["on the way"],
+        "offered": ["greet"],
+        "origin": "http://127.0.0.1:1",
+        "types": ["application/json", "text/event-stream"],
+        "session": "s",
+    }
+    return visits.Outcome(
+        attempt=visits.Attempt(page="allowed", transport="http"),
+        host="native",
+        name="Ada",
+        has_run=True,
+        origin="http://127.0.0.1:1",
+        told=told,
+    )
+
+
+@pytest.fixture
+def refused(visits, answered):
+    """Over HTTP, of a page that could read why."""
+    text = "Host 'evil.test' is not allowed here: see the server's setting hosts="
+    told = {"said": "read 403", "statuses": [403], "text": text, "shown": text, "origin": "null"}
+    told["protocols"] = ["h2"]
+    attempt = visits.Attempt(page="rebound", transport="http", expected="read 403")
+    return attrs.evolve(answered, attempt=attempt, told=told, has_run=False, origin="null")
+
+
+def with_told(outcome, **more):
+    return attrs.evolve(outcome, told={**outcome.told, **more})
+
+
+def test_what_is_as_it_should_be_is_no_complaint(visiting, answered, refused, capsys):
+    assert [*answered.complaints(), *refused.complaints()] == []
+    assert visiting.report([answered, refused], 1.0)
+    out = capsys.readouterr().out
+    assert "2 visits, 0 complaints, 1 s" in out
+    assert out.count("read 403") == 2  # expected and observed
+    assert "read 403, h2" in out
+
+
+@pytest.mark.parametrize(
+    ("told", "complaint"),
+    [
+        ({"said": "blocked", "statuses": [403]}, "blocked, 403 instead of answered"),
+        ({"statuses": [200, 500]}, "answered, 500 instead of answered"),
+        ({"origin": "null"}, "the page is one of null"),
+        ({"shown": "not begun"}, "the page shows 'not begun' for 'Hello, Ada.'"),
+        ({"text": "no", "shown": "no"}, "the page shows 'no' for 'no'"),
+        ({"heard": []}, "the page has heard of progress: []"),
+        ({"offered": []}, "the page was offered []"),
+        ({"types": ["application/json"]}, "the answer came as application/json"),
+        ({"session": None}, "the page sees the session id None"),
+    ],
+)
+def test_an_answer_that_is_not_whole_is_told(answered, told, complaint, visiting, capsys):
+    outcome = with_told(answered, **told)
+    assert list(outcome.complaints()) == [complaint]
+    assert not visiting.report([outcome], 1.0)
+    assert f"Ada: {complaint}" in capsys.readouterr().out
+
+
+def test_a_session_id_in_the_modern_era_is_told(visits, answered):
+    attempt = visits.Attempt(page="allowed", transport="http", era="modern")
+    outcome = attrs.evolve(answered, attempt=attempt)
+    assert list(outcome.complaints()) == ["the page sees the session id 's'"]
+
+
+def test_requests_with_tls_that_do_not_go_over_http_2_are_told(visits, answered):
+    attempt = visits.Attempt(page="own", transport="http", setting="TLS")
+    outcome = attrs.evolve(answered, attempt=attempt)
+    assert list(outcome.complaints()) == ["it went over ['http/1.1']"]
+    assert list(with_told(outcome, protocols=["h2"]).complaints()) == []
+
+
+def test_a_websocket_without_its_subprotocol_is_told(visits, answered):
+    attempt = visits.Attempt(page="allowed", transport="websocket")
+    outcome = with_told(attrs.evolve(answered, attempt=attempt), subprotocol="")
+    assert list(outcome.complaints()) == ["the subprotocol is ''"]
+
+
+@pytest.mark.parametrize(("transport", "is_missed"), [("websocket", True), ("sse", False)])
+def test_only_where_the_sdks_may_lose_progress_is_it_not_missed(
+    visits, answered, transport, is_missed
+):
+    attempt = visits.Attempt(page="allowed", client="TypeScript 1", transport=transport)
+    outcome = with_told(attrs.evolve(answered, attempt=attempt), heard=[])
+    assert bool(list(outcome.complaints())) is is_missed
+
+
+def test_a_refusal_that_does_not_hold_or_says_not_why_is_told(refused):
+    assert list(attrs.evolve(refused, has_run=True).complaints()) == [
+        "the tool has run all the same"
+    ]
+    assert list(with_told(refused, text="no").complaints()) == [
+        "the refusal does not name the setting: no"
+    ]
+
+
+def test_a_visit_that_was_not_made_is_told(visiting, refused):
+    outcome = attrs.evolve(refused, told=visiting.SILENT)
+    assert list(outcome.complaints()) == ["nothing instead of read 403"]
+
+
+# Around it.
+
+
+class Driver:
+    """Tells of a visit, and fails."""
+
+    def start(self, _program):
+        code = 'print(\'{"name": "Ada"}\', flush=True); raise SystemExit(1)'
+        return [sys.executable, "-S", "-c", code]
+
+
+@pytest.mark.real_time
+def test_what_a_browser_that_fails_has_told_is_not_lost(visiting, monkeypatch):
+    monkeypatch.setattr(visiting, "DRIVER", Driver())
+    assert trio.run(visiting.driven, {"visits": []}) == {"Ada": {"name": "Ada"}}
+
+
+def test_without_a_browser_it_says_what_to_install(visiting, monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    with pytest.raises(SystemExit, match="`apt-get install chromium`"):
+        visiting.hold(tmp_path, None)
+
+
+def test_pages_are_served_and_where_asked_for_in_a_sandbox(places, tmp_path):
+    shutil.copytree(FOLDER / "page", tmp_path / "page")
+    with places.pages_of(tmp_path) as origin:
+        with urlopen(origin + places.PAGE) as plain, urlopen(origin + places.SANDBOXED) as inside:
+            assert plain.read() == inside.read() == (FOLDER / "page" / "index.html").read_bytes()
+        header = "Content-Security-Policy"
+        assert plain.headers[header] is None
+        assert inside.headers[header] == "sandbox allow-scripts"

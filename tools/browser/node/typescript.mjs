@@ -1,0 +1,46 @@
+// The official TypeScript SDKs, as `CLIENTS` of `page/visit.js`; esbuild makes a script of it.
+
+import * as newest from "@modelcontextprotocol/client";
+import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";
+import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+import { WebSocketClientTransport } from "@modelcontextprotocol/sdk/client/websocket.js";
+
+const INFO = { name: "typescript", version: "1" };
+const MODES = { legacy: "legacy", modern: { pin: "2026-07-28" } };
+
+const TRANSPORTS = {
+  "TypeScript 1": {
+    websocket: WebSocketClientTransport,
+    http: StreamableHTTPClientTransport,
+    sse: SSEClientTransport,
+  },
+  "TypeScript 2": {
+    http: newest.StreamableHTTPClientTransport,
+    sse: newest.SSEClientTransport,
+  },
+};
+
+/** What a call of `greet` by an SDK's client comes to. */
+async function told(client, task, call) {
+  const heard = [];
+  await client.connect(new TRANSPORTS[task.client][task.transport](new URL(task.url)));
+  const { tools } = await client.listTools();
+  const result = await call(({ message }) => heard.push(message));
+  await client.close();
+  const offered = tools.map((tool) => tool.name);
+  return { said: "answered", text: result.content[0].text, heard, offered };
+}
+
+globalThis.typescript = {
+  "TypeScript 1": (task) => {
+    const client = new Client(INFO);
+    const params = { name: "greet", arguments: { name: task.name } };
+    return told(client, task, (onprogress) => client.callTool(params, undefined, { onprogress }));
+  },
+  "TypeScript 2": (task) => {
+    const client = new newest.Client(INFO, { versionNegotiation: { mode: MODES[task.era] } });
+    const params = { name: "greet", arguments: { name: task.name } };
+    return told(client, task, (onprogress) => client.callTool(params, { onprogress }));
+  },
+};

@@ -1,0 +1,182 @@
+// A small MCP client, as somebody might write it into a page: three transports, two eras.
+"use strict";
+
+const INFO = { name: "page", version: "1" };
+const META = "io.modelcontextprotocol/";
+const REVISIONS = { legacy: "2025-11-25", modern: "2026-07-28" };
+
+/** The server, or the browser, lets the page do nothing; the message is a word or two. */
+class Refused extends Error {}
+
+/** One JSON-RPC message is one text message. */
+class WebSocketLink {
+  constructor({ url, token }) {
+    this.url = url;
+    this.subprotocols = token ? ["mcp", `mcp.token.${base64Url(token)}`] : ["mcp"];
+  }
+
+  open() {
+    this.socket = new WebSocket(this.url, this.subprotocols);
+    this.socket.onmessage = ({ data }) => this.onmessage(JSON.parse(data));
+    return new Promise((resolve, reject) => {
+      this.socket.onopen = resolve;
+      this.socket.onclose = ({ code }) => reject(new Refused(`closed ${code}`));
+    });
+  }
+
+  async send(message) {
+    this.socket.send(JSON.stringify(message));
+  }
+
+  close() {
+    this.socket.close(1000);
+  }
+
+  get facts() {
+    return { subprotocol: this.socket.protocol };
+  }
+}
+
+/** Each message is a POST; what is answered is JSON, or a stream of events. */
+class HttpLink {
+  facts = { types: [] };
+
+  constructor({ url, token }) {
+    this.url = url;
+    this.authorization = token ? { Authorization: `Bearer ${token}` } : {};
+  }
+
+  async open() {}
+
+  async send(message) {
+    const body = JSON.stringify(message);
+    const response = await this.fetch({ method: "POST", headers: this.mirrored(message), body });
+    this.facts.session ??= response.headers.get("Mcp-Session-Id");
+    if (response.status === 202) return;
+    const [type] = response.headers.get("Content-Type").split(";");
+    this.facts.types.push(type);
+    if (type === "application/json") this.onmessage(await response.json());
+    else for await (const data of dataIn(response.body)) this.onmessage(JSON.parse(data));
+  }
+
+  async fetch({ headers, ...options }) {
+    const session = this.facts.session ? { "Mcp-Session-Id": this.facts.session } : {};
+    const always = { Accept: "application/json, text/event-stream", ...this.authorization };
+    const sent = { ...options, headers: { ...always, ...session, ...headers } };
+    const response = await fetch(this.url, sent).catch(() => {
+      throw new Refused("blocked");
+    });
+    if (!response.ok) throw new Refused(`read ${response.status}`, { cause: await response.text() });
+    return response;
+  }
+
+  /** What the head says of the body. */
+  mirrored({ method, params }) {
+    const json = { "Content-Type": "application/json" };
+    const version = params?._meta?.[`${META}protocolVersion`];
+    if (!version) return this.facts.session ? { ...json, "MCP-Protocol-Version": REVISIONS.legacy } : json;
+    const name = params.name ? { "Mcp-Name": params.name } : {};
+    return { ...json, "MCP-Protocol-Version": version, "Mcp-Method": method, ...name };
+  }
+
+  async close() {
+    if (this.facts.session) await this.fetch({ method: "DELETE" });
+  }
+}
+
+/** What is answered comes by an EventSource, whose first event says where to POST. */
+class SseLink {
+  facts = {};
+
+  constructor({ url }) {
+    this.url = url;
+  }
+
+  open() {
+    this.source = new EventSource(this.url);
+    this.source.onmessage = ({ data }) => this.onmessage(JSON.parse(data));
+    return new Promise((resolve, reject) => {
+      this.source.onerror = () => reject(new Refused("blocked"));
+      this.source.addEventListener("endpoint", ({ data }) => {
+        this.endpoint = new URL(data, this.url);
+        resolve();
+      });
+    });
+  }
+
+  async send(message) {
+    const headers = { "Content-Type": "application/json" };
+    await fetch(this.endpoint, { method: "POST", headers, body: JSON.stringify(message) });
+  }
+
+  close() {
+    this.source.close();
+  }
+}
+
+/** Requests over a link, and the answers to them. */
+class Client {
+  onnotification = () => {};
+  #waiting = new Map();
+  #ids = 0;
+
+  constructor(link, era) {
+    this.link = link;
+    this.isModern = era === "modern";
+    link.onmessage = (message) => this.#take(message);
+  }
+
+  async connect() {
+    await this.link.open();
+    if (this.isModern) return;
+    const protocolVersion = REVISIONS.legacy;
+    await this.request("initialize", { protocolVersion, capabilities: {}, clientInfo: INFO });
+    await this.link.send({ jsonrpc: "2.0", method: "notifications/initialized" });
+  }
+
+  request(method, params = {}) {
+    const id = ++this.#ids;
+    return new Promise((resolve, reject) => {
+      this.#waiting.set(id, { resolve, reject });
+      this.link.send({ jsonrpc: "2.0", id, method, params: this.#complete(params) }).catch(reject);
+    });
+  }
+
+  /** A modern request says each time what a handshake would have settled. */
+  #complete({ _meta = {}, ...params }) {
+    const said = {
+      [`${META}protocolVersion`]: REVISIONS.modern,
+      [`${META}clientInfo`]: INFO,
+      [`${META}clientCapabilities`]: {},
+    };
+    return { ...params, _meta: this.isModern ? { ...said, ..._meta } : _meta };
+  }
+
+  #take({ id, result, error, ...message }) {
+    const waiting = this.#waiting.get(id);
+    if (waiting === undefined) this.onnotification(message);
+    else if (error) waiting.reject(new Error(error.message));
+    else waiting.resolve(result);
+  }
+}
+
+/** The data of each event of a stream. */
+async function* dataIn(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      const lines = event.split("\n").filter((line) => line.startsWith("data: "));
+      const data = lines.map((line) => line.slice(6)).join("\n");
+      if (data) yield data; // an empty one only has an id, to come back with
+    }
+  }
+}
+
+function base64Url(text) {
+  return btoa(text).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+}
