@@ -10,18 +10,15 @@ nox.options.error_on_missing_interpreters = True
 
 GROUPS = nox.project.load_toml("pyproject.toml")
 SCRIPTS = ("mcp_trio", "recordings", "tests", "tools", "noxfile.py")
+COMPILED = ("mcp_trio", "recordings", "tools")
 
 
 def install(session: nox.Session, *groups: str, package: bool = True) -> None:
     """Install the package, where it is needed, and the dependency groups of a session."""
     own = ("-e", ".") if package else ()
     session.install("-q", *own, *nox.project.dependency_groups(GROUPS, *groups))
-
-
-def keep_byte_code(session: nox.Session) -> None:
-    """Let the hundreds of processes of a session find what the first of them has compiled."""
-    session.env["PYTHONPYCACHEPREFIX"] = str(Path(session.create_tmp(), "byte-code").resolve())
-    session.env["PYTHONDONTWRITEBYTECODE"] = ""
+    if package:  # hundreds of processes import it, which may not write byte code everywhere
+        session.run("python", "-m", "compileall", "-q", *COMPILED, silent=True)
 
 
 @nox.session
@@ -109,9 +106,9 @@ def interop(session: nox.Session) -> None:
     """Talk with the official SDKs in both roles, see the proxy unseen, and mocks taken for real."""
     install(session, "interop")
     session.run("python", "tools/interop/install.py")
-    keep_byte_code(session)
     session.run("python", "tools/interop/run.py", *session.posargs)
     session.run("python", "tools/interop/eras.py")
+    session.run("python", "tools/interop/framing.py")
     session.run("python", "tools/interop/inspector.py")
     session.run("python", "tools/interop/transparency.py")
     session.run("python", "tools/interop/mocked.py")
@@ -119,13 +116,19 @@ def interop(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def mounts(session: nox.Session) -> None:
-    """Tour our server wherever it can be mounted, or where told, and compare eras over HTTP."""
+    """Tour our server wherever it can be mounted, or where told, and compare eras on the web."""
     install(session, "interop")
     session.run("python", "tools/interop/install.py")
-    keep_byte_code(session)
     session.run("python", "tools/interop/mounts.py", *session.posargs)
-    if not session.posargs:
-        session.run("python", "tools/interop/eras.py", "--transport", "http")
+    for transport in ("http", "websocket") if not session.posargs else ():
+        session.run("python", "tools/interop/eras.py", "--transport", transport)
+
+
+@nox.session(default=False)
+def browser(session: nox.Session) -> None:
+    """Let pages in a headless Chromium talk to our servers, or see them refused."""
+    install(session)
+    session.run("python", "tools/browser/visiting.py", *session.posargs)
 
 
 @nox.session(default=False)
@@ -139,6 +142,5 @@ def hostile(session: nox.Session) -> None:
 def conformance(session: nox.Session) -> None:
     """Run the official conformance suite against our server and our client, with no excuses."""
     install(session, "seal", "interop")
-    keep_byte_code(session)
     session.run("python", "tools/conformance/suite.py", *session.posargs)
     session.run("python", "tools/conformance/suite.py", "--leg=server", "--server=hypercorn")

@@ -1,20 +1,21 @@
 """What hostile clients get, and what they cost: `python tools/hostile.py`.
 
-Each attack of `hostile_attacks` meets a server of its own process, over both hosts, while a client
-that means well makes a call after the other, each on a new connection. Prints a table; the exit
-status is 1 if a client got what it should not have, was not let go, left something behind, or kept
-the other client waiting. Costs are the server's, with the well-meant calls in them (Linux only).
+Each attack of `hostile_attacks` meets a server of its own process, while a client that means well
+makes a call after the other, each on a new connection. Both hosts are attacked at the same time.
+Prints a table for each; the exit status is 1 if a client got what it should not have, was not let
+go, left something behind, or kept the other client waiting. Costs are the server's, with the
+well-meant calls in them (Linux only).
 """
 
 import argparse
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -29,17 +30,15 @@ HERE: Final = Path(__file__).resolve().parent
 sys.path += [str(HERE / "interop"), str(HERE / "bench")]
 
 from http_wire import Link  # noqa: E402
-from load import cpu_seconds_of, rss_mib_of  # noqa: E402
 from reached import Served, served  # noqa: E402
 from rich.table import Table  # noqa: E402
 from sitting import empty_table, show  # noqa: E402
+from watched import Held, Meter, Neighbour, descriptors_of, neighbour_of, settled  # noqa: E402
 
 HOSTS: Final = ("native", "hypercorn")
-LATE_SECONDS: Final = 4.0
+LATE_SECONDS: Final = 5.0
 QUIET_SECONDS: Final = 0.5
 SETTLE_SECONDS: Final = 5.0
-LOOK_SECONDS: Final = 0.02
-"""Between two looks at the server, and two calls of the client that means well."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,7 +51,7 @@ class Result:
         endings: What became of each.
         cpu_ms: What it took of the server.
         rss_kib: By how much the server grew meanwhile, and how much of it is left.
-        connections_left: How many did not go away.
+        descriptors_left: How many connections and files did not go away.
         tasks_left: The same of tasks.
         calls: How long each of the well-meant calls took, in seconds; None: it failed.
     """
@@ -62,7 +61,7 @@ class Result:
     endings: Sequence[Ending]
     cpu_ms: float
     rss_kib: tuple[float, float]
-    connections_left: int
+    descriptors_left: int
     tasks_left: int
     calls: Sequence[float | None]
 
@@ -72,156 +71,106 @@ class Result:
         return max((seconds for seconds in self.calls if seconds is not None), default=0.0)
 
 
-# What is seen of the server
+# The attacks
 
 
 @attrs.frozen
 class Watched:
-    """A server's process, from outside."""
+    """A server, as it is attacked and looked at.
 
-    process: subprocess.Popen[bytes]
+    Attributes:
+        host: Who holds the connections.
+        process: The id of its process.
+        port: Where it listens.
+    """
+
+    host: str
+    process: int
     port: int
 
-    def connections(self) -> int:
-        """How many sockets it holds, with those that it listens and wakes up by."""
-        found = 0
-        for each in Path(f"/proc/{self.process.pid}/fd").iterdir():
-            try:
-                found += str(each.readlink()).startswith("socket:")
-            except FileNotFoundError:
-                continue
-        return found
+    async def held(self) -> Held:
+        """What it holds; another thread asks, for it may have much else to do."""
+        return await trio.to_thread.run_sync(self._held)
 
-    def tasks(self) -> int:
-        """How many tasks it has."""
+    def _held(self) -> Held:
+        descriptors = descriptors_of(self.process)
         with Link(self.port) as link:
             answer = link.ask(called("tasks", {}))
-        return int(msgspec.json.decode(next(answer.messages()))["result"]["content"][0]["text"])
-
-    def cpu_ms(self) -> float:
-        """What it has taken so far."""
-        return cpu_seconds_of(self.process.pid) * 1000
-
-    def rss_kib(self) -> float:
-        """What it holds."""
-        return rss_mib_of(self.process.pid) * 1024
+        result = msgspec.json.decode(next(answer.messages()))["result"]
+        return Held(descriptors, int(result["content"][0]["text"]))
 
 
-@attrs.define
-class Neighbour:
-    """The client that means well: a process of its own, so that nobody else delays it."""
+async def suffer_everywhere(
+    servers: Mapping[str, Served], attacks: Sequence[Attack]
+) -> list[Result]:
+    """Attack the servers, by their hosts, all at the same time."""
+    results: list[Result] = []
 
-    process: subprocess.Popen[str]
-    _calls: list[tuple[float, float | None]] = attrs.field(factory=list)
+    async def suffer(host: str, server: Served) -> None:
+        port = int(server.origin.rpartition(":")[2])
+        results.extend(await _suffer_all(Watched(host, server.process.pid, port), attacks))
 
-    async def listen(self) -> None:
-        """Take in what it says of its calls."""
-        assert self.process.stdout is not None
-        async for line in trio.wrap_file(self.process.stdout):
-            begin, _, seconds = line.partition(" ")
-            self._calls.append((float(begin), float(seconds) if seconds.strip() else None))
-
-    async def calls(self, since: float) -> list[float | None]:
-        """Those that have begun since then, up to one that begins now."""
-        now = time.monotonic()
-        with trio.move_on_after(SETTLE_SECONDS):
-            while not self._calls or self._calls[-1][0] < now:  # noqa: ASYNC110  # lines of a pipe
-                await trio.sleep(LOOK_SECONDS)
-        return [seconds for begin, seconds in self._calls if begin >= since]
+    async with trio.open_nursery() as nursery:
+        for host, server in servers.items():
+            nursery.start_soon(suffer, host, server)
+    return sorted(results, key=lambda result: [*servers].index(result.host))
 
 
-@contextmanager
-def neighbour_of(port: int) -> Iterator[Neighbour]:
-    """A client that means well, and calls from now on."""
-    command = [sys.executable, str(HERE / "hostile_neighbour.py"), str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield Neighbour(process)
-        finally:
-            process.terminate()
-
-
-# The attacks
-
-
-async def suffer_all(server: Served, host: str, attacks: Sequence[Attack]) -> list[Result]:
+async def _suffer_all(watched: Watched, attacks: Sequence[Attack]) -> list[Result]:
     """Attack a server in every way, one after the other."""
-    watched = Watched(server.process, int(server.origin.rpartition(":")[2]))
-    with neighbour_of(watched.port) as neighbour:
+    results: list[Result] = []
+    command = [sys.executable, str(HERE / "hostile_neighbour.py"), str(watched.port)]
+    with neighbour_of(command) as neighbour:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(neighbour.listen)
-            at_rest = await _settled(watched, Held(0, 0), QUIET_SECONDS)
-            results: list[Result] = []
+            at_rest = await settled(watched.held, Held(0, 0), QUIET_SECONDS)
             for attack in attacks:
-                result, at_rest = await _suffer(attack, host, watched, neighbour, at_rest)
+                result, at_rest = await _suffer(attack, watched, neighbour, at_rest)
                 results.append(result)
-            neighbour.process.terminate()  # which ends what it says
+            neighbour.silence()
     return results
 
 
-@attrs.frozen
-class Held:
-    """What a server holds."""
-
-    connections: int
-    tasks: int
-
-
 async def _suffer(
-    attack: Attack, host: str, watched: Watched, neighbour: Neighbour, at_rest: Held
+    attack: Attack, watched: Watched, neighbour: Neighbour, at_rest: Held
 ) -> tuple[Result, Held]:
     """Attack once; returns what is held after it as well."""
-    cpu_ms, rss_kib, begin = watched.cpu_ms(), watched.rss_kib(), time.monotonic()
-    peak_kib = rss_kib
-
-    async def look() -> None:
-        nonlocal peak_kib
-        while True:
-            peak_kib = max(peak_kib, watched.rss_kib())
-            await trio.sleep(LOOK_SECONDS)
-
+    meter, begin = Meter(watched.process), time.monotonic()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(look)
+        nursery.start_soon(meter.look)
         endings = await attack.run(Target(watched.port))
         nursery.cancel_scope.cancel()
-    cpu_ms = watched.cpu_ms() - cpu_ms
-    left = await _settled(watched, at_rest, SETTLE_SECONDS)
+    cpu_ms = meter.cpu_ms()
+    left = await settled(watched.held, at_rest, SETTLE_SECONDS)
     result = Result(
         attack=attack,
-        host=host,
+        host=watched.host,
         endings=endings,
         cpu_ms=cpu_ms,
-        rss_kib=(peak_kib - rss_kib, watched.rss_kib() - rss_kib),
-        connections_left=left.connections - at_rest.connections,
+        rss_kib=meter.rss_kib(),
+        descriptors_left=left.descriptors - at_rest.descriptors,
         tasks_left=left.tasks - at_rest.tasks,
         calls=await neighbour.calls(begin),
     )
     return result, left
 
 
-async def _settled(watched: Watched, at_rest: Held, seconds: float) -> Held:
-    """What is held once that is no more than at rest, or at least: the neighbour comes and goes."""
-    connections, tasks = watched.connections(), watched.tasks()
-    with trio.move_on_after(seconds):
-        while connections > at_rest.connections or tasks > at_rest.tasks:
-            await trio.sleep(LOOK_SECONDS)
-            connections = min(connections, watched.connections())
-            tasks = min(tasks, watched.tasks())
-    return Held(connections, tasks)
-
-
-def run(host: str, attacks: Sequence[Attack]) -> list[Result]:
-    """Start a server, and attack it.
+def run(hosts: Sequence[str], attacks: Sequence[Attack]) -> list[Result]:
+    """Start a server for each host, and attack it.
 
     Raises:
-        ServerFailed: It did not begin, or did not end.
+        ServerFailed: One did not begin, or did not end.
     """
-    command = [sys.executable, str(HERE / "hostile_server.py"), "--host", host]
-    with (
-        tempfile.TemporaryDirectory(prefix="mcp_trio-hostile-") as folder,
-        served(command, Path(folder) / "log") as server,
-    ):
-        return trio.run(suffer_all, server, host, attacks)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcp_trio-hostile-")))
+        servers = {
+            host: stack.enter_context(served(_command(host), folder / host)) for host in hosts
+        }
+        return trio.run(partial(suffer_everywhere, servers, attacks))
+
+
+def _command(host: str) -> list[str]:
+    return [sys.executable, str(HERE / "hostile_server.py"), "--host", host]
 
 
 # What came of it
@@ -251,8 +200,8 @@ def complaints(result: Result) -> Iterator[str]:
             yield from _complaints_of(attack, ending)
     if any(ending.has_leaked for ending in result.endings):
         yield "a header was injected"
-    if result.connections_left > 0 or result.tasks_left > 0:
-        yield f"{result.connections_left} connections and {result.tasks_left} tasks are left"
+    if result.descriptors_left > 0 or result.tasks_left > 0:
+        yield f"{result.descriptors_left} descriptors and {result.tasks_left} tasks are left"
     if None in result.calls:
         yield f"{result.calls.count(None)} calls of the other client failed"
     if result.latest > LATE_SECONDS or not result.calls:
@@ -279,7 +228,7 @@ def table_of(host: str, results: Sequence[Result]) -> Table:
         "CPU\nms",
         "RSS\nKiB",
         "left\nKiB",
-        "left\nconn.",
+        "left\nfds",
         "left\ntasks",
         "others'\ncalls",
         "latest\nms",
@@ -296,7 +245,7 @@ def _cells(result: Result) -> Iterator[str]:
     yield f"{max((each.seconds or 0 for each in result.endings), default=0):.2f}"
     yield f"{result.cpu_ms:,.0f}"
     yield from (f"{kib:,.0f}" for kib in result.rss_kib)
-    yield from (f"{left}" for left in (result.connections_left, result.tasks_left))
+    yield from (f"{left}" for left in (result.descriptors_left, result.tasks_left))
     yield f"{len(result.calls)}"
     yield f"{result.latest * 1000:.0f}"
 
@@ -319,7 +268,7 @@ def report(results: Sequence[Result], seconds: float) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Attack both hosts, and report."""
+    """Attack the hosts, and report."""
     parser = argparse.ArgumentParser(description="Attack a server in every way.")
     parser.add_argument("--host", choices=HOSTS, action="append", help="may be repeated")
     parser.add_argument("--attack", metavar="WORDS", help="only those whose name has these words")
@@ -329,7 +278,7 @@ def main(arguments: list[str]) -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     begin = time.monotonic()
-    results = [result for host in options.host or HOSTS for result in run(host, attacks)]
+    results = run(options.host or HOSTS, attacks)
     return 0 if report(results, time.monotonic() - begin) else 1
 
 

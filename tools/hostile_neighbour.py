@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parent / "bench"))
 
 from http_wire import Link
 
-PAUSE_SECONDS: Final = 0.02
+PAUSE_SECONDS: Final = 0.05
 WORDS: Final = "Is anybody there?"
 
 

@@ -1,9 +1,9 @@
 """Who understands whom: clients and servers of each era. `python tools/interop/eras.py`.
 
 Clients and servers of ours, and of the SDKs, are held to one era or speak both; each of ours meets
-all of the others, and ours, over stdio or with `--transport http` over Streamable HTTP. Prints what
-was expected and what came of it. The exit status is 1 if something else came of it, or a peer is
-missing.
+all of the others, and ours, over stdio or with `--transport` over Streamable HTTP or WebSocket.
+Prints what was expected and what came of it. The exit status is 1 if something else came of it, or
+a peer is missing.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from facts import ERAS, FACTS
 from peers import LEGACY, SDKS, Command, Peer, Transport
 from reached import ServerFailed, reachable
 from rich.table import Table
-from sessions import OUR_CLIENT, OUR_SERVER
+from sessions import OUR_CLIENT, OUR_SERVER, THEIR_SERVERS
 from sitting import empty_table, parse, peer_parser, sdks, show, sit
 
 AT_ONCE: Final = 2
@@ -96,7 +96,7 @@ def servers(peers: Sequence[Peer], transport: Transport) -> list[Party]:
     Raises:
         MissingPeer: A peer is not installed.
     """
-    how = [] if transport == "stdio" else [transport]
+    how = THEIR_SERVERS[transport]
     ours = [Party(OURS, era, tuple(_our_server(era, transport))) for era in ERAS]
     theirs = [
         Party(peer.name, era, tuple(peer.server_command(*how, *arguments)))
@@ -226,9 +226,11 @@ def report(meetings: Sequence[Meeting], transport: Transport, seconds: float) ->
 def main(arguments: list[str]) -> int:
     """Let them meet and report."""
     parser = peer_parser("See which eras understand each other.", such_as="Python 2")
-    parser.add_argument("--transport", choices=("stdio", "http"), default="stdio")
+    ways = ("stdio", "http", "websocket")
+    parser.add_argument("--transport", choices=ways, default="stdio")
     options = parse(parser, arguments, [peer.name for peer in SDKS])
-    peers, transport = sdks(options.peers), options.transport
+    transport = options.transport
+    peers = [peer for peer in sdks(options.peers) if peer.speaks("client", _OLD, transport)]
     return sit(
         lambda folder: meet_all(peers, transport, folder),
         lambda meetings, seconds: report(meetings, transport, seconds),

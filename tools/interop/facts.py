@@ -18,9 +18,18 @@ TOUR: Final = "tour:"
 """In front of a revision: a client takes the tour, see `tour.py`, instead of the whole scenario."""
 
 
+HUB: Final = "hub"
+"""In front of a command: the server that it starts is told a URL, to which it dials."""
+
+
 def is_url(server: str) -> bool:
     """Whether a server is told by its URL: otherwise by the command that starts it."""
-    return server.startswith("http://")
+    return server.startswith(("http://", "ws://"))
+
+
+def is_websocket(url: str) -> bool:
+    """Whether WebSocket is spoken at a URL."""
+    return url.startswith("ws://")
 
 
 def is_sse(url: str) -> bool:

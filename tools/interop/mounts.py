@@ -21,10 +21,11 @@ import attrs
 import trio
 from facts import FACTS, TOUR, has
 from peers import HERE, LEGACY, PEERS, PYTHON_WEB, Command, MissingPeer, is_installed
-from reached import ServerFailed, last_lines, served
+from reached import Served, ServerFailed, last_lines, served
 from rich.table import Table
 from sessions import OUR_CLIENT
 from sitting import empty_table, show, sit
+from told import take_in
 
 TOUR_SECONDS: Final = 90.0
 STOP_SECONDS: Final = 15.0
@@ -32,6 +33,8 @@ END_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.02
 STOPPED: Final = (0, 128 + 15)
 """How a server may have ended when it was told to: hypercorn's own command has another manner."""
+
+ENDPOINTS: Final = {"mcp": "mcp", "sse": "sse", "websocket": "ws"}
 
 OURS: Final = "mcp_trio"
 OLDEST, OLD, NEW = FACTS.revisions[0], LEGACY[-1], FACTS.revisions[-1]
@@ -55,21 +58,30 @@ class Mount:
     command: Sequence[str]
     mcp: str = "/mcp"
     sse: str = "/sse"
+    websocket: str = "/ws"
     beside: str | None = None
 
 
 @attrs.frozen
 class Tourist:
-    """A client, at a revision."""
+    """A client, at a revision, over HTTP or over WebSocket."""
 
     name: str
     revision: str
     command: Command
+    is_on_websocket: bool = False
 
     @property
     def title(self) -> str:
         """What it is called in the table."""
-        return f"{self.name} {self.revision}"
+        return f"{self.name} {self.revision}{' ws' if self.is_on_websocket else ''}"
+
+    def url(self, mount: Mount, server: Served) -> str:
+        """Where it finds what it speaks."""
+        if self.is_on_websocket:
+            return f"ws://{server.address}{mount.websocket}"
+        is_streamable = has(self.revision, "streamable_http")
+        return server.origin + (mount.mcp if is_streamable else mount.sse)
 
     @property
     def is_ours(self) -> bool:
@@ -127,7 +139,8 @@ def mounts() -> list[Mount]:
     ours = PYTHON_WEB.start(program)
     hypercorn = [*PYTHON_WEB.start("hypercorn"), "--worker-class=trio", "--bind=127.0.0.1:0"]
     deep, beside = "/deep/path", "/beside"
-    below = {"mcp": f"{deep}/mcp", "sse": f"{deep}/sse", "beside": beside}
+    inside = {name: f"{deep}/{end}" for name, end in ENDPOINTS.items()}
+    below = {**inside, "beside": beside}
     in_starlette = f"{program}:in_starlette"
     return [
         Mount(name="native", command=[*ours, "--server=native"]),
@@ -142,6 +155,9 @@ def mounts() -> list[Mount]:
     ]
 
 
+_GUESTS: Final = ("Python 1", "Python 2", "TypeScript 2")
+
+
 def tourists() -> list[Tourist]:
     """All clients.
 
@@ -149,13 +165,17 @@ def tourists() -> list[Tourist]:
         MissingPeer: A peer is not installed.
     """
     ours = [sys.executable, str(OUR_CLIENT)]
+    theirs = {name: PEERS[name].client_command() for name in _GUESTS}
     return [
         *(Tourist(OURS, revision, ours) for revision in (NEW, OLD, OLDEST)),
         *(
-            Tourist(name, revision, PEERS[name].client_command())
+            Tourist(name, revision, theirs[name])
             for name in ("Python 2", "TypeScript 2")
             for revision in (NEW, OLD)
         ),
+        *(Tourist(OURS, revision, ours, is_on_websocket=True) for revision in (NEW, OLD)),
+        Tourist("Python 1", OLD, theirs["Python 1"], is_on_websocket=True),
+        Tourist("TypeScript 2", NEW, theirs["TypeScript 2"], is_on_websocket=True),
     ]
 
 
@@ -180,7 +200,7 @@ def stay(mount: Mount, folder: Path) -> Stay:
         with served(list(mount.command), log) as server:
             if mount.beside is not None:
                 urlopen(server.origin + mount.beside).close()
-            seconds = trio.run(_tour, mount, server.origin, server.process, visits)
+            seconds = trio.run(_tour, mount, server, visits)
             if server.process.poll() not in STOPPED:
                 fault = f"it ended with {server.process.poll()}: {last_lines(log.read_bytes())}"
     except (ServerFailed, URLError) as error:
@@ -190,17 +210,15 @@ def stay(mount: Mount, folder: Path) -> Stay:
     return Stay(mount=mount.name, visits=visits, seconds=seconds, fault=fault)
 
 
-async def _tour(
-    mount: Mount, origin: str, server: "subprocess.Popen[bytes]", visits: Sequence[Visit]
-) -> float:
+async def _tour(mount: Mount, server: Served, visits: Sequence[Visit]) -> float:
     """How many seconds the server took to stop, after all clients were on their last step."""
     async with trio.open_nursery() as nursery:
         for visit in visits:
-            nursery.start_soon(_visit, visit, origin, mount)
+            nursery.start_soon(_visit, visit, visit.tourist.url(mount, server))
         await _until(lambda: all(it.is_waiting or it.has_ended for it in visits), TOUR_SECONDS)
         begin = time.monotonic()
-        server.terminate()
-        await _until(lambda: server.poll() is not None, STOP_SECONDS)
+        server.process.terminate()
+        await _until(lambda: server.process.poll() is not None, STOP_SECONDS)
         seconds = time.monotonic() - begin
         # Peers may go on; who waits for a server that has stopped may do so for long.
         await _until(lambda: all(it.has_ended for it in visits if it.tourist.is_ours), END_SECONDS)
@@ -215,28 +233,18 @@ async def _until(has_come: Callable[[], bool], seconds: float) -> None:
             await trio.sleep(LOOK_SECONDS)
 
 
-async def _visit(visit: Visit, origin: str, mount: Mount) -> None:
+async def _visit(visit: Visit, url: str) -> None:
     """Run a client, and take in what it tells; it is killed if this is cancelled."""
     tourist = visit.tourist
-    path = mount.mcp if has(tourist.revision, "streamable_http") else mount.sse
-    command = [*tourist.command, TOUR + tourist.revision, origin + path]
+    command = [*tourist.command, TOUR + tourist.revision, url]
     run = partial(
         trio.run_process, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
     )
     async with trio.open_nursery() as nursery:
         process = await nursery.start(run)
-        nursery.start_soon(_take_in, process.stderr, visit.complain)
-        await _take_in(process.stdout, visit.note)
+        nursery.start_soon(take_in, process.stderr, visit.complain)
+        await take_in(process.stdout, visit.note)
         visit.told.setdefault("stop", f"exit {await process.wait()}: {visit.complaint}")
-
-
-async def _take_in(stream: trio.abc.ReceiveStream, note: Callable[[str], None]) -> None:
-    """Hand over what comes, line by line."""
-    rest = b""
-    async for chunk in stream:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            note(line.decode("utf-8", "replace"))
 
 
 def stay_everywhere(names: Collection[str], folder: Path) -> list[Stay]:

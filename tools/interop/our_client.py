@@ -1,15 +1,17 @@
 """The scenario, told by our client: `python our_client.py --record FILE REVISION SERVER…`."""
 
 import argparse
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 import scenario
 import tour
 import trio
-from facts import ERAS, FACTS, TOUR, has, is_url
+from facts import ERAS, FACTS, HUB, TOUR, has, is_url
 from parties import (
     ELICITED,
     MESSAGE,
@@ -24,6 +26,7 @@ from parties import (
 )
 
 from mcp_trio import Client, Limits, RequestError, UserRejected
+from mcp_trio.transports import Channel, listen_websocket
 from mcp_trio.types import (
     CreateMessageParams,
     CreateMessageResult,
@@ -202,14 +205,32 @@ SPOKEN: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+@asynccontextmanager
+async def dialled(command: list[str]) -> AsyncIterator[Channel]:
+    """What is opened by the server that a command starts, if it is told where to."""
+    async with listen_websocket() as hub, trio.open_nursery() as nursery:
+        start = partial(trio.run_process, [*command, hub.url], stdout=subprocess.DEVNULL)
+        process = await nursery.start(partial(start, check=False))
+        with trio.fail_after(PATIENCE_SECONDS):
+            channel = await anext(hub)
+        yield channel
+        process.terminate()
+
+
 async def main(server: list[str], record: str | None, wanted: str) -> None:
     host = Host()
-    has_url = is_url(server[0])
-    target = server[0] if has_url else server
     revision = wanted.removeprefix(TOUR)
-    how: dict[str, Any] = {} if has_url else {"stderr": "inherit"}
-    how |= {"limits": TOURING} if wanted != revision else {}
-    async with client_for(host, target, revision, record=record, **how) as client:
+    how: dict[str, Any] = {"limits": TOURING} if wanted != revision else {}
+    async with AsyncExitStack() as stack:
+        target: Any = server
+        if server[0] == HUB:
+            target = await stack.enter_async_context(dialled(server[1:]))
+        elif is_url(server[0]):
+            (target,) = server
+        else:
+            how |= {"stderr": "inherit"}
+        client = client_for(host, target, revision, record=record, **how)
+        await stack.enter_async_context(client)
         if wanted in ERAS:
             await scenario.greet(Session(client, host))
         elif wanted != revision:

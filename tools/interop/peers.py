@@ -28,8 +28,9 @@ Command = list[str]
 Role = Literal["client", "server"]
 """What a peer is in a session; we are the other."""
 
-Transport = Literal["stdio", "http", "sse"]
-"""What a session goes over: "http" is Streamable HTTP, "sse" is HTTP+SSE, which came before."""
+Transport = Literal["stdio", "http", "sse", "websocket", "dialled"]
+"""What a session goes over: "http" is Streamable HTTP, "sse" is HTTP+SSE, which came before;
+"dialled" is WebSocket, too: the server opens the connection."""
 
 
 class MissingPeer(Exception):  # noqa: N818  what is wrong, in a word
@@ -156,8 +157,10 @@ class Peer:
     command of its server, or the URL, as arguments, exits 0 when the server did what it should, and
     says how much it has checked; with an era instead of the revision it only says which revision
     came of it. A server serves over stdio; with "http" as first argument over the transports of
-    the web, and says what their URLs begin with. `sse_roles` is what it can be over HTTP+SSE.
-    `client_eras` and `server_eras` are the eras that each can be held to; a server by arguments.
+    the web, and says what their URLs begin with; with "dial" and a URL it dials there. `sse_roles`
+    is what it can be over HTTP+SSE, `is_on_websocket` says whether it speaks WebSocket, `dials`
+    whether with servers that dial. `client_eras` and `server_eras` are the eras that each can be
+    held to; a server by arguments.
     """
 
     name: str
@@ -167,6 +170,8 @@ class Peer:
     client: str | None = None
     revisions: Sequence[str] = ()
     sse_roles: Sequence[Role] = ()
+    is_on_websocket: bool = False
+    dials: bool = False
     client_eras: Sequence[str] = ()
     server_eras: Mapping[str, Sequence[str]] = {}
 
@@ -182,6 +187,8 @@ class Peer:
             "stdio": True,
             "http": is_streamable,
             "sse": not is_streamable and role in self.sse_roles,
+            "websocket": self.is_on_websocket and revision in NEWEST_OF_ERAS,
+            "dialled": self.dials and revision in NEWEST_OF_ERAS,
         }
         return revision in self.revisions and fits[transport]
 
@@ -218,8 +225,10 @@ class Peer:
 
 
 ROLES: Final[tuple[Role, ...]] = ("client", "server")
-TRANSPORTS: Final[tuple[Transport, ...]] = ("stdio", "http", "sse")
+TRANSPORTS: Final[tuple[Transport, ...]] = ("stdio", "http", "sse", "websocket", "dialled")
 LEGACY: Final = tuple(name for name in FACTS.revisions if has(name, "sessions"))
+# WebSocket is in no revision, and the same in all: one of each era tells it.
+NEWEST_OF_ERAS: Final = (LEGACY[-1], FACTS.revisions[-1])
 
 SDKS: Final = (
     Peer(
@@ -230,6 +239,7 @@ SDKS: Final = (
         client=str(HERE / "python_1_client.py"),
         revisions=LEGACY,
         sse_roles=ROLES,
+        is_on_websocket=True,
         client_eras=("legacy",),
         server_eras={"legacy": ()},
     ),
@@ -252,6 +262,8 @@ SDKS: Final = (
         client="client_1.mjs",
         revisions=LEGACY,
         sse_roles=ROLES,
+        is_on_websocket=True,
+        dials=True,
         client_eras=("legacy",),
         server_eras={"legacy": ()},
     ),
@@ -263,6 +275,8 @@ SDKS: Final = (
         client="client_2.mjs",
         revisions=FACTS.revisions,
         sse_roles=("client",),
+        is_on_websocket=True,
+        dials=True,
         client_eras=ERAS,
         server_eras={era: (era,) for era in ERAS},
     ),

@@ -10,10 +10,12 @@ from everything import Everything
 from mcp import McpError, types
 from mcp.server.lowlevel import Server
 from mcp.server.models import InitializationOptions
+from mcp.server.websocket import websocket_server
 from noted_stream import NotedStream
 from parties import Json, Refused, Report
 from pydantic import BaseModel
 from python_words import wire
+from starlette.routing import WebSocketRoute
 
 # The SDK's request, our method, the SDK's result.
 REQUESTS: Final[Mapping[type[BaseModel], tuple[str, type[BaseModel]]]] = {
@@ -111,5 +113,18 @@ def make_server() -> NotingServer:
     return server
 
 
+class Sockets:
+    """The sessions over WebSocket: an ASGI application, for as long as a connection lasts."""
+
+    def __init__(self, server: NotingServer) -> None:
+        self.server = server
+
+    async def __call__(self, *connection: Any) -> None:
+        async with websocket_server(*connection) as (from_client, to_client):
+            options = self.server.create_initialization_options()
+            await self.server.run(from_client, to_client, options)
+
+
 if __name__ == "__main__":
-    python_server.serve(make_server(), sys.argv[1:])
+    served = make_server()
+    python_server.serve(served, sys.argv[1:], WebSocketRoute("/ws", Sockets(served)))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import scenario
 import tour
-from facts import ERAS, TOUR, has, is_sse, is_url
+from facts import ERAS, TOUR, has, is_sse, is_url, is_websocket
 from mcp import ClientSession, StdioServerParameters, stdio_client, types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -217,6 +217,10 @@ def streams_to(server: Sequence[str]) -> AbstractAsyncContextManager[Any]:
     if not is_url(server[0]):
         return stdio_client(process_of(server))
     (url,) = server
+    if is_websocket(url):
+        from mcp.client.websocket import websocket_client  # only the SDK 1 has it
+
+        return websocket_client(url)
     return sse_client(url) if is_sse(url) else streamable_http_client(url)
 
 

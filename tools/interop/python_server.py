@@ -4,7 +4,7 @@
 """
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
@@ -20,7 +20,7 @@ from parties import Json, Report
 from pydantic import BaseModel, TypeAdapter
 from python_words import wire
 from starlette.applications import Starlette
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 
 CHANGES: Final = NotificationOptions(
     prompts_changed=True, resources_changed=True, tools_changed=True
@@ -74,19 +74,19 @@ class Caller(Talker, SessionCaller):
 # How it is served.
 
 
-async def serve_stdio(server: Any) -> None:
+async def serve_stdio(server: Any, *_: BaseRoute) -> None:
     """Serve one session over stdin and stdout."""
     async with stdio_server() as (from_client, to_client):
         await server.run(from_client, to_client, server.create_initialization_options())
 
 
-async def serve_http(server: Any) -> None:
-    """Serve over both transports of the web, at any port; prints the URL that both begin with."""
+async def serve_http(server: Any, *more: BaseRoute) -> None:
+    """Serve over the transports of the web, at any port; prints the URL that all begin with."""
     listener = socket.create_server(("127.0.0.1", 0))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     manager = StreamableHTTPSessionManager(app=server)
     async with manager.run():
-        config = uvicorn.Config(_app(server, manager), log_level="warning")
+        config = uvicorn.Config(_app(server, manager, more), log_level="warning")
         await uvicorn.Server(config).serve([listener])
 
 
@@ -103,24 +103,30 @@ class Events:
             await self.server.run(from_client, to_client, options)
 
 
-def _app(server: Any, manager: StreamableHTTPSessionManager) -> Starlette:
+def _app(
+    server: Any, manager: StreamableHTTPSessionManager, more: Sequence[BaseRoute]
+) -> Starlette:
     sse = SseServerTransport("/messages/")
     return Starlette(
         routes=[
             Route("/mcp", manager.asgi_app),
             Route("/sse", Events(server, sse), methods=["GET"]),
             Mount("/messages/", sse.handle_post_message),
+            *more,
         ]
     )
 
 
-SERVE: Final[Mapping[str, Callable[[Any], Awaitable[None]]]] = {
+SERVE: Final[Mapping[str, Callable[..., Awaitable[None]]]] = {
     "stdio": serve_stdio,
     "http": serve_http,
 }
 
 
-def serve(server: Any, arguments: list[str]) -> None:
-    """Serve over what the command line names; over stdio if it names nothing."""
+def serve(server: Any, arguments: list[str], *more: BaseRoute) -> None:
+    """Serve over what the command line names; over stdio if it names nothing.
+
+    `more` is what is on the web and not every SDK knows.
+    """
     (transport,) = arguments or ["stdio"]
-    anyio.run(SERVE[transport], server)
+    anyio.run(SERVE[transport], server, *more)

@@ -1,4 +1,7 @@
-"""How a client is told of a server: by the command that starts it, or by a URL."""
+"""How a client is told of a server: by the command that starts it, or by a URL.
+
+The command may be that of a server which dials: then the client is told to be a hub.
+"""
 
 import re
 import subprocess
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import attrs
+from facts import HUB
 from peers import Command, Transport
 
 BEGIN_SECONDS: Final = 30.0
@@ -16,7 +20,12 @@ END_SECONDS: Final = 15.0
 LOOK_SECONDS: Final = 0.02
 LAST_LINES: Final = 12
 
-PATHS: Final[Mapping[Transport, str]] = {"http": "/mcp", "sse": "/sse"}
+PLACES: Final[Mapping[Transport, str]] = {
+    "http": "http://{}/mcp",
+    "sse": "http://{}/sse",
+    "websocket": "ws://{}/ws",
+}
+IN_FRONT: Final[Mapping[Transport, Command]] = {"stdio": [], "dialled": [HUB]}
 
 
 class ServerFailed(Exception):  # noqa: N818  what happened, in a word
@@ -25,10 +34,15 @@ class ServerFailed(Exception):  # noqa: N818  what happened, in a word
 
 @attrs.frozen
 class Served:
-    """A server that serves: its process, and what its URLs begin with."""
+    """A server that serves: its process, and at which host and port."""
 
     process: "subprocess.Popen[bytes]"
-    origin: str
+    address: str
+
+    @property
+    def origin(self) -> str:
+        """What its URLs of HTTP begin with."""
+        return f"http://{self.address}"
 
 
 @contextmanager
@@ -41,7 +55,7 @@ def served(command: Command, log: Path) -> Generator[Served]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        yield Served(process, _origin_of(process, log))
+        yield Served(process, _address_of(process, log))
     finally:
         _stop(process, log)
 
@@ -53,19 +67,20 @@ def reachable(command: Command, transport: Transport, log: Path) -> Generator[Co
     Raises:
         ServerFailed: It does not serve, or does not stop when it should.
     """
-    if transport == "stdio":
-        yield command
+    if transport in IN_FRONT:
+        yield [*IN_FRONT[transport], *command]
         return
     with served(command, log) as server:
-        yield [server.origin + PATHS[transport]]
+        yield [PLACES[transport].format(server.address)]
 
 
-def _origin_of(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """The first URL that a server tells, without its path."""
+def _address_of(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    """The host and the port of the first URL that a server tells."""
     end = time.monotonic() + BEGIN_SECONDS
     while process.poll() is None and time.monotonic() < end:
-        if found := re.search(r"http://[0-9.]+:[0-9]+(?=[/\s])", log.read_text("utf-8", "replace")):
-            return found[0]
+        told = log.read_text("utf-8", "replace")
+        if found := re.search(r"(?:http|ws)://([0-9.]+:[0-9]+)(?=[/\s])", told):
+            return found[1]
         time.sleep(LOOK_SECONDS)
     raise ServerFailed(f"the server does not serve: {last_lines(log.read_bytes())}")
 

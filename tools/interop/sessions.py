@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,15 @@ from mcp_trio import RecordingError
 
 OUR_SERVER: Final = HOME / "tools" / "conformance" / "server.py"
 OUR_CLIENT: Final = HERE / "our_client.py"
+OUR_DIALLER: Final = HERE / "our_dialler.py"
+MCP_TRIO: Final = ("-m", "mcp_trio")
+THEIR_SERVERS: Final[Mapping[Transport, Command]] = {
+    "stdio": [],
+    "http": ["http"],
+    "sse": ["http"],
+    "websocket": ["http"],
+    "dialled": ["dial"],
+}
 SESSION_SECONDS: Final = 90.0
 
 
@@ -74,12 +84,23 @@ def hold(peer: Peer, role: Role, revision: str, transport: Transport, folder: Pa
 def _commands(peer: Peer, role: Role, transport: Transport, place: Path) -> tuple[Command, Command]:
     """The command of the client, which is told the revision and the server; and of the server."""
     record = ["--record", f"{place}/"]
-    is_web = transport != "stdio"
     if role == "client":
-        how = ["--port", "0"] if is_web else ["--stdio"]
-        return peer.client_command(), [sys.executable, str(OUR_SERVER), *how, *record]
+        return peer.client_command(), [sys.executable, *_our_server(transport), *record]
     ours = [sys.executable, str(OUR_CLIENT), *record]
-    return ours, peer.server_command(*(["http"] if is_web else []))
+    return ours, peer.server_command(*THEIR_SERVERS[transport])
+
+
+def _our_server(transport: Transport) -> Command:
+    """Our program, and what it is told; `/ws` beside the others is toured by `mounts.py`."""
+    everything = str(OUR_SERVER)
+    programs: Mapping[Transport, Command] = {
+        "stdio": [everything, "--stdio"],
+        "http": [everything, "--port=0"],
+        "sse": [everything, "--port=0"],
+        "websocket": [*MCP_TRIO, "run", everything, "--transport=websocket", "--port=0"],
+        "dialled": [str(OUR_DIALLER)],
+    }
+    return programs[transport]
 
 
 def _tally_in(place: Path) -> Tally:

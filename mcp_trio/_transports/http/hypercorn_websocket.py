@@ -1,7 +1,9 @@
 """What hypercorn's WebSockets lack: the peer's close code, and a bound to what they keep.
 
 Hypercorn closes the connection for a message that is too large, goes on keeping what comes behind
-it, and tells every end as one that was broken off.
+it, and tells every end as one that was broken off. It would agree to compression, too, by which a
+small frame becomes a large message, and whose library loses its place when a ping comes in between
+two frames of one (wsproto#205).
 """
 
 from collections.abc import Callable, Generator
@@ -37,6 +39,7 @@ class ToldWebSocket:
 
     def __attrs_post_init__(self) -> None:
         self._stream.buffer = cast("Any", BoundedBuffer(self._limits.frame_bytes_max))
+        self._stream.handshake.extensions = None  # whatever the client offers
 
     def sending(self, send: Send) -> Send:
         """`send`, which looks at the connection that is made when it accepts."""

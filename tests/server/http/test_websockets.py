@@ -7,6 +7,7 @@ import httpx
 import pytest
 import trio
 from wsproto import events
+from wsproto.extensions import PerMessageDeflate
 
 from mcp_trio import Client, Context, Server
 from mcp_trio._errors import ConnectionLost, RecordingError
@@ -62,11 +63,12 @@ async def served(server, host, **options):
 
 
 @contextlib.asynccontextmanager
-async def peer_of(url, subprotocols=("mcp",)):
+async def peer_of(url, subprotocols=("mcp",), extensions=()):
     """A raw peer that has opened a WebSocket, and what the server has answered."""
     peer = await raw_peer(url)
     host = url.removeprefix("ws://").removesuffix("/ws")
-    asked = events.Request(host=host, target="/ws", subprotocols=list(subprotocols))
+    offered = {"subprotocols": list(subprotocols), "extensions": list(extensions)}
+    asked = events.Request(host=host, target="/ws", **offered)
     async with peer.stream:
         await peer.stream.send_all(peer.protocol.send(asked))
         yield peer, await peer.event()
@@ -125,6 +127,7 @@ async def test_a_page_of_another_origin_is_refused_before_the_upgrade(host):
         await channel.aclose()
 
 
+@pytest.mark.requirement("SEC-08", "HTTP-05")
 @pytest.mark.parametrize("host", HOSTS)
 async def test_who_brings_the_token_may_come_over_both_transports(host):
     async with served(harbour(), host, token="sesame") as (url, _scope):
@@ -148,6 +151,16 @@ async def test_the_subprotocol_brings_a_browsers_token(host):
         peer_of(url, ["mcp.token.c2VzYW1l", "mcp"]) as (_peer, answer),
     ):
         assert answer.subprotocol == "mcp"
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_compression_is_not_agreed_on(host):
+    async with (
+        served(harbour(), host) as (url, _),
+        peer_of(url, extensions=[PerMessageDeflate()]) as (_, answer),
+    ):
+        assert isinstance(answer, events.AcceptConnection)
+        assert answer.extensions == []
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -1,12 +1,14 @@
 // The scenario, told by the official TypeScript SDK 1: `node client_1.mjs REVISION SERVER…`.
-// The server is a command, or a URL.
+// The server is a command, or a URL; or a command that dials, with `hub` in front.
 // With `legacy` instead of the revision, the SDK's own choice, it only greets.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+import { WebSocketClientTransport } from "@modelcontextprotocol/sdk/client/websocket.js";
 import * as types from "@modelcontextprotocol/sdk/types.js";
+import { WebSocket } from "ws";
 
 import { Refused, has } from "./facts.mjs";
 import { Host } from "./host.mjs";
@@ -87,15 +89,19 @@ const session = {
   hearingChanges: (body) => body(),
 };
 
+// The SDK's own transport takes what a browser has.
+globalThis.WebSocket = WebSocket;
+
 const transports = {
   Stdio: StdioClientTransport,
   Http: StreamableHTTPClientTransport,
   Sse: SSEClientTransport,
+  Socket: WebSocketClientTransport,
 };
 
 /** A transport to the server, at the revision that this is about: the SDK offers a newer one. */
-function transport() {
-  const made = transportTo(place, transports);
+async function transport() {
+  const made = await transportTo(place, transports);
   const send = made.send.bind(made);
   made.send = (message, ...options) => {
     if (message.method === "initialize") message.params.protocolVersion = revision;
@@ -109,7 +115,7 @@ function transport() {
   return made;
 }
 
-await client.connect(transport());
+await client.connect(await transport());
 session.capabilities = client.getServerCapabilities();
 await (wanted === "legacy" ? greet(session) : tell(session, host, revision));
 await client.close();

@@ -1,5 +1,5 @@
 // The scenario, told by the official TypeScript SDK 2: `node client_2.mjs REVISION SERVER…`.
-// The server is a command, or a URL.
+// The server is a command, or a URL; or a command that dials, with `hub` in front.
 // With an era instead of the revision (`legacy`, `modern`, or `both`) it only greets; with `tour:` in
 // front of the revision it takes the tour instead.
 
@@ -14,6 +14,7 @@ import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 import { Refused, TOUR, facts, has } from "./facts.mjs";
 import { Host, NOTIFICATIONS } from "./host.mjs";
 import { capabilitiesAt, greet, tell } from "./scenario.mjs";
+import { DialTransport } from "./sockets.mjs";
 import { take } from "./tour.mjs";
 import { transportTo } from "./web.mjs";
 
@@ -106,8 +107,9 @@ const transports = {
   Stdio: wanted in modes ? StdioClientTransport : RecordedTransport,
   Http: StreamableHTTPClientTransport,
   Sse: SSEClientTransport,
+  Socket: DialTransport,
 };
-await client.connect(transportTo(place, transports));
+await client.connect(await transportTo(place, transports));
 session.revision = client.getNegotiatedProtocolVersion();
 session.capabilities = client.getServerCapabilities();
 if (isTour) await take(session, host, revision);

@@ -7,6 +7,9 @@ export const facts = JSON.parse(readFileSync(new URL("../facts.json", import.met
 /** In front of a revision, see `TOUR` there. */
 export const TOUR = "tour:";
 
+/** In front of a command, see `HUB` there. */
+export const HUB = "hub";
+
 /**
  * Whether a revision has something that not all have.
  * @param {string} revision

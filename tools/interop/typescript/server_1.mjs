@@ -1,5 +1,5 @@
 // The "everything" server, by the official TypeScript SDK 1: `node server_1.mjs [TRANSPORT]`: over
-// stdio, or both transports of the web ("http"). It serves one session.
+// stdio, or all transports of the web ("http"), or where it dials ("dial URL"). It serves one session.
 
 import { randomUUID } from "node:crypto";
 
@@ -12,6 +12,7 @@ import * as types from "@modelcontextprotocol/sdk/types.js";
 import { askByRequests } from "./asking.mjs";
 import { Everything } from "./everything.mjs";
 import { Refused, has } from "./facts.mjs";
+import { DialTransport, SocketTransport } from "./sockets.mjs";
 import { listen } from "./web.mjs";
 
 const requests = {
@@ -115,12 +116,17 @@ async function handle(request, response) {
 const serve = {
   stdio: () => open(() => new StdioServerTransport()),
   http: () =>
-    listen({
-      "/mcp": handle,
-      "GET /sse": (_, response) => open(() => new SSEServerTransport("/messages", response)),
-      "POST /messages": async (request, response) =>
-        (await opened).handlePostMessage(request, response),
-    }),
+    listen(
+      {
+        "/mcp": handle,
+        "GET /sse": (_, response) => open(() => new SSEServerTransport("/messages", response)),
+        "POST /messages": async (request, response) =>
+          (await opened).handlePostMessage(request, response),
+      },
+      (socket) => open(() => new SocketTransport(socket)),
+    ),
+  dial: (url) => open(() => new DialTransport(url)),
 };
 
-await serve[process.argv[2] ?? "stdio"]();
+const [how = "stdio", url] = process.argv.slice(2);
+await serve[how](url);

@@ -1,5 +1,6 @@
 // The "everything" server, by the official TypeScript SDK 2: `node server_2.mjs [ERA]`, over stdio.
-// It speaks both eras, or only `legacy`, or only `modern`; with `http` in front of that, over HTTP.
+// It speaks both eras, or only `legacy`, or only `modern`; with `http` in front of that, over HTTP
+// and WebSocket. With `dial URL` it dials there, and speaks both.
 
 import { randomUUID } from "node:crypto";
 
@@ -18,6 +19,7 @@ import { StdioServerTransport, serveStdio } from "@modelcontextprotocol/server/s
 import { NeedsAnswers, askByRequests, askByResults } from "./asking.mjs";
 import { Everything, METHODS } from "./everything.mjs";
 import { Refused, has } from "./facts.mjs";
+import { DialTransport, SocketTransport } from "./sockets.mjs";
 import { listen } from "./web.mjs";
 
 /** What this SDK lets a handler do; `notify` sends a notification. */
@@ -98,15 +100,25 @@ async function serveHttp(era = "both") {
     legacy: (request) => sessions.handleRequest(request),
     modern: (request) => modern.fetch(request),
   };
-  listen({ "/mcp": getRequestListener(answers[era]) });
+  listen({ "/mcp": getRequestListener(answers[era]) }, (socket) =>
+    connections[era](new SocketTransport(socket)),
+  );
 }
 
-const serve = {
-  both: () => serveStdio(() => makeServer()),
-  modern: () => serveStdio(() => makeServer(), { legacy: "reject" }),
-  http: serveHttp,
-  legacy: () => makeServer().connect(new StdioServerTransport()),
+/** What carries one connection, whatever it is: only in the SDK's name for it that is stdio. */
+const connections = {
+  both: (transport) => serveStdio(() => makeServer(), { transport }),
+  modern: (transport) => serveStdio(() => makeServer(), { transport, legacy: "reject" }),
+  legacy: (transport) => makeServer().connect(transport),
 };
 
-const [how = "both", era] = process.argv.slice(2);
-await serve[how](era);
+const serve = {
+  both: () => connections.both(new StdioServerTransport()),
+  modern: () => connections.modern(new StdioServerTransport()),
+  legacy: () => connections.legacy(new StdioServerTransport()),
+  http: serveHttp,
+  dial: (url) => connections.both(new DialTransport(url)),
+};
+
+const [how = "both", more] = process.argv.slice(2);
+await serve[how](more);
