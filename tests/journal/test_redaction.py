@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_trio._errors import RecordingError
@@ -104,6 +104,8 @@ def shape(value):
 
 
 @given(values)
+@example({"password": "password"})
+@example({"token": [], "a": {"password": "token"}})
 def test_a_redacted_body_has_its_structure_and_redacts_to_itself(value):
     one = redactor()
     changed = one.redact("in", call(x=value))

@@ -136,7 +136,7 @@ class _Editor:
         container.key = name
         container.next_zone = self._zone_of(container, name)
         container.has_value |= name in NAMED
-        if container.zone.has_free_names:
+        if container.zone.has_free_names and not self._changing.names.lists(name):
             self._put(match, name, self._changing.searched(name))
 
     def _zone_of(self, container: _Container, name: str) -> Zone:

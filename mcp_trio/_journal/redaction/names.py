@@ -104,6 +104,10 @@ class SecretNames:
         """Whether what stands under this name is secret."""
         return len(name) <= _NAME_CHARS_MAX and self._covers(name)
 
+    def lists(self, name: str) -> bool:
+        """Whether this is one of the secret names itself, which everybody may read."""
+        return len(name) <= _NAME_CHARS_MAX and _words(name) in self._endings
+
     def _covers_afresh(self, name: str) -> bool:
         words = _words(name)
         if words == _NO_SECRET:
