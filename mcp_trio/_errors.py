@@ -118,14 +118,24 @@ class RequestTimeout(MCPError):
     """The answer did not come in time; the peer has been told that nobody waits any more.
 
     `budget` is "idle" (nothing heard for `seconds`), or "total" (unfinished after `seconds`), and
-    `setting` what to raise. `stderr_tail` is known for a subprocess that does not shake hands.
+    `setting` what to raise. Who does not shake hands is named as `server`, by a URL without what
+    may be secret in it, or by a command, whose `stderr_tail` is known then.
     """
 
     def __init__(
-        self, method: str, budget: str, seconds: float, setting: str, *, stderr_tail: str = ""
+        self,
+        method: str,
+        budget: str,
+        seconds: float,
+        setting: str,
+        *,
+        server: str = "",
+        stderr_tail: str = "",
     ) -> None:
-        text = f"{method}: no answer within the {budget} budget of {seconds:g} s; raise {setting}"
-        super().__init__(text + _last_words(stderr_tail))
+        whose = f" from {server}" if server else ""
+        text = f"{method}: no answer{whose} within the {budget} budget of {seconds:g} s"
+        super().__init__(f"{text}; raise {setting}" + _last_words(stderr_tail))
+        self.server = server
         self.method = method
         self.budget = budget
         self.seconds = seconds

@@ -121,7 +121,11 @@ class Limits:
     # HTTP: a client that listens, and one that comes back.
     http_listen_seconds: float = 1.0
     http_reconnects_max: int = 5
+    http_resume_seconds: float = 10.0
     http_reconnect_seconds_max: float = 30.0
+
+    # WebSocket, Unix and TCP: how long a connection may say nothing that counts.
+    first_request_seconds: float = 60.0
 
     # WebSocket: a peer of which nothing is heard.
     websocket_ping_seconds: float = 20.0

@@ -8,7 +8,7 @@ from mcp_trio._transports.memory import memory_pair
 from mcp_trio._transports.stdio_client import ProcessChannel, open_process_channel
 from mcp_trio._transports.stdio_server import divert_stdio, open_stdio_channel
 from mcp_trio._wire.addressed import Addressed, FromPrincipal, Lost
-from mcp_trio._wire.lines import Oversized
+from mcp_trio._wire.lines import LineSplitter, Oversized
 
 if TYPE_CHECKING:
     from mcp_trio._server.hub import ListenOptions, WebSocketHub, listen_websocket
@@ -31,6 +31,7 @@ __all__ = [
     "FromPrincipal",
     "HttpChannel",
     "LineChannel",
+    "LineSplitter",
     "ListenOptions",
     "LockFile",
     "Lost",

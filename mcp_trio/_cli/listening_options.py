@@ -1,8 +1,8 @@
-"""What commands have in common that stand between clients and a server."""
+"""What commands have in common that serve, or stand between clients and a server."""
 
 import os
 import shutil
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -13,6 +13,71 @@ NOT_EXECUTABLE_STATUS: Final = 126
 UNUSABLE_STATUS: Final = 2
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+# How those are called on the command line whose names differ.
+_FLAGS: Final = {
+    "hosts": "--allow-host",
+    "origins": "--allow-origin",
+    "path": "--socket",
+    "is_open": "--open",
+}
+
+_PLACE_OPTIONS: Final = (
+    click.option(
+        "--host",
+        metavar="NAME",
+        help="For http, websocket, tcp: the interface; 127.0.0.1 by default.",
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        help="For http, websocket, tcp: 8000 by default; 0 any.",
+    ),
+    click.option("--socket", "path", metavar="PATH", help="For unix: the socket's file."),
+    click.option(
+        "--open",
+        "is_open",
+        is_flag=True,
+        help="For tcp: serve whoever reaches --host, from other machines too.",
+    ),
+)
+
+
+def place_options(command: _Command) -> _Command:
+    """Decorate a command with the options that make up `host`, `port`, `path` and `is_open`."""
+    for option in reversed(_PLACE_OPTIONS):
+        command = option(command)
+    return command
+
+
+def flag_of(name: str) -> str:
+    """How an option is called on the command line."""
+    return _FLAGS.get(name, f"--{name}")
+
+
+def placed(transport: str, takes: Collection[str], said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What was said of where and to whom, if the transport `takes` it; False and None say nothing.
+
+    Raises:
+        click.UsageError: It does not, or needs something else.
+    """
+    place = {name: value for name, value in said.items() if not (value is None or value is False)}
+    for name in place:
+        if name not in takes:
+            raise click.UsageError(f"{flag_of(name)} is not for {transport}")
+    if transport == "unix" and "path" not in place:
+        raise click.UsageError("unix needs --socket PATH")
+    if transport == "tcp":
+        _check_tcp(**place)
+    return place
+
+
+def _check_tcp(*, host: str = "127.0.0.1", is_open: bool = False, **_: Any) -> None:
+    from mcp_trio._server.connections import is_loopback
+
+    if not (is_open or is_loopback(host)):
+        raise click.UsageError(f"whoever reaches {host} could use this server: --open lets them")
 
 
 def gate_options(when: str) -> Callable[[_Command], _Command]:

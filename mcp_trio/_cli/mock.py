@@ -1,13 +1,15 @@
 """`mcp-trio mock`: stand in for the server or the client of a recording."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
 from mcp_trio._cli.behind import command_behind
 from mcp_trio._cli.inputs import LiveServerCommand, driven
+from mcp_trio._cli.listening_options import flag_of, place_options, placed
 from mcp_trio._cli.urls import header_option
 
 if TYPE_CHECKING:
@@ -20,12 +22,16 @@ def _serve_stdio(server: "MockServer") -> int:
     return run_mock(server)
 
 
-def _serve_http(server: "MockServer", **place: Any) -> int:
+def _listen(
+    serve_of: Callable[["MockServer"], Callable[..., Awaitable[None]]],
+    server: "MockServer",
+    **place: Any,
+) -> int:
     from mcp_trio._errors import ConfigError
     from mcp_trio._server.http.running import run_until_signal
 
     try:
-        run_until_signal(partial(server.serve_http, **place), told=_tell_url)
+        run_until_signal(partial(serve_of(server), **place), told=_tell_url)
     except SystemExit as ended:  # by a signal, which it says by its status
         return int(ended.code or 0)
     except OSError as error:
@@ -37,7 +43,20 @@ def _tell_url(url: str) -> None:
     click.echo(f"serving {url}", err=True)
 
 
-TRANSPORTS: Final[Mapping[str, Callable[..., int]]] = {"stdio": _serve_stdio, "http": _serve_http}
+class Transport(NamedTuple):
+    """How a mock is served over one of them, and of which options it is told."""
+
+    serve: Callable[..., int]
+    options: Collection[str] = ()
+
+
+TRANSPORTS: Final[Mapping[str, Transport]] = {
+    "stdio": Transport(_serve_stdio),
+    "http": Transport(partial(_listen, attrgetter("serve_http")), ("host", "port")),
+    "websocket": Transport(partial(_listen, attrgetter("serve_websocket")), ("host", "port")),
+    "unix": Transport(partial(_listen, attrgetter("serve_unix")), ("path",)),
+    "tcp": Transport(partial(_listen, attrgetter("serve_tcp")), ("host", "port", "is_open")),
+}
 
 
 @click.command(
@@ -45,7 +64,8 @@ TRANSPORTS: Final[Mapping[str, Callable[..., int]]] = {"stdio": _serve_stdio, "h
     short_help="Stand in for a recorded server or client.",
     epilog="""\b
 The server is played over stdin and stdout: put this command where a host wants that of a server.
-Over http it is played to all who come, in the era that was recorded, until a signal ends it.
+Over http (with websocket at /ws), websocket, unix and tcp it is played to all who come, until a
+signal ends it; over http in the era that was recorded.
 A request is answered as the same one was in the recording, with the notifications and questions
 that came with it. What was not recorded gets an error that says what comes nearest, and is told
 on stderr at the end; lists and pings may be asked again, and whatever modern clients ask over
@@ -61,9 +81,10 @@ started or reached; 128 plus the number of a signal.
 Examples:
   mcp-trio mock recordings/trip.mcprec.jsonl
   mcp-trio mock recordings/trip.mcprec.jsonl --transport http --port 8000
+  mcp-trio mock recordings/trip.mcprec.jsonl --transport unix --socket mock.sock
   mcp-trio call forecast city=Oslo -- mcp-trio mock recordings/trip.mcprec.jsonl
   mcp-trio mock recordings/trip.mcprec.jsonl --as client -- npx -y some-server
-  mcp-trio mock recordings/trip.mcprec.jsonl --as client http://127.0.0.1:8000/mcp
+  mcp-trio mock recordings/trip.mcprec.jsonl --as client ws://127.0.0.1:8000/ws
 """,
 )
 @click.argument("file")
@@ -81,8 +102,7 @@ Examples:
 @click.option(
     "--transport", type=click.Choice(list(TRANSPORTS)), help="For a server: stdio by default."
 )
-@click.option("--host", metavar="NAME", help="For http: the interface; 127.0.0.1 by default.")
-@click.option("--port", type=click.IntRange(0, 65535), help="For http: 8000 by default; 0 any.")
+@place_options
 @header_option
 @click.option("--channel", type=int, metavar="N", help="Which session, in a recording of several.")
 @click.pass_context
@@ -111,7 +131,7 @@ def mock(
 def _refuse(of_server: Mapping[str, Any]) -> None:
     given = [name for name, value in of_server.items() if value is not None and value is not False]
     if given:
-        raise click.UsageError(f"--{given[0]} is not for --as client")
+        raise click.UsageError(f"{flag_of(given[0])} is not for --as client")
 
 
 def _mock_server(
@@ -122,17 +142,16 @@ def _mock_server(
     pace: bool,
     strict: bool,
     transport: str | None,
-    **place: str | int | None,
+    **said: str | int | bool | None,
 ) -> None:
     from mcp_trio._cli.recordings import naming
     from mcp_trio._replay.mock import mock_server
 
-    given = {name: value for name, value in place.items() if value is not None}
-    if given and transport != "http":
-        raise click.UsageError(f"--{next(iter(given))} is for --transport http")
+    name = transport or "stdio"
+    place = placed(name, TRANSPORTS[name].options, said)
     with naming(file):
         server = mock_server(file, strict=strict, pace=pace, channel=channel)
-    status = TRANSPORTS[transport or "stdio"](server, **given)
+    status = TRANSPORTS[name].serve(server, **place)
     if strict:
         server.check()
     for miss in server.misses:

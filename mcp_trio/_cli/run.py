@@ -1,12 +1,14 @@
 """`mcp-trio run`: serve somebody's server."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
 
 import click
 
-from mcp_trio._cli.listening_options import gate_options, token_option
+from mcp_trio._cli.listening_options import gate_options, place_options, placed, token_option
 from mcp_trio._cli.recording_options import RecordingChoices, record_options, recording_options
 
 if TYPE_CHECKING:
@@ -49,30 +51,52 @@ def _serve_stdio(served: Served) -> None:
 
 
 def _serve_http(served: Served) -> None:
-    from mcp_trio._server.http.running import run_http
+    from mcp_trio._server.http.running import check_for_workers, run_http
 
-    run_http(served.load(), told=_tell_url, record=served.record, **served.place)
-
-
-def _serve_websocket(served: Served) -> None:
     server = served.load()
-    _run(partial(server.serve_websocket, record=served.record, **served.place))
+    workers = served.place.get("workers", 1)
+    if workers > 1:
+        try:
+            check_for_workers(server, {}, workers)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+    with _opening(server, served.place):
+        run_http(server, told=_tell_url, record=served.record, **served.place)
 
 
-def _serve_unix(served: Served) -> None:
-    server = served.load()
-    _run(partial(server.serve_unix, record=served.record, **served.place))
-
-
-def _serve_tcp(served: Served) -> None:
-    server = served.load()
-    _run(partial(server.serve_tcp, record=served.record, **served.place))
-
-
-def _run(serve: Callable[..., Awaitable[None]]) -> None:
+def _serve_connections(
+    serve_of: Callable[["Server"], Callable[..., Awaitable[None]]], served: Served
+) -> None:
     from mcp_trio._server.http.running import run_until_signal
 
-    run_until_signal(serve, told=_tell_url)
+    server = served.load()
+    serve = partial(serve_of(server), record=served.record, **served.place)
+    with _opening(server, served.place):
+        run_until_signal(serve, told=_tell_url)
+
+
+@contextmanager
+def _opening(server: "Server", place: Mapping[str, Any]) -> Generator[None]:
+    """Within, that one cannot listen there is a text; what people's lifespan raises is none."""
+    from mcp_trio._errors import ConfigError
+
+    lifespan, has_begun = server.lifespan, False
+
+    def begin(server: "Server") -> AbstractAsyncContextManager[Any]:
+        nonlocal has_begun
+        has_begun = True
+        assert lifespan is not None
+        return lifespan(server)
+
+    if lifespan is not None:
+        server.lifespan = begin
+    try:
+        yield
+    except OSError as error:
+        if has_begun:
+            raise
+        where = place.get("path") or f"{place.get('host', '127.0.0.1')}:{place.get('port', 8000)}"
+        raise ConfigError(f"cannot listen at {where}: {error.strerror or error}") from error
 
 
 def _tell_url(url: str) -> None:
@@ -91,40 +115,24 @@ _WEB: Final = ("host", "port", "token", "hosts", "origins")
 TRANSPORTS: Final[Mapping[str, Transport]] = {
     "stdio": Transport(_serve_stdio),
     "http": Transport(_serve_http, (*_WEB, "server", "workers")),
-    "websocket": Transport(_serve_websocket, _WEB),
-    "unix": Transport(_serve_unix, ("path",)),
-    "tcp": Transport(_serve_tcp, ("host", "port", "is_open")),
+    "websocket": Transport(partial(_serve_connections, attrgetter("serve_websocket")), _WEB),
+    "unix": Transport(partial(_serve_connections, attrgetter("serve_unix")), ("path",)),
+    "tcp": Transport(
+        partial(_serve_connections, attrgetter("serve_tcp")), ("host", "port", "is_open")
+    ),
 }
 
 _FOR_THE_WEB: Final = "For http, websocket"
 
-# How those are called on the command line whose names differ.
-_FLAGS: Final = {
-    "hosts": "--allow-host",
-    "origins": "--allow-origin",
-    "path": "--socket",
-    "is_open": "--open",
-}
 
+def _check_sessions(record: "RecordOptions | None", transport: str) -> None:
+    from mcp_trio._recorder.options import keeps_each_session
 
-def _place(transport: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What was said, if the transport has a use for it."""
-    place = {name: value for name, value in said.items() if value is not None}
-    for name in place:
-        if name not in TRANSPORTS[transport].options:
-            raise click.UsageError(f"{_FLAGS.get(name, f'--{name}')} is not for {transport}")
-    if transport == "unix" and "path" not in place:
-        raise click.UsageError("unix needs --socket PATH")
-    if transport == "tcp":
-        _check_tcp(**place)
-    return place
-
-
-def _check_tcp(*, host: str = "127.0.0.1", is_open: bool = False, **_: Any) -> None:
-    from mcp_trio._server.connections import is_loopback
-
-    if not (is_open or is_loopback(host)):
-        raise click.UsageError(f"whoever reaches {host} could use this server: --open lets them")
+    if not keeps_each_session(record):
+        raise click.UsageError(
+            f"over {transport} sessions are many: --record takes a folder, which ends with a slash"
+            " or is there already"
+        )
 
 
 def _known_transport(_: click.Context, __: click.Parameter, name: str) -> str:
@@ -155,7 +163,8 @@ Write --token '${TOKEN}' in single quotes: what the environment holds does not s
 of processes then.
 
 \b
-Exit status: 0; 2 TARGET names no server; 128 plus the number of a signal.
+Exit status: 0; 2 TARGET names no server, options contradict each other, or nobody can listen
+there; 128 plus the number of a signal.
 
 \b
 Examples:
@@ -178,21 +187,7 @@ Examples:
     callback=_known_transport,
     help="How the client is connected.",
 )
-@click.option(
-    "--host", metavar="NAME", help="For http, websocket, tcp: the interface; 127.0.0.1 by default."
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    help="For http, websocket, tcp: 8000 by default; 0 any.",
-)
-@click.option("--socket", metavar="PATH", help="For unix: the socket's file.")
-@click.option(
-    "--open",
-    "is_open",
-    is_flag=True,
-    help="For tcp: serve whoever reaches --host, from other machines too.",
-)
+@place_options
 @token_option(_FOR_THE_WEB)
 @gate_options(_FOR_THE_WEB)
 @click.option(
@@ -229,7 +224,7 @@ def run(  # noqa: PLR0917  click passes them by name
     transport: str,
     host: str | None,
     port: int | None,
-    socket: str | None,
+    path: str | None,
     token: str | None,
     hosts: tuple[str, ...],
     origins: tuple[str, ...],
@@ -249,13 +244,15 @@ def run(  # noqa: PLR0917  click passes them by name
     said = {
         "host": host,
         "port": port,
-        "path": socket,
-        "is_open": is_open or None,
+        "path": path,
+        "is_open": is_open,
         "token": token,
         "hosts": hosts or None,
         "origins": origins or None,
         "server": server,
         "workers": workers,
     }
-    place = _place(transport, said)
+    place = placed(transport, TRANSPORTS[transport].options, said)
+    if transport != "stdio":
+        _check_sessions(options, transport)
     TRANSPORTS[transport].serve(Served(target, options, revisions, place))

@@ -78,6 +78,7 @@ def _connected(
                 error.budget,
                 error.seconds,
                 "--timeout",
+                server=error.server,
                 stderr_tail=error.stderr_tail,
             ) from None
         except ConnectionLost as error:

@@ -59,7 +59,10 @@ def sweep(
 
 def swept(report: "SweepReport", file: str, target: str) -> str:
     """What to say of a sweep."""
-    counts = f"{report.schedules} schedules, {report.outcomes} different ends"
+    counts = ", ".join(
+        f"{count} {noun}{'' if count == 1 else 's'}"
+        for count, noun in ((report.schedules, "schedule"), (report.outcomes, "different end"))
+    )
     lines = [
         f"{counts}, in {report.seconds:.2f} s: {_verdict(report)}",
         *map(str, report.differences[:_DIFFERENCES_SHOWN_MAX]),
@@ -77,4 +80,5 @@ def swept(report: "SweepReport", file: str, target: str) -> str:
 def _verdict(report: "SweepReport") -> str:
     if report.is_clean:
         return "every request came to what is recorded"
-    return f"{len(report.failing_seeds)} of them differ from the recording"
+    count = len(report.failing_seeds)
+    return f"{count} of them differ{'s' if count == 1 else ''} from the recording"

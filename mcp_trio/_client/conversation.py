@@ -29,7 +29,7 @@ from mcp_trio._client.methods import methods_with
 from mcp_trio._client.opening import open_session
 from mcp_trio._client.roots import Roots
 from mcp_trio._client.settings import Settings
-from mcp_trio._client.targets import can_start, has_connection, has_url, open_target, url_of
+from mcp_trio._client.targets import can_start, has_url, open_target, url_of
 from mcp_trio._client.tools import OutputSchemas
 from mcp_trio._engine import Session
 from mcp_trio._errors import (
@@ -49,7 +49,6 @@ from mcp_trio._protocol import (
     check_extension,
     trace_of,
 )
-from mcp_trio._recorder.options import keeps_each_session
 from mcp_trio._recorder.story import Story
 from mcp_trio._transports.condition import Condition, State
 
@@ -77,12 +76,13 @@ class Conversation(Settings):
     _listening: OwnSubscription = attrs.field(init=False)
     _story: Story = attrs.field(init=False)
     _condition: Condition = attrs.field(init=False)
+    _how_it_stands: tuple[State, str] = attrs.field(default=("connecting", ""), init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.restart and not can_start(self.target):
             raise ValueError("restart=True is for commands, server objects and connections by URL")
-        self._story = Story(self.record, goes_on=self.restart or has_connection(self.target))
-        self._condition = Condition(None if has_url(self.target) else self.state_changed)
+        self._story = Story(self.record, goes_on=self._begins_again)
+        self._condition = Condition(None if has_url(self.target) else self._hear_state)
         for identifier in self.extensions or ():
             check_extension(identifier)
         self._methods = methods_with(self.methods)
@@ -169,6 +169,7 @@ class Conversation(Settings):
             await self._begin()
         except BaseException as error:
             self._condition.become("closed", str(error))
+            self._how_it_stands = "closed", str(error)
             self._story.end()
             raise
 
@@ -198,14 +199,18 @@ class Conversation(Settings):
         state: State = "retrying" if self._begins_again and not self._is_closed else "closed"
         self._condition.become(state, str(session.loss))
 
+    def _hear_state(self, state: State, reason: str) -> None:
+        self._how_it_stands = state, reason
+        if self.state_changed is not None:
+            self.state_changed(state, reason)
+
     def _remembered(self) -> tuple[EraMemory, Address | None]:
         """Where the era of the server is kept, and under what.
 
-        Nobody else's memory counts for what is no URL; nor for a recording of one file, which has
-        no room for two beginnings.
+        Nobody else's memory counts for what is no URL.
         """
         url = url_of(self.target)
-        if url is None or not keeps_each_session(self._story.record):
+        if url is None:
             return self._own_eras, None
         eras = eras_of_this_run() if self.eras is None else self.eras
         return eras, address_of(url, http=self.http, revisions=tuple(self.revisions))
@@ -231,7 +236,7 @@ class Conversation(Settings):
 
     async def _open(self, *, is_old: bool = False) -> Lifetime:
         """A session, which lives from now on, but has agreed on nothing yet."""
-        on_state = self.state_changed if has_url(self.target) else None
+        on_state = self._hear_state if has_url(self.target) else None
         connected = await open_target(
             self.target,
             process=self._process_options(),
@@ -310,7 +315,12 @@ class Conversation(Settings):
             last_words = getattr(lifetime.session.channel, "stderr_tail", "")
             await self._end(lifetime)
             raise RequestTimeout(
-                late.method, late.budget, late.seconds, late.setting, stderr_tail=last_words
+                late.method,
+                late.budget,
+                late.seconds,
+                late.setting,
+                server=self._target_name,
+                stderr_tail=last_words,
             ) from None
         except BaseException:
             await self._end(lifetime)
@@ -357,9 +367,8 @@ class Conversation(Settings):
 
     @property
     def _begins_again(self) -> bool:
-        """Whether the next call connects anew; to a URL always, if that can be recorded."""
-        is_url = url_of(self.target) is not None
-        return self.restart or (is_url and keeps_each_session(self._story.record))
+        """Whether the next call connects anew; to a URL always."""
+        return self.restart or url_of(self.target) is not None
 
     async def _begin_again(self) -> None:
         """What is known of the old process holds no more, but of which era it was."""
@@ -391,6 +400,21 @@ class Conversation(Settings):
             return False
         session = self._lifetime.session
         return session.negotiated.is_set() and session.cause is None
+
+    @property
+    def state(self) -> State:
+        """How the connection stands, as `state_changed` was told last.
+
+        "connecting": nothing was heard yet. "open": the server answered last. "retrying": it could
+        not be reached, or was lost, and is tried again with the next call at the latest. "closed":
+        the session is over, and unless we closed it a call to a URL begins another.
+        """
+        return self._how_it_stands[0]
+
+    @property
+    def state_reason(self) -> str:
+        """Why it is "retrying" or "closed"; else empty."""
+        return self._how_it_stands[1]
 
     @property
     def server_info(self) -> s.Implementation:

@@ -7,7 +7,6 @@ that fails the calls in flight, and closing is to shut the session and wait.
 """
 
 import logging
-import signal
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import TypeAlias
@@ -19,6 +18,7 @@ from mcp_trio._client.targets import Served
 from mcp_trio._engine import Session, bare
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import Limits
+from mcp_trio._transports.system_task import Faults, contained
 
 logger = logging.getLogger("mcp_trio")
 
@@ -49,21 +49,20 @@ class Lifetime:
         """The task: run the session until somebody shuts it or it ends by itself."""
         self._task = trio.lowlevel.current_task()
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                if self.served is not None:
-                    nursery.start_soon(self._serve, self.served)
-                await self.session.run()
-                limits = self._limits
-                grace_seconds = limits.drain_seconds + limits.close_seconds
-                nursery.cancel_scope.deadline = trio.current_time() + grace_seconds
-        except BaseException as error:
-            faults = BaseExceptionGroup("", [error]).split(trio.Cancelled)[1]
-            if faults is None:
-                raise
-            self._contain(faults)
+            with contained(self._contain):
+                await self._live()
         finally:
             self.ended.set()
+
+    async def _live(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            if self.served is not None:
+                nursery.start_soon(self._serve, self.served)
+            await self.session.run()
+            limits = self._limits
+            grace_seconds = limits.drain_seconds + limits.close_seconds
+            nursery.cancel_scope.deadline = trio.current_time() + grace_seconds
 
     def start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run a task beside the session, which lives; it has to return when that is over."""
@@ -101,12 +100,10 @@ class Lifetime:
         finally:
             await served.channel.aclose()
 
-    def _contain(self, faults: BaseExceptionGroup[BaseException]) -> None:
-        """Keep as the loss what must not leave this task; pass an interrupt to the main task."""
+    def _contain(self, faults: Faults) -> None:
+        """Keep as the loss what must not leave this task."""
         logger.error("the session failed", exc_info=faults)
         self._lose("the session failed", faults)
-        if faults.subgroup(KeyboardInterrupt) is not None:
-            signal.raise_signal(signal.SIGINT)  # this task is protected: Trio tells the main task
 
     def _lose(self, what: str, error: BaseException) -> None:
         self.fault = ConnectionLost(f"{what}: {error!r}")

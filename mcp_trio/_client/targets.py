@@ -18,6 +18,7 @@ from mcp_trio._client.config import ServerConfig
 from mcp_trio._limits import Limits
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.child_process import Command
+from mcp_trio._transports.condition import OnState
 from mcp_trio._transports.connections import ConnectionOptions, is_of_connection, open_connection
 from mcp_trio._transports.memory import memory_pair
 from mcp_trio._transports.stdio_client import open_process_channel
@@ -67,7 +68,7 @@ class WebOptions:
     headers: Mapping[str, str] | None = None
     token: str | None = None
     ssl_context: "ssl.SSLContext | None" = None
-    on_state: StateCallback | None = None
+    on_state: OnState | None = None
     is_old: bool = False
 
 

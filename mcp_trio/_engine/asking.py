@@ -31,7 +31,7 @@ async def ask_all(handling: Handling, questions: Sequence[Asked]) -> list[Any]:
         await trio.lowlevel.checkpoint()
         return []
     if handling.asker is not None:
-        return await handling.asker(questions)
+        return await handling.asker(handling, questions)
     if len(questions) == 1:
         return [await _ask(handling, questions[0])]
     return await _ask_together(handling, questions)

@@ -5,7 +5,6 @@ the journal is that of cause and effect. The end of a request is here as well, b
 place that a waiting request takes.
 """
 
-import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
@@ -120,6 +119,11 @@ class Dispatcher:
             inner = connection.take(message, event.size_bytes, now)
             self._actions[type(inner)](self, inner, message_name(int(number), place))
 
+    @property
+    def has_spoken(self) -> bool:
+        """Whether a modern client has said who it is."""
+        return bool(self._spoken)
+
     # Requests of theirs.
 
     def _admit(self, event: RequestToRun, number: int | str) -> None:
@@ -135,7 +139,7 @@ class Dispatcher:
         handling = Handling(self.session, request, lane)
         self._handlings[request.id] = handling
         if can_ask:
-            handling.asker = functools.partial(self._ask, handling)
+            handling.asker = self._ask
         if request.method.is_standing or self._admission.has_place():
             self._start(handling)
             return
@@ -352,6 +356,12 @@ class Dispatcher:
         """Wait until nothing is left of what stands until the session closes."""
         while self._standing:
             await self._idle.wait()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is left of all that came, and nobody can come back for anything."""
+        has_rounds = self._parked is not None and not self._parked.is_empty
+        return not (self._handlings or self._standing or has_rounds)
 
     async def handlers_done(self) -> None:
         """Wait until no request of theirs is left, and no handler."""

@@ -27,7 +27,7 @@ UNSENT_BODY: Final = b'"unsent"'
 
 
 InputResponse: TypeAlias = s.ElicitResult | s.CreateMessageResult | s.ListRootsResult
-Asker: TypeAlias = Callable[[Sequence[Asked]], Awaitable[list[Any]]]
+Asker: TypeAlias = Callable[["Handling", Sequence[Asked]], Awaitable[list[Any]]]
 
 
 class HandlingSession(Protocol):

@@ -38,6 +38,11 @@ class Parking:
         return [rounds.handling for rounds in self._waiting if not rounds.is_open]
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no handler waits for a retry, and none would get a reply that is kept."""
+        return not (self._rounds or self._known)
+
+    @property
     def handlings(self) -> list[Handling]:
         """The handlers that have asked, and are not over."""
         return list(self._rounds)

@@ -48,7 +48,7 @@ async def run_resumably(
     watch_lanes()
     memory.has_changed = functools.partial(_has_changed, handling)
     handling.memory, parked = memory, handling.asker
-    handling.asker = functools.partial(_ask_all, handling, memory)
+    handling.asker = functools.partial(_ask_all, memory)
     result, fault = None, None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end_round, handling, memory)
@@ -88,7 +88,7 @@ async def _end_round(handling: Handling, memory: Memory) -> None:
     memory.scope.cancel()
 
 
-async def _ask_all(handling: Handling, memory: Memory, asked: Sequence[Asked]) -> list[Any]:
+async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Asked]) -> list[Any]:
     steps = [memory.come_to(each.method, _params_of(each)) for each in asked]
     open_ = {place: each for each, (place, step) in zip(asked, steps, strict=True) if step is None}
     if open_:

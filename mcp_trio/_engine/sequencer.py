@@ -22,7 +22,7 @@ import msgspec
 from mcp_trio._engine.lanes import START_ORDINAL, Lane
 from mcp_trio._journal.records import PATCHED, MarkBody, ShutBody, value_body
 from mcp_trio._recorder.recorder import Recorder
-from mcp_trio._wire import FromPrincipal, Oversized
+from mcp_trio._wire import Oversized
 
 _encode = msgspec.json.Encoder().encode
 START_BODY: Final = _encode(MarkBody(name="start", value=None))
@@ -285,6 +285,11 @@ class Recording(_Ungated):
     _unwritten_bytes: int = attrs.field(default=0, init=False)
 
     @property
+    def is_long(self) -> bool:
+        """Whether another recording would better follow; one of several sessions has no other."""
+        return not self.channel and self.recorder.is_long
+
+    @property
     def seed(self) -> int | None:
         """What `open` says."""
         return self.recorder.seed
@@ -302,8 +307,8 @@ class Recording(_Ungated):
             envelope = {"discarded": frame.size}
             frame = frame.head
             embed = False
-        elif isinstance(frame, FromPrincipal):
-            envelope = {"principal": frame.principal}
+        elif (principal := getattr(frame, "principal", None)) is not None:
+            envelope = {"principal": principal}
         number = self.recorder.record(
             "in", frame, envelope=envelope, embed=embed, channel=self.channel
         )

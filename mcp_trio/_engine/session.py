@@ -39,7 +39,7 @@ from mcp_trio._engine.dispatcher import NEGOTIATED, Dispatcher, facts_of
 from mcp_trio._engine.lanes import Lane, watch_lanes
 from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.requests import Requests
-from mcp_trio._engine.sequencer import UNRECORDED, Sequencer, take_turn
+from mcp_trio._engine.sequencer import UNRECORDED, Recording, Sequencer, take_turn
 from mcp_trio._engine.tasks import Actor, Tasks, sheltered
 from mcp_trio._errors import ConnectionLost, MCPError, RequestError, RequestTimeout
 from mcp_trio._protocol import (
@@ -122,6 +122,18 @@ class Session:
     def loss(self) -> ConnectionLost | None:
         """Why requests fail since the session was shut; None before."""
         return self._requests.loss
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the peer has said who it is: by a handshake, or by a modern request."""
+        return self.negotiated.is_set() or self._dispatcher.has_spoken
+
+    @property
+    def may_be_followed(self) -> bool:
+        """Whether nothing goes on, and a recording is long: one without state can have another."""
+        sequencer = self.sequencer
+        is_long = isinstance(sequencer, Recording) and sequencer.is_long
+        return is_long and self._dispatcher.is_at_rest
 
     # The life of a session.
 
@@ -243,6 +255,7 @@ class Session:
         limits = self.connection.limits
         ladder_seconds = limits.close_seconds + limits.terminate_seconds + limits.kill_seconds
         self.outbox.lose()
+        self.outbox.dropped = frozenset()  # it may be large, and nobody asks any more
         try:
             with trio.move_on_after(ladder_seconds + limits.exit_status_seconds, shield=True):
                 await self.channel.aclose()
@@ -459,7 +472,8 @@ class Session:
                 await self.request(method, idle_seconds=seconds, total_seconds=seconds, lane=lane)
             except RequestTimeout:
                 logger.warning("the peer did not answer a ping within %g s", seconds)
-                self._lost(ConnectionLost(f"no answer to a ping within {seconds:g} s"))
+                text = f"no answer to a ping within {seconds:g} s (ping_answer_seconds)"
+                self._lost(ConnectionLost(text))
             except MCPError as error:
                 logger.debug("a ping ended without a result: %s", error)
 

@@ -23,6 +23,7 @@ import trio
 
 from mcp_trio._engine.groups import apart
 from mcp_trio._transports.bell import Bell
+from mcp_trio._transports.stopping import tell_when_cancelled
 
 Actor: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -34,18 +35,11 @@ async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[trio.Nur
     It is called at the end of the block as well.
     """
     async with trio.open_nursery() as outer:
-        outer.start_soon(_tell, on_cancelled)
+        outer.start_soon(tell_when_cancelled, on_cancelled)
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as inner:
                 yield inner
         outer.cancel_scope.cancel()
-
-
-async def _tell(on_cancelled: Callable[[], None]) -> None:
-    try:
-        await trio.sleep_forever()
-    finally:
-        on_cancelled()
 
 
 @attrs.define(eq=False)

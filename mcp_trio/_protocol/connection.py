@@ -59,13 +59,13 @@ from mcp_trio._wire import (
     Decoder,
     ErrorObject,
     ErrorResponse,
-    FromPrincipal,
     Malformed,
     Message,
     Notification,
     Oversized,
     Request,
     Response,
+    Understood,
     encode_error,
     encode_response,
     malformed,
@@ -114,8 +114,8 @@ class Connection(Outgoing):
         """
         if isinstance(frame, Oversized):
             return self._take_oversized(frame)
-        self._principal = frame.principal if isinstance(frame, FromPrincipal) else None
-        message = self._decoder.decode(frame)
+        self._principal = getattr(frame, "principal", None)
+        message = frame.message if isinstance(frame, Understood) else self._decoder.decode(frame)
         return self._takers[type(message)](self, message, len(frame), now)
 
     def take(self, message: Message, size_bytes: int, now: float) -> Event:
@@ -210,10 +210,7 @@ class Connection(Outgoing):
             text = f"{row.name} is not allowed now: the session is {self.state.name}"
             raise _Refused(INVALID_REQUEST, text, counted="out of order")
         self._check_need(row, self.declared())
-        event = self._accept(row, message, size_bytes, peer)
-        if isinstance(event, Reply):
-            event.peer = peer
-        return event
+        return self._accept(row, message, size_bytes, peer, metadata)
 
     def _peer_by(self, metadata: Metadata) -> Peer:
         """Who has sent a request, in a modern revision that is spoken here (VER-02)."""
@@ -253,11 +250,24 @@ class Connection(Outgoing):
             text = f"method not found: {row.name} (the {row.need} is not announced)"
             raise _Refused(METHOD_NOT_FOUND, text)
 
-    def _accept(self, row: Method, message: Request, size_bytes: int, peer: Peer) -> Event:
-        request_id, params = message.id, row.decode_params(message.params)
+    def _accept(
+        self,
+        row: Method,
+        message: Request,
+        size_bytes: int,
+        peer: Peer,
+        metadata: Metadata | None = None,
+    ) -> Event:
+        request_id, raw = message.id, message.params
+        rest = None
+        if metadata is not None and raw is not None and not row.hands_on_params:
+            rest = metadata.rest_of(raw)
+        params = row.decode_params(raw if rest is None else rest)
         if row.name in self._replies:
-            return self._replies[row.name](self, request_id, params)
-        token = token_of(params, message.params)
+            reply = self._replies[row.name](self, request_id, params)
+            reply.peer = None if metadata is None else peer
+            return reply
+        token = metadata.progress_token if metadata and rest else token_of(params, raw)
         request = TheirRequest(request_id, row, params, size_bytes, token, peer)
         self.theirs.add(request)
         return RequestToRun(request)

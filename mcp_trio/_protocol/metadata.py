@@ -8,7 +8,6 @@ for another request (META-16).
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from typing import Any, Final, TypeVar, cast
 
 import attrs
@@ -29,6 +28,7 @@ CLIENT_INFO: Final = f"{_PREFIX}clientInfo"
 SERVER_INFO: Final = f"{_PREFIX}serverInfo"
 LOG_LEVEL: Final = f"{_PREFIX}logLevel"
 SUBSCRIPTION_ID: Final = f"{_PREFIX}subscriptionId"
+PROGRESS_MEMBER: Final = "progressToken"
 
 TRACE: Final = ("traceparent", "tracestate", "baggage")
 """The only names without a prefix, and for nothing else (TRACE-03)."""
@@ -58,11 +58,12 @@ _LEVEL: Final[Any] = s.LoggingLevel
 Value = TypeVar("Value")
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)  # what is kept in slots is found more slowly here
 class Metadata:
     """What a request says of itself in `_meta`, read as far as it is asked."""
 
     _members: _Members
+    _text: bytes
 
     @property
     def has_version(self) -> bool:
@@ -104,6 +105,52 @@ class Metadata:
             },
         )
 
+    @functools.cached_property
+    def progress_token(self) -> s.RequestId | None:
+        """See `checked_token`."""
+        return checked_token(self._values or {})
+
+    @functools.cached_property
+    def _values(self) -> Mapping[str, Any] | None:
+        """All of it; None if something in it is no value."""
+        try:
+            return _decode_values(self._text)
+        except (msgspec.MsgspecError, RecursionError):
+            return None
+
+    @functools.cached_property
+    def _first(self) -> bytes:
+        return b'{"_meta":%b,' % self._text
+
+    @functools.cached_property
+    def _last(self) -> bytes:
+        return b',"_meta":%b}' % self._text
+
+    def rest_of(self, params: Raw) -> bytes | None:
+        """The text of params without this, their `_meta`, so that it is not read once more.
+
+        None: they are to be read as a whole. It is looked for at both ends, where clients write it,
+        and what stands there can be nothing else: in a string, its own quotes would end that.
+        """
+        if self._values is None:
+            return None
+        text = bytes(params)
+        if text.startswith(self._first):
+            return b"{%b" % text[len(self._first) :]
+        return b"%b}" % text[: -len(self._last)] if text.endswith(self._last) else None
+
+
+def checked_token(meta: Mapping[str, Any]) -> s.RequestId | None:
+    """The token that a request asks progress with; None when it asks for none.
+
+    Raises:
+        msgspec.ValidationError: It is neither a string nor an integer (PROG-01).
+    """
+    token = meta.get(PROGRESS_MEMBER)
+    if token is None or type(token) in {int, str}:
+        return token
+    raise msgspec.ValidationError(f"_meta.{PROGRESS_MEMBER} must be a string or an integer")
+
 
 def _there(member: Raw | UnsetType, name: str) -> Raw:
     if member is UNSET:
@@ -131,6 +178,7 @@ class _Carrier(msgspec.Struct, gc=False):
 
 _decode: Final = msgspec.json.Decoder(_Carrier).decode
 _decode_members: Final = msgspec.json.Decoder(_Members | None).decode
+_decode_values: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def metadata_of(params: Raw | None) -> Metadata | None:
@@ -154,7 +202,7 @@ def _read(meta: bytes) -> Metadata | None:
     members = _decode_members(meta)
     if members is None or members.version is members.capabilities is UNSET:
         return None
-    return Metadata(members)
+    return Metadata(members, meta)
 
 
 _remembered: Final = functools.lru_cache(maxsize=_REMEMBERED_MAX)(_read)
@@ -243,32 +291,41 @@ def with_meta(params: ParamsToSend | None, members: Mapping[str, Any]) -> Params
 
 
 def dressed(
-    result: msgspec.Struct | Raw, method: Method, signature: s.Implementation | Raw
+    result: msgspec.Struct | Raw, method: Method, signature: dict[str, Any]
 ) -> msgspec.Struct | Raw:
     """A modern result, with what each of them has to say: whether it is complete, and whose it is.
 
     One that can be kept says for how long; without a word of its handler, not at all (CACHE-01).
+    `signature` is what each of ours has in `_meta`: nobody may change what comes back.
 
     Raises:
         LocalProtocolError: What was encoded before has a `_meta` that is none.
     """
-    if not isinstance(result, s.Result):
+    usual = _usual_kind(type(result))
+    if usual is None:
         return _dressed_text(bytes(result), signature) if isinstance(result, Raw) else result
-    said = copy(result)
-    said.meta = {SERVER_INFO: signature, **(result.meta or {})}
-    if said.result_type is None:
-        wants_input = isinstance(said, s.InputRequiredResult)
-        said.result_type = INPUT_REQUIRED if wants_input else COMPLETE
-    if method.is_cacheable and isinstance(said, s.CacheableResult):
-        said.ttl_ms = said.ttl_ms or 0
-        said.cache_scope = said.cache_scope or "private"
-    return said
+    said: Any = result
+    meta = {**signature, **said.meta} if said.meta else signature
+    kind = usual if said.result_type is None else said.result_type
+    complete: s.Result = msgspec.structs.replace(said, meta=meta, result_type=kind)
+    if method.is_cacheable and isinstance(complete, s.CacheableResult):
+        complete.ttl_ms = complete.ttl_ms or 0
+        complete.cache_scope = complete.cache_scope or "private"
+    return complete
+
+
+@functools.cache
+def _usual_kind(kind: type) -> str | None:
+    """What a result of a type is, if it does not say so; None if it is none of these."""
+    if not issubclass(kind, s.Result):
+        return None
+    return INPUT_REQUIRED if issubclass(kind, s.InputRequiredResult) else COMPLETE
 
 
 _NULL: Final = Raw(b"null")
 
 
-def _dressed_text(text: bytes, signature: s.Implementation | Raw) -> Raw:
+def _dressed_text(text: bytes, signature: dict[str, Any]) -> Raw:
     """The same for what was encoded before, where null says nothing."""
     rest = msgspec.json.decode(text, type=dict[str, Raw])
     kind, meta = rest.pop("resultType", _NULL), rest.pop("_meta", _NULL)
@@ -278,6 +335,6 @@ def _dressed_text(text: bytes, signature: s.Implementation | Raw) -> Raw:
         raise LocalProtocolError("the _meta of a result is an object") from None
     members: dict[str, Any] = {
         "resultType": COMPLETE if kind == _NULL else kind,
-        "_meta": {SERVER_INFO: signature, **said},
+        "_meta": {**signature, **said},
     }
     return Raw(msgspec.json.encode({**members, **rest}))

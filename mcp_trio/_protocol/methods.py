@@ -55,6 +55,8 @@ class Method:
         is_cacheable: Its modern result says for how long it holds (CACHE-01).
         is_standing: It is answered when nobody wants it any more, so it takes no handler's place.
         is_subscribed: A modern server sends it on a subscription only.
+        hands_on_params: Its handler is people's own, and sees all params, with what a modern
+            request says of itself in `_meta`.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Method:
     is_cacheable: bool = False
     is_standing: bool = False
     is_subscribed: bool = False
+    hands_on_params: bool = False
     _params_decoder: msgspec.json.Decoder[Any] = attrs.field(
         default=attrs.Factory(_decoder_of_params, takes_self=True), init=False, eq=False, repr=False
     )
@@ -85,7 +88,7 @@ class Method:
         """Whether a revision has this method."""
         return is_between(revision, self.since, self.until)
 
-    def decode_params(self, raw: msgspec.Raw | None) -> Any:
+    def decode_params(self, raw: msgspec.Raw | bytes | None) -> Any:
         """The params of this method; absent ones read as an empty object.
 
         Raises:
@@ -102,7 +105,7 @@ class Method:
         return _decoded(self._result_decoder, raw)
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
+def _decoded(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw | bytes) -> Any:
     try:
         return decoder.decode(raw)
     except RecursionError:  # the stack below us left less room than the envelope's decoder had
@@ -341,10 +344,17 @@ def custom_method(
     """
     known = METHODS.get(name)
     if known is not None:
-        return attrs.evolve(known, params=params)
+        return attrs.evolve(known, params=params, hands_on_params=True)
     if name.startswith(_NOTIFICATIONS):
         return Method(name=name, senders=senders, params=params, input=Input.NOTIFICATION)
-    return Method(name=name, senders=senders, params=params, result=result, input=Input.REQUEST)
+    return Method(
+        name=name,
+        senders=senders,
+        params=params,
+        result=result,
+        input=Input.REQUEST,
+        hands_on_params=True,
+    )
 
 
 def unknown(method: str, sender: Role, *, is_request: bool) -> str:

@@ -93,7 +93,7 @@ class Outgoing:
     state: SessionState = attrs.field(default=SessionState.FRESH, init=False)
     peer: Peer | None = attrs.field(default=None, init=False)
     their_role: Role = attrs.field(init=False)
-    _signature: Raw | None = attrs.field(default=None, init=False)
+    _signature: dict[str, Any] | None = attrs.field(default=None, init=False)
     theirs: TheirRequests = attrs.field(factory=TheirRequests, init=False)
     ours: OurRequests = attrs.field(init=False)
     counts: Counter[str] = attrs.field(factory=_counter, init=False)
@@ -103,10 +103,10 @@ class Outgoing:
         self.ours = OurRequests(remembered_max=self.limits.requests_remembered_max)
 
     @property
-    def signature(self) -> Raw:
-        """Who we are, as text, for every modern result."""
+    def signature(self) -> dict[str, Any]:
+        """Who we are, as every modern result says it in `_meta`: text already, and one for all."""
         if self._signature is None:
-            self._signature = Raw(msgspec.json.encode(self.our_info))
+            self._signature = {SERVER_INFO: Raw(msgspec.json.encode(self.our_info))}
         return self._signature
 
     @property
@@ -435,7 +435,9 @@ class Outgoing:
 
     def declared(self) -> s.ServerCapabilities:
         """What a server can do now."""
-        capabilities = self.declare() if self.declare else self.our_capabilities
+        if self.declare is not None:
+            return self.declare()
+        capabilities = self.our_capabilities
         assert isinstance(capabilities, s.ServerCapabilities)
         return capabilities
 

@@ -11,12 +11,16 @@ import msgspec
 
 from mcp_trio import _schema as s
 from mcp_trio._errors import LocalProtocolError
-from mcp_trio._protocol.metadata import check_keys, meta_of, with_meta
+from mcp_trio._protocol.metadata import (
+    PROGRESS_MEMBER,
+    check_keys,
+    checked_token,
+    meta_of,
+    with_meta,
+)
 from mcp_trio._protocol.methods import ParamsToSend
 from mcp_trio._protocol.requests import RequestId, TheirRequest
 from mcp_trio._protocol.states import TheirState
-
-_MEMBER = "progressToken"
 
 
 class _Carrier(s.Params, kw_only=True):
@@ -33,15 +37,12 @@ def token_of(params: Any, raw: msgspec.Raw | None) -> RequestId | None:
     """
     if not isinstance(params, s.Params):
         params = msgspec.json.decode(raw or b"{}", type=_Carrier)
-    token = params.meta.get(_MEMBER) if params.meta else None
-    if token is None or type(token) in {int, str}:
-        return token
-    raise msgspec.ValidationError(f"_meta.{_MEMBER} must be a string or an integer")
+    return checked_token(params.meta) if params.meta else None
 
 
 def with_token(params: ParamsToSend | None, token: int) -> ParamsToSend:
     """The params of a request of ours that asks for progress."""
-    return with_meta(params, {_MEMBER: token})
+    return with_meta(params, {PROGRESS_MEMBER: token})
 
 
 def check_reserved(params: ParamsToSend | None) -> None:
@@ -51,8 +52,8 @@ def check_reserved(params: ParamsToSend | None) -> None:
         LocalProtocolError: There is a token, or a key that is malformed or reserved.
     """
     meta = meta_of(params)
-    if _MEMBER in meta:
-        raise LocalProtocolError(f"_meta.{_MEMBER} is reserved: ask with wants_progress")
+    if PROGRESS_MEMBER in meta:
+        raise LocalProtocolError(f"_meta.{PROGRESS_MEMBER} is reserved: ask with wants_progress")
     try:
         check_keys(meta)
     except ValueError as error:

@@ -292,6 +292,7 @@ async def _serve_http(front: Front, site: Site, *, task_status: trio.TaskStatus[
         "origins": place.origins,
         "token": place.token,
         "path": place.path or "/mcp",
+        "has_websocket": False,
     }
     await serve_http(
         site, Address(host=place.host, port=place.port), options, task_status=task_status

@@ -26,8 +26,8 @@ import trio
 
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol.http.gate import Gate, gate_for
-from mcp_trio._protocol.http.heads import Head
-from mcp_trio._protocol.http.verdicts import JSON, SESSION_ID, Refusal
+from mcp_trio._protocol.http.heads import JSON, Head
+from mcp_trio._protocol.http.verdicts import SESSION_ID, Refusal
 from mcp_trio._protocol.websocket import checked_token, has_token
 from mcp_trio._proxy.http_fields import fields_to_server
 from mcp_trio._proxy.http_journals import Journals

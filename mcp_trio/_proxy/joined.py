@@ -17,6 +17,7 @@ from mcp_trio._journal.conversation import CANCELLED, LISTEN, REFERENCES, member
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._proxy.journal import LOST_MARK, FrameJournal
+from mcp_trio._transports.bell import Milestone
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.stdio_client import ProcessChannel
 from mcp_trio._transports.stdio_server import wait_parent_death
@@ -62,12 +63,18 @@ def exit_status_of(server: Channel) -> int | None:
 
 @attrs.define(kw_only=True, eq=False)
 class Joined:
-    """Owns both channels, until one of both sides has ended; the journal is its caller's."""
+    """Owns both channels, until one of both sides has ended; the journal is its caller's.
+
+    The client `has_begun` when it has asked something; `closing` is set when the end has come.
+    """
 
     client: Channel
     server: Channel
     journal: FrameJournal
     limits: Limits
+    has_begun: bool = attrs.field(default=False, init=False)
+    closing: Milestone = attrs.field(factory=Milestone, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _open: dict[Id, str] = attrs.field(factory=dict[Id, str], init=False)
     _settled: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _saying: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -80,24 +87,30 @@ class Joined:
         """
         status = LOST
         try:
-            async with trio.open_nursery() as nursery:
-                if parent_pid is not None:
-                    nursery.start_soon(self._watch_parent, parent_pid, nursery.cancel_scope)
-                nursery.start_soon(self._pass_answers, nursery.cancel_scope)
-                if await self._pass_requests():
-                    status = ENDED
-                    with trio.move_on_after(self.limits.drain_seconds):
-                        await self._all_settled()
-                nursery.cancel_scope.cancel()
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    if parent_pid is not None:
+                        nursery.start_soon(self._watch_parent, parent_pid)
+                    nursery.start_soon(self._pass_answers)
+                    if await self._pass_requests():
+                        status = ENDED
+                        with trio.move_on_after(self.limits.drain_seconds):
+                            await self._all_settled()
+                    nursery.cancel_scope.cancel()
         finally:
+            self.closing.set()
             with trio.CancelScope(shield=True):
                 await self._close()
         return status
 
-    async def _watch_parent(self, parent_pid: int, scope: trio.CancelScope) -> None:
-        await wait_parent_death(parent_pid=parent_pid, limits=self.limits)
+    def shut(self, cause: str) -> None:  # noqa: ARG002  there is but one when this is called
+        """Ends both sides: one of them is lost."""
         self.journal.shut("lost")
-        scope.cancel()
+        self._scope.cancel()
+
+    async def _watch_parent(self, parent_pid: int) -> None:
+        await wait_parent_death(parent_pid=parent_pid, limits=self.limits)
+        self.shut("lost")
 
     async def _close(self) -> None:
         """Both at once: each may take a while."""
@@ -147,6 +160,7 @@ class Joined:
 
     def _note(self, message: Message) -> None:
         """Which requests are waited for at the end."""
+        self.has_begun = self.has_begun or isinstance(message, Request)
         if isinstance(message, Request) and len(self._open) < self.limits.requests_queued_max:
             self._open[message.id] = message.method
         elif isinstance(message, Notification) and message.method == CANCELLED:
@@ -159,7 +173,7 @@ class Joined:
 
     # From the server.
 
-    async def _pass_answers(self, scope: trio.CancelScope) -> None:
+    async def _pass_answers(self) -> None:
         try:
             with suppress(*_GONE):
                 while received := await self.server.receive():
@@ -167,8 +181,7 @@ class Joined:
                         await self._pass_answer(item)
         except ConnectionLost as loss:
             self._lose(loss)
-        self.journal.shut("lost")
-        scope.cancel()
+        self.shut("lost")
 
     async def _pass_answer(self, item: Received) -> None:
         if isinstance(item, Lost):

@@ -15,8 +15,8 @@ import httpx
 from mcp_trio._errors import SERVER_BUSY
 from mcp_trio._journal.conversation import CANCELLED, revision_of
 from mcp_trio._limits import Limits
-from mcp_trio._protocol.http.heads import Headers, media_type_of
-from mcp_trio._protocol.http.verdicts import EVENT_STREAM, JSON, LAST_EVENT_ID, SESSION_ID, Refusal
+from mcp_trio._protocol.http.heads import EVENT_STREAM, JSON, Headers, media_type_of
+from mcp_trio._protocol.http.verdicts import LAST_EVENT_ID, SESSION_ID, Refusal
 from mcp_trio._protocol.methods import INITIALIZE
 from mcp_trio._proxy.http_fields import fields_to_client
 from mcp_trio._proxy.http_journals import Journals, Kept

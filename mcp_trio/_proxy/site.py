@@ -13,20 +13,17 @@ What cannot be had this way:
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from contextvars import Context
 from typing import Any, TypeAlias
 
 import attrs
 import trio
 
 from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import Limits
 from mcp_trio._protocol import ALL_REVISIONS
 from mcp_trio._proxy.joined import Joined, exit_status_of, part
 from mcp_trio._proxy.journal import Cause, FrameJournal
 from mcp_trio._proxy.served_connection import Agreed, Clients, ServedConnection, fail
-from mcp_trio._server.announcements import Audience
+from mcp_trio._server.http.standing_in import StandIn
 from mcp_trio._transports.bell import Milestone
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.http.session_channel import SessionChannel
@@ -60,6 +57,16 @@ class SiteSession:
 
     def __attrs_post_init__(self) -> None:
         self.negotiated = self.connection.negotiated
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a handshake has been answered."""
+        return self.negotiated.is_set()
+
+    @property
+    def may_be_followed(self) -> bool:
+        """No: all that goes by is in one recording, the site's."""
+        return False
 
     def shut(self, cause: str) -> None:  # noqa: ARG002  the site's is recorded
         """Begins to end it: the client is done, or was too long away."""
@@ -109,56 +116,35 @@ class SiteSession:
 
 
 @attrs.define(kw_only=True, eq=False)
-class Site:
+class Site(StandIn[SiteSession]):
     """What is served, in the place of a server of our own.
 
     Attributes:
         open: Opens a connection to the server that it stands for.
         joined: How a client of one connection and such a server are joined.
         start: Begins the recording of one connection.
-        limits: What a session may cost.
         cause: Why sessions end that end now.
     """
 
     open: Open
     joined: type[Joined] = Joined
     start: Callable[[], FrameJournal]
-    limits: Limits
-    audience: Audience = attrs.field(factory=Audience, init=False)  # changes pass as they come
     cause: Cause = attrs.field(default="closed", init=False)
     spoken: Sequence[str] = attrs.field(default=ALL_REVISIONS, init=False)
 
-    def entered_lifespan(self) -> AbstractAsyncContextManager[None]:
-        """There is none."""
-        return nullcontext()
-
-    def mirrored_parameters(self, tool: str) -> None:
-        """Not known: what clients repeat in their heads is not held against what they say."""
-
-    def begin_session(
-        self,
-        channel: Channel,
-        nursery: trio.Nursery,
-        variables: Context,
-        *,
-        on_ended: Callable[[], None],
-        **_: Any,
-    ) -> SiteSession:
-        """Serves one session over HTTP; what goes wrong with it ends no other."""
+    def opened(self, channel: Channel) -> tuple[SiteSession, Callable[[], Awaitable[None]]]:
+        """See `StandIn.opened`."""
         assert isinstance(channel, SessionChannel | StatelessChannel)
         session = SiteSession(site=self, clients=channel)
-        variables.run(nursery.start_soon, self._run, session, on_ended)
-        return session
+        return session, session.run
 
-    async def _run(self, session: SiteSession, on_ended: Callable[[], None]) -> None:
-        try:
-            await session.run()
-        except Exception:
-            logger.exception("a session failed")
-        finally:
-            on_ended()
-
-    async def serve_session(self, channel: Channel, **_: Any) -> None:
+    async def serve_session(
+        self,
+        channel: Channel,
+        *,
+        task_status: trio.TaskStatus[Joined] = trio.TASK_STATUS_IGNORED,
+        **_: Any,
+    ) -> None:
         """Serves one connection of a client, by one of its own, until one of both ends."""
         journal, exit_status = self.start(), None
         try:
@@ -167,6 +153,7 @@ class Site:
                 joined = self.joined(
                     client=channel, server=server, journal=journal, limits=self.limits
                 )
+                task_status.started(joined)
                 await joined.run()
             finally:
                 exit_status = exit_status_of(server)

@@ -34,6 +34,8 @@ class RecordOptions:
         redaction: What of a message or an effect is replaced before anything is written.
         segment_bytes_max: Behind the write that fills a file so far, the recording goes on in the
             next: `trip.2.mcprec.jsonl` behind `trip.mcprec.jsonl`. What reads the first reads all.
+            Modern requests over HTTP, as soon as none of them goes on when the file is nearly full,
+            begin another recording instead, which replays alone.
         segment_seconds_max: The same by a file's age, at the first write behind it.
         sync_seconds: How often what was written is made to survive a power cut, by a thread; None
             leaves that to the system. A crash of the process alone loses nothing either way.

@@ -38,6 +38,9 @@ from mcp_trio._recorder.segments import Segments
 from mcp_trio._recorder.sink import Sink
 from mcp_trio._recorder.slow_disk import WritingThread
 
+# From when on a recording that can end does so, before another file is begun for it.
+_NEARLY_FULL: Final = 0.75
+
 # What a record takes besides its body, about.
 _RECORD_BYTES: Final = 64
 
@@ -111,6 +114,13 @@ class Recorder:
     def next_number(self) -> int:
         """The number that the next record will have."""
         return self._encoder.next_number
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its file is nearly full, or is not its first: another one would better follow."""
+        if self._segments is None or self._opening is None:
+            return False
+        return self._opening.segment > 1 or self._segments.filled >= _NEARLY_FULL
 
     def open(self, body: OpenBody) -> None:
         """Write `open`, with which each later segment begins as well.
@@ -231,7 +241,7 @@ class Recorder:
             return
         if self._write_clock() - begin > self._slow_seconds:
             self._start_thread()
-        elif self._segments is not None and self._segments.is_full:
+        elif self._segments is not None and self._segments.filled >= 1:
             self._begin_segment(self._segments)
 
     def _lose(self, reason: str) -> int:

@@ -48,10 +48,10 @@ class Segments:
         self._begun = clock()
 
     @property
-    def is_full(self) -> bool:
-        """Whether the present file is as large, or as old, as it may be."""
-        is_large = self._file.written_bytes >= self._bytes_max
-        return is_large or self._clock() - self._begun >= self._seconds_max
+    def filled(self) -> float:
+        """How large, or how old, the present file is, as a share of what it may be."""
+        age_seconds = self._clock() - self._begun
+        return max(self._file.written_bytes / self._bytes_max, age_seconds / self._seconds_max)
 
     def begin_next(self, head: bytes) -> None:
         """Let the next write begin a file, with `head` in front; the present one is complete."""

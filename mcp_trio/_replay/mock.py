@@ -41,7 +41,8 @@ def mock_server(
 class MockServer:
     """Stands in for a recorded server; each session begins at the beginning.
 
-    It is a target of `Client`, and `serve_http` serves it to any client.
+    It is a target of `Client`. To any client it is served by `serve_http`, `serve_websocket`,
+    `serve_unix` and `serve_tcp`.
 
     A request is answered as the first recorded one that has its method and its params (`_meta` and
     empty arguments do not count, nor who says `initialize`) and was not asked yet; lists and pings
@@ -112,13 +113,66 @@ class MockServer:
         """
         from mcp_trio._server.http.serving import Address, serve_http
 
-        site = MockedSite(
+        await serve_http(self._site(), Address(host=host, port=port), {}, task_status=task_status)
+
+    async def serve_websocket(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve WebSocket until cancelled, as `Server.serve_websocket` does; reports the URL.
+
+        Raises:
+            OSError: The address cannot be bound.
+        """
+        from mcp_trio._server.connections import serve_websocket
+
+        await serve_websocket(self._site(), {}, host=host, port=port, task_status=task_status)
+
+    async def serve_unix(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve at a socket file until cancelled, as `Server.serve_unix` does; reports the URL.
+
+        Raises:
+            OSError: The file cannot be made, or another server listens there.
+        """
+        from mcp_trio._server.connections import serve_unix
+
+        await serve_unix(self._site(), path, task_status=task_status)
+
+    async def serve_tcp(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        is_open: bool = False,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve at a TCP port until cancelled, as `Server.serve_tcp` does; reports the URL.
+
+        Raises:
+            OSError: The address cannot be bound.
+            ValueError: It would be open to others, and `is_open` does not say so.
+        """
+        from mcp_trio._server.connections import serve_tcp
+
+        await serve_tcp(
+            self._site(), host=host, port=port, is_open=is_open, task_status=task_status
+        )
+
+    def _site(self) -> MockedSite:
+        return MockedSite(
             limits=self.limits,
             spoken=spoken_in(self._recorded),
             open_session=self._open_session,
             play=self._play,
         )
-        await serve_http(site, Address(host=host, port=port), {}, task_status=task_status)
 
     def check(self) -> None:
         """Compare what was asked with what was recorded, strict or not.

@@ -1,22 +1,16 @@
-"""A mocked server over HTTP: what real servers are served by there, before a recording."""
+"""A mocked server over HTTP, and over connections that are sessions: a recording is served."""
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from contextvars import Context
+from functools import partial
 from typing import Any
 
 import attrs
-import trio
 
 from mcp_trio._journal.conversation import Conversation, revision_of
-from mcp_trio._limits import Limits
 from mcp_trio._protocol import ALL_REVISIONS, REVISIONS
 from mcp_trio._replay.mock_session import MockSession
-from mcp_trio._server.announcements import Audience
+from mcp_trio._server.http.standing_in import StandIn
 from mcp_trio._transports.channel import Channel
-
-logger = logging.getLogger("mcp_trio")
 
 
 def spoken_in(recorded: Conversation) -> Sequence[str]:
@@ -35,40 +29,18 @@ def spoken_in(recorded: Conversation) -> Sequence[str]:
 
 
 @attrs.define(kw_only=True, eq=False)
-class MockedSite:
-    """What the application over HTTP takes for a server, whose sessions it opens and plays."""
+class MockedSite(StandIn[MockSession]):
+    """What is served in the place of a server: its sessions are opened, and played."""
 
-    limits: Limits
     spoken: Sequence[str]
     open_session: Callable[[Channel], MockSession]
     play: Callable[[MockSession], Awaitable[None]]
-    audience: Audience = attrs.field(factory=Audience, init=False)  # nothing changes in a recording
 
-    def entered_lifespan(self) -> AbstractAsyncContextManager[None]:
-        """There is none."""
-        return nullcontext()
-
-    def mirrored_parameters(self, tool: str) -> None:
-        """Not known: what clients repeat in their heads is not held against what they say."""
-
-    def begin_session(
-        self,
-        channel: Channel,
-        nursery: trio.Nursery,
-        variables: Context,
-        *,
-        on_ended: Callable[[], None],
-        **_: Any,
-    ) -> MockSession:
-        """Play one session; what goes wrong with it ends no other."""
+    def opened(self, channel: Channel) -> tuple[MockSession, Callable[[], Awaitable[None]]]:
+        """See `StandIn.opened`."""
         session = self.open_session(channel)
-        variables.run(nursery.start_soon, self._play, session, on_ended)
-        return session
+        return session, partial(self.play, session)
 
-    async def _play(self, session: MockSession, on_ended: Callable[[], None]) -> None:
-        try:
-            await self.play(session)
-        except Exception:
-            logger.exception("a mocked session failed")
-        finally:
-            on_ended()
+    async def serve_session(self, channel: Channel, **_: Any) -> None:
+        """Play the one session of a connection."""
+        await self.play(self.open_session(channel))

@@ -93,6 +93,16 @@ class MockSession:
         return self
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the handshake has been answered."""
+        return self.negotiated.is_set()
+
+    @property
+    def may_be_followed(self) -> bool:
+        """No: nothing is recorded of a mock."""
+        return False
+
+    @property
     def peer_info(self) -> None:
         """Who the client is does not matter to a mock."""
 

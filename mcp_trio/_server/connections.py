@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
-from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar
+from typing import Any, Protocol, Required, TypeAlias, TypedDict, TypeVar
 
 import attrs
 import trio
 
-from mcp_trio._engine import Session, bare
+from mcp_trio._engine import bare
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.gate import LOOPBACK, Gate, gate_for
 from mcp_trio._protocol.http.heads import Head
@@ -23,7 +23,7 @@ from mcp_trio._protocol.websocket import checked_token, has_token, upgrade_refus
 from mcp_trio._recorder.options import RecordTo, keeps_each_session
 from mcp_trio._server.http.options import Verify
 from mcp_trio._server.http_client import SessionHttp
-from mcp_trio._server.stopping import set_when_cancelled
+from mcp_trio._server.newcomers import Introduced, Newcomers
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.sockets import (
     Authorize,
@@ -32,21 +32,29 @@ from mcp_trio._transports.sockets import (
     serve_sockets,
     unix_listener,
 )
+from mcp_trio._transports.stopping import tell_when_cancelled
 
 T = TypeVar("T")
 
-Serve: TypeAlias = Callable[[Channel], Awaitable[None]]
-"""Serves one channel as a session, until that has ended."""
+Serve: TypeAlias = Callable[..., Awaitable[None]]
+"""Serves one channel as a session, until that has ended; reports the session."""
+
+Handle: TypeAlias = Callable[[Channel], Awaitable[None]]
+"""What is done with a channel."""
 
 
-class ServesSessions(Protocol):
-    """A server, as far as it is needed here."""
+class HasLifespan(Protocol):
+    """A server, as far as whoever holds its sessions needs it."""
 
     limits: Limits
 
     def entered_lifespan(self) -> AbstractAsyncContextManager[Any]:
         """What is entered once, round all sessions."""
         ...
+
+
+class ServesConnections(HasLifespan, Protocol):
+    """A server, as far as it is needed here."""
 
     async def serve_session(
         self,
@@ -55,14 +63,14 @@ class ServesSessions(Protocol):
         lifespan: Any,
         http: SessionHttp,
         record: RecordTo | None = None,
-        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
+        task_status: trio.TaskStatus[Introduced] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serves one channel, until its session ends."""
         ...
 
 
 async def serve_connections(
-    server: ServesSessions,
+    server: ServesConnections,
     listen: Callable[..., Awaitable[None]],
     *,
     record: RecordTo | None,
@@ -82,7 +90,7 @@ async def serve_connections(
     try:
         async with trio.open_nursery() as outer:
             stopping = trio.Event()
-            outer.start_soon(set_when_cancelled, stopping)
+            outer.start_soon(tell_when_cancelled, stopping.set)
             with trio.CancelScope(shield=True):
                 async with _sessions(server, record) as serve, trio.open_nursery() as nursery:
                     where: T = await nursery.start(listen, serve)
@@ -94,9 +102,25 @@ async def serve_connections(
 
 
 @asynccontextmanager
-async def _sessions(server: ServesSessions, record: RecordTo | None) -> AsyncGenerator[Serve, None]:
+async def _sessions(
+    server: ServesConnections, record: RecordTo | None
+) -> AsyncGenerator[Serve, None]:
     async with server.entered_lifespan() as value, SessionHttp(server.limits.close_seconds) as http:
         yield partial(server.serve_session, lifespan=value, http=http, record=record)
+
+
+async def seeing_off(
+    serve: Serve, limits: Limits, hold: Callable[[Handle, Limits], Awaitable[None]]
+) -> None:
+    """Let `hold` serve its connections; who asks nothing for `first_request_seconds` has to go."""
+    newcomers = Newcomers(limits)
+
+    async def handle(channel: Channel) -> None:
+        await serve(channel, task_status=newcomers.welcome(channel))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(newcomers.see_off)
+        await hold(handle, limits)
 
 
 # WebSocket ----------------------------------------------------------------------------------------
@@ -202,7 +226,7 @@ def verified_by(token: str) -> Verify:
 
 
 async def serve_websocket(
-    server: ServesSessions,
+    server: ServesConnections,
     options: WebSocketOptions,
     *,
     host: str,
@@ -222,7 +246,7 @@ async def serve_websocket(
 
         async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
             task_status.started(bound.url)
-            await bound.serve(serve, server.limits)
+            await seeing_off(serve, server.limits, bound.serve)
 
         await serve_connections(
             server, listen, record=options.get("record"), task_status=task_status
@@ -244,7 +268,7 @@ class BoundWebSocket:
     door: Door
     _listeners: Sequence[Any] = attrs.field(alias="listeners")
 
-    async def serve(self, handle: Serve, limits: Limits) -> None:
+    async def serve(self, handle: Handle, limits: Limits) -> None:
         """Give each channel to `handle` until cancelled, and close it behind that."""
         from mcp_trio._transports.websocket import listener
 
@@ -285,8 +309,26 @@ def _secured(bound: Sequence[trio.SocketListener], tls: ssl.SSLContext | None) -
 # Unix domain sockets and TCP ----------------------------------------------------------------------
 
 
+class RunUnixOptions(TypedDict, total=False):
+    """What is served at a socket file: see `Server.serve_unix`."""
+
+    path: Required[SocketPath]
+    authorize: Authorize | None
+    record: RecordTo | None
+
+
+class RunTcpOptions(TypedDict, total=False):
+    """What is served at a TCP port: see `Server.serve_tcp`."""
+
+    host: str
+    port: int
+    authorize: Authorize | None
+    is_open: bool
+    record: RecordTo | None
+
+
 async def serve_unix(
-    server: ServesSessions,
+    server: ServesConnections,
     path: SocketPath,
     *,
     authorize: Authorize | None = None,
@@ -300,7 +342,7 @@ async def serve_unix(
 
 
 async def serve_tcp(
-    server: ServesSessions,
+    server: ServesConnections,
     *,
     host: str,
     port: int,
@@ -330,8 +372,11 @@ def _listening(
     limits: Limits,
 ) -> Callable[..., Awaitable[None]]:
     async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
-        host = SocketHost(transport=transport, authorize=authorize, handle=serve, limits=limits)
         task_status.started(url)
+        await seeing_off(serve, limits, hold)
+
+    async def hold(handle: Handle, limits: Limits) -> None:
+        host = SocketHost(transport=transport, authorize=authorize, handle=handle, limits=limits)
         await serve_sockets(bound, host)
 
     return listen

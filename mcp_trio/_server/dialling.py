@@ -18,10 +18,11 @@ from mcp_trio._errors import ConnectionLost, loss_as
 from mcp_trio._limits import Limits
 from mcp_trio._recorder.options import RecordTo
 from mcp_trio._recorder.story import Story
-from mcp_trio._server.connections import Serve, ServesSessions, serve_connections
+from mcp_trio._server.connections import Serve, ServesConnections, serve_connections
 from mcp_trio._transports.back_off import Dice, pause_seconds
 from mcp_trio._transports.condition import Condition, OnState
 from mcp_trio._transports.connections import ConnectionOptions, NamedChannel, open_connection
+from mcp_trio._transports.stopping import tell_when_cancelled
 
 logger = logging.getLogger("mcp_trio")
 
@@ -49,7 +50,7 @@ class DialOptions(TypedDict, total=False):
 
 
 async def dial(
-    server: ServesSessions,
+    server: ServesConnections,
     url: str,
     options: DialOptions,
     *,
@@ -66,7 +67,7 @@ async def dial(
 
     opened = _once(task_status.started)
 
-    async def listen(serve: Serve, *, task_status: trio.TaskStatus[None]) -> NoReturn:
+    async def listen(serve: Serve, *, task_status: trio.TaskStatus[None]) -> None:
         task_status.started()  # what is not open yet can be cancelled, too
         line = _Line(
             url=url,
@@ -124,8 +125,23 @@ class _Line:
     serve: Callable[..., Awaitable[None]]
     on_open: Callable[[str], None]
     dice: Dice = random.random
+    _channel: NamedChannel | None = attrs.field(default=None, init=False)
 
-    async def keep(self) -> NoReturn:
+    async def keep(self) -> None:
+        """Dial until cancelled; then the hub is told that the server goes away.
+
+        Raises:
+            ConnectionLost: The hub refuses, and would again.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tell_when_cancelled, self._go_away)
+            await self._keep_dialling()
+
+    def _go_away(self) -> None:
+        if self._channel is not None:
+            self._channel.goes_away()
+
+    async def _keep_dialling(self) -> NoReturn:
         failures = 0
         while True:
             has_served = await self._serve_once()
@@ -143,10 +159,12 @@ class _Line:
                 raise
             self._retry(str(loss))
             return False
+        self._channel = channel
         try:
             return await self._serve(channel)
         finally:
             await channel.aclose()
+            self._channel = None
 
     async def _serve(self, channel: NamedChannel) -> bool:
         self.condition.become("open")

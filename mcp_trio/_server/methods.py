@@ -42,7 +42,8 @@ def row_of(name: str, signature: WholeSignature) -> Method:
             wants a context, which only requests have.
     """
     known, kind = METHODS.get(name), signature.whole_type
-    row = known if known is not None and kind is Any else custom_method(name, params=kind)
+    kind = known.params if known is not None and kind is Any else kind
+    row = custom_method(name, params=kind)
     if not row.is_request and signature.context_parameter is not None:
         raise TypeError(f"{name} is a notification: its handler gets no context")
     return row

@@ -14,7 +14,7 @@ import functools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 import msgspec
@@ -24,7 +24,7 @@ from mcp_trio import _schema as s
 from mcp_trio._engine import Effect, Handling, Memory, Place, Step, ask_all, perform, run_resumably
 from mcp_trio._errors import INVALID_PARAMS, LocalProtocolError, RequestError
 from mcp_trio._journal.records import encode_body
-from mcp_trio._protocol import METHODS
+from mcp_trio._protocol import METHODS, TheirRequest
 from mcp_trio._protocol.fitting import fitted
 from mcp_trio._protocol.metadata import INPUT_REQUIRED, dressed
 from mcp_trio._protocol.request_state import digest_of, invalid_state
@@ -36,8 +36,6 @@ from mcp_trio._server.states import Binding, Sealer, State, StateStore
 
 T = TypeVar("T")
 Result: TypeAlias = msgspec.Struct | msgspec.Raw
-Handle: TypeAlias = Callable[[], Awaitable[Result]]
-Find: TypeAlias = Callable[[], RegisteredEntry | None]
 
 _CHAIN_BYTES: Final = 16
 
@@ -47,6 +45,18 @@ _MEMBERS: Final = {
     "model": "sampling/createMessage",
     "roots": "roots/list",
 }
+
+
+class RoundsApplication(ServedSession, Protocol):
+    """The server's side of a session, as far as it is asked once a round."""
+
+    def entry(self, request: TheirRequest) -> RegisteredEntry | None:
+        """What will handle a request that may have rounds, if it is resumable at all."""
+        ...
+
+    async def handled(self, handling: Handling) -> Result:
+        """What its handler returns, run from its beginning."""
+        ...
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -67,10 +77,8 @@ class SealedRounds:
     store: StateStore | None
     version: str
 
-    async def answer(
-        self, handling: Handling, served: ServedSession, find: Find, handle: Handle
-    ) -> Result:
-        """The answer to a request that may have rounds; `find` tells what will handle it.
+    async def answer(self, handling: Handling, served: RoundsApplication) -> Result:
+        """The answer to a request that may have rounds.
 
         Raises:
             RequestError: The state or an answer is not valid.
@@ -79,19 +87,21 @@ class SealedRounds:
             Exception: What it raises.
         """
         if not handling.request.peer.revision.is_modern:
-            return await self._answer_in_session(handling, served, handle)
-        registered, params = find(), handling.request.params
+            return await self._answer_in_session(handling, served)
+        registered, params = served.entry(handling.request), handling.request.params
         version = None if registered is None else registered.state_version(self.version)
         if params.request_state is not None:
-            return await self._go_on(handling, version, handle)
+            return await self._go_on(handling, served, version)
         if version is not None:
             state = await _performed(handling, "state.begin", State, _begun(version))
-            return await self._resume(handling, state, {}, handle)
+            return await self._resume(handling, served, state, {})
         if params.input_responses is not None:
             handling.input_responses = _answers(None, params.input_responses)
-        return await self._answer_by_itself(handling, _EMPTY, handle)
+        return await self._answer_by_itself(handling, served, _EMPTY)
 
-    async def _go_on(self, handling: Handling, version: str | None, handle: Handle) -> Result:
+    async def _go_on(
+        self, handling: Handling, served: RoundsApplication, version: str | None
+    ) -> Result:
         """A retry with a state; one that was used before gets the answer of then."""
         params = handling.request.params
         open_ = functools.partial(self._open, handling, params.request_state, version or "")
@@ -107,17 +117,19 @@ class SealedRounds:
             raise invalid_state()
         if version is None:
             handling.request_state, handling.input_responses = state.text, answers
-            result = await self._answer_by_itself(handling, state, handle)
+            result = await self._answer_by_itself(handling, served, state)
         else:
-            result = await self._resume(handling, state, params.input_responses or {}, handle)
+            result = await self._resume(handling, served, state, params.input_responses or {})
         if self.store is not None:
             await _performed(handling, "state.keep", None, self._keeping(handling, state, result))
         return result
 
     # A handler that asks by its result.
 
-    async def _answer_by_itself(self, handling: Handling, state: State, handle: Handle) -> Result:
-        result = await handle()
+    async def _answer_by_itself(
+        self, handling: Handling, served: RoundsApplication, state: State
+    ) -> Result:
+        result = await served.handled(handling)
         if not isinstance(result, s.InputRequiredResult):
             return result
         asks = _asks_of(result)
@@ -135,9 +147,7 @@ class SealedRounds:
             text = await self._sealed(handling, after)
         return _round(requests, text)
 
-    async def _answer_in_session(
-        self, handling: Handling, served: ServedSession, handle: Handle
-    ) -> Result:
+    async def _answer_in_session(self, handling: Handling, served: RoundsApplication) -> Result:
         """Ask a legacy client by requests, round by round.
 
         Where nothing is asked it goes on later and later, as a modern client would (TRAP-100).
@@ -145,7 +155,7 @@ class SealedRounds:
         limits = self.sealer.limits
         pause_seconds = limits.round_pause_seconds
         for _ in range(limits.rounds_max):
-            result = await handle()
+            result = await served.handled(handling)
             if not isinstance(result, s.InputRequiredResult):
                 return result
             asks = _asks_of(result)
@@ -162,11 +172,15 @@ class SealedRounds:
     # A handler that is resumed.
 
     async def _resume(
-        self, handling: Handling, state: State, responses: Mapping[str, msgspec.Raw], handle: Handle
+        self,
+        handling: Handling,
+        served: RoundsApplication,
+        state: State,
+        responses: Mapping[str, msgspec.Raw],
     ) -> Result:
         memory = Memory(state.seed, state.asked)
         memory.remember([*state.steps, *_answered(state.pending, responses)])
-        result = await run_resumably(handling, memory, handle)
+        result = await run_resumably(handling, memory, functools.partial(served.handled, handling))
         if isinstance(result, s.InputRequiredResult):
             raise LocalProtocolError("a resumable handler asks by its context, not by its result")
         if result is not None:

@@ -34,13 +34,19 @@ from mcp_trio._server.http_client import SessionHttp
 from mcp_trio._server.neighbours import Neighbours, RecordingBeside
 from mcp_trio._server.offering import Offering
 from mcp_trio._server.resuming import SealedRounds
+from mcp_trio._server.runners import RUNNERS
 from mcp_trio._server.serving import Serving
 from mcp_trio._server.states import Sealer
-from mcp_trio._server.stdio import run_stdio, serve_stdio
+from mcp_trio._server.stdio import serve_stdio
 from mcp_trio._transports.channel import Channel
 
 if TYPE_CHECKING:
-    from mcp_trio._server.connections import RunWebSocketOptions, WebSocketOptions
+    from mcp_trio._server.connections import (
+        RunTcpOptions,
+        RunUnixOptions,
+        RunWebSocketOptions,
+        WebSocketOptions,
+    )
     from mcp_trio._server.dialling import DialOptions
     from mcp_trio._server.http.mounted import MountedApp
     from mcp_trio._transports.sockets import Authorize
@@ -125,7 +131,7 @@ class Server(Offering):
             our_role=Role.SERVER,
             our_info=self._shared(self._info()),
             our_capabilities=_NOT_DECLARED,
-            declare=self._declared,
+            declare=self.declared,
             instructions=self.instructions,
             limits=self.limits,
             methods=self._registry.rows,
@@ -147,9 +153,6 @@ class Server(Offering):
         if before is None or before != value:
             before = self._in_sessions[type(value)] = value
         return before
-
-    def _declared(self) -> s.ServerCapabilities:
-        return self._shared(self.declared())
 
     def _info(self) -> s.Implementation:
         return s.Implementation(
@@ -295,9 +298,11 @@ class Server(Offering):
     ) -> None:
         """Serve HTTP until cancelled: `url = await nursery.start(server.serve_http)`.
 
-        Reports the URL of the MCP endpoint. `server` says who holds the connections: "native", our
-        own listener, or "hypercorn", which has TLS (`certfile`, `keyfile`) and HTTP/2. Port 0 is
-        any free one. Cancelled: every stream ends in its protocol's way, in bounded time.
+        Reports the URL of the MCP endpoint. At the same port there is WebSocket, at `/ws`
+        (`has_websocket`, `ws_path`), and HTTP+SSE, at `/sse` (`has_sse`). `server` says who holds
+        the connections: "native", our own listener, or "hypercorn", which has TLS (`certfile`,
+        `keyfile`) and HTTP/2. Port 0 is any free one. Cancelled: every stream ends in its
+        protocol's way, in bounded time.
 
         Raises:
             ValueError: Options that contradict each other.
@@ -431,21 +436,28 @@ class Server(Offering):
         self, transport: Literal["websocket"], **options: Unpack["RunWebSocketOptions"]
     ) -> None: ...
 
+    @overload
+    def run(self, transport: Literal["unix"], **options: Unpack["RunUnixOptions"]) -> None: ...
+
+    @overload
+    def run(self, transport: Literal["tcp"], **options: Unpack["RunTcpOptions"]) -> None: ...
+
     def run(self, transport: str = "stdio", **options: Any) -> None:
         """Serve until the client is gone or a signal comes; owns signals.
 
         Over stdio it ends with the parent, too. The options of "http" are those of `serve_http`,
         and `workers`, the number of processes that serve the address together. Several of them are
         for modern clients: no session is begun, and a handler asks its client only if it is
-        `resumable`. Those of "websocket" are those of `serve_websocket`.
+        `resumable`. Those of "websocket", "unix" and "tcp" are those of `serve_websocket`,
+        `serve_unix` and `serve_tcp`.
 
         Raises:
             ValueError: Unknown transport, or options that contradict each other.
             SystemExit: After SIGINT or SIGTERM, with status 128 plus its number.
         """
-        if transport not in _RUNNERS:
-            raise ValueError(f"unknown transport {transport!r}: one of {', '.join(_RUNNERS)}")
-        _RUNNERS[transport](self, **options)
+        if transport not in RUNNERS:
+            raise ValueError(f"unknown transport {transport!r}: one of {', '.join(RUNNERS)}")
+        RUNNERS[transport](self, **options)
 
     def _sequencer(
         self, channel: Channel, record: RecordTo | None, beside: Callable[[], int]
@@ -469,22 +481,3 @@ class Server(Offering):
 def _is_strict(record: RecordTo | None) -> bool:
     """Whether handlers are refused what no replay could repeat."""
     return record is not None and options_of(record).strict
-
-
-def _run_http(server: Server, /, **options: Any) -> None:
-    from mcp_trio._server.http.running import run_http
-
-    run_http(server, **options)
-
-
-def _run_websocket(server: Server, /, **options: Any) -> None:
-    from mcp_trio._server.http.running import run_until_signal
-
-    run_until_signal(partial(server.serve_websocket, **options))
-
-
-_RUNNERS: Final[Mapping[str, Callable[..., None]]] = {
-    "stdio": run_stdio,
-    "http": _run_http,
-    "websocket": _run_websocket,
-}

@@ -1,6 +1,5 @@
 """A server's side of one session: each method's handler, by a table."""
 
-import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, TypeVarTuple
 
@@ -20,7 +19,7 @@ from mcp_trio._errors import (
     ResourceNotFound,
     ToolError,
 )
-from mcp_trio._protocol import LISTEN, Method
+from mcp_trio._protocol import LISTEN, Method, TheirRequest
 from mcp_trio._protocol.elicitations import OpenElicitations
 from mcp_trio._server.ambient import AMBIENT, Ambient
 from mcp_trio._server.announcements import Announcer
@@ -102,25 +101,25 @@ class Serving:
     async def handle(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
         """See `Application.handle`."""
         request = handling.request
-        handle = functools.partial(self._handled_after_visits, handling)
         if request.has_rounds:
-            find = functools.partial(self._entry, request.method.name, request.params)
-            return await self.rounds.answer(handling, self, find, handle)
-        result = await handle()
+            return await self.rounds.answer(handling, self)
+        result = await self.handled(handling)
         if isinstance(result, s.InputRequiredResult):
             raise TypeError(f"{request.method.name} has no rounds: it cannot ask by its result")
         return result
 
-    def _entry(self, method: str, params: Any) -> RegisteredEntry | None:
-        """What will handle a request that may have rounds, if it is resumable at all."""
+    def entry(self, request: TheirRequest) -> RegisteredEntry | None:
+        """See `RoundsApplication.entry`."""
+        method = request.method.name
         if method in self.registry.methods:
             return None
         try:
-            return _ENTRIES[method](self.registry, params)
+            return _ENTRIES[method](self.registry, request.params)
         except UriError:
             return None
 
-    async def _handled_after_visits(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
+    async def handled(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
+        """See `RoundsApplication.handled`."""
         while True:
             try:
                 return await self._handled(handling)

@@ -1,13 +1,15 @@
 """The contract of `Channel`, as checks that any transport can be put through.
 
 Each check is given two fresh ends of one connection and raises AssertionError, saying what it
-expected. A check that fails only by waiting for ever is cut off: a channel has `PATIENCE_SECONDS`
+expected; one that has nothing to look at, because a channel lacks an optional member, says so
+instead. A check that fails only by waiting for ever is cut off: a channel has `PATIENCE_SECONDS`
 for what should happen, and counts as waiting after `QUIET_SECONDS` in which nothing did.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Final, cast
+from functools import partial
+from typing import Final, Literal, TypeAlias, cast
 
 import trio
 import trio.testing
@@ -15,6 +17,7 @@ import trio.testing
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import DEFAULT_LIMITS, KIB, MIB, Limits
 from mcp_trio._transports.channel import Channel, Received
+from mcp_trio._wire.addressed import Addressed
 from mcp_trio._wire.lines import Oversized
 
 PATIENCE_SECONDS: Final = 10.0
@@ -23,12 +26,26 @@ QUIET_SECONDS: Final = 0.3
 _BIG_FRAME_BYTES: Final = 1 * MIB
 _BUFFERED_BYTES_MAX: Final = 64 * MIB
 _CANCELLED_RECEIVES_MAX: Final = 1000
+
+# In so much time a send of more than a connection holds has come to wait.
+_STUCK_SECONDS: Final = 0.1
 _SHOWN_CHARACTERS_MAX: Final = 160
 
-MakePair = Callable[[], Awaitable[tuple[Channel, Channel]]]
-Check = Callable[[Channel, Channel, Limits], Awaitable[None]]
+MakePair: TypeAlias = Callable[[], Awaitable[tuple[Channel, Channel]]]
+"""Gives two ends of one connection, connected anew each time."""
+
+Check: TypeAlias = Callable[[Channel, Channel, Limits], Awaitable[str | None]]
+"""Looks at the first of two ends; why there is nothing to look at, or None."""
+
+End: TypeAlias = Literal[0, 1]
+"""The place of a channel in its pair."""
+
+BOTH_ENDS: Final[tuple[End, End]] = (0, 1)
+
+Take: TypeAlias = Callable[[Sequence[Received]], None]
 
 _LOST: Final = (trio.BrokenResourceError, ConnectionLost)
+_OVER: Final = (*_LOST, trio.ClosedResourceError)
 
 
 async def check_channel(make_pair: MakePair, *, limits: Limits = DEFAULT_LIMITS) -> list[str]:
@@ -45,32 +62,44 @@ async def check_channel(make_pair: MakePair, *, limits: Limits = DEFAULT_LIMITS)
 
 
 async def check_channel_for(
-    name: str, make_pair: MakePair, *, limits: Limits = DEFAULT_LIMITS
-) -> None:
-    """Runs the one check called `name`, once from each end.
+    name: str,
+    make_pair: MakePair,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    ends: Collection[End] = BOTH_ENDS,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> str | None:
+    """Runs the one check called `name`, once from each of `ends`.
+
+    Returns why there is nothing to check, such as that an optional member is not there; or None.
 
     Raises:
         AssertionError: The check failed.
     """
-    for is_swapped in (False, True):
-        one, other = await make_pair()
-        await _run(name, *((other, one) if is_swapped else (one, other)), limits)
+    nothing: str | None = None
+    for end in ends:
+        pair = await make_pair()
+        nothing = await _run(name, pair[end], pair[1 - end], limits, patience_seconds) or nothing
+    return nothing
 
 
-async def _run(name: str, one: Channel, other: Channel, limits: Limits) -> None:
+async def _run(
+    name: str, one: Channel, other: Channel, limits: Limits, patience_seconds: float
+) -> str | None:
     try:
-        with trio.fail_after(PATIENCE_SECONDS):
-            await CHANNEL_CHECKS[name](one, other, limits)
+        with trio.fail_after(patience_seconds):
+            return await CHANNEL_CHECKS[name](one, other, limits)
     except trio.TooSlowError as error:
         wanted = CHANNEL_CHECKS[name].__doc__
         raise AssertionError(
-            f"{name}: not over after {PATIENCE_SECONDS:g} s; it wants: {wanted}"
+            f"{name}: not over after {patience_seconds:g} s; it wants: {wanted}"
         ) from error
     except Exception as error:
         raise AssertionError(f"{name}: {_first(error)!r}") from error
     finally:
-        await _close(one)
-        await _close(other)
+        async with trio.open_nursery() as nursery:  # at once: some wait for the peer's close
+            nursery.start_soon(_close, one)
+            nursery.start_soon(_close, other)
 
 
 async def _close(channel: Channel) -> None:
@@ -93,7 +122,7 @@ async def what_is_sent_arrives_unchanged(one: Channel, other: Channel, _limits: 
         '{"jsonrpc":"2.0","method":"prüfen","params":{"text":"\\n\u2028\U0001f642"}}'.encode(),
     ]
     for sender, receiver in ((one, other), (other, one)):
-        await sender.send(frames)
+        await _send(sender, frames)
         _expect(await _receive(receiver, len(frames)), frames, "the frames that were sent")
 
 
@@ -107,9 +136,9 @@ async def order_is_kept(one: Channel, other: Channel, _limits: Limits) -> None:
 
 async def many_frames_go_in_one_send(one: Channel, other: Channel, _limits: Limits) -> None:
     """One send takes any number of frames, also more than the connection holds."""
-    frames = [_frame(number) for number in range(20_000)]
+    frames = [_frame(number) for number in range(5_000)]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.send, frames)
+        nursery.start_soon(_send, one, frames)
         _expect(await _receive(other, len(frames)), frames, "all frames in order")
 
 
@@ -117,7 +146,7 @@ async def a_big_frame_arrives_whole(one: Channel, other: Channel, _limits: Limit
     """A frame of one MiB arrives as one, and so does the next."""
     frames = [_frame(1, size=_BIG_FRAME_BYTES), _frame(2)]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.send, frames)
+        nursery.start_soon(_send, one, frames)
         _expect(await _receive(other, len(frames)), frames, "both frames")
 
 
@@ -126,7 +155,7 @@ async def both_ends_send_at_once(one: Channel, other: Channel, _limits: Limits) 
     frames = [_frame(number, size=64 * KIB) for number in range(16)]
     async with trio.open_nursery() as nursery:
         for sender, receiver in ((one, other), (other, one)):
-            nursery.start_soon(sender.send, frames)
+            nursery.start_soon(_send, sender, frames)
             nursery.start_soon(_receive, receiver, len(frames))
 
 
@@ -134,7 +163,7 @@ async def an_oversized_frame_is_reported(one: Channel, other: Channel, limits: L
     """A frame over `frame_bytes_max` is reported once, and the channel goes on behind it."""
     frames = [_frame(1, size=limits.frame_bytes_max + 1), _frame(2)]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.send, frames)
+        nursery.start_soon(_send, one, frames)
         oversized, following = await _receive(other, len(frames))
     _require(isinstance(oversized, Oversized), "an Oversized in the place of the first frame")
     _expect(following, frames[1], "the frame behind it")
@@ -142,7 +171,7 @@ async def an_oversized_frame_is_reported(one: Channel, other: Channel, limits: L
 
 async def closing_is_seen_by_the_peer(one: Channel, other: Channel, _limits: Limits) -> None:
     """What was sent before the close arrives, then the end, and then the end again."""
-    await one.send([_frame(1)])
+    await _send(one, [_frame(1)])
     await one.aclose()
     _expect(await _receive(other, 1), [_frame(1)], "the frame that was sent before the close")
     for _ in range(2):
@@ -154,7 +183,7 @@ async def sending_to_a_closed_peer_ends(one: Channel, other: Channel, _limits: L
     await other.aclose()
     for number in range(64):
         try:
-            await one.send([_frame(number, size=4 * KIB)])
+            await _send(one, [_frame(number, size=4 * KIB)])
         except _LOST:
             return
 
@@ -165,7 +194,7 @@ async def closing_twice_is_closing_once(one: Channel, _other: Channel, _limits: 
         nursery.start_soon(one.aclose)
         nursery.start_soon(one.aclose)
     await one.aclose()
-    for use in (one.receive, lambda: one.send([_frame(1)])):
+    for use in (one.receive, partial(_send, one, [_frame(1)])):
         try:
             await use()
         except trio.ClosedResourceError:
@@ -209,7 +238,7 @@ async def a_full_channel_makes_the_sender_wait(
     frame = _frame(1, size=256 * KIB)
     for _ in range(_BUFFERED_BYTES_MAX // len(frame)):
         with trio.move_on_after(QUIET_SECONDS) as quiet:
-            await one.send([frame])
+            await _send(one, [frame])
         if quiet.cancelled_caught:
             return
     raise AssertionError(
@@ -217,31 +246,84 @@ async def a_full_channel_makes_the_sender_wait(
     )
 
 
-async def a_direct_send_takes_whole_frames(one: Channel, other: Channel, _limits: Limits) -> None:
+async def closing_wakes_a_send(one: Channel, _other: Channel, _limits: Limits) -> None:
+    """A close from another task ends the send that waits for the peer."""
+    frames = [_frame(1, size=256 * KIB)] * (_BUFFERED_BYTES_MAX // (256 * KIB))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send_until_closed, one, frames)
+        await trio.sleep(_STUCK_SECONDS)
+        await one.aclose()
+
+
+async def a_cancelled_send_leaves_whole_frames(
+    one: Channel, other: Channel, _limits: Limits
+) -> None:
+    """Behind a send that was cancelled nothing is torn: more is refused, or arrives in order."""
+    frames, last = [_frame(number, size=64 * KIB) for number in range(256)], _frame(-1)
+    with trio.move_on_after(_STUCK_SECONDS):
+        await _send(one, frames)
+    received: list[Received] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_receive_all, other, received)
+        with suppress(*_OVER):
+            await _send(one, [last])
+        await one.aclose()
+    has_gone_on = received[-1:] == [last]
+    whole = received[:-1] if has_gone_on else _without_piece(received, frames)
+    _expect(whole, frames[: len(whole)], "whole frames, and a piece of one at the end at most")
+
+
+async def every_call_lets_others_run(one: Channel, other: Channel, _limits: Limits) -> None:
+    """A send and a receive are checkpoints of Trio also where they need not wait."""
+    with trio.testing.assert_checkpoints():
+        await _send(one, [_frame(1)])
+    await _send(one, [_frame(2)])
+    received: list[Received] = []
+    while len(received) < 2:  # noqa: PLR2004  the two that were sent
+        with trio.testing.assert_checkpoints():
+            received += await _some(other)
+
+
+async def sending_nothing_sends_nothing(one: Channel, other: Channel, _limits: Limits) -> None:
+    """A send of no frames returns, and the peer hears nothing of it."""
+    await _send(one, [])
+    await _send(one, [_frame(1)])
+    _expect(await _receive(other, 1), [_frame(1)], "the one frame that was sent")
+
+
+async def a_direct_send_takes_whole_frames(
+    one: Channel, other: Channel, _limits: Limits
+) -> str | None:
     """If there is `send_nowait`: what it says it took arrives whole, and in its place."""
     send_nowait: Callable[[Sequence[bytes]], int] | None = getattr(one, "send_nowait", None)
     if send_nowait is None:
-        return
-    frames = [_frame(number, size=10_000) for number in range(2_000)]
-    taken = send_nowait(frames)
-    _require(0 < taken < len(frames), "some frames to be taken, but not 20 MB of them")
-    taken += send_nowait(frames[taken:])  # may finish a frame, and begin another
+        return "it has no send_nowait"
+    takes_all = getattr(one, "deliver_to", None) is not None
+    frames = [_frame(number, size=10_000) for number in range(20 if takes_all else 2_000)]
+    taken = send_nowait(_for(one, frames))
+    if takes_all:
+        _expect(taken, len(frames), "all frames to be taken by a channel with deliver_to")
+    else:
+        _require(taken < len(frames), "frames to be taken, but not 20 MB of them")
+        taken += send_nowait(_for(one, frames[taken:]))  # may finish a frame, and begin another
     expected = [*frames[:taken], _frame(-1)]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.send, expected[-1:])
+        nursery.start_soon(_send, one, expected[-1:])
         received = await _receive(other, len(expected))
     _expect(received, expected, "the frames taken, then the next one")
-    _expect(getattr(one, "is_unfinished", None), False, "is_unfinished after a whole send")  # noqa: FBT003 (a value to compare with)
+    is_unfinished = getattr(one, "is_unfinished", False if takes_all else None)
+    _expect(is_unfinished, expected=False, what="is_unfinished after a whole send")
+    return None
 
 
-async def progress_is_counted(one: Channel, other: Channel, _limits: Limits) -> None:
+async def progress_is_counted(one: Channel, other: Channel, _limits: Limits) -> str | None:
     """If there is `bytes_sent`: it grows by at least what was sent, already during the send."""
     before: int | None = getattr(one, "bytes_sent", None)
     if before is None:
-        return
+        return "it has no bytes_sent"
     frame = _frame(1, size=_BIG_FRAME_BYTES)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.send, [frame, frame])
+        nursery.start_soon(_send, one, [frame, frame])
         await _receive(other, 1)
         _require(getattr(one, "bytes_sent", 0) > before, "bytes_sent to grow during a send")
         await _receive(other, 1)
@@ -249,6 +331,29 @@ async def progress_is_counted(one: Channel, other: Channel, _limits: Limits) -> 
         getattr(one, "bytes_sent", 0) >= before + 2 * len(frame),
         "bytes_sent to grow by what was sent",
     )
+    return None
+
+
+async def what_arrives_is_delivered(one: Channel, other: Channel, _limits: Limits) -> str | None:
+    """If there is `deliver_to`: it is given what arrives, with nobody receiving, and the end."""
+    deliver_to: Callable[[Take], None] | None = getattr(one, "deliver_to", None)
+    if deliver_to is None:
+        return "it has no deliver_to"
+    taken: list[Received] = []
+    ended = trio.Event()
+
+    def take(messages: Sequence[Received]) -> None:
+        taken.extend(messages)
+        if not messages:
+            ended.set()
+
+    deliver_to(take)
+    frames = [_frame(number) for number in range(3)]
+    await _send_one_by_one(other, frames)
+    await other.aclose()
+    await ended.wait()
+    _expect(taken, frames, "all frames in order")
+    return None
 
 
 CHANNEL_CHECKS: Final[dict[str, Check]] = {
@@ -266,9 +371,14 @@ CHANNEL_CHECKS: Final[dict[str, Check]] = {
         closing_wakes_a_receive,
         a_cancelled_close_closes,
         a_cancelled_receive_loses_nothing,
+        a_cancelled_send_leaves_whole_frames,
+        closing_wakes_a_send,
+        every_call_lets_others_run,
+        sending_nothing_sends_nothing,
         a_full_channel_makes_the_sender_wait,
         a_direct_send_takes_whole_frames,
         progress_is_counted,
+        what_arrives_is_delivered,
     )
 }
 """Every check by its name, so that a test can be parametrised with them."""
@@ -282,7 +392,18 @@ def _frame(number: int, *, size: int = 0) -> bytes:
 
 async def _send_one_by_one(channel: Channel, frames: Sequence[bytes]) -> None:
     for frame in frames:
-        await channel.send([frame])
+        await _send(channel, [frame])
+
+
+async def _send(channel: Channel, frames: Sequence[bytes]) -> None:
+    await channel.send(_for(channel, frames))
+
+
+def _for(channel: Channel, frames: Sequence[bytes]) -> Sequence[bytes]:
+    """The frames as this channel takes them; if it wants an address, they belong to no request."""
+    if getattr(channel, "is_addressed", False):
+        return [Addressed(frame, None) for frame in frames]
+    return frames
 
 
 async def _receive(channel: Channel, count: int) -> list[Received]:
@@ -321,6 +442,28 @@ async def _has_ended(channel: Channel) -> bool:
         return not await channel.receive()
     except ConnectionLost:
         return True
+
+
+async def _receive_all(channel: Channel, received: list[Received]) -> None:
+    with suppress(ConnectionLost):
+        while frames := await channel.receive():
+            received += frames
+
+
+def _without_piece(received: list[Received], frames: Sequence[bytes]) -> list[Received]:
+    """What was received, without a last piece of a frame of which no more came."""
+    place = len(received) - 1
+    is_piece = 0 <= place < len(frames) and frames[place].startswith(_bytes(received[place]))
+    return received[:place] if is_piece else received
+
+
+def _bytes(message: Received) -> bytes:
+    return message if isinstance(message, bytes) else b"no piece"
+
+
+async def _send_until_closed(channel: Channel, frames: Sequence[bytes]) -> None:
+    with suppress(*_OVER):
+        await _send(channel, frames)
 
 
 async def _receive_until_closed(channel: Channel) -> None:

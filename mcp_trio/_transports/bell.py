@@ -6,26 +6,33 @@ import trio
 
 @attrs.define(eq=False, weakref_slot=False)
 class Bell:
-    """Wakes whoever waits, as often as it is rung."""
+    """Wakes whoever waits, as often as it is rung, in the order in which they came."""
 
-    _waiting: trio.lowlevel.ParkingLot | None = attrs.field(default=None, init=False)
+    _waiting: dict[trio.lowlevel.Task, None] | None = attrs.field(default=None, init=False)
 
     async def wait(self) -> None:
         """Wait until it is rung next."""
         waiting = self._waiting
         if waiting is None:
-            waiting = self._waiting = trio.lowlevel.ParkingLot()
-        try:
-            await waiting.park()
-        finally:
+            waiting = self._waiting = {}
+        task = trio.lowlevel.current_task()
+        waiting[task] = None
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            del waiting[task]
             if self._waiting is waiting and not waiting:
                 self._waiting = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(leave)
 
     def ring(self) -> None:
         """Wake everybody who waits."""
-        waiting, self._waiting = self._waiting, None
+        waiting = self._waiting
         if waiting is not None:
-            waiting.unpark_all()
+            self._waiting = None
+            for task in waiting:
+                trio.lowlevel.reschedule(task)
 
 
 @attrs.define(eq=False, weakref_slot=False)

@@ -50,18 +50,22 @@ Received: TypeAlias = bytes | Oversized | Lost
 
 
 class Channel(Protocol):
-    """A connection that carries whole messages in both directions."""
+    """A connection that carries whole messages in both directions.
+
+    Each `send` and `receive` is a checkpoint of Trio, also where it need not wait.
+    """
 
     async def send(self, frames: Sequence[bytes]) -> None:
         """Returns when all frames were handed to the system; waits while the peer does not read.
 
-        Cancelled: some of the frames have gone and some have not. If one is unfinished, the channel
-        may refuse everything but `aclose` from then on.
+        No frames: nothing is sent. Cancelled: some of the frames have gone and some have not. If
+        one is unfinished, the channel may refuse everything but `aclose` from then on; nothing
+        stands behind what was torn.
 
         Raises:
             trio.BrokenResourceError: The peer is gone.
             ConnectionLost: The peer is gone, and the channel knows more about it.
-            trio.ClosedResourceError: This side was closed.
+            trio.ClosedResourceError: This side was closed, before the call or during it.
         """
         ...
 

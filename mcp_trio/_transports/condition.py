@@ -9,7 +9,7 @@ import attrs
 logger = logging.getLogger("mcp_trio")
 
 State: TypeAlias = Literal["connecting", "open", "retrying", "closed"]
-OnState: TypeAlias = Callable[[str, str], None]
+OnState: TypeAlias = Callable[[State, str], None]
 
 # What may follow on what; "retrying" on itself brings another reason, of which nobody is told.
 _TRANSITIONS: Final[frozenset[tuple[State, State]]] = frozenset(

@@ -21,6 +21,10 @@ class NamedChannel(Channel, Protocol):
         """Who."""
         ...
 
+    def goes_away(self) -> None:
+        """This side stops: the peer is told so when it is closed, if there are words for that."""
+        ...
+
 
 @attrs.frozen(kw_only=True, repr=False)
 class ConnectionOptions:

@@ -16,6 +16,7 @@ import attrs
 import msgspec
 
 from mcp_trio._errors import ConfigError
+from mcp_trio._transports.locked_folder import locked_folder
 
 LockPath = str | os.PathLike[str]
 
@@ -111,16 +112,17 @@ def lock_file(path: LockPath, *, port: int, token: str) -> Generator[None, None,
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), locked_folder(os.fspath(place)):
             if place.read_bytes() == text:  # and not somebody else's by now
                 place.unlink()
 
 
 def _put(draft: Path, place: Path) -> None:
     """Only where there is nothing yet, or something that was left behind."""
-    try:
-        os.link(draft, place)
-    except FileExistsError:
-        if read_lock_file(place) is not None:
-            raise
-        draft.replace(place)
+    with locked_folder(os.fspath(place)):
+        try:
+            os.link(draft, place)
+        except FileExistsError:
+            if read_lock_file(place) is not None:
+                raise
+            draft.replace(place)

@@ -24,6 +24,7 @@ from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._transports.http.native_wire import SocketEnds
 from mcp_trio._transports.line_channel import LineChannel
+from mcp_trio._transports.locked_folder import locked_folder
 from mcp_trio._wire.addressed import from_principal
 from mcp_trio._wire.lines import Oversized
 
@@ -32,7 +33,6 @@ logger = logging.getLogger("mcp_trio")
 SocketPath: TypeAlias = str | os.PathLike[str]
 
 _BEGINS_OF_JSON: Final = b"{[ \t\r\n\xef"  # white space, or a byte order mark, may stand before it
-_CREDENTIALS: Final = struct.Struct("3i")
 _WAITING_MAX: Final = 1024
 _OWNER_ONLY_UMASK: Final = 0o177
 
@@ -93,6 +93,9 @@ class SocketChannel(LineChannel):
                 )
         return chunk
 
+    def goes_away(self) -> None:
+        """See `NamedChannel.goes_away`: lines have no words for it."""
+
     async def aclose(self) -> None:
         """See `Channel.aclose`: says that nothing more comes, and waits `close_seconds` for theirs.
 
@@ -134,16 +137,44 @@ def _credentials(connected: trio.socket.SocketType) -> PeerCredentials:
         if connected.family == socket.AF_UNIX:
             return _unix_credentials(connected)
         return PeerCredentials(address=connected.getpeername()[0])
-    except OSError:  # it has gone already
+    except (OSError, struct.error):  # it has gone already, or the system tells in another way
         return PeerCredentials()
 
 
+# Linux: pid, uid, gid.
+_UCRED: Final = struct.Struct("3i")
+
+# macOS: a version, the uid, how many groups, and these, of which the first counts; the process
+# is asked for by itself.
+_SOL_LOCAL: Final = 0
+_LOCAL_PEERCRED: Final = 1
+_LOCAL_PEERPID: Final = 2
+_XUCRED: Final = struct.Struct("@IIh16I")
+_XUCRED_VERSION: Final = 0
+_PID: Final = struct.Struct("@i")
+
+
+def _linux_credentials(connected: trio.socket.SocketType) -> PeerCredentials:
+    told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, gid = _UCRED.unpack(told)
+    return PeerCredentials(pid=pid, uid=uid, gid=gid)
+
+
+def _macos_credentials(connected: trio.socket.SocketType) -> PeerCredentials:
+    told = connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size)
+    version, uid, _count, gid, *_others = _XUCRED.unpack(told)
+    if version != _XUCRED_VERSION:
+        return PeerCredentials()
+    (pid,) = _PID.unpack(connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, _PID.size))
+    return PeerCredentials(pid=pid, uid=uid, gid=gid)
+
+
+_UNIX_CREDENTIALS: Final = {"linux": _linux_credentials, "darwin": _macos_credentials}
+
+
 def _unix_credentials(connected: trio.socket.SocketType) -> PeerCredentials:
-    if sys.platform == "linux":
-        told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, uid, gid = _CREDENTIALS.unpack(told)
-        return PeerCredentials(pid=pid, uid=uid, gid=gid)
-    return PeerCredentials()
+    tell = _UNIX_CREDENTIALS.get(sys.platform)
+    return PeerCredentials() if tell is None else tell(connected)
 
 
 # A client's end -----------------------------------------------------------------------------------
@@ -207,19 +238,20 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
         OSError: The file cannot be made, is something else, or somebody listens there.
     """
     text = os.fspath(path)
-    _remove_stale(text)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
-        _bind_privately(bound, text)
-        made = os.lstat(text)
+        with locked_folder(text):
+            _remove_stale(text)
+            _bind_privately(bound, text)
+            made = os.lstat(text)
+            bound.listen(_WAITING_MAX)  # before, it would seem to be that of a dead server
         try:
-            bound.listen(_WAITING_MAX)
             yield trio.SocketListener(trio.socket.from_stdlib_socket(bound))
         finally:
             _remove_own(text, made)
 
 
 def _remove_own(path: str, made: os.stat_result) -> None:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), locked_folder(path):
         found = os.lstat(path)
         # The number of a file that was removed may be given to the next one at once.
         if os.path.samestat(made, found) and made.st_ctime_ns == found.st_ctime_ns:

@@ -1,6 +1,6 @@
 """JSON-RPC messages to bytes and back, and bytes to lines. Pure."""
 
-from mcp_trio._wire.addressed import Addressed, FromPrincipal, Lost, from_principal
+from mcp_trio._wire.addressed import Addressed, FromPrincipal, Lost, Understood, from_principal
 from mcp_trio._wire.envelope import (
     Batch,
     Decoder,
@@ -18,6 +18,7 @@ from mcp_trio._wire.envelope import (
     encode_response,
     malformed,
     readdressed,
+    renumbered,
 )
 from mcp_trio._wire.lines import LineSplitter, Oversized, join_lines
 
@@ -36,6 +37,7 @@ __all__ = [
     "Oversized",
     "Request",
     "Response",
+    "Understood",
     "Unencodable",
     "encode_error",
     "encode_notification",
@@ -45,4 +47,5 @@ __all__ = [
     "join_lines",
     "malformed",
     "readdressed",
+    "renumbered",
 ]

@@ -5,6 +5,7 @@ from typing import Self
 import attrs
 
 from mcp_trio._errors import ConnectionLost, LocalProtocolError
+from mcp_trio._wire.envelope import Batch, Message
 
 
 class Addressed(bytes):
@@ -39,6 +40,23 @@ class FromPrincipal(bytes):
 def from_principal(frame: bytes, principal: str | None) -> bytes:
     """A frame as it is to be received from somebody; None: nobody knows who that is."""
     return frame if principal is None else FromPrincipal(frame, principal)
+
+
+class Understood(bytes):
+    """A received frame that was decoded on its way, as HTTP looks into what it carries.
+
+    `principal` is who has sent it; None: nobody knows.
+    """
+
+    message: Message | Batch
+    principal: str | None
+
+    def __new__(cls, frame: bytes, message: Message | Batch, principal: str | None) -> Self:
+        """The same bytes, with what they mean."""
+        self = super().__new__(cls, frame)
+        self.message = message
+        self.principal = principal
+        return self
 
 
 @attrs.frozen

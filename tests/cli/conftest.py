@@ -138,19 +138,21 @@ def on_a_screen_fixture():
     return on_a_screen
 
 
-async def _serve_http(served, options, told):
+async def _serve(serve, told):
     with trio.CancelScope() as scope:
         token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as nursery:
-            url = await nursery.start(functools.partial(served.serve_http, port=0, **options))
+            url = await nursery.start(serve)
             told.put((url, functools.partial(token.run_sync_soon, scope.cancel)))
 
 
 @contextlib.contextmanager
-def serving(served, **options):
-    """A server, or a mock, over HTTP in a thread of its own; gives the URL."""
+def serving(served, *, way="http", **options):
+    """A server, or a mock, in a thread of its own; gives the URL."""
+    place = {} if way == "unix" else {"port": 0}
+    serve = functools.partial(getattr(served, f"serve_{way}"), **place, **options)
     told = queue.SimpleQueue()
-    thread = threading.Thread(target=trio.run, args=(_serve_http, served, options, told))
+    thread = threading.Thread(target=trio.run, args=(_serve, serve, told))
     thread.start()
     url, stop = told.get(timeout=10)
     try:
@@ -162,6 +164,6 @@ def serving(served, **options):
 
 @pytest.fixture
 def serve():
-    """Serve something over HTTP until the test ends; returns the URL."""
+    """Serve something, over HTTP or in some other way, until the test ends; returns the URL."""
     with contextlib.ExitStack() as stack:
         yield lambda served, **options: stack.enter_context(serving(served, **options))

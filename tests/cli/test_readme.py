@@ -15,11 +15,13 @@ NEWCOMER_COMMANDS = [
     "python3 -m venv .venv && .venv/bin/pip install -q nox && .venv/bin/nox -s tests",
 ]
 
+pytestmark = pytest.mark.usefixtures("unmeasured")
+
 
 def run_python(block, folder):
     name = re.match(r"# (\w+\.py)\n", block)[1]
     (folder / name).write_text(block, encoding="utf-8")
-    runner = ["-m", "pytest", "-q"] if name.startswith("test_") else []
+    runner = ["-m", "pytest", "-q", "--assert=plain"] if name.startswith("test_") else []
     run([sys.executable, *runner, name], folder)
 
 

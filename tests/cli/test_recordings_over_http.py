@@ -142,10 +142,14 @@ def test_a_port_that_is_taken_is_told_in_a_line(invoke):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (("--port", "0"), "--port is for --transport http"),
-        (("--host", "::1", "--transport", "stdio"), "--host is for --transport http"),
+        (("--port", "0"), "--port is not for stdio"),
+        (("--host", "::1", "--transport", "stdio"), "--host is not for stdio"),
         (("--as", "client", "--transport", "http", "http://a"), "--transport is not for --as"),
         (("--as", "client", "--port", "0", "http://a"), "--port is not for --as client"),
+        (("--as", "client", "--socket", "s", "http://a"), "--socket is not for --as client"),
+        (("--transport", "unix"), "unix needs --socket PATH"),
+        (("--transport", "tcp", "--host", "0.0.0.0"), "--open lets them"),
+        (("--transport", "websocket", "--open"), "--open is not for websocket"),
         (("--header", "X: 1"), "a server is named with --as client only"),
     ],
 )

@@ -1,8 +1,8 @@
 """Clients of servers that have forgotten their session: another one is begun, on every path."""
 
 import contextlib
+import json
 
-import attrs
 import httpx
 import pytest
 import trio
@@ -12,7 +12,7 @@ from mcp_trio import Client, ConnectionLost, OutcomeUnknown
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,
-    Legacy,
+    Forgetful,
     Reply,
     Script,
     event,
@@ -21,21 +21,6 @@ from tests.transports.http.scripted_server import (
 )
 
 REVISIONS = ("2025-11-25",)
-
-
-@attrs.define(kw_only=True)
-class Forgetful(Legacy):
-    """Knows the newest session only; `forget` begins to know another one."""
-
-    number: int = 1
-
-    async def __call__(self, seen):
-        known = seen.headers.get("mcp-session-id", self.session)
-        return await super().__call__(seen) if known == self.session else Reply(404)
-
-    def forget(self):
-        self.number += 1
-        self.session = f"s-{self.number}"
 
 
 async def said(seen):
@@ -51,13 +36,13 @@ async def endless(_seen):
 
 
 @contextlib.asynccontextmanager
-async def served(**options):
+async def served(record=None, **options):
     """A server whose tool `add` answers, a client of it, and the requests that came."""
     server = Forgetful(**{"answers": {"tools/call": said}, **options})
     script = Script(server)
     async with (
         httpx.AsyncClient(transport=script) as http,
-        Client(URL, http=http, revisions=REVISIONS, roots=[]) as client,
+        Client(URL, http=http, revisions=REVISIONS, roots=[], record=record) as client,
     ):
         await trio.testing.wait_all_tasks_blocked()  # it has said that it is there, and listens
         yield server, client, script
@@ -206,6 +191,18 @@ async def test_another_session_is_listened_to_as_the_first_was(autojump_clock):
         since = trio.current_time()
         await client.call_tool("add")
         assert trio.current_time() - since == pytest.approx(1, abs=0.1)  # http_listen_seconds
+
+
+async def test_one_file_holds_all_sessions_each_as_a_channel(tmp_path):
+    file = tmp_path / "story.mcprec.jsonl"
+    async with served(record=file) as (server, client, _script):
+        await client.call_tool("add")
+        server.forget()
+        await client.call_tool("add")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert records[-1]["k"] == "end"
+    called = [record["c"] for record in records if "tools/call" in json.dumps(record)]
+    assert called == [1, 1, 2]  # that of the second session was asked in the first, too
 
 
 async def test_how_it_stands_is_told_from_the_beginning_each_time():

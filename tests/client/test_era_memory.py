@@ -1,6 +1,7 @@
 """Clients remember which era the servers at their URLs are of, and find out when that is wrong."""
 
 import contextlib
+import json
 
 import httpx
 import pytest
@@ -204,12 +205,16 @@ def test_another_run_of_trio_knows_nothing_of_it():
     assert [trio.run(main), trio.run(main)] == [None, None]
 
 
-async def test_a_recording_of_one_file_begins_at_the_beginning(tmp_path):
+async def test_a_recording_of_one_file_has_room_for_a_second_beginning(tmp_path):
+    file = tmp_path / "one.mcprec.jsonl"
     async with reached(Legacy()) as (script, connect):
         await connect()
+        script.answer = Modern()
         script.began()
-        await connect(record=tmp_path / "one.mcprec.jsonl")
-        assert script.began() == [PROBE, "initialize", "GET"]
+        assert await connect(record=file) == "2026-07-28"
+        assert script.began()[0] == "initialize"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {record.get("c") for record in records if record["k"] == "out"} == {1, 2}
 
 
 # A memory that is wrong.

@@ -165,6 +165,7 @@ async def test_what_was_told_before_it_broke_is_not_lost(autojump_clock):
     assert kinds == [("tools", False), ("tools", True), ("prompts", True)]
 
 
+@pytest.mark.requirement("CACHE-11")
 @pytest.mark.parametrize(
     "refusal", [httpx.ConnectError("away"), httpx.ReadError("cut"), lambda _: Reply(503)]
 )
@@ -180,6 +181,20 @@ async def test_a_server_that_is_away_is_tried_again_and_again(refusal, autojump_
     for number, at in enumerate(tries):
         assert 2**number / 2 <= at - since <= 2**number
         since = at
+
+
+@pytest.mark.requirement("CACHE-11")
+async def test_clients_that_were_cut_off_together_do_not_come_back_so(autojump_clock):
+    server = Telling()
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(3):
+            client, _ = await stack.enter_async_context(listened(server))
+            await stack.enter_async_context(client.listen(tools=True))
+        for line in server.lines:
+            line.close()
+        await pause()
+    came_back = server.at[3:]
+    assert len(set(came_back)) == 3
 
 
 async def test_one_that_stays_away_is_given_up(autojump_clock):

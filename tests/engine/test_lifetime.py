@@ -361,7 +361,7 @@ async def test_a_ping_without_an_answer_is_a_lost_connection(autojump_clock, ser
     await session.ended.wait()
     assert trio.current_time() == pytest.approx(15)
     assert session.cause == "lost"
-    assert str(session.loss) == "no answer to a ping within 10 s"
+    assert str(session.loss) == "no answer to a ping within 10 s (ping_answer_seconds)"
     assert "the peer did not answer a ping within 10 s" in logged()
 
 
@@ -381,6 +381,7 @@ async def test_a_custom_transport_of_three_methods_carries_a_session(
         def __init__(self):
             self.sent = []
             self.arrived = [
+                [message(id=0, method="tools/list")],
                 handshake,
                 [message(id=1, method="tools/list")],
                 [],
@@ -400,8 +401,10 @@ async def test_a_custom_transport_of_three_methods_carries_a_session(
     channel = Custom()
     session = make_session(channel, {"tools/list": echo})
     await session.run()
-    assert ids(channel.sent) == ["handshake", 1]
-    assert all(json.loads(frame)["jsonrpc"] == "2.0" for frame in channel.sent)
+    assert ids(channel.sent) == [0, "handshake", 1]
+    told = [json.loads(frame) for frame in channel.sent]
+    assert all(message["jsonrpc"] == "2.0" for message in told)
+    assert ["error" in message for message in told] == [True, False, False]
 
 
 async def test_a_fault_beside_the_last_cancellation_does_not_leave_the_session(

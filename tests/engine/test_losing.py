@@ -90,6 +90,20 @@ async def test_a_peer_that_is_gone_is_no_error_in_the_log(serve_fake, message, l
     assert logged(logging.WARNING) == []
 
 
+async def test_of_what_could_not_leave_nothing_is_kept_behind_the_end(autojump_clock, serve_fake):
+    """It may be much, and who has ended is only forgotten when somebody collects the garbage."""
+    session, channel = await serve_fake(channel=FakeChannel())
+    channel.is_stuck = True
+    for _ in range(3):
+        session.outbox.post(b"{}" * 1000)
+        await trio.testing.wait_all_tasks_blocked()
+    session.shut("lost", ConnectionLost("gone"))
+    assert session.outbox.dropped
+    await session.ended.wait()
+    assert session.outbox.is_empty
+    assert not session.outbox.dropped
+
+
 async def test_a_write_without_progress_ends_the_session_as_lost(
     autojump_clock, serve_fake, message
 ):

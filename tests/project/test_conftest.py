@@ -12,7 +12,9 @@ HOME = Path(__file__).parents[2]
 def run_pytest(folder, test, **environment):
     shutil.copy(HOME / "tests" / "conftest.py", folder)
     (folder / "test_one.py").write_text(test, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-c", HOME / "pyproject.toml", folder]
+    # Else the modules of all plugins are rewritten first.
+    plain = ["-q", "--assert=plain", "-c", HOME / "pyproject.toml"]
+    command = [sys.executable, "-m", "pytest", *plain, folder]
     inherited = {k: v for k, v in os.environ.items() if k not in {"CI", "MCP_SCHEMA_DIR"}}
     return subprocess.run(
         command, env=inherited | environment, capture_output=True, text=True, check=False
@@ -40,3 +42,7 @@ def test_ci_draws_the_same_examples_each_time(tmp_path):
     test = "import hypothesis\ndef test_x(): assert hypothesis.settings.default.derandomize\n"
     assert run_pytest(tmp_path, test, CI="1", MCP_SCHEMA_DIR=".").returncode == 0
     assert run_pytest(tmp_path, test).returncode == 1
+
+
+def test_of_the_processes_that_tests_of_tools_start_no_coverage_is_taken():
+    assert "COVERAGE_PROCESS_CONFIG" not in os.environ

@@ -1,5 +1,6 @@
 """The list of rules that can be switched off stays true; `tools/mutate.py` then runs it."""
 
+import functools
 import subprocess
 import sys
 
@@ -10,17 +11,25 @@ import requirements
 MUTATIONS = mutate.read_mutations()
 
 
+@functools.cache
+def text_of(path):
+    return (mutate.HOME / path).read_text(encoding="utf-8")
+
+
+@functools.cache
+def ids_ticked_in(path):
+    return {tick.id for tick in requirements.ticks_in(text_of(path), path)}
+
+
 @pytest.mark.parametrize(
     "mutation", MUTATIONS, ids=lambda mutation: f"{mutation.id}-{mutation.source.strip()[:30]}"
 )
 def test_a_mutation_finds_its_text_once_and_names_a_test_file_that_ticks_its_id(mutation):
-    source = (mutate.HOME / mutation.file).read_text(encoding="utf-8")
-    assert source.count(mutation.source) == 1
+    assert text_of(mutation.file).count(mutation.source) == 1
     assert mutation.source != mutation.replacement
     path, _, name = mutation.test.partition("::")
-    text = (mutate.HOME / path).read_text(encoding="utf-8")
-    assert mutation.id in {tick.id for tick in requirements.ticks_in(text, path)}
-    assert f"def {name.partition('[')[0]}(" in text
+    assert mutation.id in ids_ticked_in(path)
+    assert f"def {name.partition('[')[0]}(" in text_of(path)
 
 
 def test_more_ids_than_the_issue_draws_can_be_switched_off():

@@ -15,6 +15,8 @@ OUTSIDE = {"socket", "thread", "process", "sleep", "clock"}
 BLOCKED = OUTSIDE - {"clock"}
 REPLAY_SECONDS_MAX = 0.5
 
+pytestmark = pytest.mark.usefixtures("unmeasured")
+
 
 def witnessed(folder, tool):
     """What was touched from a lane, by a process that watches itself."""

@@ -304,6 +304,7 @@ def said_of(secrets):
     return b"".join(line + b"\n" for line in (*lines, *broken_frames(secrets)))
 
 
+@pytest.mark.timeout(240)  # byte by byte takes long where others calculate, too
 @some
 @given(secrets=secrets_, chunk_bytes=st.integers(1, 60))
 def test_any_secret_in_chunks_of_any_size_is_in_no_byte_and_the_recording_replays(

@@ -27,7 +27,7 @@ from mcp_trio._protocol import (
     Role,
     SessionState,
 )
-from mcp_trio._wire import Oversized
+from mcp_trio._wire import Oversized, Request, Understood
 
 
 @pytest.mark.requirement("ERR-01")
@@ -408,3 +408,11 @@ def test_whatever_arrives_is_one_event_and_no_exception(ready, role, state, fram
         event = connection.receive(frame, 0.0)
         if isinstance(event, Reply):
             json.loads(event.frame)
+
+
+def test_what_was_understood_on_its_way_is_not_read_again(ready):
+    connection = ready(Role.SERVER)
+    message = Request(4, "tools/list", None)
+    event = connection.receive(Understood(b"nothing that could be read", message, None), now=0.0)
+    assert isinstance(event, RequestToRun)
+    assert event.request.id == 4

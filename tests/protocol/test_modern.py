@@ -192,7 +192,8 @@ def test_a_modern_method_without_metadata_is_told_what_it_lacks(connect, frame, 
 @pytest.mark.requirement("VER-05", "VER-06", "VER-07")
 def test_both_eras_are_served_side_by_side(pair, ask, frame):
     server = pair.server
-    assert isinstance(ask(server, "tools/list", id=7), RequestToRun)
+    modern = ask(server, "tools/list", id=7)
+    assert modern.request.peer.revision is REVISIONS[MODERN]
     legacy = server.receive(frame(id=8, method="tools/list"), 0.0)
     assert legacy.request.peer is server.peer
     assert legacy.request.peer.revision.has_handshake

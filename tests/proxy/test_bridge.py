@@ -13,7 +13,7 @@ import trio
 
 from mcp_trio import Client, Context, Server
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("unmeasured")]
 
 BRIDGE = [sys.executable, "-m", "mcp_trio", "bridge"]
 FROMS = ["stdio", "http", "websocket", "unix", "tcp"]

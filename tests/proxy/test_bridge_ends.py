@@ -1,7 +1,7 @@
 """How sessions through a bridge end: each side's end is the other's, with words where there are."""
 
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
@@ -10,9 +10,10 @@ import trio.testing
 
 from mcp_trio import Client, Server
 from mcp_trio._errors import ConnectionLost, RequestError
-from mcp_trio._limits import Limits
+from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._proxy.bridge import Behind, Front, front_of, serve_site, site_of
 from mcp_trio._proxy.journal import start_frames
+from mcp_trio._transports.connections import ConnectionOptions, open_connection
 from mcp_trio.transports import open_websocket_channel
 
 pytestmark = pytest.mark.real_time
@@ -107,6 +108,22 @@ async def test_a_server_that_dies_is_lost_to_its_client(sites, harbour, caplog, 
     assert "exited with status 7" in caplog.text
     dead, _ = sites.recorded()
     assert (dead.cause, dead.marks()["exited"]) == ("lost", 7)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_who_asks_nothing_is_sent_away_and_who_has_asked_stays(sites, harbour, way):
+    async with sites(way, harbour, first_request_seconds=1.0) as url, Client(url) as busy:
+        silent = await open_connection(url, ConnectionOptions(), DEFAULT_LIMITS)
+        with suppress(ConnectionLost):
+            assert await silent.receive() == []
+        await silent.aclose()
+        assert await text_of(busy, "who")
+
+
+async def test_a_bridge_from_http_has_no_other_transport_beside_it(sites, harbour):
+    async with sites("http", harbour) as url:
+        with pytest.raises(ConnectionLost, match="HTTP 404"):
+            await open_websocket_channel(url.replace("http:", "ws:").replace("/mcp", "/ws"))
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -18,6 +18,8 @@ from mcp_trio._recorder.sink import open_recording
 KILLS = 8
 SECONDS_MAX = 30
 
+pytestmark = pytest.mark.usefixtures("unmeasured")
+
 # Answers each line, keeps what it read, and says in the end that it has.
 SERVER = """
 import os, sys

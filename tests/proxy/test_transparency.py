@@ -16,6 +16,8 @@ from mcp_trio._limits import MIB
 SECONDS_MAX = 30
 CHUNK_BYTES = 65_536
 
+pytestmark = pytest.mark.usefixtures("unmeasured")
+
 # What a server does; what it reads goes to the file that its first argument names.
 KEEPS_STDIN = """
 import os, signal, sys, time

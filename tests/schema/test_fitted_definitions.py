@@ -11,6 +11,7 @@ from mcp_trio._protocol.fitting import fitted
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     PROTOCOL_VERSION,
+    SERVER_INFO,
     SUBSCRIPTION_ID,
     dressed,
 )
@@ -94,7 +95,7 @@ def assert_fits(schema: Any, revision: Revision, name: str, instance: Any) -> No
         return
     assert fitted(value, revision) is value
     if revision.is_modern and isinstance(value, Result) and not isinstance(value, ANSWERS):
-        value = dressed(value, CACHEABLE, US)
+        value = dressed(value, CACHEABLE, {SERVER_INFO: US})
     schema.validate(name, as_sent(schema, name, value))
     assert name in BASES or assert_known(schema, name, value) is None
     again = msgspec.json.decode(msgspec.json.encode(value), type=type_of(name))

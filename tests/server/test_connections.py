@@ -341,14 +341,15 @@ async def tide() -> str:
 
 import logging
 logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
-server.run("websocket", port=0)
+server.run(sys.argv[1], **({"path": "alone"} if sys.argv[1] == "unix" else {"port": 0}))
 """
 
 
 @pytest.mark.real_time
-async def test_a_process_serves_until_a_signal_comes():
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_process_serves_until_a_signal_comes(tmp_path, way):
     process = await trio.lowlevel.open_process(
-        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE
+        [sys.executable, "-c", PROGRAM, way], stdout=subprocess.PIPE, cwd=tmp_path
     )
     try:
         with trio.fail_after(60):
@@ -356,7 +357,7 @@ async def test_a_process_serves_until_a_signal_comes():
             while not line.endswith(b"\n"):
                 line += await process.stdout.receive_some()
             url = line.decode().removeprefix("serving ").strip()
-            async with Client(url) as client:
+            async with Client(url.replace("unix:", f"unix:{tmp_path}/")) as client:
                 assert text(await client.call_tool("tide")) == "high"
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 128 + signal.SIGTERM

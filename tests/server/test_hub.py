@@ -1,12 +1,16 @@
 """Hubs: they take the connections of servers that dial, and are their clients."""
 
 import functools
+import ssl
 
 import pytest
 import trio
 
 from mcp_trio import Client, ConnectionLost, Limits, Server
 from mcp_trio.transports import listen_websocket, open_websocket_channel, read_lock_file
+from tests.transports.http.conftest import certificate
+
+__all__ = ["certificate"]
 
 SECONDS = 10.0
 QUICK = Limits(http_retry_ms=10, http_reconnect_seconds_max=0.05)
@@ -100,6 +104,42 @@ async def test_a_lock_file_leads_a_server_to_its_hub(tmp_path):
                 assert text(await client.call_tool("work")) == "worker has done it"
             nursery.cancel_scope.cancel()
     assert not list(tmp_path.iterdir())
+
+
+async def test_a_hub_is_told_that_a_server_stops():
+    with trio.fail_after(SECONDS):
+        async with listen_websocket() as hub:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(worker().dial, hub.url)
+                channel = await anext(hub)
+                nursery.cancel_scope.cancel()
+            assert await channel.receive() == []
+            assert channel._socket._connection.closed.code == 1001
+            await channel.aclose()
+
+
+async def test_a_server_dials_with_tls(certificate):
+    trusting = ssl.create_default_context(cafile=certificate["certfile"])
+    trusting.check_hostname = False
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery, listen_websocket(**certificate) as hub:
+            assert hub.url.startswith("wss://127.0.0.1:")
+            nursery.start_soon(functools.partial(worker().dial, hub.url, ssl_context=trusting))
+            async with Client(await anext(hub)) as client:
+                assert text(await client.call_tool("work")) == "worker has done it"
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_hub_whom_nobody_vouches_for_is_dialled_again_and_told_why(certificate):
+    states = []
+    with trio.fail_after(SECONDS):
+        async with listen_websocket(**certificate) as hub:
+            dial = functools.partial(
+                worker().dial, hub.url, state_changed=lambda *told: states.append(told)
+            )
+            with trio.move_on_after(0.5):
+                await dial()
+    assert [state for state, _why in states] == ["connecting", "retrying", "closed"]
 
 
 async def test_what_the_block_raises_leaves_it_bare(tmp_path):

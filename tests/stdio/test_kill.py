@@ -11,7 +11,11 @@ import pytest
 KILL = Path(__file__).parents[2] / "tools" / "kill.py"
 SECONDS_MAX = 400
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(SECONDS_MAX)]
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.timeout(SECONDS_MAX),
+    pytest.mark.usefixtures("unmeasured"),
+]
 
 
 def kill(folder, *options):

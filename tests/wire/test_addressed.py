@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from mcp_trio import ConnectionLost
-from mcp_trio._wire import Decoder, Response, join_lines
-from mcp_trio._wire.addressed import Addressed, Lost
+from mcp_trio._wire import Decoder, Request, Response, encode_error, encode_response, join_lines
+from mcp_trio._wire.addressed import Addressed, Lost, Understood
+from mcp_trio._wire.envelope import readdressed, renumbered
 
 FRAME = b'{"jsonrpc":"2.0","id":7,"result":{}}'
 
@@ -36,3 +37,26 @@ def test_a_lost_request_says_which_and_why():
     lost = Lost(7, error)
     assert (lost.id, lost.error) == (7, error)
     assert lost != Lost("7", error)
+
+
+def test_what_was_understood_is_the_same_bytes_and_says_what_they_mean():
+    message = Request(7, "ping", None)
+    frame = Understood(FRAME, message, "anna")
+    assert (frame, frame.message, frame.principal) == (FRAME, message, "anna")
+    assert Understood(FRAME, message, None).principal is None
+
+
+@pytest.mark.parametrize("id_", [0, -1, 2**64, "a", "", 'é"\n\\', "7"])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        encode_response(12, {"text": '"id":12,'}),
+        encode_response(12, msgspec.Raw(b'{\n"id": 12}')),
+        encode_error(12, -32000, "no", {"id": 12}),
+        b'{"result":{},"id":12,"jsonrpc":"2.0"}',
+        b'{"jsonrpc": "2.0", "id": 12, "result": {}}',
+    ],
+)
+def test_an_answer_is_renumbered_as_if_it_had_been_read(frame, id_):
+    assert renumbered(frame, id_) == readdressed(frame, id_)
+    assert renumbered(Addressed(frame, 12), id_) == readdressed(frame, id_)

@@ -10,6 +10,9 @@ import attrs
 Headers: TypeAlias = Sequence[tuple[str, str]]
 """Names and values of header fields, in the order in which they are sent."""
 
+JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream"
+
 OUTER_SPACE: Final = " \t"
 """What may stand around a field value without being part of it (HDR-06)."""
 
@@ -62,6 +65,23 @@ class Head:
     def header(self, name: str) -> str | None:
         """The value of a field, by its name in any case (HDR-05); None if it did not come."""
         return self.headers.get(name.lower())
+
+    # A client says the same in one request after the other: hosts keep heads, and what they mean.
+
+    @functools.cached_property
+    def is_json(self) -> bool:
+        """Whether the body is said to be JSON."""
+        return media_type_of(self.headers.get("content-type")) == JSON
+
+    @functools.cached_property
+    def takes_json(self) -> bool:
+        """Whether the client takes JSON as an answer."""
+        return accepts(self.headers.get("accept"), JSON)
+
+    @functools.cached_property
+    def takes_streams(self) -> bool:
+        """Whether the client takes a stream of events as an answer."""
+        return accepts(self.headers.get("accept"), EVENT_STREAM)
 
 
 def fields_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[Mapping[str, str], frozenset[str]]:

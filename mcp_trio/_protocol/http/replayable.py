@@ -81,7 +81,8 @@ class ReplayBuffer:
         """
         stream, number = self._found(event_id)
         if number + 1 < stream.first_number:
-            raise LookupError("some of what followed that event is no longer kept")
+            limits = "http_events_kept_max, http_bytes_kept_max"
+            raise LookupError(f"some of what followed that event is no longer kept ({limits})")
         return stream.number, [
             (_event_id(stream.number, at), kept.data)
             for at, kept in enumerate(stream.events, stream.first_number)

@@ -21,7 +21,7 @@ from mcp_trio._errors import (
     MISSING_CLIENT_CAPABILITY,
     UNSUPPORTED_PROTOCOL_VERSION,
 )
-from mcp_trio._protocol.http.heads import Head, Headers, accepts, media_type_of
+from mcp_trio._protocol.http.heads import EVENT_STREAM, JSON, Head, Headers
 from mcp_trio._protocol.http.mirrored import PROTOCOL_VERSION, MirrorError, check_mirrored
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION as META_VERSION
 from mcp_trio._protocol.metadata import Metadata, metadata_of
@@ -41,8 +41,9 @@ from mcp_trio._wire import (
 SESSION_ID: Final = "Mcp-Session-Id"
 LAST_EVENT_ID: Final = "Last-Event-ID"
 
-JSON: Final = "application/json"
-EVENT_STREAM: Final = "text/event-stream"
+# As heads have them.
+_SESSION_FIELD: Final = SESSION_ID.lower()
+_VERSION_FIELD: Final = PROTOCOL_VERSION.lower()
 
 _ALLOWED: Final = {True: "GET, POST, DELETE", False: "POST"}
 
@@ -149,10 +150,15 @@ class Endpoint:
     @functools.cached_property
     def is_modern(self) -> bool:
         """Whether modern revisions are spoken here."""
-        return any(REVISIONS[name].is_modern for name in self.revisions)
+        return bool(self._modern)
 
-    def _is_spoken(self, name: str, *, is_modern: bool) -> bool:
-        return name in self.revisions and REVISIONS[name].is_modern is is_modern
+    @functools.cached_property
+    def _modern(self) -> frozenset[str]:
+        return frozenset(name for name in self.revisions if REVISIONS[name].is_modern)
+
+    @functools.cached_property
+    def _legacy(self) -> frozenset[str]:
+        return frozenset(self.revisions) - self._modern
 
     def judge(self, head: Head, body: bytes = b"") -> Verdict:
         """The verdict on a request whose body has been read."""
@@ -175,10 +181,9 @@ class Endpoint:
     # POST.
 
     def _post(self, head: Head, body: bytes) -> Verdict:
-        if media_type_of(head.header("content-type")) != JSON:
+        if not head.is_json:
             return Refusal(status=415, text=f"the Content-Type of a POST is {JSON}")
-        accept = head.header("accept")
-        if not (accepts(accept, JSON) or accepts(accept, EVENT_STREAM)):
+        if not (head.takes_json or head.takes_streams):
             return Refusal(status=406, text=f"Accept names {JSON} and {EVENT_STREAM}")
         message = self.decoder.decode(body)
         if isinstance(message, Malformed):
@@ -190,8 +195,7 @@ class Endpoint:
 
     def _names_modern(self, head: Head) -> bool:
         """Whether the head alone says that the request is modern."""
-        version = head.header(PROTOCOL_VERSION)
-        return version is not None and self._is_spoken(version, is_modern=True)
+        return head.headers.get(_VERSION_FIELD) in self._modern
 
     def _stateless(
         self, head: Head, message: Message | Batch, metadata: Metadata | None
@@ -269,14 +273,14 @@ class Endpoint:
 
     def _session(self, head: Head) -> tuple[str, KnownSession] | Refusal:
         """The session that a head names (HTTP-48 to HTTP-51, HTTP-58 to HTTP-61)."""
-        session_id = head.header(SESSION_ID)
+        session_id = head.headers.get(_SESSION_FIELD)
         if session_id is None:
             return Refusal(status=400, text=f"{SESSION_ID} is missing: initialize comes first")
         known = self.find(session_id)
         if known is None or known.principal != head.principal:
             return Refusal(status=404, text="there is no such session: it has ended, or never was")
-        version = head.header(PROTOCOL_VERSION)
-        if version is not None and not self._is_spoken(version, is_modern=False):
+        version = head.headers.get(_VERSION_FIELD)
+        if version is not None and version not in self._legacy:
             return Refusal(
                 status=400,
                 text=f"unsupported {PROTOCOL_VERSION} {version[:40]!r}",
@@ -286,7 +290,7 @@ class Endpoint:
     def _get(self, head: Head) -> Verdict:
         if not self.has_sessions or self._names_modern(head):
             return attrs.evolve(self._not_allowed("GET"), headers=[("Allow", "POST")])
-        if not accepts(head.header("accept"), EVENT_STREAM):
+        if not head.takes_streams:
             return Refusal(status=406, text=f"Accept of a GET names {EVENT_STREAM}")
         session = self._session(head)
         if isinstance(session, Refusal):
@@ -338,8 +342,9 @@ def _refused_batch(batch: Batch, session: KnownSession) -> Refusal | None:
 
 
 def _awaited(message: Message | Batch) -> Sequence[RequestId]:
-    messages = message.messages if isinstance(message, Batch) else (message,)
-    return [each.id for each in messages if isinstance(each, Request)]
+    if isinstance(message, Batch):
+        return [each.id for each in message.messages if isinstance(each, Request)]
+    return [message.id] if isinstance(message, Request) else []
 
 
 def _id_of(message: Message | Batch) -> RequestId | None:

@@ -7,7 +7,8 @@ import attrs
 import trio
 
 from mcp_trio._protocol.http.gate import Gate
-from mcp_trio._protocol.http.verdicts import JSON, Refusal
+from mcp_trio._protocol.http.heads import JSON
+from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._server.connections import verified
 from mcp_trio._server.http.asked import Asked, RefusedError
 from mcp_trio._server.http.endpoint import McpEndpoint
@@ -71,7 +72,10 @@ class HttpApp:
         asked = Asked(exchange, head, headers, self.runtime.server.limits.frame_bytes_max)
         self._answering += 1
         try:
-            await self._respond_or_refuse(asked)
+            try:
+                await self._respond(asked)
+            except RefusedError as error:
+                await asked.refuse(error.refusal)
         except trio.BrokenResourceError:
             pass  # its client has gone away
         finally:
@@ -83,12 +87,6 @@ class HttpApp:
         """Wait until no request is without its answer, to the last frame."""
         while self._answering:
             await self._idle.park()
-
-    async def _respond_or_refuse(self, asked: Asked) -> None:
-        try:
-            await self._respond(asked)
-        except RefusedError as error:
-            await asked.refuse(error.refusal)
 
     async def _respond(self, asked: Asked) -> None:
         preflight = self.gate.preflight(asked.head)

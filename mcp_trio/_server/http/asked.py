@@ -2,8 +2,8 @@
 
 import attrs
 
-from mcp_trio._protocol.http.heads import Head, Headers, accepts
-from mcp_trio._protocol.http.verdicts import EVENT_STREAM, JSON, Refusal
+from mcp_trio._protocol.http.heads import JSON, Head, Headers
+from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._transports.http.exchange import BodyTooLargeError, Exchange
 
 
@@ -30,11 +30,6 @@ class Asked:
     head: Head
     headers: Headers
     bytes_max: int
-
-    @property
-    def takes_streams(self) -> bool:
-        """Whether the client takes a stream of events as an answer."""
-        return accepts(self.head.header("accept"), EVENT_STREAM)
 
     async def body(self) -> bytes:
         """The whole body.

@@ -115,7 +115,7 @@ class McpEndpoint:
         request_id: RequestId | None = None,
     ) -> bool:
         """Carry what is answered; returns whether the client stayed to the end."""
-        stream.is_narrow = not asked.takes_streams
+        stream.is_narrow = not asked.head.takes_streams
         carrier = self._carrier(asked, begun, stream, partial(_ended, begun, request_id))
         has_stayed = False
         try:
@@ -165,6 +165,7 @@ class McpEndpoint:
 
     async def answer(self, asked: Asked, verdict: Stateless, _body: bytes) -> None:
         """Answer a modern message; its client's going away cancels it (MHTTP-22)."""
+        self.runtime.renew_modern()
         channel, limits = self.runtime.stateless, self.runtime.server.limits
         if not self.runtime.has_modern:
             raise RefusedError(_lost(getattr(verdict.message, "id", None)))
@@ -173,7 +174,7 @@ class McpEndpoint:
             await asked.answer(202)
             return
         slot = channel.deliver(verdict.message, asked.head.principal)
-        slot.stream.is_narrow = not asked.takes_streams
+        slot.stream.is_narrow = not asked.head.takes_streams
         carrier = Carrier(
             limits=limits,
             headers=asked.headers,

@@ -126,7 +126,7 @@ def _run_workers(
 ) -> int:
     from mcp_trio._server.http.workers import WorkerFailedError, Workers, bound_sockets
 
-    _check_for_workers(server, options, number)
+    check_for_workers(server, options, number)
     with bound_sockets(address.host, address.port) as sockets:
         parent_pid = os.getpid()
         app = app_of(server, options, [each.getsockname()[:2] for each in sockets])
@@ -151,7 +151,7 @@ def _run_workers(
             raise SystemExit(str(error)) from None
 
 
-def _check_for_workers(server: ServesProcesses, options: HttpOptions, number: int) -> None:
+def check_for_workers(server: ServesProcesses, options: HttpOptions, number: int) -> None:
     """Refuse what several processes cannot do together.
 
     Raises:

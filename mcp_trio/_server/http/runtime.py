@@ -6,8 +6,8 @@ tells it that it begins, starts it as a system task with the first request.
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from contextvars import Context, copy_context
 from typing import Any, Protocol
 
@@ -15,14 +15,15 @@ import attrs
 import trio
 
 from mcp_trio._engine import sheltered
-from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.verdicts import Endpoint
 from mcp_trio._recorder.options import RecordTo
 from mcp_trio._server.announcements import Audience
+from mcp_trio._server.connections import HasLifespan
 from mcp_trio._server.http.restarts import Restarts
 from mcp_trio._server.http.sessions import HttpSession, RunningSession, Sessions
 from mcp_trio._server.http.stores import HttpStores
 from mcp_trio._server.http_client import SessionHttp
+from mcp_trio._server.newcomers import Newcomers
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.http.stateless_channel import StatelessChannel
 from mcp_trio._transports.websocket.channel import WebSocketChannel
@@ -31,10 +32,17 @@ from mcp_trio._wire import Decoder
 logger = logging.getLogger("mcp_trio")
 
 
-class ServesSessions(Protocol):
-    """A server, as far as its runtime needs it."""
+class StatelessSession(RunningSession, Protocol):
+    """One that knows nothing of its clients from one request to the next."""
 
-    limits: Limits
+    @property
+    def may_be_followed(self) -> bool:
+        """See `Session.may_be_followed`."""
+        ...
+
+
+class ServesSessions(HasLifespan, Protocol):
+    """A server, as far as its runtime needs it."""
 
     @property
     def audience(self) -> Audience:
@@ -44,10 +52,6 @@ class ServesSessions(Protocol):
     @property
     def spoken(self) -> Sequence[str]:
         """Those that it speaks, from the newest."""
-        ...
-
-    def entered_lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """What is entered once, round all sessions."""
         ...
 
     def mirrored_parameters(self, tool: str) -> Any:
@@ -64,7 +68,7 @@ class ServesSessions(Protocol):
         http: SessionHttp,
         record: RecordTo | None,
         on_ended: Callable[[], None],
-    ) -> RunningSession:
+    ) -> StatelessSession:
         """Serves one channel, by tasks in `nursery` that begin with these context variables.
 
         It goes on until it is shut, or the client has left; `on_ended` is called then.
@@ -105,7 +109,9 @@ class Runtime:
     _variables: Context = attrs.field(init=False)
     _lifespan: Any = attrs.field(default=None, init=False)
     _http: SessionHttp = attrs.field(init=False)
-    _modern: RunningSession | None = attrs.field(default=None, init=False)
+    _modern: StatelessSession | None = attrs.field(default=None, init=False)
+    _renewable_at: float = attrs.field(default=-math.inf, init=False)
+    _newcomers: Newcomers = attrs.field(init=False)
     _closing: trio.Event = attrs.field(factory=trio.Event, init=False)
     _connected: dict[WebSocketChannel, RunningSession] = attrs.field(
         factory=dict[WebSocketChannel, RunningSession], init=False
@@ -114,6 +120,7 @@ class Runtime:
     def __attrs_post_init__(self) -> None:
         limits = self.server.limits
         self.sessions, self.stateless = Sessions(limits, self.stores), StatelessChannel(limits)
+        self._newcomers = Newcomers(limits)
         self.endpoint = Endpoint(
             revisions=self.server.spoken,
             decoder=Decoder(
@@ -151,6 +158,7 @@ class Runtime:
         self._variables = copy_context()
         async with trio.open_nursery() as beside:
             beside.start_soon(self.sessions.expire)
+            beside.start_soon(self._newcomers.see_off)
             async with sheltered(self.close) as self._nursery:
                 try:
                     self._begin_modern(beside)
@@ -187,7 +195,24 @@ class Runtime:
         """Whether it is there; it is not for a while after it was lost."""
         return self._modern is not None and not self._modern.closing.is_set()
 
-    async def _keep_modern(self, modern: RunningSession) -> None:
+    def renew_modern(self) -> None:
+        """At rest, a long recording ends: what follows has one of its own, and replays alone.
+
+        Where that cannot begin, the old one goes on, and it is tried again after a while.
+        """
+        before = self._modern
+        if self.record is None or before is None:
+            return
+        may_follow = self.stateless.is_resting and before.may_be_followed
+        now = trio.current_time()
+        if not may_follow or now < self._renewable_at:
+            return
+        if self._begin_modern_again() is None:
+            self._renewable_at = now + self.server.limits.journal_retry_seconds
+        else:
+            before.shut("closed")
+
+    async def _keep_modern(self, modern: StatelessSession) -> None:
         """Begin another one each time that a defect of ours has ended it."""
         restarts = Restarts(self.server.limits)
         while True:
@@ -195,6 +220,9 @@ class Runtime:
             await modern.closing.wait()
             if self.is_closing:
                 return
+            if self._modern is not None and self._modern is not modern:  # it was renewed
+                modern = self._modern
+                continue
             pause_seconds = restarts.pause_seconds(trio.current_time() - began_at)
             logger.error("the session of modern requests was lost; anew in %g s", pause_seconds)
             with trio.move_on_after(pause_seconds):
@@ -202,7 +230,7 @@ class Runtime:
                 return
             modern = self._begin_modern_again() or modern
 
-    def _begin_modern_again(self) -> RunningSession | None:
+    def _begin_modern_again(self) -> StatelessSession | None:
         channel = StatelessChannel(self.server.limits)
         try:
             self._modern = self._start(channel)
@@ -214,7 +242,7 @@ class Runtime:
 
     # Sessions.
 
-    def _start(self, channel: Channel, on_ended: Callable[[], None] = _nothing) -> RunningSession:
+    def _start(self, channel: Channel, on_ended: Callable[[], None] = _nothing) -> StatelessSession:
         return self.server.begin_session(
             channel,
             self._nursery,
@@ -254,6 +282,7 @@ class Runtime:
                 return
             ended = trio.Event()
             session = self._start(channel, ended.set)
+            self._newcomers.welcome(channel).started(session)
             self._connected[channel] = session
             try:
                 await ended.wait()

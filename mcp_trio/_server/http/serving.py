@@ -15,7 +15,7 @@ from mcp_trio._server.http.options import HostKind, HttpOptions
 from mcp_trio._server.http.runtime import Runtime, ServesSessions
 from mcp_trio._server.http.stores import HttpStores
 from mcp_trio._server.http.websockets import WebSocketEndpoint
-from mcp_trio._server.stopping import set_when_cancelled
+from mcp_trio._transports.stopping import tell_when_cancelled
 
 
 def app_of(
@@ -126,7 +126,7 @@ async def serve_bound(
         url = address.url(bound[0][1], app.path)
         async with trio.open_nursery() as outer:
             stopping = trio.Event()
-            outer.start_soon(set_when_cancelled, stopping)
+            outer.start_soon(tell_when_cancelled, stopping.set)
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
                     await nursery.start(app.runtime.run)

@@ -66,6 +66,11 @@ class RunningSession(Protocol):
         """What was agreed on."""
         ...
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has said who it is."""
+        ...
+
     def shut(self, cause: str) -> None:
         """Begin to end it; see `Session.shut`."""
         ...

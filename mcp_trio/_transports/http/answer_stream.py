@@ -55,8 +55,14 @@ class AnswerStream:
     @property
     def answers(self) -> Sequence[bytes] | None:
         """All answers, if the stream has ended with them and holds nothing else."""
-        is_whole = self.is_ended and all(sent.is_answer for sent in self._waiting)
-        return [sent.frame for sent in self._waiting] if is_whole else None
+        if not self.is_ended:
+            return None
+        frames: list[bytes] = []
+        for sent in self._waiting:
+            if not sent.is_answer:
+                return None
+            frames.append(sent.frame)
+        return frames
 
     @property
     def is_carried(self) -> bool:

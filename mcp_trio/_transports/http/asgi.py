@@ -29,6 +29,9 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 """The types of ASGI 3, as far as all servers and frameworks agree on them."""
 
+IS_WAITING: Final = "mcp_trio.is_waiting"
+"""Among a scope's extensions: tells whether the next message is there, and nobody would wait."""
+
 NO_TRIO: Final = (
     "This application runs on Trio. Serve it by hypercorn's Trio worker "
     "(hypercorn --worker-class trio), or by mcp_trio itself.\n"
@@ -39,6 +42,10 @@ logger = logging.getLogger("mcp_trio")
 
 class AnswerBrokenOff(Exception):  # noqa: N818 (named by what happened to the answer)
     """Tells the ASGI server that the rest of an answer will not come; it was logged here."""
+
+
+def _is_not_waiting() -> bool:
+    return False
 
 
 async def _nothing() -> None:
@@ -213,32 +220,45 @@ class AsgiExchange:
             raise BodyTooLargeError(
                 f"more is announced than the body may have: at most {bytes_max} bytes"
             )
+        body = bytearray()
+        if await self._has_taken_all(body, bytes_max):
+            return bytes(body)
         seconds = self._limits.http_body_seconds
         with trio.move_on_after(seconds) as patience:
-            return await self._read_pieces(bytes_max, patience)
+            await self._take_rest(body, bytes_max, patience)
+            return bytes(body)
         self._status_unsaid = _SLOW
         raise trio.BrokenResourceError(f"the body has not come for {seconds} s (http_body_seconds)")
 
-    async def _read_pieces(self, bytes_max: int, patience: trio.CancelScope) -> bytes:
-        """The body, in a time that begins anew with each `chunk_bytes` of it."""
-        body = bytearray()
-        # Over HTTP/1.1 the last piece is known by the length, and what says so not waited for.
-        length = None if self._is_multiplexed else _announced(self.head)
-        mark = self._limits.chunk_bytes
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                self._is_body_over.set()
-                self._is_gone.set()
-                raise trio.BrokenResourceError("the client went away within its request")
-            body += message.get("body", b"")
-            if len(body) > bytes_max:
-                raise BodyTooLargeError(f"the body has more than {bytes_max} bytes")
-            if len(body) == length or not message.get("more_body", False):
-                return bytes(body)
+    async def _has_taken_all(self, body: bytearray, bytes_max: int) -> bool:
+        """Whether what is there already was all of it: nobody has waited then, or needs a timer."""
+        extensions: Mapping[str, Any] = self._scope.get("extensions") or {}
+        is_waiting: Callable[[], bool] = extensions.get(IS_WAITING, _is_not_waiting)
+        while is_waiting():
+            if await self._has_taken_last(body, bytes_max):
+                return True
+        return False
+
+    async def _take_rest(self, body: bytearray, bytes_max: int, patience: trio.CancelScope) -> None:
+        """In a time that begins anew with each `chunk_bytes` of it."""
+        mark = len(body) + self._limits.chunk_bytes
+        while not await self._has_taken_last(body, bytes_max):
             if len(body) >= mark:
                 mark = len(body) + self._limits.chunk_bytes
                 patience.deadline = trio.current_time() + self._limits.http_body_seconds
+
+    async def _has_taken_last(self, body: bytearray, bytes_max: int) -> bool:
+        """Take a piece; over HTTP/1.1 the last is known by the length, and its sign not awaited."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self._is_body_over.set()
+            self._is_gone.set()
+            raise trio.BrokenResourceError("the client went away within its request")
+        body += message.get("body", b"")
+        if len(body) > bytes_max:
+            raise BodyTooLargeError(f"the body has more than {bytes_max} bytes")
+        length = None if self._is_multiplexed else _announced(self.head)
+        return len(body) == length or not message.get("more_body", False)
 
     async def gone(self) -> None:
         """See `Exchange.gone`."""

@@ -7,7 +7,7 @@ wait for; who holds the connection is told to cut it off if that task is left ov
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, cast
 
@@ -15,8 +15,8 @@ import attrs
 import trio
 
 from mcp_trio._limits import Limits
-from mcp_trio._protocol.http.heads import Head
-from mcp_trio._protocol.http.verdicts import JSON, Refusal
+from mcp_trio._protocol.http.heads import JSON, Head
+from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.http.client_inbox import Inbox
 from mcp_trio._transports.http.header_fields import encoded
@@ -112,6 +112,7 @@ class AsgiSocket:
     _is_gone: bool = attrs.field(default=False, init=False)
     _unsent: deque[dict[str, Any]] = attrs.field(factory=deque[dict[str, Any]], init=False)
     _held: int = attrs.field(default=0, init=False)
+    _sending_since: float = attrs.field(default=0.0, init=False)
     _writing: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _filled: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _progress: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -161,6 +162,7 @@ class AsgiSocket:
         message = self._unsent[0]
         size = len(message.get("text", ""))
         self.bytes_sent += size
+        self._sending_since = trio.current_time()
         self._held += size
         if len(self._unsent) == 1 or self._held >= self._limits.chunk_bytes:
             self._held = 0
@@ -173,13 +175,36 @@ class AsgiSocket:
     def stop(self) -> bool:
         """Nothing more is sent; whether something is being sent that cannot be stopped."""
         self._writing.cancel()
-        return bool(self._unsent) and not self._is_gone
+        is_stuck = bool(self._unsent) and not self._is_gone
+        self._is_gone = True
+        self._progress.unpark_all()
+        return is_stuck
 
     # The socket.
 
     async def send_texts(self, texts: Sequence[str]) -> None:
         """See `MessageSocket`; cancelled, no message is cut, and most of the others not sent."""
         await self._put([{"type": "websocket.send", "text": text} for text in texts])
+
+    def send_texts_nowait(self, texts: Iterable[str]) -> int:
+        """See `MessageSocket`; about a chunk of them, if nothing else waits to be sent."""
+        if self._is_gone:
+            raise trio.BrokenResourceError("the peer is gone")
+        if self._unsent:
+            return 0
+        size = 0
+        for text in texts:
+            self._unsent.append({"type": "websocket.send", "text": text})
+            size += len(text)
+            if size >= self._limits.chunk_bytes:
+                break
+        self._filled.unpark_all()
+        return len(self._unsent)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """See `MessageSocket`; `write` finishes what was begun."""
+        return False
 
     async def _put(self, messages: Sequence[dict[str, Any]]) -> None:
         await self._all_sent()  # what was left by somebody who was cancelled
@@ -211,12 +236,13 @@ class AsgiSocket:
         raise self._ended
 
     async def ping(self) -> None:
-        """See `MessageSocket`; ASGI knows none."""
-        await trio.lowlevel.checkpoint()
+        """See `MessageSocket`; ASGI knows none, but who answers one reads what is sent before."""
+        await self._all_sent()
 
     def is_silent_since(self, moment: float) -> bool:  # noqa: ARG002  the protocol has it
-        """See `MessageSocket`; the server would see that, and tell of it."""
-        return False
+        """See `MessageSocket`; the server sees that, and tells of it, but not that nobody reads."""
+        waited_seconds = trio.current_time() - self._sending_since
+        return bool(self._unsent) and waited_seconds >= self._limits.write_stall_seconds
 
     async def close(self, code: CloseCode, reason: str) -> None:
         """See `MessageSocket`."""

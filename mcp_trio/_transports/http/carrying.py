@@ -15,8 +15,8 @@ import msgspec
 import trio
 
 from mcp_trio._limits import Limits
-from mcp_trio._protocol.http.heads import Head, Headers, accepts
-from mcp_trio._protocol.http.verdicts import EVENT_STREAM, JSON, Refusal
+from mcp_trio._protocol.http.heads import EVENT_STREAM, JSON, Head, Headers
+from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._transports.http.answer_stream import AnswerStream, Sent
 from mcp_trio._transports.http.exchange import Exchange
 from mcp_trio._transports.http.patience import Patience
@@ -116,10 +116,7 @@ class Carrier:
         return _OK if error is None else self.status_of(error.code)
 
     def _is_stream(self, head: Head) -> bool:
-        accept = head.header("accept")
-        if not accepts(accept, JSON):
-            return True
-        return self.wants_stream and accepts(accept, EVENT_STREAM)
+        return not head.takes_json or (self.wants_stream and head.takes_streams)
 
     async def _first_news(self, stream: AnswerStream) -> None:
         """Wait for what decides; a client that takes no stream waits for its answers."""

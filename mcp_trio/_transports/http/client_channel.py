@@ -8,7 +8,6 @@ transport of 2024-11-05.
 
 import logging
 import random
-import signal
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
 from typing import ClassVar
@@ -24,6 +23,7 @@ from mcp_trio._transports.http.client_exchanges import Exchanges
 from mcp_trio._transports.http.client_frames import outgoing
 from mcp_trio._transports.http.client_inbox import Inbox, Item
 from mcp_trio._transports.http.client_link import Link, own_client
+from mcp_trio._transports.system_task import Faults, contained
 from mcp_trio._wire import Decoder
 
 logger = logging.getLogger("mcp_trio")
@@ -148,25 +148,18 @@ class HttpChannel:
     async def _live(self) -> None:
         """No nursery of other people's is tied to what goes wrong here."""
         try:
-            async with trio.open_nursery() as nursery:
-                self._exchanges.nursery = nursery
-                self._begun.set()
-                await trio.sleep_forever()
-        except BaseException as error:
-            faults = BaseExceptionGroup("", [error]).split(trio.Cancelled)[1]
-            if faults is None:
-                raise
-            self._contain(faults)
+            with contained(self._contain):
+                async with trio.open_nursery() as nursery:
+                    self._exchanges.nursery = nursery
+                    self._begun.set()
+                    await trio.sleep_forever()
         finally:
             await self._leave()
             self._ended.set()
 
-    def _contain(self, faults: BaseExceptionGroup[BaseException]) -> None:
-        """Keep what must not leave this task; pass an interrupt to the main task."""
+    def _contain(self, faults: Faults) -> None:
         logger.error("the HTTP channel failed", exc_info=faults)
         self._exchanges.end("the HTTP channel failed")
-        if faults.subgroup(KeyboardInterrupt) is not None:
-            signal.raise_signal(signal.SIGINT)
 
     # Closing.
 

@@ -6,6 +6,7 @@ alone, as `Lost`; only a server that has forgotten the session ends it.
 """
 
 import logging
+import math
 from functools import partial
 from typing import Final
 
@@ -14,18 +15,15 @@ import httpx
 import trio
 
 from mcp_trio._errors import (
-    HEADER_MISMATCH,
     METHOD_NOT_FOUND,
-    MISSING_CLIENT_CAPABILITY,
-    UNSUPPORTED_PROTOCOL_VERSION,
     ConnectionLost,
     LocalProtocolError,
     OutcomeUnknown,
 )
-from mcp_trio._protocol.http.heads import Headers, media_type_of
+from mcp_trio._protocol.http.heads import JSON, Headers, media_type_of
 from mcp_trio._protocol.http.mirrored import MirrorError, mirrored_headers
-from mcp_trio._protocol.http.verdicts import JSON
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
+from mcp_trio._protocol.revisions import MODERN_CODES
 from mcp_trio._transports.back_off import Dice
 from mcp_trio._transports.condition import Condition
 from mcp_trio._transports.http.client_frames import (
@@ -61,9 +59,6 @@ logger = logging.getLogger("mcp_trio")
 
 LIST_TOOLS: Final = "tools/list"
 
-_MODERN_ERRORS: Final = frozenset(
-    {HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION}
-)
 _OVER: Final = "the server has ended the session"
 
 # Faults of the network, of the server and of a caller; what else is raised is one of ours.
@@ -105,6 +100,11 @@ def _may_resume(exchange: Exchange, stream: EventStream) -> bool:
     """Modern streams are never resumed (MHTTP-25), nor what left us no place to go on from."""
     is_modern = exchange.sent.version is not None
     return not (is_modern or stream.last_id is None or stream.is_cut or stream.is_lost)
+
+
+def _broken(stream: EventStream) -> str:
+    words = f"{stream.trouble} before the answer came"
+    return f"{words} ({stream.reached})" if stream.reached else words
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -184,7 +184,7 @@ class Exchanges:
         while not exchange.is_settled:
             if not _may_resume(exchange, stream):
                 self._note_break(stream)
-                raise OutcomeUnknown(f"{stream.trouble} before the answer came")
+                raise OutcomeUnknown(_broken(stream))
             await stream.resume()
 
     def _note_break(self, stream: EventStream) -> None:
@@ -213,6 +213,7 @@ class Exchanges:
             take=partial(self.take, exchange=exchange),
             dice=self.dice,
             condition=self.condition,
+            away_seconds=math.inf if exchange is None else self.link.limits.http_resume_seconds,
         )
 
     def _headers(self, sent: Outgoing) -> Headers:
@@ -308,7 +309,7 @@ class Exchanges:
         refusal = self.decoder.decode(frame)
         if not isinstance(refusal, ErrorResponse):
             return None
-        is_vague = refusal.id is None and refusal.error.code not in _MODERN_ERRORS
+        is_vague = refusal.id is None and refusal.error.code not in MODERN_CODES
         if is_vague and exchange.sent.method in (DISCOVER, INITIALIZE):
             return None
         return readdressed(frame, exchange.id)

@@ -10,9 +10,9 @@ import trio
 
 from mcp_trio._errors import ConnectionLost, OutcomeUnknown
 from mcp_trio._limits import Limits
-from mcp_trio._protocol.http.heads import Headers, media_type_of
+from mcp_trio._protocol.http.heads import EVENT_STREAM, JSON, Headers, media_type_of
 from mcp_trio._protocol.http.mirrored import PROTOCOL_VERSION
-from mcp_trio._protocol.http.verdicts import EVENT_STREAM, JSON, LAST_EVENT_ID, SESSION_ID
+from mcp_trio._protocol.http.verdicts import LAST_EVENT_ID, SESSION_ID
 from mcp_trio._wire.lines import Oversized
 
 NOT_FOUND: Final = 404
@@ -32,6 +32,30 @@ _LOSSES: Final[Sequence[tuple[tuple[type[Exception], ...], str, type[ConnectionL
     ((httpx.RequestError,), "the connection broke to", OutcomeUnknown),
 )
 _OTHER_LOSS: Final = ("the request failed at", ConnectionLost)
+
+
+@attrs.frozen(eq=False)
+class _Body(httpx.AsyncByteStream):
+    """A body in one piece.
+
+    That of httpx is a generator, of which Trio warns when its request was cancelled in the middle.
+    """
+
+    data: bytes
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return _Once(self.data)
+
+
+@attrs.define(eq=False)
+class _Once(AsyncIterator[bytes]):
+    data: bytes | None
+
+    async def __anext__(self) -> bytes:
+        data, self.data = self.data, None
+        if data is None:
+            raise StopAsyncIteration
+        return data
 
 
 class SessionOver(Exception):  # noqa: N818  an event, and no fault of anybody
@@ -132,25 +156,32 @@ class Link:
         known = ((SESSION_ID, self.session_id), (PROTOCOL_VERSION, self.version))
         return [(name, value) for name, value in known if value is not None]
 
-    def _request(
+    @asynccontextmanager
+    async def _request(
         self,
         method: str,
         headers: Headers,
         *,
         content: bytes | None = None,
         url: httpx.URL | None = None,
-    ) -> AbstractAsyncContextManager[httpx.Response]:
+    ) -> AsyncGenerator[httpx.Response, None]:
         sent = httpx.Headers(self._base, encoding="utf-8")
         for name, value in headers:
             sent[name] = value  # the id of an event is as the server likes
-        return self.http.stream(
+        request = self.http.build_request(
             method,
             self.url if url is None else url,
             content=content,
             headers=sent,
             timeout=self._timeout,
-            follow_redirects=False,
         )
+        if content is not None:
+            request.stream = _Body(content)
+        response = await self.http.send(request, stream=True, follow_redirects=False)
+        try:
+            yield response
+        finally:
+            await response.aclose()
 
     # What comes back.
 

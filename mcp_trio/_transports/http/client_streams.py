@@ -1,5 +1,6 @@
 """A stream of events that a client reads, over as many connections as the server makes of it."""
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
@@ -25,15 +26,17 @@ class EventStream:
     """What the server says on one stream, from its first event to its last.
 
     Each message is given to `take`, which may wait. `last_id` is the id to go on behind, `failures`
-    how many connections in a row brought nothing, and `trouble` what ended the last one. It
-    `has_begun` when the server has let us listen once, is `decided` when it has, or will not or
-    could not yet, and `is_cut` when a message was too large.
+    how many connections in a row brought nothing, and `trouble` what ended the last one. After the
+    first of those there are `away_seconds` for one that does. It `has_begun` when the server has
+    let us listen once, is `decided` when it has, or will not or could not yet, and `is_cut` when a
+    message was too large.
     """
 
     link: Link
     take: Take
     dice: Dice
     condition: Condition
+    away_seconds: float = math.inf
     has_begun: bool = attrs.field(default=False, init=False)
     last_id: str | None = attrs.field(default=None, init=False)
     trouble: str = attrs.field(default="", init=False)
@@ -41,11 +44,21 @@ class EventStream:
     is_cut: bool = attrs.field(default=False, init=False)
     decided: trio.Event = attrs.field(factory=trio.Event, init=False)
     _retry_ms: int | None = attrs.field(default=None, init=False)
+    _away_until: float = attrs.field(default=math.inf, init=False)
 
     @property
     def is_lost(self) -> bool:
-        """Whether to stop coming back, after so many times in vain."""
-        return self.failures > self.link.limits.http_reconnects_max
+        """Whether to stop coming back, after so many times in vain, or so long."""
+        return bool(self.reached)
+
+    @property
+    def reached(self) -> str:
+        """The limit behind which nobody comes back, as text; empty before."""
+        limits = self.link.limits
+        if self.failures > limits.http_reconnects_max:
+            return f"http_reconnects_max={limits.http_reconnects_max}"
+        is_over = trio.current_time() >= self._away_until
+        return f"http_resume_seconds={self.away_seconds:g}" if is_over else ""
 
     async def read(self, response: httpx.Response) -> None:
         """Take everything that comes on this connection; one that breaks ends like any other."""
@@ -63,7 +76,10 @@ class EventStream:
         except httpx.RequestError as error:
             self.trouble = f"the stream broke: {str(error) or type(error).__name__}"
         is_old = trio.current_time() - since >= self.link.limits.http_reconnect_seconds_max
-        self.failures = 0 if has_heard or is_old else self.failures + 1
+        if has_heard or is_old:
+            self.failures, self._away_until = 0, math.inf
+        else:
+            self._count()
 
     async def _hear(self, event: Event | Oversized) -> None:
         """Events without data only bring ids and times (TRAP-37); other names are not for us."""
@@ -113,14 +129,24 @@ class EventStream:
 
     def _fail(self, trouble: str) -> None:
         self.trouble = trouble
+        self._count()
+
+    def _count(self) -> None:
+        if not self.failures:
+            self._away_until = trio.current_time() + self.away_seconds
         self.failures += 1
 
     def _pause_seconds(self) -> float:
-        """At least what the server said (HTTP-18), and longer and longer after failures."""
+        """At least what the server said (HTTP-18), and longer and longer after failures.
+
+        The last try is made when it has been away for as long as it may.
+        """
         asked_seconds = None if self._retry_ms is None else self._retry_ms / 1000
         if asked_seconds is not None and not self.failures:
             return max(asked_seconds, _PAUSE_SECONDS_MIN)
-        return max(pause_seconds(self.failures, self.link.limits, self.dice), asked_seconds or 0.0)
+        left_seconds = self._away_until - trio.current_time()
+        pause = pause_seconds(self.failures, self.link.limits, self.dice)
+        return max(min(pause, left_seconds), asked_seconds or 0.0)
 
 
 def check_stream(response: httpx.Response) -> None:

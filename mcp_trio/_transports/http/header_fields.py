@@ -1,5 +1,7 @@
 """Header fields of an answer, as bytes: nothing gets in by which one field could become two."""
 
+import email.utils
+import functools
 import re
 from typing import Final
 
@@ -22,3 +24,9 @@ def encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
         if not _VALUE.fullmatch(value):
             raise ValueError(f"the value of the header field {name} has what no value may have")
     return [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in headers]
+
+
+@functools.lru_cache(maxsize=1)
+def date_at(second: int) -> bytes:
+    """The value of `Date`, made once a second."""
+    return email.utils.formatdate(second, usegmt=True).encode("ascii")

@@ -4,8 +4,7 @@ One task for each connection serves its requests one after the other. Nothing th
 and nothing that the application raises, ends more than its connection.
 """
 
-import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final, NoReturn
 
 import attrs
@@ -15,11 +14,11 @@ from mcp_trio._limits import Limits
 from mcp_trio._transports.http.exchange import Responder
 from mcp_trio._transports.http.native_connection import NativeConnection
 from mcp_trio._transports.http.native_head import Refused, written_refusal
-from mcp_trio._transports.http.native_wire import Ends, SocketEnds, Wire
+from mcp_trio._transports.http.native_wire import WITH_ADDRESSES, Ends, SocketEnds, Wire
 from mcp_trio._transports.websocket.upgrade import Upgraded
 
-_WITH_ADDRESSES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 _LOOKS_PER_IDLE_TIME: Final = 8
+_FULL: Final = Refused(503, "there are too many connections (http_connections_max)")
 
 
 async def serve_native(
@@ -44,10 +43,10 @@ async def serve_native(
     """
     host = NativeHost(respond=respond, limits=limits, upgraded=upgraded)
 
-    async def take(stream: trio.SocketStream) -> None:
+    def take(stream: trio.SocketStream) -> Awaitable[None]:
         client = _client(stream)
         ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.chunk_bytes)
-        await host.serve(ends, client=client)
+        return host.serve(ends, client=client)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(host.close_idle)
@@ -57,7 +56,7 @@ async def serve_native(
 
 
 def _client(stream: trio.SocketStream) -> str | None:
-    if stream.socket.family not in _WITH_ADDRESSES:
+    if stream.socket.family not in WITH_ADDRESSES:
         return None
     try:
         address: str = stream.socket.getpeername()[0]
@@ -81,31 +80,25 @@ class NativeHost:
 
         Raises nothing but cancellations, and what is no `Exception`.
         """
-        wire = Wire(ends=ends, limits=self.limits)
-        try:
-            if len(self._connections) < self.limits.http_connections_max:
-                await self._serve(wire, client)
-            else:
-                await wire.write(written_refusal(Refused(503, "too many connections")))
-        except trio.BrokenResourceError:
-            pass  # the client has gone away, which ends a connection like any other way
-        finally:
-            ends.close()
-
-    async def _serve(self, wire: Wire, client: str | None) -> None:
         connection = NativeConnection(
-            wire=wire,
+            wire=Wire(ends=ends, limits=self.limits),
             respond=self.respond,
             upgraded=self.upgraded,
             client=client,
             last_look=lambda: self._last_look,
         )
-        self._connections.add(connection)
         try:
+            if len(self._connections) >= self.limits.http_connections_max:
+                await connection.wire.write(written_refusal(_FULL))
+                return
+            self._connections.add(connection)
             with connection.scope:
                 await connection.serve()
+        except trio.BrokenResourceError:
+            pass  # the client has gone away, which ends a connection like any other way
         finally:
             self._connections.discard(connection)
+            ends.close()
 
     async def close_idle(self) -> NoReturn:
         """Closes connections on which no request has begun for `http_idle_seconds`.
@@ -120,4 +113,4 @@ class NativeHost:
             self._last_look = trio.current_time()
             for connection in self._connections:
                 if self._last_look - connection.idle_since >= idle_seconds + pause:
-                    connection.scope.cancel()
+                    connection.end()

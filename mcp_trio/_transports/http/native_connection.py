@@ -15,6 +15,7 @@ from mcp_trio._transports.http.native_head import (
     Refused,
     RequestHead,
     head_bytes,
+    is_remembered,
     read_head,
     written_refusal,
 )
@@ -37,7 +38,8 @@ class NativeConnection:
         client: The address of the peer.
         last_look: The time, read off a clock that is looked at now and then.
         idle_since: Since when, by that clock, it has waited for a request; infinite if it does not.
-        scope: What `serve` is to be called in; to be cancelled only while it is idle.
+        scope: What `serve` is to be called in.
+        is_over: No more requests are taken.
     """
 
     wire: Wire
@@ -47,6 +49,14 @@ class NativeConnection:
     last_look: Callable[[], float]
     idle_since: float = attrs.field(default=_BUSY, init=False)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    is_over: bool = attrs.field(default=False, init=False)
+    _last_raw: bytes = attrs.field(default=b"", init=False)
+    _last_head: RequestHead | None = attrs.field(default=None, init=False)
+
+    def end(self) -> None:
+        """It was idle for too long."""
+        self.is_over = True
+        self.scope.cancel()
 
     async def serve(self) -> None:
         """Serves until one of both sides ends it.
@@ -79,7 +89,7 @@ class NativeConnection:
         self.idle_since = self.last_look()
         has_begun = await self.wire.receive()
         self.idle_since = _BUSY
-        return has_begun and not self.scope.cancel_called
+        return has_begun and not self.is_over
 
     async def _rest_of_head(self) -> int:
         received, limits = self.wire.received, self.wire.limits
@@ -92,14 +102,15 @@ class NativeConnection:
             return length > 0
 
         if not await self.wire.receive_until(is_whole, seconds=limits.http_head_seconds):
-            raise Refused(408, f"the head has not come for {limits.http_head_seconds} seconds")
+            seconds = limits.http_head_seconds
+            raise Refused(408, f"the head has not come for {seconds:g} s (http_head_seconds)")
         return length
 
     # Answers
 
     async def _serve_request(self, raw: bytes) -> bool:
         """Whether another request may follow."""
-        request = read_head(raw, self.client)
+        request = self._read_head(raw)
         if self.upgraded is not None and asks_for_websocket(request.head):
             await self._upgrade(raw, request, self.upgraded)
             return False
@@ -113,6 +124,15 @@ class NativeConnection:
             return False  # the client sees that a half of an answer lacks its end
         exchange.skip_body()
         return True
+
+    def _read_head(self, raw: bytes) -> RequestHead:
+        """Of what is sent again, but for somebody's secrets, it is known what it means."""
+        if raw == self._last_raw and self._last_head is not None:
+            return self._last_head
+        request = read_head(raw, self.client)
+        if is_remembered(raw):
+            self._last_raw, self._last_head = raw, request
+        return request
 
     async def _upgrade(self, raw: bytes, request: RequestHead, upgraded: Upgraded) -> None:
         from mcp_trio._transports.http.native_upgrade import hand_over

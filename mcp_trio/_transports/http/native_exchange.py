@@ -36,6 +36,7 @@ class NativeExchange:
     """See `Exchange`.
 
     Attributes:
+        head: See `Exchange.head`.
         answered: How far the answer has come.
         refusal: What is wrong with the body, if the application has met it.
         is_last: Whether the connection ends with the answer.
@@ -43,6 +44,7 @@ class NativeExchange:
 
     request: RequestHead
     wire: Wire
+    head: Head = attrs.field(init=False)
     answered: Answer = attrs.field(default=Answer.NONE, init=False)
     refusal: Refused | None = attrs.field(default=None, init=False)
     is_last: bool = attrs.field(init=False)
@@ -53,13 +55,9 @@ class NativeExchange:
     _has_chunks: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.head = self.request.head
         self.is_last = self.request.is_last
         self._body = b"" if self.request.body_bytes == 0 else None
-
-    @property
-    def head(self) -> Head:
-        """See `Exchange.head`."""
-        return self.request.head
 
     # The body
 
@@ -103,7 +101,7 @@ class NativeExchange:
         except trio.BrokenResourceError as error:  # who has closed one half may read the other
             raise Refused(400, "the body has not come to its end") from error
         if not is_there:
-            raise Refused(408, f"the body has not come for {seconds} seconds")
+            raise Refused(408, f"the body has not come for {seconds:g} s (http_body_seconds)")
 
     def skip_body(self) -> None:
         """Makes way for the next request, after an answer that was not the last one."""

@@ -4,7 +4,6 @@ h11 reads. It forgives more than is safe behind a proxy that understands the sam
 way, so what may part the two is refused before it is asked: see `_STRICT` and `_body_bytes`.
 """
 
-import email.utils
 import functools
 import http
 import re
@@ -16,7 +15,7 @@ import attrs
 import h11
 
 from mcp_trio._protocol.http import Head, Headers
-from mcp_trio._transports.http.header_fields import encoded
+from mcp_trio._transports.http.header_fields import date_at, encoded
 
 
 @attrs.frozen
@@ -77,7 +76,7 @@ def head_bytes(received: bytearray, searched: int, *, bytes_max: int) -> int:
     end = _END.search(received, max(0, searched - _END_BYTES_MAX))
     length = end.end() if end else len(received)
     if length > bytes_max:
-        raise Refused(431, f"the head is longer than {bytes_max} bytes")
+        raise Refused(431, f"the head is longer than http_head_bytes_max ({bytes_max})")
     if end:
         return length
     _check_beginning(received, searched)
@@ -102,7 +101,7 @@ def read_head(raw: bytes, client: str | None) -> RequestHead:
     Raises:
         Refused: It is not HTTP/1.1, or two readers could understand it in two ways.
     """
-    if len(raw) > _REMEMBERED_BYTES_MAX or _SECRETS.search(raw):
+    if not is_remembered(raw):
         return _read_head(raw, client)
     length = _LENGTH.search(raw)
     if length is None or raw.lower().count(b"content-length") > 1:
@@ -110,6 +109,11 @@ def read_head(raw: bytes, client: str | None) -> RequestHead:
     start, end = length.span(1)
     without = _remembered_head(raw[:start] + b"0" + raw[end:], client)
     return _with_length(without, length[1].decode("ascii"))
+
+
+def is_remembered(raw: bytes) -> bool:
+    """Whether a head may be kept for the next request that begins with the same bytes."""
+    return len(raw) <= _REMEMBERED_BYTES_MAX and not _SECRETS.search(raw)
 
 
 def _with_length(without: RequestHead, length: str) -> RequestHead:
@@ -226,7 +230,7 @@ def written_head(status: int, headers: Headers, *, framing: bytes, is_last: bool
     """
     written = _written(status, tuple(headers))
     close = b"connection: close\r\n" if is_last else b""
-    return b"".join((written, framing, _date(int(time.time())), close, b"\r\n"))
+    return b"%b%bdate: %b\r\n%b\r\n" % (written, framing, date_at(int(time.time())), close)
 
 
 # Most answers say what one before has said, but for the length.
@@ -246,8 +250,3 @@ def written_refusal(refusal: Refused) -> bytes:
     text = refusal.text.encode()
     framing = b"content-length: %d\r\n" % len(text)
     return written_head(refusal.status, _PLAIN_TEXT, framing=framing, is_last=True) + text
-
-
-@functools.lru_cache(maxsize=1)
-def _date(second: int) -> bytes:
-    return b"date: %b\r\n" % email.utils.formatdate(second, usegmt=True).encode("ascii")

@@ -7,7 +7,7 @@ the short way: bytes that are there, and bytes that the system takes at once.
 import contextlib
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 import trio
@@ -15,6 +15,9 @@ import trio
 from mcp_trio._limits import Limits
 from mcp_trio._transports.descriptors import SocketDescriptor
 from mcp_trio._transports.line_channel import ByteSink, ByteSource
+
+WITH_ADDRESSES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
+"""The families of sockets whose ends are known by a number and a port."""
 
 
 class Ends(ByteSource, ByteSink, Protocol):
@@ -102,7 +105,7 @@ class Wire:
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.is_broken:
             raise trio.BrokenResourceError("the connection is broken")
-        written = self._write_nowait(data)
+        written = self.write_nowait(data)
         if written < len(data):
             self.is_broken = True
             await self._write_rest(memoryview(data)[written:])
@@ -115,9 +118,14 @@ class Wire:
                 await self.ends.wait_writable()
             if limit.cancelled_caught:
                 raise trio.BrokenResourceError(f"the client has read nothing for {seconds} seconds")
-            rest = rest[self._write_nowait(rest) :]
+            rest = rest[self.write_nowait(rest) :]
 
-    def _write_nowait(self, data: bytes | memoryview) -> int:
+    def write_nowait(self, data: bytes | memoryview) -> int:
+        """How many bytes the system takes at once, perhaps none.
+
+        Raises:
+            trio.BrokenResourceError: The peer has gone.
+        """
         try:
             return self.ends.write_nowait(data)
         except BlockingIOError:

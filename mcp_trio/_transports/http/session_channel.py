@@ -5,22 +5,18 @@ belongs to no request takes the stream that a GET opens, and waits for one. A co
 ends nothing: the frames are kept, and the client comes back for them with the last event's id.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final
 
 import attrs
 import msgspec
-import trio
 
-from mcp_trio._limits import Limits
 from mcp_trio._protocol import CANCELLED, METHODS, RequestId
 from mcp_trio._protocol.http.event_store import EventStore
 from mcp_trio._protocol.http.replayable import ReplayBuffer
-from mcp_trio._transports.channel import Received
 from mcp_trio._transports.http.answer_stream import AnswerStream, Sent
-from mcp_trio._transports.http.inbox import Inbox, Take
-from mcp_trio._wire import Addressed, Batch, Message, Notification, from_principal
+from mcp_trio._transports.http.routed import RoutedChannel
+from mcp_trio._wire import Addressed, Batch, Message, Notification, Understood
 
 
 class DuplicateIdError(Exception):
@@ -32,7 +28,7 @@ class TooManyStreamsError(Exception):
 
 
 @attrs.define(eq=False)
-class SessionChannel:
+class SessionChannel(RoutedChannel):
     """The channel of one session; see the module.
 
     Attributes:
@@ -43,14 +39,10 @@ class SessionChannel:
         unasked: The stream for what belongs to no request.
     """
 
-    limits: Limits
-    transport: str = "http"
     has_one_stream: bool = False
     principal: str | None = None
     events: EventStore | None = None
     unasked: AnswerStream = attrs.field(init=False)
-    is_addressed: Final = True
-    _inbox: Inbox = attrs.field(factory=Inbox, init=False)
     _kept: EventStore = attrs.field(init=False)
     _streams: dict[int, AnswerStream] = attrs.field(factory=dict[int, AnswerStream], init=False)
     _of_request: dict[RequestId, AnswerStream] = attrs.field(
@@ -84,20 +76,18 @@ class SessionChannel:
         for each in message.messages if isinstance(message, Batch) else (message,):
             if isinstance(each, Notification) and each.method == CANCELLED:
                 self._end_cancelled(each)
-        self._inbox.put(from_principal(frame, self.principal))
+        self._inbox.put(Understood(frame, message, self.principal))
         return stream
 
-    def finish(self) -> None:
-        """The client is done."""
-        self._inbox.end()
-
     def _open_for(self, awaited: Sequence[RequestId]) -> AnswerStream:
-        if not self._of_request.keys().isdisjoint(awaited) or len(set(awaited)) < len(awaited):
+        of_request, ids = self._of_request, frozenset(awaited)
+        if len(ids) < len(awaited) or not ids.isdisjoint(of_request):
             raise DuplicateIdError
-        if len(self._of_request) + len(awaited) > self.limits.http_streams_max:
+        if len(of_request) + len(ids) > self.limits.http_streams_max:
             raise TooManyStreamsError
-        stream = AnswerStream(self.limits, awaits=frozenset(awaited))
-        self._of_request.update(dict.fromkeys(awaited, stream))
+        stream = AnswerStream(self.limits, awaits=ids)
+        for each in ids:
+            of_request[each] = stream
         return stream
 
     def _end_cancelled(self, message: Notification) -> None:
@@ -121,17 +111,6 @@ class SessionChannel:
             self._streams.pop(stream.number, None)
 
     # What the session sends.
-
-    def send_nowait(self, frames: Sequence[bytes]) -> int:
-        """See `Channel`: everything is taken, for its stream."""
-        for frame in frames:
-            self._route(frame)
-        return len(frames)
-
-    async def send(self, frames: Sequence[bytes]) -> None:
-        """See `Channel`."""
-        await trio.lowlevel.checkpoint()
-        self.send_nowait(frames)
 
     def _route(self, frame: bytes) -> None:
         """An answer that its client has cancelled goes nowhere, least of all there (HTTP-32)."""
@@ -208,17 +187,5 @@ class SessionChannel:
 
     # The end.
 
-    def deliver_to(self, take: Take) -> None:
-        """See `Channel`."""
-        self._inbox.deliver_to(take)
-
-    async def receive(self) -> Sequence[Received]:
-        """See `Channel`."""
-        return await self._inbox.receive()
-
-    async def aclose(self) -> None:
-        """See `Channel`: every stream ends."""
-        self._inbox.close()
-        for stream in {self.unasked, *self._of_request.values()}:
-            stream.end()
-        await trio.lowlevel.cancel_shielded_checkpoint()
+    def _open_streams(self) -> Iterable[AnswerStream]:
+        return {self.unasked, *self._of_request.values()}

@@ -6,29 +6,27 @@ client that goes away has cancelled its request (MHTTP-22), which the session he
 it on any other transport.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import count
-from typing import Any, Final
+from typing import Any
 
 import attrs
 import msgspec
-import trio
 
-from mcp_trio._limits import Limits
 from mcp_trio._protocol import CANCELLED, LISTEN, RequestId
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._schema import CancelledParams
-from mcp_trio._transports.channel import Received
 from mcp_trio._transports.http.answer_stream import AnswerStream, Sent
-from mcp_trio._transports.http.inbox import Inbox, Take
+from mcp_trio._transports.http.routed import RoutedChannel
 from mcp_trio._wire import (
     Addressed,
     Notification,
     Request,
+    Understood,
     encode_notification,
     encode_request,
     from_principal,
-    readdressed,
+    renumbered,
 )
 
 
@@ -43,13 +41,9 @@ class Slot:
 
 
 @attrs.define(eq=False)
-class StatelessChannel:
+class StatelessChannel(RoutedChannel):
     """See the module."""
 
-    limits: Limits
-    transport: str = "http"
-    is_addressed: Final = True
-    _inbox: Inbox = attrs.field(factory=Inbox, init=False)
     _slots: dict[RequestId, Slot] = attrs.field(factory=dict[RequestId, Slot], init=False)
     _numbers: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
 
@@ -61,7 +55,11 @@ class StatelessChannel:
         stream = AnswerStream(self.limits, awaits=frozenset((number,)))
         slot = self._slots[number] = Slot(number, request.id, request.method, stream)
         frame = encode_request(number, request.method, request.params)
-        self._inbox.put(from_principal(frame, principal))
+        if request.params is None or _is_one_line(request.params):
+            message = Request(number, request.method, request.params)
+            self._inbox.put(Understood(frame, message, principal))
+        else:  # the frame has other space in it, and what is decoded is to be what is recorded
+            self._inbox.put(from_principal(frame, principal))
         return slot
 
     def notify(self, notification: Notification) -> None:
@@ -80,22 +78,12 @@ class StatelessChannel:
             params = CancelledParams(request_id=slot.number, reason="the client closed the stream")
             self._inbox.put(encode_notification(CANCELLED, params))
 
-    def finish(self) -> None:
-        """No more requests come."""
-        self._inbox.end()
+    @property
+    def is_resting(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return not self._slots
 
     # What the session sends.
-
-    def send_nowait(self, frames: Sequence[bytes]) -> int:
-        """See `Channel`: everything is taken, for its stream."""
-        for frame in frames:
-            self._route(frame)
-        return len(frames)
-
-    async def send(self, frames: Sequence[bytes]) -> None:
-        """See `Channel`."""
-        await trio.lowlevel.checkpoint()
-        self.send_nowait(frames)
 
     def _route(self, frame: bytes) -> None:
         """What is about a request that nobody waits for, or about none, goes nowhere (MHTTP-16)."""
@@ -105,7 +93,7 @@ class StatelessChannel:
             return
         if frame.is_answer:
             del self._slots[slot.number]
-            text = readdressed(_tagged(frame, slot), slot.id)
+            text = renumbered(_tagged(frame, slot), slot.id)
             slot.stream.put(Sent(text, None, is_answer=True))
             slot.stream.answered(slot.number)
         elif not slot.stream.is_narrow:
@@ -113,20 +101,13 @@ class StatelessChannel:
 
     # The end.
 
-    def deliver_to(self, take: Take) -> None:
-        """See `Channel`."""
-        self._inbox.deliver_to(take)
+    def _open_streams(self) -> Iterable[AnswerStream]:
+        return [slot.stream for slot in self._slots.values()]
 
-    async def receive(self) -> Sequence[Received]:
-        """See `Channel`."""
-        return await self._inbox.receive()
 
-    async def aclose(self) -> None:
-        """See `Channel`: every stream ends."""
-        self._inbox.close()
-        for slot in self._slots.values():
-            slot.stream.end()
-        await trio.lowlevel.cancel_shielded_checkpoint()
+def _is_one_line(params: msgspec.Raw) -> bool:
+    text = bytes(params)
+    return b"\n" not in text and b"\r" not in text
 
 
 def _tagged(frame: bytes, slot: Slot) -> bytes:

@@ -5,7 +5,6 @@ other people, and so that a session that is cancelled can still say what it has 
 """
 
 import logging
-import signal
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
@@ -17,6 +16,7 @@ import trio
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.websocket import CloseCode, loss_by_peer, loss_by_us
+from mcp_trio._transports.system_task import Faults, contained
 from mcp_trio._transports.websocket.message_socket import MessageSocket, SocketEnded
 from mcp_trio._wire.addressed import from_principal
 from mcp_trio._wire.lines import Oversized, one_line
@@ -48,7 +48,7 @@ class WebSocketChannel:
     _is_closing: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _loss: ConnectionLost | None = attrs.field(default=None, init=False)
-    _leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _keeping: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _left: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __repr__(self) -> str:
@@ -77,6 +77,18 @@ class WebSocketChannel:
         except trio.BrokenResourceError:
             self._check_open()
             raise
+
+    def send_nowait(self, frames: Sequence[bytes]) -> int:
+        """How many of `frames` were taken without waiting; see `mcp_trio.transports.Channel`."""
+        self._check_open()
+        if self._loss is not None:
+            raise self._loss
+        return self._socket.send_texts_nowait(frame.decode() for frame in frames)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """See `mcp_trio.transports.Channel`."""
+        return self._socket.is_unfinished
 
     async def receive(self) -> Sequence[bytes | Oversized]:
         """See `Channel.receive`; empty when the peer was done."""
@@ -121,10 +133,9 @@ class WebSocketChannel:
 
     async def live(self) -> None:
         """Keep it alive until it is left, and say farewell; both in bounded time."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_alive)
-            await self._leaving.wait()
-            nursery.cancel_scope.cancel()
+        with self._keeping:
+            await self._keep_alive()
+            await trio.sleep_forever()
         with trio.move_on_after(self._limits.close_seconds, shield=True):
             await self._socket.close(self._code, str(self._loss or ""))
 
@@ -154,7 +165,7 @@ class WebSocketChannel:
         """End it, because of what is no fault of the session: that hears of the loss."""
         if self._loss is None and not self._has_ended:
             self._loss, self._code = loss, code
-        self._leaving.set()
+        self._keeping.cancel()
 
     # Closing.
 
@@ -169,7 +180,7 @@ class WebSocketChannel:
         Cancellation does not shorten it.
         """
         self._is_closing = True
-        self._leaving.set()
+        self._keeping.cancel()
         with trio.CancelScope(shield=True):
             await self._left.wait()
         await trio.lowlevel.checkpoint()
@@ -194,13 +205,8 @@ class _Life:
     async def live(self) -> None:
         """The task; nothing but `Cancelled` leaves it."""
         try:
-            with self.scope:
+            with contained(_log_faults), self.scope:
                 await self._live()
-        except BaseException as error:
-            faults = BaseExceptionGroup("", [error]).split(trio.Cancelled)[1]
-            if faults is None:
-                raise
-            self._contain(faults)
         finally:
             self.begun.set()
             if self.channel is not None:
@@ -224,11 +230,9 @@ class _Life:
                 raise
             self.failure = error
 
-    def _contain(self, faults: BaseExceptionGroup[BaseException]) -> None:
-        """Keep what must not leave this task; pass an interrupt to the main task."""
-        logger.error("the WebSocket channel failed", exc_info=faults)
-        if faults.subgroup(KeyboardInterrupt) is not None:
-            signal.raise_signal(signal.SIGINT)
+
+def _log_faults(faults: Faults) -> None:
+    logger.error("the WebSocket channel failed", exc_info=faults)
 
 
 async def begin_channel(

@@ -15,6 +15,7 @@ from mcp_trio._protocol.http.heads import Headers
 from mcp_trio._protocol.websocket import bearer, offered_subprotocols
 from mcp_trio._transports.websocket.channel import WebSocketChannel, begin_channel
 from mcp_trio._transports.websocket.trio_sockets import HandshakeFailed, TrioSocket, client_socket
+from mcp_trio._transports.websocket.wire_stream import over_wire
 
 _PORTS: Final = {"ws": 80, "wss": 443}
 
@@ -116,7 +117,8 @@ class _Asked:
     async def _connected(self) -> trio.abc.Stream:
         address = self.address
         if not address.is_secure:
-            return await trio.open_tcp_stream(address.host, address.port)
+            plain = await trio.open_tcp_stream(address.host, address.port)
+            return over_wire(plain, self.limits)
         return await trio.open_ssl_over_tcp_stream(
             address.host,
             address.port,

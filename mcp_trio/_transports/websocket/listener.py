@@ -17,9 +17,11 @@ from mcp_trio._transports.http.native_head import (
     read_head,
     written_refusal,
 )
+from mcp_trio._transports.stopping import tell_when_cancelled
 from mcp_trio._transports.websocket.channel import WebSocketChannel
 from mcp_trio._transports.websocket.stream_upgrade import StreamUpgrade, answer_last
 from mcp_trio._transports.websocket.upgrade import accepted
+from mcp_trio._transports.websocket.wire_stream import over_wire
 
 logger = logging.getLogger("mcp_trio")
 
@@ -36,6 +38,14 @@ _TOLD_FACTOR: Final = 2
 _WITH_ADDRESSES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 
 
+@attrs.frozen
+class _Origin:
+    """Where a request comes from, beside what it says itself."""
+
+    scheme: str
+    client: str | None
+
+
 @attrs.define(kw_only=True, eq=False)
 class WebSocketHost:
     """The connections to one endpoint; no fault of one of them hurts the others."""
@@ -44,13 +54,16 @@ class WebSocketHost:
     handle: Handle
     limits: Limits
     _count: int = attrs.field(default=0, init=False)
+    _channels: set[WebSocketChannel] = attrs.field(factory=set[WebSocketChannel], init=False)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Serve a fresh connection until it ends, and close it."""
         self._count += 1
+        origin = _origin(stream)
+        stream = over_wire(stream, self.limits)
         try:
             if self._count <= self.limits.http_connections_max:
-                await self._serve(stream)
+                await self._serve(stream, origin)
             elif self._count <= _TOLD_FACTOR * self.limits.http_connections_max:
                 refused = Refused(503, "there are too many connections (http_connections_max)")
                 await answer_last(stream, written_refusal(refused), self.limits)
@@ -62,22 +75,26 @@ class WebSocketHost:
             self._count -= 1
             await trio.aclose_forcefully(stream)
 
-    async def _serve(self, stream: trio.abc.Stream) -> None:
+    async def _serve(self, stream: trio.abc.Stream, origin: _Origin) -> None:
         received = bytearray()
         try:
-            head = await self._head_in_time(stream, received)
+            head = await self._head_in_time(stream, received, origin)
         except Refused as refused:
             await answer_last(stream, written_refusal(refused), self.limits)
             return
         await self.serve_upgrade(stream, head, received)
 
-    async def _head_in_time(self, stream: trio.abc.Stream, received: bytearray) -> Head:
+    async def _head_in_time(
+        self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
+    ) -> Head:
         seconds = self.limits.http_head_seconds
         with trio.move_on_after(seconds):
-            return await self._read_head(stream, received)
-        raise Refused(408, f"the head has not come for {seconds:g} seconds")
+            return await self._read_head(stream, received, origin)
+        raise Refused(408, f"the head has not come for {seconds:g} s (http_head_seconds)")
 
-    async def _read_head(self, stream: trio.abc.Stream, received: bytearray) -> Head:
+    async def _read_head(
+        self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
+    ) -> Head:
         length = searched = 0
         while not length:
             chunk = await stream.receive_some(self.limits.chunk_bytes)
@@ -86,11 +103,10 @@ class WebSocketHost:
             received += chunk
             length = head_bytes(received, searched, bytes_max=self.limits.http_head_bytes_max)
             searched = len(received)
-        request = read_head(bytes(received[:length]), _client(stream))
+        request = read_head(bytes(received[:length]), origin.client)
         if request.body_bytes != 0:
             raise Refused(400, "what becomes a WebSocket has no body")
-        scheme = "https" if isinstance(stream, trio.SSLStream) else "http"
-        return attrs.evolve(request.head, scheme=scheme)
+        return attrs.evolve(request.head, scheme=origin.scheme)
 
     async def serve_upgrade(self, stream: trio.abc.Stream, head: Head, received: bytearray) -> None:
         """Serve a connection of which a head was read; `received` is that, and what came behind.
@@ -104,28 +120,17 @@ class WebSocketHost:
             await upgrade.refuse(admitted)
             return
         channel = await accepted(upgrade, admitted, self.limits)
+        self._channels.add(channel)
         try:
-            await self._handle(channel)
+            await self.handle(channel)
         finally:
             await channel.aclose()
+            self._channels.discard(channel)
 
-    async def _handle(self, channel: WebSocketChannel) -> None:
-        """A server that is stopped tells its clients so."""
-
-        async def note_the_stop() -> None:
-            try:
-                await trio.sleep_forever()
-            except trio.Cancelled:
-                if not is_over:
-                    channel.goes_away()
-                raise
-
-        is_over = False
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(note_the_stop)
-            await self.handle(channel)
-            is_over = True
-            nursery.cancel_scope.cancel()
+    def goes_away(self) -> None:
+        """The server stops: whoever is connected is told so when its channel is closed."""
+        for channel in self._channels:
+            channel.goes_away()
 
 
 async def serve_websocket(
@@ -140,6 +145,7 @@ async def serve_websocket(
     have returned and their channels are closed.
     """
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(tell_when_cancelled, host.goes_away)
         await trio.serve_listeners(
             host.serve,
             cast("list[trio.SocketListener]", list(listeners)),
@@ -148,9 +154,14 @@ async def serve_websocket(
         )
 
 
-def _client(stream: trio.abc.Stream) -> str | None:
+def _origin(stream: trio.abc.Stream) -> _Origin:
     if isinstance(stream, trio.SSLStream):
-        return _client(cast("trio.SSLStream[trio.SocketStream]", stream).transport_stream)
+        secured = cast("trio.SSLStream[trio.SocketStream]", stream)
+        return _Origin("https", _client(secured.transport_stream))
+    return _Origin("http", _client(stream))
+
+
+def _client(stream: trio.abc.Stream) -> str | None:
     if not isinstance(stream, trio.SocketStream) or stream.socket.family not in _WITH_ADDRESSES:
         return None
     try:

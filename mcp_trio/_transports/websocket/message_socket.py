@@ -3,7 +3,7 @@
 One task sends and one receives, at the same time; a third may ping.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from mcp_trio._protocol.websocket import CloseCode
@@ -41,6 +41,21 @@ class MessageSocket(Protocol):
         Raises:
             trio.BrokenResourceError: The peer is gone, or a message was cut before.
         """
+        ...
+
+    def send_texts_nowait(self, texts: Iterable[str]) -> int:
+        """How many of the messages were taken without waiting; not while somebody sends.
+
+        One that was begun is taken, too: see `is_unfinished`.
+
+        Raises:
+            trio.BrokenResourceError: The peer is gone, or a message was cut before.
+        """
+        ...
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a `send_texts` is due, be it of nothing, to finish what was begun."""
         ...
 
     async def receive(self) -> Sequence[bytes | Oversized]:

@@ -7,8 +7,8 @@ import attrs
 import trio
 
 from mcp_trio._limits import Limits
-from mcp_trio._protocol.http.heads import Head
-from mcp_trio._protocol.http.verdicts import JSON, Refusal
+from mcp_trio._protocol.http.heads import JSON, Head
+from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._transports.http.native_head import head_bytes, written_head
 from mcp_trio._transports.websocket.trio_sockets import (
     HandshakeFailed,

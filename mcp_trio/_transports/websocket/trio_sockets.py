@@ -14,7 +14,7 @@ ours for the messages (`_Messages`):
 """
 
 import struct
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import MethodType
 from typing import Final, TypeVar, cast
@@ -112,7 +112,8 @@ class _Reader:
             raise RuntimeError("this version of trio-websocket is unknown here")
         setattr(connection, _HANDLER, self.messages.take)
         self.nursery.start_soon(self._run, read)
-        self.nursery.start_soon(self._watch, connection)
+        if connection.is_client:
+            self.nursery.start_soon(self._watch, connection)
 
     async def _run(self, read: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -121,12 +122,12 @@ class _Reader:
         except Exception as error:
             self.fault = error
         finally:
-            self.stream.ended.set()
+            self.stream.end()
             self.messages.inbox.end()
             self._done.set()
 
     async def _watch(self, connection: WebSocketConnection) -> None:
-        """Nothing comes this way but the end, which may be long before that of the reader."""
+        """Nothing comes this way but the end, which a client's reader may survive for long."""
         with suppress(ConnectionClosed):
             await connection.get_message()
         self.messages.inbox.end()
@@ -139,18 +140,34 @@ class _Reader:
 
 async def _before_the_end(stream: WatchedStream, work: Callable[[], Awaitable[T]]) -> T | None:
     """What `work` returns; None if the stream ended first, of which the library says nothing."""
-    results: list[T] = []
+    with stream.while_open(), suppress(*_GONE):
+        return await work()
+    return None
 
-    async def watch() -> None:
-        await stream.ended.wait()
-        nursery.cancel_scope.cancel()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch)
-        with suppress(*_GONE):
-            results.append(await work())
-        nursery.cancel_scope.cancel()
-    return results[0] if results else None
+# Frames -------------------------------------------------------------------------------------------
+
+_WHOLE_TEXT: Final = 0x81
+_SHORT_MAX: Final = 125
+_TWO_BYTES_MAX: Final = 0xFFFF
+_TWO_BYTES, _EIGHT_BYTES = 126, 127
+
+
+def unmasked(text: str) -> bytes:
+    """A message of a server's, in one frame; the library takes ten times as long for it."""
+    payload = text.encode()
+    size = len(payload)
+    if size <= _SHORT_MAX:
+        return bytes((_WHOLE_TEXT, size)) + payload
+    if size <= _TWO_BYTES_MAX:
+        return struct.pack("!BBH", _WHOLE_TEXT, _TWO_BYTES, size) + payload
+    return struct.pack("!BBQ", _WHOLE_TEXT, _EIGHT_BYTES, size) + payload
+
+
+def masking() -> Callable[[str], bytes]:
+    """The same for a client, whose frames are masked."""
+    encoder = Connection(ConnectionType.CLIENT)
+    return lambda text: encoder.send(TextMessage(data=text))
 
 
 # The socket ---------------------------------------------------------------------------------------
@@ -163,12 +180,11 @@ class TrioSocket:
     _connection: WebSocketConnection
     _stream: WatchedStream
     _reader: _Reader
-    _encoder: Connection = attrs.field(init=False)
+    _framed: Callable[[str], bytes] = attrs.field(init=False)
     _pings: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        is_client = self._connection.is_client
-        self._encoder = Connection(ConnectionType.CLIENT if is_client else ConnectionType.SERVER)
+        self._framed = masking() if self._connection.is_client else unmasked
 
     @property
     def bytes_sent(self) -> int:
@@ -177,17 +193,42 @@ class TrioSocket:
 
     async def send_texts(self, texts: Sequence[str]) -> None:
         """See `MessageSocket`; the library would send each by itself, and switch tasks for it."""
-        data = bytearray()
-        for text in texts:
-            data += self._encoder.send(TextMessage(data=text))
-            if len(data) >= self._stream.chunk_bytes:
-                await self._send(data)
-                data = bytearray()
+        rest = iter(texts)
+        data, _ = self._next_chunk(rest)
         await self._send(data)
+        while data := self._next_chunk(rest)[0]:
+            await self._send(data)
 
-    async def _send(self, data: bytearray) -> None:
+    def send_texts_nowait(self, texts: Iterable[str]) -> int:
+        """See `MessageSocket`; about a chunk of them."""
+        self._check_there()
+        if not self._stream.takes_at_once:
+            return 0
+        data, count = self._next_chunk(iter(texts))
+        return count if self._stream.write_nowait(data) else 0
+
+    @property
+    def is_unfinished(self) -> bool:
+        """See `MessageSocket`."""
+        return self._stream.is_unfinished
+
+    def _next_chunk(self, texts: Iterator[str]) -> tuple[bytes, int]:
+        """The frames of the next messages, and how many these are."""
+        frames: list[bytes] = []
+        size = 0
+        for text in texts:
+            frames.append(self._framed(text))
+            size += len(frames[-1])
+            if size >= self._stream.chunk_bytes:
+                break
+        return b"".join(frames), len(frames)
+
+    def _check_there(self) -> None:
         if self._connection.closed is not None:
             raise trio.BrokenResourceError("the peer is gone")
+
+    async def _send(self, data: bytes) -> None:
+        self._check_there()
         await self._stream.send_all(data)
 
     async def receive(self) -> Sequence[bytes | Oversized]:

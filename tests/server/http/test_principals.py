@@ -1,5 +1,8 @@
 """Who sends a request: `verify=` says it, and handlers, states and recordings know it."""
 
+import functools
+
+import httpx
 import pytest
 import trio
 import trio.testing
@@ -9,6 +12,7 @@ from mcp_trio._journal.reader import read_recording
 from mcp_trio._journal.redaction.afterwards import redacted_again
 from mcp_trio.recording import RecordOptions, Redaction, replay
 from tests.server.http.conftest import call, hello, site_of, text
+from tests.server.http.test_serving import modern
 from tests.server.rounds import NOT_VALID, TRUE, text_of
 
 FORMS = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
@@ -48,6 +52,31 @@ async def test_a_handler_knows_who_calls_in_either_era(open_site, tool):
         assert text((await client.ask(call(tool))).json) == name
         answer = await site.ask_modern(call(tool), Authorization=token)
         assert text(answer.json) == name
+
+
+@pytest.mark.requirement("STATE-07")
+@pytest.mark.parametrize("host", ["native", "hypercorn"])
+async def test_each_request_on_a_connection_proves_anew_who_sends_it(nursery, host):
+    serve = functools.partial(harbour().serve_http, port=0, server=host, verify=verify)
+    url = await nursery.start(serve)
+    asked, connections = modern(call("who")), []
+    async with httpx.AsyncClient() as http:
+        for token in (ANNA, None, BERT, "Bearer 3", ANNA):
+            proof = {} if token is None else {"Authorization": token}
+            headers = {**asked["headers"], **proof}
+            async with http.stream(
+                "POST", url, content=asked["content"], headers=headers
+            ) as answer:
+                stream = answer.extensions["network_stream"]
+                connections.append(stream.get_extra_info("client_addr"))
+                await answer.aread()
+            if token in TOKENS:
+                assert text(answer.json()) == TOKENS[token]
+            else:
+                assert answer.status_code == 401
+                assert "result" not in answer.json()
+    assert connections[1] == connections[0]  # which had proved who it was
+    nursery.cancel_scope.cancel()
 
 
 async def test_nobody_is_anybody_where_nobody_verifies(open_site, autojump_clock):

@@ -166,6 +166,21 @@ class Legacy:
 
 
 @attrs.define(kw_only=True)
+class Forgetful(Legacy):
+    """Knows the newest session only; `forget` begins to know another one."""
+
+    number: int = 1
+
+    async def __call__(self, seen):
+        known = seen.headers.get("mcp-session-id", self.session)
+        return await super().__call__(seen) if known == self.session else Reply(404)
+
+    def forget(self):
+        self.number += 1
+        self.session = f"s-{self.number}"
+
+
+@attrs.define(kw_only=True)
 class Modern:
     """A server of 2026-07-28: `answers` by method override what it does."""
 

@@ -1,6 +1,7 @@
 """WebSockets through ASGI: by a scripted server, and by hypercorn with peers that do odd things."""
 
 import functools
+from collections import deque
 
 import attrs
 import h2.config
@@ -180,6 +181,57 @@ async def test_a_quiet_peer_is_the_servers_affair(opened, autojump_clock):
     await channel.send([FRAME])
     assert server.kinds == ["accept", "send"]
     await channel.aclose()
+
+
+async def test_messages_are_taken_at_once_while_nothing_waits(opened, autojump_clock):
+    server, channel, _raised = await opened()
+    assert channel.send_nowait([FRAME, FRAME]) == 2
+    assert channel.send_nowait([FRAME]) == 0
+    await channel.send([FRAME])
+    assert [each.get("text") for each in server.sent[1:]] == [FRAME.decode()] * 3
+    chunk = b"x" * LIMITS.chunk_bytes
+    assert channel.send_nowait([chunk, FRAME]) == 1
+    assert not channel.is_unfinished
+    server.tell.send_nowait({"type": "websocket.disconnect"})
+    with pytest.raises(OutcomeUnknown):
+        await channel.receive()
+    with pytest.raises(OutcomeUnknown):
+        channel.send_nowait([FRAME])
+    await channel.aclose()
+
+
+async def test_to_a_client_that_has_gone_nothing_is_sent_at_once(opened, autojump_clock):
+    server, channel, _raised = await opened()
+    server.tell.send_nowait({"type": "websocket.disconnect"})
+    await trio.testing.wait_all_tasks_blocked()
+    with pytest.raises(trio.BrokenResourceError):
+        channel.send_nowait([FRAME])
+    await channel.aclose()
+
+
+async def test_a_client_that_reads_nothing_is_lost_though_nobody_waits(opened, autojump_clock):
+    server, channel, _raised = await opened()
+    server.gate = trio.Event()
+    assert channel.send_nowait([FRAME]) == 1
+    started = trio.current_time()
+    with pytest.raises(OutcomeUnknown, match="silent"):
+        await channel.receive()
+    assert LIMITS.write_stall_seconds <= trio.current_time() - started <= 100
+    await channel.aclose()
+
+
+async def test_a_close_ends_a_send_that_waits(opened, autojump_clock):
+    server, channel, _raised = await opened()
+    server.gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def send():
+            with pytest.raises(trio.ClosedResourceError):
+                await channel.send([FRAME])
+
+        await trio.testing.wait_all_tasks_blocked()
+        await channel.aclose()
 
 
 async def test_a_peer_that_does_not_answer_the_close_is_not_waited_for(opened, autojump_clock):
@@ -369,11 +421,14 @@ async def test_a_websocket_over_http2_is_one_as_well(on_hypercorn):
     async def flush():
         await stream.send_all(http.data_to_send())
 
+    unread = deque()  # several events may come in one piece
+
     async def until(kind):
         while True:
-            for event in http.receive_data(await stream.receive_some()):
-                if isinstance(event, kind):
+            while unread:
+                if isinstance(event := unread.popleft(), kind):
                     return event
+            unread.extend(http.receive_data(await stream.receive_some()))
 
     async with stream:
         http.initiate_connection()

@@ -52,6 +52,7 @@ async def carry(stream, accept=BOTH, **options):
 async def test_one_answer_is_json():
     exchange = await carry(stream_of(ANSWER))
     assert (exchange.status, exchange.answer_body) == (200, ANSWER)
+    assert exchange.headers["content-type"] == "application/json"
 
 
 @pytest.mark.requirement("HTTP-12", "HTTP-24", "MHTTP-14", "MHTTP-18", "MHTTP-19")

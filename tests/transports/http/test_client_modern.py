@@ -195,14 +195,15 @@ async def test_a_body_of_several_lines_arrives_as_one_line():
 
 
 @pytest.mark.requirement("VER-19", "VER-22", "TRAP-25")
-async def test_an_error_is_an_answer_whatever_the_status():
+@pytest.mark.parametrize(("code", "status"), [(-32022, 400), (-32601, 404), (-32603, 500)])
+async def test_an_error_is_an_answer_whatever_the_status(code, status):
     async def refuse(seen):
-        return error(seen, -32022, status=400)
+        return error(seen, code, status=status)
 
     async with connected(Modern(answers={"tools/call": refuse})) as (channel, _):
         await channel.send([call(1)])
 
-        assert (await heard(channel))["error"]["code"] == -32022
+        assert (await heard(channel))["error"]["code"] == code
 
 
 @pytest.mark.parametrize("wrong", ["server-error", None, "absent"])

@@ -153,7 +153,7 @@ async def test_a_server_that_stays_away_is_tried_so_often_and_longer_each_time(a
         return Reply(503)
 
     pieces = [event(text="", event_id="a-1", retry=1500)]
-    limits = Limits(http_reconnects_max=4, http_reconnect_seconds_max=10)
+    limits = Limits(http_reconnects_max=4, http_reconnect_seconds_max=10, http_resume_seconds=100)
     async with connected(resumable(*pieces, listen=listen), limits=limits) as (channel, _):
         await in_session(channel)
         begun = trio.current_time()
@@ -164,6 +164,53 @@ async def test_a_server_that_stays_away_is_tried_so_often_and_longer_each_time(a
     assert pauses == pytest.approx([1.5, 2, 4, 8, 10])
     assert type(lost.error) is OutcomeUnknown
     assert "refused" in str(lost.error)
+    assert "(http_reconnects_max=4)" in str(lost.error)
+
+
+@pytest.mark.parametrize(("retry_ms", "seconds"), [(None, 10), (4000, 12)])
+async def test_a_call_to_a_dead_server_gives_up_in_the_time_that_a_limit_names(
+    autojump_clock, retry_ms, seconds
+):
+    async def listen(seen):
+        if "last-event-id" not in seen.headers:
+            return Reply(405)
+        raise httpx.ConnectError("refused")
+
+    pieces = [event(text="", event_id="a-1", retry=retry_ms)]
+    async with connected(resumable(*pieces, listen=listen), dice=lambda: 1) as (channel, _):
+        await in_session(channel)
+        begun = trio.current_time()
+        await channel.send([call(1)])
+        lost = await heard(channel, seconds=100)
+
+    first_pause = (retry_ms or 1000) / 1000
+    assert trio.current_time() - begun == pytest.approx(first_pause + seconds)
+    assert type(lost.error) is OutcomeUnknown
+    assert "refused before the answer came (http_resume_seconds=10)" in str(lost.error)
+
+
+async def test_a_server_that_has_been_away_for_a_while_may_be_away_again_as_long(autojump_clock):
+    polls = []
+
+    async def listen(seen):
+        if "last-event-id" not in seen.headers:
+            return Reply(405)
+        polls.append(trio.current_time())
+        if len(polls) in (4, 8):
+            return events(event(NOTE, event_id=f"a-{len(polls)}"))
+        if len(polls) == 12:
+            return events(event({"jsonrpc": "2.0", "id": 1, "result": {}}))
+        raise httpx.ConnectError("refused")
+
+    pieces = [event(text="", event_id="a-1")]
+    async with connected(resumable(*pieces, listen=listen), dice=lambda: 1) as (channel, _):
+        await in_session(channel)
+        await channel.send([call(1)])
+        said = [await heard(channel, seconds=100) for _ in range(3)]
+
+    assert said[:2] == [NOTE, NOTE]
+    assert said[2]["id"] == 1
+    assert polls[-1] - polls[0] > 20
 
 
 async def test_the_dice_spread_those_who_were_cut_off_together(autojump_clock):

@@ -358,14 +358,14 @@ async def test_nothing_is_said_of_the_server(opened):
 async def test_a_broken_server_is_logged_and_the_next_connection_served(
     opened, caplog, monkeypatch
 ):
-    from hypercorn.trio.tcp_server import TCPServer
+    from mcp_trio._transports.http.hypercorn_connection import HypercornConnection
 
-    async def run(self):
+    async def serve(self, *_):
         raise KeyError("a fault of hypercorn")
 
     host = await opened(say_hello)
     with monkeypatch.context() as broken:
-        broken.setattr(TCPServer, "run", run)
+        broken.setattr(HypercornConnection, "serve", serve)
         client = await host.connect()
         assert await client.rest() == b""
     assert "a fault of hypercorn" in caplog.text

@@ -233,3 +233,5 @@ async def test_the_end_is_the_end_of_every_stream():
     assert made.unasked.is_ended
     with pytest.raises(trio.ClosedResourceError):
         await made.receive()
+    with pytest.raises(trio.ClosedResourceError):
+        await made.send([])

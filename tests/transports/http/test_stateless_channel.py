@@ -10,7 +10,14 @@ import trio.testing
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._transports.http.stateless_channel import StatelessChannel
-from mcp_trio._wire import Addressed, Notification, Request, encode_notification, encode_response
+from mcp_trio._wire import (
+    Addressed,
+    Decoder,
+    Notification,
+    Request,
+    encode_notification,
+    encode_response,
+)
 
 LISTEN = "subscriptions/listen"
 
@@ -130,3 +137,19 @@ async def test_the_end_is_the_end_of_every_stream():
     assert slot.stream.is_ended
     with pytest.raises(trio.ClosedResourceError):
         await made.receive()
+    with pytest.raises(trio.ClosedResourceError):
+        say(made, b"{}", slot.number)
+
+
+async def test_what_is_taken_means_what_is_written_in_it():
+    """Also where the client had set its request in lines, which no frame has."""
+    made, taken = channel(), []
+    made.deliver_to(taken.extend)
+    for params in (None, b'{"a":1}', b'{\n  "a": [1,\r\n 2]\n}'):
+        raw = None if params is None else msgspec.Raw(params)
+        made.deliver(Request("x", "ping", raw), "anna")
+    decoder = Decoder(json_depth_max=9)
+    for frame in taken:
+        assert decoder.decode(bytes(frame)) == getattr(frame, "message", decoder.decode(frame))
+        assert frame.principal == "anna"
+        assert b"\n" not in frame

@@ -227,6 +227,62 @@ async def test_a_send_that_is_cancelled_in_a_message_is_the_last(raw):
     await peer.stream.aclose()
 
 
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 65535, 65536, 100_000])
+async def test_a_message_of_any_length_is_one_frame(raw, size):
+    peer, channel = await raw()
+    message = "ä" * (size // 2) + "x" * (size % 2)
+    await channel.send([message.encode(), FRAME])
+    text = ""
+    while not text.endswith(FRAME.decode()):
+        text += (await peer.event()).data
+    assert text == message + FRAME.decode()
+    await peer.stream.aclose()
+
+
+async def test_what_the_system_has_no_room_for_goes_before_all_else(raw, nursery):
+    peer, channel = await raw()
+    large = b'"' + b"x" * (16 * MIB) + b'"'
+    assert channel.send_nowait([large, FRAME]) == 1
+    assert channel.is_unfinished
+    assert channel.send_nowait([FRAME]) == 0
+    nursery.start_soon(channel.send, [])
+    nursery.start_soon(peer.frame, PING, b"meanwhile")
+    nursery.start_soon(channel.send, [FRAME])
+    text, pongs = "", 0
+    while not text.endswith(FRAME.decode()) or not pongs:
+        event = await peer.event()
+        text += getattr(event, "data", "")
+        pongs += hasattr(event, "payload")
+    assert text == large.decode() + FRAME.decode()
+    assert not channel.is_unfinished
+    await peer.stream.aclose()
+
+
+async def test_a_close_finishes_what_was_begun(raw, nursery):
+    peer, channel = await raw()
+    large = b'"' + b"x" * (16 * MIB) + b'"'
+    assert channel.send_nowait([large]) == 1
+    nursery.start_soon(channel.aclose)
+    size, event = 0, None
+    while not hasattr(event, "code"):
+        event = await peer.event()
+        size += len(getattr(event, "data", ""))
+    assert (size, event.code) == (len(large), 1000)
+    with pytest.raises(trio.ClosedResourceError):
+        channel.send_nowait([FRAME])
+    await peer.stream.aclose()
+
+
+async def test_nothing_is_sent_at_once_to_a_peer_that_is_gone(raw):
+    peer, channel = await raw()
+    await peer.frame(CLOSE, (1011).to_bytes(2, "big"))
+    with pytest.raises(OutcomeUnknown):
+        await channel.receive()
+    with pytest.raises(OutcomeUnknown):
+        channel.send_nowait([FRAME])
+    await peer.stream.aclose()
+
+
 async def test_a_frame_that_is_no_text_is_refused(make_pair):
     ours, theirs = await make_pair()
     with pytest.raises(ValueError, match="utf-8"):

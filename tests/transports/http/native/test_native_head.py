@@ -2,6 +2,7 @@
 
 import h11
 import pytest
+import trio.testing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -433,3 +434,23 @@ def test_a_head_with_a_secret_is_not_remembered(field):
     before = native_head._remembered_head.cache_info().currsize
     assert read_head(raw, None).head.header(field.decode()) == "s3cret"
     assert native_head._remembered_head.cache_info().currsize == before
+
+
+@pytest.mark.parametrize(
+    ("field", "is_kept"), [(b"X-A: 1", True), (b"Authorization: x", False), (b"Cookie: x", False)]
+)
+async def test_a_head_that_is_sent_again_is_not_read_again_unless_it_has_a_secret(
+    connect, field, is_kept
+):
+    heads, length = [], b"Content-Length: 0"
+
+    async def respond(exchange):
+        heads.append(exchange.head)
+        await exchange.answer(200, [])
+
+    client = await connect(respond)
+    for target in (b"/a", b"/a", b"/b", b"/a"):
+        client.put(b"POST %b HTTP/1.1\r\nHost: x\r\n%b\r\n%b\r\n\r\n" % (target, field, length))
+        await trio.testing.wait_all_tasks_blocked()
+    assert [head.path for head in heads] == ["/a", "/a", "/b", "/a"]
+    assert (heads[0] is heads[1]) is is_kept

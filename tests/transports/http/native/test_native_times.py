@@ -106,7 +106,7 @@ async def test_a_request_that_meets_the_end_of_an_idle_connection_is_not_begun(n
         await settled()
         [connection] = host._connections
         client.put(GET)
-        connection.scope.cancel()
+        connection.end()
     assert calls == []
     assert client.is_closed
 

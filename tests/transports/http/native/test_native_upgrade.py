@@ -10,9 +10,9 @@ from wsproto import events
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._transports.http.native import serve_native
-from mcp_trio._transports.http.native_upgrade import WireStream
 from mcp_trio._transports.http.native_wire import SocketEnds, Wire
 from mcp_trio._transports.websocket.upgrade import accepted
+from mcp_trio._transports.websocket.wire_stream import WireStream
 from tests.transports.websocket.conftest import RawPeer
 
 LIMITS = Limits(close_seconds=0.3, http_idle_seconds=0.2)

@@ -6,8 +6,8 @@ import time
 
 import pytest
 import trio
-import watched
-from watched import Held
+import under_attack
+from under_attack import Held
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def looks():
 )
 async def test_what_is_left_is_what_does_not_go_away(looks, held, after, seconds, autojump_clock):
     begin = trio.current_time()
-    assert await watched.settled(looks(*held), Held(5, 9), 3.0) == Held(*after)
-    looked = (trio.current_time() - begin) / watched.LOOK_SECONDS
+    assert await under_attack.settled(looks(*held), Held(5, 9), 3.0) == Held(*after)
+    looked = (trio.current_time() - begin) / under_attack.LOOK_SECONDS
     assert looked == pytest.approx(seconds)
 
 
 async def test_a_meter_counts_what_a_process_takes(nursery, autojump_clock):
-    meter = watched.Meter(os.getpid())
+    meter = under_attack.Meter(os.getpid())
     nursery.start_soon(meter.look)
     large = bytearray(os.urandom(32 << 20))
     await trio.sleep(1)
@@ -60,9 +60,9 @@ async def test_a_meter_counts_what_a_process_takes(nursery, autojump_clock):
 
 
 def test_descriptors_are_counted():
-    before = watched.descriptors_of(os.getpid())
+    before = under_attack.descriptors_of(os.getpid())
     ends = os.pipe()
-    assert watched.descriptors_of(os.getpid()) == before + 2
+    assert under_attack.descriptors_of(os.getpid()) == before + 2
     for end in ends:
         os.close(end)
 
@@ -77,9 +77,9 @@ time.sleep(60)
 
 @pytest.mark.real_time
 async def test_a_neighbour_tells_of_its_calls_until_it_is_silenced(nursery, monkeypatch):
-    monkeypatch.setattr(watched, "_CALL_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(under_attack, "_CALL_SECONDS_MAX", 0.1)
     begin = time.monotonic()
-    with watched.neighbour_of([sys.executable, "-c", CALLS]) as neighbour:
+    with under_attack.neighbour_of([sys.executable, "-c", CALLS]) as neighbour:
         nursery.start_soon(neighbour.listen)
         with trio.fail_after(20):
             while len(calls := await neighbour.calls(begin)) < 3:

@@ -1,0 +1,100 @@
+"""`mcp-trio run`: what cannot be served so is said in a line, and people's own errors are kept."""
+
+import socket
+
+import pytest
+
+SERVERS = {
+    "plain.py": "server = Server('there')",
+    "stateful.py": "server = Server('there', states=MemoryStore())",
+    "broken.py": """
+@asynccontextmanager
+async def lifespan(server):
+    raise OSError(98, "the disk is in use")
+    yield
+
+server = Server("there", lifespan=lifespan)
+""",
+}
+BEGIN = "from contextlib import asynccontextmanager\nfrom mcp_trio import MemoryStore, Server\n"
+HTTP = ("--transport", "http")
+FILE = ("--record", "one.mcprec.jsonl")
+
+REFUSED = {
+    "legacy workers": (
+        ["plain.py", *HTTP, "--workers", "2", "--revisions", "2025-11-25"],
+        "workers serve modern revisions only",
+    ),
+    "workers with states of one process": (
+        ["stateful.py", *HTTP, "--workers", "2"],
+        "workers need another store",
+    ),
+    "one file over http": (["plain.py", *HTTP, *FILE], "over http sessions are many"),
+    "one file of workers": (
+        ["plain.py", *HTTP, "--workers", "2", *FILE],
+        "--record takes a folder",
+    ),
+    "one file over websocket": (
+        ["plain.py", "--transport", "websocket", *FILE],
+        "over websocket sessions are many",
+    ),
+    "one file over unix": (
+        ["plain.py", "--transport", "unix", "--socket", "s", *FILE],
+        "over unix sessions are many",
+    ),
+    "one file over tcp": (["plain.py", "--transport", "tcp", *FILE], "over tcp sessions are many"),
+    "a socket at a file": (
+        ["plain.py", "--transport", "unix", "--socket", "plain.py"],
+        "cannot listen at plain.py: there is a file that is no socket",
+    ),
+    "a socket nowhere": (
+        ["plain.py", "--transport", "unix", "--socket", "no/such/s"],
+        "cannot listen at no/such/s: No such file or directory",
+    ),
+    "a socket of a long name": (
+        ["plain.py", "--transport", "unix", "--socket", "x" * 200],
+        "path too long",
+    ),
+}
+TAKEN = {
+    "http": HTTP,
+    "hypercorn": (*HTTP, "--server", "hypercorn"),
+    "workers": (*HTTP, "--workers", "2"),
+    "websocket": ("--transport", "websocket"),
+    "tcp": ("--transport", "tcp"),
+}
+
+
+@pytest.fixture
+def refused(invoke, tmp_path, monkeypatch):
+    """What `run` says when it refuses; the servers are files of the folder that it runs in."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in SERVERS.items():
+        (tmp_path / name).write_text(BEGIN + text)
+
+    def refused(*arguments):
+        shown = invoke("run", *arguments)
+        assert shown.exit_code == 2
+        return " ".join(shown.stderr.split())
+
+    return refused
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_contradicts_itself_is_refused_before_anything_is_served(name, refused):
+    arguments, complaint = REFUSED[name]
+    assert complaint in refused(*arguments)
+
+
+@pytest.mark.parametrize("way", TAKEN)
+def test_a_port_that_is_taken_is_named(way, refused):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refused("plain.py", *TAKEN[way], "--port", str(port))
+    assert said.startswith(f"cannot listen at 127.0.0.1:{port}: Address already in use")
+
+
+def test_what_a_lifespan_raises_is_its_own_and_keeps_its_traceback(refused, invoke):
+    with pytest.raises(OSError, match="the disk is in use"):
+        invoke("run", "broken.py", *HTTP, "--port", "0")
+    assert "cannot listen" in refused("broken.py", "--transport", "unix", "--socket", "plain.py")

@@ -1,0 +1,21 @@
+"""What `mcp-trio sweep` says of a sweep, whatever the numbers are."""
+
+import pytest
+
+from mcp_trio._cli.sweep import swept
+from mcp_trio._replay.sweep import SweepReport
+
+
+@pytest.mark.parametrize(
+    ("schedules", "outcomes", "words"),
+    [
+        (1, 1, "1 schedule, 1 different end, in"),
+        (100, 1, "100 schedules, 1 different end, in"),
+        (100, 2, "100 schedules, 2 different ends, in"),
+    ],
+)
+def test_one_is_said_otherwise_than_several(schedules, outcomes, words):
+    report = SweepReport(
+        schedules=schedules, outcomes=outcomes, differences=(), strays=(), seconds=0.5
+    )
+    assert swept(report, "trip", "server.py").startswith(words)

@@ -1,0 +1,100 @@
+"""A client says how its connection stands, also to who was not told when that changed."""
+
+import contextlib
+
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Client, ConnectionLost, RequestTimeout, Server
+from tests.transports.http.scripted_server import URL, Forgetful, Legacy, Script, result
+
+LEGACY = ["2025-11-25"]
+
+
+async def said(seen):
+    return result(seen, content=[])
+
+
+@contextlib.asynccontextmanager
+async def asked(answer, **options):
+    """A client of a scripted server, not yet connected, and what it was told of its connection."""
+    told = []
+    async with httpx.AsyncClient(transport=Script(answer)) as http:
+        note = lambda *news: told.append(news)  # noqa: E731
+        yield Client(URL, http=http, revisions=LEGACY, state_changed=note, **options), told
+
+
+def stands(client):
+    return client.state, client.state_reason
+
+
+async def test_a_client_of_a_server_object_stands_as_it_was_told():
+    told = []
+    client = Client(Server("harbour"), state_changed=lambda *news: told.append(news))
+    assert stands(client) == ("connecting", "")
+    async with client:
+        assert stands(client) == told[-1] == ("open", "")
+    assert stands(client) == told[-1] == ("closed", "closed on this side")
+
+
+async def test_who_is_told_of_nothing_can_still_look():
+    async with Client(Server("harbour")) as client:
+        assert client.state == "open"
+        client._session.shut("lost", ConnectionLost("cut"))
+        await client._session.ended.wait()
+        assert stands(client) == ("closed", "cut")
+
+
+async def test_a_client_of_a_url_stands_as_it_was_told_also_in_its_next_session():
+    server = Forgetful(answers={"tools/call": said})
+    async with asked(server) as (client, told), client:
+        assert stands(client) == ("open", "")
+        server.forget()
+        await client.call_tool("add")
+        assert stands(client) == told[-1] == ("open", "")
+        assert ("closed", "the server has ended the session") in told
+    assert stands(client) == told[-1] == ("closed", "closed on this side")
+
+
+async def test_a_server_that_cannot_be_reached_is_one_that_is_tried_again():
+    server, is_away = Legacy(answers={"tools/call": said}), False
+
+    async def answer(seen):
+        if is_away:
+            raise httpx.ConnectError("refused")
+        return await server(seen)
+
+    async with asked(answer) as (client, told), client:
+        is_away = True
+        with pytest.raises(ConnectionLost, match="refused"):
+            await client.call_tool("add")
+        assert stands(client) == told[-1]
+        assert client.state == "retrying"
+        assert "refused" in client.state_reason
+        is_away = False
+        await client.call_tool("add")
+        assert stands(client) == ("open", "")
+
+
+@pytest.mark.parametrize("url", [URL, "http://user:secret@mcp.test/mcp?token=secret"])
+async def test_a_server_that_never_answers_is_named_without_what_is_secret(autojump_clock, url):
+    async def answer(_seen):
+        await trio.sleep_forever()
+
+    async with httpx.AsyncClient(transport=Script(answer)) as http:
+        client = Client(url, http=http, revisions=LEGACY)
+        with pytest.raises(RequestTimeout) as caught:
+            await client.__aenter__()
+    assert caught.value.server.endswith("mcp.test/mcp")
+    assert f"no answer from {caught.value.server} within" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert stands(client) == ("closed", str(caught.value))
+
+
+async def test_a_client_that_could_not_connect_says_why():
+    client = Client("http://")
+    with pytest.raises(ValueError, match="begins with http://") as caught:
+        await client.__aenter__()
+    assert stands(client) == ("closed", str(caught.value))

@@ -1,0 +1,143 @@
+"""Recorded servers and clients over connections that are sessions: WebSocket, Unix sockets, TCP."""
+
+import contextlib
+import functools
+import os
+import socket
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from mcp_trio import Client, RequestError
+from mcp_trio._errors import ConnectionLost
+from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._replay.inputs import mock_client, run_inputs
+from mcp_trio._replay.mock import mock_server
+from mcp_trio._replay.mock_session import MockSession
+from mcp_trio.examples.weather import server as weather
+from mcp_trio.recording import replay_async
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10)
+SECONDS = 20.0
+WAYS = ["websocket", "/ws", "unix", "tcp"]
+MODERN = "2026-07-28"
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Serve a server, or a mock; gives the URL."""
+
+    @contextlib.asynccontextmanager
+    async def served(what, way, **options):
+        ways = {
+            "websocket": functools.partial(what.serve_websocket, port=0),
+            "/ws": functools.partial(what.serve_http, port=0),
+            "unix": functools.partial(what.serve_unix, os.fspath(tmp_path / "socket")),
+            "tcp": functools.partial(what.serve_tcp, port=0),
+        }
+        with trio.fail_after(SECONDS):
+            async with trio.open_nursery() as nursery:
+                url = await nursery.start(functools.partial(ways[way], **options))
+                yield url.replace("http:", "ws:").replace("/mcp", "/ws")
+                nursery.cancel_scope.cancel()
+
+    return served
+
+
+def said(answer):
+    return answer.content[0].text
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_legacy_session_is_played_to_each_connection_from_its_beginning(served, way):
+    mock = mock_server(RECORDINGS / "everything-our-client.mcprec.jsonl")
+    async with served(mock, way) as url:
+        for _ in range(2):
+            async with Client(url, roots=["file:///tmp"]) as client:
+                assert client.server_info.name == "mcp-servers/everything"
+                answer = await client.call_tool("get-sum", {"a": 2, "b": 40})
+                assert said(answer) == "The sum of 2 and 40 is 42."
+                with pytest.raises(RequestError, match="nearest: record 19, which differs at"):
+                    await client.call_tool("get-sum", {"a": 2, "b": 41})
+    assert len(mock.misses) == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["weather-python-sdk", "asking-server", "forms", "tides"])
+async def test_a_recorded_client_finds_its_recorded_server_the_same(served, name, way):
+    path = RECORDINGS / f"{name}.mcprec.jsonl"
+    mock = mock_server(path, strict=True)
+    async with served(mock, way) as url:
+        report = await run_inputs(path, url, limits=LIMITS)
+        assert report.is_same, str(report)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+async def test_what_was_recorded_over_it_is_replayed_mocked_and_asked_again(
+    served, tmp_path, way, revision
+):
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+    async with (
+        served(weather, way, record=folder) as url,
+        Client(url, revisions=[revision]) as client,
+    ):
+        answer = said(await client.call_tool("forecast", {"city": "Oslo"}))
+    path = next(each for each in folder.iterdir() if "tools/call" in each.read_text())
+    assert (await replay_async(path, weather)).is_complete
+    async with served(weather, way) as url:
+        assert (await run_inputs(path, url, limits=LIMITS)).is_same
+    async with (
+        served(mock_server(path), way) as url,
+        Client(url, revisions=[revision]) as client,
+    ):
+        assert said(await client.call_tool("forecast", {"city": "Oslo"})) == answer
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_session_that_fails_ends_no_other(served, way, monkeypatch, caplog):
+    path = RECORDINGS / "weather.mcprec.jsonl"
+    monkeypatch.setattr(MockSession, "_hear_notification", lambda *_: 1 / 0)
+    async with served(mock_server(path), way) as url:
+        with contextlib.suppress(ConnectionLost):
+            async with Client(url, revisions=["2024-11-05"]) as client:
+                with pytest.raises(ConnectionLost):
+                    await client.list_tools()
+        monkeypatch.undo()
+        async with Client(url, revisions=["2024-11-05"]) as client:
+            assert len(await client.list_tools()) == 2
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_server_that_is_not_there_raises_and_one_that_leaves_is_a_difference(
+    tmp_path,
+):
+    path = RECORDINGS / "weather.mcprec.jsonl"
+    with pytest.raises(ConnectionLost, match=f"cannot connect to unix:{tmp_path}/nobody"):
+        await run_inputs(path, f"unix:{tmp_path}/nobody")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectionLost, match=f"cannot connect to tcp://127.0.0.1:{port}"):
+        await mock_client(path, f"tcp://127.0.0.1:{port}")
+
+    async def leave(stream):
+        await stream.receive_some()
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, leave, [listener])
+        url = f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}"
+        report = await run_inputs(path, url, limits=LIMITS)
+        nursery.cancel_scope.cancel()
+    assert "lost the server: it has closed the connection" in str(report)
+
+
+async def test_a_mock_that_would_be_open_to_others_is_refused():
+    mock = mock_server(RECORDINGS / "weather.mcprec.jsonl")
+    with pytest.raises(ValueError, match="is_open=True"):
+        await mock.serve_tcp(host="0.0.0.0", port=0)

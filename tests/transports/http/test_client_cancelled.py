@@ -1,0 +1,33 @@
+"""A POST that is cancelled while its body leaves."""
+
+import gc
+
+import pytest
+import trio
+
+from mcp_trio._limits import MIB
+from mcp_trio.transports import open_http_channel
+
+
+@pytest.mark.real_time
+async def test_a_body_that_was_cut_off_leaves_no_generator_behind(nursery):
+    """Trio would warn of it, which is an error here."""
+    begun = trio.Event()
+
+    async def never_read(stream):
+        begun.set()
+        await trio.sleep_forever()
+
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    nursery.start_soon(trio.serve_listeners, never_read, [listener])
+    url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/mcp"
+    channel = await open_http_channel(url)
+    frame = b'{"jsonrpc":"2.0","method":"n","params":{"a":"%s"}}' % (b"x" * 16 * MIB)
+    async with trio.open_nursery() as sending:
+        sending.start_soon(channel.send, [frame])
+        await begun.wait()
+        await trio.sleep(0.05)  # as much as the system takes is gone
+        sending.cancel_scope.cancel()
+    gc.collect()
+    await channel.aclose()
+    nursery.cancel_scope.cancel()

@@ -1,0 +1,177 @@
+"""What stands between hypercorn's protocols and the application: messages in order, and an end."""
+
+import socket
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._transports.http.hypercorn_connection import Arrivals, HypercornConnection
+from mcp_trio._transports.http.hypercorn_host import addresses_of
+from mcp_trio._transports.http.hypercorn_stream import BoundedStream
+from tests.transports.http.conftest import say_hello
+
+PIECE = {"type": "http.request", "body": b"x", "more_body": True}
+GONE = {"type": "http.disconnect"}
+WAITING_MAX = 10
+
+
+async def filled():
+    arrivals = Arrivals()
+    for _ in range(WAITING_MAX):
+        await arrivals.put(PIECE)
+    return arrivals
+
+
+async def test_what_has_come_is_taken_in_order_and_awaited_when_there_is_nothing(nursery):
+    arrivals, taken = Arrivals(), []
+    assert not arrivals.is_waiting()
+
+    async def take():
+        taken.extend([await arrivals.take(), await arrivals.take()])
+
+    nursery.start_soon(take)
+    await trio.testing.wait_all_tasks_blocked()
+    await arrivals.put(PIECE)
+    await arrivals.put(GONE)
+    assert arrivals.is_waiting()
+    await trio.testing.wait_all_tasks_blocked()
+    assert taken == [PIECE, GONE]
+
+
+async def test_who_brings_too_much_waits_until_something_is_taken(nursery):
+    arrivals, story = await filled(), []
+
+    async def put():
+        await arrivals.put(PIECE)
+        story.append("put")
+
+    nursery.start_soon(put)
+    await trio.testing.wait_all_tasks_blocked()
+    assert story == []
+    await arrivals.take()
+    await trio.testing.wait_all_tasks_blocked()
+    assert story == ["put"]
+
+
+async def test_for_an_application_that_has_returned_nobody_waits(nursery):
+    arrivals = await filled()
+    nursery.start_soon(arrivals.put, PIECE)
+    await trio.testing.wait_all_tasks_blocked()
+    arrivals.end()
+    await trio.testing.wait_all_tasks_blocked()
+    assert nursery.child_tasks == set()
+    await arrivals.put(PIECE)
+
+
+async def test_that_the_client_is_gone_is_told_without_waiting():
+    arrivals = await filled()
+    await arrivals.put(GONE)
+    told = [await arrivals.take() for _ in range(WAITING_MAX + 1)]
+    assert told[-1] == GONE
+
+
+@pytest.fixture
+def opened(open_host):
+    async def opened(respond, **limits):
+        return await open_host("hypercorn", respond, **limits)
+
+    return opened
+
+
+async def test_a_body_that_is_there_is_read_without_a_timer(opened, monkeypatch):
+    bodies = []
+
+    async def respond(exchange):
+        with monkeypatch.context() as timeless:
+            timeless.setattr(trio, "move_on_after", None)
+            bodies.append(await exchange.body(100))
+        await say_hello(exchange)
+
+    client = await (await opened(respond)).connect()
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+    await client.put(head + b"{}")
+    assert (await client.stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+    assert bodies == [b"{}"]
+
+
+@pytest.mark.real_time
+async def test_who_has_said_nothing_yet_is_idle_too(opened):
+    client = await (await opened(say_hello, http_idle_seconds=0.1)).connect()
+    with trio.fail_after(5):
+        assert await client.rest() == b""
+
+
+# The bytes
+
+
+@attrs.define(eq=False)
+class ScriptedEnds:
+    """Gives what stands in a list, and raises what is an exception."""
+
+    script: list
+    written: list = attrs.field(factory=list)
+    is_closed: bool = False
+
+    def read_nowait(self):
+        said = self.script.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    def write_nowait(self, data):
+        self.written.append(data)
+        return len(data)
+
+    async def wait_readable(self):
+        await trio.lowlevel.checkpoint()
+
+    def close(self):
+        self.is_closed = True
+
+
+async def test_a_false_alarm_is_waited_out_and_a_broken_connection_is_at_its_end():
+    stream = BoundedStream(
+        ScriptedEnds([BlockingIOError(), b"a", ConnectionAbortedError()]), DEFAULT_LIMITS
+    )
+    assert await stream.receive_some() == b"a"
+    assert not stream.has_ended.is_set()
+    assert await stream.receive_some() == b""
+    assert stream.has_ended.is_set()
+
+
+async def test_what_is_held_leaves_with_what_comes_next():
+    ends = ScriptedEnds([])
+    stream = BoundedStream(ends, DEFAULT_LIMITS)
+    stream.is_holding = True
+    assert stream.send_nowait(b"head, ") == b""
+    assert (ends.written, stream.has_held) == ([], True)
+    stream.is_holding = False
+    await stream.send_all(b"body")
+    assert (ends.written, stream.has_held) == ([b"head, body"], False)
+
+
+async def test_who_keeps_an_ended_connection_open_is_cut():
+    ends = ScriptedEnds([])
+    stream = BoundedStream(ends, DEFAULT_LIMITS)
+    connection = HypercornConnection(None, stream, DEFAULT_LIMITS, None, None)
+    stream.has_ended.set()
+    connection.end()
+    assert ends.is_closed
+
+
+async def test_a_client_may_have_no_address_or_be_gone_already():
+    for family, is_gone in ((socket.AF_UNIX, False), (socket.AF_INET, True)):
+        listener = socket.socket(family)
+        with listener:
+            listener.bind("" if family is socket.AF_UNIX else ("127.0.0.1", 0))
+            listener.listen()
+            client = trio.socket.socket(family)
+            await client.connect(listener.getsockname())
+            stream = trio.SocketStream(client)
+            if is_gone:
+                client.close()
+            assert addresses_of(stream) == (None, None)
+            await stream.aclose()

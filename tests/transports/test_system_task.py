@@ -1,0 +1,57 @@
+"""What may leave a task that is in nobody's nursery, and what may not."""
+
+import signal
+
+import pytest
+import trio
+
+from mcp_trio._transports.system_task import contained
+
+
+def test_faults_are_kept_alone_and_in_groups():
+    kept = []
+    for fault in (ValueError("a"), ExceptionGroup("", [ValueError("b")]), SystemExit(3)):
+        with contained(kept.append):
+            raise fault
+    first, second, third = kept
+    assert [str(each) for each in first.exceptions] == ["a"]
+    assert second.subgroup(ValueError) is not None
+    assert third.subgroup(SystemExit) is not None
+
+
+async def test_a_cancellation_leaves_as_it_is_and_not_beside_a_fault():
+    kept = []
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        with contained(kept.append):
+            await trio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    assert kept == []
+    async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.cancel()
+        with contained(kept.append):
+            async with trio.open_nursery() as inner:
+                inner.start_soon(trio.sleep_forever)
+                raise ValueError("c")
+    (fault,) = kept
+    assert fault.subgroup(trio.Cancelled) is None
+
+
+def test_an_interrupt_is_passed_on_as_one():
+    kept, come = [], []
+    before = signal.signal(signal.SIGINT, lambda *_: come.append(True))
+    try:
+        with contained(kept.append):
+            raise KeyboardInterrupt
+        assert come == [True]
+        with contained(kept.append):
+            raise ValueError
+        assert come == [True]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(kept) == 2
+
+
+def test_what_goes_well_is_nobodys_business():
+    with contained(pytest.fail):
+        pass
