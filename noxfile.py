@@ -86,6 +86,7 @@ def proof(session: nox.Session) -> None:
     install(session, "test")
     session.run("python", "tools/proof/properties.py", "--full")
     session.run("python", "tools/proof/handler_changes.py")
+    session.run("python", "tools/proof/transports.py")
     posargs = session.posargs or ["--recordings", "200", "--processes", "20"]
     session.run("python", "tools/proof/replays.py", *posargs)
 
@@ -98,6 +99,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "tools/bench/stdio.py", *session.posargs)
     session.run("python", "tools/bench/modern_cost.py")
     session.run("python", "tools/bench/over_http.py", *session.posargs)
+    session.run("python", "tools/bench/over_sockets.py", *session.posargs)
     session.run("python", "tools/bench/round_trips.py")
 
 
@@ -136,6 +138,13 @@ def hostile(session: nox.Session) -> None:
     """Attack servers over both hosts, and see what that costs and whom it bothers."""
     install(session)
     session.run("python", "tools/hostile.py", *session.posargs)
+
+
+@nox.session(default=False)
+def faults(session: nox.Session) -> None:
+    """Do to servers and clients on sockets what goes wrong there, and see what becomes of it."""
+    install(session)
+    session.run("python", "tools/faults.py", *session.posargs)
 
 
 @nox.session(default=False)

@@ -33,7 +33,7 @@ from http_wire import Link  # noqa: E402
 from reached import Served, served  # noqa: E402
 from rich.table import Table  # noqa: E402
 from sitting import empty_table, show  # noqa: E402
-from watched import Held, Meter, Neighbour, descriptors_of, neighbour_of, settled  # noqa: E402
+from under_attack import Held, Meter, Neighbour, descriptors_of, neighbour_of, settled  # noqa: E402
 
 HOSTS: Final = ("native", "hypercorn")
 LATE_SECONDS: Final = 5.0

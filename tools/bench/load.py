@@ -1,4 +1,4 @@
-"""A neutral load generator: raw JSON-RPC over the pipes of a server process.
+"""A neutral load generator: raw JSON-RPC to a server process, over its pipes or a socket.
 
 Whatever serves, it gets the same bytes, and each of its messages is decoded and checked. What
 counts is the server's CPU time, with all threads and the kernel's share; this process is not in it.
@@ -7,11 +7,12 @@ counts is the server's CPU time, with all threads and the kernel's share; this p
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 
+import attrs
 import msgspec
 
 CHUNK_BYTES: Final = 1 << 20
@@ -99,15 +100,81 @@ class Listing(NamedTuple):
     seconds: float
 
 
+class Wire(Protocol):
+    """How whole messages go to a server, and come back.
+
+    Attributes:
+        received_bytes: How much has come so far.
+    """
+
+    received_bytes: int
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Send messages, all of them."""
+
+    def receive(self) -> Sequence[bytes]:
+        """What comes next; of a message that is not whole yet, nothing.
+
+        Raises:
+            RuntimeError: The server ended.
+        """
+        ...
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """Ask the server to end, and wait until it has."""
+
+
+@attrs.define(eq=False)
+class Pipes:
+    """See `Wire`; over stdin and stdout, one message a line."""
+
+    _process: subprocess.Popen[bytes]
+    received_bytes: int = attrs.field(default=0, init=False)
+    _unread: list[bytes] = attrs.field(factory=list[bytes], init=False)
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """See `Wire`."""
+        assert self._process.stdin
+        data = memoryview(b"\n".join([*frames, b""]))
+        while data:
+            data = data[os.write(self._process.stdin.fileno(), data) :]
+
+    def receive(self) -> Sequence[bytes]:
+        """See `Wire`."""
+        assert self._process.stdout
+        chunk = os.read(self._process.stdout.fileno(), CHUNK_BYTES)
+        if not chunk:
+            raise RuntimeError("the server ended")
+        self.received_bytes += len(chunk)
+        *ends, rest = chunk.split(b"\n")
+        if not ends:
+            self._unread.append(rest)
+            return []
+        lines = [b"".join([*self._unread, ends[0]]), *ends[1:]]
+        self._unread = [rest]
+        return lines
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """See `Wire`; it ends with its stdin."""
+        process.communicate(timeout=CLOSE_SECONDS)
+
+
 class ServerUnderLoad:
     """A server process, from its start to its end; a context manager.
+
+    `connect` makes the way to it; without it, that is over its pipes.
 
     Raises:
         RuntimeError: The server ended, or answered what it should not have.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], revision: str = LEGACY
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        revision: str = LEGACY,
+        *,
+        connect: Callable[[subprocess.Popen[bytes]], Wire] = Pipes,
     ) -> None:
         self._revision = revision
         self._meta: Mapping[str, object] = METADATA if revision == MODERN else {}
@@ -115,12 +182,11 @@ class ServerUnderLoad:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._to_server = self._process.stdin.fileno()
-        self._from_server = self._process.stdout.fileno()
-        self._unread: list[bytes] = []
-        self._received_bytes = 0
+        try:
+            self._wire = connect(self._process)
+        except BaseException:
+            self._process.kill()
+            raise
         self._last_id = 0
         self._decode = msgspec.json.Decoder(Message).decode
 
@@ -133,10 +199,10 @@ class ServerUnderLoad:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close its stdin; a server that then does not end is killed."""
+        """Ask it to end; a server that then does not end is killed."""
         with self._process:
             try:
-                self._process.communicate(timeout=CLOSE_SECONDS)
+                self._wire.end(self._process)
             finally:
                 self._process.kill()
 
@@ -178,7 +244,7 @@ class ServerUnderLoad:
 
     def list_tools(self) -> Listing:
         """Every page of the list."""
-        begin, begin_bytes = time.perf_counter(), self._received_bytes
+        begin, begin_bytes = time.perf_counter(), self._wire.received_bytes
         names: list[str] = []
         cursor: str | None = None
         while True:
@@ -186,7 +252,7 @@ class ServerUnderLoad:
             names += [tool.name for tool in page.tools]
             cursor = page.next_cursor
             if cursor is None:
-                size_bytes = self._received_bytes - begin_bytes
+                size_bytes = self._wire.received_bytes - begin_bytes
                 return Listing(names, size_bytes, time.perf_counter() - begin)
 
     def _page(self, cursor: str | None) -> Result:
@@ -228,9 +294,7 @@ class ServerUnderLoad:
         self._send(frames)
 
     def _send(self, frames: Sequence[bytes]) -> None:
-        data = memoryview(b"\n".join([*frames, b""]))
-        while data:
-            data = data[os.write(self._to_server, data) :]
+        self._wire.send(frames)
 
     def _receive(self) -> Iterator[Message]:
         while True:
@@ -238,17 +302,9 @@ class ServerUnderLoad:
 
     def _receive_some(self) -> list[Message]:
         """At least one message."""
-        while True:
-            chunk = os.read(self._from_server, CHUNK_BYTES)
-            if not chunk:
-                raise RuntimeError("the server ended")
-            self._received_bytes += len(chunk)
-            *ends, rest = chunk.split(b"\n")
-            if ends:
-                lines = [b"".join([*self._unread, ends[0]]), *ends[1:]]
-                self._unread = [rest]
-                return [self._decode(line) for line in lines]
-            self._unread.append(rest)
+        while not (lines := self._wire.receive()):
+            pass
+        return [self._decode(line) for line in lines]
 
 
 def cpu_seconds_of(process: int) -> float:

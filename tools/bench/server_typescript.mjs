@@ -1,6 +1,6 @@
 // The server that is measured beside ours, by the official TypeScript SDK.
 //
-// `node server_typescript.mjs [--tools N]`; its packages are looked for beside this file, so the
+// `node server_typescript.mjs [--tools N] [--websocket PORT]`; its packages are looked for beside this file, so the
 // benchmark puts a copy of it into a folder that has them.
 
 import { parseArgs } from "node:util";
@@ -49,9 +49,19 @@ server.registerTool(
   },
 );
 
-const { values } = parseArgs({ options: { tools: { type: "string", default: "0" } } });
+const { values } = parseArgs({
+  options: { tools: { type: "string", default: "0" }, websocket: { type: "string" } },
+});
 for (let number = 0; number < Number(values.tools); number += 1) {
   offerAdd(`add_${number}`, `Add two numbers and ${number}.`, number);
 }
 
-await server.connect(new StdioServerTransport());
+/** Take the one connection that is measured. */
+async function serveWebSocket(port) {
+  const { listenOn, SocketTransport } = await import("./sockets.mjs");
+  const listener = listenOn({ host: "127.0.0.1", port });
+  listener.once("connection", (socket) => server.connect(new SocketTransport(socket)));
+}
+
+if (values.websocket) await serveWebSocket(Number(values.websocket));
+else await server.connect(new StdioServerTransport());

@@ -12,7 +12,7 @@ import attrs
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "interop"))
 
-from peers import INSTALL, NODE, NPM, PYTHON_2, TYPESCRIPT, is_installed
+from peers import INSTALL, NODE, NPM, PYTHON_1, PYTHON_2, TYPESCRIPT, is_installed
 
 HERE: Final = Path(__file__).resolve().parent
 TYPESCRIPT_SDK: Final = "@modelcontextprotocol/sdk"
@@ -20,6 +20,7 @@ TYPESCRIPT_SDK: Final = "@modelcontextprotocol/sdk"
 OURS: Final = "mcp_trio"
 RECORDING: Final = "mcp_trio, recording"
 PYTHON_PEER: Final = f"mcp {PYTHON_2.pins()['mcp']}"
+PYTHON_1_PEER: Final = "mcp 1"
 TYPESCRIPT_PEER: Final = "TypeScript"
 PEERS: Final = (PYTHON_PEER, TYPESCRIPT_PEER)
 TYPESCRIPT_2_SDK: Final = "@modelcontextprotocol/server"
@@ -44,7 +45,7 @@ class Workshop:
     def __attrs_post_init__(self) -> None:
         if not (is_installed(PYTHON_2) and is_installed(TYPESCRIPT)):
             raise RuntimeError(f"the peers are not installed as pinned: run `{INSTALL}`")
-        for script in HERE.glob("*.mjs"):
+        for script in [*HERE.glob("*.mjs"), NPM / "sockets.mjs"]:
             shutil.copy(script, self.folder)
         (self.folder / "node_modules").symlink_to(NPM / "node_modules")
         (self.folder / "recordings").mkdir()
@@ -84,6 +85,11 @@ class Workshop:
 def python_peer(script: str, *options: str) -> Sequence[str]:
     """What runs a script with the official Python SDK."""
     return [*PYTHON_2.start(str(HERE / script)), *options]
+
+
+def python_1_peer(script: str, *options: str) -> Sequence[str]:
+    """What runs a script with the official Python SDK 1."""
+    return [*PYTHON_1.start(str(HERE / script)), *options]
 
 
 def versions() -> str:

@@ -1,0 +1,23 @@
+"""The server that is measured over sockets, by mcp_trio; it is that of `server_mcp_trio.py`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import function_calls
+from server_mcp_trio import server
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+import serve_sockets
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Serve the benchmark over a socket.")
+    parser.add_argument("--transport", choices=serve_sockets.STARTS, required=True)
+    parser.add_argument("--place", required=True, help="a port, or the path of a socket file")
+    parser.add_argument("--count-calls", action="store_true")
+    options = parser.parse_args()
+    if options.count_calls:
+        server.tool(name="function_calls")(function_calls.count)
+        function_calls.watch()
+    serve_sockets.run(server, options.transport, options.place)

@@ -1,0 +1,33 @@
+"""The server that is measured over WebSocket beside ours, by the official Python SDK 1.
+
+It is the last that has this transport; what it runs on, uvicorn, is what it is told to run on.
+"""
+
+import argparse
+from typing import Any
+
+import uvicorn  # type: ignore[import-not-found]
+from mcp.server.fastmcp import FastMCP  # type: ignore[import-not-found]
+from mcp.server.websocket import websocket_server  # type: ignore[import-not-found]
+
+server = FastMCP("bench", log_level="WARNING")
+
+
+@server.tool(structured_output=False)  # type: ignore[untyped-decorator]
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Each connection is a session."""
+    low = server._mcp_server  # noqa: SLF001  it has no other way to serve a transport of its own
+    async with websocket_server(scope, receive, send) as (from_client, to_client):
+        await low.run(from_client, to_client, low.create_initialization_options())
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Serve the benchmark over WebSocket.")
+    parser.add_argument("--place", type=int, required=True, help="a port")
+    options = parser.parse_args()
+    uvicorn.run(app, host="127.0.0.1", port=options.place, log_level="error", lifespan="off")

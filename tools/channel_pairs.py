@@ -1,0 +1,476 @@
+"""Pairs of channels over every transport, for the checks of the contract: one table.
+
+The first of each pair is the client's end, the second the server's. Where the transport is one of
+a server's hosts, that host really runs, on a socket of this machine; only what would be a session
+is handed out as a channel.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from contextvars import Context
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeAlias
+
+import attrs
+import trio
+
+from mcp_trio._limits import MIB, Limits
+from mcp_trio._protocol import ALL_REVISIONS, DISCOVER, INITIALIZE, LISTEN, REVISIONS, Revision
+from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from mcp_trio._server.announcements import Audience
+from mcp_trio._server.connections import bound_websocket
+from mcp_trio._server.http.options import HostKind
+from mcp_trio._server.http.serving import Address, serve_http
+from mcp_trio._testing.channel_contract import BOTH_ENDS, PATIENCE_SECONDS, End, MakePair
+from mcp_trio._transports.bell import Milestone
+from mcp_trio._transports.descriptors import PolledDescriptor
+from mcp_trio._transports.http.session_channel import SessionChannel
+from mcp_trio._transports.sockets import SocketHost, serve_sockets, unix_listener
+from mcp_trio._wire import Addressed, encode_notification, encode_request, encode_response
+from mcp_trio.examples.named_pipes import NamedPipes, open_named_pipes
+from mcp_trio.transports import (
+    Channel,
+    LineChannel,
+    Received,
+    memory_pair,
+    open_http_channel,
+    open_process_channel,
+    open_stdio_channel,
+    open_tcp_channel,
+    open_unix_channel,
+    open_websocket_channel,
+)
+
+LIMITS: Final = Limits(frame_bytes_max=2 * MIB, close_seconds=0.1)
+
+_HOST: Final = "127.0.0.1"
+_REVISION: Final = "2025-11-25"
+_MODERN: Final = {"_meta": {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: dict[str, Any]()}}
+_WAITING_MAX: Final = 1000
+
+Excuses: TypeAlias = Mapping[tuple[str, End], str]
+"""Why a check has nothing to look at, from that end."""
+
+Pair: TypeAlias = tuple[Channel, Channel]
+
+
+@attrs.frozen(kw_only=True)
+class Transport:
+    """How pairs of one transport are made.
+
+    Attributes:
+        begin: Makes what all of its pairs need, in a nursery and an empty folder, and returns what
+            gives a pair.
+        limits: Those of its channels.
+        excuses: What the checks cannot ask of it.
+        patience_seconds: For how long a check may take.
+    """
+
+    begin: Callable[[trio.Nursery, Path], Awaitable[MakePair]]
+    limits: Limits = LIMITS
+    excuses: Excuses = attrs.field(factory=dict[tuple[str, End], str])
+    patience_seconds: float = PATIENCE_SECONDS
+
+    def ends(self, check: str) -> tuple[End, ...]:
+        """From which ends a check has something to look at."""
+        return tuple(end for end in BOTH_ENDS if (check, end) not in self.excuses)
+
+
+# In memory, over pipes, with a process ------------------------------------------------------------
+
+
+def _at_once(make: Callable[[], Pair]) -> Callable[[trio.Nursery, Path], Awaitable[MakePair]]:
+    """A transport of whose pairs each stands by itself."""
+
+    async def make_pair() -> Pair:
+        return make()
+
+    async def begin(_nursery: trio.Nursery, _folder: Path) -> MakePair:
+        return make_pair
+
+    return begin
+
+
+def _in_memory() -> Pair:
+    return memory_pair(limits=LIMITS)
+
+
+def _in_small_pieces() -> Pair:
+    return memory_pair(limits=LIMITS, buffer_bytes_max=3000, chunk_bytes=1000)
+
+
+def _over_pipes(end: Callable[[int, int], Channel]) -> Pair:
+    (there_read, there_write), (back_read, back_write) = os.pipe(), os.pipe()
+    return end(back_read, there_write), end(there_read, back_write)
+
+
+def _stdio(fd_in: int, fd_out: int) -> Channel:
+    return open_stdio_channel(fd_in, fd_out, limits=LIMITS)
+
+
+def _polled(fd_in: int, fd_out: int) -> Channel:
+    source, sink = PolledDescriptor(fd=fd_in), PolledDescriptor(fd=fd_out)
+    return LineChannel(source=source, sink=sink, transport="stdio", limits=LIMITS)
+
+
+def _stdio_on_socket(end: socket.socket) -> Channel:
+    fd = end.detach()
+    return _stdio(fd, os.dup(fd))
+
+
+def over_stdio() -> Pair:
+    """Two ends of stdio, over pipes of the system."""
+    return _over_pipes(_stdio)
+
+
+def _over_a_socket() -> Pair:
+    one, other = socket.socketpair()
+    return _stdio_on_socket(one), _stdio_on_socket(other)
+
+
+_RELAY: Final = """
+import os, socket, sys, threading
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(sys.argv[1])
+
+def answers():
+    try:
+        while data := peer.recv(65536):
+            while data:
+                data = data[os.write(1, data):]
+    finally:
+        os._exit(0)
+
+threading.Thread(target=answers, daemon=True).start()
+while data := os.read(0, 65536):
+    peer.sendall(data)
+peer.close()
+os._exit(0)
+"""
+
+
+async def _with_process(_nursery: trio.Nursery, folder: Path) -> MakePair:
+    """A process whose stdin and stdout are connected to a socket, at which is our other end."""
+    numbers = count()
+
+    async def make_pair() -> Pair:
+        path = os.fspath(folder / f"relay{next(numbers)}")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            command = [sys.executable, "-S", "-E", "-c", _RELAY, path]
+            channel = await open_process_channel(command, limits=LIMITS)
+            accepted, _ = await trio.to_thread.run_sync(listener.accept)
+        return channel, _stdio_on_socket(accepted)
+
+    return make_pair
+
+
+async def named_pipes_in(folder: Path) -> Pair:
+    """The example: the two ends of pipes that are made in an empty folder."""
+    for name in ("to-server", "to-client"):
+        os.mkfifo(folder / name, 0o600)
+    ends: dict[bool, NamedPipes] = {}
+
+    async def open_end(*, is_server: bool) -> None:
+        ends[is_server] = await open_named_pipes(folder, is_server=is_server)
+
+    async with trio.open_nursery() as nursery:
+        for is_server in (False, True):
+            nursery.start_soon(partial(open_end, is_server=is_server))
+    return ends[False], ends[True]
+
+
+async def _named_pipes(_nursery: trio.Nursery, folder: Path) -> MakePair:
+    numbers = count()
+
+    async def make_pair() -> Pair:
+        own = folder / f"pipes{next(numbers)}"
+        own.mkdir()
+        return await named_pipes_in(own)
+
+    return make_pair
+
+
+# Connections --------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class _Arrivals:
+    """Where a server's channels come out, each of which is held until it is closed."""
+
+    _into: "trio.MemorySendChannel[Channel]" = attrs.field(init=False)
+    _out: "trio.MemoryReceiveChannel[Channel]" = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._into, self._out = trio.open_memory_channel[Channel](_WAITING_MAX)
+
+    async def handle(self, channel: Channel) -> None:
+        """Hand it out; who gives us this closes it when we return."""
+        self._into.send_nowait(channel)
+        await trio.sleep_forever()
+
+    def hand_out(self, channel: Channel) -> None:
+        """The same, for a channel that nobody closes."""
+        self._into.send_nowait(channel)
+
+    async def next(self) -> Channel:
+        """The next one."""
+        return await self._out.receive()
+
+
+def _connecting(arrivals: _Arrivals, connect: Callable[[], Awaitable[Channel]]) -> MakePair:
+    async def make_pair() -> Pair:
+        return await connect(), await arrivals.next()
+
+    return make_pair
+
+
+async def _unix(nursery: trio.Nursery, folder: Path) -> MakePair:
+    path, arrivals = folder / "socket", _Arrivals()
+    host = SocketHost(transport="unix", authorize=None, handle=arrivals.handle, limits=LIMITS)
+
+    async def listen(*, task_status: trio.TaskStatus[Any]) -> None:
+        async with unix_listener(path) as listener:
+            await serve_sockets([listener], host, task_status=task_status)
+
+    await nursery.start(listen)
+    return _connecting(arrivals, partial(open_unix_channel, path, limits=LIMITS))
+
+
+async def _tcp(nursery: trio.Nursery, _folder: Path) -> MakePair:
+    arrivals = _Arrivals()
+    host = SocketHost(transport="tcp", authorize=None, handle=arrivals.handle, limits=LIMITS)
+    listeners = await trio.open_tcp_listeners(0, host=_HOST)
+    await nursery.start(serve_sockets, listeners, host)
+    port = listeners[0].socket.getsockname()[1]
+    return _connecting(arrivals, partial(open_tcp_channel, _HOST, port, limits=LIMITS))
+
+
+async def _websocket(nursery: trio.Nursery, _folder: Path) -> MakePair:
+    arrivals = _Arrivals()
+
+    async def listen(*, task_status: trio.TaskStatus[str]) -> None:
+        async with bound_websocket({}, host=_HOST, port=0) as bound:
+            task_status.started(bound.url)
+            await bound.serve(arrivals.handle, LIMITS)
+
+    url: str = await nursery.start(listen)
+    return _connecting(arrivals, partial(open_websocket_channel, url, limits=LIMITS))
+
+
+# What a server's HTTP application holds -----------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class _Session:
+    """A session that nobody runs: its channel is handed out, and ends it when it is closed."""
+
+    channel: Channel
+    on_ended: Callable[[], None]
+    closing: Milestone = attrs.field(factory=Milestone, init=False)
+    negotiated: Milestone = attrs.field(factory=Milestone, init=False)
+    revision: Revision = attrs.field(default=REVISIONS[_REVISION], init=False)
+    peer_info: None = attrs.field(default=None, init=False)
+    peer_capabilities: None = attrs.field(default=None, init=False)
+
+    @property
+    def connection(self) -> "_Session":
+        """What was agreed on."""
+        return self
+
+    def shut(self, cause: str) -> None:  # noqa: ARG002  it ends for whatever reason
+        """The client is done, or the application."""
+        if isinstance(self.channel, SessionChannel):
+            self.channel.finish()
+        self.end()
+
+    def end(self) -> None:
+        """It is over."""
+        self.closing.set()
+        self.on_ended()
+
+
+@attrs.define(eq=False)
+class _ServerEnd:
+    """A session's channel; when it is closed, so is the session, as when an engine runs it."""
+
+    session: _Session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session.channel, name)
+
+    async def aclose(self) -> None:
+        """Close both."""
+        self.session.end()
+        await self.session.channel.aclose()
+
+
+@attrs.define(kw_only=True, eq=False)
+class _HandsOut:
+    """What an HTTP application takes for a server."""
+
+    arrivals: _Arrivals
+    spoken: tuple[str, ...]
+    limits: Limits = LIMITS
+    audience: Audience = attrs.field(factory=Audience, init=False)
+
+    def entered_lifespan(self) -> AbstractAsyncContextManager[None]:
+        """There is none."""
+        return nullcontext()
+
+    def mirrored_parameters(self, tool: str) -> None:
+        """There are no tools."""
+
+    def begin_session(
+        self,
+        channel: Channel,
+        _nursery: trio.Nursery,
+        _variables: Context,
+        *,
+        on_ended: Callable[[], None],
+        **_: Any,
+    ) -> _Session:
+        """One session."""
+        session = _Session(channel, on_ended)
+        end: Any = _ServerEnd(session)
+        self.arrivals.hand_out(end)
+        return session
+
+
+async def _served(
+    nursery: trio.Nursery, host: HostKind, *, is_modern: bool = False
+) -> tuple[_Arrivals, str]:
+    """Where sessions come out, and where they are asked for."""
+    arrivals = _Arrivals()
+    spoken = tuple(name for name in ALL_REVISIONS if REVISIONS[name].is_modern is is_modern)
+    server = _HandsOut(arrivals=arrivals, spoken=spoken)
+    address = Address(host=_HOST, port=0, holder=host)
+    url: str = await nursery.start(serve_http, server, address, {})
+    return arrivals, url
+
+
+async def _websocket_at(host: HostKind, nursery: trio.Nursery, _folder: Path) -> MakePair:
+    arrivals, url = await _served(nursery, host)
+    place = url.replace("http:", "ws:").replace("/mcp", "/ws")
+    return _connecting(arrivals, partial(open_websocket_channel, place, limits=LIMITS))
+
+
+async def _http_at(host: HostKind, nursery: trio.Nursery, _folder: Path) -> MakePair:
+    arrivals, url = await _served(nursery, host)
+    return partial(_shaken, arrivals, partial(open_http_channel, url, limits=LIMITS))
+
+
+async def _sse(nursery: trio.Nursery, _folder: Path) -> MakePair:
+    arrivals, url = await _served(nursery, "native")
+    place = url.replace("/mcp", "/sse")
+    return partial(_shaken, arrivals, partial(open_http_channel, place, limits=LIMITS, is_old=True))
+
+
+async def _shaken(arrivals: _Arrivals, connect: Callable[[], Awaitable[Channel]]) -> Pair:
+    """Over HTTP it takes a handshake to be connected."""
+    ours = await connect()
+    await ours.send([encode_request(0, INITIALIZE, {"protocolVersion": _REVISION})])
+    theirs: Any = await arrivals.next()
+    await theirs.receive()
+    theirs.session.negotiated.set()
+    answer = encode_response(0, {"protocolVersion": _REVISION})
+    await theirs.send([Addressed(answer, 0, is_answer=True)])
+    await ours.receive()
+    await ours.send([encode_notification("notifications/initialized", None)])
+    await theirs.receive()
+    return ours, theirs
+
+
+@attrs.define(eq=False)
+class _SubscriptionEnd:
+    """A server's end of a modern client's subscription: what it sends takes that one stream."""
+
+    channel: Channel
+    number: int
+
+    transport: ClassVar[str] = "http"
+
+    async def send(self, frames: Sequence[bytes]) -> None:
+        """See `Channel.send`."""
+        await self.channel.send([Addressed(frame, self.number) for frame in frames])
+
+    async def receive(self) -> Sequence[Received]:
+        """See `Channel.receive`."""
+        return await self.channel.receive()
+
+    async def aclose(self) -> None:
+        """See `Channel.aclose`."""
+        await self.channel.aclose()
+
+
+async def _modern_http(nursery: trio.Nursery, _folder: Path) -> MakePair:
+    """Modern requests are no connection; the nearest to one is a request that stays open."""
+
+    async def make_pair() -> Pair:
+        arrivals, url = await _served(nursery, "native", is_modern=True)
+        ours, end = await open_http_channel(url, limits=LIMITS), await arrivals.next()
+        await ours.send([encode_request(1, DISCOVER, _MODERN)])
+        await end.receive()
+        answer = encode_response(1, {"resultType": "complete"})
+        await end.send([Addressed(answer, 1, is_answer=True)])
+        await ours.receive()
+        await ours.send([encode_request(2, LISTEN, {**_MODERN, "notifications": {}})])
+        await end.receive()
+        return ours, _SubscriptionEnd(end, 2)
+
+    return make_pair
+
+
+# The table ----------------------------------------------------------------------------------------
+
+_OF_HTTP: Final[Excuses] = {
+    ("many_frames_go_in_one_send", 0): "a POST each: so many take their time",
+    ("an_oversized_frame_is_reported", 0): "it is refused with 413 before it is a frame",
+    ("a_full_channel_makes_the_sender_wait", 0): "the session takes all at once, and bounds it",
+    ("a_full_channel_makes_the_sender_wait", 1): "kept for the client up to http_events_kept_max",
+    ("progress_is_counted", 0): "it grows with each POST that was answered",
+}
+
+_NO_END: Final = "there is no connection: what ends is one request"
+_NO_SUCH_NAME: Final = "no header Mcp-Method can repeat a method's name that is not ASCII"
+_OF_MODERN_HTTP: Final[Excuses] = {
+    **_OF_HTTP,
+    ("many_frames_go_in_one_send", 1): "kept for the client up to http_events_kept_max",
+    ("what_is_sent_arrives_unchanged", 0): _NO_SUCH_NAME,
+    ("what_is_sent_arrives_unchanged", 1): _NO_SUCH_NAME,
+    **{
+        (check, end): _NO_END
+        for end in BOTH_ENDS
+        for check in (
+            "closing_is_seen_by_the_peer",
+            "a_cancelled_close_closes",
+            "a_cancelled_send_leaves_whole_frames",
+        )
+    },
+}
+
+TRANSPORTS: Final[Mapping[str, Transport]] = {
+    "memory": Transport(begin=_at_once(_in_memory)),
+    "memory, in pieces": Transport(begin=_at_once(_in_small_pieces)),
+    "stdio": Transport(begin=_at_once(over_stdio)),
+    "stdio, polled": Transport(begin=_at_once(partial(_over_pipes, _polled))),
+    "stdio, sockets": Transport(begin=_at_once(_over_a_socket)),
+    "stdio, process": Transport(begin=_with_process),
+    "HTTP+SSE": Transport(begin=_sse, excuses=_OF_HTTP),
+    "HTTP": Transport(begin=partial(_http_at, "native"), excuses=_OF_HTTP),
+    "HTTP, hypercorn": Transport(begin=partial(_http_at, "hypercorn"), excuses=_OF_HTTP),
+    "HTTP, modern": Transport(begin=_modern_http, excuses=_OF_MODERN_HTTP),
+    "WebSocket": Transport(begin=_websocket),
+    "WebSocket, native": Transport(begin=partial(_websocket_at, "native")),
+    # Hypercorn switches tasks several times for each of 20,000 messages.
+    "WebSocket, ASGI": Transport(begin=partial(_websocket_at, "hypercorn"), patience_seconds=60),
+    "Unix": Transport(begin=_unix),
+    "TCP": Transport(begin=_tcp),
+    "named pipes": Transport(begin=_named_pipes, limits=Limits(frame_bytes_max=4_000_000)),
+}

@@ -1,0 +1,70 @@
+"""The server that `faults.py` troubles: one that gives up soon what others wait for."""
+
+import argparse
+import logging
+import resource
+
+import serve_sockets
+import trio
+
+from mcp_trio import Context, Limits, Server
+
+# As in production, but for the times, and for what is too large.
+LIMITS = Limits(
+    frame_bytes_max=1 << 20,
+    http_head_seconds=1.5,
+    http_idle_seconds=1.5,
+    first_request_seconds=2.0,
+    websocket_ping_seconds=1.5,
+    websocket_pong_seconds=1.5,
+    write_stall_seconds=1.5,
+    close_seconds=0.5,
+    drain_seconds=0.5,
+)
+
+
+async def echo(text: str) -> str:
+    """Return the text."""
+    return text
+
+
+async def wait(seconds: float) -> str:
+    """Answer late."""
+    await trio.sleep(seconds)
+    return "waited"
+
+
+async def pour(*, ctx: Context) -> str:
+    """Report more than anybody wants to hear."""
+    for step in range(1_000_000):
+        await ctx.progress(step, message="x" * 10_000)
+        await trio.lowlevel.checkpoint()
+    return "poured out"
+
+
+async def tasks() -> str:
+    """How many tasks there are."""
+    return f"{trio.lowlevel.current_statistics().tasks_living}"
+
+
+def server_with(limits: Limits) -> Server:
+    """The server."""
+    server = Server("faults", limits=limits)
+    for tool in (echo, wait, pour, tasks):
+        server.tool(tool)
+    return server
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Serve, to be troubled.")
+    parser.add_argument("--transport", choices=serve_sockets.STARTS, required=True)
+    parser.add_argument("--place", default="0", help="a port, or the path of a socket file")
+    parser.add_argument("--patient", action="store_true", help="with the limits of production")
+    options = parser.parse_args()
+    # A thousand connections are a thousand descriptors.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
+    serve_sockets.run(
+        server_with(Limits() if options.patient else LIMITS), options.transport, options.place
+    )

@@ -1,0 +1,351 @@
+"""Record one application over every transport, and compare: `python tools/proof/transports.py`.
+
+The same client does the same to it over each: lists, a call with progress and a log message, an
+effect, a question, a resource, a call that is cancelled. The server records. Each recording is
+compared with that of the first transport, record by record and member by member, and replayed
+strictly. What may differ is the envelope, the table here; exits 1 if anything else does, or if a
+replay does not do what was recorded.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import attrs
+import msgspec
+import trio
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from channel_pairs import Pair, named_pipes_in, over_stdio
+from rich.console import Console
+from rich.table import Table
+
+from mcp_trio import Client, Context, Server
+from mcp_trio._client.targets import Target
+from mcp_trio._errors import ReplayDivergence
+from mcp_trio._journal.frames import json_difference
+from mcp_trio._journal.records import Record, frame_of
+from mcp_trio._limits import Limits
+from mcp_trio.recording import open_recording, read_recording, replay
+from mcp_trio.transports import Channel, memory_pair
+
+ERAS: Final = ("2025-11-25", "2026-07-28")
+_FIRST: Final = "memory"
+_SECONDS: Final = 30
+
+ENVELOPE: Final[Mapping[str, tuple[str, str]]] = {
+    "t": ("time", "when it happened"),
+    "h": ("digest", "of the lines before, and so of all this"),
+    "open $.transport": ("transport", "how the client was connected"),
+    "open $.started": ("started", "when it began"),
+    "open $.session": ("session", "the recording's own name"),
+    "open $.seed": ("seed", "drawn for each recording"),
+    "shut $.cause": ("cause", "how the client left: with its connection, or by a request"),
+    "in notifications/cancelled $.params.reason": ("reason", "modern HTTP clients just go away"),
+    'end $.counts["sessions beside"]': ("beside", "at /ws there is the session of HTTP, too"),
+    "out $.result.requestState": ("state", "of a question, drawn for each"),
+    "in tools/call $.params.requestState": ("state back", "the same, as it comes back"),
+    "mark parked $.value": ("state kept", "the same, in the server's notes"),
+}
+"""What may differ, by record and path: what it is called below, and what it is.
+
+Over HTTP the application numbers modern requests itself; the one client here would do it just so.
+"""
+
+
+# The application, and its client ------------------------------------------------------------------
+
+
+@attrs.frozen
+class Unit:
+    """What is asked."""
+
+    unit: str
+
+
+@attrs.frozen
+class Application:
+    """A server, and an event for when what was cancelled there has ended."""
+
+    server: Server
+    cancelled: trio.Event
+
+
+def application(revision: str) -> Application:
+    """A harbour, for clients of one era: no session is beside theirs."""
+    server = Server("harbour", version="1", instructions="Mind the tide.", revisions=[revision])
+    cancelled = trio.Event()
+
+    @server.tool
+    async def tide(port: str, *, ctx: Context) -> str:
+        """Tell the tide, by and by."""
+        for step in (1, 2):
+            await ctx.progress(step, 2, message=f"gauge {step}")
+        await ctx.info("both gauges were read")
+        metres = await ctx.effect(len, port)
+        answer = await ctx.elicit("Which unit?", Unit)
+        return f"{metres} {answer.data.unit} at {port}" if answer.data else "nobody knows"
+
+    @server.tool
+    async def wait(*, ctx: Context) -> str:
+        """Wait for the flood."""
+        try:
+            await ctx.progress(1)
+            await ctx.sleep(1000)
+        finally:
+            cancelled.set()
+        return "the flood"
+
+    @server.resource("harbour://level")
+    async def level() -> str:
+        """Tell the level."""
+        return "high"
+
+    return Application(server, cancelled)
+
+
+async def use(target: Target, revision: str, cancelled: trio.Event) -> None:
+    """All that the client does, one after the other: what is concurrent may come in any order."""
+    limits = Limits(close_seconds=1)
+    async with Client(
+        target,
+        revisions=[revision],
+        limits=limits,
+        log=lambda _: None,
+        elicitation=lambda _: {"unit": "m"},
+    ) as client:
+        await client.list_tools()
+        await client.call_tool("tide", {"port": "Oslo"}, progress=lambda _: None)
+        await client.read_resource("harbour://level")
+        async with trio.open_nursery() as nursery:
+            cancel = nursery.cancel_scope.cancel
+            await client.call_tool("wait", progress=lambda _: cancel())
+        await cancelled.wait()
+        await client.call_tool("tide", {"port": "Bergen"})
+
+
+# The transports -----------------------------------------------------------------------------------
+
+Way: TypeAlias = Callable[[Server, Path], AbstractAsyncContextManager[Target]]
+"""Serves, recording into a folder; gives what the client connects to."""
+
+
+async def _serve_channel(server: Server, channel: Channel, folder: Path) -> None:
+    await server.serve(channel, record=folder)
+
+
+@asynccontextmanager
+async def _over(make: Callable[[Path], Any], server: Server, folder: Path) -> AsyncGenerator[Any]:
+    ours, theirs = await make(folder)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_serve_channel, server, theirs, folder)
+        yield ours
+
+
+async def _memory(_folder: Path) -> Pair:
+    return memory_pair()
+
+
+async def _stdio(_folder: Path) -> Pair:
+    return over_stdio()
+
+
+async def _named_pipes(folder: Path) -> Pair:
+    own = folder / "pipes"
+    own.mkdir()
+    return await named_pipes_in(own)
+
+
+@asynccontextmanager
+async def _at(
+    serve: Callable[..., Any], place: Callable[[str], str], server: Server, folder: Path
+) -> AsyncGenerator[str]:
+    async with trio.open_nursery() as nursery:
+        url: str = await nursery.start(partial(serve, server, folder))
+        yield place(url)
+        nursery.cancel_scope.cancel()
+
+
+async def _http(host: Any, server: Server, folder: Path, **status: Any) -> None:
+    await server.serve_http(port=0, server=host, record=folder, **status)
+
+
+async def _websocket(server: Server, folder: Path, **status: Any) -> None:
+    await server.serve_websocket(port=0, record=folder, **status)
+
+
+async def _unix(server: Server, folder: Path, **status: Any) -> None:
+    await server.serve_unix(folder / "socket", record=folder, **status)
+
+
+async def _tcp(server: Server, folder: Path, **status: Any) -> None:
+    await server.serve_tcp(port=0, record=folder, **status)
+
+
+def _there(url: str) -> str:
+    return url
+
+
+def _sse_there(url: str) -> str:
+    return url.replace("/mcp", "/sse")
+
+
+def _websocket_there(url: str) -> str:
+    return url.replace("http:", "ws:").replace("/mcp", "/ws")
+
+
+WAYS: Final[Mapping[str, Way]] = {
+    _FIRST: partial(_over, _memory),
+    "stdio": partial(_over, _stdio),
+    "HTTP": partial(_at, partial(_http, "native"), _there),
+    "HTTP, hypercorn": partial(_at, partial(_http, "hypercorn"), _there),
+    "HTTP+SSE": partial(_at, partial(_http, "native"), _sse_there),
+    "WebSocket": partial(_at, _websocket, _there),
+    "WebSocket, native": partial(_at, partial(_http, "native"), _websocket_there),
+    "WebSocket, ASGI": partial(_at, partial(_http, "hypercorn"), _websocket_there),
+    "Unix": partial(_at, _unix, _there),
+    "TCP": partial(_at, _tcp, _there),
+    "named pipes": partial(_over, _named_pipes),
+}
+
+
+_NOT_THERE: Final = frozenset({("HTTP+SSE", "2026-07-28")})
+
+
+async def record(way: Way, revision: str, folder: Path) -> Path:
+    """What was recorded when the client did all that over one transport."""
+    its = application(revision)
+    with trio.fail_after(_SECONDS):
+        async with way(its.server, folder) as target:
+            await use(target, revision, its.cancelled)
+    return _recording_in(folder)
+
+
+def _recording_in(folder: Path) -> Path:
+    """The one in which something was called."""
+    (found,) = [each for each in folder.glob("*.jsonl") if "tools/call" in each.read_text()]
+    return found
+
+
+# Comparing ----------------------------------------------------------------------------------------
+
+
+def records_of(path: Path) -> list[Record]:
+    """Those of a recording without a flaw."""
+    return [each for each in read_recording(open_recording(path)) if isinstance(each, Record)]
+
+
+def differences(left: Sequence[Record], right: Sequence[Record]) -> Iterator[str]:
+    """Every place where two recordings differ, by record and path."""
+    for one, other in zip_longest(left, right):
+        if one is None or other is None:
+            yield "more records"
+        elif one.kind != other.kind:
+            yield f"{one.kind} became {other.kind}"
+        else:
+            yield from _between(one, other)
+
+
+_NAMED_KINDS: Final = frozenset({"in", "out", "mark"})
+_HEADS: Final = {"channel": "c", "lane": "l", "ordinal": "o", "time_ns": "t", "digest": "h"}
+
+
+def _between(one: Record, other: Record) -> Iterator[str]:
+    for member, key in _HEADS.items():
+        if getattr(one, member) != getattr(other, member):
+            yield key
+    frame = frame_of(one) or b"null"
+    for name, *texts in (
+        (f"{_named(one.kind, frame)} $", frame, frame_of(other) or b"null"),
+        ("x $", msgspec.json.encode(one.envelope), msgspec.json.encode(other.envelope)),
+    ):
+        for path, _, _ in json_difference(*texts):
+            yield path.replace("$", name, 1)
+
+
+class _Named(msgspec.Struct):
+    """A message, or a mark."""
+
+    method: str = ""
+    name: str = ""
+
+
+def _named(kind: str, frame: bytes) -> str:
+    """The kind of a record; with the name of a mark, or the method of a message."""
+    if kind not in _NAMED_KINDS:
+        return kind
+    body = msgspec.json.decode(frame, type=_Named)
+    return f"{kind} {body.method or body.name}".rstrip()
+
+
+def replayed(path: Path, revision: str) -> str:
+    """Whether the same application does the same again; or what it does otherwise."""
+    try:
+        report = replay(path, application(revision).server)
+    except ReplayDivergence as divergence:
+        return str(divergence).partition("\n")[0]
+    return "yes" if report.is_complete else "not to its end"
+
+
+@attrs.frozen
+class Row:
+    """What one transport came to."""
+
+    transport: str
+    records: int
+    differing: tuple[str, ...]
+    replayed: str
+
+    @property
+    def is_right(self) -> bool:
+        """Whether only the envelope differs, and the replay does not."""
+        return self.replayed == "yes" and set(self.differing) <= ENVELOPE.keys()
+
+
+def rows_of(revision: str, names: Sequence[str]) -> Iterator[Row]:
+    """A row for each transport."""
+    first: list[Record] | None = None
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            path = trio.run(record, WAYS[name], revision, Path(folder))
+            records, verdict = records_of(path), replayed(path, revision)
+        first = first or records
+        differing = tuple(dict.fromkeys(differences(first, records)))
+        yield Row(name, len(records), differing, verdict)
+
+
+def table_of(revision: str, rows: Sequence[Row]) -> Table:
+    """The rows of one era."""
+    table = Table("transport", "records", "differing fields", "replays strictly", title=revision)
+    for row in rows:
+        named = (ENVELOPE.get(field, (f"WRONG {field}",))[0] for field in row.differing)
+        told = ", ".join(named) or "(the others are compared with this)"
+        table.add_row(row.transport, str(row.records), told, row.replayed)
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record, compare and print; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--revision", action="append", choices=ERAS, help="only this")
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    are_right = True
+    for revision in parser.parse_args(arguments).revision or ERAS:
+        names = [name for name in WAYS if (name, revision) not in _NOT_THERE]
+        rows = list(rows_of(revision, names))
+        console.print(table_of(revision, rows))
+        are_right = are_right and all(row.is_right for row in rows)
+    for field, (title, meaning) in ENVELOPE.items():
+        console.print(f"{title}: {meaning} ({field})", highlight=False, markup=False)
+    return 0 if are_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
