@@ -28,7 +28,7 @@ def tests(session: nox.Session) -> None:
     # One data file per run, named in full: tests start processes in other folders.
     session.env["COVERAGE_FILE"] = str(Path(session.create_tmp(), "coverage").resolve())
     session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", "-n", "2", *session.posargs)
+    session.run("coverage", "run", "-m", "pytest", "-n", "3", *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report", *(["--fail-under=0"] if session.posargs else []))
 
@@ -93,7 +93,7 @@ def proof(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Measure what a call costs, over stdio and over HTTP, beside the official SDKs."""
+    """Measure what a call costs, over stdio, HTTP and sockets, beside the official SDKs."""
     install(session)
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/bench/stdio.py", *session.posargs)
@@ -137,14 +137,14 @@ def browser(session: nox.Session) -> None:
 def hostile(session: nox.Session) -> None:
     """Attack servers over both hosts, and see what that costs and whom it bothers."""
     install(session)
-    session.run("python", "tools/hostile.py", *session.posargs)
+    session.run("python", "tools/hostile/attacking.py", *session.posargs)
 
 
 @nox.session(default=False)
 def faults(session: nox.Session) -> None:
     """Do to servers and clients on sockets what goes wrong there, and see what becomes of it."""
     install(session)
-    session.run("python", "tools/faults.py", *session.posargs)
+    session.run("python", "tools/faults/troubling.py", *session.posargs)
 
 
 @nox.session(default=False)

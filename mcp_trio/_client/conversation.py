@@ -170,8 +170,14 @@ class Conversation(Settings):
         except BaseException as error:
             self._condition.become("closed", str(error))
             self._how_it_stands = "closed", str(error)
-            self._story.end()
+            self._end_story()
             raise
+
+    def _end_story(self) -> None:
+        if self._lifetime is None or self._lifetime.session.ended.is_set():
+            self._story.end()
+        else:
+            self._lifetime.session.when_ended(self._story.end)
 
     async def _begin(self) -> None:
         """Open a session, and agree; a server whose era is known is not asked for it (VER-08)."""
@@ -230,7 +236,7 @@ class Conversation(Settings):
         lifetime = self._lifetime or lifetime  # it may have been started again
         session = lifetime.session
         if not is_modern and await self._agree(lifetime, partial(shaken_hands, session)):
-            await self._tell_log_level(session)
+            await self._agree(lifetime, partial(self._tell_log_level, session))
         else:
             await self._agree(lifetime, partial(self._listening.begin, session))
 
@@ -305,6 +311,7 @@ class Conversation(Settings):
         try:
             return await step()
         except trio.Cancelled:
+            lifetime.session.shut("closed")
             raise
         except ConnectionLost as loss:
             await self._end(lifetime)

@@ -22,7 +22,7 @@ import msgspec
 from mcp_trio._engine.lanes import START_ORDINAL, Lane
 from mcp_trio._journal.records import PATCHED, MarkBody, ShutBody, value_body
 from mcp_trio._recorder.recorder import Recorder
-from mcp_trio._wire import Oversized
+from mcp_trio._wire import FromPrincipal, Oversized, Understood
 
 _encode = msgspec.json.Encoder().encode
 START_BODY: Final = _encode(MarkBody(name="start", value=None))
@@ -307,8 +307,8 @@ class Recording(_Ungated):
             envelope = {"discarded": frame.size}
             frame = frame.head
             embed = False
-        elif (principal := getattr(frame, "principal", None)) is not None:
-            envelope = {"principal": principal}
+        elif isinstance(frame, FromPrincipal | Understood) and frame.principal is not None:
+            envelope = {"principal": frame.principal}
         number = self.recorder.record(
             "in", frame, envelope=envelope, embed=embed, channel=self.channel
         )

@@ -59,6 +59,7 @@ from mcp_trio._wire import (
     Decoder,
     ErrorObject,
     ErrorResponse,
+    FromPrincipal,
     Malformed,
     Message,
     Notification,
@@ -114,7 +115,7 @@ class Connection(Outgoing):
         """
         if isinstance(frame, Oversized):
             return self._take_oversized(frame)
-        self._principal = getattr(frame, "principal", None)
+        self._principal = frame.principal if isinstance(frame, FromPrincipal | Understood) else None
         message = frame.message if isinstance(frame, Understood) else self._decoder.decode(frame)
         return self._takers[type(message)](self, message, len(frame), now)
 

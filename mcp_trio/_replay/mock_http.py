@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import attrs
+import trio
 
 from mcp_trio._journal.conversation import Conversation, revision_of
 from mcp_trio._protocol import ALL_REVISIONS, REVISIONS
@@ -41,6 +42,14 @@ class MockedSite(StandIn[MockSession]):
         session = self.open_session(channel)
         return session, partial(self.play, session)
 
-    async def serve_session(self, channel: Channel, **_: Any) -> None:
+    async def serve_session(
+        self,
+        channel: Channel,
+        *,
+        task_status: trio.TaskStatus[MockSession] = trio.TASK_STATUS_IGNORED,
+        **_: Any,
+    ) -> None:
         """Play the one session of a connection."""
-        await self.play(self.open_session(channel))
+        session = self.open_session(channel)
+        task_status.started(session)
+        await self.play(session)

@@ -58,7 +58,7 @@ class MockSession:
     `misses` are the requests that were not recorded; `matching` knows the recorded ones that
     nobody has asked. With `repeats`, each of these may be asked anew once it is answered.
     `negotiated` is set when the handshake has been answered, under `revision`; `closing` when the
-    session begins to end.
+    session begins to end. The client `has_begun` when it has asked something.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class MockSession:
         self.negotiated = Milestone()
         self.closing = Milestone()
         self.revision: Revision | None = None
+        self.has_begun = False
         self._repeats = repeats
         self._playing = trio.CancelScope()
         self._recorded = recorded
@@ -91,11 +92,6 @@ class MockSession:
     def connection(self) -> Self:
         """Where the revision is, as in an engine's session."""
         return self
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the handshake has been answered."""
-        return self.negotiated.is_set()
 
     @property
     def may_be_followed(self) -> bool:
@@ -154,6 +150,7 @@ class MockSession:
                 pass
 
     def _hear_request(self, request: Request) -> None:
+        self.has_begun = True
         matching, method, params = self.matching, request.method, request.params
         if (said := self._found(method, params)) is not None:
             self._live[said.index] = request

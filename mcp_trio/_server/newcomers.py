@@ -5,8 +5,7 @@ handshake of HTTP takes is bounded elsewhere: this is what comes behind it, or i
 """
 
 import logging
-from collections.abc import Callable
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol, runtime_checkable
 
 import attrs
 import trio
@@ -37,6 +36,15 @@ class Introduced(Protocol):
         ...
 
 
+@runtime_checkable
+class Telling(Protocol):
+    """A channel that can tell its client why it ends, as a WebSocket can."""
+
+    def fail(self, loss: ConnectionLost, code: CloseCode) -> None:
+        """End it; see `WebSocketChannel.fail`."""
+        ...
+
+
 @attrs.define(eq=False)
 class Newcomer:
     """A connection, and its session once that is there; a `trio.TaskStatus` of it."""
@@ -58,10 +66,8 @@ class Newcomer:
     def send_away(self, seconds: float) -> None:
         """It has had so long to begin."""
         text = f"the client has asked nothing for {seconds:g} s (first_request_seconds)"
-        fail: Callable[[ConnectionLost, CloseCode], None] | None
-        fail = getattr(self.channel, "fail", None)
-        if fail is not None:  # the client is told why, and the session hears of it
-            fail(ConnectionLost(text), CloseCode.FAILED)
+        if isinstance(self.channel, Telling):  # the client is told why, and the session hears of it
+            self.channel.fail(ConnectionLost(text), CloseCode.FAILED)
         elif self.session is not None:
             logger.warning("a connection is closed: %s", text)
             self.session.shut("lost")

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import trio
@@ -35,16 +36,17 @@ class NamedPipes:
 
     async def aclose(self) -> None:
         """See `Channel.aclose`."""
-        self._source.close()
         self._sink.close()
-        await trio.lowlevel.checkpoint()
+        await self._source.aclose()
 
 
 async def open_named_pipes(folder: Path, *, is_server: bool) -> NamedPipes:
     """One end of the pipes `to-server` and `to-client` of a folder; waits for the other end."""
     fds: dict[bool, int] = {}
-    for name, reads in (("to-server", is_server), ("to-client", not is_server)):
-        mode = os.O_RDONLY if reads else os.O_WRONLY
-        fd = await trio.to_thread.run_sync(os.open, folder / name, mode, abandon_on_cancel=True)
-        fds[reads] = fd
+    with ExitStack() as opened:
+        for name, reads in (("to-server", is_server), ("to-client", not is_server)):
+            mode = os.O_RDONLY if reads else os.O_WRONLY
+            fd = await trio.to_thread.run_sync(os.open, folder / name, mode, abandon_on_cancel=True)
+            opened.callback(os.close, fds.setdefault(reads, fd))
+        opened.pop_all()
     return NamedPipes(fd_in=fds[True], fd_out=fds[False])

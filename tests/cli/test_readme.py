@@ -73,6 +73,13 @@ def test_the_readme_lists_the_commands_that_there_are():
     assert listed == list(COMMANDS)
 
 
+def test_the_readme_lists_the_sessions_that_there_are():
+    noxfile = (Path(__file__).parents[2] / "noxfile.py").read_text(encoding="utf-8")
+    sessions = re.findall(r"^@nox\.session.*\ndef (\w+)", noxfile, re.MULTILINE)
+    table = README.split("| session | does |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `nox -s (\w+)`", table, re.MULTILINE)) == set(sessions)
+
+
 def test_the_readme_lists_the_kinds_of_records_that_there_are():
     from mcp_trio._journal.records import KINDS
 

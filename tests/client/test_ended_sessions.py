@@ -235,3 +235,17 @@ async def test_a_server_that_forgets_each_session_at_once_is_not_asked_for_ever(
         with pytest.raises(ConnectionLost, match="ended the session"):
             await client.call_tool("add")
     assert len(script.of("tools/call")) == 2
+
+
+async def test_a_beginning_that_is_cancelled_leaves_a_whole_recording(tmp_path, autojump_clock):
+    async def never(_seen):
+        await trio.sleep_forever()
+
+    file = tmp_path / "story.mcprec.jsonl"
+    async with httpx.AsyncClient(transport=Script(never)) as http:
+        client = Client(URL, http=http, revisions=REVISIONS, record=file)
+        with trio.move_on_after(3):
+            await client.__aenter__()
+        await client.aclose()
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert records[-1]["k"] == "end"

@@ -1,10 +1,13 @@
 """What a client says in each of its modern requests, and calls that differ between the eras."""
 
+import contextlib
+
 import pytest
+import trio
 import trio.testing
 
 from mcp_trio._client import Client
-from mcp_trio._errors import LocalProtocolError
+from mcp_trio._errors import LocalProtocolError, RequestTimeout
 from mcp_trio._limits import Limits
 from tests.client.modern import (
     DISCOVERED,
@@ -14,6 +17,7 @@ from tests.client.modern import (
     error,
     legacy_client,
     modern_client,
+    played,
 )
 
 TRACE = {
@@ -151,6 +155,19 @@ async def test_a_server_that_does_not_log_is_not_told(nursery):
     client, server = await legacy_client(nursery, answers=answers, log_level="info")
     assert server.asked("logging/setLevel") == []
     await client.aclose()
+
+
+@pytest.mark.parametrize("seconds", [3, 10_000], ids=["given up", "too late"])
+async def test_a_level_that_is_never_answered_leaves_no_session(nursery, autojump_clock, seconds):
+    handshake = {**INITIALIZED, "protocolVersion": LEGACY[0]}
+    channel, server = played(nursery, **{"initialize": handshake, "logging/setLevel": None})
+    client = Client(channel, revisions=LEGACY, log_level="debug")
+    with contextlib.suppress(RequestTimeout), trio.move_on_after(seconds):
+        await client.__aenter__()
+    await trio.testing.wait_all_tasks_blocked()
+    assert server.asked("logging/setLevel") == [{"level": "debug"}]
+    with pytest.raises(trio.ClosedResourceError):
+        await channel.send([])
 
 
 # Calls that differ.

@@ -16,6 +16,7 @@ from mcp_trio.examples import named_pipes
 from mcp_trio.examples.named_pipes import open_named_pipes
 from mcp_trio.examples.weather import server
 from mcp_trio.recording import open_recording, replay_async
+from tests.client.conftest import open_descriptors
 
 
 @pytest.fixture
@@ -69,3 +70,13 @@ async def test_what_is_cancelled_in_the_middle_of_a_line_lets_nothing_follow(tmp
     await theirs.aclose()
     (piece,) = received
     assert set(piece) == {ord("x")}
+
+
+@pytest.mark.parametrize("is_server", [True, False])
+async def test_an_opening_that_fails_half_way_leaves_nothing_open(folder, is_server):
+    (folder / "to-client").unlink()
+    with (folder / "to-server").open("rb+", buffering=0):  # the other end
+        before = open_descriptors()
+        with pytest.raises(FileNotFoundError):
+            await open_named_pipes(folder, is_server=is_server)
+        assert open_descriptors() == before

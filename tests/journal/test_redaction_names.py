@@ -54,6 +54,20 @@ def test_a_value_beside_its_name_is_secret():
     assert changed[1]["value"] == "/root"
 
 
+@pytest.mark.parametrize("secret", ["Password-2024!", "token=1234567890"])
+def test_a_secret_that_begins_like_a_name_is_none_and_is_followed_as_a_name(secret):
+    one = redactor()
+    one.redact("in", call(password=secret))
+    assert secret.encode() not in one.redact("in", call(users={secret: "Ann"}))
+
+
+@pytest.mark.parametrize("secret", ["Password", "api_key"])
+def test_a_name_that_is_a_secret_as_well_may_be_read_as_a_name(secret):
+    one = redactor()
+    assert secret not in arguments_of(one.redact("in", call(password=secret))).values()
+    assert arguments_of(one.redact("in", call(users={secret: True})))["users"].keys() == {secret}
+
+
 def test_a_name_is_not_that_long():
     frame = call(**{"x_" * 70 + "token": "abc"})
     assert redactor().redact("in", frame) == frame

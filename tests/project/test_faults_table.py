@@ -1,19 +1,19 @@
 """The table of the faults on sockets: what became of connections is counted, and judged."""
 
+import at_clients
+import at_servers
 import attrs
-import faults
-import faults_at_clients
-import faults_at_servers
-import faults_peers
 import pytest
+import raw_ends
 import socket_wires
-from faults import Ending, Result
+import troubling
+from troubling import Ending, Result
 from under_attack import Held
 
 from mcp_trio._transports.websocket.trio_sockets import unmasked
 
-FAULT = faults_at_servers.Fault(
-    name="a fault", script=faults_at_servers.say_nothing, expected={"tcp": ["answer, closed"]}
+FAULT = at_servers.Fault(
+    name="a fault", script=at_servers.say_nothing, expected={"tcp": ["answer, closed"]}
 )
 WELL = Result(
     fault=FAULT,
@@ -27,8 +27,8 @@ WELL = Result(
 
 
 def test_what_was_withstood_is_no_complaint(capsys):
-    assert list(faults.complaints(WELL)) == []
-    assert faults.report([WELL], 1.0)
+    assert list(troubling.complaints(WELL)) == []
+    assert troubling.report([WELL], 1.0)
     out = capsys.readouterr().out
     assert "answer, closed (2)" in out
     assert "1 faults at servers, 0 complaints, 1 s" in out
@@ -49,42 +49,40 @@ def test_what_was_withstood_is_no_complaint(capsys):
 )
 def test_what_must_not_be_is_told(what, complaint, capsys):
     result = attrs.evolve(WELL, **what)
-    assert list(faults.complaints(result)) == [complaint]
-    assert not faults.report([result], 1.0)
+    assert list(troubling.complaints(result)) == [complaint]
+    assert not troubling.report([result], 1.0)
     assert f"a fault, tcp: {complaint} x1" in capsys.readouterr().out
 
 
 def test_beside_a_thousand_sessions_a_neighbour_may_wait_longer():
     patient = attrs.evolve(FAULT, is_patient=True)
-    assert list(faults.complaints(attrs.evolve(WELL, fault=patient, calls=[5.5]))) == []
+    assert list(troubling.complaints(attrs.evolve(WELL, fault=patient, calls=[5.5]))) == []
 
 
 def test_the_same_words_are_counted():
-    assert faults_peers.in_words([]) == ""
-    assert faults_peers.in_words(["a", "a", "b"]) == "a x2, b"
-    assert faults.told([Ending("a", 1.0), Ending("a", None), Ending("", 2.0)]) == (
+    assert raw_ends.in_words([]) == ""
+    assert raw_ends.in_words(["a", "a", "b"]) == "a x2, b"
+    assert troubling.told([Ending("a", 1.0), Ending("a", None), Ending("", 2.0)]) == (
         "a (1); a, kept (1); nothing (1)"
     )
 
 
 def test_each_answer_is_a_word_and_a_notification_is_none():
-    assert faults_peers.words_of(b'{"id":1,"result":{}}') == ["answer"]
-    assert faults_peers.words_of(b'{"id":1,"error":{"code":-32600}}') == ["error -32600"]
-    assert faults_peers.words_of(b'{"method":"notifications/progress"}') == []
+    assert raw_ends.words_of(b'{"id":1,"result":{}}') == ["answer"]
+    assert raw_ends.words_of(b'{"id":1,"error":{"code":-32600}}') == ["error -32600"]
+    assert raw_ends.words_of(b'{"method":"notifications/progress"}') == []
 
 
 def test_each_fault_is_expected_somewhere_and_has_a_name_of_its_own():
-    names = [each.name for each in faults_at_servers.FAULTS]
+    names = [each.name for each in at_servers.FAULTS]
     assert len(set(names)) == len(names)
-    for each in faults_at_servers.FAULTS:
-        assert set(each.expected) <= set(faults_at_servers.WAYS)
+    for each in at_servers.FAULTS:
+        assert set(each.expected) <= set(at_servers.WAYS)
         assert each.expected
 
 
-CLIENT_FAULT = faults_at_clients.Fault(
-    name="is bad", serve=faults_at_clients.hang_up, says={"tcp": "closed"}
-)
-TOLD = faults_at_clients.Result(
+CLIENT_FAULT = at_clients.Fault(name="is bad", serve=at_clients.hang_up, says={"tcp": "closed"})
+TOLD = at_clients.Result(
     fault=CLIENT_FAULT,
     way="tcp",
     told="ConnectionLost: closed",
@@ -104,14 +102,14 @@ TOLD = faults_at_clients.Result(
     ],
 )
 def test_what_a_caller_must_be_told_is_judged(what, complaint, capsys):
-    assert faults_at_clients.report([TOLD])
-    assert not faults_at_clients.report([attrs.evolve(TOLD, **what)])
+    assert at_clients.report([TOLD])
+    assert not at_clients.report([attrs.evolve(TOLD, **what)])
     assert f"a server that is bad, tcp: {complaint}" in capsys.readouterr().out
 
 
 @pytest.mark.real_time
 def test_a_server_is_troubled_and_does_well(capsys):
-    assert faults.main(["--way", "tcp", "--fault", "HTTP where lines are spoken"]) == 0
+    assert troubling.main(["--way", "tcp", "--fault", "HTTP where lines are spoken"]) == 0
     assert "closed (10)" in capsys.readouterr().out
 
 

@@ -2,16 +2,16 @@
 
 import functools
 
+import attacking
+import attacks
 import attrs
-import hostile
-import hostile_attacks
-import hostile_requests
+import harmful_requests
 import pytest
 import trio
-from hostile_attacks import Attack, Ending
+from attacks import Attack, Ending
 
 ATTACK = Attack(name="an attack", attempts=(), statuses={400}, hosts=("native",))
-WELL = hostile.Result(
+WELL = attacking.Result(
     attack=ATTACK,
     host="native",
     endings=[Ending((400,), 0.1), Ending((), 0.2)],
@@ -24,8 +24,8 @@ WELL = hostile.Result(
 
 
 def test_what_was_withstood_is_no_complaint(capsys):
-    assert list(hostile.complaints(WELL)) == []
-    assert hostile.report([WELL], 1.0)
+    assert list(attacking.complaints(WELL)) == []
+    assert attacking.report([WELL], 1.0)
     out = capsys.readouterr().out
     assert "400 x1, silence x1" in out
     assert "1 attacks, 0 complaints, 1 s" in out
@@ -47,36 +47,36 @@ def test_what_was_withstood_is_no_complaint(capsys):
 )
 def test_what_must_not_be_is_told(what, complaint, capsys):
     result = attrs.evolve(WELL, **what)
-    assert list(hostile.complaints(result)) == [complaint]
-    assert not hostile.report([result], 1.0)
+    assert list(attacking.complaints(result)) == [complaint]
+    assert not attacking.report([result], 1.0)
     assert f"an attack, native: {complaint} x1" in capsys.readouterr().out
 
 
 def test_a_host_that_need_not_withstand_it_so_is_only_shown():
     endings = [Ending((200, 200), None)]
-    assert list(hostile.complaints(attrs.evolve(WELL, host="hypercorn", endings=endings))) == []
+    assert list(attacking.complaints(attrs.evolve(WELL, host="hypercorn", endings=endings))) == []
 
 
 def test_answers_are_counted_also_behind_a_body_that_ends_without_a_line():
     received = b"HTTP/1.1 200 OK\r\n\r\nyesHTTP/1.1 400 Bad Request\r\n\r\nno"
-    assert hostile_requests.statuses(received) == [200, 400]
+    assert harmful_requests.statuses(received) == [200, 400]
 
 
 def test_the_damage_is_the_same_each_time():
-    assert list(hostile_requests.damaged(9)) == list(hostile_requests.damaged(9))
-    assert len(set(hostile_requests.damaged(9))) == 9
+    assert list(harmful_requests.damaged(9)) == list(harmful_requests.damaged(9))
+    assert len(set(harmful_requests.damaged(9))) == 9
 
 
 @pytest.fixture
 async def attack(nursery, monkeypatch):
     """`await attack(handler, attempt)` is the ending of an attempt at what a handler serves."""
-    monkeypatch.setattr(hostile_attacks, "PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr(hostile_attacks, "TRICKLE_SECONDS", 0.01)
+    monkeypatch.setattr(attacks, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(attacks, "TRICKLE_SECONDS", 0.01)
 
     async def attack(handler, attempt):
         serve = functools.partial(trio.serve_tcp, handler, 0, host="127.0.0.1")
         [listener] = await nursery.start(serve)
-        target = hostile_attacks.Target(listener.socket.getsockname()[1])
+        target = attacks.Target(listener.socket.getsockname()[1])
         attack = attrs.evolve(ATTACK, attempts=[attempt])
         [ending] = await attack.run(target)
         return ending
@@ -92,7 +92,7 @@ async def test_a_connection_that_is_closed_with_an_answer_is_seen(attack):
         assert await stream.receive_some() == b""
         await stream.send_all(b"HTTP/1.1 400 Bad Request\r\nInjected: 1\r\n\r\n")
 
-    ending = await attack(refuse, hostile_attacks.saying(b"abc", and_no_more=True))
+    ending = await attack(refuse, attacks.saying(b"abc", and_no_more=True))
     assert (ending.answers, ending.has_leaked) == ((400,), True)
     assert ending.seconds is not None
 
@@ -102,7 +102,7 @@ async def test_a_connection_that_is_kept_is_seen(attack):
     async def wait(_stream):
         await trio.sleep_forever()
 
-    assert await attack(wait, hostile_attacks.trickling(b"a", b"bcd")) == Ending((), None)
+    assert await attack(wait, attacks.trickling(b"a", b"bcd")) == Ending((), None)
 
 
 @pytest.mark.real_time
@@ -111,7 +111,7 @@ async def test_who_reads_nothing_sees_when_it_is_cut_off(attack):
         await stream.receive_some()
         await stream.aclose()
 
-    ending = await attack(cut, hostile_attacks.not_reading(b"abc"))
+    ending = await attack(cut, attacks.not_reading(b"abc"))
     assert ending.seconds is not None
 
 
@@ -120,13 +120,13 @@ async def test_who_vanishes_sees_nothing(attack):
     async def wait(stream):
         await stream.receive_some()
 
-    ending = await attack(wait, hostile_attacks.vanishing(b"abc", resets=True))
+    ending = await attack(wait, attacks.vanishing(b"abc", resets=True))
     assert ending.answers == ()
 
 
 @pytest.mark.real_time
 def test_servers_are_attacked_at_the_same_time_and_do_well(capsys):
-    assert hostile.main(["--attack", "broken heads"]) == 0
+    assert attacking.main(["--attack", "broken heads"]) == 0
     out = capsys.readouterr().out
     assert out.count("400 x3") == 2
     assert out.index("native") < out.index("hypercorn")

@@ -54,7 +54,7 @@ async def test_a_meter_counts_what_a_process_takes(nursery, autojump_clock):
     del large
     peak_kib, left_kib = meter.rss_kib()
     assert peak_kib >= 0.9 * size / 1024
-    assert left_kib <= peak_kib
+    assert left_kib <= peak_kib - 0.5 * size / 1024
     assert meter.cpu_ms() > 0
     nursery.cancel_scope.cancel()
 

@@ -10,7 +10,7 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Client, RequestError
+from mcp_trio import Client, Limits, RequestError
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._replay.inputs import mock_client, run_inputs
@@ -18,6 +18,7 @@ from mcp_trio._replay.mock import mock_server
 from mcp_trio._replay.mock_session import MockSession
 from mcp_trio.examples.weather import server as weather
 from mcp_trio.recording import replay_async
+from mcp_trio.transports import open_tcp_channel, open_unix_channel, open_websocket_channel
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10)
@@ -141,3 +142,39 @@ async def test_a_mock_that_would_be_open_to_others_is_refused():
     mock = mock_server(RECORDINGS / "weather.mcprec.jsonl")
     with pytest.raises(ValueError, match="is_open=True"):
         await mock.serve_tcp(host="0.0.0.0", port=0)
+
+
+async def silent(url):
+    """Whoever connects, says nothing, and returns when it has to go."""
+    openers = {
+        "ws": open_websocket_channel,
+        "unix": lambda url: open_unix_channel(url.removeprefix("unix:")),
+        "tcp": lambda url: open_tcp_channel("127.0.0.1", int(url.rpartition(":")[2])),
+    }
+    channel = await openers[url.partition(":")[0]](url)
+    with contextlib.suppress(ConnectionLost):
+        while await channel.receive():
+            pass
+    await channel.aclose()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("way", "revision"),
+    [("websocket", "2025-11-25"), ("/ws", MODERN), ("unix", MODERN), ("tcp", "2025-11-25")],
+)
+async def test_who_has_asked_something_stays_and_who_is_silent_has_to_go(
+    served, tmp_path, way, revision
+):
+    path = tmp_path / "listed.mcprec.jsonl"
+    async with Client(weather, revisions=[revision], record=path) as client:
+        await client.list_tools()
+    limits = Limits(first_request_seconds=0.3, close_seconds=0.3)
+    async with (
+        served(mock_server(path, limits=limits), way) as url,
+        Client(url, revisions=[revision]) as client,
+    ):
+        await silent(url)  # came later, so that the time of the client is over as well
+        await trio.sleep(0.1)
+        assert client.is_open
+        assert len(await client.list_tools()) == 2

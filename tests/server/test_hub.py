@@ -131,15 +131,20 @@ async def test_a_server_dials_with_tls(certificate):
 
 
 async def test_a_hub_whom_nobody_vouches_for_is_dialled_again_and_told_why(certificate):
-    states = []
+    states, retrying = [], trio.Event()
+
+    def note(state, why):
+        states.append((state, why))
+        if state == "retrying":
+            retrying.set()
+
     with trio.fail_after(SECONDS):
-        async with listen_websocket(**certificate) as hub:
-            dial = functools.partial(
-                worker().dial, hub.url, state_changed=lambda *told: states.append(told)
-            )
-            with trio.move_on_after(0.5):
-                await dial()
+        async with listen_websocket(**certificate) as hub, trio.open_nursery() as nursery:
+            nursery.start_soon(functools.partial(worker().dial, hub.url, state_changed=note))
+            await retrying.wait()
+            nursery.cancel_scope.cancel()
     assert [state for state, _why in states] == ["connecting", "retrying", "closed"]
+    assert "certificate" in states[1][1]
 
 
 async def test_what_the_block_raises_leaves_it_bare(tmp_path):

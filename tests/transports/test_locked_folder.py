@@ -6,9 +6,9 @@ import os
 
 import pytest
 
+from mcp_trio._transports import lock_file as lock_files
 from mcp_trio._transports import locked_folder as module
 from mcp_trio._transports import sockets
-from mcp_trio._transports.lock_file import lock_file
 from mcp_trio._transports.locked_folder import locked_folder
 
 
@@ -76,12 +76,12 @@ async def test_a_stale_socket_is_replaced_under_the_lock(tmp_path, monkeypatch):
 def test_a_stale_lock_file_is_replaced_under_the_lock(tmp_path, monkeypatch):
     path, seen = tmp_path / "lock", []
     path.write_text('{"port": 1, "authToken": "x", "pid": 0}')
-    read = lock_file.__wrapped__.__globals__["read_lock_file"]
+    read = lock_files.read_lock_file
 
     def noting(place):
         seen.append(is_locked(tmp_path))
         return read(place)
 
-    monkeypatch.setitem(lock_file.__wrapped__.__globals__, "read_lock_file", noting)
-    with lock_file(path, port=2, token="y"):
+    monkeypatch.setattr(lock_files, "read_lock_file", noting)
+    with lock_files.lock_file(path, port=2, token="y"):
         assert seen == [True]

@@ -1,15 +1,10 @@
 """The server that is measured over sockets, by mcp_trio; it is that of `server_mcp_trio.py`."""
 
 import argparse
-import sys
-from pathlib import Path
 
 import function_calls
-from server_mcp_trio import server
-
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-
 import serve_sockets
+from server_mcp_trio import server
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Serve the benchmark over a socket.")

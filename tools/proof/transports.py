@@ -21,7 +21,7 @@ import attrs
 import msgspec
 import trio
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "channels"))
 
 from channel_pairs import Pair, named_pipes_in, over_stdio
 from rich.console import Console

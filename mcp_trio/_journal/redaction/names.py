@@ -66,6 +66,9 @@ _NAME_CHARS_MAX: Final = 128
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 _PIECE: Final = re.compile(r"[^\W\d_]+")
 
+# Words and what joins them: a name has nothing else, and a value often has.
+_NAME: Final = re.compile(r"[^\W\d_]+(?:[ ._-]+[^\W\d_]+)*")
+
 # Members that say what a value beside them is, and that value.
 NAMING: Final = frozenset({"name", "key", "header", "Name", "Key", "Header"})
 NAMED: Final = frozenset({"value", "Value"})
@@ -105,8 +108,12 @@ class SecretNames:
         return len(name) <= _NAME_CHARS_MAX and self._covers(name)
 
     def lists(self, name: str) -> bool:
-        """Whether this is one of the secret names itself, which everybody may read."""
-        return len(name) <= _NAME_CHARS_MAX and _words(name) in self._endings
+        """Whether this is one of the secret names itself, which everybody may read.
+
+        What has digits or signs beside the words is none: it may be a secret that begins like one.
+        """
+        is_short = len(name) <= _NAME_CHARS_MAX
+        return is_short and _NAME.fullmatch(name) is not None and _words(name) in self._endings
 
     def _covers_afresh(self, name: str) -> bool:
         words = _words(name)

@@ -201,7 +201,7 @@ class Runtime:
         Where that cannot begin, the old one goes on, and it is tried again after a while.
         """
         before = self._modern
-        if self.record is None or before is None:
+        if self.record is None or before is None or before.closing.is_set():
             return
         may_follow = self.stateless.is_resting and before.may_be_followed
         now = trio.current_time()

@@ -27,9 +27,9 @@ class EventStream:
 
     Each message is given to `take`, which may wait. `last_id` is the id to go on behind, `failures`
     how many connections in a row brought nothing, and `trouble` what ended the last one. After the
-    first of those there are `away_seconds` for one that does. It `has_begun` when the server has
-    let us listen once, is `decided` when it has, or will not or could not yet, and `is_cut` when a
-    message was too large.
+    first of those there are `away_seconds` for one that does; while one is there, they do not run.
+    It `has_begun` when the server has let us listen once, is `decided` when it has, or will not or
+    could not yet, and `is_cut` when a message was too large.
     """
 
     link: Link
@@ -79,6 +79,7 @@ class EventStream:
         if has_heard or is_old:
             self.failures, self._away_until = 0, math.inf
         else:
+            self._away_until += trio.current_time() - since  # meanwhile it was there
             self._count()
 
     async def _hear(self, event: Event | Oversized) -> None:

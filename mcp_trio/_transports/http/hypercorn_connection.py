@@ -88,12 +88,32 @@ class Arrivals:
         self._room.ring()
 
 
+class _Answered:
+    """A stream of HTTP/2 that was answered before all of its body had come."""
+
+    async def handle(self, _event: object) -> None:
+        """Nobody waits for it."""
+        await trio.lowlevel.checkpoint()
+
+
+class _Streams(dict[int, Any]):
+    """Hypercorn's, which forgets one that was answered, and fails if more comes for it."""
+
+    def __missing__(self, _number: int) -> _Answered:
+        return _Answered()
+
+
+def _forgive_late_data(protocol: H2Protocol) -> None:
+    if not isinstance(protocol.streams, _Streams):
+        protocol.streams = _Streams(protocol.streams)
+
+
 @attrs.define(eq=False)
 class HypercornConnection:
     """One connection, and what runs for its requests.
 
-    Since `idle_since` nothing has run for any; infinite while something does. Of them,
-    `websockets` are open.
+    Since `idle_since` nothing has run for any; infinite while something does, and before it can:
+    a handshake has its own time. Of them, `websockets` are open.
     """
 
     app: Application
@@ -101,7 +121,7 @@ class HypercornConnection:
     limits: Limits
     client: Address | None
     server: Address | None
-    idle_since: float = attrs.field(factory=trio.current_time, init=False)
+    idle_since: float = attrs.field(default=math.inf, init=False)
     websockets: int = attrs.field(default=0, init=False)
     _secured: Any = attrs.field(init=False)
     _hypercorn: ProtocolWrapper = attrs.field(init=False)
@@ -111,6 +131,7 @@ class HypercornConnection:
     _rests: Bell = attrs.field(factory=Bell, init=False)
     _is_stopping: bool = attrs.field(default=False, init=False)
     _is_ending: bool = attrs.field(default=False, init=False)
+    _shaking: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _lingering: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     async def serve(self, config: Config, tls: SSLContext | None) -> None:
@@ -131,9 +152,10 @@ class HypercornConnection:
             cast("Any", self.stream), tls, server_side=True, https_compatible=True
         )
         self._secured = secured
+        self._shaking.deadline = trio.current_time() + config.ssl_handshake_timeout
         with (
-            contextlib.suppress(trio.BrokenResourceError),
-            trio.move_on_after(config.ssl_handshake_timeout),
+            contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+            self._shaking,
         ):
             await secured.do_handshake()
             return secured.selected_alpn_protocol() or "http/1.1"
@@ -154,6 +176,7 @@ class HypercornConnection:
                 protocol,
             )
             self._nursery.start_soon(self._cancel_when_over, self._nursery.cancel_scope)
+            self.idle_since = trio.current_time()
             await self._hypercorn.initiate()
             await self._read()
             self.stream.has_ended.set()
@@ -182,8 +205,11 @@ class HypercornConnection:
         scope.cancel()
 
     async def _all_sent(self, protocol: H2Protocol) -> None:
-        """Wait until the last bytes of all answers have left, which a task of hypercorn's sends."""
-        while protocol.stream_buffers and not protocol.closed:
+        """Wait until the last bytes of all answers have left, which a task of hypercorn's sends.
+
+        Those that were broken off have no last bytes.
+        """
+        while _has_unsent_ends(protocol) and not protocol.closed:
             await self.stream.wait_sent()
 
     # The end.
@@ -194,6 +220,7 @@ class HypercornConnection:
         for scope in self._requests:
             scope.cancel()
         self.stream.has_ended.set()
+        self._shaking.cancel()
         self._lingering.cancel()
 
     def end(self) -> None:
@@ -205,6 +232,9 @@ class HypercornConnection:
             self._nursery.start_soon(self._end)
 
     async def _end(self) -> None:
+        if self._requests:  # one has come in the very last moment
+            self._is_ending = False
+            return
         await self._hypercorn.handle(Closed())
         await self._close()
 
@@ -222,15 +252,14 @@ class HypercornConnection:
             await self._hypercorn.handle(Closed())
 
     async def _send_data(self, data: bytes) -> None:
-        """Send it; what has begun is not broken off by a cancellation."""
-        await trio.lowlevel.checkpoint_if_cancelled()
+        """Send it, cancelled or not: hypercorn counts it as sent, and would never give it again."""
         try:
             if self._secured is self.stream and not self._sending.locked():
                 data = self.stream.send_nowait(data)
                 if not data:
                     return
-            async with self._sending:
-                with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True):
+                async with self._sending:
                     await self._secured.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             await self._hypercorn.handle(Closed())
@@ -258,13 +287,16 @@ class HypercornConnection:
     ) -> Callable[[Message], Awaitable[None]]:
         """Run the application for one request; returns what its messages are given to."""
         arrivals = Arrivals()
-        self._nursery.start_soon(self._run, scope, arrivals, send)
+        self._nursery.start_soon(self._run, self._begin(), scope, arrivals, send)
         return arrivals.put
 
     async def _run(
-        self, scope: Scope, arrivals: Arrivals, send: Callable[[Message | None], Awaitable[None]]
+        self,
+        running: trio.CancelScope,
+        scope: Scope,
+        arrivals: Arrivals,
+        send: Callable[[Message | None], Awaitable[None]],
     ) -> None:
-        running = self._begin()
         try:
             with running:
                 await self._run_app(scope, arrivals, send)
@@ -291,6 +323,7 @@ class HypercornConnection:
     async def _run_app(self, scope: Scope, arrivals: Arrivals, send: Send) -> None:
         protocol = self._hypercorn.protocol
         if isinstance(protocol, H2Protocol):
+            _forgive_late_data(protocol)
             bounded = functools.partial(self._send_bounded, protocol, send)
         else:
             bounded = functools.partial(self._send_together, send)
@@ -305,7 +338,8 @@ class HypercornConnection:
             self.stream.cut()
 
     async def _send_together(self, send: Send, message: Message) -> None:
-        """The head of an answer leaves with what comes next."""
+        """The head of an answer leaves with what comes next; cancelled, nothing was begun."""
+        await trio.lowlevel.checkpoint_if_cancelled()
         is_held = message["type"] == _START or MORE in message
         self.stream.is_holding = is_held
         await send(message)
@@ -314,6 +348,7 @@ class HypercornConnection:
 
     async def _send_bounded(self, protocol: H2Protocol, send: Send, message: Message) -> None:
         """Over HTTP/2 others would wait for it; and hypercorn sets no bound to what is kept."""
+        await trio.lowlevel.checkpoint_if_cancelled()
         await send(message)
         while _bytes_held_back(protocol) > self.limits.http_write_bytes_max:
             await self.stream.wait_sent()
@@ -330,6 +365,11 @@ class HypercornConnection:
             await self.app(scope, told.receiving(receive), told.sending(send))
         finally:
             self.websockets -= 1
+
+
+def _has_unsent_ends(protocol: H2Protocol) -> bool:
+    buffers = [cast("Any", each) for each in protocol.stream_buffers.values()]
+    return any(each._complete for each in buffers)  # noqa: SLF001  hypercorn tells it by no other
 
 
 def _bytes_held_back(protocol: H2Protocol) -> int:

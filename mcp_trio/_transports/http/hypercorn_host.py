@@ -1,8 +1,8 @@
 """Serving an ASGI application by hypercorn on Trio: TLS, and HTTP/2 to clients that ask for it.
 
 What is used of hypercorn is its connection: parsing, streams, flow control. Accepting and stopping
-are done here, since hypercorn shields its writes: a client that does not read could hold up a stop
-for ever, and nothing bounds how many connect.
+are done here, since no cancellation breaks off a write: a client that does not read could hold up a
+stop for ever; and nothing in hypercorn bounds how many connect.
 """
 
 import contextlib
@@ -58,8 +58,8 @@ async def serve_hypercorn(
 
     Cancellation is the graceful stop: the listeners close, then idle connections; what runs for a
     request is cancelled, and may still end its answer; after `close_seconds` everything is cut. No
-    lifespan events are sent. One head may take `http_idle_seconds` here, as hypercorn has but one
-    clock for both.
+    lifespan events are sent. One head may take `http_idle_seconds` here, as only hypercorn knows
+    what has come of it.
 
     Raises:
         OSError: The certificate or key cannot be read (`ssl.SSLError` is one).
@@ -180,10 +180,12 @@ class _Server:
 
     async def _refuse(self, stream: BoundedStream) -> None:
         logger.warning("a connection was refused: http_connections_max are open")
-        with contextlib.suppress(trio.BrokenResourceError):
+        try:
             if self.tls is None:
-                await stream.send_all(_FULL)
-        stream.cut()
+                with contextlib.suppress(trio.BrokenResourceError):
+                    await stream.send_all(_FULL)
+        finally:
+            stream.cut()
 
 
 def addresses_of(transport: trio.SocketStream) -> tuple[Address | None, Address | None]:

@@ -82,7 +82,7 @@ class Wire:
             while not is_there():
                 before = len(self.received)
                 if not await self.receive():
-                    raise trio.BrokenResourceError("the client has gone away")
+                    raise trio.BrokenResourceError("the peer has gone away")
                 fresh += len(self.received) - before
                 if fresh >= self.limits.chunk_bytes:
                     fresh = 0
@@ -117,7 +117,9 @@ class Wire:
             with trio.move_on_after(seconds) as limit:
                 await self.ends.wait_writable()
             if limit.cancelled_caught:
-                raise trio.BrokenResourceError(f"the client has read nothing for {seconds} seconds")
+                raise trio.BrokenResourceError(
+                    f"the peer has read nothing for {seconds:g} s (write_stall_seconds)"
+                )
             rest = rest[self.write_nowait(rest) :]
 
     def write_nowait(self, data: bytes | memoryview) -> int:
@@ -132,7 +134,7 @@ class Wire:
             return 0
         except OSError as error:
             self.is_broken = True
-            raise trio.BrokenResourceError("the client has gone away") from error
+            raise trio.BrokenResourceError("the peer has gone away") from error
 
     async def linger(self) -> None:
         """Lets the peer read what was sent: a socket that is closed with unread bytes resets it.

@@ -51,10 +51,10 @@ class StatelessChannel(RoutedChannel):
 
     def deliver(self, request: Request, principal: str | None = None) -> Slot:
         """The session hears this request now; `principal` is who sends it, if that is known."""
-        number = next(self._numbers)
+        number, depth_max = next(self._numbers), self.limits.json_depth_max
+        frame = encode_request(number, request.method, request.params, json_depth_max=depth_max)
         stream = AnswerStream(self.limits, awaits=frozenset((number,)))
         slot = self._slots[number] = Slot(number, request.id, request.method, stream)
-        frame = encode_request(number, request.method, request.params)
         if request.params is None or _is_one_line(request.params):
             message = Request(number, request.method, request.params)
             self._inbox.put(Understood(frame, message, principal))

@@ -119,12 +119,20 @@ class _Asked:
         if not address.is_secure:
             plain = await trio.open_tcp_stream(address.host, address.port)
             return over_wire(plain, self.limits)
-        return await trio.open_ssl_over_tcp_stream(
+        stream = await trio.open_ssl_over_tcp_stream(
             address.host,
             address.port,
             ssl_context=self.ssl_context or ssl.create_default_context(),
             https_compatible=True,
         )
+        try:
+            await stream.do_handshake()  # that nobody vouches for it is said here
+        except BaseException as error:
+            await trio.aclose_forcefully(stream)
+            if isinstance(error, trio.BrokenResourceError):
+                raise OSError(f"{error.__cause__ or 'it hung up'} (TLS)") from error
+            raise
+        return stream
 
     def _upgraded(self, stream: trio.abc.Stream) -> AbstractAsyncContextManager[TrioSocket]:
         return client_socket(

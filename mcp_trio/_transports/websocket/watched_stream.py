@@ -83,13 +83,14 @@ class WatchedStream(trio.abc.Stream):
             await self._written.park()
         if self.is_cut:
             raise trio.BrokenResourceError("a message was cut: nothing can be sent behind it")
-        if self._tail:
-            data, self._tail = b"".join([self._tail, data]), b""
-        await self._write(data)
+        try:
+            await self._write(b"".join([self._tail, data]) if self._tail else data)
+        finally:
+            self._tail = b""
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether something was begun that the next `send_all` has to finish."""
+        """Whether something was begun by `write_nowait`, and has not left or been cut yet."""
         return bool(self._tail)
 
     @property

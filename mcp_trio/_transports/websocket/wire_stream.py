@@ -25,7 +25,7 @@ class WireStream(trio.abc.HalfCloseableStream):
         """How many bytes the system has taken, perhaps none; not while somebody sends.
 
         Raises:
-            trio.BrokenResourceError: The peer is gone, or something was begun and not finished.
+            trio.BrokenResourceError: The peer is gone.
         """
         return self._wire.write_nowait(data)
 

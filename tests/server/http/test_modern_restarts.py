@@ -5,6 +5,7 @@ import trio
 
 from mcp_trio._limits import Limits
 from mcp_trio._server.http.restarts import Restarts
+from mcp_trio.recording import RecordOptions
 from tests.server.http.conftest import call, harbour, text
 
 LIMITS = Limits(http_restart_seconds=1, http_restart_seconds_max=4)
@@ -94,6 +95,21 @@ async def test_one_that_cannot_be_recorded_is_tried_again(
     folder.mkdir()
     await trio.sleep(2.5)
     assert text((await site.ask_modern(call("tide"))).json) == "high"
+
+
+async def test_while_it_is_lost_a_long_recording_is_no_reason_for_another(
+    open_site, tmp_path, caplog, autojump_clock
+):
+    options = RecordOptions(tmp_path, segment_bytes_max=1)
+    site = await open_site(harbour(limits=LIMITS), record=options)
+    assert text((await site.ask_modern(call("tide"))).json) == "high"
+    await lose_modern(site)
+    lost = site.runtime.stateless
+    assert (await site.ask_modern(call("tide"))).status == 503
+    assert site.runtime.stateless is lost
+    await trio.sleep(1)
+    assert text((await site.ask_modern(call("tide"))).json) == "high"
+    assert caplog.text.count("was lost") == 1
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,31 @@ async def test_a_server_that_has_been_away_for_a_while_may_be_away_again_as_long
     assert polls[-1] - polls[0] > 20
 
 
+async def test_a_server_that_listens_without_a_word_is_not_away(autojump_clock):
+    """As where a proxy cuts whatever has been silent for half a minute."""
+    gets = []
+
+    async def silence():
+        await trio.sleep(29)
+        for _ in ():
+            yield b""
+
+    async def listen(seen):
+        if "last-event-id" not in seen.headers:
+            return Reply(405)
+        gets.append(seen)
+        if len(gets) <= 2:
+            return Reply(200, EVENTS, silence())
+        return events(event({"jsonrpc": "2.0", "id": 1, "result": {}}))
+
+    pieces = [event(text="", event_id="a-1")]
+    limits = Limits(http_resume_seconds=10)
+    async with connected(resumable(*pieces, listen=listen), limits=limits) as (channel, _):
+        await in_session(channel)
+        await channel.send([call(1)])
+        assert (await heard(channel, seconds=100))["id"] == 1
+
+
 async def test_the_dice_spread_those_who_were_cut_off_together(autojump_clock):
     at = []
 

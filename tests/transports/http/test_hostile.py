@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from hostile_requests import (
+from harmful_requests import (
     BROKEN_HEADS,
     BROKEN_OFF,
     CONFLICTING_LENGTHS,

@@ -6,8 +6,10 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from hypercorn.config import Config
 
 from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._transports.http.asgi import AsgiHost
 from mcp_trio._transports.http.hypercorn_connection import Arrivals, HypercornConnection
 from mcp_trio._transports.http.hypercorn_host import addresses_of
 from mcp_trio._transports.http.hypercorn_stream import BoundedStream
@@ -160,6 +162,39 @@ async def test_who_keeps_an_ended_connection_open_is_cut():
     stream.has_ended.set()
     connection.end()
     assert ends.is_closed
+
+
+@attrs.define(eq=False)
+class LastMomentEnds(ScriptedEnds):
+    """A request comes just when its connection is ended, for it has been idle for so long."""
+
+    connection: HypercornConnection | None = None
+
+    def read_nowait(self):
+        self.connection.end()
+        return super().read_nowait()
+
+    async def wait_readable(self):
+        await trio.lowlevel.checkpoint()
+        if not self.script:
+            await trio.sleep_forever()
+
+    def shut_writing(self):
+        self.is_closed = True
+
+
+async def test_a_request_of_the_last_moment_is_answered(nursery, autojump_clock):
+    async def respond(exchange):
+        await trio.sleep(1)
+        await say_hello(exchange)
+
+    ends = LastMomentEnds([b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
+    stream = BoundedStream(ends, DEFAULT_LIMITS)
+    ends.connection = HypercornConnection(AsgiHost(respond), stream, DEFAULT_LIMITS, None, None)
+    nursery.start_soon(ends.connection.serve, Config(), None)
+    await trio.sleep(2)
+    assert b"".join(ends.written).endswith(b"hello")
+    nursery.cancel_scope.cancel()
 
 
 async def test_a_client_may_have_no_address_or_be_gone_already():

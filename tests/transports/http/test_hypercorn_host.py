@@ -1,13 +1,14 @@
 """What only hypercorn does: TLS and HTTP/2; and what is done around it."""
 
+import contextlib
+import functools
+import gc
 import signal
 import socket
 import ssl
 import struct
 
 import attrs
-import h2.config
-import h2.connection
 import h2.events
 import httpx
 import hypercorn.trio
@@ -16,8 +17,10 @@ import trio
 import trio.testing
 from hypercorn.config import Config
 
+from mcp_trio._limits import Limits
 from mcp_trio._transports.http.asgi import AsgiHost
 from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
+from tests.transports.http.http2_client import Http2Client
 
 SECONDS = 5.0
 
@@ -32,6 +35,10 @@ def opened(open_host):
 
 async def say_hello(exchange):
     await exchange.answer(200, [], b"hello " + exchange.head.scheme.encode())
+
+
+def said_in(caplog):
+    return [each.getMessage() for each in caplog.records if each.name == "mcp_trio"]
 
 
 async def test_a_client_speaks_http1_over_tls(opened, certificate):
@@ -51,7 +58,26 @@ async def test_a_stranger_to_tls_harms_nobody(opened, certificate, caplog):
     await stranger.rest()
     client = await Http2Client.connect(host, certificate)
     assert (await client.exchange())[-1] == b"hello https"
-    assert [each for each in caplog.records if each.name == "mcp_trio"] == []
+    assert said_in(caplog) == []
+
+
+@pytest.mark.real_time
+async def test_a_handshake_that_takes_longer_than_one_may_be_idle_harms_nobody(opened, certificate):
+    host = await opened(say_hello, tls=certificate, http_idle_seconds=0.1)
+    await host.connect()
+    await trio.sleep(0.4)
+    with trio.fail_after(SECONDS):
+        client = await Http2Client.connect(host, certificate)
+        assert (await client.exchange())[-1] == b"hello https"
+
+
+async def test_a_handshake_does_not_hold_up_the_stop(opened, certificate, caplog):
+    host = await opened(say_hello, tls=certificate, close_seconds=60)
+    await host.connect()
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    with trio.fail_after(SECONDS):
+        await host.stop()
+    assert said_in(caplog) == []
 
 
 @pytest.mark.parametrize("given", ["certfile", "keyfile"])
@@ -61,77 +87,6 @@ async def test_a_certificate_without_its_key_is_refused(opened, certificate, giv
 
 
 # HTTP/2
-
-
-@attrs.define(eq=False)
-class Http2Client:
-    """One HTTP/2 connection over TLS; it shows the events of h2."""
-
-    stream: trio.SSLStream
-    http: h2.connection.H2Connection
-    events: list = attrs.field(factory=list)
-
-    @classmethod
-    async def connect(cls, host, certificate):
-        plain = await host.connect()
-        context = ssl.create_default_context(cafile=certificate["certfile"])
-        context.set_alpn_protocols(["h2"])
-        stream = trio.SSLStream(
-            plain.stream, context, server_hostname="127.0.0.1", https_compatible=True
-        )
-        await stream.do_handshake()
-        assert stream.selected_alpn_protocol() == "h2"
-        http = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
-        http.initiate_connection()
-        client = cls(stream, http)
-        await client.flush()
-        return client
-
-    async def flush(self):
-        await self.stream.send_all(self.http.data_to_send())
-
-    async def ask(self, method="GET", path="/", headers=(), body=b""):
-        number = self.http.get_next_available_stream_id()
-        fields = [
-            (":method", method),
-            (":scheme", "https"),
-            (":authority", "host.test"),
-            (":path", path),
-            *headers,
-        ]
-        self.http.send_headers(number, fields, end_stream=not body)
-        if body:
-            for first in range(0, len(body), 16384):
-                self.http.send_data(number, body[first : first + 16384])
-            self.http.end_stream(number)
-        await self.flush()
-        return number
-
-    async def event(self, number, kind):
-        """The next event of a kind on a stream; those before it are forgotten."""
-        while True:
-            while self.events:
-                event = self.events.pop(0)
-                if isinstance(event, h2.events.DataReceived):
-                    self.http.acknowledge_received_data(
-                        event.flow_controlled_length, event.stream_id
-                    )
-                if isinstance(event, kind) and event.stream_id == number:
-                    return event
-            await self.flush()
-            data = await self.stream.receive_some(65536)
-            if not data:
-                raise EOFError
-            self.events = self.http.receive_data(data)
-
-    async def exchange(self, *args, **options):
-        number = await self.ask(*args, **options)
-        head = await self.event(number, h2.events.ResponseReceived)
-        body = b""
-        kinds = (h2.events.DataReceived, h2.events.StreamEnded)
-        while isinstance(event := await self.event(number, kinds), h2.events.DataReceived):
-            body += event.data
-        return dict(head.headers), body
 
 
 async def test_requests_are_served_over_http2(opened, certificate):
@@ -227,6 +182,34 @@ async def test_a_stream_may_say_goodbye_at_the_stop_over_http2(opened, certifica
     await client.event(number, h2.events.StreamEnded)
 
 
+async def test_a_stream_that_says_no_goodbye_does_not_hold_up_the_stop_over_http2(
+    opened, certificate
+):
+    async def respond(exchange):
+        await exchange.start(200, [])
+        await trio.sleep_forever()
+
+    host = await opened(respond, tls=certificate, close_seconds=60)
+    client = await Http2Client.connect(host, certificate)
+    await client.event(await client.ask(), h2.events.ResponseReceived)
+    with trio.fail_after(SECONDS):
+        await host.stop()
+
+
+async def test_what_comes_for_a_stream_that_was_answered_harms_no_other_over_http2(
+    opened, certificate, caplog
+):
+    host = await opened(say_hello, tls=certificate)
+    client = await Http2Client.connect(host, certificate)
+    number = await client.ask("POST", is_whole=False)
+    await client.event(number, h2.events.StreamEnded)
+    client.http.send_data(number, b"late")
+    await client.flush()
+    with trio.fail_after(SECONDS):
+        assert (await client.exchange())[-1] == b"hello https"
+    assert said_in(caplog) == []
+
+
 @pytest.mark.real_time
 async def test_a_client_that_opens_no_window_is_given_up_over_http2(opened, certificate, caplog):
     errors = []
@@ -313,6 +296,67 @@ async def test_a_connection_that_waits_for_its_client_does_not_hold_up_the_stop(
     assert await client.rest() == b""
     with trio.fail_after(SECONDS):
         await host.stop()
+
+
+async def test_an_answer_that_begins_under_the_stop_s_cancellation_is_an_error(opened, caplog):
+    has_come = trio.Event()
+
+    async def respond(exchange):
+        has_come.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            await exchange.answer(200, [], b"goodbye")
+
+    host = await opened(respond)
+    client = await host.connect()
+    await client.ask()
+    await has_come.wait()
+    await host.stop()
+    assert (await client.rest()).startswith(b"HTTP/1.1 500 ")
+    assert said_in(caplog) == []
+
+
+@attrs.define(eq=False)
+class Accepting(trio.abc.Listener):
+    """A listener to which one client has come, who reads nothing."""
+
+    client: socket.socket
+    accepted: list
+
+    @classmethod
+    def one(cls):
+        client, accepted = socket.socketpair()
+        accepted.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                accepted.send(bytes(65536))
+        return cls(client, [trio.SocketStream(trio.socket.from_stdlib_socket(accepted))])
+
+    @property
+    def socket(self):
+        return self.client
+
+    async def accept(self):
+        if not self.accepted:
+            await trio.sleep_forever()
+        return self.accepted.pop()
+
+    async def aclose(self):
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_refused_client_that_does_not_read_is_cut_off_at_the_stop(caplog):
+    """Its socket is closed, and not left to whoever collects the garbage, who would warn."""
+    limits = Limits(http_connections_max=0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            functools.partial(serve_hypercorn, None, [Accepting.one()], limits=limits)
+        )
+        await trio.testing.wait_all_tasks_blocked()
+        assert "http_connections_max" in caplog.text
+        nursery.cancel_scope.cancel()
+    gc.collect()
 
 
 async def test_a_request_that_comes_during_the_stop_is_ended_too(opened, certificate):

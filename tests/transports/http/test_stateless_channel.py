@@ -15,6 +15,7 @@ from mcp_trio._wire import (
     Decoder,
     Notification,
     Request,
+    Unencodable,
     encode_notification,
     encode_response,
 )
@@ -49,6 +50,23 @@ async def test_each_request_has_a_number_of_its_own_and_its_answer_the_clients()
     assert second.stream.is_ended
     assert not first.stream.is_ended
     assert frames(first) == []
+
+
+def nested(depth):
+    return Request(1, "ping", msgspec.Raw(b'{"a":' * depth + b"1" + b"}" * depth))
+
+
+async def test_a_request_may_be_nested_as_deep_as_the_limit_says():
+    made = StatelessChannel(Limits(json_depth_max=900))
+    made.deliver(nested(700))
+    assert len(await made.receive()) == 1
+
+
+def test_for_one_that_is_nested_deeper_nobody_waits():
+    made = StatelessChannel(Limits(json_depth_max=20))
+    with pytest.raises(Unencodable, match="json_depth_max"):
+        made.deliver(nested(30))
+    assert made.is_resting
 
 
 @pytest.mark.requirement("MHTTP-16")

@@ -239,6 +239,32 @@ async def test_a_message_of_any_length_is_one_frame(raw, size):
     await peer.stream.aclose()
 
 
+async def test_what_is_leaving_is_unfinished_until_it_has_left(raw):
+    peer, channel = await raw()
+    large = b'"' + b"x" * (16 * MIB) + b'"'
+    channel.send_nowait([large])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(channel.send, [])
+        await trio.testing.wait_all_tasks_blocked()
+        assert channel.is_unfinished
+        text = ""
+        while len(text) < len(large):
+            text += (await peer.event()).data
+    assert not channel.is_unfinished
+    await peer.stream.aclose()
+
+
+async def test_what_is_cut_is_not_unfinished(raw):
+    peer, channel = await raw()
+    channel.send_nowait([b'"' + b"x" * (16 * MIB) + b'"'])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(channel.send, [])
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert not channel.is_unfinished
+    await peer.stream.aclose()
+
+
 async def test_what_the_system_has_no_room_for_goes_before_all_else(raw, nursery):
     peer, channel = await raw()
     large = b'"' + b"x" * (16 * MIB) + b'"'

@@ -7,17 +7,29 @@ import ssl
 import pytest
 import trio
 import trio.testing
+from wsproto.events import CloseConnection
 
 from mcp_trio import Client, Server
 from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import Limits
+from mcp_trio._limits import MIB, Limits
 from mcp_trio._protocol.http.verdicts import Refusal
+from mcp_trio._testing.wire_peer import notification, request
 from mcp_trio._transports.websocket.client import open_websocket_channel
 from mcp_trio._transports.websocket.listener import WebSocketHost, serve_websocket
 from tests.transports.websocket.conftest import LIMITS, anybody, raw_peer
 
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'
 SECONDS = 10.0
+HELLO = request(
+    "initialize",
+    {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "raw", "version": "1"},
+    },
+    id=1,
+)
+CALL = request("tools/call", {"name": "load"}, id=2)
 
 
 async def never(_channel):
@@ -205,6 +217,33 @@ async def test_clients_of_a_server_that_stops_are_told_so():
     assert codes == [1001] * 3
 
 
+@pytest.mark.real_time
+async def test_a_server_that_stops_finishes_the_answer_that_is_leaving():
+    server = Server("harbour", limits=Limits(frame_bytes_max=64 * MIB))
+
+    @server.tool
+    async def load() -> str:
+        return "x" * 16 * MIB
+
+    async with trio.open_nursery() as serving:
+        peer = await raw_peer(
+            await serving.start(functools.partial(server.serve_websocket, port=0, hosts=["*"]))
+        )
+        await peer.shake_hands()
+        for message in (HELLO, notification("notifications/initialized"), CALL):
+            await peer.frame(0x1, json.dumps({"jsonrpc": "2.0", **message}).encode())
+        await peer.event()  # the answer to the first
+        await trio.sleep(0.5)  # it is leaving, and nobody reads it
+        serving.cancel_scope.cancel()
+        with trio.CancelScope(shield=True), trio.fail_after(SECONDS):
+            text, event = "", await peer.event()
+            while not isinstance(event, CloseConnection):
+                text, event = text + event.data, await peer.event()
+            assert event.code == 1001
+            await peer.stream.aclose()
+    assert len(json.loads(text)["result"]["content"][0]["text"]) == 16 * MIB
+
+
 # TLS
 
 
@@ -217,7 +256,7 @@ async def test_tls_is_spoken_with_a_certificate(certificate, nursery):
     channel = await open_websocket_channel(url, ssl_context=trusting, limits=LIMITS)
     async with Client(channel) as client:
         await client.ping()
-    with pytest.raises(ConnectionLost, match="hung up"):
+    with pytest.raises(ConnectionLost, match="certificate verify failed"):
         await open_websocket_channel(url)
     with pytest.raises(ValueError, match="wss://"):
         await open_websocket_channel(url.replace("wss", "ws"), ssl_context=trusting)

@@ -1,4 +1,4 @@
-"""A client that means well, beside the faults of `faults.py`: `python faults_neighbour.py URL`.
+"""A client that means well, beside the faults of `troubling.py`: `python session_neighbour.py URL`.
 
 It keeps one session, and calls again and again; what it prints is told in `under_attack.Neighbour`.
 """
@@ -12,9 +12,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
-from faults_peers import called
+from raw_ends import called
 
-sys.path.append(str(Path(__file__).resolve().parent / "bench"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 
 from socket_wires import LineWire, WebSocketWire, tcp_socket, unix_socket
 

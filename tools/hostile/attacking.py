@@ -1,6 +1,6 @@
-"""What hostile clients get, and what they cost: `python tools/hostile.py`.
+"""What hostile clients get, and what they cost: `python tools/hostile/attacking.py`.
 
-Each attack of `hostile_attacks` meets a server of its own process, while a client that means well
+Each attack of `attacks` meets a server of its own process, while a client that means well
 makes a call after the other, each on a new connection. Both hosts are attacked at the same time.
 Prints a table for each; the exit status is 1 if a client got what it should not have, was not let
 go, left something behind, or kept the other client waiting. Costs are the server's, with the
@@ -24,10 +24,10 @@ from typing import Final
 import attrs
 import msgspec
 import trio
-from hostile_attacks import ATTACKS, PATIENCE_SECONDS, Attack, Ending, Target, called
+from attacks import ATTACKS, PATIENCE_SECONDS, Attack, Ending, Target, called
 
 HERE: Final = Path(__file__).resolve().parent
-sys.path += [str(HERE / "interop"), str(HERE / "bench")]
+sys.path += [str(HERE.parent / each) for each in ("interop", "bench")]
 
 from http_wire import Link  # noqa: E402
 from reached import Served, served  # noqa: E402
@@ -119,7 +119,7 @@ async def suffer_everywhere(
 async def _suffer_all(watched: Watched, attacks: Sequence[Attack]) -> list[Result]:
     """Attack a server in every way, one after the other."""
     results: list[Result] = []
-    command = [sys.executable, str(HERE / "hostile_neighbour.py"), str(watched.port)]
+    command = [sys.executable, str(HERE / "call_neighbour.py"), str(watched.port)]
     with neighbour_of(command) as neighbour:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(neighbour.listen)
@@ -170,7 +170,7 @@ def run(hosts: Sequence[str], attacks: Sequence[Attack]) -> list[Result]:
 
 
 def _command(host: str) -> list[str]:
-    return [sys.executable, str(HERE / "hostile_server.py"), "--host", host]
+    return [sys.executable, str(HERE / "attacked_server.py"), "--host", host]
 
 
 # What came of it

@@ -1,4 +1,4 @@
-"""What our client makes of servers that do wrong: a call, and how it ends; see `faults.py`.
+"""What our client makes of servers that do wrong: a call, and how it ends; see `troubling.py`.
 
 Everything is in this process: a server of a few lines for each fault, and a `Client` that calls it.
 What the client's caller is told is to name the fault, and nothing is to be left of the connection.
@@ -18,11 +18,12 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 import wsproto
-from faults_peers import Lines
+from raw_ends import Lines
 from rich.table import Table
 from wsproto import events
 
-sys.path.append(str(Path(__file__).resolve().parent / "interop"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "interop"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "hostile"))
 
 from sitting import empty_table, show
 from under_attack import LOOK_SECONDS, descriptors_of

@@ -1,4 +1,4 @@
-"""Print which transports a bridge joins: `python tools/bridge_matrix.py`.
+"""Print which transports a bridge joins: `python tools/channels/bridge_matrix.py`.
 
 Runs the test of every pair, in both eras, and exits with its status.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-HOME: Final = Path(__file__).resolve().parent.parent
+HOME: Final = Path(__file__).resolve().parents[2]
 TESTS: Final = "tests/proxy/test_bridge.py"
 _RESULT: Final = re.compile(r"^(PASSED|FAILED|ERROR) .*\[(\w+)-(\w+)\]", re.MULTILINE)
 _WORDS: Final = {"PASSED": "yes", "FAILED": "NO", "ERROR": "NO"}

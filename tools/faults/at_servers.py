@@ -1,4 +1,4 @@
-"""What clients do wrong: the rows of `faults.py`, and what each is to come to."""
+"""What clients do wrong: the rows of `troubling.py`, and what each is to come to."""
 
 import functools
 from collections.abc import Collection, Mapping
@@ -6,7 +6,7 @@ from typing import Final, cast
 
 import attrs
 import trio
-from faults_peers import Lines, Messages, Script, called, hello
+from raw_ends import Lines, Messages, Script, called, hello
 from socket_wires import BINARY, CLOSE, PING, TEXT, WHOLE, handshake, masked
 
 WEB: Final = ("websocket", "native", "hypercorn")
@@ -198,9 +198,15 @@ _BAD_HANDSHAKES: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
     "a key that is none": ({"Sec_WebSocket_Key": "x"}, "HTTP 400"),
 }
 
-# Hypercorn reads the heads of its requests itself; it may close without a word where we say one,
-# and takes any key, so that such a client has only asked nothing in time.
-_SELF: Final = {"hypercorn": ["closed", "HTTP 400", "HTTP 408", "close 1011"]}
+# Hypercorn reads the heads of its requests itself; it may close without a word where we say one.
+_SELF: Final = {"hypercorn": ["closed", "HTTP 400", "HTTP 408"]}
+
+# The same of handshakes. It takes any key, so that such a client has only asked nothing in time;
+# whom our gate refuses is told so by either host.
+_OF_HYPERCORN: Final[Mapping[str, Collection[str]]] = {
+    "an old version of WebSocket": ("closed", "HTTP 400"),
+    "a key that is none": ("closed", "close 1011"),
+}
 
 FAULTS: Final = (
     Fault(
@@ -287,7 +293,10 @@ FAULTS: Final = (
         Fault(
             name=f"a handshake with {name}",
             script=functools.partial(open_badly, headers),
-            expected={**on_the_web(words), "hypercorn": [words, *_SELF["hypercorn"]]},
+            expected={
+                **on_the_web(words),
+                "hypercorn": [words, *_OF_HYPERCORN.get(name, ())],
+            },
         )
         for name, (headers, words) in _BAD_HANDSHAKES.items()
     ),

@@ -1,4 +1,4 @@
-"""The server that `hostile.py` attacks: one that gives up soon what others wait for."""
+"""The server that `attacking.py` attacks: one that gives up soon what others wait for."""
 
 import argparse
 import logging

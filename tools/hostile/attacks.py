@@ -1,4 +1,4 @@
-"""What hostile clients do: the attacks whose cost `hostile.py` counts, a row for each."""
+"""What hostile clients do: the attacks whose cost `attacking.py` counts, a row for each."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 import attrs
 import trio
-from hostile_requests import (
+from harmful_requests import (
     BROKEN_HEADS,
     BROKEN_OFF,
     CHUNKED,

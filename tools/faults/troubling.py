@@ -1,10 +1,10 @@
-"""What goes wrong on sockets, and what becomes of it: `python tools/faults.py`.
+"""What goes wrong on sockets, and what becomes of it: `python tools/faults/troubling.py`.
 
-Each fault of `faults_at_servers` meets a server of its own process over every socket transport,
+Each fault of `at_servers` meets a server of its own process over every socket transport,
 while a client that means well calls in a session that it keeps. Prints a table for each transport;
 the exit status is 1 if a client got what it should not have, was not let go, left something
 behind, or kept the other one waiting. Costs are the server's, with the well-meant calls in them
-(Linux only). `faults_at_clients` is the other way round: what our client makes of bad servers.
+(Linux only). `at_clients` is the other way round: what our client makes of bad servers.
 """
 
 import argparse
@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import at_clients
 import attrs
-import faults_at_clients
 import trio
-from faults_at_servers import FAULTS, SESSIONS, WAYS, WEB, Fault
-from faults_neighbour import connected, text_of
-from faults_peers import Lines, Messages, called, in_words
+from at_servers import FAULTS, SESSIONS, WAYS, WEB, Fault
+from raw_ends import Lines, Messages, called, in_words
+from session_neighbour import connected, text_of
 
 HERE: Final = Path(__file__).resolve().parent
-sys.path += [str(HERE / "interop"), str(HERE / "bench")]
+sys.path += [str(HERE.parent / each) for each in ("interop", "bench", "hostile")]
 
 from rich.table import Table  # noqa: E402
 from sitting import empty_table, show  # noqa: E402
@@ -126,7 +126,7 @@ def served(way: str, folder: Path, *options: str) -> Generator[Troubled]:
         TimeoutExpired: It did not end.
     """
     place = str(folder / "socket") if way == "unix" else "0"
-    script = str(HERE / "faults_server.py")
+    script = str(HERE / "troubled_server.py")
     command = [sys.executable, script, "--transport", way, "--place", place, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -148,7 +148,9 @@ def _of_websocket(url: str) -> str:
 async def trouble(server: Troubled, faults: Sequence[Fault]) -> list[Result]:
     """Do everything to a server, one after the other."""
     results: list[Result] = []
-    with neighbour_of([sys.executable, str(HERE / "faults_neighbour.py"), server.url]) as neighbour:
+    with neighbour_of(
+        [sys.executable, str(HERE / "session_neighbour.py"), server.url]
+    ) as neighbour:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(neighbour.listen)
             await neighbour.calls(0.0)
@@ -322,7 +324,7 @@ def main(arguments: list[str]) -> int:
     ]
     is_well = report(run(options.way or WAYS, faults), time.monotonic() - begin)
     if not (options.way or options.fault):
-        is_well &= faults_at_clients.report(faults_at_clients.run())
+        is_well &= at_clients.report(at_clients.run())
     return 0 if is_well else 1
 
 

@@ -1,4 +1,4 @@
-"""A client that means well, beside those of `hostile.py`: `python hostile_neighbour.py PORT`.
+"""A client that means well, beside those of `attacking.py`: `python call_neighbour.py PORT`.
 
 Calls from a new connection each time, and prints when that was, and how long it took if it was
 answered.
@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-from hostile_attacks import called
+from attacks import called
 
-sys.path.append(str(Path(__file__).resolve().parent / "bench"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 
 from http_wire import Link
 

@@ -1,13 +1,18 @@
-"""The server that `faults.py` troubles: one that gives up soon what others wait for."""
+"""The server that `troubling.py` troubles: one that gives up soon what others wait for."""
 
 import argparse
 import logging
 import resource
+import sys
+from pathlib import Path
 
-import serve_sockets
 import trio
 
 from mcp_trio import Context, Limits, Server
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
+
+import serve_sockets
 
 # As in production, but for the times, and for what is too large.
 LIMITS = Limits(

@@ -1,4 +1,4 @@
-"""Raw ends of a connection, for `faults.py`: they send what they are told, and note all replies.
+"""Raw ends of a connection, for `troubling.py`: they send what they are told, and note all replies.
 
 A peer speaks lines, or text messages of a WebSocket, which it opens first.
 """
@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeAlias
 import attrs
 import trio
 
-sys.path.append(str(Path(__file__).resolve().parent / "bench"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 
 from load import METADATA
 from socket_wires import CLOSE, PING, PONG, TEXT, WHOLE, frames_in, handshake, masked

@@ -16,7 +16,7 @@ from typing import Final
 import attrs
 import trio
 
-sys.path.append(str(Path(__file__).resolve().parent / "bench"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 
 from load import cpu_seconds_of, rss_mib_of
 

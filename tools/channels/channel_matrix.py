@@ -1,4 +1,4 @@
-"""Which checks of the channel contract every transport passes: `python tools/channel_matrix.py`.
+"""Which checks of the contract every transport passes: `python tools/channels/channel_matrix.py`.
 
 A row for each check of `mcp_trio.testing.CHANNEL_CHECKS`, a column for each transport: "ok" at both
 ends; "client" or "server" where it holds and the other end has nothing to look at; "-" where none
