@@ -35,7 +35,8 @@ class SessionChannel(RoutedChannel):
         limits: How much may wait for clients, and how many streams there may be.
         has_one_stream: All answers take it, too (SSE-04).
         principal: Who sends all that is delivered; None where nobody knows.
-        events: What clients may come back for; None: a `ReplayBuffer` within the limits.
+        events: What clients may come back for; None: a `ReplayBuffer` within the limits, once
+            there is something to keep.
         unasked: The stream for what belongs to no request.
     """
 
@@ -43,18 +44,23 @@ class SessionChannel(RoutedChannel):
     principal: str | None = None
     events: EventStore | None = None
     unasked: AnswerStream = attrs.field(init=False)
-    _kept: EventStore = attrs.field(init=False)
     _streams: dict[int, AnswerStream] = attrs.field(factory=dict[int, AnswerStream], init=False)
     _of_request: dict[RequestId, AnswerStream] = attrs.field(
         factory=dict[RequestId, AnswerStream], init=False
     )
 
     def __attrs_post_init__(self) -> None:
-        limits = self.limits
-        self._kept = self.events or ReplayBuffer(
-            events_max=limits.http_events_kept_max, bytes_max=limits.http_bytes_kept_max
-        )
-        self.unasked = AnswerStream(limits)
+        self.unasked = AnswerStream(self.limits)
+
+    @property
+    def _kept(self) -> EventStore:
+        """Made when something is to be kept: most sessions are answered in JSON, and many rest."""
+        if self.events is None:
+            limits = self.limits
+            self.events = ReplayBuffer(
+                events_max=limits.http_events_kept_max, bytes_max=limits.http_bytes_kept_max
+            )
+        return self.events
 
     @property
     def is_resting(self) -> bool:
