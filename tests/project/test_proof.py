@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real_time
 
 def run(script, *options):
     command = [sys.executable, str(PROOF / script), *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=55)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
