@@ -28,7 +28,7 @@ def tests(session: nox.Session) -> None:
     # One data file per run, named in full: tests start processes in other folders.
     session.env["COVERAGE_FILE"] = str(Path(session.create_tmp(), "coverage").resolve())
     session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", "-n", "3", *session.posargs)
+    session.run("coverage", "run", "-m", "pytest", "-n", "2", *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report", *(["--fail-under=0"] if session.posargs else []))
 

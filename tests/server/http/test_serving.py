@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Server
+from mcp_trio import Context, Server
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._server.http.serving import Address
@@ -83,12 +83,22 @@ async def test_each_stream_ends_in_its_protocols_way_when_the_server_is_cancelle
 @pytest.mark.real_time
 @pytest.mark.parametrize("host", HOSTS)
 async def test_who_reads_slowly_still_gets_the_last_frame_when_the_server_is_cancelled(host):
-    flood = call("flood", {"count": 3000, "size": 2000}, id="last")
-    async with served(harbour(), server=host, streams_answers=True) as (url, http, scope):
+    server, flooded = harbour(), trio.Event()
+
+    @server.tool
+    async def spring_tide(*, ctx: Context) -> None:
+        for _ in range(3000):
+            await ctx.warning("x" * 2000)
+        flooded.set()
+
+    flood = call("spring_tide", id="last")
+    async with served(server, server=host, streams_answers=True) as (url, http, scope):
         answer = await http.post(url, json=hello("2025-11-25"), headers=ACCEPT)
         fields = {**ACCEPT, "Mcp-Session-Id": answer.headers["mcp-session-id"]}
         async with http.stream("POST", url, json=flood, headers=fields) as slow:
-            await trio.sleep(1)  # the answer is there, and the sockets between us are full
+            with trio.fail_after(SECONDS):
+                await flooded.wait()
+            await trio.sleep(0.2)  # the answer is there, and the sockets between us are full
             scope.cancel()
             with trio.CancelScope(shield=True), trio.fail_after(SECONDS):
                 lines = [line async for line in slow.aiter_lines() if line.startswith("data: {")]
@@ -295,7 +305,7 @@ async def test_an_application_is_mounted_under_hypercorn(nursery):
 PROGRAM = """
 import logging
 import trio
-from mcp_trio import Server
+from mcp_trio import Context, Server
 logging.basicConfig(level="INFO", format="%(message)s")
 server = Server("harbour")
 @server.tool
@@ -309,7 +319,7 @@ async def stay() -> None:
 server.run("http", port=0, has_sse=False)
 """
 FAULTY = """
-from mcp_trio import Server
+from mcp_trio import Context, Server
 from contextlib import asynccontextmanager
 @asynccontextmanager
 async def lifespan(server):
