@@ -227,12 +227,17 @@ class Sessions:
 
         Unused ones end after `http_session_unused_seconds`.
         """
+        unused_seconds = self.limits.http_session_unused_seconds
+        look_seconds = min(unused_seconds, self.limits.http_session_idle_seconds)
+        while True:
+            await trio.sleep(look_seconds / _LOOKS_PER_EXPIRY)
+            self._end_forgotten(trio.current_time())
+
+    def _end_forgotten(self, now: float) -> None:
+        """What this looked at must not outlive the look, so the loop is no part of the task."""
         idle_seconds = self.limits.http_session_idle_seconds
         unused_seconds = min(idle_seconds, self.limits.http_session_unused_seconds)
-        while True:
-            await trio.sleep(unused_seconds / _LOOKS_PER_EXPIRY)
-            now = trio.current_time()
-            for session in self:
-                seconds = unused_seconds if session.id in self._unused else idle_seconds
-                if session.used_at <= now - seconds and session.is_resting:
-                    session.close()
+        for session in self:
+            seconds = unused_seconds if session.id in self._unused else idle_seconds
+            if session.used_at <= now - seconds and session.is_resting:
+                session.close()
