@@ -173,9 +173,9 @@ class ConnectionLost(MCPError):
 
 
 class OutcomeUnknown(ConnectionLost):
-    """The request had gone out when its connection broke: it may have been carried out, or not.
+    """The request had gone out when its connection broke, or its answer is over `frame_bytes_max`.
 
-    Repeat it only if doing so twice does no harm.
+    It may have been carried out, or not. Repeat it only if doing so twice does no harm.
     """
 
 

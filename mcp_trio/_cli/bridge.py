@@ -2,26 +2,27 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import click
 
 from mcp_trio._cli.behind import TakesCommand, command_behind
 from mcp_trio._cli.listening_options import (
+    CORS_IS_THEIRS,
     NOT_EXECUTABLE_STATUS,
     check_program,
+    cors_option,
     gate_options,
     listening,
     token_option,
+    told_to,
 )
 from mcp_trio._cli.recording_options import RecordingChoices, record_options, recording_options
+from mcp_trio._cli.terminal import echo_error
 from mcp_trio._cli.urls import header_option, naming_header, refuse_headers
 
 if TYPE_CHECKING:
     from mcp_trio._proxy.bridge import Behind, Front
-
-# Over what a client brings a token, and a browser may come.
-_OF_THE_WEB: Final = frozenset({"http", "websocket"})
 
 
 class BridgeCommand(TakesCommand):
@@ -45,7 +46,8 @@ TO is the server: http://, https://, ws://, wss://, tcp://HOST:PORT, unix:PATH, 
 \b
 At - there is one client; elsewhere each session of a client is one of the server's: a connection,
 or a process. Messages pass as they are, and so do the requests of both eras. When one side ends,
-the other does, and is told why where its transport has words for that.
+the other does, and is told why where its transport has words for that. From http:// to http(s)://
+the server itself says whether pages of other origins may read its answers.
 
 \b
 Exit status: of a COMMAND behind - the server's, and 126 if it cannot be started, 127 if it is not
@@ -70,6 +72,7 @@ Examples:
 @header_option
 @token_option("From http:// and ws://")
 @gate_options("From http:// and ws://")
+@cors_option("From http://, unless TO is http(s)://")
 @click.option(
     "--open", "is_open", is_flag=True, help="From tcp://: whoever reaches us from elsewhere may."
 )
@@ -87,6 +90,7 @@ def bridge(  # noqa: PLR0917  click passes them by name
     hosts: Sequence[str],
     origins: Sequence[str],
     *,
+    allows_cors: bool,
     is_open: bool,
     **choices: Unpack[RecordingChoices],
 ) -> None:
@@ -97,11 +101,18 @@ def bridge(  # noqa: PLR0917  click passes them by name
         raise click.UsageError("what is said of the recording needs --record PATH")
     options = None if record is None else record_options(record, choices)
     behind = _behind(context, url, headers)
+    said = {
+        "token": token,
+        "hosts": hosts,
+        "origins": origins,
+        "allows_cors": allows_cors,
+        "is_open": is_open,
+    }
     try:
-        front = _front(source, token, hosts, origins, is_open=is_open)
-        with listening(context, None if front.kind == "stdio" else source):
+        front = _front(source, behind, said)
+        with listening(None if front.kind == "stdio" else source, "listening at") as attempt:
             status = _told_of_loss(
-                behind, partial(run_bridge, front, behind, record=options, told=_tell_url)
+                behind, partial(run_bridge, front, behind, record=options, told=attempt.told)
             )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -117,7 +128,7 @@ def _told_of_loss(behind: "Behind", run: Callable[[], int]) -> int:
     except ConnectionLost as error:
         if isinstance(behind.target, str):
             raise naming_header(error) from error
-        click.echo(str(error), err=True)
+        echo_error(str(error))
         return NOT_EXECUTABLE_STATUS
 
 
@@ -139,22 +150,16 @@ def _behind(context: click.Context, url: str | None, headers: Mapping[str, str])
     return Behind(target=url, headers=headers)
 
 
-def _front(
-    source: str, token: str | None, hosts: Sequence[str], origins: Sequence[str], *, is_open: bool
-) -> "Front":
+def _front(source: str, behind: "Behind", said: Mapping[str, Any]) -> "Front":
     """See `front_of`; with who may come."""
     import attrs
 
+    from mcp_trio._client.targets import has_url
     from mcp_trio._proxy.bridge import front_of
 
     front = front_of(source)
-    if front.kind not in _OF_THE_WEB and (token is not None or hosts or origins):
-        raise ValueError("--token, --allow-host and --allow-origin go with http:// and ws://")
-    if is_open and front.kind != "tcp":
-        raise ValueError("--open goes with tcp://")
-    place = attrs.evolve(front.place, hosts=hosts or None, origins=origins or None, token=token)
-    return attrs.evolve(front, place=place, is_open=is_open)
-
-
-def _tell_url(url: str) -> None:
-    click.echo(f"listening at {url}", err=True)
+    who = told_to(front.kind, said)
+    if "allows_cors" in who and has_url(behind.target):
+        raise click.UsageError(CORS_IS_THEIRS)
+    is_open = who.pop("is_open", False)
+    return attrs.evolve(front, place=attrs.evolve(front.place, **who), is_open=is_open)

@@ -85,11 +85,11 @@ async def _typed(client: "Client", tool: str, given: "Given") -> "Arguments":
 
 def _print(result: "CallToolResult") -> None:
     from mcp_trio._cli.content_text import content_text
-    from mcp_trio._cli.terminal import echo_theirs, printable_lines
+    from mcp_trio._cli.terminal import echo_error, echo_theirs
 
     text = content_text(result.content)
     if result.is_error:
-        click.echo(printable_lines(text), err=True)
+        echo_error(text)
     elif _has_more(result):
         echo_theirs("\n".join(filter(None, (text, _structured_text(result)))))
     else:

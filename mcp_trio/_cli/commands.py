@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 import mcp_trio
-from mcp_trio._cli.terminal import printable_lines
+from mcp_trio._cli.terminal import echo_error
 from mcp_trio._errors import ConfigError, MCPError, RecordingError
 
 # A row is a command and the module that holds it, under the command's own name.
@@ -101,7 +101,7 @@ class CommandTable(click.Group):
         try:
             return super().invoke(ctx)
         except MCPError as error:
-            click.echo(printable_lines(str(error)), err=True)
+            echo_error(str(error))
             ctx.exit(_status(error))
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED_STATUS)

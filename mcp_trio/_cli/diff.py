@@ -65,12 +65,13 @@ def diff(
 def _records(file: str) -> "list[Record]":
     """The records of a file; its flaws are told on stderr."""
     from mcp_trio._cli.recordings import records_of
+    from mcp_trio._cli.terminal import echo_error
     from mcp_trio._journal.reader import Flaw
 
     records: list[Record] = []
     for item in records_of(file):
         if isinstance(item, Flaw):
-            click.echo(f"{file}: line {item.line}: {item.text}", err=True)
+            echo_error(f"{file}: line {item.line}: {item.text}")
         else:
             records.append(item)
     return records

@@ -60,6 +60,7 @@ def export(
 ) -> None:
     """Write the messages of the recording FILE in another format."""
     from mcp_trio._cli.recordings import is_recording_itself
+    from mcp_trio._cli.terminal import echo_error
 
     left_out: list[str] = []
     lines = _lines(file, partial(FORMATS[format_name], with_record=with_records), left_out)
@@ -71,7 +72,7 @@ def export(
             raise click.BadParameter("OUT is the recording itself")
         _write(output, lines)
     for text in left_out:
-        click.echo(f"left out: {text}", err=True)
+        echo_error(f"left out: {text}")
     context.exit(1 if left_out else 0)
 
 

@@ -15,7 +15,7 @@ import trio
 from msgspec import UNSET, UnsetType
 
 from mcp_trio._cli.progress import bars_hidden
-from mcp_trio._cli.terminal import printable, printable_lines
+from mcp_trio._cli.terminal import echo_error, printable
 from mcp_trio._protocol.forms import choices_of, mistakes_in, with_defaults
 from mcp_trio._schema import ElicitParams, ElicitResult
 
@@ -66,14 +66,14 @@ def by_defaults(params: ElicitParams) -> ElicitResult:
 
 
 def _declined(params: ElicitParams, why: str) -> ElicitResult:
-    _echo(f"the server asks: {params.message}\ndeclined: {why}")
+    echo_error(f"the server asks: {params.message}\ndeclined: {why}")
     return _DECLINED
 
 
 def asked(params: ElicitParams) -> ElicitResult:
     """Ask on the terminal; the end of the input (Ctrl-D) declines."""
     with bars_hidden():
-        _echo(f"the server asks: {params.message} (Ctrl-D declines)")
+        echo_error(f"the server asks: {params.message} (Ctrl-D declines)")
         try:
             if params.requested_schema is None:
                 return _visited(params.url or "")
@@ -85,9 +85,9 @@ def asked(params: ElicitParams) -> ElicitResult:
 
 def _visited(url: str) -> ElicitResult:
     host = _host(url) or "no host"
-    _echo(url)
+    echo_error(url)
     if _PUNYCODE in host:
-        _echo("beware: this host may only look like one that you know")
+        echo_error("beware: this host may only look like one that you know")
     return _confirmed(f"Visit {printable(host)} in a browser, and go on?")
 
 
@@ -184,7 +184,3 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "boolean": _boolean,
     "array": _list,
 }
-
-
-def _echo(text: str) -> None:
-    click.echo(printable_lines(text), err=True)

@@ -2,25 +2,19 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from mcp_trio._cli.behind import TakesCommand, command_behind
-from mcp_trio._cli.urls import (
-    header_option,
-    is_url,
-    naming_header,
-    refuse_headers,
-)
+from mcp_trio._cli.parameters import together
+from mcp_trio._cli.urls import header_option, is_url, naming_header, refuse_headers
 
 if TYPE_CHECKING:
     from mcp_trio._client.targets import Target
     from mcp_trio._limits import Limits
     from mcp_trio._replay.inputs_report import InputDifference, InputsReport
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _COLOURS: Final = {
     "changed": "yellow",
@@ -37,7 +31,8 @@ class LiveServerCommand(TakesCommand):
     server_place = -1
 
 
-_OPTIONS: Final = (
+# `--inputs`, and what `drive_inputs` takes.
+inputs_parameters: Final = together(
     click.option(
         "--inputs",
         is_flag=True,
@@ -69,13 +64,6 @@ _OPTIONS: Final = (
     ),
     click.option("--json", "as_json", is_flag=True, help="With the same: a JSON object a line."),
 )
-
-
-def inputs_parameters(command: _Command) -> _Command:
-    """Decorate a command with `--inputs`, and with what `drive_inputs` takes."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 def drive_inputs(
@@ -130,6 +118,7 @@ def driven(
     """
     from mcp_trio._cli.progress import patience
     from mcp_trio._cli.recordings import naming
+    from mcp_trio._cli.terminal import echo_error
     from mcp_trio._errors import ConnectionLost
     from mcp_trio._replay.inputs import drive
 
@@ -151,7 +140,7 @@ def driven(
         except ValueError as error:
             raise click.UsageError(str(error)) from error
         except ConnectionLost as error:  # it could not even be started, or reached
-            click.echo(str(naming_header(error)), err=True)
+            echo_error(str(naming_header(error)))
             ctx.exit(2)
 
 

@@ -1,62 +1,26 @@
 """`mcp-trio mock`: stand in for the server or the client of a recording."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from mcp_trio._cli.behind import command_behind
 from mcp_trio._cli.inputs import LiveServerCommand, driven
-from mcp_trio._cli.listening_options import flag_of, place_options, placed
+from mcp_trio._cli.listening_options import (
+    TRANSPORTS,
+    flag_of,
+    is_said,
+    listening,
+    placed,
+    serving_options,
+    where,
+)
+from mcp_trio._cli.terminal import echo_error
 from mcp_trio._cli.urls import header_option
 
 if TYPE_CHECKING:
     from mcp_trio._replay.mock import MockServer
-
-
-def _serve_stdio(server: "MockServer") -> int:
-    from mcp_trio._replay.mock_stdio import run_mock
-
-    return run_mock(server)
-
-
-def _listen(
-    serve_of: Callable[["MockServer"], Callable[..., Awaitable[None]]],
-    server: "MockServer",
-    **place: Any,
-) -> int:
-    from mcp_trio._errors import ConfigError
-    from mcp_trio._server.http.running import run_until_signal
-
-    try:
-        run_until_signal(partial(serve_of(server), **place), told=_tell_url)
-    except SystemExit as ended:  # by a signal, which it says by its status
-        return int(ended.code or 0)
-    except OSError as error:
-        raise ConfigError(f"cannot listen: {error.strerror or error}") from error
-    return 0
-
-
-def _tell_url(url: str) -> None:
-    click.echo(f"serving {url}", err=True)
-
-
-class Transport(NamedTuple):
-    """How a mock is served over one of them, and of which options it is told."""
-
-    serve: Callable[..., int]
-    options: Collection[str] = ()
-
-
-TRANSPORTS: Final[Mapping[str, Transport]] = {
-    "stdio": Transport(_serve_stdio),
-    "http": Transport(partial(_listen, attrgetter("serve_http")), ("host", "port")),
-    "websocket": Transport(partial(_listen, attrgetter("serve_websocket")), ("host", "port")),
-    "unix": Transport(partial(_listen, attrgetter("serve_unix")), ("path",)),
-    "tcp": Transport(partial(_listen, attrgetter("serve_tcp")), ("host", "port", "is_open")),
-}
 
 
 @click.command(
@@ -81,6 +45,7 @@ started or reached; 128 plus the number of a signal.
 Examples:
   mcp-trio mock recordings/trip.mcprec.jsonl
   mcp-trio mock recordings/trip.mcprec.jsonl --transport http --port 8000
+  mcp-trio mock trip.mcprec.jsonl --transport http --allow-origin https://app.example --allow-cors
   mcp-trio mock recordings/trip.mcprec.jsonl --transport unix --socket mock.sock
   mcp-trio call forecast city=Oslo -- mcp-trio mock recordings/trip.mcprec.jsonl
   mcp-trio mock recordings/trip.mcprec.jsonl --as client -- npx -y some-server
@@ -102,7 +67,7 @@ Examples:
 @click.option(
     "--transport", type=click.Choice(list(TRANSPORTS)), help="For a server: stdio by default."
 )
-@place_options
+@serving_options
 @header_option
 @click.option("--channel", type=int, metavar="N", help="Which session, in a recording of several.")
 @click.pass_context
@@ -129,7 +94,7 @@ def mock(
 
 
 def _refuse(of_server: Mapping[str, Any]) -> None:
-    given = [name for name, value in of_server.items() if value is not None and value is not False]
+    given = [name for name, value in of_server.items() if is_said(value)]
     if given:
         raise click.UsageError(f"{flag_of(given[0])} is not for --as client")
 
@@ -142,18 +107,37 @@ def _mock_server(
     pace: bool,
     strict: bool,
     transport: str | None,
-    **said: str | int | bool | None,
+    **said: Any,
 ) -> None:
     from mcp_trio._cli.recordings import naming
     from mcp_trio._replay.mock import mock_server
 
     name = transport or "stdio"
-    place = placed(name, TRANSPORTS[name].options, said)
+    place = placed(name, said)
     with naming(file):
         server = mock_server(file, strict=strict, pace=pace, channel=channel)
-    status = TRANSPORTS[name].serve(server, **place)
+    status = _served_over_stdio(server) if name == "stdio" else _served(server, name, place)
     if strict:
         server.check()
     for miss in server.misses:
-        click.echo(miss, err=True)
+        echo_error(miss)
     context.exit(status)
+
+
+def _served_over_stdio(server: "MockServer") -> int:
+    from mcp_trio._replay.mock_stdio import run_mock
+
+    return run_mock(server)
+
+
+def _served(server: "MockServer", transport: str, place: Mapping[str, Any]) -> int:
+    """The exit status, which is that of the signal which ended it."""
+    from mcp_trio._server.runners import RUNNERS
+
+    status = 0
+    try:
+        with listening(where(**place), "serving") as attempt:
+            RUNNERS[transport](server, told=attempt.told, **place)
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    return status

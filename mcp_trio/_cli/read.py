@@ -55,13 +55,20 @@ def read(
     result, wire = in_session(Choices(**chosen), act, with_wire=as_json)
     content = bytes(wire[-1]) if as_json else _joined(result.contents)
     if output is not None:
-        output.write(content)
+        _write(output, content)
     elif as_json:
         click.echo(content)
     elif sys.stdout.isatty():
         _print(result.contents)
     else:
         click.echo(content, nl=False)
+
+
+def _write(output: Any, content: bytes) -> None:
+    try:
+        output.write(content)
+    except click.FileError as error:  # it is opened only now
+        raise click.BadParameter(error.format_message(), param_hint="'-o'") from error
 
 
 def _joined(contents: "Iterable[ResourceContents]") -> bytes:

@@ -1,21 +1,25 @@
 """`mcp-trio record`: a recording proxy in front of anybody's server."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import click
 
 from mcp_trio._cli.listening_options import (
+    CORS_IS_THEIRS,
     NOT_EXECUTABLE_STATUS,
     check_program,
+    cors_option,
     gate_options,
     listening,
+    where,
 )
 from mcp_trio._cli.recording_options import RecordingChoices, record_options, recording_options
+from mcp_trio._cli.terminal import echo_error
 from mcp_trio._cli.urls import checked_url, header_option
 
 if TYPE_CHECKING:
-    from mcp_trio._proxy.bridge import Front
+    from mcp_trio._proxy.bridge import Behind, Front
     from mcp_trio._recorder.options import RecordOptions
 
 
@@ -26,54 +30,11 @@ class Address(NamedTuple):
     port: int
 
 
-class Asked(NamedTuple):
-    """What the command line says."""
-
-    record: "RecordOptions"
-    command: Sequence[str]
-    url: str
-    address: Address | None
-    hosts: Sequence[str] | None
-    origins: Sequence[str] | None
-    headers: Mapping[str, str]
-
-
-def _recorded(context: click.Context, asked: Asked) -> int:
-    """The exit status, when all is over."""
-    if asked.command:
-        check_program(context, asked.command[0])
-
-    from mcp_trio._errors import ConnectionLost
-    from mcp_trio._proxy.bridge import Behind, run_bridge
-
-    behind = Behind(target=asked.url or asked.command, headers=asked.headers)
-    try:
-        return run_bridge(_front(asked), behind, record=asked.record, told=_tell_url)
-    except ConnectionLost as error:
-        click.echo(str(error), err=True)
-        return NOT_EXECUTABLE_STATUS
-
-
-def _front(asked: Asked) -> "Front":
-    from mcp_trio._proxy.bridge import Front
-    from mcp_trio._proxy.http import Place
-
-    if asked.address is None:
-        return Front()
-    host, port = asked.address
-    place = Place(host=host, port=port, hosts=asked.hosts, origins=asked.origins)
-    return Front(kind="http", place=place)
-
-
-def _tell_url(url: str) -> None:
-    click.echo(f"recording {url}", err=True)
-
-
 def _address(_: click.Context, __: click.Parameter, text: str | None) -> Address | None:
     if text is None:
         return None
     host, _colon, port = text.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:  # noqa: PLR2004  the ports that there are
+    if not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004  the ports that there are
         raise click.BadParameter(f"{text!r} is no HOST:PORT")
     return Address(host.strip("[]") or "127.0.0.1", int(port))
 
@@ -89,7 +50,8 @@ after a signal the server has a few seconds before it is killed.
 \b
 Of HTTP, messages are recorded and no headers. A folder gets a file for each session, and one for
 all that belongs to none; a file takes all of them. Behind --listen, COMMAND is started for each
-session, and once for all modern requests.
+session, and once for all modern requests; a server at URL says by itself whether pages of other
+origins may read its answers.
 
 \b
 Exit status: the server's, 128 plus the number of a signal that killed it, or us where there is
@@ -123,6 +85,7 @@ Examples:
     help="Take clients over HTTP there, instead of a host over stdio; port 0 is any.",
 )
 @gate_options("With --listen")
+@cors_option("With --listen and COMMAND")
 @header_option
 @recording_options
 @click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
@@ -137,21 +100,54 @@ def record(  # noqa: PLR0917  click passes them by name
     origins: Sequence[str],
     headers: Mapping[str, str],
     command: tuple[str, ...],
+    *,
+    allows_cors: bool,
     **choices: Unpack[RecordingChoices],
 ) -> None:
     """Record both directions to FILE: of COMMAND, a server over stdio, or of the server at URL."""
     if (url is None) is not bool(command):
         raise click.UsageError("name one server: --to URL, or its COMMAND behind --")
-    if address is None and (hosts or origins):
-        raise click.UsageError("--allow-host and --allow-origin go with --listen")
+    if address is None and (hosts or origins or allows_cors):
+        raise click.UsageError("--allow-host, --allow-origin and --allow-cors go with --listen")
+    if url is not None and allows_cors:
+        raise click.UsageError(CORS_IS_THEIRS)
     if headers and (url is None or address is not None):
         raise click.UsageError("--header goes with --to and a host over stdio: others bring theirs")
     options = record_options(output, choices)
-    server_url = "" if url is None else checked_url(url)
-    asked = Asked(options, command, server_url, address, hosts or None, origins or None, headers)
-    where = None if address is None else f"{address.host}:{address.port}"
+    target = command if url is None else checked_url(url)
+    if command:
+        check_program(context, command[0])
+
+    from mcp_trio._proxy.bridge import Behind
+
+    behind = Behind(target=target, headers=headers)
+    front = _front(address, hosts=hosts or None, origins=origins or None, allows_cors=allows_cors)
     try:
-        with listening(context, where):
-            context.exit(_recorded(context, asked))
+        status = _recorded(front, behind, options)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    context.exit(status)
+
+
+def _front(address: Address | None, **who: Any) -> "Front":
+    from mcp_trio._proxy.bridge import Front
+    from mcp_trio._proxy.http import Place
+
+    if address is None:
+        return Front()
+    return Front(kind="http", place=Place(host=address.host, port=address.port, **who))
+
+
+def _recorded(front: "Front", behind: "Behind", record: "RecordOptions") -> int:
+    """The exit status, when all is over."""
+    from mcp_trio._errors import ConnectionLost
+    from mcp_trio._proxy.bridge import run_bridge
+
+    place = front.place
+    listens_at = None if front.kind == "stdio" else where(host=place.host, port=place.port)
+    try:
+        with listening(listens_at, "recording") as attempt:
+            return run_bridge(front, behind, record=record, told=attempt.told)
+    except ConnectionLost as error:
+        echo_error(str(error))
+        return NOT_EXECUTABLE_STATUS

@@ -1,12 +1,13 @@
 """How a session is recorded, as the options of a command that records."""
 
 import math
-from collections.abc import Callable
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import click
 
+from mcp_trio._cli.parameters import together
 from mcp_trio._limits import MIB
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ class _Above0(click.FloatRange):
 
 
 _ABOVE_0: Final = _Above0(min=0, min_open=True)
-_OPTIONS: Final = (
+
+# What a command passes on to `record_options`.
+recording_options: Final = together(
     click.option("--compress", is_flag=True, help="In a folder: compress the file."),
     click.option(
         "--segment-mib",
@@ -56,8 +59,6 @@ _OPTIONS: Final = (
     ),
 )
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
 
 class RecordingChoices(TypedDict):
     """What the options say."""
@@ -70,19 +71,17 @@ class RecordingChoices(TypedDict):
     redaction_key: str | None
 
 
-def recording_options(function: _Function) -> _Function:
-    """Give a command the options, whose values it passes to `record_options`."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
 def record_options(
     path: str, choices: RecordingChoices, *, strict: bool = False
 ) -> "RecordOptions":
-    """What `record=` takes."""
+    """What `record=` takes.
+
+    Raises:
+        click.UsageError: No files can be made in the folder.
+    """
     from mcp_trio._recorder.options import RecordOptions
 
+    _check_folder(path)
     mib, minutes = choices["segment_mib"], choices["segment_minutes"]
     return RecordOptions(
         path,
@@ -93,6 +92,14 @@ def record_options(
         sync_seconds=choices["sync_seconds"],
         strict=strict,
     )
+
+
+def _check_folder(path: str) -> None:
+    """A folder gets a file with each session: what is wrong with it is said before there is one."""
+    if path.endswith("/") and not Path(path).is_dir():
+        raise click.UsageError(f"cannot record to {path}: there is no such folder")
+    if Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK):
+        raise click.UsageError(f"cannot record to {path}: no file can be made there")
 
 
 def _redaction(choices: RecordingChoices) -> "Redaction | None":

@@ -35,12 +35,13 @@ def records_of(file: str | os.PathLike[str]) -> Iterator[Record | Flaw]:
 @contextmanager
 def naming(file: str | os.PathLike[str]) -> Generator[None, None, None]:
     """Put the file's name into the text of a `RecordingError` that has none."""
+    name = os.fspath(file)
     try:
         yield
     except RecordingError as error:
-        if os.fspath(file) in str(error):
+        if f" {name}:" in str(error) or str(error).startswith(f"{name} "):
             raise
-        raise RecordingError(f"{os.fspath(file)}: {error}") from error
+        raise RecordingError(f"{name}: {error}") from error
 
 
 def is_recording_itself(output: str, file: str) -> bool:

@@ -138,6 +138,7 @@ def _records(file: str) -> "list[Record]":
         RecordingError: It is no recording, or damaged: new digests would hide that.
     """
     from mcp_trio._cli.recordings import records_of
+    from mcp_trio._cli.terminal import echo_error
     from mcp_trio._errors import RecordingError
     from mcp_trio._journal.reader import Flaw
 
@@ -146,7 +147,7 @@ def _records(file: str) -> "list[Record]":
         if not isinstance(item, Flaw):
             records.append(item)
         elif item.kind == "torn":
-            click.echo(f"left out: line {item.line}: {item.text}", err=True)
+            echo_error(f"left out: line {item.line}: {item.text}")
         else:
             raise RecordingError(f"line {item.line}: {item.kind}: {item.text}")
     return records

@@ -1,14 +1,19 @@
 """`mcp-trio run`: serve somebody's server."""
 
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
-from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import click
 
-from mcp_trio._cli.listening_options import gate_options, place_options, placed, token_option
+from mcp_trio._cli.listening_options import (
+    TRANSPORTS,
+    Attempt,
+    listening,
+    placed,
+    serving_options,
+    where,
+)
 from mcp_trio._cli.recording_options import RecordingChoices, record_options, recording_options
 
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ class Served(NamedTuple):
     target: str
     record: "RecordOptions | None"
     revisions: Sequence[str]
+    transport: str
     place: Mapping[str, Any]
 
     def load(self) -> "Server":
@@ -50,79 +56,37 @@ def _serve_stdio(served: Served) -> None:
         raise bare(error) from None
 
 
-def _serve_http(served: Served) -> None:
-    from mcp_trio._server.http.running import check_for_workers, run_http
+def _serve_listening(served: Served) -> None:
+    from mcp_trio._server.runners import RUNNERS
 
-    server = served.load()
-    workers = served.place.get("workers", 1)
+    server, place = served.load(), served.place
+    _check_workers(server, place.get("workers", 1))
+    with listening(where(**place), "serving") as attempt:
+        _keep_lifespan_apart(server, attempt)
+        RUNNERS[served.transport](server, told=attempt.told, record=served.record, **place)
+
+
+def _check_workers(server: "Server", workers: int) -> None:
+    from mcp_trio._server.http.running import check_for_workers
+
     if workers > 1:
         try:
             check_for_workers(server, {}, workers)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-    with _opening(server, served.place):
-        run_http(server, told=_tell_url, record=served.record, **served.place)
 
 
-def _serve_connections(
-    serve_of: Callable[["Server"], Callable[..., Awaitable[None]]], served: Served
-) -> None:
-    from mcp_trio._server.http.running import run_until_signal
-
-    server = served.load()
-    serve = partial(serve_of(server), record=served.record, **served.place)
-    with _opening(server, served.place):
-        run_until_signal(serve, told=_tell_url)
-
-
-@contextmanager
-def _opening(server: "Server", place: Mapping[str, Any]) -> Generator[None]:
-    """Within, that one cannot listen there is a text; what people's lifespan raises is none."""
-    from mcp_trio._errors import ConfigError
-
-    lifespan, has_begun = server.lifespan, False
+def _keep_lifespan_apart(server: "Server", attempt: Attempt) -> None:
+    """It begins when somebody listens already: what people's code raises there is its own."""
+    lifespan = server.lifespan
+    if lifespan is None:
+        return
 
     def begin(server: "Server") -> AbstractAsyncContextManager[Any]:
-        nonlocal has_begun
-        has_begun = True
-        assert lifespan is not None
+        attempt.is_over = True
         return lifespan(server)
 
-    if lifespan is not None:
-        server.lifespan = begin
-    try:
-        yield
-    except OSError as error:
-        if has_begun:
-            raise
-        where = place.get("path") or f"{place.get('host', '127.0.0.1')}:{place.get('port', 8000)}"
-        raise ConfigError(f"cannot listen at {where}: {error.strerror or error}") from error
-
-
-def _tell_url(url: str) -> None:
-    click.echo(f"serving {url}", err=True)
-
-
-class Transport(NamedTuple):
-    """How one of them is served, and of which options it is told."""
-
-    serve: Callable[[Served], None]
-    options: Collection[str] = ()
-
-
-_WEB: Final = ("host", "port", "token", "hosts", "origins")
-
-TRANSPORTS: Final[Mapping[str, Transport]] = {
-    "stdio": Transport(_serve_stdio),
-    "http": Transport(_serve_http, (*_WEB, "server", "workers")),
-    "websocket": Transport(partial(_serve_connections, attrgetter("serve_websocket")), _WEB),
-    "unix": Transport(partial(_serve_connections, attrgetter("serve_unix")), ("path",)),
-    "tcp": Transport(
-        partial(_serve_connections, attrgetter("serve_tcp")), ("host", "port", "is_open")
-    ),
-}
-
-_FOR_THE_WEB: Final = "For http, websocket"
+    server.lifespan = begin
 
 
 def _check_sessions(record: "RecordOptions | None", transport: str) -> None:
@@ -130,15 +94,8 @@ def _check_sessions(record: "RecordOptions | None", transport: str) -> None:
 
     if not keeps_each_session(record):
         raise click.UsageError(
-            f"over {transport} sessions are many: --record takes a folder, which ends with a slash"
-            " or is there already"
+            f"over {transport} sessions are many: --record takes a folder that is there already"
         )
-
-
-def _known_transport(_: click.Context, __: click.Parameter, name: str) -> str:
-    if name not in TRANSPORTS:
-        raise click.BadParameter(f"{name!r}: this version serves over {', '.join(TRANSPORTS)} only")
-    return name
 
 
 def _revisions(_: click.Context, __: click.Parameter, words: str | None) -> Sequence[str]:
@@ -159,12 +116,16 @@ With http there is WebSocket as well, at /ws of the same port; websocket is that
 and tcp messages are lines, as over stdio. Over all but stdio, --record takes a folder.
 
 \b
+A browser lets pages of other origins read what is answered over http with --allow-cors only; to
+open a WebSocket they need --allow-origin alone.
+
+\b
 Write --token '${TOKEN}' in single quotes: what the environment holds does not stand in the list
 of processes then.
 
 \b
-Exit status: 0; 2 TARGET names no server, options contradict each other, or nobody can listen
-there; 128 plus the number of a signal.
+Exit status: 0; 1 one of several workers ended before all of them served; 2 TARGET names no
+server, options contradict each other, or nobody can listen there; 128 plus a signal's number.
 
 \b
 Examples:
@@ -172,7 +133,7 @@ Examples:
   mcp-trio run package.module:server --record recordings/
   mcp-trio run server.py --transport http --port 8000
   mcp-trio run server.py --transport http --workers 4
-  mcp-trio run server.py --transport http --allow-origin https://app.example
+  mcp-trio run server.py --transport http --allow-origin https://app.example --allow-cors
   mcp-trio run server.py --transport websocket --token '${TOKEN}'
   mcp-trio run server.py --transport unix --socket ~/.server.sock
   mcp-trio run server.py --record trip.mcprec.jsonl.zst --redact --segment-mib 64
@@ -181,15 +142,12 @@ Examples:
 @click.argument("target")
 @click.option(
     "--transport",
-    metavar="|".join(TRANSPORTS),
+    type=click.Choice(list(TRANSPORTS)),
     default="stdio",
     show_default=True,
-    callback=_known_transport,
-    help="How the client is connected.",
+    help="How clients are connected.",
 )
-@place_options
-@token_option(_FOR_THE_WEB)
-@gate_options(_FOR_THE_WEB)
+@serving_options
 @click.option(
     "--server",
     type=click.Choice(["native", "hypercorn"]),
@@ -233,6 +191,7 @@ def run(  # noqa: PLR0917  click passes them by name
     revisions: Sequence[str],
     record: str | None,
     *,
+    allows_cors: bool,
     is_open: bool,
     strict: bool,
     **choices: Unpack[RecordingChoices],
@@ -247,12 +206,15 @@ def run(  # noqa: PLR0917  click passes them by name
         "path": path,
         "is_open": is_open,
         "token": token,
-        "hosts": hosts or None,
-        "origins": origins or None,
+        "hosts": hosts,
+        "origins": origins,
+        "allows_cors": allows_cors,
         "server": server,
         "workers": workers,
     }
-    place = placed(transport, TRANSPORTS[transport].options, said)
-    if transport != "stdio":
+    served = Served(target, options, revisions, transport, placed(transport, said))
+    if transport == "stdio":
+        _serve_stdio(served)
+    else:
         _check_sessions(options, transport)
-    TRANSPORTS[transport].serve(Served(target, options, revisions, place))
+        _serve_listening(served)

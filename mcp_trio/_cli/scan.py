@@ -40,14 +40,14 @@ Examples:
 @click.pass_context
 def scan(context: click.Context, files: tuple[str, ...]) -> None:
     """Look through each recording FILE for what looks like a secret, and show where it is."""
-    from mcp_trio._cli.terminal import printable_lines
+    from mcp_trio._cli.terminal import echo_error
 
     statuses: list[int] = []
     for file in files:
         try:
             statuses.append(_scan(file))
         except RecordingError as error:
-            click.echo(printable_lines(str(error)), err=True)
+            echo_error(str(error))
             statuses.append(2)
     context.exit(max(statuses))
 
@@ -55,6 +55,7 @@ def scan(context: click.Context, files: tuple[str, ...]) -> None:
 def _scan(file: str) -> int:
     """Show what is in a file; the exit status for it."""
     from mcp_trio._cli.tables import Column, print_table
+    from mcp_trio._cli.terminal import echo_error
     from mcp_trio._journal.records import OpenBody, body_of
 
     records, unread = _read(file)
@@ -68,7 +69,7 @@ def _scan(file: str) -> int:
     if manifest is None:
         click.echo(f"{file}: note: it was recorded without redaction", err=True)
     for flaw in unread:
-        click.echo(f"{file}: cannot be looked into: line {flaw.line}: {flaw.text}", err=True)
+        echo_error(f"{file}: cannot be looked into: line {flaw.line}: {flaw.text}")
     return 1 if found or unread else 0
 
 

@@ -1,18 +1,17 @@
 """SERVER on the command line, and the options that say how to talk to it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar, get_args
+from collections.abc import Mapping, Sequence
+from typing import Final, get_args
 
 import attrs
 import click
 
 from mcp_trio._cli.behind import TakesCommand, command_behind
+from mcp_trio._cli.parameters import together
 from mcp_trio._cli.urls import header_option
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol import ALL_REVISIONS
 from mcp_trio._schema import LoggingLevel
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 SERVER_EPILOG: Final = """\b
 SERVER is a URL; or file.py[:object] or package.module[:object], whose server then runs in this
@@ -68,7 +67,8 @@ def _server_words(ctx: click.Context, _: click.Parameter, word: str) -> str | Se
     return word if command is None else command
 
 
-_PARAMETERS: Final = (
+# SERVER and its options, which make up `Choices`.
+server_parameters: Final = together(
     click.argument("server", callback=_server_words),
     click.option(
         "--config",
@@ -104,10 +104,3 @@ _PARAMETERS: Final = (
         help="Accept the server's forms as they are, by their defaults, and ask nobody.",
     ),
 )
-
-
-def server_parameters(command: _Command) -> _Command:
-    """Decorate a command with SERVER and its options, which make up `Choices`."""
-    for parameter in reversed(_PARAMETERS):
-        command = parameter(command)
-    return command

@@ -14,7 +14,7 @@ import trio
 from mcp_trio._cli.forms import Person
 from mcp_trio._cli.servers import Choices
 from mcp_trio._cli.targets import load_server
-from mcp_trio._cli.terminal import printable_lines
+from mcp_trio._cli.terminal import echo_error
 from mcp_trio._cli.urls import is_url, naming_header, refuse_headers
 from mcp_trio._client import Client
 from mcp_trio._client.config import ServerConfig, read_config
@@ -140,4 +140,4 @@ def _print_log(message: LoggingMessageParams) -> None:
     data = message.data
     text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
     source = "" if message.logger is None else f" {message.logger}"
-    click.echo(printable_lines(f"{message.level}{source}: {text}"), err=True)
+    echo_error(f"{message.level}{source}: {text}")

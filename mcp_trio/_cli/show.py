@@ -1,11 +1,12 @@
 """`mcp-trio show`: a recording as a timeline."""
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from mcp_trio._cli.parameters import together
 from mcp_trio._cli.selection import Selection, bound
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from mcp_trio._journal.reader import Flaw
     from mcp_trio._journal.records import Record
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _Path = str | os.PathLike[str]
 
 ARROWS: Final["Mapping[Direction | None, str]"] = {"to server": "->", "to client": "<-", None: ""}
@@ -32,7 +32,8 @@ def _kinds(_: click.Context, __: click.Parameter, words: str | None) -> frozense
     return kinds
 
 
-_CHOICES: Final = (
+# What makes up a `Selection`.
+_selecting: Final = together(
     click.option(
         "--channel", type=int, metavar="N", help="Of this session only, in a recording of several."
     ),
@@ -57,12 +58,6 @@ _CHOICES: Final = (
         "--to", "end", metavar="PLACE", callback=bound, help="Nothing after this record or time."
     ),
 )
-
-
-def _with_choices(command: _Command) -> _Command:
-    for choice in reversed(_CHOICES):
-        command = choice(command)
-    return command
 
 
 @click.command(
@@ -95,7 +90,7 @@ Examples:
 """,
 )
 @click.argument("file")
-@_with_choices
+@_selecting
 @click.option("--full", is_flag=True, help="Below each message what stood on the wire, uncut.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for other programs.")
 def show(

@@ -28,6 +28,11 @@ def echo_theirs(text: str) -> None:
     click.echo(printable_lines(text) if sys.stdout.isatty() else text.encode())
 
 
+def echo_error(text: str) -> None:
+    """Print to stderr what somebody else may have a word in: harmless on a terminal."""
+    click.echo(printable_lines(text), err=True)
+
+
 def styled(text: str, *, colour: str | None = None, bold: bool = False) -> str:
     """The text with colours, which `click.echo` takes off for a file; none if NO_COLOR is set."""
     if os.environ.get("NO_COLOR") or not (colour or bold):

@@ -1,15 +1,13 @@
 """A server's URL on the command line, and the headers that go along with what is asked there."""
 
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 import click
 
 if TYPE_CHECKING:
     from mcp_trio._errors import ConnectionLost
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _UNAUTHORIZED: Final = 401
 
@@ -35,18 +33,6 @@ def checked_url(word: str) -> str:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     return word
-
-
-def header_option(command: _Command) -> _Command:
-    """Decorate a command with `--header`, which makes up `headers`: a value for each name."""
-    return click.option(
-        "--header",
-        "headers",
-        metavar="'NAME: VALUE'",
-        multiple=True,
-        callback=_headers,
-        help="For a URL: a header of each request; ${VAR} in it is a variable of the environment.",
-    )(command)
 
 
 def refuse_headers(headers: Mapping[str, str], url: str | None) -> None:
@@ -92,3 +78,14 @@ def _header(word: str) -> tuple[str, str]:
     except (ValueError, LookupError) as error:
         raise click.BadParameter(str(error)) from None
     return name, value
+
+
+# It makes up `headers`: a value for each name.
+header_option: Final = click.option(
+    "--header",
+    "headers",
+    metavar="'NAME: VALUE'",
+    multiple=True,
+    callback=_headers,
+    help="For a URL: a header of each request; ${VAR} in it is a variable of the environment.",
+)

@@ -132,9 +132,10 @@ class Client(Conversation):
             RequestError: The server answered with an error.
             RequestTimeout: A budget ran out. The total is that of all rounds, without the answers.
             ConnectionLost: The session ended first, or had ended.
+            OutcomeUnknown: The answer is over `frame_bytes_max`, or the connection broke.
             LocalProtocolError: The protocol forbids the request, or the server does not offer it.
-            RemoteProtocolError: The result does not have the method's shape, or the server asks
-                what it must not.
+            RemoteProtocolError: The answer is no message, or does not have the method's shape, or
+                the server asks what it must not.
         """
 
         async def send(params: ParamsToSend | None, total_seconds: float | None) -> Any:

@@ -16,7 +16,7 @@ from mcp_trio._client.callbacks import (
 )
 from mcp_trio._client.era_memory import EraMemory
 from mcp_trio._client.roots import RootList, Roots
-from mcp_trio._client.targets import StateCallback, Stderr
+from mcp_trio._client.targets import Stderr
 from mcp_trio._engine import ProgressCallback
 from mcp_trio._limits import Limits
 from mcp_trio._protocol import ALL_REVISIONS
@@ -29,6 +29,7 @@ from mcp_trio._schema import (
     LoggingMessageParams,
     ResourceUpdatedParams,
 )
+from mcp_trio._transports.condition import OnState
 
 if TYPE_CHECKING:
     import ssl
@@ -88,7 +89,7 @@ class ClientOptions(_SharedOptions, total=False):
     headers: Mapping[str, str] | None
     token: str | None
     ssl_context: "ssl.SSLContext | None"
-    state_changed: StateCallback | None
+    state_changed: OnState | None
     progress: ProgressCallback | None
     log: LogCallback | None
     resource_updated: ResourceUpdatedCallback | None

@@ -18,10 +18,11 @@ from mcp_trio._client.callbacks import (
 from mcp_trio._client.era_memory import EraMemory
 from mcp_trio._client.options import DEFAULT_REVISIONS, Trace
 from mcp_trio._client.roots import Roots
-from mcp_trio._client.targets import ProcessOptions, StateCallback, Stderr, Target, WebOptions
+from mcp_trio._client.targets import ProcessOptions, Stderr, Target, WebOptions
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol import checked_revisions
 from mcp_trio._recorder.options import RecordTo
+from mcp_trio._transports.condition import OnState
 from mcp_trio._version import __version__
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Settings:
     headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     token: str | None = attrs.field(default=None, kw_only=True)
     ssl_context: "ssl.SSLContext | None" = attrs.field(default=None, kw_only=True)
-    state_changed: StateCallback | None = attrs.field(default=None, kw_only=True)
+    state_changed: OnState | None = attrs.field(default=None, kw_only=True)
     eras: EraMemory | None = attrs.field(default=None, kw_only=True)
     cache: bool = attrs.field(default=True, kw_only=True)
     log: LogCallback | None = attrs.field(default=None, kw_only=True)

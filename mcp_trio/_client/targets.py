@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     import httpx
 
-StateCallback: TypeAlias = Callable[[str, str], None]
-"""Hears how the connection stands: "connecting", "open", "retrying", "closed"; and why."""
-
 Stderr: TypeAlias = Callable[[str], None] | Literal["inherit"]
 
 

@@ -15,7 +15,7 @@ from mcp_trio._engine.effects import (
     takes_patch,
     time_limit,
 )
-from mcp_trio._engine.groups import bare
+from mcp_trio._engine.groups import bare, foremost
 from mcp_trio._engine.handling import INSIDE, Handling, HandlingSession, Inside
 from mcp_trio._engine.lanes import LANE, Lane, lane_in
 from mcp_trio._engine.memory import Memory, Place, Step
@@ -24,6 +24,7 @@ from mcp_trio._engine.sequencer import UNRECORDED, Outcome, Recording, Sequencer
 from mcp_trio._engine.session import Session
 from mcp_trio._engine.tasks import sheltered
 from mcp_trio._engine.together import together
+from mcp_trio._engine.warm_tasks import WarmTasks
 
 __all__ = [
     "INSIDE",
@@ -48,9 +49,11 @@ __all__ = [
     "Session",
     "Step",
     "Unrecorded",
+    "WarmTasks",
     "abandon_effect",
     "ask_all",
     "bare",
+    "foremost",
     "lane_in",
     "perform",
     "perform_in_passing",

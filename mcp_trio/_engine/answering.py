@@ -1,4 +1,4 @@
-"""One request in its own task: how a handler is started, and its single answer.
+"""One request in a task: how a handler is started, and its single answer.
 
 People's exceptions end here. An `Exception` becomes the answer of its own request; what is none
 (`KeyboardInterrupt`, `SystemExit`) is not ours to keep, and ends the session on its way out.
@@ -7,7 +7,9 @@ People's exceptions end here. An `Exception` becomes the answer of its own reque
 import logging
 from typing import Protocol
 
+import attrs
 import msgspec
+import trio
 
 from mcp_trio._engine.application import Application
 from mcp_trio._engine.groups import apart, bare
@@ -42,36 +44,63 @@ class Desk(Protocol):
 
 
 def start(tasks: Tasks, handling: Handling, desk: Desk) -> None:
-    """Give a request its task. The one place where handlers are started."""
-    tasks.start(_run, handling, desk)
+    """Have a request handled. The one place where handlers are started."""
+    tasks.run(_Answering(handling, desk))
 
 
-async def _run(handling: Handling, desk: Desk) -> None:
-    lane, sequencer = handling.lane, handling.session.sequencer
-    if lane is not None:
-        enter_lane(lane)
-        if sequencer.gates:
+@attrs.define(eq=False, weakref_slot=False)
+class _Answering:
+    """The `Job` of one request; `frame` is its answer, None if it was cancelled."""
+
+    handling: Handling
+    desk: Desk
+    frame: bytes | None = attrs.field(default=None, init=False)
+
+    @property
+    def wants_own_task(self) -> bool:
+        """See `Job`: in a replay, a handler is known by its task."""
+        return self.handling.session.sequencer.gates
+
+    def enter(self) -> None:
+        """See `Job`."""
+        if self.handling.lane is not None:
+            enter_lane(self.handling.lane)
+
+    async def run(self, scope: trio.CancelScope) -> None:
+        """See `Job`."""
+        handling = self.handling
+        lane, sequencer = handling.lane, handling.session.sequencer
+        if lane is not None and sequencer.gates:
             await sequencer.turn_to_start(lane)
-    frame = await _answer(handling, desk.application)
-    if lane is not None and sequencer.gates and await sequencer.turn(lane) == "cxl":
-        frame = None  # the recorded handler was cancelled at its very end
-    desk.finish(handling, frame)
+        handling.enter(scope)
+        self.frame = await _answer(handling, self.desk.application)
+        handling.leave()
+
+    def fail(self, error: Exception) -> None:
+        """See `Job`."""
+        self.frame = _failure(self.handling, error)
+
+    async def end(self) -> None:
+        """See `Job`."""
+        lane, sequencer = self.handling.lane, self.handling.session.sequencer
+        if lane is not None and sequencer.gates and await sequencer.turn(lane) == "cxl":
+            self.frame = None  # the recorded handler was cancelled at its very end
+        self.desk.finish(self.handling, self.frame)
 
 
 async def _answer(handling: Handling, application: Application) -> bytes | None:
     """The one frame that answers a request, whatever its handler did; None: it was cancelled."""
-    with handling.scope:
-        if handling.session.outbox.is_full_of_answers:
-            await handling.session.outbox.room_for_answers()
-        if not handling.scope.cancel_called:
-            _begin(handling)
-            outcome = await _outcome(handling, application)
-            if handling.rounds is not None:
-                await handling.rounds.opened()
-            if isinstance(outcome, Exception):
-                return _failure(handling, outcome)
-            return _encoded(handling, outcome)
-    return None
+    if handling.session.outbox.is_full_of_answers:
+        await handling.session.outbox.room_for_answers()
+    if handling.is_cancelled:
+        return None
+    _begin(handling)
+    outcome = await _outcome(handling, application)
+    if handling.rounds is not None:
+        await handling.rounds.opened()
+    if isinstance(outcome, Exception):
+        return _failure(handling, outcome)
+    return _encoded(handling, outcome)
 
 
 async def _outcome(

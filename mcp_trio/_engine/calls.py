@@ -10,7 +10,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestError
+from mcp_trio._errors import ConnectionLost, ProtocolError, RequestError
 from mcp_trio._protocol import AnswerArrived, Method, OurRequest, ParamsToSend, RequestId
 
 ProgressCallback: TypeAlias = Callable[[Any], Awaitable[None] | None]
@@ -37,7 +37,7 @@ class Asked:
 
 @attrs.define(eq=False)
 class Call:
-    """One waiting caller: settled by an answer or by the loss of the connection, never both.
+    """One waiting caller: settled by an answer or by the loss of it, never both.
 
     `scope` is the caller's cancel scope; its deadline is the request's, and moves with progress.
     `hear` gets each notification of a subscription at once, and says whether it goes to callbacks.
@@ -50,7 +50,7 @@ class Call:
     about: RequestId | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     answer: AnswerArrived | None = attrs.field(default=None, init=False)
-    loss: ConnectionLost | LocalProtocolError | None = attrs.field(default=None, init=False)
+    loss: ConnectionLost | ProtocolError | None = attrs.field(default=None, init=False)
     _progress: deque[Any] = attrs.field(factory=deque[Any], init=False)
     _news: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -74,8 +74,8 @@ class Call:
             self.scope.deadline = math.inf
         self._news.set()
 
-    def lose(self, loss: ConnectionLost | LocalProtocolError) -> None:
-        """No answer will come."""
+    def lose(self, loss: ConnectionLost | ProtocolError) -> None:
+        """No answer will come, or none that can be read."""
         self.loss = loss
         self._news.set()
 
@@ -102,6 +102,8 @@ class Call:
         Raises:
             RequestError: The peer answered with an error.
             ConnectionLost: The connection ended before the answer.
+            OutcomeUnknown: The answer is over `frame_bytes_max`.
+            RemoteProtocolError: The answer is no message.
             LocalProtocolError: The channel had no way to say it; nothing was sent.
         """
         if self.loss is not None:

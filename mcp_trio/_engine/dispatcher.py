@@ -27,6 +27,7 @@ from mcp_trio._journal.messages import message_name
 from mcp_trio._protocol import (
     Admission,
     AnswerArrived,
+    AnswerUnreadable,
     BatchArrived,
     Ignored,
     Input,
@@ -49,6 +50,7 @@ MALFORMED: Final = "malformed"
 REFUSED: Final = "requests refused"
 NEGOTIATED: Final = "negotiated"
 LOST_MARK: Final = "lost"
+_NO_MESSAGES: Final = frozenset({MALFORMED, "unreadable answer"})
 _IGNORED_LEVELS: Final = {
     MALFORMED: logging.WARNING,
     "unknown answer": logging.WARNING,
@@ -102,7 +104,7 @@ class Dispatcher:
         """
         session = self.session
         event = session.connection.receive(frame, now)
-        is_accepted = getattr(event, "counted", None) != MALFORMED
+        is_accepted = getattr(event, "counted", None) not in _NO_MESSAGES
         number = session.sequencer.took(frame, embed=is_accepted)
         self._actions[type(event)](self, event, number)
 
@@ -198,7 +200,7 @@ class Dispatcher:
     def _stop(self, handling: Handling) -> None:
         rounds = self._rounds_of(handling)
         if rounds is None:
-            handling.scope.cancel()
+            handling.cancel()
         else:
             rounds.give_up()
 
@@ -396,6 +398,9 @@ class Dispatcher:
     def _settle(self, event: AnswerArrived, _number: int | str) -> None:
         self.requests.settle(event)
 
+    def _fail(self, event: AnswerUnreadable, _number: int | str) -> None:
+        self.requests.fail(event)
+
     def _reply(self, event: Reply, _number: int | str) -> None:
         if event.counted is not None:
             logger.warning("%s: %s", event.counted, event.text)
@@ -415,6 +420,7 @@ class Dispatcher:
         RequestCancelled: _cancel,
         ProgressArrived: _report,
         AnswerArrived: _settle,
+        AnswerUnreadable: _fail,
         Reply: _reply,
         Ignored: _ignore,
     }

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TypeVar, cast
 
+import trio
+
 _Error = TypeVar("_Error", Exception, BaseException)
 
 
@@ -17,6 +19,18 @@ def apart(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:
     faults, rest = group.split(Exception)
     assert rest is not None  # or it were an ExceptionGroup
     return None if faults is None else bare(faults), rest
+
+
+def foremost(group: BaseExceptionGroup) -> BaseException:
+    """What leaves a nursery that nobody is to know of: a fault bare, even beside a cancellation.
+
+    The group itself, if there is no fault in it, or something besides that is neither.
+    """
+    if isinstance(group, ExceptionGroup):
+        return bare(cast("Exception", group))
+    _, others = group.split((Exception, trio.Cancelled))
+    fault, _ = apart(group)
+    return group if fault is None or others is not None else fault
 
 
 def _members(error: _Error) -> Sequence[_Error]:

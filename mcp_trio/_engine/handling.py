@@ -96,7 +96,8 @@ INSIDE: Final[ContextVar[Inside | None]] = ContextVar("mcp_trio_inside", default
 class Handling:
     """A request of the peer, from its arrival to its end.
 
-    `is_started` tells that its handler has begun: until then a cancellation drops it unrun.
+    `is_cancelled` tells that the peer, or the end of the session, has cancelled it, `is_started`
+    that its handler has begun: until then a cancellation drops it unrun.
     `random` is made at first need, and stays None while something records: then lanes have it.
     A retry has the `request_state` that its handler gave away, and `input_responses` by key. A
     resumable handler has a `memory` of its earlier rounds, and asks by an `asker` of its own. One
@@ -109,7 +110,7 @@ class Handling:
     session: HandlingSession
     request: TheirRequest
     lane: Lane | None
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    is_cancelled: bool = attrs.field(default=False, init=False)
     is_started: bool = attrs.field(default=False, init=False)
     random: Random | None = attrs.field(default=None, init=False)
     request_state: str | None = attrs.field(default=None, init=False)
@@ -121,12 +122,30 @@ class Handling:
     rounds: Exchange | None = attrs.field(default=None, init=False)
     questions: int = attrs.field(default=0, init=False)
     farewell: bytes | None = attrs.field(default=None, init=False)
+    _scope: trio.CancelScope | None = attrs.field(default=None, init=False)
     _notifications: int = attrs.field(default=0, init=False)
 
     @property
-    def is_cancelled(self) -> bool:
-        """Whether the peer, or the end of the session, has cancelled this request."""
-        return self.scope.cancel_called
+    def scope(self) -> trio.CancelScope:
+        """What the handler runs in; it may have been another's before, and be another's later."""
+        assert self._scope is not None
+        return self._scope
+
+    def enter(self, scope: trio.CancelScope) -> None:
+        """The handler is about to run, in this scope; it is cancelled at once if it should be."""
+        self._scope = scope
+        if self.is_cancelled:
+            scope.cancel()
+
+    def leave(self) -> None:
+        """The handler has returned: what its scope is in for now is nothing of this request."""
+        self._scope = None
+
+    def cancel(self) -> None:
+        """The peer, or the end of the session, cancels this request."""
+        self.is_cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None

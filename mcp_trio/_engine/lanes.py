@@ -14,7 +14,7 @@ Spawning is seen through Trio's public `task_spawned` hook. Trio removes an inst
 so this one does nothing that can.
 """
 
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from random import Random
 from typing import Final
 
@@ -71,11 +71,22 @@ def lane_in(order: object) -> Lane | None:
     return lane
 
 
+def as_spawned(context: Context) -> Context:
+    """The context variables of a task that is spawned with these, but begins by other means."""
+    copied = context.copy()
+    _take_child(copied)
+    return copied
+
+
+def _take_child(context: Context) -> None:
+    spawner = context.get(LANE)
+    if spawner is not None:
+        context.run(LANE.set, spawner.child())
+
+
 class _LaneInstrument(trio.abc.Instrument):
     def task_spawned(self, task: trio.lowlevel.Task) -> None:
-        spawner = task.context.get(LANE)
-        if spawner is not None:
-            task.context.run(LANE.set, spawner.child())
+        _take_child(task.context)
 
 
 _INSTRUMENT: Final = trio.lowlevel.RunVar[_LaneInstrument | None]("mcp_trio_lanes", None)

@@ -12,6 +12,7 @@ from mcp_trio._engine.sequencer import resume, take_turn
 from mcp_trio._errors import ConnectionLost, OutcomeUnknown, RequestTimeout, loss_as
 from mcp_trio._protocol import (
     AnswerArrived,
+    AnswerUnreadable,
     Connection,
     NotificationArrived,
     OurRequest,
@@ -148,6 +149,10 @@ class Requests:
     def settle(self, event: AnswerArrived) -> None:
         """An answer has come for an open request."""
         self._calls.pop(event.request.id).settle(event)
+
+    def fail(self, event: AnswerUnreadable) -> None:
+        """What has come for an open request is no answer that could be read."""
+        self._calls.pop(event.request.id).lose(event.error)
 
     def settle_lost(self, lost: Lost) -> None:
         """No answer will come for one request; one that nobody waits for any more is counted."""

@@ -361,7 +361,7 @@ class Rounds:
 
     def give_up(self) -> None:
         """Cancel the handler; what of it is shielded hears that nobody comes back."""
-        self.handling.scope.cancel()
+        self.handling.cancel()
         for question in self._open.values():
             question.settled.set()
         self._opened.set()

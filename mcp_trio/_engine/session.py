@@ -41,6 +41,7 @@ from mcp_trio._engine.outbox import Outbox
 from mcp_trio._engine.requests import Requests
 from mcp_trio._engine.sequencer import UNRECORDED, Recording, Sequencer, take_turn
 from mcp_trio._engine.tasks import Actor, Tasks, sheltered
+from mcp_trio._engine.warm_tasks import WarmTasks
 from mcp_trio._errors import ConnectionLost, MCPError, RequestError, RequestTimeout
 from mcp_trio._protocol import (
     DISCOVER,
@@ -145,24 +146,24 @@ class Session:
         No `Exception` leaves it. Cancelled: the session is shut as `closed` and wound down in
         bounded time, and then the cancellation goes on.
         """
-        async with sheltered(partial(self.shut, "closed")) as nursery:
+        async with sheltered(partial(self.shut, "closed")) as warm:
             try:
-                self.begin(nursery, copy_context())
+                self.begin(warm, copy_context())
                 task_status.started(self)
                 await self.ended.wait()
             finally:
                 self.shut("closed")  # for what is no Exception, and takes this way out
-            nursery.cancel_scope.cancel()
+            warm.nursery.cancel_scope.cancel()
 
-    def begin(self, nursery: trio.Nursery, context: Context) -> None:
-        """Serve the channel by tasks in a nursery of somebody else, until it is shut.
+    def begin(self, warm: WarmTasks, context: Context) -> None:
+        """Serve the channel by tasks of somebody else, until it is shut.
 
-        They begin with the context variables `context`. Whoever cancels the nursery shuts its
+        They begin with the context variables `context`. Whoever cancels their nursery shuts its
         sessions before, and waits until they have ended: what is cancelled first is not wound down.
         """
         if self.sequencer.has_lanes:
             watch_lanes()
-        self._tasks.open(nursery, context)
+        self._tasks.open(warm, context)
         self.application.accompany(self)
         if self.connection.limits.ping_interval_seconds is not None:
             self._tasks.act(self._ping)
@@ -347,7 +348,8 @@ class Session:
                 progress) and `request_total_seconds`.
             ConnectionLost: The session ended first, or had ended.
             LocalProtocolError: The protocol forbids the request now; nothing was sent.
-            RemoteProtocolError: The result does not have the method's shape.
+            OutcomeUnknown: The answer is over `frame_bytes_max`.
+            RemoteProtocolError: The answer is no message, or does not have the method's shape.
             Unencodable: The params cannot be written as JSON; nothing was sent.
         """
         return await self._requests.request(

@@ -1,8 +1,9 @@
 """The tasks of a session, each of which is there while it has something to do.
 
 A session has no task that waits for work. It is given a nursery, and the dispatcher, which is
-called with what arrives, starts there what has to be done: a handler for each request, a callback
-for each notification, and the session's own **actors**. Those are few:
+called with what arrives, starts there what has to be done: a handler for each request (by a task
+that may be warm from another one: `warm_tasks.py`), a callback for each notification, and the
+session's own **actors**. Those are few:
 
 - the reader, where the channel does not deliver by itself;
 - the writer, and who watches it, while something waits to be written;
@@ -16,12 +17,14 @@ whatever people's code in the same nursery does.
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import Context
+from functools import partial
 from typing import Any, TypeAlias
 
 import attrs
 import trio
 
 from mcp_trio._engine.groups import apart
+from mcp_trio._engine.warm_tasks import Job, WarmTasks
 from mcp_trio._transports.bell import Bell
 from mcp_trio._transports.stopping import tell_when_cancelled
 
@@ -29,8 +32,8 @@ Actor: TypeAlias = Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
-async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[trio.Nursery]:
-    """A nursery in which nobody feels the caller's cancellation; `on_cancelled` is told of it.
+async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[WarmTasks]:
+    """Tasks of which nobody feels the caller's cancellation; `on_cancelled` is told of it.
 
     It is called at the end of the block as well.
     """
@@ -38,7 +41,11 @@ async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[trio.Nur
         outer.start_soon(tell_when_cancelled, on_cancelled)
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as inner:
-                yield inner
+                warm = WarmTasks(inner)
+                try:
+                    yield warm
+                finally:
+                    warm.close()
         outer.cancel_scope.cancel()
 
 
@@ -51,30 +58,35 @@ class Tasks:
     """
 
     on_fault: Callable[[Exception], None]
-    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _warm: WarmTasks | None = attrs.field(default=None, init=False)
     _context: Context | None = attrs.field(default=None, init=False)
-    _early: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = attrs.field(
-        default=(), init=False
-    )
+    _early: tuple[Callable[[], None], ...] = attrs.field(default=(), init=False)
     _acting: tuple[trio.CancelScope, ...] = attrs.field(default=(), init=False)
     _gone: Bell | None = attrs.field(default=None, init=False)
 
-    def open(self, nursery: trio.Nursery, context: Context) -> None:
-        """All tasks are in `nursery` from now on, and begin with the context variables `context`.
+    def open(self, warm: WarmTasks, context: Context) -> None:
+        """All tasks are among `warm` from now on, and begin with the context variables `context`.
 
         Otherwise a handler that waited for a place would begin with those of the one that left it.
         """
-        self._nursery, self._context = nursery, context
+        self._warm, self._context = warm, context
         early, self._early = self._early, ()
-        for function, arguments in early:
-            self.start(function, *arguments)
+        for start in early:
+            start()
 
     def start(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
         """Begin a task that ends by itself, or is cancelled by who started it."""
-        if self._nursery is None or self._context is None:
-            self._early = (*self._early, (function, arguments))
+        if self._warm is None or self._context is None:
+            self._early = (*self._early, partial(self.start, function, *arguments))
         else:
-            self._context.run(self._nursery.start_soon, function, *arguments)
+            self._context.run(self._warm.nursery.start_soon, function, *arguments)
+
+    def run(self, job: Job) -> None:
+        """Have a handler run, in a task that may have run others before."""
+        if self._warm is None or self._context is None:
+            self._early = (*self._early, partial(self.run, job))
+        else:
+            self._warm.start(job, self._context)
 
     def act(self, actor: Actor) -> None:
         """Begin an actor."""

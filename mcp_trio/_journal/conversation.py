@@ -188,6 +188,13 @@ def subscription_of(body: Raw | None) -> Id | None:
     return _meta_of(body).subscription
 
 
+def reference_of(message: Notification) -> Id | None:
+    """How a notification names the request that it is about; None if it names none."""
+    name = REFERENCES.get(message.method)
+    reference = None if name is None else members(message.params).get(name)
+    return reference if type(reference) in {int, str} else None
+
+
 def revision_of(params: Raw | None) -> str | None:
     """The revision that a modern request is made under; None for any other."""
     version = _meta_of(params).version
@@ -288,12 +295,11 @@ class _Teller:
         subscription = subscription_of(message.params)
         if subscription is not None:
             return self._requests.get(("requestId", _OTHER[sender], subscription))
-        name = REFERENCES.get(message.method)
-        if name is None:
+        reference = reference_of(message)
+        if reference is None:
             return None
         asker = sender if message.method == CANCELLED else _OTHER[sender]
-        value = members(message.params).get(name)
-        return self._requests.get((name, asker, value)) if isinstance(value, int | str) else None
+        return self._requests.get((REFERENCES[message.method], asker, reference))
 
     def _note(self, said: Said) -> None:
         if said.kind == "request":

@@ -5,6 +5,7 @@ from mcp_trio._protocol.budgets import Budget
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.events import (
     AnswerArrived,
+    AnswerUnreadable,
     BatchArrived,
     Event,
     Ignored,
@@ -52,6 +53,8 @@ from mcp_trio._protocol.requests import (
     RequestId,
     TheirRequest,
     TheirRequests,
+    whose_answer,
+    whose_large_answer,
 )
 from mcp_trio._protocol.revisions import (
     ALL_REVISIONS,
@@ -109,6 +112,7 @@ __all__ = [
     "TRACE",
     "Admission",
     "AnswerArrived",
+    "AnswerUnreadable",
     "BatchArrived",
     "Budget",
     "Capabilities",
@@ -148,4 +152,6 @@ __all__ = [
     "negotiated",
     "newest",
     "trace_of",
+    "whose_answer",
+    "whose_large_answer",
 ]

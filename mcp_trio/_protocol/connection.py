@@ -26,10 +26,13 @@ from mcp_trio._errors import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     UNSUPPORTED_PROTOCOL_VERSION,
+    OutcomeUnknown,
+    RemoteProtocolError,
 )
 from mcp_trio._protocol import methods
 from mcp_trio._protocol.events import (
     AnswerArrived,
+    AnswerUnreadable,
     BatchArrived,
     Event,
     Ignored,
@@ -51,7 +54,13 @@ from mcp_trio._protocol.methods import Method, announced
 from mcp_trio._protocol.outgoing import Outgoing
 from mcp_trio._protocol.peers import STRANGER, Capabilities, Peer
 from mcp_trio._protocol.progress import token_of
-from mcp_trio._protocol.requests import OurRequest, RequestId, TheirRequest
+from mcp_trio._protocol.requests import (
+    OurRequest,
+    RequestId,
+    TheirRequest,
+    whose_answer,
+    whose_large_answer,
+)
 from mcp_trio._protocol.revisions import REVISIONS, Revision, negotiated, newest
 from mcp_trio._protocol.states import Input, Role, TheirMove, TheirState
 from mcp_trio._wire import (
@@ -149,9 +158,33 @@ class Connection(Outgoing):
     def _take_oversized(self, frame: Oversized) -> Event:
         limit = f"frame_bytes_max={self.limits.frame_bytes_max}"
         text = f"a frame of at least {frame.size} bytes exceeds {limit}"
-        return self._take_malformed(malformed(frame.head, INVALID_REQUEST, text), frame.size, 0.0)
+        bad = malformed(frame.head, INVALID_REQUEST, text)
+        request = self.ours.answered(whose_large_answer(bad, self.ours.waiting))
+        if request is None:
+            return self._take_bad(bad, frame.size)
+        words = f"at least {frame.size} bytes, over {limit} of this {self.our_role.value}"
+        return self._unreadable(request, OutcomeUnknown(f"{self._answer_to(request)}: {words}"))
 
     def _take_malformed(self, message: Malformed, size_bytes: int, _now: float) -> Event:
+        """A bad frame ends the request of ours that it was to answer, and is else refused."""
+        request = self.ours.answered(whose_answer(message))
+        if request is None:
+            return self._take_bad(message, size_bytes)
+        text = self._brief(f"{self._answer_to(request)} is {message.message}")
+        return self._unreadable(request, RemoteProtocolError(text))
+
+    def _answer_to(self, request: OurRequest) -> str:
+        return f"the {self.their_role.value}'s answer to {request.method.name}"
+
+    def _unreadable(
+        self, request: OurRequest, error: RemoteProtocolError | OutcomeUnknown
+    ) -> AnswerUnreadable:
+        event = AnswerUnreadable(request, error)
+        self.counts[event.counted] += 1
+        self._move(self.their_role, _answer_input(request, is_result=False))
+        return event
+
+    def _take_bad(self, message: Malformed, size_bytes: int) -> Event:
         """A server answers a bad frame if its id is known or not needed; a client only counts."""
         is_request = self.our_role is Role.SERVER and message.is_request
         if is_request and (message.id is not None or self._has_errors_without_id()):
@@ -164,13 +197,13 @@ class Connection(Outgoing):
         spoken = [self.peer.revision] if self.peer is not None else spoken
         return all(revision.has_errors_without_id for revision in spoken)
 
-    def _take_batch(self, batch: Batch, size_bytes: int, now: float) -> Event:
+    def _take_batch(self, batch: Batch, size_bytes: int, _now: float) -> Event:
         """Only the one revision that has them takes batches, once it is settled (TRAP-01)."""
         if self.peer is not None and self.peer.revision.has_batches:
             return BatchArrived(batch.messages, size_bytes // len(batch.messages))
         text = "not a message: there are no batches in this revision"
         refused = Malformed(INVALID_REQUEST, text, id=None, is_request=True)
-        return self._take_malformed(refused, size_bytes, now)
+        return self._take_bad(refused, size_bytes)
 
     def _take_request(self, message: Request, size_bytes: int, _now: float) -> Event:
         if self._is_client_of_modern():
@@ -400,7 +433,7 @@ class Connection(Outgoing):
             what = f": {error.message}" if error is not None else ""
             text = f"nobody asked for an answer {request_id!r}{what}"
             return self._ignored("unknown answer", text)
-        self._move(self.their_role, _answer_input(request, error))
+        self._move(self.their_role, _answer_input(request, is_result=error is None))
         return AnswerArrived(request, result, error)
 
     _takers: ClassVar[Mapping[type, Callable[..., Event]]] = {
@@ -418,7 +451,7 @@ class Connection(Outgoing):
     }
 
 
-def _answer_input(request: OurRequest, error: ErrorObject | None) -> Input:
+def _answer_input(request: OurRequest, *, is_result: bool) -> Input:
     if request.method.input is not Input.INITIALIZE:
         return Input.ANSWER
-    return Input.INITIALIZE_RESULT if error is None else Input.INITIALIZE_ERROR
+    return Input.INITIALIZE_RESULT if is_result else Input.INITIALIZE_ERROR

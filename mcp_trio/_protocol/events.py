@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from mcp_trio._errors import OutcomeUnknown, RemoteProtocolError
 from mcp_trio._protocol.methods import Method
 from mcp_trio._protocol.peers import Peer
 from mcp_trio._protocol.requests import OurRequest, RequestId, TheirRequest
@@ -57,6 +58,14 @@ class AnswerArrived(msgspec.Struct, gc=False):
     error: ErrorObject | None
 
 
+class AnswerUnreadable(msgspec.Struct, gc=False):
+    """An open request of ours has ended: its answer is too large, or no message."""
+
+    request: OurRequest
+    error: RemoteProtocolError | OutcomeUnknown
+    counted: str = "unreadable answer"
+
+
 class Reply(msgspec.Struct, gc=False):
     """The protocol itself answers: `frame` goes out now.
 
@@ -87,6 +96,7 @@ Event: TypeAlias = (
     | RequestCancelled
     | ProgressArrived
     | AnswerArrived
+    | AnswerUnreadable
     | Reply
     | Ignored
 )

@@ -4,6 +4,7 @@ Two tables, because both sides number their requests independently (TRAP-06). Ke
 type: `1` and `"1"` are different requests, and the decoder lets no other type through (TRAP-04).
 """
 
+from collections.abc import Collection
 from typing import Any, TypeAlias
 
 import attrs
@@ -23,6 +24,7 @@ from mcp_trio._protocol.states import (
     moved,
 )
 from mcp_trio._schema import InputResponseParams
+from mcp_trio._wire import Malformed
 
 RequestId: TypeAlias = int | str
 
@@ -66,6 +68,27 @@ class TheirRequest(msgspec.Struct, gc=False, eq=False):
             )
         self.state = after
         return after
+
+
+def whose_answer(bad: Malformed) -> RequestId | None:
+    """Which request a frame that is no message was to answer; None: none, or nobody knows.
+
+    One that is cut off is the last word of a peer that dies, and of its loss more will be known.
+    """
+    return bad.id if bad.is_whole and not bad.is_request else None
+
+
+def whose_large_answer(begin: Malformed, waiting: Collection[RequestId]) -> RequestId | None:
+    """Which request a frame was to answer of which only the begin is there; None as above.
+
+    Some peers write the id behind the result. Then it is that of the one request which is
+    `waiting`, if only one is.
+    """
+    if begin.is_request:
+        return None
+    if begin.id is None and len(waiting) == 1:
+        return next(iter(waiting))
+    return begin.id
 
 
 class OurRequest(msgspec.Struct, gc=False, eq=False):
@@ -147,6 +170,11 @@ class OurRequests:
     def get(self, request_id: RequestId | None) -> OurRequest | None:
         """The open request with exactly this id: our ids are integers, so `"1"` is none."""
         return self._open.get(request_id) if isinstance(request_id, int) else None
+
+    @property
+    def waiting(self) -> list[int]:
+        """The open ones whose answer may come at any time; subscriptions stand."""
+        return [each.id for each in self._open.values() if not each.method.is_standing]
 
     def answered(self, request_id: RequestId | None) -> OurRequest | None:
         """Take the open request that this answer ends; None when nobody waits for it."""

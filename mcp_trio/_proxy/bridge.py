@@ -290,6 +290,7 @@ async def _serve_http(front: Front, site: Site, *, task_status: trio.TaskStatus[
     options: HttpOptions = {
         "hosts": place.hosts,
         "origins": place.origins,
+        "allows_cors": place.allows_cors,
         "token": place.token,
         "path": place.path or "/mcp",
         "has_websocket": False,
@@ -302,8 +303,8 @@ async def _serve_http(front: Front, site: Site, *, task_status: trio.TaskStatus[
 async def _serve_websocket(front: Front, site: Site, *, task_status: trio.TaskStatus[str]) -> None:
     place = front.place
     options: WebSocketOptions = {
-        "hosts": None if place.hosts is None else [*place.hosts],
-        "origins": None if place.origins is None else [*place.origins],
+        "hosts": place.hosts,
+        "origins": place.origins,
         "token": place.token,
         "path": place.path or "/ws",
     }

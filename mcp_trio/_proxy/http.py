@@ -25,7 +25,7 @@ import httpx
 import trio
 
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._protocol.http.gate import Gate, gate_for
+from mcp_trio._protocol.http.gate import Gate, gate_for, is_preflight
 from mcp_trio._protocol.http.heads import JSON, Head
 from mcp_trio._protocol.http.verdicts import SESSION_ID, Refusal
 from mcp_trio._protocol.websocket import checked_token, has_token
@@ -40,6 +40,7 @@ from mcp_trio._transports.http.client_link import Link, own_client
 from mcp_trio._transports.http.exchange import BodyTooLargeError, Exchange
 from mcp_trio._transports.http.header_fields import encoded
 from mcp_trio._transports.http.native import serve_native
+from mcp_trio._transports.sockets import netloc
 from mcp_trio._wire import Decoder
 
 TRANSPORT: Final = "http"
@@ -56,6 +57,8 @@ class Place:
         path: Where its endpoint is; None: where the server's is, if that is at a URL.
         hosts: Names under which clients may reach it, beside those that it is bound to.
         origins: Pages of these origins may use it, beside its own.
+        allows_cors: Browsers are told that they may read what is answered; where the server behind
+            is at a URL of HTTP, it is the one that says so, or not.
         token: Who brings it may come; None: all may.
     """
 
@@ -64,6 +67,7 @@ class Place:
     path: str | None = None
     hosts: Collection[str] | None = None
     origins: Collection[str] | None = None
+    allows_cors: bool = False
     token: str | None = attrs.field(default=None, repr=False)
 
 
@@ -108,7 +112,8 @@ class HttpProxy:
             await self._refuse(exchange, refusal)
 
     def _unknown(self, head: Head) -> Refusal | None:
-        if self.token is None or has_token(head, self.token):
+        # A browser asks by OPTIONS what a page may send, and brings nothing with that.
+        if self.token is None or is_preflight(head) or has_token(head, self.token):
             return None
         headers = [("WWW-Authenticate", "Bearer")]
         return Refusal(status=401, text="it is not known who sends this (token)", headers=headers)
@@ -175,7 +180,7 @@ async def serve_http_proxy(
     listeners = await trio.open_tcp_listeners(place.port, host=place.host)
     try:
         bound = [listener.socket.getsockname()[:2] for listener in listeners]
-        gate = gate_for(bound, hosts=place.hosts, origins=place.origins)
+        gate = gate_for(bound, hosts=place.hosts, origins=place.origins, allows_cors=True)
         proxy = HttpProxy(
             link=link,
             gate=gate,
@@ -184,17 +189,16 @@ async def serve_http_proxy(
             path=place.path,
             token=None if place.token is None else checked_token(place.token),
         )
-        name = f"[{place.host}]" if ":" in place.host else place.host
         async with trio.open_nursery() as nursery:
             nursery.start_soon(journals.expire)
             serve = partial(serve_native, proxy.respond, listeners, limits=link.limits)
             await nursery.start(serve)
             path = link.url.raw_path.decode() if place.path is None else place.path
-            task_status.started(f"http://{name}:{bound[0][1]}{path}")
+            task_status.started(f"http://{netloc(place.host, bound[0][1])}{path}")
     finally:
         journals.close()
         for listener in listeners:
-            await listener.aclose()
+            listener.socket.close()  # no checkpoint, which would hide what is being raised
 
 
 def run_http_proxy(

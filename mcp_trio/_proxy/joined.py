@@ -13,10 +13,11 @@ import attrs
 import trio
 
 from mcp_trio._errors import INVALID_REQUEST, SERVER_BUSY, ConnectionLost
-from mcp_trio._journal.conversation import CANCELLED, LISTEN, REFERENCES, members
+from mcp_trio._journal.conversation import CANCELLED, LISTEN, reference_of
 from mcp_trio._limits import Limits
+from mcp_trio._protocol import whose_large_answer
 from mcp_trio._protocol.websocket import CloseCode
-from mcp_trio._proxy.journal import LOST_MARK, FrameJournal
+from mcp_trio._proxy.journal import FrameJournal
 from mcp_trio._transports.bell import Milestone
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.stdio_client import ProcessChannel
@@ -31,7 +32,6 @@ from mcp_trio._wire import (
     Oversized,
     Request,
     Response,
-    encode_error,
     malformed,
 )
 
@@ -145,8 +145,7 @@ class Joined:
 
     async def _hear(self, item: Received) -> None:
         if isinstance(item, Oversized):
-            envelope = {"discarded": item.size}
-            self.journal.passes_part("in", item.head, envelope=envelope)
+            self.journal.discards("in", item)
             text = f"larger than frame_bytes_max ({self.limits.frame_bytes_max})"
             await self.refuse(malformed(item.head, INVALID_REQUEST, text))
             return
@@ -164,7 +163,7 @@ class Joined:
         if isinstance(message, Request) and len(self._open) < self.limits.requests_queued_max:
             self._open[message.id] = message.method
         elif isinstance(message, Notification) and message.method == CANCELLED:
-            self._settle(members(message.params).get(REFERENCES[CANCELLED]))
+            self._settle(reference_of(message))
 
     async def refuse(self, message: Malformed, _: bytes = b"") -> None:
         """Answer what is no message, if it may wait for that."""
@@ -187,8 +186,7 @@ class Joined:
         if isinstance(item, Lost):
             await self._fail(item.id, str(item.error))
         elif isinstance(item, Oversized):
-            envelope = {"discarded": item.size}
-            self.journal.passes_part("out", item.head, envelope=envelope)
+            self.journal.discards("out", item)
             await self._drop(item)
         else:
             self.journal.counts["out_bytes"] += len(item)
@@ -201,7 +199,7 @@ class Joined:
     async def _drop(self, item: Oversized) -> None:
         """An answer that cannot pass fails its request."""
         text = f"an answer over frame_bytes_max ({self.limits.frame_bytes_max})"
-        request_id = malformed(item.head, SERVER_BUSY, text).id
+        request_id = whose_large_answer(malformed(item.head, SERVER_BUSY, text), self._waiting)
         if request_id in self._open:
             await self._fail(request_id, text)
 
@@ -211,20 +209,23 @@ class Joined:
 
     async def _answer(self, request_id: Id, code: int, text: str) -> None:
         """Answers instead of the server."""
-        self.journal.mark(LOST_MARK, {"id": request_id, "error": text})
-        await self._say(encode_error(request_id, code, text))
+        await self._say(self.journal.answer(request_id, code, text))
 
     async def _say(self, frame: bytes) -> None:
         self.journal.flush()
         async with self._saying:
             await carry(self.client, frame)
 
-    def _settle(self, request_id: object) -> None:
-        if isinstance(request_id, int | str):
+    def _settle(self, request_id: Id | None) -> None:
+        if request_id is not None:
             self._open.pop(request_id, None)
         self._settled.unpark_all()
 
+    @property
+    def _waiting(self) -> list[Id]:
+        """The open requests that are to be settled; a subscription never is."""
+        return [request_id for request_id, method in self._open.items() if method != LISTEN]
+
     async def _all_settled(self) -> None:
-        """A subscription is never settled, and not waited for."""
-        while any(method != LISTEN for method in self._open.values()):
+        while self._waiting:
             await self._settled.park()

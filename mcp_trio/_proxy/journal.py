@@ -23,7 +23,7 @@ from mcp_trio._recorder.options import (
     options_of,
 )
 from mcp_trio._transports.child_process import signal_name
-from mcp_trio._wire import Decoder, Malformed, Message
+from mcp_trio._wire import Decoder, Malformed, Message, Oversized, encode_error
 
 Way = Literal["in", "out"]
 """From the client to the server, and from the server to the client."""
@@ -135,6 +135,15 @@ class FrameJournal:
         """Records what is not, or not yet, a whole frame; the envelope says in what way."""
         self.counts[way] += 1
         self.recorder.record(way, data, envelope=envelope, embed=embed, channel=self.channel)
+
+    def discards(self, way: Way, frame: Oversized) -> None:
+        """Records how a frame begins that is too large to pass."""
+        self.passes_part(way, frame.head, envelope={"discarded": frame.size})
+
+    def answer(self, request_id: int | str, code: int, text: str) -> bytes:
+        """Records that a request is answered instead of the server; returns the answer to send."""
+        self.mark(LOST_MARK, {"id": request_id, "error": text})
+        return encode_error(request_id, code, text)
 
     def mark(self, name: str, value: Any) -> None:
         """Records a fact."""

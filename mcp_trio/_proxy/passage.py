@@ -263,8 +263,7 @@ class Passage:
 
     def _hear(self, event: Event | Oversized) -> None:
         if isinstance(event, Oversized):
-            envelope = {"discarded": event.size}
-            self.kept.journal.passes_part("out", event.head, envelope=envelope)
+            self.kept.journal.discards("out", event)
         elif event.data and event.name == "message" and not self._is_repeated(event):
             self._tell(event.data)
 

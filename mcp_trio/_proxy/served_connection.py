@@ -5,9 +5,9 @@ answer, progress and a subscription's news name theirs. Anything else is said to
 that was asked last and is open, or to none.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 import trio
@@ -17,16 +17,16 @@ from mcp_trio._journal.conversation import (
     CANCELLED,
     LISTEN,
     PROGRESS,
-    REFERENCES,
     members,
+    reference_of,
     subscription_of,
     token_of,
 )
 from mcp_trio._journal.messages import messages_in
 from mcp_trio._limits import Limits
-from mcp_trio._protocol import ALL_REVISIONS, REVISIONS, Revision
+from mcp_trio._protocol import ALL_REVISIONS, REVISIONS, Revision, whose_answer, whose_large_answer
 from mcp_trio._protocol.methods import INITIALIZE
-from mcp_trio._proxy.journal import LOST_MARK, FrameJournal
+from mcp_trio._proxy.journal import FrameJournal
 from mcp_trio._transports.bell import Milestone
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.http.client_frames import agreed_version
@@ -41,7 +41,6 @@ from mcp_trio._wire import (
     Oversized,
     Request,
     Response,
-    encode_error,
     encode_request,
     malformed,
 )
@@ -137,20 +136,24 @@ class ServedConnection:
                 line = self._without_taken_token(message, line)
                 self._open[message.id] = message
             elif isinstance(message, Notification) and message.method == CANCELLED:
-                self._open.pop(members(message.params).get(REFERENCES[CANCELLED], ""), None)
+                self._forget(reference_of(message))
         self.journal.passes("in", line, messages=messages)
         self.journal.flush()
         await self._say(line)
 
     def _without_taken_token(self, request: Request, line: bytes) -> bytes:
         """The line; who chose the token of another's open request goes without progress."""
-        token = token_of(request.params)
-        taken = {token_of(each.params) for each in self._open.values()}
-        if not self.is_modern or token is None or token not in taken:
+        token = token_of(request.params) if self.is_modern else None
+        if token is None or self._asked_with(token) is None:
             return line
         params = members(request.params)
         del params["_meta"]["progressToken"]
         return encode_request(request.id, request.method, params)
+
+    def _asked_with(self, token: _Id) -> _Id | None:
+        """The open request whose progress has this token."""
+        named = (each.id for each in self._open.values() if token_of(each.params) == token)
+        return next(named, None)
 
     async def _say(self, line: bytes) -> None:
         seconds = self.limits.write_stall_seconds
@@ -173,12 +176,15 @@ class ServedConnection:
         raise ConnectionLost("the server has closed the connection")
 
     def _drop(self, item: Oversized) -> None:
-        self.journal.passes_part("out", item.head, envelope={"discarded": item.size})
+        self.journal.discards("out", item)
         text = f"an answer over frame_bytes_max ({self.limits.frame_bytes_max})"
-        request_id = malformed(item.head, SERVER_BUSY, text).id
-        request = None if request_id is None else self._open.pop(request_id, None)
+        waiting = [each.id for each in self._open.values() if each.method != LISTEN]
+        self._fail(whose_large_answer(malformed(item.head, SERVER_BUSY, text), waiting), text)
+
+    def _fail(self, request_id: _Id | None, why: str) -> None:
+        request = self._forget(request_id)
         if request is not None:
-            fail(self.clients, self.journal, {request.id: request}, text)
+            fail(self.clients, self.journal, (request.id,), why)
 
     async def _pass_answer(self, line: bytes) -> None:
         messages = self.journal.passes("out", line)
@@ -187,25 +193,29 @@ class ServedConnection:
         for message, part in zip(messages, parts, strict=True):
             if isinstance(message, Request) and self.is_modern:
                 await self._refuse(message)
-            elif not isinstance(message, Malformed):  # which is for nobody
+            elif isinstance(message, Malformed):
+                self._fail(whose_answer(message), f"an answer that is {message.message}")
+            else:
                 self.clients.send_nowait([self._addressed(message, part)])
 
     async def _refuse(self, request: Request) -> None:
         text = "a modern client takes no requests"
-        self.journal.mark(LOST_MARK, {"id": request.id, "error": text})
-        answer = encode_error(request.id, METHOD_NOT_FOUND, text)
+        answer = self.journal.answer(request.id, METHOD_NOT_FOUND, text)
         self.journal.passes("in", answer)
         self.journal.flush()
         await self._say(answer)
 
     def _addressed(self, message: Message, frame: bytes) -> Addressed:
         if isinstance(message, Response | ErrorResponse):
-            request = None if message.id is None else self._open.pop(message.id, None)
+            request = self._forget(message.id)
             if request is not None and request.method == INITIALIZE:
                 self._agree(message)
             return Addressed(frame, message.id, is_answer=True)
         assert isinstance(message, Request | Notification)
         return Addressed(frame, self._about(message))
+
+    def _forget(self, request_id: _Id | None) -> Request | None:
+        return None if request_id is None else self._open.pop(request_id, None)
 
     def _agree(self, answer: Response | ErrorResponse) -> None:
         if isinstance(answer, Response):
@@ -217,20 +227,16 @@ class ServedConnection:
         subscription = subscription_of(message.params)
         if subscription is not None:
             return subscription
-        if message.method == PROGRESS:
-            token: Any = members(message.params).get(REFERENCES[PROGRESS])
-            named = (each.id for each in self._open.values() if token_of(each.params) == token)
-            return next(named, None)
+        if isinstance(message, Notification) and message.method == PROGRESS:
+            token = reference_of(message)
+            return None if token is None else self._asked_with(token)
         open_ = (each.id for each in reversed(self._open.values()) if each.method != LISTEN)
         return next(open_, None)
 
 
-def fail(
-    clients: Clients, journal: FrameJournal, requests: Mapping[_Id, Request], why: str
-) -> None:
+def fail(clients: Clients, journal: FrameJournal, requests: Iterable[_Id], why: str) -> None:
     """Answers these requests instead of the server."""
     for request_id in requests:
-        journal.mark(LOST_MARK, {"id": request_id, "error": why})
-        answer = encode_error(request_id, SERVER_BUSY, why)
+        answer = journal.answer(request_id, SERVER_BUSY, why)
         clients.send_nowait([Addressed(answer, request_id, is_answer=True)])
     journal.flush()

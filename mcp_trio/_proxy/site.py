@@ -112,7 +112,7 @@ class SiteSession:
         for frame in first:
             assert isinstance(frame, bytes)
             asked = [each for each in journal.passes("in", frame) if isinstance(each, Request)]
-            fail(self.clients, journal, {each.id: each for each in asked}, why)
+            fail(self.clients, journal, [each.id for each in asked], why)
 
 
 @attrs.define(kw_only=True, eq=False)

@@ -13,10 +13,10 @@ from mcp_trio._journal.conversation import (
     CANCELLED,
     LISTEN,
     PROGRESS,
-    REFERENCES,
     Conversation,
     Said,
     members,
+    reference_of,
     subscription_of,
     token_of,
     without_meta,
@@ -194,7 +194,7 @@ class Correspondence:
         """The recorded request that a live notification reports on, or is told for."""
         reference = subscription_of(message.params)
         if reference is None and message.method == PROGRESS:
-            reference = members(message.params).get(REFERENCES[PROGRESS])
+            reference = reference_of(message)
         index = index_of(reference)
         return index if index in self.sent else None
 

@@ -2,7 +2,7 @@
 
 import os
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, Unpack, cast
 
 import attrs
 import trio
@@ -16,6 +16,10 @@ from mcp_trio._replay.mock_session import MockSession
 from mcp_trio._replay.recorded import load_conversation
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.http.stateless_channel import StatelessChannel
+
+if TYPE_CHECKING:
+    from mcp_trio._server.connections import WebSocketOptions
+    from mcp_trio._server.http.options import HttpOptions, WhoMayCome
 
 
 def mock_server(
@@ -102,7 +106,9 @@ class MockServer:
         *,
         host: str = "127.0.0.1",
         port: int = 8000,
+        allows_cors: bool = False,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+        **who: Unpack["WhoMayCome"],
     ) -> None:
         """Serve HTTP until cancelled, in the eras that were recorded, as `Server.serve_http` does.
 
@@ -110,10 +116,13 @@ class MockServer:
 
         Raises:
             OSError: The address cannot be bound.
+            ValueError: What says who may come contradicts itself.
         """
         from mcp_trio._server.http.serving import Address, serve_http
 
-        await serve_http(self._site(), Address(host=host, port=port), {}, task_status=task_status)
+        address = Address(host=host, port=port)
+        options = cast("HttpOptions", {**who, "allows_cors": allows_cors})
+        await serve_http(self._site(), address, options, task_status=task_status)
 
     async def serve_websocket(
         self,
@@ -121,15 +130,18 @@ class MockServer:
         host: str = "127.0.0.1",
         port: int = 8000,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+        **who: Unpack["WhoMayCome"],
     ) -> None:
         """Serve WebSocket until cancelled, as `Server.serve_websocket` does; reports the URL.
 
         Raises:
             OSError: The address cannot be bound.
+            ValueError: What says who may come contradicts itself.
         """
         from mcp_trio._server.connections import serve_websocket
 
-        await serve_websocket(self._site(), {}, host=host, port=port, task_status=task_status)
+        options = cast("WebSocketOptions", who)
+        await serve_websocket(self._site(), options, host=host, port=port, task_status=task_status)
 
     async def serve_unix(
         self,

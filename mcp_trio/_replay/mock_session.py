@@ -19,11 +19,11 @@ from mcp_trio._errors import INVALID_PARAMS, METHOD_NOT_FOUND, ConnectionLost
 from mcp_trio._journal.conversation import (
     CANCELLED,
     PROGRESS,
-    REFERENCES,
     Conversation,
     Id,
     Said,
     members,
+    reference_of,
     token_of,
 )
 from mcp_trio._limits import Limits
@@ -184,8 +184,8 @@ class MockSession:
 
     def _hear_notification(self, message: Notification) -> None:
         if message.method == CANCELLED:
-            request_id = members(message.params).get(REFERENCES[CANCELLED])
-            if isinstance(request_id, int | str):
+            request_id = reference_of(message)
+            if request_id is not None:
                 self._leave(request_id)
         said = self.matching.find_notification(message.method)
         if said is not None:

@@ -7,10 +7,11 @@ from typing import Final
 import attrs
 import trio
 
-from mcp_trio._errors import INVALID_REQUEST, ConnectionLost
+from mcp_trio._errors import INVALID_REQUEST, ConnectionLost, OutcomeUnknown
 from mcp_trio._limits import Limits
+from mcp_trio._protocol import RequestId, whose_answer, whose_large_answer
 from mcp_trio._transports.channel import Channel, Received
-from mcp_trio._wire import Addressed, Decoder, Lost, Message, Oversized, malformed
+from mcp_trio._wire import Addressed, Decoder, Lost, Malformed, Message, Oversized, malformed
 
 # Who does not read what is said is not listened to either.
 _FRAMES_WAITING_MAX: Final = 1024
@@ -78,5 +79,16 @@ class Wire:
         if isinstance(frame, Lost):
             return (frame,)
         if isinstance(frame, Oversized):
-            return (malformed(frame.head, INVALID_REQUEST, "over frame_bytes_max"),)
-        return self._decoder.messages(frame)
+            begin = malformed(frame.head, INVALID_REQUEST, "over frame_bytes_max")
+            return [begin, *_lost_by(begin, whose_large_answer(begin, ()))]
+        messages: list[Message | Lost] = [*self._decoder.messages(frame)]
+        for bad in [each for each in messages if isinstance(each, Malformed)]:
+            messages += _lost_by(bad, whose_answer(bad))
+        return messages
+
+
+def _lost_by(bad: Malformed, answered: RequestId | None) -> Sequence[Lost]:
+    """What cannot be read loses the request that it was to answer."""
+    if answered is None:
+        return ()
+    return (Lost(answered, OutcomeUnknown(f"the answer is {bad.message}")),)

@@ -5,8 +5,8 @@ recorded by itself, and what becomes of one is no affair of the others.
 """
 
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from ipaddress import ip_address
 from typing import Any, Protocol, Required, TypeAlias, TypedDict, TypeVar
@@ -14,14 +14,14 @@ from typing import Any, Protocol, Required, TypeAlias, TypedDict, TypeVar
 import attrs
 import trio
 
-from mcp_trio._engine import bare
+from mcp_trio._engine import foremost
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.gate import LOOPBACK, Gate, gate_for
 from mcp_trio._protocol.http.heads import Head
 from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._protocol.websocket import checked_token, has_token, upgrade_refusal, with_token
 from mcp_trio._recorder.options import RecordTo, keeps_each_session
-from mcp_trio._server.http.options import Verify
+from mcp_trio._server.http.options import Verify, WhoMayCome
 from mcp_trio._server.http_client import SessionHttp
 from mcp_trio._server.newcomers import Introduced, Newcomers
 from mcp_trio._transports.channel import Channel
@@ -29,6 +29,7 @@ from mcp_trio._transports.sockets import (
     Authorize,
     SocketHost,
     SocketPath,
+    netloc,
     serve_sockets,
     unix_listener,
 )
@@ -97,8 +98,8 @@ async def serve_connections(
                     task_status.started(where)
                     await stopping.wait()
                     nursery.cancel_scope.cancel()
-    except ExceptionGroup as error:
-        raise bare(error) from None
+    except BaseExceptionGroup as group:
+        raise foremost(group) from None
 
 
 @asynccontextmanager
@@ -126,26 +127,17 @@ async def seeing_off(
 # WebSocket ----------------------------------------------------------------------------------------
 
 
-class WebSocketOptions(TypedDict, total=False):
+class WebSocketOptions(WhoMayCome, total=False):
     """What is served over WebSocket, and to whom.
 
     Attributes:
         path: Where it is.
-        token: Who brings it may come: as `Authorization: Bearer`, or, from a browser, as the
-            subprotocol `mcp.token.` and the token in Base64URL, offered beside `mcp`.
-        verify: In its place, tells who sends a request, by its head; None refuses the request.
-        hosts: Names under which clients may reach it, beside those that it is bound to.
-        origins: Pages of these origins may use it, beside its own.
         certfile: A certificate, in PEM, for TLS; with `keyfile`.
         keyfile: Its key.
         record: See `Server.serve`; each session has a recording of its own.
     """
 
     path: str
-    token: str | None
-    verify: Verify | None
-    hosts: Sequence[str] | None
-    origins: Sequence[str] | None
     certfile: str | None
     keyfile: str | None
     record: RecordTo | None
@@ -283,7 +275,7 @@ async def bound_websocket(
     """An address for WebSockets, bound within the block; see `serve_websocket`."""
     tls = _tls(options.get("certfile"), options.get("keyfile"))
     bound = await trio.open_tcp_listeners(port, host=host)
-    async with _closing(bound):
+    with _closing(bound):
         door = door_of(options, [each.socket.getsockname()[:2] for each in bound])
         url = _url("ws" if tls is None else "wss", host, bound, door.path)
         port = bound[0].socket.getsockname()[1]
@@ -358,7 +350,7 @@ async def serve_tcp(
             " or that everybody may by is_open=True"
         )
     bound = await trio.open_tcp_listeners(port, host=host)
-    async with _closing(bound):
+    with _closing(bound):
         url = _url("tcp", host, bound, "")
         listen = _listening(bound, "tcp", url, authorize, server.limits)
         await serve_connections(server, listen, record=record, task_status=task_status)
@@ -390,14 +382,15 @@ def is_loopback(host: str) -> bool:
         return host.lower() in LOOPBACK
 
 
-@asynccontextmanager
-async def _closing(bound: Sequence[trio.SocketListener]) -> AsyncGenerator[None, None]:
-    async with AsyncExitStack() as stack:
-        for each in bound:
-            stack.push_async_callback(each.aclose)
+@contextmanager
+def _closing(bound: Sequence[trio.SocketListener]) -> Generator[None]:
+    """No checkpoint at the end: where all is cancelled, that would hide what is being raised."""
+    try:
         yield
+    finally:
+        for each in bound:
+            each.socket.close()
 
 
 def _url(scheme: str, host: str, bound: Sequence[trio.SocketListener], path: str) -> str:
-    name = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{name}:{bound[0].socket.getsockname()[1]}{path}"
+    return f"{scheme}://{netloc(host, bound[0].socket.getsockname()[1])}{path}"

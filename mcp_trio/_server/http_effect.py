@@ -17,6 +17,7 @@ from mcp_trio._engine import Effect, perform
 from mcp_trio._journal.records import HTTP, encode_body
 from mcp_trio._server.ambient import at_work
 from mcp_trio._server.effect_calls import OPAQUE
+from mcp_trio._transports.http.trust import authorities
 
 REQUEST_HEADERS: Final = frozenset({"accept", "content-type"})
 RESPONSE_HEADERS: Final = frozenset(
@@ -92,7 +93,7 @@ class EffectTransport(httpx.AsyncBaseTransport):
 
     def _sender(self) -> httpx.AsyncBaseTransport:
         if self._inner is None:
-            self._inner = httpx.AsyncHTTPTransport()
+            self._inner = httpx.AsyncHTTPTransport(verify=authorities())
         return self._inner
 
 

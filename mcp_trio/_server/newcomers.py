@@ -5,6 +5,7 @@ handshake of HTTP takes is bounded elsewhere: this is what comes behind it, or i
 """
 
 import logging
+from collections.abc import Callable
 from typing import Final, NoReturn, Protocol, runtime_checkable
 
 import attrs
@@ -45,32 +46,43 @@ class Telling(Protocol):
         ...
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class Newcomer:
-    """A connection, and its session once that is there; a `trio.TaskStatus` of it."""
+    """A connection whose session is there, and since when."""
 
     channel: Channel
+    session: Introduced
     came_at: float
-    session: Introduced | None = attrs.field(default=None, init=False)
-
-    def started(self, session: Introduced) -> None:
-        """See `trio.TaskStatus`."""
-        self.session = session
 
     @property
     def is_waited_for(self) -> bool:
         """Whether it has not begun, and not ended either."""
-        session = self.session
-        return session is None or not (session.has_begun or session.closing.is_set())
+        return not (self.session.has_begun or self.session.closing.is_set())
 
     def send_away(self, seconds: float) -> None:
         """It has had so long to begin."""
         text = f"the client has asked nothing for {seconds:g} s (first_request_seconds)"
         if isinstance(self.channel, Telling):  # the client is told why, and the session hears of it
             self.channel.fail(ConnectionLost(text), CloseCode.FAILED)
-        elif self.session is not None:
+        else:
             logger.warning("a connection is closed: %s", text)
             self.session.shut("lost")
+
+
+@attrs.frozen(eq=False)
+class Welcomed:
+    """A connection whose session is awaited; a `trio.TaskStatus` of that.
+
+    The client's time begins with the session: before, nobody listens, and it may be somebody else
+    who is slow, such as the server that a bridge connects to for this client.
+    """
+
+    _channel: Channel
+    _wait_for: Callable[[Newcomer], object]
+
+    def started(self, session: Introduced) -> None:
+        """See `trio.TaskStatus`."""
+        self._wait_for(Newcomer(self._channel, session, trio.current_time()))
 
 
 @attrs.define(eq=False)
@@ -80,11 +92,12 @@ class Newcomers:
     limits: Limits
     _waiting: list[Newcomer] = attrs.field(factory=list[Newcomer], init=False)
 
-    def welcome(self, channel: Channel) -> Newcomer:
+    def welcome(self, channel: Channel) -> Welcomed:
         """One more."""
-        newcomer = Newcomer(channel, trio.current_time())
+        return Welcomed(channel, self._wait_for)
+
+    def _wait_for(self, newcomer: Newcomer) -> None:
         self._waiting.append(newcomer)
-        return newcomer
 
     async def see_off(self) -> NoReturn:
         """Send away who has not begun for `first_request_seconds`.

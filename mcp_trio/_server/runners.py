@@ -19,7 +19,7 @@ def _run_until_signal(
 ) -> None:
     from mcp_trio._server.http.running import run_until_signal
 
-    run_until_signal(partial(serve_of(server), **options))
+    run_until_signal(serve_of(server), **options)
 
 
 RUNNERS: Final[Mapping[str, Callable[..., None]]] = {

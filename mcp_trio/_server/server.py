@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from mcp_trio import _schema as s
-from mcp_trio._engine import UNRECORDED, Sequencer, Session
+from mcp_trio._engine import UNRECORDED, Sequencer, Session, WarmTasks
 from mcp_trio._engine.strays import strict_watch
 from mcp_trio._protocol import ALL_REVISIONS, REVISIONS, Connection, Role, checked_revisions
 from mcp_trio._recorder.opening import begin_session
@@ -232,7 +232,7 @@ class Server(Offering):
     def begin_session(
         self,
         channel: Channel,
-        nursery: trio.Nursery,
+        warm: WarmTasks,
         variables: Variables,
         *,
         lifespan: Any,
@@ -240,7 +240,7 @@ class Server(Offering):
         record: RecordTo | None,
         on_ended: Callable[[], None],
     ) -> Session:
-        """The same, by tasks in a nursery of the caller's; see `Session.begin`.
+        """The same, by tasks of the caller's; see `Session.begin`.
 
         `on_ended` is called when the session has ended, and must be quick.
 
@@ -253,7 +253,7 @@ class Server(Offering):
             variables.run(watch.__enter__)
             session.when_ended(partial(variables.run, watch.__exit__))
         session.when_ended(on_ended)
-        session.begin(nursery, variables)
+        session.begin(warm, variables)
         return session
 
     def _opened(

@@ -275,8 +275,9 @@ async def a_cancelled_send_leaves_whole_frames(
 
 async def every_call_lets_others_run(one: Channel, other: Channel, _limits: Limits) -> None:
     """A send and a receive are checkpoints of Trio also where they need not wait."""
-    with trio.testing.assert_checkpoints():
-        await _send(one, [_frame(1)])
+    for frames in ([], [_frame(1)]):
+        with trio.testing.assert_checkpoints():
+            await _send(one, frames)
     await _send(one, [_frame(2)])
     received: list[Received] = []
     while len(received) < 2:  # noqa: PLR2004  the two that were sent

@@ -6,7 +6,7 @@ import trio
 
 @attrs.define(eq=False, weakref_slot=False)
 class Bell:
-    """Wakes whoever waits, as often as it is rung, in the order in which they came."""
+    """Wakes whoever waits, as often as it is rung; who of them runs first is for Trio to say."""
 
     _waiting: dict[trio.lowlevel.Task, None] | None = attrs.field(default=None, init=False)
 

@@ -52,7 +52,8 @@ Received: TypeAlias = bytes | Oversized | Lost
 class Channel(Protocol):
     """A connection that carries whole messages in both directions.
 
-    Each `send` and `receive` is a checkpoint of Trio, also where it need not wait.
+    Each `send`, and each `receive` that brings something, is a checkpoint of Trio, also where it
+    need not wait.
     """
 
     async def send(self, frames: Sequence[bytes]) -> None:

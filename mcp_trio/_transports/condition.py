@@ -10,6 +10,7 @@ logger = logging.getLogger("mcp_trio")
 
 State: TypeAlias = Literal["connecting", "open", "retrying", "closed"]
 OnState: TypeAlias = Callable[[State, str], None]
+"""Hears how a connection stands; and why."""
 
 # What may follow on what; "retrying" on itself brings another reason, of which nobody is told.
 _TRANSITIONS: Final[frozenset[tuple[State, State]]] = frozenset(

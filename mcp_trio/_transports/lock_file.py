@@ -16,7 +16,7 @@ import attrs
 import msgspec
 
 from mcp_trio._errors import ConfigError
-from mcp_trio._transports.locked_folder import locked_folder
+from mcp_trio._transports.locked_place import locked_place
 
 LockPath = str | os.PathLike[str]
 
@@ -112,14 +112,14 @@ def lock_file(path: LockPath, *, port: int, token: str) -> Generator[None, None,
     try:
         yield
     finally:
-        with contextlib.suppress(OSError), locked_folder(os.fspath(place)):
+        with contextlib.suppress(OSError), locked_place(os.fspath(place)):
             if place.read_bytes() == text:  # and not somebody else's by now
                 place.unlink()
 
 
 def _put(draft: Path, place: Path) -> None:
     """Only where there is nothing yet, or something that was left behind."""
-    with locked_folder(os.fspath(place)):
+    with locked_place(os.fspath(place)):
         try:
             os.link(draft, place)
         except FileExistsError:

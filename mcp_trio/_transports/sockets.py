@@ -24,7 +24,7 @@ from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._transports.http.native_wire import SocketEnds
 from mcp_trio._transports.line_channel import LineChannel
-from mcp_trio._transports.locked_folder import locked_folder
+from mcp_trio._transports.locked_place import locked_place
 from mcp_trio._wire.addressed import from_principal
 from mcp_trio._wire.lines import Oversized
 
@@ -200,7 +200,7 @@ async def open_tcp_channel(
     Raises:
         ConnectionLost: Nobody does.
     """
-    name = f"tcp://{_netloc(host, port)}"
+    name = f"tcp://{netloc(host, port)}"
     with _connecting(name):
         stream = await trio.open_tcp_stream(host, port)
     return _channel(stream, transport="tcp", name=name, limits=limits)
@@ -214,7 +214,8 @@ def _connecting(name: str) -> Generator[None, None, None]:
         raise ConnectionLost(f"cannot connect to {name}: {error}") from error
 
 
-def _netloc(host: str, port: int) -> str:
+def netloc(host: str, port: int) -> str:
+    """Host and port, as a URL has them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -239,7 +240,7 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
     """
     text = os.fspath(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
-        with locked_folder(text):
+        with locked_place(text):
             _remove_stale(text)
             _bind_privately(bound, text)
             made = os.lstat(text)
@@ -251,7 +252,7 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
 
 
 def _remove_own(path: str, made: os.stat_result) -> None:
-    with contextlib.suppress(OSError), locked_folder(path):
+    with contextlib.suppress(OSError), locked_place(path):
         found = os.lstat(path)
         # The number of a file that was removed may be given to the next one at once.
         if os.path.samestat(made, found) and made.st_ctime_ns == found.st_ctime_ns:

@@ -78,13 +78,15 @@ class Malformed(msgspec.Struct, frozen=True, gc=False):
     """A frame that is no message, and the error that answers it.
 
     `id` is None where it could not be read. `is_request` tells whether an answer may be due at all:
-    nothing is ever sent back for a notification or an answer.
+    nothing is ever sent back for a notification or an answer. Of what is not `is_whole` the end has
+    not come.
     """
 
     code: int
     message: str
     id: int | str | None
     is_request: bool
+    is_whole: bool = True
 
 
 Message: TypeAlias = Request | Notification | Response | ErrorResponse | Malformed
@@ -241,7 +243,7 @@ def _message(envelope: _Envelope) -> Message:
 def malformed(frame: bytes, code: int, message: str) -> Malformed:
     """Refuse `frame`, which may be broken or only the head of one, with what it tells of itself."""
     seen = recover(frame)
-    return Malformed(code, message, seen.id, seen.is_request)
+    return Malformed(code, message, seen.id, seen.is_request, seen.is_whole)
 
 
 def _broken(frame: bytes, error: msgspec.DecodeError) -> Malformed:

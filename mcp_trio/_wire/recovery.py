@@ -11,18 +11,20 @@ _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]:,]|[^\s"{}\[\]
 _INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]{0,99})")
 _OPENING: Final = frozenset({b"{", b"["})
 _CLOSING: Final = frozenset({b"}", b"]"})
+_END: Final = b"}"
 
 # A hostile frame of nothing but brackets must not hold up the session; this is about 0.1 s.
 _TOKENS_MAX: Final = 250_000
 
 
 class Recovered(msgspec.Struct, frozen=True, gc=False):
-    """The id of a message that was not understood, and which of its members were seen."""
+    """The id of a message that was not understood, and which of its members and ends were seen."""
 
     id: int | str | None
     has_id: bool
     has_method: bool
     has_outcome: bool
+    is_whole: bool
 
     @property
     def is_request(self) -> bool:
@@ -42,16 +44,22 @@ def recover(text: bytes) -> Recovered:
         has_id=b'"id"' in members,
         has_method=b'"method"' in members,
         has_outcome=b'"result"' in members or b'"error"' in members,
+        is_whole=_END in members,
     )
 
 
 def _members(text: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield name and first token of each top-level member; b"" is a value that may be cut off."""
+    """Yield name and first token of each top-level member, and the object's end behind them.
+
+    b"" is a value that may be cut off.
+    """
     member: list[bytes] = []
     for token in _top_level_tokens(text):
-        if token in {b",", b"}"}:
+        if token in {b",", _END}:
             yield from _member(member)
             member = []
+            if token == _END:
+                yield _END, b""
         else:
             member.append(token)
     if member and not member[-1].endswith(b'"'):
@@ -83,7 +91,7 @@ def _top_level_tokens(text: bytes) -> Iterator[bytes]:
         if token in _OPENING:
             depth += 1
         if depth == 0:
-            yield b"}"
+            yield _END
             return
 
 

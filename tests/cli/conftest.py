@@ -5,6 +5,7 @@ import functools
 import os
 import pty
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +16,9 @@ import trio
 from click.testing import CliRunner
 
 from mcp_trio._cli.commands import commands
+from mcp_trio._cli.listening_options import Attempt
 from mcp_trio._journal.records import RecordEncoder, encode_body
+from tests import ways
 
 OPEN = {
     "format_version": 1,
@@ -25,6 +28,19 @@ OPEN = {
     "version": "1",
     "started": "2026-11-21T00:00:00+00:00",
 }
+
+# What a host begins with, and what goes along with it over HTTP.
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "host", "version": "1"},
+    },
+}
+HEADERS = {"Accept": "application/json, text/event-stream"}
 
 
 @pytest.fixture(scope="session")
@@ -80,6 +96,45 @@ def invoke(monkeypatch):
         )
 
     return invoke
+
+
+@pytest.fixture
+def while_listening(invoke, monkeypatch):
+    """Run a command that listens in this process, and use it in a thread, until a signal ends it.
+
+    Returns click's result, and what `use` made of the URL that the command told.
+    """
+    is_running = threading.Event()
+    used = []
+    tell = Attempt.told
+
+    def end(use, url, number):
+        try:
+            used.append(use(url))
+        finally:
+            if is_running.is_set():
+                os.kill(os.getpid(), number)
+
+    def while_listening(use, *arguments, number=signal.SIGTERM):
+        threads = []
+
+        def told(attempt, url):
+            tell(attempt, url)
+            threads.append(threading.Thread(target=end, args=(use, url, number)))
+            threads[0].start()
+
+        monkeypatch.setattr(Attempt, "told", told)
+        is_running.set()
+        try:
+            shown = invoke(*arguments)
+        finally:
+            is_running.clear()
+            for thread in threads:
+                thread.join(10)
+        assert used, shown.output
+        return shown, used.pop()
+
+    return while_listening
 
 
 def mcp_trio(*arguments, **options):
@@ -149,9 +204,8 @@ async def _serve(serve, told):
 @contextlib.contextmanager
 def serving(served, *, way="http", **options):
     """A server, or a mock, in a thread of its own; gives the URL."""
-    place = {} if way == "unix" else {"port": 0}
-    serve = functools.partial(getattr(served, f"serve_{way}"), **place, **options)
     told = queue.SimpleQueue()
+    serve = ways.serving(served, way, **options)
     thread = threading.Thread(target=trio.run, args=(_serve, serve, told))
     thread.start()
     url, stop = told.get(timeout=10)

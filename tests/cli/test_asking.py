@@ -176,7 +176,7 @@ def test_read_writes_the_bytes_to_a_file(invoke, tmp_path):
     assert (shown.exit_code, shown.output) == (0, "")
     assert path.read_bytes() == bytes(range(256)) * 8
     shown = invoke("read", SOME, "some://bytes", "-o", path / "below")
-    assert shown.exit_code == 1
+    assert shown.exit_code == 2
     assert "below" in shown.stderr
 
 

@@ -5,26 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from functools import partial
 
 import httpx
 import pytest
 
 from mcp_trio import Server
-from tests.cli.conftest import serving
+from tests.cli.conftest import HEADERS, HELLO, serving
 
 COMMAND = [sys.executable, "-m", "mcp_trio", "bridge"]
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "host", "version": "1"},
-    },
-}
 UPGRADE = {
     "http": {},
     "ws": {
@@ -34,7 +23,6 @@ UPGRADE = {
         "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
     },
 }
-HEADERS = {"Accept": "application/json, text/event-stream"}
 
 
 def bridge(*arguments, said=b"", **variables):
@@ -46,23 +34,6 @@ def bridge(*arguments, said=b"", **variables):
         timeout=30,
         env=os.environ | variables,
     )
-
-
-@contextmanager
-def listening(*arguments, **variables):
-    """A bridge that told its URL, and that."""
-    with subprocess.Popen(
-        [*COMMAND, *map(os.fspath, arguments)],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | variables,
-    ) as process:
-        try:
-            words = process.stderr.readline().split()
-            assert words[:2] == ["listening", "at"]
-            yield process, words[2]
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize(
@@ -79,9 +50,11 @@ def listening(*arguments, **variables):
         (["-", "ftp://secret@x/"], "a server is at http://"),
         (["-", "tcp://x"], "a server is at http://"),
         (["-", "unix:"], "a server is at http://"),
-        (["-", "http://x/mcp", "--token", "t"], "go with http:// and ws://"),
-        (["unix:x", "http://x/mcp", "--allow-host", "y"], "go with http:// and ws://"),
-        (["ws://127.0.0.1:0", "http://x/mcp", "--open"], "--open goes with tcp://"),
+        (["-", "http://x/mcp", "--token", "t"], "--token is not for stdio"),
+        (["unix:x", "http://x/mcp", "--allow-host", "y"], "--allow-host is not for unix"),
+        (["ws://127.0.0.1:0", "http://x/mcp", "--open"], "--open is not for websocket"),
+        (["ws://127.0.0.1:0", "tcp://x:1", "--allow-cors"], "--allow-cors is not for websocket"),
+        (["http://127.0.0.1:0", "http://x/mcp", "--allow-cors"], "says by itself who reads"),
         (["ws://127.0.0.1:0", "http://x/mcp", "--token", "${NO_SUCH_ONE}"], "NO_SUCH_ONE"),
         (["ws://127.0.0.1:0", "tcp://x:1", "--token", "a b"], "visible ASCII"),
         (["http://127.0.0.1:0", "tcp://x:1", "--token", "a b"], "visible ASCII"),
@@ -142,40 +115,53 @@ def test_a_host_over_stdio_that_is_done_is_answered_first(tmp_path, invoke):
 
 
 @pytest.mark.parametrize("place", ["file", "folder"])
-def test_a_token_is_asked_for_and_kept_and_headers_go_along(tmp_path, invoke, place):
+def test_a_token_is_asked_for_and_kept_and_headers_go_along(
+    while_listening, tmp_path, monkeypatch, invoke, place
+):
     seen = []
 
     async def verify(head):
         seen.append((head.header("authorization"), head.header("x-key")))
         return "somebody"
 
+    def use(near):
+        assert near.endswith("/near")
+        with httpx.Client(headers=HEADERS) as client:
+            refused = client.post(near, json=HELLO)
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            hello = client.post(near, json=HELLO, headers={"Authorization": "Bearer t"})
+            return hello.json()["result"]["serverInfo"]["name"]
+
+    monkeypatch.setenv("TOKEN", "t")
+    monkeypatch.setenv("KEY", "k")
     output = tmp_path / "all.mcprec.jsonl" if place == "file" else tmp_path
     options = ("--token", "${TOKEN}", "--header", "X-Key: ${KEY}", "--record", output)
-    with (
-        serving(Server("there"), path="/far", verify=verify) as url,
-        listening("http://127.0.0.1:0/near", url, *options, TOKEN="t", KEY="k") as (process, near),
-        httpx.Client(headers=HEADERS) as client,
-    ):
-        assert near.endswith("/near")
-        refused = client.post(near, json=HELLO)
-        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-        hello = client.post(near, json=HELLO, headers={"Authorization": "Bearer t"})
-        assert hello.json()["result"]["serverInfo"]["name"] == "there"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 128 + signal.SIGINT
+    with serving(Server("there"), path="/far", verify=verify) as url:
+        given = ("bridge", "http://127.0.0.1:0/near", url, *options)
+        shown, name = while_listening(use, *given, number=signal.SIGINT)
+    assert (name, shown.exit_code) == ("there", 128 + signal.SIGINT)
+    assert shown.stderr.startswith("listening at http://127.0.0.1:")
     assert seen == [(None, "k")]
-    for file in tmp_path.iterdir():
+    files = list(tmp_path.iterdir())
+    assert files
+    for file in files:
         assert invoke("check", file).exit_code == 0
 
 
 @pytest.mark.parametrize("way", ["http", "ws"])
-def test_a_token_opens_the_web_to_other_servers(way):
+def test_a_token_opens_the_web_to_other_servers(while_listening, way):
+    post = partial(httpx.post, json=HELLO)
+    ask, path, status = {"http": (post, "/mcp", 200), "ws": (httpx.get, "/ws", 101)}[way]
+    headers = {**HEADERS, **UPGRADE[way]}
+
+    def use(url):
+        assert url.endswith(path)
+        at = url.replace("ws://", "http://")
+        refused = ask(at, headers=headers)
+        taken = ask(at, headers=headers | {"Authorization": "Bearer t"})
+        return refused.status_code, taken.status_code
+
     code = "from mcp_trio import Server; Server('there').run()"
-    server = ("--", sys.executable, "-c", code)
-    with listening(f"{way}://127.0.0.1:0", "--token", "t", *server) as (_, url):
-        assert url.endswith({"http": "/mcp", "ws": "/ws"}[way])
-        at, upgrade = url.replace("ws://", "http://"), {**HEADERS, **UPGRADE[way]}
-        ask = {"http": partial(httpx.post, json=HELLO), "ws": httpx.get}[way]
-        assert ask(at, headers=upgrade).status_code == 401
-        brought = upgrade | {"Authorization": "Bearer t"}
-        assert ask(at, headers=brought).status_code == {"http": 200, "ws": 101}[way]
+    given = ("bridge", f"{way}://127.0.0.1:0", "--token", "t", "--", sys.executable, "-c", code)
+    _, statuses = while_listening(use, *given)
+    assert statuses == (401, status)

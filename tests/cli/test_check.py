@@ -79,3 +79,12 @@ def test_what_is_no_recording_is_refused(tmp_path, invoke):
     shown = invoke("check", empty)
     assert shown.exit_code == 2
     assert shown.stderr == f"{empty}: not a recording: it is empty\n"
+
+
+@pytest.mark.parametrize("name", ["empty", "a"])
+def test_a_file_is_named_also_if_its_name_is_a_word(invoke, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert invoke("check", name).stderr == f"cannot read {name}: No such file or directory\n"
+    (tmp_path / name).touch()
+    shown = invoke("check", name)
+    assert (shown.exit_code, shown.stderr) == (2, f"{name}: not a recording: it is empty\n")

@@ -100,7 +100,7 @@ def test_an_unknown_command_is_a_usage_error(invoke):
 def test_an_unknown_transport_is_refused_and_the_known_one_named(invoke):
     shown = invoke("run", "--transport", "pigeon", "server.py")
     assert shown.exit_code == 2
-    assert "'pigeon': this version serves over stdio, http, websocket, unix, tcp" in shown.output
+    assert "'pigeon' is not one of 'stdio', 'http', 'websocket', 'unix', 'tcp'" in shown.output
 
 
 def test_the_module_runs_as_the_command(mcp_trio):

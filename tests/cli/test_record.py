@@ -64,6 +64,7 @@ def make_broken(folder):
         (lambda _: "no-such-server", 127, "cannot start 'no-such-server': not found\n"),
         (lambda folder: folder / "missing", 127, "missing': not found\n"),
         (make_text, 126, "text': it is not executable\n"),
+        (lambda folder: folder.parent, 126, "': it is not executable\n"),
         (make_broken, 126, "broken': No such file or directory\n"),
     ],
 )

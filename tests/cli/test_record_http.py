@@ -4,10 +4,12 @@ import json
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 
 import httpx
 import pytest
+
+from mcp_trio import Server
+from tests.cli.conftest import HEADERS, HELLO, serving
 
 COMMAND = [sys.executable, "-m", "mcp_trio"]
 SERVER = """
@@ -19,16 +21,6 @@ server = Server("there")
 async def greet(name: str) -> str:
     return f"Hello, {name}!"
 """
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "host", "version": "1"},
-    },
-}
 READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 CALL = {
     "jsonrpc": "2.0",
@@ -36,28 +28,18 @@ CALL = {
     "method": "tools/call",
     "params": {"name": "greet", "arguments": {"name": "Ada"}},
 }
-HEADERS = {"Accept": "application/json, text/event-stream"}
-
-
-@contextmanager
-def started(*arguments, cwd=None):
-    """A process that tells its URL, and the URL."""
-    with subprocess.Popen(
-        [*COMMAND, *map(str, arguments)], cwd=cwd, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process, process.stderr.readline().split()[-1]
-        finally:
-            process.kill()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server():
     """The URL of a server."""
-    folder = tmp_path_factory.mktemp("served")
-    (folder / "there.py").write_text(SERVER)
-    run = ("run", "there.py", "--transport", "http", "--port", 0)
-    with started(*run, cwd=folder) as (_, url):
+    there = Server("there")
+
+    @there.tool
+    async def greet(name: str) -> str:
+        return f"Hello, {name}!"
+
+    with serving(there) as url:
         yield url
 
 
@@ -71,18 +53,21 @@ def talk(url):
 
 
 @pytest.mark.parametrize("place", ["file", "folder"])
-def test_between_clients_and_a_url(tmp_path, invoke, server, place):
+def test_between_clients_and_a_url(while_listening, tmp_path, invoke, server, place):
     output = tmp_path / "all.mcprec.jsonl" if place == "file" else tmp_path
-    arguments = ("record", "-o", output, "--listen", "127.0.0.1:0", "--to", server)
-    with started(*arguments) as (process, url):
+
+    def use(url):
         assert url.startswith("http://127.0.0.1:")
         assert url.endswith("/mcp")
         assert url != server
-        assert talk(url) == "Hello, Ada!"
-        refused = httpx.post(url, json=CALL, headers={"Host": "evil.test"})
-        assert refused.status_code == 403
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 128 + signal.SIGINT
+        answer = talk(url)
+        return answer, httpx.post(url, json=CALL, headers={"Host": "evil.test"}).status_code
+
+    given = ("record", "-o", output, "--listen", "127.0.0.1:0", "--to", server)
+    shown, answers = while_listening(use, *given, number=signal.SIGINT)
+    assert answers == ("Hello, Ada!", 403)
+    assert shown.exit_code == 128 + signal.SIGINT
+    assert shown.stderr.startswith("recording http://127.0.0.1:")
     files = sorted(tmp_path.iterdir())
     assert len(files) == (1 if place == "file" else 2)
     for file in files:
@@ -92,16 +77,14 @@ def test_between_clients_and_a_url(tmp_path, invoke, server, place):
         assert told in shown
 
 
-def test_between_clients_and_a_command(tmp_path, invoke):
+def test_between_clients_and_a_command(while_listening, tmp_path, invoke):
     (tmp_path / "there.py").write_text(SERVER)
     folder = tmp_path / "recorded"
     folder.mkdir()
     command = [sys.executable, "-m", "mcp_trio", "run", tmp_path / "there.py"]
-    arguments = ("record", "-o", folder, "--listen", "127.0.0.1:0", "--", *command)
-    with started(*arguments) as (process, url):
-        assert talk(url) == "Hello, Ada!"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    given = ("record", "-o", folder, "--listen", "127.0.0.1:0", "--", *command)
+    shown, answer = while_listening(talk, *given)
+    assert (answer, shown.exit_code) == ("Hello, Ada!", 128 + signal.SIGTERM)
     (file,) = folder.iterdir()
     assert invoke("check", file).exit_code == 0
     shown = invoke("show", file).output
@@ -109,15 +92,9 @@ def test_between_clients_and_a_command(tmp_path, invoke):
         assert told in shown
 
 
-def test_a_command_that_is_not_there_is_told_before_anybody_is_listened_to(tmp_path):
-    done = subprocess.run(
-        [*COMMAND, "record", "-o", str(tmp_path), "--listen", "127.0.0.1:0", "--", "no-such"],
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=30,
-    )
-    assert (done.returncode, done.stderr) == (127, "cannot start 'no-such': not found\n")
+def test_a_command_that_is_not_there_is_told_before_anybody_is_listened_to(invoke, tmp_path):
+    shown = invoke("record", "-o", tmp_path, "--listen", "127.0.0.1:0", "--", "no-such")
+    assert (shown.exit_code, shown.stderr) == (127, "cannot start 'no-such': not found\n")
 
 
 def test_between_a_host_and_a_url(tmp_path, invoke, server):
@@ -147,6 +124,9 @@ def test_between_a_host_and_a_url(tmp_path, invoke, server):
         (["--to", "ftp://x/mcp"], "begins with http://"),
         (["--to", "http://x/mcp", "--listen", "127.0.0.1"], "is no HOST:PORT"),
         (["--to", "http://x/mcp", "--allow-host", "y"], "go with --listen"),
+        (["--to", "http://x/mcp", "--allow-cors"], "go with --listen"),
+        (["--to", "http://x/mcp", "--listen", ":0", "--allow-cors"], "says by itself who reads"),
+        (["--to", "http://x/mcp", "--listen", "x:²"], "is no HOST:PORT"),
         (["--to", "http://x/mcp", "--listen", ":0", "--allow-host", "a b"], "unlike 'a b'"),
         (["--to", "http://x/mcp", "--listen", ":0", "--header", "a: b"], "--header goes with"),
         (["--header", "a: b", "--", "true"], "--header goes with"),

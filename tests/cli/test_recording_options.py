@@ -124,6 +124,27 @@ def test_a_file_is_not_compressed_behind_the_back_of_its_name(invoke, tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "x.py", "--transport", "http", "--record"],
+        ["bridge", "-", "http://x/mcp", "--record"],
+        ["record", "--to", "http://x/mcp", "-o"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_is_wrong_with_a_folder_is_said_before_anything_begins(
+    invoke, tmp_path, monkeypatch, arguments
+):
+    done = invoke(*arguments, f"{tmp_path}/new/")
+    assert done.exit_code == 2
+    assert "there is no such folder" in " ".join(done.stderr.split())
+    monkeypatch.setattr("os.access", lambda *_: False)
+    done = invoke(*arguments, tmp_path)
+    assert done.exit_code == 2
+    assert "no file can be made there" in " ".join(done.stderr.split())
+
+
 def test_a_key_that_is_none_is_refused(invoke, tmp_path):
     (tmp_path / "short").write_bytes(b"123")
     for name, told in (("short", "has less than 16 bytes"), ("none", "cannot read the key")):

@@ -1,36 +1,30 @@
-"""`replay` and `mock` over WebSocket, Unix domain sockets and TCP: by URLs, and as a process."""
+"""`replay` and `mock` over WebSocket, Unix domain sockets and TCP: by URLs."""
 
-import os
+import functools
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from mcp_trio._replay.inputs import drive
 from mcp_trio._replay.mock import mock_server
 from mcp_trio.examples.weather import server as weather
+from tests.ways import CONNECTIONS
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 WEATHER = RECORDINGS / "weather.mcprec.jsonl"
 MODERN = RECORDINGS / "tides.mcprec.jsonl"
-MOCK = [sys.executable, "-m", "mcp_trio", "mock"]
-WAYS = ["websocket", "unix", "tcp"]
 
 
 @pytest.fixture
 def at(serve, tmp_path):
     """Serve something some way; returns the URL."""
 
-    def at(way, served):
-        place = {"path": os.fspath(tmp_path / "socket")} if way == "unix" else {}
-        return serve(served, way=way, **place)
-
-    return at
+    return lambda way, served: serve(served, way=way, folder=tmp_path)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 @pytest.mark.parametrize("command", [("replay",), ("mock", "--as", "client")])
 def test_a_recorded_client_talks_to_a_url(invoke, at, way, command):
     name, *options = command
@@ -39,7 +33,7 @@ def test_a_recorded_client_talks_to_a_url(invoke, at, way, command):
     assert shown.exit_code == 0
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 def test_what_differs_at_a_url_is_a_status(invoke, at, way, write):
     asked = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     path = write(("in", asked), ("out", {"jsonrpc": "2.0", "id": 1, "result": {"a": 1}}))
@@ -48,7 +42,7 @@ def test_what_differs_at_a_url_is_a_status(invoke, at, way, write):
     assert shown.exit_code == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 @pytest.mark.parametrize("path", [WEATHER, MODERN], ids=["legacy", "modern"])
 def test_a_mock_is_what_was_recorded(invoke, at, way, path):
     shown = invoke("replay", path, at(way, mock_server(path)))
@@ -67,7 +61,7 @@ def nobody(tmp_path):
     }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 @pytest.mark.parametrize("command", [("replay",), ("mock", "--as", "client")])
 def test_a_url_where_nobody_listens_is_told_in_a_line(invoke, nobody, way, command):
     name, *options = command
@@ -80,8 +74,7 @@ def test_a_url_where_nobody_listens_is_told_in_a_line(invoke, nobody, way, comma
 def test_a_url_that_is_none_is_refused(invoke, url):
     shown = invoke("replay", WEATHER, url)
     assert shown.exit_code == 2
-    assert "Traceback" not in shown.stderr
-    assert "URL" in shown.stderr
+    assert "Error: the URL of a " in shown.stderr
 
 
 def test_headers_go_with_urls_of_the_web(invoke, serve, nobody):
@@ -95,32 +88,38 @@ def test_headers_go_with_urls_of_the_web(invoke, serve, nobody):
     assert (shown.exit_code, "--header is for" in shown.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_recorded_server_is_served_until_a_signal_comes(invoke, tmp_path, way):
+@pytest.mark.parametrize("way", CONNECTIONS)
+def test_a_recorded_server_is_served_until_a_signal_comes(while_listening, tmp_path, way):
     path = tmp_path / "socket"
-    place = ["--socket", str(path)] if way == "unix" else ["--port", "0"]
-    command = [*MOCK, str(WEATHER), "--transport", way, *place, "--strict"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            words, url = process.stderr.readline().split()
-            assert words == "serving"
-            shown = invoke("replay", WEATHER, url)
-            assert shown.stdout == "no differences, 6 of 6 requests answered\n"
-            process.send_signal(signal.SIGTERM)
-            _, told = process.communicate(timeout=20)
-            assert (process.returncode, told) == (128 + signal.SIGTERM, "")
-        finally:
-            process.kill()
+    place = ("--socket", path) if way == "unix" else ("--port", "0")
+    given = ("mock", WEATHER, "--transport", way, *place, "--strict")
+    shown, report = while_listening(functools.partial(drive, WEATHER), *given)
+    assert report.summary == "no differences, 6 of 6 requests answered"
+    assert (shown.exit_code, shown.stderr.count("\n")) == (128 + signal.SIGTERM, 1)
+    assert shown.stderr.startswith("serving ")
     assert not path.exists()
 
 
-@pytest.mark.parametrize("way", ["websocket", "unix", "tcp"])
+def test_what_a_client_asks_cannot_steer_the_terminal(while_listening):
+    def use(url):
+        host, _, port = url.removeprefix("tcp://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(b'{"jsonrpc":"2.0","id":1,"method":"\\u001b[2J"}\n')
+            return client.makefile().readline()
+
+    shown, answer = while_listening(use, "mock", WEATHER, "--transport", "tcp", "--port", "0")
+    assert "was not recorded" in answer
+    assert r"\x1b[2J " in shown.stderr
+    assert "\x1b" not in shown.stderr
+
+
+@pytest.mark.parametrize("way", CONNECTIONS)
 def test_a_place_that_is_taken_is_told_in_a_line(invoke, tmp_path, way):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         path = tmp_path / "taken"
         path.write_text("no socket")
-        port = str(taken.getsockname()[1])
-        place = ("--socket", path) if way == "unix" else ("--port", port)
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        place = ("--socket", path) if way == "unix" else ("--port", where.partition(":")[2])
         shown = invoke("mock", WEATHER, "--transport", way, *place)
     assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
-    assert shown.stderr.startswith("cannot listen: ")
+    assert shown.stderr.startswith(f"cannot listen at {path if way == 'unix' else where}: ")

@@ -1,21 +1,24 @@
 """`replay` and `mock` at URLs: what is printed, and the statuses."""
 
+import functools
 import json
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import trio
 
+from mcp_trio import Client
+from mcp_trio._errors import ConnectionLost, RequestError
+from mcp_trio._replay.inputs import drive
 from mcp_trio._replay.mock import mock_server
 from mcp_trio.examples.weather import server as weather
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 WEATHER = RECORDINGS / "weather.mcprec.jsonl"
 MODERN = RECORDINGS / "tides.mcprec.jsonl"
-MOCK = [sys.executable, "-m", "mcp_trio", "mock"]
+HTTP = ("--transport", "http", "--port", "0")
 
 
 @pytest.fixture
@@ -85,50 +88,41 @@ def test_a_recorded_client_talks_to_a_url(invoke, serve):
 # Mock.
 
 
-@pytest.fixture
-def mocking():
-    """Start a mock over HTTP; returns the process, and the URL that it tells."""
-    started = []
-
-    def start(*arguments):
-        command = [*MOCK, *map(str, arguments), "--transport", "http", "--port", "0"]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        started.append(process)
-        words, url = process.stderr.readline().split()
-        assert words == "serving"
-        return process, url
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def ended(process, number=signal.SIGTERM):
-    """The status, and the rest of stderr."""
-    process.send_signal(number)
-    _, told = process.communicate(timeout=20)
-    return process.returncode, told
+async def call(url):
+    async with Client(url) as client:
+        with pytest.raises(RequestError, match="this is a mock: tools/call"):
+            await client.call_tool("forecast", {"city": "Oslo", "days": 1})
+        return [tool.name for tool in await client.list_tools()]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_recorded_server_is_served_over_http_until_a_signal_comes(invoke, mocking, number):
-    process, url = mocking(WEATHER)
-    shown = invoke("call", url, "forecast", "city=Oslo", "days=1")
-    assert (shown.exit_code, shown.stderr) == (1, shown.stderr)
-    assert "this is a mock: tools/call" in shown.stderr
-    assert "forecast" in invoke("list", url).stdout
-    status, told = ended(process, number)
-    assert status == 128 + number
+def test_a_recorded_server_is_served_over_http_until_a_signal_comes(while_listening, number):
+    use = functools.partial(trio.run, call)
+    shown, names = while_listening(use, "mock", WEATHER, *HTTP, number=number)
+    assert "forecast" in names
+    assert shown.exit_code == 128 + number
+    serving, told = shown.stderr.splitlines()
+    assert serving.startswith("serving http://127.0.0.1:")
     assert told.startswith('tools/call {"name":"forecast"')
     assert "was not recorded; nearest: record" in told
 
 
-def test_a_strict_mock_over_http_tells_what_was_not_asked(mocking):
-    process, _ = mocking(WEATHER, "--strict")
-    status, told = ended(process)
-    assert status == 1
-    assert "never asked: tools/call" in told
+def test_a_strict_mock_over_http_tells_what_was_not_asked(while_listening):
+    shown, _ = while_listening(str, "mock", WEATHER, *HTTP, "--strict")
+    assert shown.exit_code == 1
+    assert "never asked: tools/call" in shown.stderr
+
+
+@pytest.mark.parametrize("way", ["http", "websocket"])
+def test_a_mock_is_for_who_brings_the_token(while_listening, way):
+    def use(url):
+        with pytest.raises(ConnectionLost, match="401"):
+            drive(WEATHER, url)
+        return drive(WEATHER, url, headers={"Authorization": "Bearer sesame"}).summary
+
+    place = ("--transport", way, "--port", "0", "--token", "sesame")
+    _, summary = while_listening(use, "mock", WEATHER, *place)
+    assert summary == "no differences, 6 of 6 requests answered"
 
 
 def test_a_port_that_is_taken_is_told_in_a_line(invoke):
@@ -136,7 +130,7 @@ def test_a_port_that_is_taken_is_told_in_a_line(invoke):
         port = str(taken.getsockname()[1])
         shown = invoke("mock", WEATHER, "--transport", "http", "--port", port)
     assert shown.exit_code == 2
-    assert shown.stderr == "cannot listen: Address already in use\n"
+    assert shown.stderr == f"cannot listen at 127.0.0.1:{port}: Address already in use\n"
 
 
 @pytest.mark.parametrize(
@@ -150,6 +144,10 @@ def test_a_port_that_is_taken_is_told_in_a_line(invoke):
         (("--transport", "unix"), "unix needs --socket PATH"),
         (("--transport", "tcp", "--host", "0.0.0.0"), "--open lets them"),
         (("--transport", "websocket", "--open"), "--open is not for websocket"),
+        (("--transport", "websocket", "--allow-cors"), "--allow-cors is not for websocket"),
+        (("--transport", "unix", "--socket", "s", "--token", "t"), "--token is not for unix"),
+        (("--as", "client", "--allow-host", "h", "http://a"), "--allow-host is not for --as"),
+        (("--transport", "http", "--token", "a b"), "visible ASCII"),
         (("--header", "X: 1"), "a server is named with --as client only"),
     ],
 )

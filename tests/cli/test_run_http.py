@@ -14,21 +14,39 @@ server = Server("there")
 """
 
 
-@pytest.mark.parametrize("holder", ["native", "hypercorn"])
-def test_a_server_is_served_until_a_signal_comes(tmp_path, holder):
+ARGUMENTS = ["run", "there.py", "--transport", "http", "--port", "0", "--revisions", "2026-07-28"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
     (tmp_path / "there.py").write_text(SERVER)
-    command = [sys.executable, "-m", "mcp_trio", "run", "there.py", "--transport", "http"]
-    options = ["--port", "0", "--server", holder, "--revisions", "2026-07-28"]
-    with subprocess.Popen(
-        [*command, *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    ) as process:
+    monkeypatch.chdir(tmp_path)
+
+
+def look(url):
+    """How it is there, and the status for who would begin a stream of a session."""
+    assert url.startswith("http://127.0.0.1:")
+    health = httpx.get(url.replace("/mcp", "/health"))
+    return health.json(), httpx.get(url).status_code
+
+
+FOUND = ({"status": "ok"}, 405)
+
+
+def test_a_process_serves_until_a_signal_comes():
+    command = [sys.executable, "-m", "mcp_trio", *ARGUMENTS]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         words, url = process.stderr.readline().split()
         assert words == "serving"
-        assert url.startswith("http://127.0.0.1:")
-        assert httpx.get(url.replace("/mcp", "/health")).json() == {"status": "ok"}
-        assert httpx.get(url).status_code == 405
+        assert look(url) == FOUND
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("holder", ["native", "hypercorn"])
+def test_both_hosts_serve_the_same(while_listening, holder):
+    shown, found = while_listening(look, *ARGUMENTS, "--server", holder)
+    assert (found, shown.exit_code) == (FOUND, 128 + signal.SIGTERM)
 
 
 def test_where_to_listen_is_not_for_stdio(invoke):

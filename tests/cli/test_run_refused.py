@@ -51,6 +51,10 @@ REFUSED = {
         ["plain.py", "--transport", "unix", "--socket", "no/such/s"],
         "cannot listen at no/such/s: No such file or directory",
     ),
+    "a host that can have no such name": (
+        ["plain.py", *HTTP, "--host", "a..b"],
+        "cannot listen at a..b:8000: ",
+    ),
     "a socket of a long name": (
         ["plain.py", "--transport", "unix", "--socket", "x" * 200],
         "path too long",

@@ -1,8 +1,6 @@
 """`mcp-trio run` over the transports that are neither stdio nor http alone."""
 
 import signal
-import subprocess
-import sys
 
 import pytest
 import trio
@@ -44,22 +42,20 @@ async def ask(transport, url, folder):
 
 
 @pytest.mark.parametrize("transport", WAYS)
-def test_a_server_is_served_until_a_signal_comes(tmp_path, transport, monkeypatch):
+def test_a_server_is_served_until_a_signal_comes(while_listening, tmp_path, transport, monkeypatch):
     monkeypatch.setenv("SECRET", "sesame")
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "there.py").write_text(SERVER)
-    command = [sys.executable, "-m", "mcp_trio", "run", "there.py", "--transport", transport]
-    with subprocess.Popen(
-        [*command, *WAYS[transport]], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            words, url = process.stderr.readline().split()
-            assert words == "serving"
-            assert ":8000" not in url
-            assert trio.run(ask, transport, url, tmp_path) == "high"
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=20) == 128 + signal.SIGTERM
-        finally:
-            process.kill()
+
+    def use(url):
+        assert ":8000" not in url
+        return trio.run(ask, transport, url, tmp_path)
+
+    given = ("run", "there.py", "--transport", transport, *WAYS[transport])
+    shown, answer = while_listening(use, *given)
+    assert answer == "high"
+    assert (shown.exit_code, shown.stderr.count("\n")) == (128 + signal.SIGTERM, 1)
+    assert shown.stderr.startswith("serving ")
 
 
 REFUSED = {
@@ -67,8 +63,11 @@ REFUSED = {
     "--allow-host is not for unix": ["--transport", "unix", "--allow-host", "x"],
     "--workers is not for websocket": ["--transport", "websocket", "--workers", "2"],
     "--open is not for http": ["--transport", "http", "--open"],
+    "--allow-cors is not for websocket": ["--transport", "websocket", "--allow-cors"],
+    "--allow-cors is not for stdio": ["--allow-cors"],
     "--token is not for stdio": ["--token", "x"],
     "unix needs --socket": ["--transport", "unix"],
+    "unix needs --socket PATH": ["--transport", "unix", "--socket", ""],
     "--open lets them": ["--transport", "tcp", "--host", "0.0.0.0"],
     "hosts= takes": ["--transport", "http", "--allow-host", "a b"],
     "origins= takes": ["--transport", "websocket", "--allow-origin", "a"],

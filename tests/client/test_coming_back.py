@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import os
+from pathlib import Path
 
 import attrs
 import pytest
@@ -13,9 +13,10 @@ from mcp_trio._testing.wire_peer import WirePeer
 from mcp_trio._transports.memory import memory_pair
 from tests.client.conftest import said
 from tests.client.modern import LEGACY, MODERN
+from tests.story import Story
+from tests.ways import CONNECTIONS, serving
 
 SECONDS = 10.0
-WAYS = ["websocket", "unix", "tcp"]
 REFUSED = "HTTP 401"
 
 
@@ -24,9 +25,9 @@ class Ferry:
     """A server whose connections a test cuts; `calls` holds what its tool was called with."""
 
     way: str
-    place: str
+    folder: Path
     options: dict = attrs.field(factory=dict)
-    calls: list = attrs.field(factory=list)
+    calls: Story = attrs.field(factory=Story)
     url: str = ""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     over: trio.Event = attrs.field(factory=trio.Event)
@@ -48,17 +49,11 @@ class Ferry:
                 await ctx.sleep(1000)
             return to
 
-        serve = getattr(server, f"serve_{self.way}")
-        port = self.url.rpartition(":")[2].partition("/")[0]
-        where = (self.place,) if self.way == "unix" else ()
-        options = {} if self.way == "unix" else {"port": int(port or 0)}
+        port = int(self.url.rpartition(":")[2].partition("/")[0] or 0)
+        serve = serving(server, self.way, self.folder, port=port, **self.options)
         with trio.CancelScope() as self.scope:
             async with trio.open_nursery() as nursery:
-
-                async def begin(task_status=trio.TASK_STATUS_IGNORED):
-                    await serve(*where, **options, **self.options, task_status=task_status)
-
-                self.url = await nursery.start(begin)
+                self.url = await nursery.start(serve)
                 task_status.started()
 
     async def sink(self, nursery):
@@ -72,14 +67,14 @@ class Ferry:
 @contextlib.asynccontextmanager
 async def ferry_of(way, tmp_path, **options):
     async with trio.open_nursery() as nursery:
-        ferry = Ferry(way, os.fspath(tmp_path / "s"), options)
+        ferry = Ferry(way, tmp_path, options)
         await nursery.start(ferry.serve)
         yield ferry, nursery
         nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("revision", [LEGACY[-1], MODERN])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_the_next_call_connects_again_and_the_states_are_told(way, revision, tmp_path):
     states = []
     async with ferry_of(way, tmp_path) as (ferry, nursery):
@@ -100,7 +95,7 @@ async def test_the_next_call_connects_again_and_the_states_are_told(way, revisio
     assert states[2][1]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_a_call_in_flight_has_an_unknown_outcome_and_is_not_repeated(way, tmp_path):
     async with ferry_of(way, tmp_path) as (ferry, nursery), Client(ferry.url) as client:
         outcomes = []
@@ -113,8 +108,7 @@ async def test_a_call_in_flight_has_an_unknown_outcome_and_is_not_repeated(way, 
         async with trio.open_nursery() as calls:
             calls.start_soon(call)
             with trio.fail_after(SECONDS):
-                while not ferry.calls:
-                    await trio.sleep(0.01)
+                await ferry.calls.until("nowhere")
             ferry.scope.cancel()
         assert len(outcomes) == 1
         await ferry.sink(nursery)
@@ -123,7 +117,7 @@ async def test_a_call_in_flight_has_an_unknown_outcome_and_is_not_repeated(way, 
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_what_only_reads_is_repeated_only_if_asked(restart):
+async def test_what_only_reads_is_repeated_only_if_asked(restart, autojump_clock):
     served = []
 
     class Lists:

@@ -336,6 +336,7 @@ async def test_a_nursery_that_was_cancelled_before_is_no_place_for_a_session(ben
             await connect_client(bench, nursery)
 
 
+@pytest.mark.real_time
 async def test_a_nursery_that_is_over_is_no_place_for_a_session(program):
     descriptors, tasks = open_descriptors(), running_tasks()
     async with trio.open_nursery() as nursery:

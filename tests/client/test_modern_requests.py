@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from mcp_trio._client import Client
-from mcp_trio._errors import LocalProtocolError, RequestTimeout
+from mcp_trio._errors import LocalProtocolError, MCPError, RequestTimeout
 from mcp_trio._limits import Limits
 from tests.client.modern import (
     DISCOVERED,
@@ -269,7 +269,7 @@ async def test_a_client_listens_for_the_visits_that_an_error_names(nursery):
     assert over == []
     for data in ({"elicitations": [url]}, {"elicitations": 7}, None):
         server.answers["tools/call"] = error(-32042, "visit this", data)
-        with pytest.raises(Exception, match="visit this"):
+        with pytest.raises(MCPError, match="visit this"):
             await client.call_tool("tide")
     for named in ("v1", "v2"):
         params = {"elicitationId": named}

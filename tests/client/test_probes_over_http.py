@@ -14,7 +14,7 @@ import trio
 
 from mcp_trio import Client, ConnectionLost, Limits, MCPError, OutcomeUnknown, RequestError, Server
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("unmeasured")]
 
 SECONDS = 20
 SOON = 5

@@ -208,6 +208,7 @@ def test_only_what_can_be_started_is_started_again(target):
         assert Client(["server"], restart=True).restart
 
 
+@pytest.mark.real_time
 @pytest.mark.requirement("STDIO-20")
 async def test_a_command_that_was_killed_is_started_again(program):
     async with Client(program, restart=True, limits=QUICK) as client:

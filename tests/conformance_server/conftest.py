@@ -88,6 +88,11 @@ class Published:
         validator(schema).validate(value)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def unmeasured_server(unmeasured):
+    """It is a tool, and what it is made of has tests of its own."""
+
+
 @pytest.fixture(scope="session")
 def published():
     """The schema of a revision; None without the schemas: where CI is set, they have to be there."""

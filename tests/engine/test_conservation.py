@@ -7,6 +7,7 @@ import json
 
 import attrs
 import msgspec
+import pytest
 import trio
 import trio.testing
 from hypothesis import given, settings
@@ -18,6 +19,8 @@ from mcp_trio._errors import ConnectionLost, RequestError, RequestTimeout
 from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._protocol import Connection, Role
 from mcp_trio._transports.memory import memory_pair
+
+pytestmark = pytest.mark.usefixtures("unmeasured")
 
 BEHAVIOURS = ("quick", "slow", "fails", "refuses", "asks", "chats", "shielded", "huge")
 LIMITS = attrs.evolve(

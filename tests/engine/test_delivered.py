@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._engine import sheltered
+from mcp_trio._engine import WarmTasks, sheltered
 
 
 @attrs.define(eq=False)
@@ -49,7 +49,7 @@ def begin(nursery, make_session, handshake):
     def start(tools=None, **options):
         channel = DeliveringChannel()
         session = make_session(channel, tools, **options)
-        session.begin(nursery, copy_context())
+        session.begin(WarmTasks(nursery), copy_context())
         channel.take(handshake)
         channel.writes.clear()
         return session, channel
@@ -83,7 +83,7 @@ async def test_there_are_tasks_only_while_there_is_something_to_do(
         channel.take([message(**call("slow", 1, token=7))])
     await trio.sleep(0.5)
     assert tasks_living() == before + 10
-    await trio.sleep(1)
+    await trio.sleep(20)  # warm tasks have gone, too
     assert tasks_living() == before
     for _, channel in sessions:
         progress, answer = channel.writes
@@ -172,8 +172,8 @@ async def test_who_shelters_sessions_is_told_of_its_cancellation(
     channel = DeliveringChannel()
     session = make_session(channel, {"tools/list": slow}, sequencer=recording)
     with trio.move_on_after(5) as scope:
-        async with sheltered(lambda: session.shut("closed")) as nursery:
-            session.begin(nursery, copy_context())
+        async with sheltered(lambda: session.shut("closed")) as warm:
+            session.begin(warm, copy_context())
             channel.take([*handshake, message(id=1, method="tools/list")])
             await session.ended.wait()
             assert trio.current_time() >= 6

@@ -1,5 +1,6 @@
 """Property 3: a cancellation comes back where it came, and what came before it is kept."""
 
+import functools
 import math
 from collections import Counter
 from contextlib import contextmanager
@@ -258,13 +259,25 @@ def recorded(stage, trip, path):
     return trip
 
 
+@pytest.fixture(scope="module")
+def taken(stage, tmp_path_factory):
+    """A trip, taken and recorded once for all who look at it, and its recording."""
+    folder = tmp_path_factory.mktemp("trips")
+
+    @functools.cache
+    def taken(cause, point, delay):
+        path = folder / f"{cause.name}-{point.__name__}-{delay}.mcprec.jsonl"
+        return recorded(stage, Trip(cause, point, delay), path), path
+
+    return taken
+
+
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.__name__)
-def test_a_cancelled_await_raises_and_cleans_up_as_it_did(stage, tmp_path, count, point, cause):
-    path = tmp_path / "trip.mcprec.jsonl"
+def test_a_cancelled_await_raises_and_cleans_up_as_it_did(stage, taken, count, point, cause):
     delays = [delay for delay in DELAYS if (point, delay) != A_TIE_NOT_PROMISED]
     for delay in delays:
-        live = recorded(stage, Trip(cause, point, delay), path)
+        live, path = taken(cause, point, delay)
         for seed in range(2):
             again = Trip(cause, point, delay)
             stage.replayed(path, server_of(again), seed=seed)
@@ -273,11 +286,11 @@ def test_a_cancelled_await_raises_and_cleans_up_as_it_did(stage, tmp_path, count
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.__name__)
-def test_every_await_was_cancelled_but_the_one_behind_a_shield(stage, tmp_path, point):
+def test_every_await_was_cancelled_but_the_one_behind_a_shield(taken, point):
     ends = Counter()
     for cause in CAUSES:
         for delay in DELAYS:
-            trip = recorded(stage, Trip(cause, point, delay), tmp_path / "trip.mcprec.jsonl")
+            trip, _ = taken(cause, point, delay)
             ends["cancelled"] += any(f"{point.__name__} raised" in each for each in trip.seen)
             ends["gave"] += any(f"{point.__name__} gave" in each for each in trip.seen)
     assert ends["gave"] > 0

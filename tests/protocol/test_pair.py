@@ -31,6 +31,8 @@ from mcp_trio._protocol import (
 )
 from mcp_trio._wire import encode_error, encode_response
 
+pytestmark = pytest.mark.usefixtures("unmeasured")
+
 # What a client says before it knows its server is never cancelled.
 FIRST_WORDS = {"initialize", "server/discover"}
 

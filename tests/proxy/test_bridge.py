@@ -5,20 +5,21 @@ import signal
 import subprocess
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 
 import attrs
 import pytest
 import trio
 
 from mcp_trio import Client, Context, Server
+from tests.proxy.bridged import SOURCES, bridged, source
+from tests.ways import CONNECTIONS, served
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("unmeasured")]
 
 BRIDGE = [sys.executable, "-m", "mcp_trio", "bridge"]
-FROMS = ["stdio", "http", "websocket", "unix", "tcp"]
-TOS = ["command", "http", "websocket", "unix", "tcp"]
-ERAS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
+FROMS = ["stdio", *SOURCES]
+TOS = ["command", "http", *CONNECTIONS]
+REVISIONS = ["2025-11-25", "2026-07-28"]
 SECONDS = 30
 
 
@@ -45,10 +46,6 @@ def harbour(notes):
         finally:
             notes.write_text("cancelled")
         return "waited"
-
-    @server.tool
-    async def stop() -> str:
-        os._exit(7)
 
     return server
 
@@ -91,36 +88,23 @@ def server_at(tmp_path, notes):
         if way == "command":
             yield ["--", sys.executable, "-c", COMMAND, os.fspath(notes)]
             return
-        server = harbour(notes)
-        places = {
-            "http": partial(server.serve_http, port=0),
-            "websocket": partial(server.serve_websocket, port=0),
-            "unix": partial(server.serve_unix, os.fspath(tmp_path / "to")),
-            "tcp": partial(server.serve_tcp, port=0),
-        }
-        async with trio.open_nursery() as nursery:
-            yield [await nursery.start(places[way])]
-            nursery.cancel_scope.cancel()
+        async with served(harbour(notes), way, tmp_path) as (url, _scope):
+            yield [url]
 
     return server_at
 
 
 @pytest.fixture
-def bridged(tmp_path):
-    """What a client has to be given to come through a bridge to a server."""
+def bridge(tmp_path, recordings):
+    """What a client has to be given to come through a bridge, in a process of its own, to a server."""
+    options = ("--record", os.fspath(recordings))
 
     @asynccontextmanager
-    async def bridged(way, to, *options):
-        sources = {
-            "http": "http://127.0.0.1:0/here",
-            "websocket": "ws://127.0.0.1:0/here",
-            "unix": f"unix:{tmp_path}/from",
-            "tcp": "tcp://127.0.0.1:0",
-        }
+    async def bridge(way, server):
         if way == "stdio":
-            yield [*BRIDGE, *options, "-", *to]
+            yield [*BRIDGE, *options, "-", *server]
             return
-        command = [*BRIDGE, *options, sources[way], *to]
+        command = [*BRIDGE, *options, source(way, tmp_path), *server]
         process = await trio.lowlevel.open_process(command, stderr=subprocess.PIPE)
         try:
             told = b""
@@ -135,7 +119,12 @@ def bridged(tmp_path):
                 await process.wait()
             await process.stderr.aclose()
 
-    return bridged
+    return bridge
+
+
+def takes_a_process(way, to):
+    """Whether a bridge has stdin, processes that are to end with it, or a proxy of its own."""
+    return way == "stdio" or to == "command" or way == to == "http"
 
 
 async def use(client, notes):
@@ -157,17 +146,21 @@ async def use(client, notes):
 @pytest.mark.parametrize("to", TOS)
 @pytest.mark.parametrize("way", FROMS)
 async def test_every_pair_carries_all_that_belongs_to_a_call_in_both_eras(
-    server_at, bridged, recordings, way, to
+    server_at, bridge, recordings, way, to
 ):
-    notes = recordings.parent / "notes"
+    folder = recordings.parent
     with trio.fail_after(SECONDS):
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(server_at(to))
-            options = ("--record", os.fspath(recordings))
-            place = await stack.enter_async_context(bridged(way, server, *options))
-            for revision in ERAS.values():
+            between = (
+                bridge(way, server)
+                if takes_a_process(way, to)
+                else bridged(way, *server, folder, record=recordings)
+            )
+            place = await stack.enter_async_context(between)
+            for revision in REVISIONS:
                 async with Client(
                     place, revisions=[revision], elicitation=lambda _: {"unit": "m"}
                 ) as client:
                     assert client.revision == revision
-                    await use(client, notes)
+                    await use(client, folder / "notes")

@@ -1,20 +1,19 @@
 """How sessions through a bridge end: each side's end is the other's, with words where there are."""
 
 import sys
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
-import trio.testing
 
 from mcp_trio import Client, Server
 from mcp_trio._errors import ConnectionLost, RequestError
-from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._proxy.bridge import Behind, Front, front_of, serve_site, site_of
-from mcp_trio._proxy.journal import start_frames
-from mcp_trio._transports.connections import ConnectionOptions, open_connection
+from mcp_trio._limits import Limits
+from mcp_trio._proxy.bridge import Behind, Front, site_of
 from mcp_trio.transports import open_websocket_channel
+from tests.proxy.bridged import bridged
+from tests.server.watched import watched
+from tests.ways import CONNECTIONS, opened, sent_away, served
 
 pytestmark = pytest.mark.real_time
 
@@ -36,7 +35,6 @@ async def crash() -> str:
 server.run()
 Path(sys.argv[1]).write_text("done")
 """
-WAYS = ["websocket", "unix", "tcp"]
 SECONDS = 20
 
 
@@ -54,22 +52,9 @@ def sites(tmp_path, all_in):
 
     @asynccontextmanager
     async def bridge(way, target, **limits):
-        source = {
-            "http": "http://127.0.0.1:0",
-            "websocket": "ws://127.0.0.1:0",
-            "tcp": "tcp://127.0.0.1:0",
-            "unix": f"unix:{tmp_path}/from",
-        }
-        limits = Limits(**limits)
-        front, behind = front_of(source[way]), Behind(target=target)
-        start = partial(start_frames, folder, transport=way, name=behind.name, limits=limits)
-        site = site_of(front, behind, start=start, limits=limits)
-        told, urls = trio.open_memory_channel(1)
         with trio.fail_after(SECONDS):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(serve_site, front, site, told.send_nowait)
-                yield await urls.receive()
-                nursery.cancel_scope.cancel()
+            async with bridged(way, target, tmp_path, record=folder, **limits) as url:
+                yield url
 
     bridge.recorded = lambda: all_in(folder)
     return bridge
@@ -84,7 +69,7 @@ async def until(condition):
         await trio.sleep(0.01)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_each_client_has_a_server_of_its_own_and_takes_it_along(
     sites, harbour, tmp_path, way
 ):
@@ -97,7 +82,7 @@ async def test_each_client_has_a_server_of_its_own_and_takes_it_along(
     assert [each.marks()["exited"] for each in sites.recorded()] == [0, 0]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_a_server_that_dies_is_lost_to_its_client(sites, harbour, caplog, way):
     async with sites(way, harbour) as url:
         words = "exited with status 7" if way == "websocket" else None
@@ -110,23 +95,24 @@ async def test_a_server_that_dies_is_lost_to_its_client(sites, harbour, caplog, 
     assert (dead.cause, dead.marks()["exited"]) == ("lost", 7)
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_who_asks_nothing_is_sent_away_and_who_has_asked_stays(sites, harbour, way):
-    async with sites(way, harbour, first_request_seconds=1.0) as url, Client(url) as busy:
-        silent = await open_connection(url, ConnectionOptions(), DEFAULT_LIMITS)
-        with suppress(ConnectionLost):
-            assert await silent.receive() == []
-        await silent.aclose()
-        assert await text_of(busy, "who")
+@pytest.mark.parametrize("way", CONNECTIONS)
+async def test_who_asks_nothing_is_sent_away_and_who_has_asked_stays(sites, way, mock_clock):
+    async with (
+        served(watched("there"), "tcp") as (there, _scope),
+        sites(way, there, first_request_seconds=2) as url,
+        Client(url) as busy,
+    ):
+        await sent_away(await opened(url), mock_clock, 2)
+        assert len(await busy.list_tools()) == 1
 
 
 async def test_a_bridge_from_http_has_no_other_transport_beside_it(sites, harbour):
     async with sites("http", harbour) as url:
         with pytest.raises(ConnectionLost, match="HTTP 404"):
-            await open_websocket_channel(url.replace("http:", "ws:").replace("/mcp", "/ws"))
+            await open_websocket_channel(url.replace("http:", "ws:").replace("/here", "/ws"))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_a_server_that_cannot_be_had_is_lost_to_its_client(sites, caplog, way):
     async with sites(way, "unix:/no/such/socket") as url:
         words = "cannot connect to unix:/no/such/socket" if way == "websocket" else None
@@ -161,17 +147,18 @@ async def test_a_server_of_one_connection_that_goes_fails_what_is_asked_over_htt
             await client.call_tool("leave")
 
 
-async def test_a_bridge_that_stops_says_so_and_ends_its_processes(sites, harbour, tmp_path):
-    channels = []
+async def test_a_bridge_that_stops_says_so_and_ends_its_processes(sites, harbour):
     async with sites("websocket", harbour) as url:
-        channels.append(await open_websocket_channel(url))
+        channel = await open_websocket_channel(url)
         await until(sites.recorded)
-    assert await channels[0].receive() == []  # close code 1001
-    await channels[0].aclose()
-    assert sites.recorded()[0].cause == "closed"
+    assert await channel.receive() == []  # close code 1001
+    await channel.aclose()
+    (session,) = sites.recorded()
+    assert session.cause == "closed"
+    assert "exited" in session.marks()
 
 
-async def test_of_processes_there_are_only_so_many(sites, harbour):
+def test_of_processes_there_are_only_so_many(harbour):
     site = site_of(Front(kind="tcp"), Behind(target=harbour), start=print, limits=Limits())
     assert site.limits.http_connections_max == site.limits.http_sessions_max == 100
     site = site_of(Front(kind="http"), Behind(target=harbour), start=print, limits=Limits())

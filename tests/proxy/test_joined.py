@@ -201,3 +201,17 @@ async def test_what_is_too_large_fails_its_request(joined, path, recorded, autoj
     session = recorded(path)
     discarded = [each for each in session.records if "discarded" in (each.envelope or {})]
     assert [each.kind for each in discarded] == ["in", "out", "out"]
+
+
+async def test_of_a_large_answer_nobody_else_s_request_fails(joined, autojump_clock):
+    """Its id may stand behind what is too large, and a request of the server's is no answer."""
+    behind = json.dumps({"result": {"text": "x" * 500}, "jsonrpc": "2.0", "id": 2}).encode()
+    async with joined(frame_bytes_max=200) as ends:
+        await ends.client.send([asking(1), asking(2), asking(3, "subscriptions/listen")])
+        await heard(ends.server, 3)
+        await ends.server.send([asking(1, "roots/list", text="x" * 500), behind, answer(1)])
+        assert await heard(ends.client, 1) == [answer(1)]
+        await ends.server.send([behind])
+        (failed,) = map(json.loads, await heard(ends.client, 1))
+        assert failed["id"] == 2
+        assert "frame_bytes_max (200)" in failed["error"]["message"]

@@ -201,6 +201,43 @@ async def test_an_answer_over_the_limit_is_an_error(scene_of, path, recorded):
     assert all(envelope["discarded"] > 200 for envelope in envelopes)
 
 
+async def test_a_large_answer_without_an_id_is_that_of_the_only_request(scene_of):
+    behind = {"result": {"text": "x" * 200}, "jsonrpc": "2.0", "id": 1}
+    async with scene_of(frame_bytes_max=100) as scene:
+        listening = scene.ask(request(2, "subscriptions/listen"))
+        stream = scene.ask(request(1))
+        await trio.testing.wait_all_tasks_blocked()
+        await scene.say(request(2, "roots/list", text="x" * 200), behind)
+        (failed,) = await scene.said_to(stream)
+        assert (failed["id"], failed["error"]["code"]) == (1, -32000)
+        assert await scene.said_to(listening) == []
+
+
+async def test_what_names_no_request_hurts_nobody(scene_of):
+    """A client chose what cannot be an id: all the others of the connection go on."""
+    async with scene_of() as scene:
+        stream = scene.ask(request(1))
+        await scene.hear()
+        for odd in ([1], {}, True, None):
+            scene.post(json.dumps(telling("notifications/cancelled", requestId=odd)).encode())
+            await scene.hear()
+        progress = telling("notifications/progress", progressToken=[1], progress=1)
+        await scene.say(progress, answer(1))
+        assert await scene.said_to(stream) == [answer(1)]
+
+
+async def test_an_answer_that_is_no_message_is_an_error(scene_of, path, recorded):
+    async with scene_of() as scene:
+        stream = scene.ask(request(1))
+        await trio.testing.wait_all_tasks_blocked()
+        await scene.say({"level": "error", "error": "rain"}, {"id": 1, "result": {}})
+        (failed,) = await scene.said_to(stream)
+        assert "an answer that is not a message" in failed["error"]["message"]
+    session = recorded(path)
+    assert session.counts["malformed"] == 2
+    assert session.marks()["lost"]["id"] == 1
+
+
 async def test_a_modern_client_takes_no_requests(scene_of, path, recorded):
     async with scene_of(StatelessChannel) as scene:
         stream = scene.ask(request(5, _meta={VERSION: "2026-07-28"}))

@@ -3,7 +3,6 @@
 import json
 import sys
 from contextlib import asynccontextmanager
-from functools import partial
 
 import attrs
 import httpx
@@ -12,10 +11,7 @@ import trio
 
 from mcp_trio import Client
 from mcp_trio._errors import RequestError
-from mcp_trio._limits import Limits
-from mcp_trio._proxy.bridge import Behind, Front, serve_site
-from mcp_trio._proxy.bridge import site_of as made
-from mcp_trio._proxy.journal import start_frames
+from tests.proxy.bridged import bridged
 
 pytestmark = pytest.mark.real_time
 
@@ -65,17 +61,10 @@ class Site:
 def site_of(tmp_path):
     @asynccontextmanager
     async def site_of(command, **limits):
-        limits = Limits(**limits)
         folder = tmp_path / "recorded"
         folder.mkdir()
-        start = partial(start_frames, folder, transport="http", name="served", limits=limits)
-        front, behind = Front(kind="http"), Behind(target=command)
-        site = made(front, behind, start=start, limits=limits)
-        async with trio.open_nursery() as nursery:
-            told, urls = trio.open_memory_channel(1)
-            nursery.start_soon(serve_site, front, site, told.send_nowait)
-            yield Site(await urls.receive(), folder)
-            nursery.cancel_scope.cancel()
+        async with bridged("http", command, tmp_path, record=folder, **limits) as url:
+            yield Site(url, folder)
 
     return site_of
 
@@ -106,12 +95,10 @@ async def test_both_eras_pass_with_all_that_belongs_to_a_call(site_of, harbour, 
         options = answering(revisions=ERAS[era], log=logs.append, log_level="debug")
         async with Client(site.url, **options) as client:
             assert await text_of(client, "tide", port="Oslo") == "3 m at Oslo"
-            result = await client.call_tool(
-                "tide", {"port": "Rome"}, progress=lambda *told: progress.append(told)
-            )
+            result = await client.call_tool("tide", {"port": "Rome"}, progress=progress.append)
             assert result.content[0].text == "3 m at Rome"
-    assert logs
-    assert progress
+    assert [each.data for each in logs] == ["asked for Oslo", "asked for Rome"]
+    assert [each.message for each in progress] == ["looking"]
     session = sessions(site)[-1]
     assert session.counts["malformed"] == 0
     assert session.kinds()[-3:] == ["shut", "mark", "end"]

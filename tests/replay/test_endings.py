@@ -7,7 +7,15 @@ import pytest
 import trio
 
 from mcp_trio._limits import Limits
-from mcp_trio._replay import replay
+from mcp_trio._replay import clock, replay
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """To spin takes fewer looks at the clock, and less time."""
+    monkeypatch.setattr(clock, "_LOOKS_MAX", 2_000)
+    monkeypatch.setattr(clock, "_LOOKS_WHEN_FREE_MAX", 500)
+
 
 # Handlers that hold up the end.
 

@@ -1,8 +1,6 @@
 """Recorded servers and clients over connections that are sessions: WebSocket, Unix sockets, TCP."""
 
 import contextlib
-import functools
-import os
 import socket
 from pathlib import Path
 
@@ -18,44 +16,21 @@ from mcp_trio._replay.mock import mock_server
 from mcp_trio._replay.mock_session import MockSession
 from mcp_trio.examples.weather import server as weather
 from mcp_trio.recording import replay_async
-from mcp_trio.transports import open_tcp_channel, open_unix_channel, open_websocket_channel
+from tests.ways import WAYS, opened, sent_away, served
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10)
-SECONDS = 20.0
-WAYS = ["websocket", "/ws", "unix", "tcp"]
 MODERN = "2026-07-28"
-
-
-@pytest.fixture
-def served(tmp_path):
-    """Serve a server, or a mock; gives the URL."""
-
-    @contextlib.asynccontextmanager
-    async def served(what, way, **options):
-        ways = {
-            "websocket": functools.partial(what.serve_websocket, port=0),
-            "/ws": functools.partial(what.serve_http, port=0),
-            "unix": functools.partial(what.serve_unix, os.fspath(tmp_path / "socket")),
-            "tcp": functools.partial(what.serve_tcp, port=0),
-        }
-        with trio.fail_after(SECONDS):
-            async with trio.open_nursery() as nursery:
-                url = await nursery.start(functools.partial(ways[way], **options))
-                yield url.replace("http:", "ws:").replace("/mcp", "/ws")
-                nursery.cancel_scope.cancel()
-
-    return served
 
 
 def said(answer):
     return answer.content[0].text
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_legacy_session_is_played_to_each_connection_from_its_beginning(served, way):
+@pytest.mark.parametrize("way", ["http", *WAYS])
+async def test_a_legacy_session_is_played_to_each_client_from_its_beginning(tmp_path, way):
     mock = mock_server(RECORDINGS / "everything-our-client.mcprec.jsonl")
-    async with served(mock, way) as url:
+    async with served(mock, way, tmp_path) as (url, _scope):
         for _ in range(2):
             async with Client(url, roots=["file:///tmp"]) as client:
                 assert client.server_info.name == "mcp-servers/everything"
@@ -68,42 +43,43 @@ async def test_a_legacy_session_is_played_to_each_connection_from_its_beginning(
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["weather-python-sdk", "asking-server", "forms", "tides"])
-async def test_a_recorded_client_finds_its_recorded_server_the_same(served, name, way):
+async def test_a_recorded_client_finds_its_recorded_server_the_same(tmp_path, name, way):
     path = RECORDINGS / f"{name}.mcprec.jsonl"
     mock = mock_server(path, strict=True)
-    async with served(mock, way) as url:
+    async with served(mock, way, tmp_path) as (url, _scope):
         report = await run_inputs(path, url, limits=LIMITS)
         assert report.is_same, str(report)
 
 
+@pytest.mark.real_time  # the weather's stations take a while to answer
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
 async def test_what_was_recorded_over_it_is_replayed_mocked_and_asked_again(
-    served, tmp_path, way, revision
+    tmp_path, way, revision
 ):
     folder = tmp_path / "recorded"
     folder.mkdir()
     async with (
-        served(weather, way, record=folder) as url,
+        served(weather, way, tmp_path, record=folder) as (url, _scope),
         Client(url, revisions=[revision]) as client,
     ):
         answer = said(await client.call_tool("forecast", {"city": "Oslo"}))
     path = next(each for each in folder.iterdir() if "tools/call" in each.read_text())
     assert (await replay_async(path, weather)).is_complete
-    async with served(weather, way) as url:
+    async with served(weather, way, tmp_path) as (url, _scope):
         assert (await run_inputs(path, url, limits=LIMITS)).is_same
     async with (
-        served(mock_server(path), way) as url,
+        served(mock_server(path), way, tmp_path) as (url, _scope),
         Client(url, revisions=[revision]) as client,
     ):
         assert said(await client.call_tool("forecast", {"city": "Oslo"})) == answer
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_session_that_fails_ends_no_other(served, way, monkeypatch, caplog):
+async def test_a_session_that_fails_ends_no_other(tmp_path, way, monkeypatch, caplog):
     path = RECORDINGS / "weather.mcprec.jsonl"
     monkeypatch.setattr(MockSession, "_hear_notification", lambda *_: 1 / 0)
-    async with served(mock_server(path), way) as url:
+    async with served(mock_server(path), way, tmp_path) as (url, _scope):
         with contextlib.suppress(ConnectionLost):
             async with Client(url, revisions=["2024-11-05"]) as client:
                 with pytest.raises(ConnectionLost):
@@ -144,37 +120,21 @@ async def test_a_mock_that_would_be_open_to_others_is_refused():
         await mock.serve_tcp(host="0.0.0.0", port=0)
 
 
-async def silent(url):
-    """Whoever connects, says nothing, and returns when it has to go."""
-    openers = {
-        "ws": open_websocket_channel,
-        "unix": lambda url: open_unix_channel(url.removeprefix("unix:")),
-        "tcp": lambda url: open_tcp_channel("127.0.0.1", int(url.rpartition(":")[2])),
-    }
-    channel = await openers[url.partition(":")[0]](url)
-    with contextlib.suppress(ConnectionLost):
-        while await channel.receive():
-            pass
-    await channel.aclose()
-
-
-@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("way", "revision"),
     [("websocket", "2025-11-25"), ("/ws", MODERN), ("unix", MODERN), ("tcp", "2025-11-25")],
 )
 async def test_who_has_asked_something_stays_and_who_is_silent_has_to_go(
-    served, tmp_path, way, revision
+    tmp_path, way, revision, mock_clock
 ):
     path = tmp_path / "listed.mcprec.jsonl"
     async with Client(weather, revisions=[revision], record=path) as client:
         await client.list_tools()
-    limits = Limits(first_request_seconds=0.3, close_seconds=0.3)
+    limits = Limits(first_request_seconds=2)
     async with (
-        served(mock_server(path, limits=limits), way) as url,
+        served(mock_server(path, limits=limits), way, tmp_path) as (url, _scope),
         Client(url, revisions=[revision]) as client,
     ):
-        await silent(url)  # came later, so that the time of the client is over as well
-        await trio.sleep(0.1)
+        await sent_away(await opened(url), mock_clock, limits.first_request_seconds)
         assert client.is_open
         assert len(await client.list_tools()) == 2

@@ -62,19 +62,6 @@ def said(answer):
     return answer.content[0].text
 
 
-async def test_a_legacy_session_is_played_to_each_client_from_its_beginning():
-    mock = mock_server(RECORDINGS / "everything-our-client.mcprec.jsonl")
-    async with served(mock) as url:
-        for _ in range(2):
-            async with Client(url, roots=["file:///tmp"]) as client:
-                assert client.server_info.name == "mcp-servers/everything"
-                answer = await client.call_tool("get-sum", {"a": 2, "b": 40})
-                assert said(answer) == "The sum of 2 and 40 is 42."
-                with pytest.raises(RequestError, match="nearest: record 19, which differs at"):
-                    await client.call_tool("get-sum", {"a": 2, "b": 41})
-    assert len(mock.misses) == 2
-
-
 async def test_a_client_of_the_oldest_transport_is_served_as_well():
     mock = mock_server(RECORDINGS / "weather.mcprec.jsonl")
     async with served(mock) as url:

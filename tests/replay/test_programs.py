@@ -19,7 +19,10 @@ from mcp_trio._limits import Limits
 from mcp_trio._replay import replay
 
 # What httpx leaves open of a response when it is cancelled is no affair of ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning"),
+    pytest.mark.usefixtures("unmeasured"),
+]
 
 EVENTS = range(3)
 KINDS = ("tools", "prompts")

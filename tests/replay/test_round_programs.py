@@ -1,6 +1,7 @@
 """Generated handlers that ask modern clients in rounds: recorded once, replayed in other orders."""
 
 import attrs
+import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 from mcp_trio import Context, Elicitation, Server
 from mcp_trio._errors import MCPError
 from mcp_trio._limits import Limits
+
+pytestmark = pytest.mark.usefixtures("unmeasured")
 
 LIMITS = Limits(
     handlers_in_flight_max=2,

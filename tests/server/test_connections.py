@@ -12,66 +12,16 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio import Client, Context, Server
+from mcp_trio import Client, Server
 from mcp_trio._errors import ConnectionLost, OutcomeUnknown, RecordingError
 from mcp_trio.recording import replay
 from mcp_trio.transports import open_websocket_channel
+from tests.server.watched import harbour
+from tests.story import Story
+from tests.ways import CONNECTIONS, served
 
 SECONDS = 10.0
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
-WAYS = ["websocket", "unix", "tcp"]
-
-
-def harbour(seen=None, **options):
-    seen = [] if seen is None else seen
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_server):
-        seen.append("begins")
-        try:
-            yield "the sea"
-        finally:
-            await trio.lowlevel.checkpoint()
-            seen.append("ends")
-
-    server = Server("harbour", lifespan=lifespan, **options)
-
-    @server.tool
-    async def tide(*, ctx: Context) -> str:
-        return f"high, said {await ctx.effect(str, 'a gull')}"
-
-    @server.tool
-    async def wait(*, ctx: Context) -> str:
-        try:
-            await ctx.sleep(1000)
-        finally:
-            seen.append("cancelled")
-        return "waited"
-
-    @server.tool
-    async def ask(*, ctx: Context) -> str:
-        answer = await ctx.elicit("to sea?")
-        return answer.action
-
-    @server.tool
-    async def who(*, ctx: Context) -> str:
-        return str(ctx.principal)
-
-    return server
-
-
-@contextlib.asynccontextmanager
-async def served(server, way, tmp_path, **options):
-    """The URL of a server, and the scope of its serving."""
-    places = {
-        "websocket": functools.partial(server.serve_websocket, port=0),
-        "unix": functools.partial(server.serve_unix, os.fspath(tmp_path / "s")),
-        "tcp": functools.partial(server.serve_tcp, port=0),
-    }
-    async with trio.open_nursery() as nursery:
-        url = await nursery.start(functools.partial(places[way], **options))
-        yield url, nursery.cancel_scope
-        nursery.cancel_scope.cancel()
 
 
 def text(result):
@@ -79,7 +29,7 @@ def text(result):
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_both_eras_are_served(way, revision, tmp_path):
     async with served(harbour(), way, tmp_path) as (url, _scope):
         assert url.startswith({"websocket": "ws://127.0.0.1:"}.get(way, way))
@@ -88,7 +38,7 @@ async def test_both_eras_are_served(way, revision, tmp_path):
             assert text(await client.call_tool("tide")) == "high, said a gull"
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_a_server_asks_its_client_in_both_eras(way, tmp_path):
     async with served(harbour(), way, tmp_path) as (url, _scope):
         for revision in (LEGACY, MODERN):
@@ -96,9 +46,9 @@ async def test_a_server_asks_its_client_in_both_eras(way, tmp_path):
                 assert text(await client.call_tool("ask")) == "accept"
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_the_lifespan_is_entered_once_round_all_sessions(way, tmp_path):
-    seen = []
+    seen = Story()
     async with served(harbour(seen), way, tmp_path) as (url, _scope):
         async with Client(url) as one, Client(url) as other:
             assert text(await one.call_tool("tide")) == text(await other.call_tool("tide"))
@@ -106,10 +56,9 @@ async def test_the_lifespan_is_entered_once_round_all_sessions(way, tmp_path):
     assert seen == ["begins", "ends"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_a_server_that_stops_cancels_what_runs_and_leaves_its_lifespan_last(way, tmp_path):
-    seen = []
-    lost = []
+    seen, lost = Story(), []
 
     async def call(client):
         with pytest.raises(ConnectionLost) as caught:
@@ -120,27 +69,26 @@ async def test_a_server_that_stops_cancels_what_runs_and_leaves_its_lifespan_las
         with trio.CancelScope(shield=True), trio.fail_after(SECONDS):
             async with Client(url) as client, trio.open_nursery() as nursery:
                 nursery.start_soon(call, client)
-                await trio.sleep(0.05)
+                await seen.until("waits")
                 scope.cancel()
-    assert seen == ["begins", "cancelled", "ends"]
+    assert seen == ["begins", "waits", "cancelled", "ends"]
     assert len(lost) == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_a_client_that_is_cut_off_ends_its_own_session_alone(way, tmp_path):
-    seen = []
+    seen = Story()
     async with served(harbour(seen), way, tmp_path) as (url, _scope), Client(url) as other:
         async with Client(url) as client, trio.open_nursery() as nursery:
             nursery.start_soon(client.call_tool, "wait")
-            await trio.sleep(0.05)
+            await seen.until("waits")
             nursery.cancel_scope.cancel()
         with trio.fail_after(SECONDS):
-            while "cancelled" not in seen:
-                await trio.sleep(0.01)
+            await seen.until("cancelled")
         assert text(await other.call_tool("tide")).startswith("high")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_each_session_is_recorded_by_itself_and_replays_strictly(way, tmp_path):
     folder = tmp_path / "recordings"
     folder.mkdir()
@@ -156,7 +104,7 @@ async def test_each_session_is_recorded_by_itself_and_replays_strictly(way, tmp_
         assert report.is_complete, file
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_a_single_file_is_refused_as_a_recording(way, tmp_path):
     with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="sessions are many")):
         async with served(harbour(), way, tmp_path, record=tmp_path / "one.mcprec.jsonl"):
@@ -240,12 +188,9 @@ async def test_options_that_contradict_each_other_are_refused(tmp_path):
 
 async def test_a_page_of_another_origin_is_refused_and_told_the_setting(tmp_path):
     async with served(harbour(), "websocket", tmp_path) as (url, _scope):
-        for headers, setting in (
-            ({"Origin": "https://evil.example"}, "origins="),
-            ({"Origin": "null"}, "origins="),
-        ):
-            with pytest.raises(ConnectionLost, match=f"HTTP 403.*{setting}"):
-                await open_websocket_channel(url, headers=headers)
+        for origin in ("https://evil.example", "null"):
+            with pytest.raises(ConnectionLost, match=r"HTTP 403.*origins="):
+                await open_websocket_channel(url, headers={"Origin": origin})
         own = url.replace("ws://", "http://").removesuffix("/ws")
         channel = await open_websocket_channel(url, headers={"Origin": own})
         await channel.aclose()
@@ -279,7 +224,7 @@ async def test_tcp_is_open_to_other_machines_only_on_purpose():
 
 
 async def test_a_call_in_flight_is_not_repeated_when_its_connection_breaks(tmp_path):
-    seen = []
+    seen = Story()
     async with (
         served(harbour(seen), "websocket", tmp_path) as (url, _scope),
         Client(url, restart=True) as client,
@@ -291,14 +236,14 @@ async def test_a_call_in_flight_is_not_repeated_when_its_connection_breaks(tmp_p
                     await client.call_tool("wait")
 
             nursery.start_soon(call)
-            await trio.sleep(0.05)
+            await seen.until("waits")
             stream = client._session.channel._socket._stream.stream
             await trio.aclose_forcefully(stream)
         assert text(await client.call_tool("tide")).startswith("high")
-    assert seen.count("cancelled") == 1
+    assert seen.count("waits") == seen.count("cancelled") == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_a_client_without_a_server_is_told(way, tmp_path):
     async with served(harbour(), way, tmp_path) as (url, _scope):
         pass
@@ -346,7 +291,7 @@ server.run(sys.argv[1], **({"path": "alone"} if sys.argv[1] == "unix" else {"por
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_a_process_serves_until_a_signal_comes(tmp_path, way):
     process = await trio.lowlevel.open_process(
         [sys.executable, "-c", PROGRAM, way], stdout=subprocess.PIPE, cwd=tmp_path

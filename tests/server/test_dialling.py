@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import os
+import socket
 
 import attrs
 import pytest
@@ -13,36 +14,19 @@ from mcp_trio import Client, ConnectionLost, Context, Limits, Server
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._transports.sockets import SocketHost, serve_sockets
 from mcp_trio.recording import replay
+from tests.server.watched import watched
+from tests.story import Story
 
 SECONDS = 10.0
 QUICK = Limits(http_retry_ms=10, http_reconnect_seconds_max=0.05)
 
 
-def worker(seen=None, **options):
-    seen = [] if seen is None else seen
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_server):
-        seen.append("begins")
-        try:
-            yield "tools"
-        finally:
-            await trio.lowlevel.checkpoint()
-            seen.append("ends")
-
-    server = Server("worker", lifespan=lifespan, limits=QUICK, **options)
+def worker(seen=None):
+    server = watched("worker", seen, limits=QUICK)
 
     @server.tool
     async def work(*, ctx: Context) -> str:
         return await ctx.effect(str, "done")
-
-    @server.tool
-    async def wait(*, ctx: Context) -> str:
-        try:
-            await ctx.sleep(1000)
-        finally:
-            seen.append("cancelled")
-        return "waited"
 
     return server
 
@@ -57,26 +41,20 @@ class Hub:
 
     port: int
     channels: trio.MemoryReceiveChannel
-    scope: trio.CancelScope
 
 
 async def open_hub(nursery, port=0):
     put, take = trio.open_memory_channel(0)
-    scope = trio.CancelScope()
 
     async def handle(channel):
         async with contextlib.aclosing(channel):
             await put.send(channel)
             await channel._left.wait()
 
-    async def serve(task_status):
-        with scope:
-            await serve_sockets(listeners, host, task_status=task_status)
-
     host = SocketHost(transport="tcp", authorize=None, handle=handle, limits=QUICK)
     listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
-    await nursery.start(serve)
-    return Hub(listeners[0].socket.getsockname()[1], take, scope)
+    await nursery.start(serve_sockets, listeners, host)
+    return Hub(listeners[0].socket.getsockname()[1], take)
 
 
 @contextlib.asynccontextmanager
@@ -88,7 +66,7 @@ async def nursery_for_a_while():
 
 
 async def test_a_server_dials_again_and_again_in_one_lifespan():
-    seen, states = [], []
+    seen, states = Story(), []
     async with nursery_for_a_while() as nursery:
         hub = await open_hub(nursery)
         dial = functools.partial(
@@ -109,7 +87,7 @@ async def test_a_server_dials_again_and_again_in_one_lifespan():
 
 
 async def test_it_reports_the_url_and_ends_in_bounded_time_when_cancelled():
-    seen = []
+    seen = Story()
     async with nursery_for_a_while() as nursery:
         hub = await open_hub(nursery)
         async with trio.open_nursery() as dialling:
@@ -122,23 +100,29 @@ async def test_it_reports_the_url_and_ends_in_bounded_time_when_cancelled():
                         await client.call_tool("wait")
 
                 calls.start_soon(call)
-                await trio.sleep(0.05)
+                await seen.until("waits")
                 dialling.cancel_scope.cancel()
-    assert seen == ["begins", "cancelled", "ends"]
+    assert seen == ["begins", "waits", "cancelled", "ends"]
 
 
-async def test_a_hub_that_is_not_there_yet_is_waited_for(tmp_path):
-    states = []
+async def test_a_hub_that_is_not_there_yet_is_waited_for():
+    states, reasons = Story(), []
+
+    def note(state, why):
+        states.append(state)
+        reasons.append(why)
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
     async with nursery_for_a_while() as nursery:
-        dial = functools.partial(
-            worker().dial,
-            f"unix:{tmp_path / 'hub'}",
-            state_changed=lambda *told: states.append(told),
-        )
-        nursery.start_soon(dial)
-        await trio.sleep(0.1)
-        assert [state for state, _why in states] == ["connecting", "retrying"]
-        assert "cannot connect to unix:" in states[1][1]
+        url = f"tcp://127.0.0.1:{port}"
+        nursery.start_soon(functools.partial(worker().dial, url, state_changed=note))
+        await states.until("retrying")
+        hub = await open_hub(nursery, port)
+        async with Client(await hub.channels.receive()) as client:
+            assert text(await client.call_tool("work")) == "done"
+        assert states[:3] == ["connecting", "retrying", "open"]
+        assert f"cannot connect to {url}" in reasons[1]
 
 
 async def test_one_file_holds_all_sessions_as_one_story_that_replays(tmp_path):
@@ -202,7 +186,7 @@ async def test_a_hub_that_closes_with_a_refusal_is_not_asked_again():
     ],
 )
 async def test_what_cannot_be_dialled_is_refused(url, options, kind):
-    seen = []
+    seen = Story()
     with pytest.raises(kind):
         await worker(seen).dial(url, **options)
     assert seen == ["begins", "ends"]

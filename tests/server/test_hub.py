@@ -80,6 +80,7 @@ async def test_a_server_comes_back_to_a_hub_that_was_away():
     assert [state for state, _why in states][:4] == ["connecting", "open", "retrying", "open"]
 
 
+@pytest.mark.real_time
 async def test_only_who_has_the_token_is_taken():
     async with listen_websocket(token="sesame") as hub:
         for wrong in (None, "x"):

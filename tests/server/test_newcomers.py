@@ -1,22 +1,21 @@
 """Connections whose client says nothing that counts."""
 
 import contextlib
-import functools
 import json
 
 import attrs
 import pytest
 import trio
 
-from mcp_trio import Client, ConnectionLost, Limits, Server
+from mcp_trio import Client, Limits
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._server.newcomers import Newcomers
 from mcp_trio._transports.bell import Milestone
-from mcp_trio.transports import open_tcp_channel, open_unix_channel, open_websocket_channel
+from tests.server.watched import watched
+from tests.ways import WAYS, opened, sent_away, served
 
-LIMITS = Limits(first_request_seconds=0.4, close_seconds=0.3)
+LIMITS = Limits(first_request_seconds=80)
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
-SECONDS = 10.0
 
 
 @attrs.define(eq=False)
@@ -40,7 +39,7 @@ class SomeWebSocket:
 
 @pytest.fixture
 def newcomers(nursery):
-    newcomers = Newcomers(Limits(first_request_seconds=80))
+    newcomers = Newcomers(LIMITS)
     nursery.start_soon(newcomers.see_off)
     return newcomers
 
@@ -81,50 +80,18 @@ async def test_who_has_ended_or_never_came_to_be_is_forgotten(newcomers, autojum
     assert not newcomers._waiting
 
 
-def ways(server, tmp_path):
-    return {
-        "websocket": (functools.partial(server.serve_websocket, port=0), open_websocket_channel),
-        "/ws": (functools.partial(server.serve_http, port=0), open_websocket_channel),
-        "unix": (functools.partial(server.serve_unix, tmp_path / "s"), open_unix_channel),
-        "tcp": (functools.partial(server.serve_tcp, port=0), open_tcp_channel),
-    }
-
-
-def target(way, url):
-    if way == "/ws":
-        return [url.replace("http", "ws", 1).replace("/mcp", "/ws")]
-    rest = url.partition(":")[2]
-    host, _, port = rest.removeprefix("//").rpartition(":")
-    return {"unix": [rest], "tcp": [host, int(port) if port.isdigit() else 0]}.get(way, [url])
-
-
-@pytest.mark.real_time
-@pytest.mark.parametrize("way", ["websocket", "/ws", "unix", "tcp"])
-async def test_a_silent_client_has_to_go_and_others_stay(way, tmp_path):
-    server = Server("harbour", limits=LIMITS)
-
-    @server.tool
-    async def tide() -> str:
-        return "high"
-
-    serve, connect = ways(server, tmp_path)[way]
-    with trio.fail_after(SECONDS):
-        async with trio.open_nursery() as nursery:
-            where = target(way, await nursery.start(serve))
-            async with contextlib.AsyncExitStack() as stack:
-                clients = [
-                    await stack.enter_async_context(
-                        Client(await connect(*where), revisions=[revision])
-                    )
-                    for revision in (LEGACY, MODERN)
-                ]
-                silent = await connect(*where)
-                await silent.send([json.dumps({"id": 1}).encode()])  # which is nothing that counts
-                with contextlib.suppress(ConnectionLost):
-                    while await silent.receive():
-                        pass
-                await silent.aclose()
-                for client in clients:
-                    assert (await client.call_tool("tide")).content[0].text == "high"
-            nursery.cancel_scope.cancel()
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_silent_client_has_to_go_and_others_stay(way, tmp_path, mock_clock):
+    limits = Limits(first_request_seconds=2)
+    server = watched("harbour", limits=limits)
+    async with served(server, way, tmp_path) as (url, _scope), contextlib.AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(Client(await opened(url), revisions=[revision]))
+            for revision in (LEGACY, MODERN)
+        ]
+        silent = await opened(url)
+        await silent.send([json.dumps({"id": 1}).encode()])  # which is nothing that counts
+        await sent_away(silent, mock_clock, limits.first_request_seconds)
+        for client in clients:
+            assert len(await client.list_tools()) == 1
     assert not list(tmp_path.iterdir())

@@ -26,7 +26,7 @@ INITIALIZE = (
 )
 INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("unmeasured")]
 
 
 class Meter:

@@ -110,7 +110,8 @@ async def test_what_was_sent_arrives_though_the_sender_left_something_unread(lis
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     listeners[0].socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     arrivals = await listens(listeners, "tcp")
-    ours = await open_tcp_channel("127.0.0.1", listeners[0].socket.getsockname()[1], limits=LIMITS)
+    port = listeners[0].socket.getsockname()[1]
+    ours = await open_tcp_channel("127.0.0.1", port, limits=attrs.evolve(LIMITS, close_seconds=30))
     theirs = await arrivals.receive()
     await theirs.send([FRAME] * 100)
     taken = ours.send_nowait([FRAME] * 200_000)  # more than the system holds for the peer

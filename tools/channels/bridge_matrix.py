@@ -1,6 +1,6 @@
 """Print which transports a bridge joins: `python tools/channels/bridge_matrix.py`.
 
-Runs the test of every pair, in both eras, and exits with its status.
+Runs the test of every pair, in both eras, and exits with its status; with 1 if there is no pair.
 """
 
 import re
@@ -35,8 +35,9 @@ def main() -> int:
     """Run and print; returns the exit status."""
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", TESTS]
     done = subprocess.run(command, cwd=HOME, capture_output=True, check=False, text=True)
-    print(*rows(results(done.stdout)), sep="\n")
-    return done.returncode
+    found = results(done.stdout)
+    print(*rows(found), sep="\n")
+    return done.returncode if found else 1
 
 
 if __name__ == "__main__":

@@ -330,7 +330,7 @@ class _HandsOut:
     def begin_session(
         self,
         channel: Channel,
-        _nursery: trio.Nursery,
+        _warm: object,
         _variables: Context,
         *,
         on_ended: Callable[[], None],

@@ -59,7 +59,7 @@ class Gate:
             return _refused(head, "Host", "hosts")
         if not self._allows_origin(head):
             return _refused(head, "Origin", "origins")
-        if head.method == "OPTIONS" and not self.allows_cors and _is_preflight(head):
+        if not self.allows_cors and is_preflight(head):
             text = "pages may not read what is answered here: see the server's setting allows_cors="
             return Refusal(status=403, text=text)
         return None
@@ -85,7 +85,7 @@ class Gate:
 
         None: it is no such question, or the answer is no.
         """
-        if head.method != "OPTIONS" or not _is_preflight(head):
+        if not is_preflight(head):
             return None
         allowed = self.cors_headers(head)
         if not allowed:
@@ -123,8 +123,10 @@ class Gate:
         return self.hosts is not None or is_number
 
 
-def _is_preflight(head: Head) -> bool:
-    """Whether with this OPTIONS a browser asks what a page may send."""
+def is_preflight(head: Head) -> bool:
+    """Whether with this a browser asks what a page may send."""
+    if head.method != "OPTIONS":
+        return False
     return "access-control-request-method" in head.headers and "origin" in head.headers
 
 

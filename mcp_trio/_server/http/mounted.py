@@ -14,6 +14,7 @@ from mcp_trio._server.http.app import HttpApp
 from mcp_trio._server.http.runtime import Runtime
 from mcp_trio._transports.http.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.http.exchange import Exchange
+from mcp_trio._transports.system_task import Faults, contained
 from mcp_trio._transports.websocket.upgrade import Upgrade
 
 logger = logging.getLogger("mcp_trio")
@@ -74,23 +75,25 @@ class MountedApp:
 async def _started(run: Callable[..., Awaitable[None]]) -> None:
     """Run something as a system task; returns when it has begun, or raises why it has not."""
     begun = trio.Event()
-    faults: list[Exception] = []
+    faults: list[BaseException] = []
 
     class Status:
         def started(self, _value: Runtime) -> None:
             begun.set()
 
-    async def contain() -> None:
+    def contain(group: Faults) -> None:
+        faults.extend(group.exceptions)  # which is one
+        if begun.is_set():
+            logger.error("the lifespan of a mounted server failed at its end", exc_info=faults[0])
+
+    async def run_contained() -> None:
         try:
-            await run(task_status=Status())
-        except Exception as error:
-            faults.append(error)
-            if begun.is_set():
-                logger.exception("the lifespan of a mounted server failed at its end")
+            with contained(contain):
+                await run(task_status=Status())
         finally:
             begun.set()
 
-    trio.lowlevel.spawn_system_task(contain)
+    trio.lowlevel.spawn_system_task(run_contained)
     await begun.wait()
     if faults:
         raise faults[0]

@@ -17,17 +17,29 @@ The name is no secret: handlers read it as `ctx.principal`, and it stands in rec
 """
 
 
-class HttpOptions(TypedDict, total=False):
+class WhoMayCome(TypedDict, total=False):
+    """Who may come over the web.
+
+    Attributes:
+        hosts: Names under which clients may reach it, beside those that it is bound to.
+        origins: Pages of these origins may use it, beside its own.
+        token: Who brings it may come: as `Authorization: Bearer`, or, from a browser that opens a
+            WebSocket, as the subprotocol `mcp.token.` and the token in Base64URL, beside `mcp`.
+        verify: In its place, tells who sends a request, by its head; None refuses the request.
+    """
+
+    hosts: Collection[str] | None
+    origins: Collection[str] | None
+    token: str | None
+    verify: Verify | None
+
+
+class HttpOptions(WhoMayCome, total=False):
     """What is served, and to whom.
 
     Attributes:
         path: Where the MCP endpoint is.
-        hosts: Names under which clients may reach it, beside those that it is bound to.
-        origins: Pages of these origins may use it, beside its own.
-        allows_cors: Browsers are told so.
-        token: Who brings it may come: as `Authorization: Bearer`, or, from a browser that opens a
-            WebSocket, as the subprotocol `mcp.token.` and the token in Base64URL, beside `mcp`.
-        verify: In its place, tells who sends a request, by its head; None refuses the request.
+        allows_cors: Browsers are told that pages of `origins` may read what is answered.
         streams_answers: Answers in sessions are streams of events also where they could be JSON.
         has_sse: The two endpoints of revision 2024-11-05 are there as well.
         has_websocket: WebSocket is there as well; each connection is a session.
@@ -37,11 +49,7 @@ class HttpOptions(TypedDict, total=False):
     """
 
     path: str
-    hosts: Collection[str] | None
-    origins: Collection[str] | None
     allows_cors: bool
-    token: str | None
-    verify: Verify | None
     streams_answers: bool
     has_sse: bool
     has_websocket: bool

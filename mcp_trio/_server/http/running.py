@@ -6,7 +6,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 
 import attrs
 import trio
@@ -16,7 +16,7 @@ from mcp_trio._protocol import REVISIONS
 from mcp_trio._recorder.options import SharedRecording
 from mcp_trio._server.http.options import HttpOptions
 from mcp_trio._server.http.runtime import ServesSessions
-from mcp_trio._server.http.serving import Address, app_of, serve_bound, serve_http
+from mcp_trio._server.http.serving import Address, app_of, serve_bound
 from mcp_trio._server.states import MemoryStore, StateStore
 from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
 from mcp_trio._transports.stdio_server import wait_parent_death
@@ -35,6 +35,11 @@ class ServesProcesses(ServesSessions, Protocol):
 
     states: StateStore | None
 
+    @property
+    def serve_http(self) -> _Serve:
+        """Serves in one process, until cancelled; reports the URL."""
+        ...
+
     def speak_modern_only(self) -> None:
         """There are no sessions here."""
         ...
@@ -46,8 +51,8 @@ def _log(url: str) -> None:
 
 def run_http(
     server: ServesProcesses, /, *, told: Told = _log, workers: int = 1, **options: Any
-) -> None:
-    """A Trio run of its own round `serve_http`, ended by SIGINT and SIGTERM.
+) -> NoReturn:
+    """A Trio run of its own round the server's `serve_http`, ended by SIGINT and SIGTERM.
 
     `told` is called with the URL of the MCP endpoint. A second signal ends the process at once.
     With several `workers`, each is a process with a run of its own, and this one is their parent.
@@ -58,18 +63,16 @@ def run_http(
         ValueError: Options that contradict each other; or the server cannot have several workers.
         Exception: What `serve_http` raises, bare.
     """
+    if workers == 1:
+        run_until_signal(server.serve_http, told=told, **options)
     place = {name: options.pop(name) for name in _OF_ADDRESS if name in options}
     address = Address(holder=options.pop("server", "native"), **place)
     how = cast("HttpOptions", options)
-    if workers == 1:
-        received = trio.run(_run, partial(serve_http, server, address, how), told)
-    else:
-        received = _run_workers(server, address, how, told, workers)
-    raise SystemExit(SIGNAL_STATUS_BASE + received)
+    raise SystemExit(SIGNAL_STATUS_BASE + _run_workers(server, address, how, told, workers))
 
 
-def run_until_signal(serve: _Serve, *, told: Told = _log) -> None:
-    """A Trio run of its own round `serve`, ended by SIGINT and SIGTERM.
+def run_until_signal(serve: _Serve, *, told: Told = _log, **options: Any) -> NoReturn:
+    """A Trio run of its own round `serve`, given these options, ended by SIGINT and SIGTERM.
 
     `told` is called with the URL that `serve` reports. A second signal ends the process at once.
 
@@ -77,7 +80,7 @@ def run_until_signal(serve: _Serve, *, told: Told = _log) -> None:
         SystemExit: After a signal, with status 128 plus its number.
         Exception: What `serve` raises, bare.
     """
-    raise SystemExit(SIGNAL_STATUS_BASE + trio.run(_run, serve, told))
+    raise SystemExit(SIGNAL_STATUS_BASE + trio.run(_run, partial(serve, **options), told))
 
 
 async def _run(

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import attrs
 import trio
 
-from mcp_trio._engine import sheltered
+from mcp_trio._engine import WarmTasks, sheltered
 from mcp_trio._protocol.http.verdicts import Endpoint
 from mcp_trio._recorder.options import RecordTo
 from mcp_trio._server.announcements import Audience
@@ -61,7 +61,7 @@ class ServesSessions(HasLifespan, Protocol):
     def begin_session(
         self,
         channel: Channel,
-        nursery: trio.Nursery,
+        warm: WarmTasks,
         variables: Context,
         *,
         lifespan: Any,
@@ -69,7 +69,7 @@ class ServesSessions(HasLifespan, Protocol):
         record: RecordTo | None,
         on_ended: Callable[[], None],
     ) -> StatelessSession:
-        """Serves one channel, by tasks in `nursery` that begin with these context variables.
+        """Serves one channel, by tasks of the caller's that begin with these context variables.
 
         It goes on until it is shut, or the client has left; `on_ended` is called then.
         """
@@ -105,7 +105,7 @@ class Runtime:
     endpoint: Endpoint = attrs.field(init=False)
     stateless: StatelessChannel = attrs.field(init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _nursery: trio.Nursery = attrs.field(init=False)
+    _warm: WarmTasks = attrs.field(init=False)
     _variables: Context = attrs.field(init=False)
     _lifespan: Any = attrs.field(default=None, init=False)
     _http: SessionHttp = attrs.field(init=False)
@@ -159,7 +159,7 @@ class Runtime:
         async with trio.open_nursery() as beside:
             beside.start_soon(self.sessions.expire)
             beside.start_soon(self._newcomers.see_off)
-            async with sheltered(self.close) as self._nursery:
+            async with sheltered(self.close) as self._warm:
                 try:
                     self._begin_modern(beside)
                     task_status.started(self)
@@ -245,7 +245,7 @@ class Runtime:
     def _start(self, channel: Channel, on_ended: Callable[[], None] = _nothing) -> StatelessSession:
         return self.server.begin_session(
             channel,
-            self._nursery,
+            self._warm,
             self._variables,
             lifespan=self._lifespan,
             http=self._http,

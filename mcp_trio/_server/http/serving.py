@@ -6,7 +6,7 @@ from functools import partial
 import attrs
 import trio
 
-from mcp_trio._engine import bare
+from mcp_trio._engine import foremost
 from mcp_trio._protocol.http.gate import gate_for
 from mcp_trio._recorder.options import keeps_each_session
 from mcp_trio._server.connections import Door, verify_of
@@ -15,6 +15,7 @@ from mcp_trio._server.http.options import HostKind, HttpOptions
 from mcp_trio._server.http.runtime import Runtime, ServesSessions
 from mcp_trio._server.http.stores import HttpStores
 from mcp_trio._server.http.websockets import WebSocketEndpoint
+from mcp_trio._transports.sockets import netloc
 from mcp_trio._transports.stopping import tell_when_cancelled
 
 
@@ -81,8 +82,7 @@ class Address:
     def url(self, port: int, path: str) -> str:
         """What is there under the port that was bound."""
         scheme = "http" if self.certfile is None else "https"
-        name = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{name}:{port}{path}"
+        return f"{scheme}://{netloc(self.host, port)}{path}"
 
 
 async def serve_http(
@@ -138,11 +138,11 @@ async def serve_bound(
                     with trio.move_on_after(server.limits.close_seconds):
                         await app.all_answered()
                     nursery.cancel_scope.cancel()
-    except ExceptionGroup as error:
-        raise bare(error) from None
+    except BaseExceptionGroup as group:
+        raise foremost(group) from None
     finally:
         for listener in listeners:
-            await listener.aclose()
+            listener.socket.close()  # no checkpoint, which would hide what is being raised
 
 
 async def _hold(

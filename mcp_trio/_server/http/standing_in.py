@@ -8,8 +8,8 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
-import trio
 
+from mcp_trio._engine import WarmTasks
 from mcp_trio._limits import Limits
 from mcp_trio._server.announcements import Audience
 from mcp_trio._transports.channel import Channel
@@ -48,7 +48,7 @@ class StandIn(ABC, Generic[SessionT]):
     def begin_session(
         self,
         channel: Channel,
-        nursery: trio.Nursery,
+        warm: WarmTasks,
         variables: Context,
         *,
         on_ended: Callable[[], None],
@@ -56,7 +56,7 @@ class StandIn(ABC, Generic[SessionT]):
     ) -> SessionT:
         """Serve one session; what goes wrong with it ends no other."""
         session, serve = self.opened(channel)
-        variables.run(nursery.start_soon, _serve, serve, on_ended)
+        variables.run(warm.nursery.start_soon, _serve, serve, on_ended)
         return session
 
 

@@ -103,7 +103,8 @@ def _may_resume(exchange: Exchange, stream: EventStream) -> bool:
 
 
 def _broken(stream: EventStream) -> str:
-    words = f"{stream.trouble} before the answer came"
+    large = " behind a message over frame_bytes_max" if stream.is_cut else ""
+    words = f"{stream.trouble}{large} before the answer came"
     return f"{words} ({stream.reached})" if stream.reached else words
 
 

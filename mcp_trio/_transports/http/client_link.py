@@ -13,6 +13,7 @@ from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.heads import EVENT_STREAM, JSON, Headers, media_type_of
 from mcp_trio._protocol.http.mirrored import PROTOCOL_VERSION
 from mcp_trio._protocol.http.verdicts import LAST_EVENT_ID, SESSION_ID
+from mcp_trio._transports.http.trust import authorities
 from mcp_trio._wire.lines import Oversized
 
 NOT_FOUND: Final = 404
@@ -95,7 +96,7 @@ class Refused(Exception):  # noqa: N818  named for what happened
 def own_client(url: httpx.URL) -> httpx.AsyncClient:
     """A client for one server; how long an answer may take is for those to say who wait for it."""
     return httpx.AsyncClient(
-        verify=url.scheme == "https",  # to read the certificates of all authorities takes a while
+        verify=authorities() if url.scheme == "https" else False,  # which reads none
         timeout=httpx.Timeout(None, connect=10.0),
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
     )

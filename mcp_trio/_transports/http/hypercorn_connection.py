@@ -38,6 +38,12 @@ from mcp_trio._transports.http.asgi import (
     Send,
 )
 from mcp_trio._transports.http.asgi_upgrade import MORE
+from mcp_trio._transports.http.hypercorn_protocols import (
+    bytes_held_back,
+    forgive_late_data,
+    has_unsent_ends,
+    stay_in_http1,
+)
 from mcp_trio._transports.http.hypercorn_stream import BoundedStream
 from mcp_trio._transports.http.hypercorn_websocket import ToldWebSocket, stream_of
 
@@ -86,26 +92,6 @@ class Arrivals:
         """Nobody takes any more."""
         self._is_over = True
         self._room.ring()
-
-
-class _Answered:
-    """A stream of HTTP/2 that was answered before all of its body had come."""
-
-    async def handle(self, _event: object) -> None:
-        """Nobody waits for it."""
-        await trio.lowlevel.checkpoint()
-
-
-class _Streams(dict[int, Any]):
-    """Hypercorn's, which forgets one that was answered, and fails if more comes for it."""
-
-    def __missing__(self, _number: int) -> _Answered:
-        return _Answered()
-
-
-def _forgive_late_data(protocol: H2Protocol) -> None:
-    if not isinstance(protocol.streams, _Streams):
-        protocol.streams = _Streams(protocol.streams)
 
 
 @attrs.define(eq=False)
@@ -175,6 +161,7 @@ class HypercornConnection:
                 self._send,
                 protocol,
             )
+            stay_in_http1(self._hypercorn, head_bytes_max=config.h11_max_incomplete_size)
             self._nursery.start_soon(self._cancel_when_over, self._nursery.cancel_scope)
             self.idle_since = trio.current_time()
             await self._hypercorn.initiate()
@@ -205,11 +192,8 @@ class HypercornConnection:
         scope.cancel()
 
     async def _all_sent(self, protocol: H2Protocol) -> None:
-        """Wait until the last bytes of all answers have left, which a task of hypercorn's sends.
-
-        Those that were broken off have no last bytes.
-        """
-        while _has_unsent_ends(protocol) and not protocol.closed:
+        """Wait until the last bytes of all answers have left, which a task of hypercorn's sends."""
+        while has_unsent_ends(protocol) and not protocol.closed:
             await self.stream.wait_sent()
 
     # The end.
@@ -303,6 +287,7 @@ class HypercornConnection:
         finally:
             arrivals.end()
             self._finish(running)
+            self.stream.is_holding = False  # what was to come next does not
             await send(None)
 
     def _begin(self) -> trio.CancelScope:
@@ -323,7 +308,7 @@ class HypercornConnection:
     async def _run_app(self, scope: Scope, arrivals: Arrivals, send: Send) -> None:
         protocol = self._hypercorn.protocol
         if isinstance(protocol, H2Protocol):
-            _forgive_late_data(protocol)
+            forgive_late_data(protocol)
             bounded = functools.partial(self._send_bounded, protocol, send)
         else:
             bounded = functools.partial(self._send_together, send)
@@ -350,7 +335,7 @@ class HypercornConnection:
         """Over HTTP/2 others would wait for it; and hypercorn sets no bound to what is kept."""
         await trio.lowlevel.checkpoint_if_cancelled()
         await send(message)
-        while _bytes_held_back(protocol) > self.limits.http_write_bytes_max:
+        while bytes_held_back(protocol) > self.limits.http_write_bytes_max:
             await self.stream.wait_sent()
 
     async def _run_told(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -365,13 +350,3 @@ class HypercornConnection:
             await self.app(scope, told.receiving(receive), told.sending(send))
         finally:
             self.websockets -= 1
-
-
-def _has_unsent_ends(protocol: H2Protocol) -> bool:
-    buffers = [cast("Any", each) for each in protocol.stream_buffers.values()]
-    return any(each._complete for each in buffers)  # noqa: SLF001  hypercorn tells it by no other
-
-
-def _bytes_held_back(protocol: H2Protocol) -> int:
-    """What waits for an HTTP/2 client to open its window."""
-    return sum(len(each.buffer) for each in protocol.stream_buffers.values())

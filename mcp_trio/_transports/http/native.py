@@ -14,7 +14,7 @@ from mcp_trio._limits import Limits
 from mcp_trio._transports.http.exchange import Responder
 from mcp_trio._transports.http.native_connection import NativeConnection
 from mcp_trio._transports.http.native_head import Refused, written_refusal
-from mcp_trio._transports.http.native_wire import WITH_ADDRESSES, Ends, SocketEnds, Wire
+from mcp_trio._transports.http.native_wire import Ends, SocketEnds, Wire, client_of
 from mcp_trio._transports.websocket.upgrade import Upgraded
 
 _LOOKS_PER_IDLE_TIME: Final = 8
@@ -44,7 +44,7 @@ async def serve_native(
     host = NativeHost(respond=respond, limits=limits, upgraded=upgraded)
 
     def take(stream: trio.SocketStream) -> Awaitable[None]:
-        client = _client(stream)
+        client = client_of(stream)
         ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.chunk_bytes)
         return host.serve(ends, client=client)
 
@@ -53,16 +53,6 @@ async def serve_native(
         await trio.serve_listeners(
             take, list(listeners), handler_nursery=nursery, task_status=task_status
         )
-
-
-def _client(stream: trio.SocketStream) -> str | None:
-    if stream.socket.family not in WITH_ADDRESSES:
-        return None
-    try:
-        address: str = stream.socket.getpeername()[0]
-    except OSError:  # it has gone already
-        return None
-    return address
 
 
 @attrs.define(kw_only=True, eq=False)

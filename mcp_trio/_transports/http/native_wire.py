@@ -20,6 +20,17 @@ WITH_ADDRESSES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 """The families of sockets whose ends are known by a number and a port."""
 
 
+def client_of(stream: trio.abc.Stream) -> str | None:
+    """The address of who has connected, where there is one."""
+    if not isinstance(stream, trio.SocketStream) or stream.socket.family not in WITH_ADDRESSES:
+        return None
+    try:
+        address: str = stream.socket.getpeername()[0]
+    except OSError:  # it has gone already
+        return None
+    return address
+
+
 class Ends(ByteSource, ByteSink, Protocol):
     """Both ends of a connection's bytes."""
 

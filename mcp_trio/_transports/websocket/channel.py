@@ -77,6 +77,8 @@ class WebSocketChannel:
         except trio.BrokenResourceError:
             self._check_open()
             raise
+        if not frames:  # nobody may have waited
+            await trio.lowlevel.cancel_shielded_checkpoint()
 
     def send_nowait(self, frames: Sequence[bytes]) -> int:
         """How many of `frames` were taken without waiting; see `mcp_trio.transports.Channel`."""
@@ -253,7 +255,7 @@ async def begin_channel(
     trio.lowlevel.spawn_system_task(life.live, context=copy_context())
     try:
         await life.begun.wait()
-    except trio.Cancelled:
+    except BaseException:
         life.scope.cancel()
         raise
     if life.failure is not None:

@@ -1,7 +1,8 @@
 """The client's end of WebSocket: from a URL to a channel."""
 
+import functools
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 from urllib.parse import urlsplit
@@ -11,13 +12,15 @@ import trio
 
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._protocol.http.heads import Headers
 from mcp_trio._protocol.websocket import bearer, offered_subprotocols
+from mcp_trio._transports.http.header_fields import encoded
 from mcp_trio._transports.websocket.channel import WebSocketChannel, begin_channel
 from mcp_trio._transports.websocket.trio_sockets import HandshakeFailed, TrioSocket, client_socket
 from mcp_trio._transports.websocket.wire_stream import over_wire
 
 _PORTS: Final = {"ws": 80, "wss": 443}
+
+_trusted_by_system: Final = functools.cache(ssl.create_default_context)  # it reads a long file
 
 
 async def open_websocket_channel(
@@ -43,7 +46,7 @@ async def open_websocket_channel(
         raise ValueError("ssl_context is for wss://")
     asked = _Asked(
         address=address,
-        headers=[*{**bearer(token), **(headers or {})}.items()],
+        fields=encoded([*{**bearer(token), **(headers or {})}.items()]),
         token=token,
         ssl_context=ssl_context,
         limits=limits,
@@ -90,7 +93,7 @@ def _address(url: str) -> _Address:
 @attrs.frozen(kw_only=True)
 class _Asked:
     address: _Address
-    headers: Headers
+    fields: Sequence[tuple[bytes, bytes]]
     token: str | None
     ssl_context: ssl.SSLContext | None
     limits: Limits
@@ -122,7 +125,7 @@ class _Asked:
         stream = await trio.open_ssl_over_tcp_stream(
             address.host,
             address.port,
-            ssl_context=self.ssl_context or ssl.create_default_context(),
+            ssl_context=self.ssl_context or _trusted_by_system(),
             https_compatible=True,
         )
         try:
@@ -140,7 +143,7 @@ class _Asked:
             host=self.address.netloc,
             target=self.address.target,
             subprotocols=offered_subprotocols(self.token),
-            headers=self.headers,
+            fields=self.fields,
             limits=self.limits,
         )
 

@@ -1,7 +1,6 @@
 """A server's end of WebSocket: what is done with a connection until it is a channel, and after."""
 
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NoReturn, TypeAlias, cast
 
@@ -17,6 +16,7 @@ from mcp_trio._transports.http.native_head import (
     read_head,
     written_refusal,
 )
+from mcp_trio._transports.http.native_wire import client_of
 from mcp_trio._transports.stopping import tell_when_cancelled
 from mcp_trio._transports.websocket.channel import WebSocketChannel
 from mcp_trio._transports.websocket.stream_upgrade import StreamUpgrade, answer_last
@@ -35,7 +35,6 @@ Listener: TypeAlias = trio.SocketListener | trio.SSLListener[trio.SocketStream]
 
 # So many times `http_connections_max` are told why they are refused; others are closed at once.
 _TOLD_FACTOR: Final = 2
-_WITH_ADDRESSES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 
 
 @attrs.frozen
@@ -157,15 +156,5 @@ async def serve_websocket(
 def _origin(stream: trio.abc.Stream) -> _Origin:
     if isinstance(stream, trio.SSLStream):
         secured = cast("trio.SSLStream[trio.SocketStream]", stream)
-        return _Origin("https", _client(secured.transport_stream))
-    return _Origin("http", _client(stream))
-
-
-def _client(stream: trio.abc.Stream) -> str | None:
-    if not isinstance(stream, trio.SocketStream) or stream.socket.family not in _WITH_ADDRESSES:
-        return None
-    try:
-        address: str = stream.socket.getpeername()[0]
-    except OSError:  # it has gone already
-        return None
-    return address
+        return _Origin("https", client_of(secured.transport_stream))
+    return _Origin("http", client_of(stream))

@@ -34,10 +34,8 @@ from wsproto.events import BytesMessage, CloseConnection, TextMessage
 from wsproto.utilities import LocalProtocolError
 
 from mcp_trio._limits import Limits
-from mcp_trio._protocol.http.heads import Headers
 from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.http.client_inbox import Inbox
-from mcp_trio._transports.http.header_fields import encoded
 from mcp_trio._transports.websocket.message_socket import SocketEnded
 from mcp_trio._transports.websocket.watched_stream import WatchedStream
 from mcp_trio._wire.lines import Oversized, bounded
@@ -316,7 +314,7 @@ async def client_socket(
     host: str,
     target: str,
     subprotocols: Sequence[str],
-    headers: Headers,
+    fields: Sequence[tuple[bytes, bytes]],
     limits: Limits,
 ) -> AsyncGenerator[TrioSocket, None]:
     """A client's end of a WebSocket over `stream`; both are closed with the block.
@@ -326,13 +324,12 @@ async def client_socket(
         host: What goes into the header `Host`.
         target: The path and the query.
         subprotocols: Those that are offered.
-        headers: What the request has beside what WebSocket wants.
+        fields: Header fields of the request, beside what WebSocket wants.
         limits: How large a message may be.
 
     Raises:
         HandshakeFailed: The server refused, or is none.
     """
-    fields = encoded(headers)
     async with _reading(stream, limits) as reader:
 
         async def handshake() -> WebSocketConnection:
@@ -342,7 +339,7 @@ async def client_socket(
                 host,
                 target,
                 subprotocols=subprotocols,
-                extra_headers=fields,
+                extra_headers=list(fields),
                 receive_buffer_size=limits.chunk_bytes,
             )
 

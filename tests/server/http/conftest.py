@@ -224,7 +224,7 @@ def open_site(nursery):
     return open_site
 
 
-def await_nothing(exchange):
+def has_heard_nothing(exchange):
     return not [event for event in exchange._events if event.data]
 
 

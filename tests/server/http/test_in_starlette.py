@@ -47,7 +47,7 @@ async def test_a_mounted_application_serves_both_transports_and_eras(site, place
 async def test_what_is_beside_it_stays_the_applications(site):
     async with httpx.AsyncClient() as http:
         assert (await http.get(f"http://{site}/")).text == "home"
-    with pytest.raises(ConnectionLost):
+    with pytest.raises(ConnectionLost, match=r"HTTP 40[34]"):
         await open_websocket_channel(f"ws://{site}/ws")
 
 

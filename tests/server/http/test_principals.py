@@ -154,7 +154,9 @@ def test_a_name_that_is_secret_is_redacted_there_as_anywhere(tmp_path):
 
 
 def test_a_name_can_be_redacted_afterwards(tmp_path):
-    for file in recorded(tmp_path, tmp_path):
+    files = recorded(tmp_path, tmp_path)
+    assert any(b"anna" in file.read_bytes() for file in files)
+    for file in files:
         records = list(read_recording(file.read_bytes().splitlines(keepends=True)))
         redaction = Redaction(secrets=["anna"])
         lines = b"".join(redacted_again(records, redaction, key=b"k" * 32))

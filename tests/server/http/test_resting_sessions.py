@@ -14,6 +14,8 @@ from mcp_trio._limits import KIB
 from mcp_trio.recording import RecordOptions, replay
 from tests.server.http.conftest import call, harbour, notification, site_of, text
 
+pytestmark = pytest.mark.usefixtures("unmeasured")  # memory of ours alone, too
+
 SESSIONS = 100
 KIB_MAX = 5
 

@@ -1,4 +1,4 @@
-"""Legacy sessions over HTTP: their ids, their streams, and clients that come back."""
+"""Legacy sessions over HTTP: their ids, their streams, and how they end."""
 
 import pytest
 import trio
@@ -7,9 +7,9 @@ import trio.testing
 from mcp_trio._limits import Limits
 from tests.server.http.conftest import (
     BOTH,
-    await_nothing,
     call,
     harbour,
+    has_heard_nothing,
     hello,
     notes,
     notification,
@@ -257,7 +257,7 @@ async def test_nothing_of_a_batch_is_taken_if_a_part_is_no_message(opened, autoj
     listening = client.listen()
     assert (await client.ask([call("tide"), 1])).status == 400
     await trio.sleep(1)
-    assert await_nothing(listening)
+    assert has_heard_nothing(listening)
     refused = await (await opened("2025-06-18")).ask([call("tide")])
     assert refused.status == 400
 
@@ -278,7 +278,7 @@ async def test_what_belongs_to_no_request_waits_for_a_get_and_comes_once(opened,
     await trio.sleep(1)
     again = client.listen()
     await trio.sleep(1)
-    assert await_nothing(again)
+    assert has_heard_nothing(again)
 
 
 @pytest.mark.requirement("HTTP-36")
@@ -319,7 +319,7 @@ async def test_a_question_takes_the_stream_of_its_request(opened, autojump_clock
     said = await client.ask({"jsonrpc": "2.0", "id": question["id"], "result": result})
     assert (said.status, said.answer_body) == (202, b"")
     assert [text(each) for each in await asked.rest()] == ["north"]
-    assert await_nothing(listening)
+    assert has_heard_nothing(listening)
 
 
 # How a session ends.

@@ -1,5 +1,8 @@
 """Sessions that were begun and never used: they go soon, and are in nobody's way."""
 
+import gc
+import weakref
+
 import pytest
 import trio
 
@@ -81,3 +84,15 @@ async def test_many_that_are_never_used_block_nobody(bounded, autojump_clock):
     client = await site.open()
     assert text((await client.ask(call("tide"))).json) == "high"
     assert len(site.runtime.sessions) == 20
+
+
+async def test_nothing_holds_a_session_that_has_ended(bounded, autojump_clock):
+    site = await bounded(**SOON)
+    client = await site.open()
+    (session,) = map(weakref.ref, site.runtime.sessions)
+    await trio.sleep(7)
+    assert len(site.runtime.sessions) == 1  # it was looked at, and is younger than the limit
+    await client.delete()
+    await trio.testing.wait_all_tasks_blocked()
+    gc.collect()
+    assert session() is None

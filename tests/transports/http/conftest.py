@@ -201,6 +201,33 @@ async def say_hello(exchange):
     await exchange.answer(200, [("content-type", "text/plain")], b"hello")
 
 
+async def say_goodbye(exchange):
+    """A stream of nothing, and one word more when the server stops."""
+    await exchange.start(200, [])
+    try:
+        await trio.sleep_forever()
+    finally:
+        with trio.move_on_after(1) as scope:
+            scope.shield = True
+            await exchange.send(b"goodbye")
+            await exchange.end()
+
+
+def pouring(piece_bytes):
+    """An application whose streams have no end, and a queue of the errors by which they end."""
+    put, errors = trio.open_memory_channel(1000)
+
+    async def respond(exchange):
+        await exchange.start(200, [])
+        try:
+            while True:
+                await exchange.send(b"x" * piece_bytes)
+        except trio.BrokenResourceError as error:
+            put.send_nowait(error)
+
+    return respond, errors
+
+
 @pytest.fixture(params=["hypercorn", "native"])
 def opened(request, open_host):
     """Open a connection to an application, held by each of the hosts."""

@@ -11,14 +11,15 @@ import trio
 
 @attrs.define(eq=False)
 class Http2Client:
-    """One HTTP/2 connection over TLS; it shows the events of h2."""
+    """One HTTP/2 connection; it shows the events of h2."""
 
-    stream: trio.SSLStream
+    stream: trio.abc.Stream
     http: h2.connection.H2Connection
     events: list = attrs.field(factory=list)
 
     @classmethod
     async def connect(cls, host, certificate):
+        """One over TLS."""
         plain = await host.connect()
         context = ssl.create_default_context(cafile=certificate["certfile"])
         context.set_alpn_protocols(["h2"])
@@ -27,6 +28,11 @@ class Http2Client:
         )
         await stream.do_handshake()
         assert stream.selected_alpn_protocol() == "h2"
+        return await cls.over(stream)
+
+    @classmethod
+    async def over(cls, stream):
+        """One whose server knows that it speaks HTTP/2."""
         http = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
         http.initiate_connection()
         client = cls(stream, http)
@@ -56,7 +62,7 @@ class Http2Client:
         return number
 
     async def event(self, number, kind):
-        """The next event of a kind on a stream; those before it are forgotten."""
+        """The next event of a kind on a stream, None: on none; those before it are forgotten."""
         while True:
             while self.events:
                 event = self.events.pop(0)
@@ -64,7 +70,7 @@ class Http2Client:
                     self.http.acknowledge_received_data(
                         event.flow_controlled_length, event.stream_id
                     )
-                if isinstance(event, kind) and event.stream_id == number:
+                if isinstance(event, kind) and getattr(event, "stream_id", None) == number:
                     return event
             await self.flush()
             data = await self.stream.receive_some(65536)

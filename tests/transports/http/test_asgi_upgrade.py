@@ -1,11 +1,8 @@
 """WebSockets through ASGI: by a scripted server, and by hypercorn with peers that do odd things."""
 
 import functools
-from collections import deque
 
 import attrs
-import h2.config
-import h2.connection
 import h2.events
 import pytest
 import trio
@@ -18,9 +15,9 @@ from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._transports.http.asgi import AnswerBrokenOff, AsgiHost
 from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
-from mcp_trio._transports.websocket.upgrade import accepted
 from mcp_trio._wire.lines import Oversized
-from tests.transports.websocket.conftest import raw_peer
+from tests.transports.http.http2_client import Http2Client
+from tests.transports.websocket.conftest import handing_over, raw_peer
 
 LIMITS = Limits(frame_bytes_max=1000, close_seconds=0.3)
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'
@@ -89,14 +86,9 @@ def opened(nursery):
         server, raised = Scripted(**more), []
         arrived, arrivals = trio.open_memory_channel(1)
 
-        async def upgraded(upgrade):
-            channel = await accepted(upgrade, upgrade.head, LIMITS)
-            await arrived.send(channel)
-            await channel._left.wait()
-
         async def run():
             try:
-                await server.run(upgraded)
+                await server.run(handing_over(arrived, LIMITS))
             except AnswerBrokenOff as error:
                 raised.append(error)
 
@@ -304,13 +296,7 @@ def on_hypercorn(nursery):
     async def on_hypercorn(**options):
         limits = attrs.evolve(LIMITS, **options)
         arrived, arrivals = trio.open_memory_channel(10)
-
-        async def upgraded(upgrade):
-            channel = await accepted(upgrade, upgrade.head, limits)
-            await arrived.send(channel)
-            await channel._left.wait()
-
-        app = AsgiHost(nobody, upgraded=upgraded, limits=limits)
+        app = AsgiHost(nobody, upgraded=handing_over(arrived, limits), limits=limits)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         await nursery.start(functools.partial(serve_hypercorn, app, listeners, limits=limits))
         return f"ws://127.0.0.1:{listeners[0].socket.getsockname()[1]}/ws", arrivals
@@ -378,8 +364,10 @@ async def test_a_message_far_over_the_limit_is_reported_once_and_not_kept(raw):
 async def test_what_a_peer_that_reads_nothing_holds_up_is_cut_off(raw):
     peer, channel = await raw(frame_bytes_max=2**26)
     async with peer.stream:
-        with trio.move_on_after(0.5):
-            await channel.send([b"x" * 2**25])
+        async with trio.open_nursery() as sending:
+            sending.start_soon(channel.send, [b"x" * 2**25])
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            sending.cancel_scope.cancel()
         with trio.fail_after(SECONDS):
             await channel.aclose()
             received = 0
@@ -388,25 +376,31 @@ async def test_what_a_peer_that_reads_nothing_holds_up_is_cut_off(raw):
         assert received < 2**25
 
 
-@pytest.mark.real_time
-async def test_a_peer_that_answers_no_ping_is_lost(raw):
-    peer, channel = await raw(websocket_ping_seconds=0.2, websocket_pong_seconds=0.2)
+async def test_a_peer_that_answers_no_ping_is_lost(raw, mock_clock):
+    peer, channel = await raw()
     async with peer.stream:
-        with trio.fail_after(SECONDS), pytest.raises(OutcomeUnknown, match="1006"):
+        mock_clock.jump(LIMITS.websocket_ping_seconds)
+        assert isinstance(await peer.event(), events.Ping)
+        mock_clock.jump(2 * LIMITS.websocket_pong_seconds)
+        with pytest.raises(OutcomeUnknown, match="1006"):
             await channel.receive()
         await channel.aclose()
 
 
-@pytest.mark.real_time
-async def test_a_peer_that_answers_pings_is_kept(raw):
-    peer, channel = await raw(websocket_ping_seconds=0.2, websocket_pong_seconds=0.2)
+async def test_a_peer_that_answers_pings_is_kept(raw, mock_clock):
+    peer, channel = await raw()
     async with peer.stream:
         for _ in range(5):
+            mock_clock.jump(LIMITS.websocket_ping_seconds)
             event = await peer.event()
             assert isinstance(event, events.Ping)
             await peer.stream.send_all(peer.protocol.send(event.response()))
+            await trio.testing.wait_all_tasks_blocked(0.01)  # it has arrived
         await peer.frame(0x1, FRAME)
         assert await channel.receive() == [FRAME]
+        await peer.frame(0x8, (1000).to_bytes(2, "big"))
+        assert await channel.receive() == []
+        await channel.aclose()
 
 
 # HTTP/2
@@ -414,51 +408,26 @@ async def test_a_peer_that_answers_pings_is_kept(raw):
 
 async def test_a_websocket_over_http2_is_one_as_well(on_hypercorn):
     url, arrivals = await on_hypercorn()
-    port = int(url.removesuffix("/ws").rpartition(":")[2])
-    http = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
-    stream = await trio.open_tcp_stream("127.0.0.1", port)
-
-    async def flush():
-        await stream.send_all(http.data_to_send())
-
-    unread = deque()  # several events may come in one piece
-
-    async def until(kind):
-        while True:
-            while unread:
-                if isinstance(event := unread.popleft(), kind):
-                    return event
-            unread.extend(http.receive_data(await stream.receive_some()))
-
-    async with stream:
-        http.initiate_connection()
-        await flush()
-        await until(h2.events.RemoteSettingsChanged)
-        asked = [
-            (":method", "CONNECT"),
-            (":protocol", "websocket"),
-            (":scheme", "http"),
-            (":path", "/ws"),
-            (":authority", f"127.0.0.1:{port}"),
-            ("sec-websocket-version", "13"),
-            ("sec-websocket-protocol", "mcp"),
-        ]
-        http.send_headers(1, asked)
-        await flush()
-        answer = dict((await until(h2.events.ResponseReceived)).headers)
+    client = await Http2Client.over((await raw_peer(url)).stream)
+    async with client.stream:
+        await client.event(None, h2.events.RemoteSettingsChanged)
+        asked = [(":protocol", "websocket"), ("sec-websocket-version", "13")]
+        asked.append(("sec-websocket-protocol", "mcp"))
+        number = await client.ask("CONNECT", "/ws", asked, is_whole=False)
+        answer = dict((await client.event(number, h2.events.ResponseReceived)).headers)
         assert (answer[b":status"], answer[b"sec-websocket-protocol"]) == (b"200", b"mcp")
         channel = await arrivals.receive()
         framed = wsproto.connection.Connection(wsproto.ConnectionType.CLIENT)
-        http.send_data(1, framed.send(events.TextMessage(data=FRAME.decode())))
-        await flush()
+        client.http.send_data(number, framed.send(events.TextMessage(data=FRAME.decode())))
+        await client.flush()
         assert await channel.receive() == [FRAME]
         await channel.send([FRAME])
         heard = []
         while not any(isinstance(each, events.TextMessage) for each in heard):  # pings come, too
-            framed.receive_data((await until(h2.events.DataReceived)).data)
+            framed.receive_data((await client.event(number, h2.events.DataReceived)).data)
             heard += framed.events()
         assert heard[-1].data == FRAME.decode()
-        http.send_data(1, framed.send(events.CloseConnection(code=1000)))
-        await flush()
+        client.http.send_data(number, framed.send(events.CloseConnection(code=1000)))
+        await client.flush()
         assert await channel.receive() == []
         await channel.aclose()

@@ -2,14 +2,13 @@
 
 import gc
 
-import pytest
 import trio
+import trio.testing
 
 from mcp_trio._limits import MIB
 from mcp_trio.transports import open_http_channel
 
 
-@pytest.mark.real_time
 async def test_a_body_that_was_cut_off_leaves_no_generator_behind(nursery):
     """Trio would warn of it, which is an error here."""
     begun = trio.Event()
@@ -26,7 +25,7 @@ async def test_a_body_that_was_cut_off_leaves_no_generator_behind(nursery):
     async with trio.open_nursery() as sending:
         sending.start_soon(channel.send, [frame])
         await begun.wait()
-        await trio.sleep(0.05)  # as much as the system takes is gone
+        await trio.testing.wait_all_tasks_blocked(0.05)  # as much as the system takes is gone
         sending.cancel_scope.cancel()
     gc.collect()
     await channel.aclose()

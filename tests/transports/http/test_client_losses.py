@@ -159,6 +159,21 @@ async def test_an_event_that_is_too_large_is_told_and_the_stream_goes_on(autojum
     assert json.loads(items[1])["id"] == 1
 
 
+async def test_a_stream_that_ends_behind_what_was_too_large_says_so(autojump_clock):
+    async def large(seen):
+        return events(event(answer_to(seen, content=["x" * 2000])))
+
+    limits = Limits(frame_bytes_max=1000)
+    async with connected(Modern(answers={"tools/call": large}), limits=limits) as (channel, _):
+        await channel.send([call(1)])
+        items = []
+        while len(items) < 2:
+            items += await channel.receive()
+
+    assert isinstance(items[0], Oversized)
+    assert "behind a message over frame_bytes_max before the answer came" in str(items[1].error)
+
+
 async def test_a_body_that_is_too_large_is_told_and_loses_its_request():
     async def large(seen):
         return result(seen, content=["x" * 2000])

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.transports.http.conftest import say_hello
+from tests.transports.http.conftest import pouring, say_goodbye, say_hello
 
 SECONDS = 5.0  # for what takes milliseconds
 
@@ -131,44 +131,22 @@ async def test_nobody_is_gone_whose_body_is_not_yet_read(opened):
 
 async def test_a_stream_is_sent_to_nobody(opened):
     """Also where the application never asks whether somebody is there."""
-    errors = []
-    is_over = trio.Event()
-
-    async def respond(exchange):
-        await exchange.start(200, [])
-        try:
-            while True:
-                await exchange.send(b"x" * 1000)
-        except trio.BrokenResourceError as error:
-            errors.append(error)
-        is_over.set()
-
+    respond, errors = pouring(1000)
     client = await (await opened(respond)).connect()
     await client.ask()
     await client.head()
     await client.aclose()
-    await is_over.wait()
-    assert len(errors) == 1
+    with trio.fail_after(SECONDS):
+        await errors.receive()
 
 
 @pytest.mark.real_time
 async def test_a_client_that_reads_nothing_is_given_up(opened):
-    errors = []
-    is_over = trio.Event()
-
-    async def respond(exchange):
-        await exchange.start(200, [])
-        try:
-            while True:
-                await exchange.send(b"x" * 100_000)
-        except trio.BrokenResourceError as error:
-            errors.append(error)
-        is_over.set()
-
+    respond, errors = pouring(100_000)
     client = await (await opened(respond, write_stall_seconds=0.2)).connect()
     await client.ask()
-    await is_over.wait()
-    assert len(errors) == 1
+    with trio.fail_after(SECONDS):
+        await errors.receive()
 
 
 async def test_a_client_that_is_gone_is_nothing_to_log(opened, caplog):
@@ -274,10 +252,11 @@ async def test_more_connections_than_may_be_are_refused(opened):
     assert (await (await host.connect()).exchange()).status == 200
 
 
-@pytest.mark.real_time
-async def test_an_idle_connection_is_closed(opened):
-    client = await (await opened(say_hello, http_idle_seconds=0.1)).connect()
+async def test_an_idle_connection_is_closed(opened, mock_clock):
+    client = await (await opened(say_hello, http_idle_seconds=2)).connect()
     await client.exchange()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    mock_clock.jump(4)
     assert await client.rest() == b""
 
 
@@ -317,17 +296,7 @@ async def test_a_stop_ends_open_exchanges_soon(opened):
 
 
 async def test_a_stream_may_say_goodbye_at_the_stop(opened):
-    async def respond(exchange):
-        await exchange.start(200, [])
-        try:
-            await trio.sleep_forever()
-        finally:
-            with trio.move_on_after(1) as scope:
-                scope.shield = True
-                await exchange.send(b"goodbye")
-                await exchange.end()
-
-    host = await opened(respond)
+    host = await opened(say_goodbye)
     client = await host.connect()
     await client.ask()
     await client.head()

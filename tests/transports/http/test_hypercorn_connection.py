@@ -99,11 +99,11 @@ async def test_a_body_that_is_there_is_read_without_a_timer(opened, monkeypatch)
     assert bodies == [b"{}"]
 
 
-@pytest.mark.real_time
-async def test_who_has_said_nothing_yet_is_idle_too(opened):
-    client = await (await opened(say_hello, http_idle_seconds=0.1)).connect()
-    with trio.fail_after(5):
-        assert await client.rest() == b""
+async def test_who_has_said_nothing_yet_is_idle_too(opened, mock_clock):
+    client = await (await opened(say_hello, http_idle_seconds=2)).connect()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    mock_clock.jump(4)
+    assert await client.rest() == b""
 
 
 # The bytes

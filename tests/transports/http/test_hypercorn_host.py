@@ -20,6 +20,7 @@ from hypercorn.config import Config
 from mcp_trio._limits import Limits
 from mcp_trio._transports.http.asgi import AsgiHost
 from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
+from tests.transports.http.conftest import say_goodbye
 from tests.transports.http.http2_client import Http2Client
 
 SECONDS = 5.0
@@ -61,14 +62,15 @@ async def test_a_stranger_to_tls_harms_nobody(opened, certificate, caplog):
     assert said_in(caplog) == []
 
 
-@pytest.mark.real_time
-async def test_a_handshake_that_takes_longer_than_one_may_be_idle_harms_nobody(opened, certificate):
-    host = await opened(say_hello, tls=certificate, http_idle_seconds=0.1)
+async def test_a_handshake_that_takes_longer_than_one_may_be_idle_harms_nobody(
+    opened, certificate, mock_clock
+):
+    host = await opened(say_hello, tls=certificate, http_idle_seconds=2)
     await host.connect()
-    await trio.sleep(0.4)
-    with trio.fail_after(SECONDS):
-        client = await Http2Client.connect(host, certificate)
-        assert (await client.exchange())[-1] == b"hello https"
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    mock_clock.jump(4)
+    client = await Http2Client.connect(host, certificate)
+    assert (await client.exchange())[-1] == b"hello https"
 
 
 async def test_a_handshake_does_not_hold_up_the_stop(opened, certificate, caplog):
@@ -162,17 +164,7 @@ async def test_an_answer_that_is_broken_off_ends_the_connection_over_http2(
 
 
 async def test_a_stream_may_say_goodbye_at_the_stop_over_http2(opened, certificate):
-    async def respond(exchange):
-        await exchange.start(200, [])
-        try:
-            await trio.sleep_forever()
-        finally:
-            with trio.move_on_after(1) as scope:
-                scope.shield = True
-                await exchange.send(b"goodbye")
-                await exchange.end()
-
-    host = await opened(respond, tls=certificate)
+    host = await opened(say_goodbye, tls=certificate)
     client = await Http2Client.connect(host, certificate)
     number = await client.ask()
     await client.event(number, h2.events.ResponseReceived)

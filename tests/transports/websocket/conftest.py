@@ -12,6 +12,7 @@ from wsproto import events
 from mcp_trio._limits import MIB, Limits
 from mcp_trio._transports.websocket.client import open_websocket_channel
 from mcp_trio._transports.websocket.listener import WebSocketHost, serve_websocket
+from mcp_trio._transports.websocket.upgrade import accepted
 from tests.transports.http.conftest import certificate
 
 __all__ = ["certificate"]
@@ -21,6 +22,17 @@ LIMITS = Limits(frame_bytes_max=2 * MIB, close_seconds=0.3)
 
 async def anybody(head):
     return head
+
+
+def handing_over(arrived, limits):
+    """What is done with an upgrade: its channel goes into a queue, and whoever has it closes it."""
+
+    async def upgraded(upgrade):
+        channel = await accepted(upgrade, upgrade.head, limits)
+        await arrived.send(channel)
+        await channel._left.wait()
+
+    return upgraded
 
 
 @pytest.fixture

@@ -217,8 +217,8 @@ async def test_a_send_that_is_cancelled_in_a_message_is_the_last(raw):
     before = channel.bytes_sent
     async with trio.open_nursery() as nursery:
         nursery.start_soon(channel.send, [b'"' + b"x" * (64 * MIB) + b'"'])
-        while channel.bytes_sent == before:
-            await trio.sleep(0.01)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert channel.bytes_sent > before
         nursery.cancel_scope.cancel()
     with pytest.raises(trio.BrokenResourceError):
         await channel.send([FRAME])
@@ -413,16 +413,17 @@ async def test_a_server_that_says_nothing_is_waited_for_in_bounded_time(meets, a
 
 
 async def test_an_opening_that_is_cancelled_leaves_nothing(meets):
-    gone = trio.Event()
+    come, gone = trio.Event(), trio.Event()
 
     async def serve(stream):
         while await stream.receive_some():
-            pass
+            come.set()
         gone.set()
 
     url = await meets(serve)
-    with trio.move_on_after(0.2) as patience:
-        await open_websocket_channel(url)
-    assert patience.cancelled_caught
+    async with trio.open_nursery() as opening:
+        opening.start_soon(open_websocket_channel, url)
+        await come.wait()
+        opening.cancel_scope.cancel()
     with trio.fail_after(5):
         await gone.wait()

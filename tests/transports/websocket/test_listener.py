@@ -217,7 +217,6 @@ async def test_clients_of_a_server_that_stops_are_told_so():
     assert codes == [1001] * 3
 
 
-@pytest.mark.real_time
 async def test_a_server_that_stops_finishes_the_answer_that_is_leaving():
     server = Server("harbour", limits=Limits(frame_bytes_max=64 * MIB))
 
@@ -233,7 +232,7 @@ async def test_a_server_that_stops_finishes_the_answer_that_is_leaving():
         for message in (HELLO, notification("notifications/initialized"), CALL):
             await peer.frame(0x1, json.dumps({"jsonrpc": "2.0", **message}).encode())
         await peer.event()  # the answer to the first
-        await trio.sleep(0.5)  # it is leaving, and nobody reads it
+        await trio.testing.wait_all_tasks_blocked(0.1)  # it is leaving, and nobody reads it
         serving.cancel_scope.cancel()
         with trio.CancelScope(shield=True), trio.fail_after(SECONDS):
             text, event = "", await peer.event()

@@ -11,11 +11,10 @@ from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._transports.http.native import serve_native
 from mcp_trio._transports.http.native_wire import SocketEnds, Wire
-from mcp_trio._transports.websocket.upgrade import accepted
 from mcp_trio._transports.websocket.wire_stream import WireStream
-from tests.transports.websocket.conftest import RawPeer
+from tests.transports.websocket.conftest import RawPeer, handing_over
 
-LIMITS = Limits(close_seconds=0.3, http_idle_seconds=0.2)
+LIMITS = Limits(close_seconds=0.3, http_idle_seconds=2)
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'
 ASKS = (
     b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -33,16 +32,9 @@ def connect(nursery):
 
     async def connect(upgraded=None):
         arrived, arrivals = trio.open_memory_channel(1)
-
-        async def take(upgrade):
-            channel = await accepted(upgrade, upgrade.head, LIMITS)
-            await arrived.send(channel)
-            await channel._left.wait()
-
+        upgraded = upgraded or handing_over(arrived, LIMITS)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        serve = functools.partial(
-            serve_native, hello, listeners, limits=LIMITS, upgraded=upgraded or take
-        )
+        serve = functools.partial(serve_native, hello, listeners, limits=LIMITS, upgraded=upgraded)
         await nursery.start(serve)
         return await trio.testing.open_stream_to_socket_listener(listeners[0]), arrivals
 
@@ -61,17 +53,20 @@ async def test_a_connection_becomes_one_behind_other_requests_and_loses_nothing(
         await channel.aclose()
 
 
-@pytest.mark.real_time
-async def test_an_open_one_is_not_idle(connect):
+async def test_an_open_one_is_not_idle(connect, mock_clock):
     stream, arrivals = await connect()
     async with stream:
         peer = RawPeer(stream)
         await peer.shake_hands()
         channel = await arrivals.receive()
-        await trio.sleep(3 * LIMITS.http_idle_seconds)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        mock_clock.jump(3 * LIMITS.http_idle_seconds)
+        await trio.testing.wait_all_tasks_blocked(0.01)
         await channel.send([FRAME])
         event = await peer.event()
         assert isinstance(event, events.TextMessage)
+        await peer.frame(0x8, (1000).to_bytes(2, "big"))
+        assert await channel.receive() == []
         await channel.aclose()
 
 

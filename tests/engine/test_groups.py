@@ -1,0 +1,37 @@
+"""Which of several exceptions leaves a nursery that nobody is to know of."""
+
+import pytest
+import trio
+
+from mcp_trio._engine import foremost
+
+FAULT = KeyError("people's")
+
+
+@pytest.fixture
+async def cancelled():
+    """A cancellation, as Trio raises it."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.lowlevel.checkpoint()
+        except trio.Cancelled as caught:
+            found = caught
+            raise
+    return found
+
+
+def test_a_lone_fault_comes_bare():
+    assert foremost(ExceptionGroup("", [ExceptionGroup("", [FAULT])])) is FAULT
+
+
+async def test_a_fault_comes_before_cancellations(cancelled):
+    inner = ExceptionGroup("", [FAULT])
+    group = BaseExceptionGroup("", [cancelled, inner, BaseExceptionGroup("", [cancelled])])
+    assert foremost(group) is FAULT
+
+
+async def test_what_is_neither_is_not_lost(cancelled):
+    for members in ([cancelled], [FAULT, KeyboardInterrupt()]):
+        group = BaseExceptionGroup("", members)
+        assert foremost(group) is group

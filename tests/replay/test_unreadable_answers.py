@@ -1,0 +1,42 @@
+"""A live server whose answer cannot be read: it is waited for no longer."""
+
+import json
+
+import attrs
+import pytest
+import trio
+
+from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._replay.inputs import run_inputs
+from tests.replay.conversations import answer, call, result, told
+
+LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10, frame_bytes_max=5000)
+
+
+@pytest.mark.parametrize(
+    "bad", [b'"id":%d,"result":{"a":"\\ud83d"}', b'"id":%d,"result":[]', b'"result":7,"id":%d']
+)
+async def test_an_answer_that_is_no_message_is_told_at_once(spoken, scripted, autojump_clock, bad):
+    async def script(peer):
+        asked = await peer.receive()
+        await peer.send(b'{"jsonrpc":"2.0",%b}' % (bad % asked["id"]))
+        await answer(peer)
+
+    path = spoken(("C", call(1)), ("S", result(1)), ("C", call(2)), ("S", result(2)))
+    report = await run_inputs(path, scripted(script), limits=LIMITS)
+    assert "the answer is not " in str(report)
+    assert "late" not in {kind for kind, *_ in told(report)}
+    assert trio.current_time() < 1
+
+
+async def test_an_answer_over_the_limit_is_told_at_once(spoken, scripted, autojump_clock):
+    async def script(peer):
+        asked = await peer.receive()
+        large = {"jsonrpc": "2.0", "id": asked["id"], "result": {"a": "x" * 9000}}
+        await peer.send(json.dumps(large).encode())
+
+    report = await run_inputs(
+        spoken(("C", call(1)), ("S", result(1))), scripted(script), limits=LIMITS
+    )
+    assert "the answer is over frame_bytes_max" in str(report)
+    assert trio.current_time() < 1

@@ -1,0 +1,25 @@
+"""What a lifespan raises when a server is stopped: it is no cancellation, and in no group."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from mcp_trio import Server
+from tests.ways import WAYS, serving
+
+
+@contextlib.asynccontextmanager
+async def lifespan(_server):
+    yield
+    raise LookupError("no sea")
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_fault_at_the_end_comes_bare_out_of_what_was_cancelled(way, tmp_path):
+    with trio.CancelScope() as scope:
+        status = SimpleNamespace(started=lambda _url: scope.cancel())
+        with pytest.raises(LookupError) as raised:
+            await serving(Server("harbour", lifespan=lifespan), way, tmp_path)(task_status=status)
+    assert raised.value.args == ("no sea",)

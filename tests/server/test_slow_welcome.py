@@ -1,0 +1,33 @@
+"""Connections whose session is long in coming, as those of a bridge may be."""
+
+import attrs
+import trio
+
+from mcp_trio import Limits
+from mcp_trio._server.newcomers import Newcomers
+from mcp_trio._transports.bell import Milestone
+
+
+@attrs.define(eq=False)
+class SilentSession:
+    has_begun: bool = False
+    closing: Milestone = attrs.field(factory=Milestone)
+
+
+@attrs.define(eq=False)
+class SomeWebSocket:
+    failed_at: list = attrs.field(factory=list)
+
+    def fail(self, _loss, _code):
+        self.failed_at.append(trio.current_time())
+
+
+async def test_a_clients_time_begins_when_somebody_listens(nursery, autojump_clock):
+    newcomers, channel = Newcomers(Limits(first_request_seconds=80)), SomeWebSocket()
+    nursery.start_soon(newcomers.see_off)
+    welcomed = newcomers.welcome(channel)
+    await trio.sleep(1000)  # the bridge has no server yet
+    welcomed.started(SilentSession())
+    await trio.sleep(1000)
+    [failed_at] = channel.failed_at
+    assert 1080 <= failed_at <= 1090

@@ -1,0 +1,40 @@
+"""What every host makes of a wish to go on in another protocol: here, of all that are none of ours."""
+
+import pytest
+
+from tests.transports.http.conftest import say_hello
+
+HTTP2_SETTINGS = "AAMAAABkAARAAAAAAAIAAAAA"
+WISHES = {
+    "HTTP/2 in plain text": [
+        ("Connection", "Upgrade, HTTP2-Settings"),
+        ("Upgrade", "h2c"),
+        ("HTTP2-Settings", HTTP2_SETTINGS),
+    ],
+    "the same, without its settings": [("Connection", "upgrade"), ("UPGRADE", "H2C")],
+    "the same, behind another": [
+        ("Connection", "upgrade"),
+        ("Upgrade", "TLS/1.0"),
+        ("Upgrade", "h2c"),
+    ],
+    "another protocol": [("Connection", "upgrade"), ("Upgrade", "IRC/6.9")],
+}
+
+
+@pytest.mark.parametrize("headers", WISHES.values(), ids=WISHES)
+async def test_a_wish_for_another_protocol_is_answered_in_http1(opened, headers):
+    heads = []
+
+    async def respond(exchange):
+        heads.append(exchange.head)
+        await say_hello(exchange)
+
+    client = await (await opened(respond)).connect()
+    for target in ("/a?b", "/c"):  # the connection is one of HTTP/1.1 still
+        answer = await client.exchange(target=target, headers=headers)
+        assert (answer.status, answer.body, answer.informational) == (200, b"hello", [])
+    assert [(each.method, each.path, each.query) for each in heads] == [
+        ("GET", "/a", "b"),
+        ("GET", "/c", ""),
+    ]
+    assert {each.headers["host"] for each in heads} == {"host.test"}

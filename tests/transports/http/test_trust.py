@@ -1,0 +1,64 @@
+"""The certificates of authorities are read once, however many clients there are."""
+
+import ssl
+
+import httpx
+import pytest
+import trio
+
+import mcp_trio
+from mcp_trio._errors import ConfigError
+from mcp_trio._transports.http import trust
+from mcp_trio._transports.http.client_link import own_client
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """One for each time that they are."""
+    real, read = ssl.create_default_context, []
+
+    def reading(*arguments, **options):
+        read.append(1)
+        return real(*arguments, **options)
+
+    trust.authorities.cache_clear()
+    monkeypatch.setattr(ssl, "create_default_context", reading)
+    yield read
+    trust.authorities.cache_clear()
+
+
+async def test_many_clients_of_https_read_them_once(read):
+    for _ in range(3):
+        async with own_client(httpx.URL("https://host.test")):
+            pass
+    assert len(read) == 1
+    assert trust.authorities().verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.usefixtures("read")
+@pytest.mark.parametrize("content", [None, "no certificate"])
+async def test_certificates_that_cannot_be_read_are_told_with_what_names_them(
+    tmp_path, monkeypatch, content
+):
+    path = tmp_path / "certificates.pem"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    with pytest.raises(ConfigError, match="SSL_CERT_FILE"):
+        own_client(httpx.URL("https://host.test"))
+
+
+async def test_clients_of_plain_http_read_none(read):
+    async with own_client(httpx.URL("http://host.test")):
+        assert read == []
+
+
+async def test_so_do_clients_of_handlers(read):
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    await listeners[0].aclose()
+    for _ in range(3):
+        async with httpx.AsyncClient(transport=mcp_trio.EffectTransport()) as client:
+            with pytest.raises(httpx.ConnectError):
+                await client.get(f"http://127.0.0.1:{port}")
+    assert len(read) == 1

@@ -1,0 +1,31 @@
+"""What a client of WebSocket is given, before anything is connected."""
+
+import pytest
+import trio
+
+from mcp_trio._errors import ConnectionLost
+from mcp_trio._transports.websocket import client
+from mcp_trio.transports import open_websocket_channel
+
+
+@pytest.fixture
+async def nowhere():
+    """A port at which nobody listens."""
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    await listener.aclose()
+    return f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("headers", [{"X-Two": "lines\r\nX-Three: 3"}, {"not a name": "x"}])
+async def test_headers_that_are_none_are_refused_before_anybody_is_called(nowhere, headers):
+    with pytest.raises(ValueError, match="header field"):
+        await open_websocket_channel(f"ws://{nowhere}", headers=headers)
+
+
+async def test_the_authorities_of_the_system_are_read_once(nowhere):
+    client._trusted_by_system.cache_clear()
+    for _ in range(3):
+        with pytest.raises(ConnectionLost):
+            await open_websocket_channel(f"wss://{nowhere}")
+    assert client._trusted_by_system.cache_info().misses == 1
