@@ -27,6 +27,8 @@ def tests(session: nox.Session) -> None:
     install(session, "test")
     # One data file per run, named in full: tests start processes in other folders.
     session.env["COVERAGE_FILE"] = str(Path(session.create_tmp(), "coverage").resolve())
+    # Two processes collect the tests, and each finds the byte code that the other has written.
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""
     session.run("coverage", "erase")
     session.run("coverage", "run", "-m", "pytest", "-n", "2", *session.posargs)
     session.run("coverage", "combine", "--quiet")

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 
 import hypothesis
 import pytest
@@ -20,24 +21,46 @@ def pytest_sessionstart():
         raise pytest.UsageError(msg)
 
 
+class FromTheEnd(pytest.Dir):
+    """What another process collects from the beginning: it finds half of the files rewritten."""
+
+    def collect(self):
+        return reversed(list(super().collect()))
+
+
+def pytest_collect_directory(path, parent):
+    is_second = getattr(parent.config, "workerinput", {}).get("workerid") == "gw1"
+    return FromTheEnd.from_parent(parent, path=path) if is_second else None
+
+
 def pytest_collection_finish():
-    """What stays to the end is not looked through by each of the many collections of garbage."""
+    """What stays to the end is not looked through by each of the many collections of garbage.
+
+    Byte code is written of the tests only, not of files that they write, twice within a second.
+    """
     gc.collect()
     gc.freeze()
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 @pytest.fixture(scope="module")
 def unmeasured():
-    """Of the processes that a module's tests start no coverage is taken, which makes them faster.
+    """Of a module's tests, and the processes that they start, no coverage is taken: half the time.
 
-    For those that run what other tests run as well, and that there are many of.
+    For those that run what other tests run as well, again and again.
     """
+    tracer = sys.gettrace()
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+        sys.settrace(None)
         yield
+        sys.settrace(tracer)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):  # all of them have to have the same
+        items.sort(key=lambda item: item.path.parts)
     rows = [*requirements.read_requirements(), *requirements.read_traps()]
     known = {row.id for row in rows}
     unknown = [

@@ -93,7 +93,7 @@ def draw(ids: Sequence[str], options: argparse.Namespace) -> list[str]:
 
 
 def copy_project(home: Path) -> None:
-    leave_out = shutil.ignore_patterns("__pycache__", ".*")
+    leave_out = shutil.ignore_patterns(".*")
     for name in COPIED:
         if (HOME / name).is_dir():
             shutil.copytree(HOME / name, home / name, ignore=leave_out)
@@ -122,9 +122,14 @@ def run_tests(home: Path, tests: Iterable[str]) -> str:
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     environment = kept | {"PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain"]  # nobody reads why
     done = subprocess.run(
-        command, cwd=home, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pytest", *options, *tests],
+        cwd=home,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     verdict = VERDICTS.get(done.returncode)
     return verdict or f"not run, pytest says {done.returncode}:\n{done.stdout}{done.stderr}"

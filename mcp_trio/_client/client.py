@@ -13,7 +13,14 @@ from mcp_trio import _schema as s
 from mcp_trio._client.cache import CacheKey, cache_key
 from mcp_trio._client.conversation import Conversation
 from mcp_trio._client.failures import elicitation_ids, error_text, is_of_missing_resource
-from mcp_trio._client.listening import LISTS, Subscription, listening, wishes
+from mcp_trio._client.listening import (
+    LISTS,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    Subscription,
+    listening,
+    wishes,
+)
 from mcp_trio._client.options import CallOptions, shortest_seconds
 from mcp_trio._client.pages import read_pages
 from mcp_trio._client.params import call_tool_params, complete_params, get_prompt_params
@@ -419,7 +426,8 @@ class Client(Conversation):
         """
         session = await self._living_session()
         if not self._is_modern:
-            await self.request("resources/subscribe", s.SubscribeParams(uri=uri), **options)
+            await self.request(SUBSCRIBE, s.SubscribeParams(uri=uri), **options)
+            self._listening.remember(uri)
         elif self.server_can("resources.subscribe"):
             await self._listening.add(session, uri, seconds=shortest_seconds(options))
         else:
@@ -431,7 +439,8 @@ class Client(Conversation):
         if self._is_modern:
             await self._listening.remove(session, uri, seconds=shortest_seconds(options))
         else:
-            await self.request("resources/unsubscribe", s.UnsubscribeParams(uri=uri), **options)
+            await self.request(UNSUBSCRIBE, s.UnsubscribeParams(uri=uri), **options)
+            self._listening.forget(uri)
 
     async def set_roots(self, roots: Roots) -> None:
         """Replace the roots, and tell a legacy server to ask for them again.

@@ -11,9 +11,7 @@ import trio
 from mcp_trio import _schema as s
 from mcp_trio._client.application import ClientApplication
 from mcp_trio._client.cache import Cache
-from mcp_trio._client.callbacks import (
-    Callbacks,
-)
+from mcp_trio._client.callbacks import Callbacks
 from mcp_trio._client.era_memory import (
     Address,
     Era,
@@ -79,8 +77,8 @@ class Conversation(Settings):
     _how_it_stands: tuple[State, str] = attrs.field(default=("connecting", ""), init=False)
 
     def __attrs_post_init__(self) -> None:
-        if self.restart and not can_start(self.target):
-            raise ValueError("restart=True is for commands, server objects and connections by URL")
+        if self.restart and not (can_start(self.target) or has_url(self.target)):
+            raise ValueError("restart=True is for commands, server objects and URLs")
         self._story = Story(self.record, goes_on=self._begins_again)
         self._condition = Condition(None if has_url(self.target) else self._hear_state)
         for identifier in self.extensions or ():
@@ -236,7 +234,8 @@ class Conversation(Settings):
         lifetime = self._lifetime or lifetime  # it may have been started again
         session = lifetime.session
         if not is_modern and await self._agree(lifetime, partial(shaken_hands, session)):
-            await self._agree(lifetime, partial(self._tell_log_level, session))
+            for step in (self._tell_log_level, self._listening.begin_legacy):
+                await self._agree(lifetime, partial(step, session))
         else:
             await self._agree(lifetime, partial(self._listening.begin, session))
 

@@ -23,6 +23,7 @@ from mcp_trio._client.lifetime import Spawn
 from mcp_trio._engine import Call, Session
 from mcp_trio._errors import (
     ConnectionLost,
+    LocalProtocolError,
     MCPError,
     RemoteProtocolError,
     RequestError,
@@ -42,11 +43,15 @@ from mcp_trio._schema import (
     EmptyParams,
     ListenParams,
     ResourceUpdatedParams,
+    SubscribeParams,
     SubscriptionFilter,
 )
 from mcp_trio._transports.back_off import Dice, pause_seconds
 
 logger = logging.getLogger("mcp_trio")
+
+SUBSCRIBE: Final = "resources/subscribe"
+UNSUBSCRIBE: Final = "resources/unsubscribe"
 
 _SERVER_ERROR: Final = 500
 
@@ -416,6 +421,27 @@ class OwnSubscription:
         """Somebody makes a call: what was given up is tried again, for the server may be back."""
         if self._current is not None and self._current.revive():
             self._spawn(self._current.keep)
+
+    async def begin_legacy(self, session: Session) -> None:
+        """Subscribe in a new session to all that was subscribed to; what fails is logged.
+
+        Raises:
+            RequestTimeout: The server is silent.
+            ConnectionLost: The session has ended.
+        """
+        for uri in sorted(self.uris):
+            try:
+                await session.request(SUBSCRIBE, SubscribeParams(uri=uri))
+            except (RequestError, LocalProtocolError) as error:
+                logger.warning("changes of %s will not be heard of: %s", uri, error)
+
+    def remember(self, uri: str) -> None:
+        """A legacy server tells of a resource: another session is to do so, too."""
+        self.uris |= {uri}
+
+    def forget(self, uri: str) -> None:
+        """It does no more."""
+        self.uris -= {uri}
 
     async def add(self, session: Session, uri: str, *, seconds: float | None = None) -> None:
         """Listen to a resource as well.

@@ -78,6 +78,8 @@ class _Means:
 
 NO_WEB_OPTIONS: Final = WebOptions()
 
+_OF_HTTP: Final = ("http://", "https://")
+
 
 class Served(NamedTuple):
     """A server object and its end of the channel: somebody has to bring them together."""
@@ -173,6 +175,11 @@ async def _open_url(url: str, means: _Means) -> Connected:
     web = means.web
     if is_of_connection(url):
         return await _open_connection(url, web, means.limits)
+    if not url.lower().startswith(_OF_HTTP):
+        raise ValueError(
+            "the URL of a server begins with http:// or https:// and its host, or with ws://,"
+            " wss://, unix: or tcp://; a command is a list: the program and its arguments"
+        )
     if web.ssl_context is not None:
         raise TypeError("ssl_context is for wss:// only: bring http= for https://")
     from mcp_trio._protocol.websocket import bearer

@@ -473,6 +473,8 @@ class Session:
             try:
                 await self.request(method, idle_seconds=seconds, total_seconds=seconds, lane=lane)
             except RequestTimeout:
+                if not self.outbox.is_empty:
+                    continue  # what stands before it is still leaving, and the outbox sees to that
                 logger.warning("the peer did not answer a ping within %g s", seconds)
                 text = f"no answer to a ping within {seconds:g} s (ping_answer_seconds)"
                 self._lost(ConnectionLost(text))

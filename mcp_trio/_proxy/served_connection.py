@@ -5,8 +5,8 @@ answer, progress and a subscription's news name theirs. Anything else is said to
 that was asked last and is open, or to none.
 """
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from typing import Final, TypeAlias
 
 import attrs
@@ -51,6 +51,8 @@ _Id = int | str
 # How streams are where a revision was agreed on that nobody here knows.
 _LIKELIEST: Final = next(REVISIONS[name] for name in ALL_REVISIONS if REVISIONS[name].has_handshake)
 
+_HUNG_UP: Final = "the server has closed the connection"
+
 Clients: TypeAlias = SessionChannel | StatelessChannel
 
 
@@ -89,6 +91,7 @@ class ServedConnection:
     agreed: Agreed
     limits: Limits
     is_modern: bool
+    _taken: deque[Received] = attrs.field(factory=deque[Received], init=False)
     _open: dict[_Id, Request] = attrs.field(factory=dict[_Id, Request], init=False)
     _why: str = attrs.field(default="the proxy has stopped the server", init=False)
     _saying: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -99,12 +102,14 @@ class ServedConnection:
         What is open then is answered by an error. Cancelled: the same, and the server's end is
         closed, in bounded time.
         """
+        self._taken.extend(first)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._while_there, self._pass_answers, nursery.cancel_scope)
-                pass_requests = partial(self._pass_requests, first)
-                nursery.start_soon(self._while_there, pass_requests, nursery.cancel_scope)
+                for pass_all in (self._pass_answers, self._pass_requests):
+                    nursery.start_soon(self._while_there, pass_all, nursery.cancel_scope)
         finally:
+            while self._taken:
+                self._next_line()
             fail(self.clients, self.journal, self._open, self._why)
             await self.server.aclose()
 
@@ -121,13 +126,15 @@ class ServedConnection:
 
     # From the clients.
 
-    async def _pass_requests(self, frames: Sequence[Received]) -> None:
-        while frames:
-            for frame in frames:
-                await self._pass_request(frame)
-            frames = await self.clients.receive()
+    async def _pass_requests(self) -> None:
+        while self._taken:
+            while self._taken:
+                await self._say(self._next_line())
+            self._taken.extend(await self.clients.receive())
 
-    async def _pass_request(self, frame: Received) -> None:
+    def _next_line(self) -> bytes:
+        """What clients have said next, and is recorded now; its requests are open."""
+        frame = self._taken.popleft()
         assert isinstance(frame, bytes)
         line = one_line(bytes(frame))
         messages = self.journal.read(line)
@@ -139,7 +146,7 @@ class ServedConnection:
                 self._forget(reference_of(message))
         self.journal.passes("in", line, messages=messages)
         self.journal.flush()
-        await self._say(line)
+        return line
 
     def _without_taken_token(self, request: Request, line: bytes) -> bytes:
         """The line; who chose the token of another's open request goes without progress."""
@@ -158,8 +165,11 @@ class ServedConnection:
     async def _say(self, line: bytes) -> None:
         seconds = self.limits.write_stall_seconds
         async with self._saying:
-            with trio.move_on_after(seconds) as stall:
-                await self.server.send([line])
+            try:
+                with trio.move_on_after(seconds) as stall:
+                    await self.server.send([line])
+            except trio.BrokenResourceError as error:
+                raise ConnectionLost(_HUNG_UP) from error
         if stall.cancelled_caught:
             raise ConnectionLost(f"the server has read nothing for {seconds} seconds")
 
@@ -173,7 +183,7 @@ class ServedConnection:
                 else:
                     assert isinstance(item, bytes)
                     await self._pass_answer(item)
-        raise ConnectionLost("the server has closed the connection")
+        raise ConnectionLost(_HUNG_UP)
 
     def _drop(self, item: Oversized) -> None:
         self.journal.discards("out", item)

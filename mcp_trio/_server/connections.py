@@ -79,8 +79,8 @@ async def serve_connections(
 ) -> None:
     """Run `listen(serve, task_status=...)` within the server's lifespan until it is cancelled.
 
-    Cancelled: `listen` is, and with it each session, which is wound down in bounded time; then the
-    lifespan is left.
+    Cancelled: a lifespan that has not begun yet is; else `listen` is, and with it each session,
+    which is wound down in bounded time; then the lifespan is left.
 
     Raises:
         ValueError: Sessions cannot be recorded so, as they would replace each other.
@@ -92,8 +92,9 @@ async def serve_connections(
         async with trio.open_nursery() as outer:
             stopping = trio.Event()
             outer.start_soon(tell_when_cancelled, stopping.set)
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope() as winding:
                 async with _sessions(server, record) as serve, trio.open_nursery() as nursery:
+                    winding.shield = True  # before, there is nothing yet that has to wind down
                     where: T = await nursery.start(listen, serve)
                     task_status.started(where)
                     await stopping.wait()

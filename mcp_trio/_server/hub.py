@@ -33,7 +33,8 @@ class ListenOptions(TypedDict, total=False):
 class WebSocketHub:
     """Hands out the channel of each connection: `async for channel in hub: …`, from any tasks.
 
-    Whoever takes a channel closes it, as `Client(channel)` does. What is not taken waits.
+    Whoever takes a channel closes it, as `Client(channel)` does. What is not taken waits, for as
+    long as its server is there. With the hub all loops end.
 
     Attributes:
         url: Where servers dial to.
@@ -46,7 +47,10 @@ class WebSocketHub:
         return self
 
     async def __anext__(self) -> WebSocketChannel:
-        return await self._channels.receive()
+        try:
+            return await self._channels.receive()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
 
 
 @asynccontextmanager
@@ -78,8 +82,8 @@ async def listen_websocket(
 
     async def handle(channel: Channel) -> None:
         connection = cast("WebSocketChannel", channel)
-        await put.send(connection)
-        await connection.wait_left()
+        if await _taken(connection, put):
+            await connection.wait_left()
 
     async with bound_websocket(chosen, host=host, port=port) as bound:
         lock: AbstractContextManager[None] = nullcontext()
@@ -87,10 +91,28 @@ async def listen_websocket(
             assert token is not None
             lock = lock_file(lock_path, port=bound.port, token=checked_token(token))
         try:
-            with lock:
+            with lock, put:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(bound.serve, handle, limits)
                     yield WebSocketHub(bound.url, take)
                     nursery.cancel_scope.cancel()
         except ExceptionGroup as error:
             raise bare(error) from None
+
+
+async def _taken(
+    connection: WebSocketChannel, put: trio.MemorySendChannel[WebSocketChannel]
+) -> bool:
+    """Whether somebody took it before its server had gone away."""
+    is_taken = False
+    async with trio.open_nursery() as nursery:
+
+        async def leave() -> None:
+            await connection.wait_gone()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(leave)
+        await put.send(connection)
+        is_taken = True
+        nursery.cancel_scope.cancel()
+    return is_taken

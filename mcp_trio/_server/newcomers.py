@@ -21,6 +21,9 @@ logger = logging.getLogger("mcp_trio")
 
 _LOOKS: Final = 8
 
+# However long somebody may be silent: those who have left are forgotten sooner.
+_PAUSE_SECONDS_MAX: Final = 10.0
+
 
 class Introduced(Protocol):
     """A session, as far as it is needed here; `closing` is set when it begins to end."""
@@ -106,7 +109,7 @@ class Newcomers:
         """
         seconds = self.limits.first_request_seconds
         while True:
-            await trio.sleep(seconds / _LOOKS)
+            await trio.sleep(min(seconds / _LOOKS, _PAUSE_SECONDS_MAX))
             since = trio.current_time() - seconds
             waiting = [each for each in self._waiting if each.is_waited_for]
             for each in waiting:

@@ -22,6 +22,7 @@ import trio
 
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
+from mcp_trio._transports.faults import words_of
 from mcp_trio._transports.http.native_wire import SocketEnds
 from mcp_trio._transports.line_channel import LineChannel
 from mcp_trio._transports.locked_place import locked_place
@@ -211,7 +212,7 @@ def _connecting(name: str) -> Generator[None, None, None]:
     try:
         yield
     except (OSError, RuntimeError) as error:  # the latter: no Unix sockets on this system
-        raise ConnectionLost(f"cannot connect to {name}: {error}") from error
+        raise ConnectionLost(f"cannot connect to {name}: {words_of(error)}") from error
 
 
 def netloc(host: str, port: int) -> str:

@@ -1,11 +1,13 @@
 """What the README shows works as it stands there."""
 
+import importlib
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -86,3 +88,42 @@ def test_the_readme_lists_the_kinds_of_records_that_there_are():
     table = README.split("| kind | when | body |")[1].split("\n\n")[0]
     listed = re.findall(r"`(\w{2,4})`", "".join(re.findall(r"^\|[^|]*", table, re.MULTILINE)))
     assert set(listed) == KINDS.keys()
+
+
+def test_the_files_that_the_readme_names_are_there():
+    root = Path(__file__).parents[2]
+    named = set(re.findall(r"\btools/[\w/]+\.py", README))
+    assert named
+    assert {name for name in named if not (root / name).exists()} == set()
+
+
+def test_the_limits_that_the_readme_names_are_there():
+    from mcp_trio import Limits
+    from mcp_trio.recording import RecordOptions
+
+    known = {field.name for kind in (Limits, RecordOptions) for field in attrs.fields(kind)}
+    named = set(re.findall(r"`(\w+_(?:max|seconds|ms|bytes))\b", README))
+    assert named - known == {"ttl_seconds"}
+
+
+def test_the_readme_lists_the_fixtures_that_there_are():
+    from mcp_trio import pytest_plugin
+
+    table = README.split("| fixture | gives |")[1].split("\n\n")[0]
+    source = Path(pytest_plugin.__file__).read_text(encoding="utf-8")
+    fixtures = re.findall(r"@pytest\.fixture\ndef (\w+)", source)
+    assert set(re.findall(r"^\| `(\w+)", table, re.MULTILINE)) == set(fixtures)
+
+
+def test_the_options_that_the_readme_lists_are_there():
+    from mcp_trio._cli.commands import COMMANDS
+
+    table = README.split("| command | does | exit status |")[1].split("\n\n")[0]
+    for row in table.splitlines()[2:]:
+        for usage in re.findall(r"`([^`]*)`", re.split(r"(?<!\\)\|", row)[1]):
+            name, _, rest = usage.partition(" ")
+            module = importlib.import_module(f"mcp_trio._cli.{name}")
+            command = getattr(module, name)
+            known = {option for each in command.params for option in each.opts}
+            assert name in COMMANDS
+            assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", rest)) <= known, usage

@@ -202,7 +202,7 @@ async def test_a_call_that_is_cancelled_while_it_starts_the_server_leaves_that_t
 @pytest.mark.parametrize("target", ["channel", "command"])
 def test_only_what_can_be_started_is_started_again(target):
     if target == "channel":
-        with pytest.raises(ValueError, match="commands, server objects and connections"):
+        with pytest.raises(ValueError, match="commands, server objects and URLs"):
             Client(memory_pair()[0], restart=True)
     else:
         assert Client(["server"], restart=True).restart

@@ -365,6 +365,21 @@ async def test_a_ping_without_an_answer_is_a_lost_connection(autojump_clock, ser
     assert "the peer did not answer a ping within 10 s" in logged()
 
 
+async def test_a_ping_behind_a_large_answer_is_not_waited_for(autojump_clock, serve, small):
+    async def large(_handling):
+        return "x" * 2_000_000
+
+    session, peer = await serve({"large": large}, limits=small(ping_interval_seconds=5.0))
+    await peer.send_request("tools/call", {"name": "large"}, id=1)
+    received = b""
+    while b"\n" not in received:  # which takes half a minute
+        await trio.sleep(1)
+        assert session.cause is None
+        received += peer.channel.source.read_nowait()
+    assert trio.current_time() > 15
+    assert session.cause is None
+
+
 @pytest.mark.requirement("PING-01")
 async def test_a_ping_is_answered_before_the_handshake_and_by_both_sides(serve, dial):
     for start in (serve, dial):

@@ -1,6 +1,9 @@
 """The matrix of bridges says what the tests said."""
 
+import subprocess
+
 import bridge_matrix
+import pytest
 
 REPORT = """
 PASSED tests/proxy/test_bridge.py::test_every_pair[stdio-command]
@@ -16,3 +19,10 @@ def test_each_pair_has_its_cell():
         "stdio       yes         NO",
         "tcp         yes         -",
     ]
+
+
+@pytest.mark.parametrize(("report", "status"), [(REPORT, 0), ("", 1)])
+def test_without_a_pair_nothing_is_shown(monkeypatch, report, status):
+    done = subprocess.CompletedProcess([], 0, stdout=report)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    assert bridge_matrix.main() == status

@@ -7,56 +7,25 @@ import pytest
 import raw_ends
 import socket_wires
 import troubling
-from troubling import Ending, Result
+from troubling import Ending
 from under_attack import Held
 
 from mcp_trio._transports.websocket.trio_sockets import unmasked
 
-FAULT = at_servers.Fault(
-    name="a fault", script=at_servers.say_nothing, expected={"tcp": ["answer, closed"]}
-)
-WELL = Result(
-    fault=FAULT,
-    way="tcp",
-    endings=[Ending("answer, closed", 0.1), Ending("answer, closed", 0.2)],
-    cpu_ms=1.0,
-    rss_kib=(2.0, 0.0),
-    left=Held(0, -1),
-    calls=[0.001, 0.002],
-)
-
-
-def test_what_was_withstood_is_no_complaint(capsys):
-    assert list(troubling.complaints(WELL)) == []
-    assert troubling.report([WELL], 1.0)
-    out = capsys.readouterr().out
-    assert "answer, closed (2)" in out
-    assert "1 faults at servers, 0 complaints, 1 s" in out
+EXPECTED = ["answer, closed"]
 
 
 @pytest.mark.parametrize(
-    ("what", "complaint"),
+    ("ending", "complaints"),
     [
-        ({"endings": [Ending("", None)]}, "a connection was kept: nothing"),
-        ({"endings": [Ending("close 1000", 1.0)]}, "close 1000, and not answer, closed"),
-        ({"endings": [Ending("", 1.0)]}, "nothing, and not answer, closed"),
-        ({"left": Held(2, 0)}, "2 descriptors and 0 tasks are left"),
-        ({"left": Held(0, 1)}, "0 descriptors and 1 tasks are left"),
-        ({"calls": [0.1, None]}, "1 calls of the other client failed"),
-        ({"calls": [0.1, 5.5]}, "the other client was answered after 5.5 s"),
-        ({"calls": []}, "the other client was answered after 0.0 s"),
+        (Ending("answer, closed", 0.2), []),
+        (Ending("", None), ["a connection was kept: nothing"]),
+        (Ending("close 1000", 1.0), ["close 1000, and not answer, closed"]),
+        (Ending("", 1.0), ["nothing, and not answer, closed"]),
     ],
 )
-def test_what_must_not_be_is_told(what, complaint, capsys):
-    result = attrs.evolve(WELL, **what)
-    assert list(troubling.complaints(result)) == [complaint]
-    assert not troubling.report([result], 1.0)
-    assert f"a fault, tcp: {complaint} x1" in capsys.readouterr().out
-
-
-def test_beside_a_thousand_sessions_a_neighbour_may_wait_longer():
-    patient = attrs.evolve(FAULT, is_patient=True)
-    assert list(troubling.complaints(attrs.evolve(WELL, fault=patient, calls=[5.5]))) == []
+def test_what_must_not_be_is_told(ending, complaints):
+    assert list(troubling.wrong([Ending("answer, closed", 0.1), ending], EXPECTED)) == complaints
 
 
 def test_the_same_words_are_counted():
@@ -83,12 +52,7 @@ def test_each_fault_is_expected_somewhere_and_has_a_name_of_its_own():
 
 CLIENT_FAULT = at_clients.Fault(name="is bad", serve=at_clients.hang_up, says={"tcp": "closed"})
 TOLD = at_clients.Result(
-    fault=CLIENT_FAULT,
-    way="tcp",
-    told="ConnectionLost: closed",
-    seconds=0.1,
-    tasks_left=0,
-    descriptors_left=0,
+    fault=CLIENT_FAULT, way="tcp", told="ConnectionLost: closed", seconds=0.1, left=Held(0, 0)
 )
 
 
@@ -97,14 +61,65 @@ TOLD = at_clients.Result(
     [
         ({"told": ""}, "the caller was told nothing for 10 s"),
         ({"told": "an answer"}, "an answer: that does not say 'closed'"),
-        ({"tasks_left": 1}, "0 descriptors and 1 tasks are left"),
-        ({"descriptors_left": 1}, "1 descriptors and 0 tasks are left"),
+        ({"left": Held(0, 1)}, "0 descriptors and 1 tasks are left"),
+        ({"left": Held(1, -1)}, "1 descriptors and -1 tasks are left"),
     ],
 )
 def test_what_a_caller_must_be_told_is_judged(what, complaint, capsys):
     assert at_clients.report([TOLD])
     assert not at_clients.report([attrs.evolve(TOLD, **what)])
     assert f"a server that is bad, tcp: {complaint}" in capsys.readouterr().out
+
+
+ALIVE, SILENT = "answers pings, and no call", "answers no ping, nor anything"
+
+
+@pytest.fixture
+def judged(monkeypatch, tmp_path):
+    """`await judged(name, way, seconds, **limits)`: what must not be of that server's client."""
+
+    async def judged(name, way, seconds, **limits):
+        monkeypatch.setattr(at_clients, "PATIENCE_SECONDS", seconds)
+        monkeypatch.setattr(at_clients, "LIMITS", attrs.evolve(at_clients.LIMITS, **limits))
+        [fault] = [each for each in at_clients.FAULTS if each.name == name]
+        return list(at_clients.complaints(await at_clients.meet(fault, way, tmp_path)))
+
+    return judged
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("name", "way", "setting"),
+    [
+        (ALIVE, "websocket", "request_idle_seconds"),
+        (ALIVE, "tcp", "request_idle_seconds"),
+        (SILENT, "websocket", "websocket_pong_seconds"),
+    ],
+)
+async def test_only_the_limit_for_it_finds_out_a_server_that_does_not_answer(
+    judged, name, way, setting
+):
+    others = {"websocket_pong_seconds": 60.0, "request_idle_seconds": 60.0}
+    limits = {**others, "websocket_ping_seconds": 0.05, setting: 0.2}
+    assert await judged(name, way, 20, **limits) == []
+    assert await judged(name, way, 0.5, **{**limits, setting: 60.0}) == [
+        "the caller was told nothing for 0.5 s"
+    ]
+
+
+def test_a_fault_that_there_is_not_shows_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(troubling, "run", lambda _ways, faults: list(faults))
+    assert troubling.main(["--fault", "no such thing"]) == 1
+    assert "0 faults at servers, 1 complaints" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("clients_do_well", "status"), [(True, 0), (False, 1)])
+def test_what_clients_are_told_counts_as_well(monkeypatch, clients_do_well, status):
+    monkeypatch.setattr(troubling, "run", lambda _ways, _faults: [])
+    monkeypatch.setattr(troubling, "report", lambda *_: True)
+    monkeypatch.setattr(at_clients, "run", list)
+    monkeypatch.setattr(at_clients, "report", lambda _: clients_do_well)
+    assert troubling.main([]) == status
 
 
 @pytest.mark.real_time

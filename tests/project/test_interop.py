@@ -346,6 +346,11 @@ def test_a_missing_peer_names_the_command_to_run(capsys, monkeypatch, make_peer)
     assert error == "package 1 is not installed as pinned: run `python tools/interop/install.py`\n"
 
 
+def test_where_there_is_nothing_to_do_nothing_is_shown(capsys):
+    assert sitting.sit(lambda _folder: [], lambda _outcomes, _seconds: True) == 1
+    assert capsys.readouterr().err == "there was nothing to do\n"
+
+
 def test_a_peer_that_nobody_knows_is_refused(capsys):
     with pytest.raises(SystemExit):
         run.main(["Fortran 77"])

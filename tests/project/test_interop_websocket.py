@@ -115,7 +115,7 @@ class Programs:
 
 
 def all_well():
-    return framing.Meeting("serve_websocket", dict.fromkeys(framing.TRICKS, "ok"))
+    return framing.Meeting("serve_websocket", told=dict.fromkeys(framing.TRICKS, "ok"))
 
 
 def test_when_all_tricks_end_well_nothing_is_wrong(capsys):

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import attrs
 import inspector
 import mounts
 import pytest
@@ -29,7 +30,7 @@ def telling(**steps):
 
 
 def visit(name, revision, **told):
-    return mounts.Visit(mounts.Tourist(name, revision, []), told)
+    return mounts.Visit(mounts.Tourist(name, revision, []), told=told)
 
 
 ALL = dict.fromkeys(mounts.STEPS[:-1], "ok")
@@ -82,6 +83,20 @@ def test_a_step_that_failed_or_was_not_taken_is_told():
         "Python 2 2025-11-25 at somewhere: ask: Unexpected: no answer",
         "Python 2 2025-11-25 at somewhere: resume: it was not taken",
     ]
+
+
+def test_where_no_client_tells_anything_each_step_is_missed():
+    silent = visit("mcp_trio", LEGACY)
+    stayed = mounts.Stay(mount="somewhere", visits=[silent], seconds=1.0, fault="")
+    assert len(list(mounts.complaints([stayed]))) == len(mounts.STEPS)
+    not_begun = attrs.evolve(stayed, fault="it does not serve")
+    assert list(mounts.complaints([not_begun])) == ["somewhere: it does not serve"]
+
+
+def test_a_mount_that_there_is_not_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.setattr(mounts, "mounts", lambda: [mounts.Mount(name="native", command=[])])
+    with pytest.raises(SystemExit, match="no mounts: nowhere"):
+        mounts.stay_everywhere(["native", "nowhere"], tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,34 @@ def ids_ticked_in(path):
     return {tick.id for tick in requirements.ticks_in(text_of(path), path)}
 
 
-@pytest.mark.parametrize(
-    "mutation", MUTATIONS, ids=lambda mutation: f"{mutation.id}-{mutation.source.strip()[:30]}"
-)
-def test_a_mutation_finds_its_text_once_and_names_a_test_file_that_ticks_its_id(mutation):
-    assert text_of(mutation.file).count(mutation.source) == 1
-    assert mutation.source != mutation.replacement
+def complaints(mutation):
+    """What does not hold of a row."""
     path, _, name = mutation.test.partition("::")
-    assert mutation.id in ids_ticked_in(path)
-    assert f"def {name.partition('[')[0]}(" in text_of(path)
+    held = {
+        "its text is found once": text_of(mutation.file).count(mutation.source) == 1,
+        "it changes something": mutation.source != mutation.replacement,
+        "its test file ticks the id": mutation.id in ids_ticked_in(path),
+        "its test is there": f"def {name.partition('[')[0]}(" in text_of(path),
+    }
+    return [what for what, holds in held.items() if not holds]
+
+
+def test_each_mutation_finds_its_text_once_and_names_a_test_file_that_ticks_its_id():
+    found = {(row.id, row.source): complaints(row) for row in MUTATIONS}
+    assert {row: wrong for row, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"source": "no such text"}, "its text is found once"),
+        ({"replacement": MUTATIONS[0].source}, "it changes something"),
+        ({"id": "BASE-99"}, "its test file ticks the id"),
+        ({"test": MUTATIONS[0].test + "_there"}, "its test is there"),
+    ],
+)
+def test_a_mutation_that_is_no_longer_true_is_told(changed, complaint):
+    assert complaints(MUTATIONS[0]._replace(**changed)) == [complaint]
 
 
 def test_more_ids_than_the_issue_draws_can_be_switched_off():

@@ -29,6 +29,13 @@ def test_anything_else_that_differs_is_told_and_is_a_status(monkeypatch, capsys,
     assert f"WRONG {field}" in " ".join(capsys.readouterr().out.split())
 
 
+def test_what_may_differ_and_never_does_is_told(monkeypatch):
+    row = transports.Row("TCP", 1, tuple(ENVELOPE), "yes")
+    assert transports.needless_fields([row]) == []
+    monkeypatch.setattr(transports, "ENVELOPE", {**ENVELOPE, "out $.result": ("x", "y")})
+    assert transports.needless_fields([row]) == ["out $.result"]
+
+
 @pytest.mark.real_time
 def test_every_kind_of_difference_has_its_name(tmp_path):
     revision = "2025-11-25"

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import trio
@@ -67,23 +68,71 @@ def test_descriptors_are_counted():
         os.close(end)
 
 
+def test_what_is_left_is_a_complaint_unless_it_is_nothing_or_less():
+    at_rest = Held(5, 9)
+    assert Held(5, 9).beyond(at_rest).complaint() == ""
+    assert Held(4, 8).beyond(at_rest).complaint() == ""
+    assert Held(7, 8).beyond(at_rest).complaint() == "2 descriptors and -1 tasks are left"
+    assert Held(5, 10).beyond(at_rest).complaint() == "0 descriptors and 1 tasks are left"
+
+
 CALLS = """
-import sys, time
-for said in ("0.25", "", "0.5"):
-    print(time.monotonic(), said, flush=True)
-time.sleep(60)
+import time, under_attack
+
+def answers():
+    yield from (True, False, True)
+    time.sleep(60)
+
+under_attack.PAUSE_SECONDS = 0
+under_attack.call_for_ever(answers().__next__)
 """
 
 
+@pytest.fixture
+def command(monkeypatch):
+    """A client that calls three times: it is answered, and not, and answered."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(under_attack.__file__).parent))
+    return [sys.executable, "-c", CALLS]
+
+
 @pytest.mark.real_time
-async def test_a_neighbour_tells_of_its_calls_until_it_is_silenced(nursery, monkeypatch):
+async def test_a_neighbour_tells_of_its_calls_until_it_is_silenced(nursery, monkeypatch, command):
     monkeypatch.setattr(under_attack, "_CALL_SECONDS_MAX", 0.1)
     begin = time.monotonic()
-    with under_attack.neighbour_of([sys.executable, "-c", CALLS]) as neighbour:
+    with under_attack.neighbour_of(command) as neighbour:
         nursery.start_soon(neighbour.listen)
         with trio.fail_after(20):
             while len(calls := await neighbour.calls(begin)) < 3:
                 pass
-        assert calls == [0.25, None, 0.5]
+        assert [seconds is None for seconds in calls] == [False, True, False]
         assert await neighbour.calls(time.monotonic()) == []
     assert neighbour.process.returncode is not None
+
+
+@pytest.mark.real_time
+async def test_a_watch_tells_what_an_attack_took_and_what_it_left(monkeypatch, command):
+    for name, seconds in (
+        ("_CALL_SECONDS_MAX", 0.1),
+        ("SETTLE_SECONDS", 0.1),
+        ("QUIET_SECONDS", 0),
+    ):
+        monkeypatch.setattr(under_attack, name, seconds)
+    tasks = [7, 9]
+    begin = time.monotonic()
+    async with under_attack.watched(os.getpid(), lambda: tasks[0], command) as watch:
+
+        async def attack():
+            with trio.fail_after(20):
+                while len(await watch.neighbour.calls(begin)) < 3:
+                    pass
+            tasks.pop(0)
+            return "done"
+
+        assert watch.at_rest.tasks == 7
+        outcome, toll = await watch.toll_of(attack)
+        assert outcome == "done"
+        assert toll.left.tasks == 2
+        assert watch.at_rest.tasks == 9
+        _, toll = await watch.toll_of(trio.lowlevel.checkpoint)
+        assert toll.left.tasks == 0
+        assert toll.calls == []

@@ -171,3 +171,29 @@ async def test_options_that_contradict_each_other_are_refused():
     with pytest.raises(ValueError, match="token= or verify="):
         async with listen_websocket(token="x", verify=verify):
             pass
+
+
+@pytest.mark.real_time
+async def test_who_has_gone_before_it_was_taken_keeps_no_place():
+    async def opened():
+        while True:
+            try:
+                return await open_websocket_channel(hub.url)
+            except ConnectionLost:  # HTTP 503
+                await trio.sleep(0.01)
+
+    limits = Limits(http_connections_max=2, websocket_ping_seconds=0.01)
+    with trio.fail_after(SECONDS):
+        async with listen_websocket(limits=limits) as hub:
+            for _ in range(4):
+                await (await opened()).aclose()
+
+
+async def test_whoever_takes_in_another_task_is_done_when_the_hub_stops():
+    async def take(hub):
+        async for channel in hub:
+            await channel.aclose()
+
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery, listen_websocket() as hub:
+            nursery.start_soon(take, hub)

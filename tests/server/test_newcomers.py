@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 
 import attrs
 import pytest
@@ -95,3 +96,17 @@ async def test_a_silent_client_has_to_go_and_others_stay(way, tmp_path, mock_clo
         for client in clients:
             assert len(await client.list_tools()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seconds", [86_400.0, math.inf])
+async def test_who_has_left_is_forgotten_however_long_one_may_be_silent(
+    nursery, autojump_clock, seconds
+):
+    newcomers = Newcomers(Limits(first_request_seconds=seconds))
+    nursery.start_soon(newcomers.see_off)
+    session = SomeSession(has_begun=True)
+    newcomers.welcome(object()).started(session)
+    session.closing.set()
+    await trio.sleep(60)
+    assert not newcomers._waiting
+    nursery.cancel_scope.cancel()

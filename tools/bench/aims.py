@@ -23,8 +23,8 @@ IMPORTS: Final = "import"
 RECORDING_SHARE: Final = 0.1
 
 
-def ratios(values: Sequence[float], others: Sequence[float], *, row: str) -> list[float]:
-    """How much dearer `values` are, round by round; a rate is turned round."""
+def ratios(values: Sequence[float], others: Sequence[float], *, row: str = "") -> list[float]:
+    """How much dearer `values` are, round by round; those of a rate are turned round."""
     if is_rate(row):
         values, others = others, values
     return [value / other for value, other in zip(values, others, strict=True)]

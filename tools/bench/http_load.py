@@ -6,7 +6,6 @@ sessions, and at most one request in flight.
 """
 
 import selectors
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,20 +17,20 @@ import attrs
 import msgspec
 from http_wire import ANSWER_SECONDS, EVENT_STREAM, Link, Response, written
 from load import (
+    CLOSE_SECONDS,
     METADATA,
     MODERN,
+    NEWEST_LEGACY,
     Cost,
     Message,
     Start,
     checked_id,
     cpu_seconds_of,
+    free_port,
+    hello,
     rss_mib_of,
 )
-
-CLOSE_SECONDS: Final = 10.0
-START_SECONDS: Final = 30.0
-START_PAUSE_SECONDS: Final = 0.01
-NEWEST_LEGACY: Final = "2025-11-25"
+from socket_wires import connected, tcp_socket
 
 _SESSION_ID: Final = "Mcp-Session-Id"
 _VERSION: Final = "MCP-Protocol-Version"
@@ -39,11 +38,6 @@ _HEADERS: Final = {
     "Accept": "application/json, text/event-stream",
     "Content-Type": "application/json",
     "User-Agent": "bench",
-}
-_HELLO: Final = {
-    "protocolVersion": NEWEST_LEGACY,
-    "capabilities": {},
-    "clientInfo": {"name": "bench", "version": "0"},
 }
 
 # A floor answers everything as if it were this; see `constant.py`.
@@ -91,13 +85,13 @@ class HttpServerUnderLoad:
         self._form = form
         self._is_floor = is_floor
         self._has_sessions = not (is_floor or form.is_modern)
-        self._port = _free_port()
+        self._port = free_port()
         self._last_id = 0
         self._sessions: list[str] = []
         self._decode = msgspec.json.Decoder(Message).decode
         self._begin = time.perf_counter()
-        self._command = [*command, "--port", str(self._port), "--form", form.name]
-        self._process = subprocess.Popen(self._command, env=environment)
+        place = ["--port", str(self._port), "--form", form.name]
+        self._process = subprocess.Popen([*command, *place], env=environment)
 
     def __enter__(self) -> Self:
         return self
@@ -131,24 +125,13 @@ class HttpServerUnderLoad:
 
     def start(self) -> Start:
         """Wait until it answers."""
-        self._await_listener()
+        connected(lambda: tcp_socket(self._port), self._process).close()
         with self._link() as link:
             if self._has_sessions:
                 self._sessions.append(self._open_session(link))
             else:
                 self._call(link, self._headers(), "add", {"a": 1, "b": 1}, id_=1)
         return Start(self.cpu_seconds(), time.perf_counter() - self._begin)
-
-    def _await_listener(self) -> None:
-        end = self._begin + START_SECONDS
-        while self._process.poll() is None and time.perf_counter() < end:
-            try:
-                self._link().socket.close()
-            except ConnectionRefusedError:
-                time.sleep(START_PAUSE_SECONDS)
-            else:
-                return
-        raise RuntimeError(f"the server does not listen: {self._command}")
 
     # Calls
 
@@ -244,8 +227,7 @@ class HttpServerUnderLoad:
                     raise RuntimeError(f"a session was not ended: {response}")
 
     def _open_session(self, link: Link) -> str:
-        hello = _encoded({"id": 0, "method": "initialize", "params": _HELLO})
-        response = link.ask(written("POST", self._port, _HEADERS, hello))
+        response = link.ask(written("POST", self._port, _HEADERS, hello(NEWEST_LEGACY)))
         self._answer(response)
         session = response.headers[_SESSION_ID.lower()]
         ready = _encoded({"method": "notifications/initialized"})
@@ -311,9 +293,3 @@ def _readable(selector: selectors.BaseSelector) -> Iterator[_Lane]:
 
 def _encoded(message: Mapping[str, object]) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", **message})
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

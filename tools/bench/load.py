@@ -5,19 +5,23 @@ counts is the server's CPU time, with all threads and the kernel's share; this p
 """
 
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
 import attrs
 import msgspec
 
+Name = TypeVar("Name")
+
 CHUNK_BYTES: Final = 1 << 20
 CLOSE_SECONDS: Final = 10.0
 LEGACY: Final = "2024-11-05"
+NEWEST_LEGACY: Final = "2025-11-25"
 MODERN: Final = "2026-07-28"
 
 # What each request says of its sender where there is no handshake.
@@ -220,12 +224,7 @@ class ServerUnderLoad:
             self._send([_request(0, "server/discover", {"_meta": self._meta})])
             next(self._receive())
             return Start(self.cpu_seconds(), time.perf_counter() - self._begin)
-        params = {
-            "protocolVersion": self._revision,
-            "capabilities": {},
-            "clientInfo": {"name": "bench", "version": "0"},
-        }
-        self._send([_request(0, "initialize", params)])
+        self._send([hello(self._revision)])
         next(self._receive())
         start = Start(self.cpu_seconds(), time.perf_counter() - self._begin)
         self._send([msgspec.json.encode({"jsonrpc": "2.0", "method": "notifications/initialized"})])
@@ -318,10 +317,33 @@ def rss_mib_of(process: int) -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-def rotated(names: Sequence[str], by: int) -> Sequence[str]:
+def free_port() -> int:
+    """One of this machine at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def rotated(names: Sequence[Name], by: int) -> Sequence[Name]:
     """The names, beginning with another one: whoever takes turns goes first in turn."""
     first = by % len(names)
     return [*names[first:], *names[:first]]
+
+
+def hello(revision: str) -> bytes:
+    """The handshake of a legacy client."""
+    params = {
+        "protocolVersion": revision,
+        "capabilities": {},
+        "clientInfo": {"name": "bench", "version": "0"},
+    }
+    return _request(0, "initialize", params)
+
+
+def called(tool: str, arguments: Mapping[str, object], number: int = 1, **meta: object) -> bytes:
+    """A call by a modern client; `meta` is what it says beside who it is."""
+    params = {"name": tool, "arguments": arguments, "_meta": {**METADATA, **meta}}
+    return _request(number, "tools/call", params)
 
 
 def _request(id_: int, method: str, params: object) -> bytes:

@@ -1,11 +1,11 @@
 """What is measured: each measure puts one server under one load, for a few rows of the table."""
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import attrs
-from load import Cost, ServerUnderLoad
+from load import ServerUnderLoad
+from rounds import Effort, add_rows
 
 IN_FLIGHT: Final = (1, 16, 128)
 NOTIFICATIONS: Final = 1000
@@ -16,16 +16,6 @@ CROWDED: Final = f"{TOOLS_MORE + 3:,} tools"
 _MIB: Final = 1 << 20
 
 Measured = Iterator[tuple[str, float]]
-
-
-@attrs.frozen(kw_only=True)
-class Effort:
-    """How long to look; a round has so many turns at each measure."""
-
-    rounds: int
-    turns: int
-    seconds: float
-    import_rounds: int
 
 
 @attrs.frozen
@@ -63,17 +53,10 @@ def _warm_up(server: ServerUnderLoad, effort: Effort) -> Measured:
 
 def _add(in_flight: int) -> Callable[[ServerUnderLoad, Effort], Measured]:
     def apply(server: ServerUnderLoad, effort: Effort) -> Measured:
-        yield from _add_rows(in_flight, server.add(in_flight=in_flight, seconds=effort.seconds))
+        cost = server.add(in_flight=in_flight, seconds=effort.seconds)
+        yield from add_rows(f"add, {in_flight} in flight", cost)
 
     return apply
-
-
-def _add_rows(in_flight: int, cost: Cost) -> Measured:
-    percentiles = statistics.quantiles(cost.call_seconds, n=100)
-    yield f"add, {in_flight} in flight: CPU per 1,000, ms", cost.cpu_ms_per_1000
-    yield f"add, {in_flight} in flight: p50, µs", percentiles[49] * 1_000_000
-    yield f"add, {in_flight} in flight: p99, µs", percentiles[98] * 1_000_000
-    yield f"add, {in_flight} in flight: /s", cost.calls_per_second
 
 
 def _echo(mib: int) -> Callable[[ServerUnderLoad, Effort], Measured]:

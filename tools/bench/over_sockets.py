@@ -6,23 +6,28 @@ kernel (Linux only). Two peers are there as well: the TypeScript SDK over the pa
 last Python SDK that has WebSocket. Nothing here fails for being slow.
 """
 
-import argparse
-import socket
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import attrs
-import msgspec
-from aims import ratios
-from load import Pipes, ServerUnderLoad, Wire, rotated
-from report import print_table, ratio_text
+from aims import Results
+from load import Pipes, ServerUnderLoad, Wire, free_port, rotated
+from report import print_figures, print_ratios
+from rounds import (
+    Effort,
+    Measurements,
+    add_rows,
+    asked_for,
+    function_calls,
+    medians_of,
+    print_json,
+    turns,
+)
 from servers import HERE, PYTHON_1_PEER, TYPESCRIPT_PEER, Workshop, python_1_peer, versions
 from socket_wires import LineWire, WebSocketWire, connected, tcp_socket, unix_socket
 
@@ -35,20 +40,7 @@ OURS: Final = (STDIO, "unix", "tcp", "websocket", "native", "hypercorn")
 
 PEERS: Final = (f"{TYPESCRIPT_PEER}, ws", f"{PYTHON_1_PEER}, ws")
 
-Results = Mapping[str, Mapping[str, Sequence[float]]]
-"""Each server's rows: a value for each round."""
-
 Connect = Callable[[subprocess.Popen[bytes]], Wire]
-
-
-@attrs.frozen(kw_only=True)
-class Effort:
-    """How long to look; a round has so many turns at each number of calls in flight."""
-
-    rounds: int
-    turns: int
-    seconds: float
-
 
 EFFORTS: Final = {
     False: Effort(rounds=5, turns=4, seconds=0.4),
@@ -73,7 +65,7 @@ class Bench:
         if name == "unix":
             path = Path(tempfile.mkdtemp(dir=self.workshop.folder), "socket")
             return _ours(name, str(path)), lambda process: _over_unix(path, process)
-        port = _free_port()
+        port = free_port()
         if name == "tcp":
             return _ours(name, str(port)), lambda process: _over_tcp(port, process)
         return self._of_websocket(name, str(port)), lambda process: _over_websocket(port, process)
@@ -89,12 +81,6 @@ class Bench:
 def _ours(transport: str, place: str) -> Sequence[str]:
     script = str(HERE / "server_sockets_mcp_trio.py")
     return [sys.executable, script, "--transport", transport, "--place", place]
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _over_unix(path: Path, process: subprocess.Popen[bytes]) -> Wire:
@@ -116,39 +102,19 @@ def _over_websocket(port: int, process: subprocess.Popen[bytes]) -> Wire:
 
 def measure(effort: Effort, bench: Bench) -> Results:
     """Each server's rows: the median of its turns, for each round."""
-    results: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for round_ in range(effort.rounds):
-        for name, rows in _measure_round(effort, bench, round_).items():
-            for row, values in rows.items():
-                results[name][row].append(statistics.median(values))
-        print(f"round {round_ + 1} of {effort.rounds} is done", file=sys.stderr)
-    return results
 
+    def measure_round(round_: int) -> Measurements:
+        with ExitStack() as stack:
+            names = rotated([*OURS, *PEERS], round_)
+            servers = {name: stack.enter_context(bench.server(name)) for name in names}
+            for server in servers.values():
+                server.initialize()
+                server.add(in_flight=IN_FLIGHT[1], seconds=effort.seconds)  # let caches fill
+            for name, in_flight, cost in turns(servers, IN_FLIGHT, effort, round_):
+                for row, value in add_rows(f"add, {in_flight} in flight", cost):
+                    yield name, row, value
 
-def _measure_round(effort: Effort, bench: Bench, round_: int) -> Results:
-    samples: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    with ExitStack() as stack:
-        names = rotated([*OURS, *PEERS], round_)
-        servers = {name: stack.enter_context(bench.server(name)) for name in names}
-        for server in servers.values():
-            server.initialize()
-            server.add(in_flight=IN_FLIGHT[1], seconds=effort.seconds)  # let caches fill
-        for in_flight in IN_FLIGHT:
-            for turn in range(effort.turns):
-                for name in rotated(list(servers), turn + round_):
-                    for row, value in _rows(servers[name], in_flight, effort.seconds):
-                        samples[name][row].append(value)
-    return samples
-
-
-def _rows(server: ServerUnderLoad, in_flight: int, seconds: float) -> Iterator[tuple[str, float]]:
-    cost = server.add(in_flight=in_flight, seconds=seconds)
-    percentiles = statistics.quantiles(cost.call_seconds, n=100)
-    title = f"add, {in_flight} in flight"
-    yield f"{title}: CPU per 1,000, ms", cost.cpu_ms_per_1000
-    yield f"{title}: p50, µs", percentiles[49] * 1_000_000
-    yield f"{title}: p99, µs", percentiles[98] * 1_000_000
-    yield f"{title}: /s", cost.calls_per_second
+    return medians_of(effort.rounds, measure_round)
 
 
 def count_function_calls(bench: Bench) -> Results:
@@ -158,66 +124,24 @@ def count_function_calls(bench: Bench) -> Results:
 
 def _function_calls(bench: Bench, name: str) -> Iterator[tuple[str, Sequence[float]]]:
     with bench.server(name, "--count-calls") as server:
-        server.initialize()
-        for in_flight in IN_FLIGHT:
-            server.add(in_flight=in_flight, seconds=COUNTED_SECONDS)
-            begin = int(server.call("function_calls").text)
-            calls = len(server.add(in_flight=in_flight, seconds=COUNTED_SECONDS).call_seconds)
-            count = int(server.call("function_calls").text) - begin
-            yield f"add, {in_flight} in flight", [count / (calls + 1)]
-
-
-# What came of it
-
-
-def print_figures(title: str, results: Results) -> None:
-    """One row a measure, one column a server; medians of the rounds."""
-    rows = results[STDIO]
-    print_table(
-        title,
-        ["measure", *results],
-        (
-            [row, *(f"{statistics.median(each[row]):,.4g}" for each in results.values())]
-            for row in rows
-        ),
-    )
-
-
-def print_ratios(results: Results) -> None:
-    """How much dearer each server is than ours over stdio."""
-    others = [name for name in results if name != STDIO]
-    print_table(
-        "÷ ours over stdio: median, lowest-highest round; rates are turned round",
-        ["measure", *others],
-        ([row, *(_ratio(results, name, row) for name in others)] for row in results[STDIO]),
-    )
-
-
-def _ratio(results: Results, name: str, row: str) -> str:
-    return ratio_text(ratios(results[name][row], results[STDIO][row], row=row))
+        for in_flight, calls in function_calls(server, IN_FLIGHT, COUNTED_SECONDS):
+            yield f"add, {in_flight} in flight", [calls]
 
 
 def main(arguments: list[str]) -> int:
     """Print the tables, or everything as JSON."""
-    parser = argparse.ArgumentParser(description="Measure the cost of a call over sockets.")
-    parser.add_argument("--rounds", type=int, help="how often everything is measured")
-    parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
-    parser.add_argument("--json", action="store_true", help="print every value as JSON")
-    options = parser.parse_args(arguments)
-    effort = EFFORTS[options.quick]
-    if options.rounds:
-        effort = attrs.evolve(effort, rounds=options.rounds)
+    effort, is_json = asked_for(arguments, "Measure the cost of a call over sockets.", EFFORTS)
     with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as folder:
         bench = Bench(Workshop(Path(folder)))
         counts = count_function_calls(bench)
         results = measure(effort, bench)
-    if options.json:
-        everything = {"function calls": counts, **results}
-        print(msgspec.json.format(msgspec.json.encode(everything)).decode())
+    if is_json:
+        print_json(results, counts)
         return 0
     print(f"{versions()}; over WebSocket: {', '.join(PEERS)}")
     print_figures("sockets: medians", results)
-    print_ratios(results)
+    others = {name: (name, STDIO) for name in results if name != STDIO}
+    print_ratios("÷ ours over stdio", results, others)
     print_figures("function calls per request", counts)
     return 0
 

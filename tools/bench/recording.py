@@ -11,27 +11,27 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+import attrs
 import server_mcp_trio
 import trio
 import trio.testing
-from load import ServerUnderLoad, rotated
+from aims import ratios
+from load import ServerUnderLoad
 from measures import IN_FLIGHT
-from rich.console import Console
-from rich.table import Table
+from report import print_table, ratio_text
+from rounds import Effort, medians_of, turns
 
 from mcp_trio import Client, Context, Server
 from mcp_trio.recording import ReplayReport, replay
 from mcp_trio.transports import memory_pair
 
 SERVER: Final = str(Path(__file__).resolve().parent / "server_mcp_trio.py")
-SECONDS: Final = 0.3
-TURNS: Final = 3
+EFFORT: Final = Effort(rounds=5, turns=3, seconds=0.3)
 
 # Each server, its options, and the one that it is compared with.
 SERVERS: Final[Mapping[str, tuple[Sequence[str], str]]] = {
@@ -44,14 +44,14 @@ SERVERS: Final[Mapping[str, tuple[Sequence[str], str]]] = {
 
 VIRTUAL_MINUTES: Final = 60
 
-Figures = dict[str, dict[int, list[float]]]
+Figures = Mapping[str, Mapping[int, Sequence[float]]]
 """Milliseconds of CPU per 1,000 calls: by server and calls in flight, one a round."""
 
 
-def measure(rounds: int, folder: Path) -> Figures:
+def measure(effort: Effort, folder: Path) -> Figures:
     """Each server's figures; the median of its turns, for each round."""
-    figures: Figures = {name: {in_flight: [] for in_flight in IN_FLIGHT} for name in SERVERS}
-    for round_ in range(rounds):
+
+    def measure_round(round_: int) -> Iterator[tuple[str, int, float]]:
         with ExitStack() as stack:
             servers = {
                 name: stack.enter_context(ServerUnderLoad(command(name, folder), os.environ))
@@ -59,11 +59,10 @@ def measure(rounds: int, folder: Path) -> Figures:
             }
             for server in servers.values():
                 server.initialize()
-            for name, by_load in measure_round(servers, round_).items():
-                for in_flight, values in by_load.items():
-                    figures[name][in_flight].append(statistics.median(values))
-        print(f"round {round_ + 1} of {rounds} is done", file=sys.stderr)
-    return figures
+            for name, in_flight, cost in turns(servers, IN_FLIGHT, effort, round_):
+                yield name, in_flight, cost.cpu_ms_per_1000
+
+    return medians_of(effort.rounds, measure_round)
 
 
 def command(name: str, folder: Path) -> list[str]:
@@ -80,26 +79,16 @@ def recording_of(name: str, folder: Path) -> Path:
     return folder / f"{name.replace(', ', '-')}.mcprec.jsonl"
 
 
-def measure_round(servers: Mapping[str, ServerUnderLoad], round_: int) -> Figures:
-    """What each server takes at each turn; who goes first changes."""
-    samples: Figures = defaultdict(lambda: defaultdict(list))
-    for turn in range(TURNS):
-        for name in rotated(list(servers), turn + round_):
-            for in_flight in IN_FLIGHT:
-                cost = servers[name].add(in_flight=in_flight, seconds=SECONDS)
-                samples[name][in_flight].append(cost.cpu_ms_per_1000)
-    return samples
-
-
 def print_costs(figures: Figures) -> None:
     """A row a server: medians, and ratios to what it is compared with, taken within a round."""
-    table = Table(title="server CPU per 1,000 calls, ms (ratio: lowest-highest round)")
-    table.add_column("add")
-    for in_flight in IN_FLIGHT:
-        table.add_column(f"{in_flight} in flight", justify="right")
-    for name, (_, other) in SERVERS.items():
-        table.add_row(name, *(cost_cell(figures, name, other, load) for load in IN_FLIGHT))
-    Console(width=140).print(table)
+    print_table(
+        "server CPU per 1,000 calls, ms (ratio, lowest-highest round)",
+        ["add", *(f"{in_flight} in flight" for in_flight in IN_FLIGHT)],
+        (
+            [name, *(cost_cell(figures, name, other, load) for load in IN_FLIGHT)]
+            for name, (_, other) in SERVERS.items()
+        ),
+    )
 
 
 def cost_cell(figures: Figures, name: str, other: str, in_flight: int) -> str:
@@ -108,8 +97,7 @@ def cost_cell(figures: Figures, name: str, other: str, in_flight: int) -> str:
     text = f"{statistics.median(values):.1f}"
     if name == other:
         return text
-    ratios = [a / b for a, b in zip(values, figures[other][in_flight], strict=True)]
-    return f"{text}  ({statistics.median(ratios):.2f}: {min(ratios):.2f}-{max(ratios):.2f})"
+    return f"{text}  ({ratio_text(ratios(values, figures[other][in_flight]))})"
 
 
 def print_replays(folder: Path) -> None:
@@ -159,11 +147,13 @@ def print_virtual_hour(folder: Path) -> None:
 def main(arguments: list[str]) -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Measure what recording and replay cost.")
-    parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured")
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--rounds", type=int, default=EFFORT.rounds, help="how often everything is measured"
+    )
+    effort = attrs.evolve(EFFORT, rounds=parser.parse_args(arguments).rounds)
     with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as name:
         folder = Path(name)
-        print_costs(measure(options.rounds, folder))
+        print_costs(measure(effort, folder))
         print_replays(folder)
         print_virtual_hour(folder)
     return 0

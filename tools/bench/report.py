@@ -5,34 +5,46 @@ only what holds in every round is worth something.
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import imports
 from aims import AIMS, Aim, Results, Values, best_peer, ratios
 from rich.console import Console
 from rich.table import Table
-from servers import OURS, PEERS, RECORDING
+
+BEST_PEER: Final = "the best peer"
+"""Whichever that was in a round, in the place of a server's name."""
 
 _NOTHING: Final = "-"
-_RECORDING_RATIOS: Final = ("recording ÷ best peer", "recording ÷ none")
 
 
 def print_figures(title: str, results: Results) -> None:
-    """One row a measure, one column a server."""
+    """One row a measure of the first server, one column a server."""
     print_table(
         title,
         ["measure", *results],
-        ([row, *(_figure(results[name].get(row)) for name in results)] for row in _rows(results)),
+        (
+            [row, *(_figure(results[name].get(row)) for name in results)]
+            for row in _first_of(results)
+        ),
     )
 
 
-def print_ratios(results: Results) -> None:
-    """How much dearer we are than each peer, than the best of them, and than without recording."""
+def print_ratios(
+    title: str,
+    results: Results,
+    columns: Mapping[str, tuple[str, str]],
+    rows: Iterable[str] | None = None,
+) -> None:
+    """How much dearer one server is than another, in each column, for all rows of the first."""
     print_table(
-        "our cost ÷ theirs: median, lowest-highest round; rates are turned round",
-        ["measure", "÷ best peer", *(f"÷ {peer}" for peer in PEERS), *_RECORDING_RATIOS],
-        ([row, *_ratio_cells(results, row)] for row in _rows(results)),
+        f"{title}: median, lowest-highest round; rates are turned round",
+        ["measure", *columns],
+        (
+            [row, *(_ratio(results, row, one, other) for one, other in columns.values())]
+            for row in rows or _first_of(results)
+        ),
     )
 
 
@@ -61,15 +73,14 @@ def _aim_cells(aim: Aim, results: Results) -> list[str]:
     return [aim.text, f"{aim.at_most:g}", ratio_text(measured), "met" if is_met else "MISSED"]
 
 
-def _ratio_cells(results: Results, row: str) -> list[str]:
-    ours, recording, best = results[OURS][row], results[RECORDING][row], best_peer(results, row)
-    pairs = [(ours, best), *((ours, results[peer].get(row)) for peer in PEERS)]
-    pairs += [(recording, best), (recording, ours)]
-    return [ratio_text(ratios(a, b, row=row)) if b else _NOTHING for a, b in pairs]
+def _ratio(results: Results, row: str, one: str, other: str) -> str:
+    values = results[one].get(row)
+    others = best_peer(results, row) if other == BEST_PEER else results[other].get(row)
+    return ratio_text(ratios(values, others, row=row)) if values and others else _NOTHING
 
 
-def _rows(results: Results) -> Iterable[str]:
-    return results[OURS]
+def _first_of(results: Results) -> Values:
+    return next(iter(results.values()))
 
 
 def _figure(values: Sequence[float] | None) -> str:

@@ -11,18 +11,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import http_servers
 import msgspec
-from aims import Results, ratios
-from http_load import JSON_ANSWERS, NEWEST_LEGACY, STATELESS, Form, HttpServerUnderLoad
-from load import MODERN
-from report import print_figures, print_table, ratio_text
+from aims import Results
+from http_load import JSON_ANSWERS, STATELESS, Form, HttpServerUnderLoad
+from load import MODERN, NEWEST_LEGACY
+from report import print_figures, print_ratios
 from round_trip import CALLS, WARM_UP
+from rounds import Measurements, medians_of
 from servers import HERE, OURS, PYTHON_PEER, TYPESCRIPT_PEER, Workshop, python_peer
 
 SECONDS_MAX: Final = 120.0
@@ -51,10 +51,8 @@ def clients(workshop: Workshop) -> Mapping[str, Sequence[str]]:
 
 def measure(rounds: int, workshop: Workshop) -> Results:
     """Each pair's rows: a value for each round."""
-    results: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for round_ in range(rounds):
+
+    def measure_round(_: int) -> Measurements:
         for revision, form in FORMS.items():
             servers = http_servers.commands(workshop, form)
             for client, server in PAIRS:
@@ -64,12 +62,12 @@ def measure(rounds: int, workshop: Workshop) -> Results:
                     cpu_seconds += it.cpu_seconds()
                 percentiles = statistics.quantiles(trips.seconds, n=100)
                 cpu_each = cpu_seconds / (WARM_UP + CALLS) + trips.cpu_seconds / CALLS
-                rows = results[pair_title(client, server)]
-                rows[f"{revision}: p50, µs"].append(percentiles[49] * 1_000_000)
-                rows[f"{revision}: p99, µs"].append(percentiles[98] * 1_000_000)
-                rows[f"{revision}: CPU of both ends, µs"].append(cpu_each * 1_000_000)
-        print(f"round {round_ + 1} of {rounds} is done", file=sys.stderr)
-    return results
+                title = pair_title(client, server)
+                yield title, f"{revision}: p50, µs", percentiles[49] * 1_000_000
+                yield title, f"{revision}: p99, µs", percentiles[98] * 1_000_000
+                yield title, f"{revision}: CPU of both ends, µs", cpu_each * 1_000_000
+
+    return medians_of(rounds, measure_round)
 
 
 class Trips(msgspec.Struct):
@@ -100,25 +98,6 @@ def pair_title(client: str, server: str) -> str:
     return client if client == server else f"{client} at {server}"
 
 
-def print_ratios(results: Results) -> None:
-    """How much longer a call of ours takes than of each SDK with itself."""
-    rows = list(results[OURS])
-    print_table(
-        "L15: our calls ÷ theirs: median, lowest-highest",
-        ["measure", *(f"÷ {peer}" for peer in (PYTHON_PEER, TYPESCRIPT_PEER))],
-        (
-            [
-                row,
-                *(
-                    ratio_text(ratios(results[OURS][row], results[peer][row], row=row))
-                    for peer in (PYTHON_PEER, TYPESCRIPT_PEER)
-                ),
-            ]
-            for row in rows
-        ),
-    )
-
-
 def main(arguments: list[str]) -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Measure how long a call over HTTP takes.")
@@ -127,7 +106,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as folder:
         results = measure(options.rounds, Workshop(Path(folder)))
     print_figures("L15: an HTTP call of one client, keep-alive: medians of the rounds", results)
-    print_ratios(results)
+    theirs = {f"÷ {peer}": (OURS, peer) for peer in (PYTHON_PEER, TYPESCRIPT_PEER)}
+    print_ratios("L15: our calls ÷ theirs", results, theirs)
     return 0
 
 

@@ -12,8 +12,6 @@ import trio
 
 from mcp_trio import Server
 
-WEBSOCKET_PATH: Final = "/ws"
-
 STARTS: Final[Mapping[str, Callable[[Server, str], Callable[..., Awaitable[None]]]]] = {
     "unix": lambda server, place: partial(server.serve_unix, place),
     "tcp": lambda server, place: partial(server.serve_tcp, port=int(place)),

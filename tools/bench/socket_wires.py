@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 import attrs
+from load import CHUNK_BYTES, CLOSE_SECONDS
 
-CHUNK_BYTES: Final = 1 << 20
-CLOSE_SECONDS: Final = 10.0
 START_SECONDS: Final = 30.0
 START_PAUSE_SECONDS: Final = 0.01
 

@@ -22,16 +22,15 @@ from raw_ends import Lines
 from rich.table import Table
 from wsproto import events
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "interop"))
-sys.path.append(str(Path(__file__).resolve().parent.parent / "hostile"))
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "interop", "bench")]
 
+from load import NEWEST_LEGACY
 from sitting import empty_table, show
-from under_attack import LOOK_SECONDS, descriptors_of
+from under_attack import Held, descriptors_of, settled
 
 from mcp_trio import Client, Limits, MCPError
 from mcp_trio._transports.sockets import unix_listener
 
-LEGACY: Final = "2025-11-25"
 WAYS: Final = ("websocket", "unix", "tcp")
 LIMITS: Final = Limits(
     frame_bytes_max=1 << 20,
@@ -50,7 +49,10 @@ _NO_TEXT: Final = b"\xff\xfe"
 
 @attrs.define(eq=False)
 class End:
-    """A server's end, that frames as it should unless it is told otherwise."""
+    """A server's end, that frames as it should unless it is told otherwise.
+
+    It answers pings while it takes something in, and only then.
+    """
 
     stream: trio.SocketStream
     is_web: bool
@@ -70,13 +72,12 @@ class End:
         """Agree on a revision, and take a call."""
         await self.open()
         asked = json.loads(await self._message())
-        result = {
-            "protocolVersion": LEGACY,
+        result: dict[str, object] = {
+            "protocolVersion": NEWEST_LEGACY,
             "capabilities": {"tools": {}},
             "serverInfo": {"name": "faults", "version": "0"},
         }
-        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": result}
-        await self.say(json.dumps(answer).encode())
+        await self.say(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}).encode())
         while b"tools/call" not in await self._message():
             pass
 
@@ -87,6 +88,11 @@ class End:
         else:
             await self.put(message + b"\n")
 
+    async def stay(self) -> None:
+        """Be there, and answer nothing but pings."""
+        while True:
+            await self._message()
+
     async def put(self, data: bytes) -> None:
         """Send bytes, as far as somebody takes them."""
         with contextlib.suppress(trio.BrokenResourceError):
@@ -95,15 +101,9 @@ class End:
     async def _message(self) -> bytes:
         """The next one; empty: the request to become a WebSocket."""
         while True:
-            if self.is_web:
-                for event in self._protocol.events():
-                    if isinstance(event, events.TextMessage):
-                        return event.data.encode()
-                    if isinstance(event, events.Request):
-                        return b""
-            elif b"\n" in self._rest:
-                line, _, self._rest = self._rest.partition(b"\n")
-                return line
+            message = await self._next_event() if self.is_web else self._next_line()
+            if message is not None:
+                return message
             data = await self.stream.receive_some()
             if not data:
                 await trio.sleep_forever()
@@ -111,6 +111,27 @@ class End:
                 self._protocol.receive_data(data)
             else:
                 self._rest += data
+
+    def _next_line(self) -> bytes | None:
+        """What has come whole."""
+        line, end, rest = self._rest.partition(b"\n")
+        if not end:
+            return None
+        self._rest = rest
+        return line
+
+    async def _next_event(self) -> bytes | None:
+        """The same of a WebSocket, whose pings are answered."""
+        for event in self._protocol.events():
+            if isinstance(event, events.TextMessage):
+                return event.data.encode()
+            if isinstance(event, events.Request):
+                return b""
+            if isinstance(event, events.Ping):
+                await self.put(self._protocol.send(event.response()))
+            elif isinstance(event, events.CloseConnection):
+                await trio.sleep_forever()
+        return None
 
 
 Serve: TypeAlias = Callable[[End], Awaitable[None]]
@@ -138,9 +159,9 @@ async def say_nothing(_end: End) -> None:
 
 
 async def open_only(end: End) -> None:
-    """Shake hands, and be silent."""
+    """Shake hands, and answer nothing but pings."""
     await end.open()
-    await trio.sleep_forever()
+    await end.stay()
 
 
 async def refuse(end: End) -> None:
@@ -165,17 +186,23 @@ async def answer_a_half(end: End) -> None:
     await end.put(b"\x81\x7e\xff\xff{" if end.is_web else b'{"jsonrpc":"2.0",')
 
 
-async def stop_reading(end: End) -> None:
-    """Neither answer nor read."""
+async def answer_nothing(end: End) -> None:
+    """Be there, and leave the call alone."""
+    await end.begin()
+    await end.stay()
+
+
+async def read_nothing(end: End) -> None:
+    """Take a call, and be silent: not even pings are answered."""
     await end.begin()
     await trio.sleep_forever()
 
 
-async def put_then_wait(data: bytes, end: End) -> None:
+async def put_then_stay(data: bytes, end: End) -> None:
     """Send what none may send, in the middle of a call."""
     await end.begin()
     await end.put(data)
-    await trio.sleep_forever()
+    await end.stay()
 
 
 async def say_too_much(end: End) -> None:
@@ -183,7 +210,7 @@ async def say_too_much(end: End) -> None:
     await end.begin()
     result = {"content": [{"type": "text", "text": "x" * (2 << 20)}]}
     await end.say(json.dumps({"jsonrpc": "2.0", "id": 2, "result": result}).encode())
-    await trio.sleep_forever()
+    await end.stay()
 
 
 def everywhere(web: str, lines: str) -> dict[str, str]:
@@ -198,7 +225,7 @@ FAULTS: Final = (
         says=everywhere("http_head_seconds", "initialize_seconds"),
     ),
     Fault(
-        name="opens, and is silent",
+        name="opens, and says nothing",
         serve=open_only,
         says={"websocket": "initialize_seconds"},
     ),
@@ -209,34 +236,39 @@ FAULTS: Final = (
         name="ends in an answer", serve=answer_a_half, says=everywhere("broke", "OutcomeUnknown")
     ),
     Fault(
+        name="answers pings, and no call",
+        serve=answer_nothing,
+        says=dict.fromkeys(WAYS, "request_idle_seconds"),
+    ),
+    Fault(
         name="answers no ping, nor anything",
-        serve=stop_reading,
-        says=everywhere("silent", "request_idle_seconds"),
+        serve=read_nothing,
+        says={"websocket": "websocket_pong_seconds"},
     ),
     Fault(
         name="sends bad UTF-8",
-        serve=partial(put_then_wait, b"\x81\x02" + _NO_TEXT),
+        serve=partial(put_then_stay, b"\x81\x02" + _NO_TEXT),
         says={"websocket": "1007"},
     ),
     Fault(
         name="sends a binary message",
-        serve=partial(put_then_wait, b"\x82\x02{}"),
+        serve=partial(put_then_stay, b"\x82\x02{}"),
         says={"websocket": "1003"},
     ),
     Fault(
         name="sends an unknown opcode",
-        serve=partial(put_then_wait, b"\x83\x00"),
+        serve=partial(put_then_stay, b"\x83\x00"),
         says={"websocket": "1002"},
     ),
     Fault(
         name="closes, and tells why",
-        serve=partial(put_then_wait, b"\x88\x06\x03\xf5busy"),
+        serve=partial(put_then_stay, b"\x88\x06\x03\xf5busy"),
         says={"websocket": "try again later"},
     ),
     Fault(
         name="answers over the limit",
         serve=say_too_much,
-        says=everywhere("silent", "request_idle_seconds"),
+        says=dict.fromkeys(WAYS, "frame_bytes_max"),
     ),
 )
 
@@ -249,35 +281,25 @@ class Result:
     way: str
     told: str
     seconds: float
-    tasks_left: int
-    descriptors_left: int
+    left: Held
 
 
 async def meet(fault: Fault, way: str, folder: Path) -> Result:
     """Let a client call a server that does so."""
-    before = _held()
+    at_rest = await _held()
     begin = trio.current_time()
     async with trio.open_nursery() as nursery:
         told = await _told(await nursery.start(_serve, fault, way, folder))
         seconds = trio.current_time() - begin
         nursery.cancel_scope.cancel()
-    tasks, descriptors = before
-    with trio.move_on_after(SETTLE_SECONDS):
-        while _held() > before:  # noqa: ASYNC110  nobody tells that a system task has ended
-            await trio.sleep(LOOK_SECONDS)
-    after = _held()
-    return Result(
-        fault=fault,
-        way=way,
-        told=told,
-        seconds=seconds,
-        tasks_left=after[0] - tasks,
-        descriptors_left=after[1] - descriptors,
-    )
+    # Nobody tells that a system task has ended.
+    left = (await settled(_held, at_rest, SETTLE_SECONDS)).beyond(at_rest)
+    return Result(fault=fault, way=way, told=told, seconds=seconds, left=left)
 
 
-def _held() -> tuple[int, int]:
-    return trio.lowlevel.current_statistics().tasks_living, descriptors_of(os.getpid())
+async def _held() -> Held:
+    tasks = trio.lowlevel.current_statistics().tasks_living
+    return Held(descriptors_of(os.getpid()), tasks)
 
 
 async def _serve(
@@ -305,7 +327,7 @@ async def _told(url: str) -> str:
     """What a caller is told of a call; empty: nothing, for too long."""
     with trio.move_on_after(PATIENCE_SECONDS):
         try:
-            async with Client(url, revisions=[LEGACY], limits=LIMITS) as client:
+            async with Client(url, revisions=[NEWEST_LEGACY], limits=LIMITS) as client:
                 await client.call_tool("anything")
         except MCPError as error:
             return f"{type(error).__name__}: {error}"
@@ -334,8 +356,8 @@ def complaints(result: Result) -> Iterator[str]:
         yield f"the caller was told nothing for {PATIENCE_SECONDS:g} s"
     elif result.fault.says[result.way] not in result.told:
         yield f"{result.told}: that does not say {result.fault.says[result.way]!r}"
-    if result.tasks_left > 0 or result.descriptors_left > 0:
-        yield f"{result.descriptors_left} descriptors and {result.tasks_left} tasks are left"
+    if complaint := result.left.complaint():
+        yield complaint
 
 
 def table_of(results: Sequence[Result]) -> Table:
@@ -351,8 +373,8 @@ def table_of(results: Sequence[Result]) -> Table:
             result.way,
             result.told,
             f"{result.seconds:.2f}",
-            f"{result.descriptors_left}",
-            f"{result.tasks_left}",
+            f"{result.left.descriptors}",
+            f"{result.left.tasks}",
         )
     return table
 

@@ -1,13 +1,20 @@
 """What clients do wrong: the rows of `troubling.py`, and what each is to come to."""
 
 import functools
+import sys
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Final, cast
 
 import attrs
 import trio
-from raw_ends import Lines, Messages, Script, called, hello
+from raw_ends import Lines, Messages, Script
+
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
+
+from load import NEWEST_LEGACY, called, hello
 from socket_wires import BINARY, CLOSE, PING, TEXT, WHOLE, handshake, masked
+from under_attack import WORDS
 
 WEB: Final = ("websocket", "native", "hypercorn")
 LINES: Final = ("unix", "tcp")
@@ -17,12 +24,12 @@ MIB: Final = 1 << 20
 FLOOD: Final = 1000
 PINGS: Final = 500
 SESSIONS: Final = 1000
-_CALL: Final = called("echo", text="Is anybody there?")
-_WAIT: Final = called("wait", 2, seconds=30.0)
-_SOON: Final = called("wait", seconds=0.2)
+_CALL: Final = called("echo", {"text": WORDS})
+_WAIT: Final = called("wait", {"seconds": 30.0}, 2)
+_SOON: Final = called("wait", {"seconds": 0.2})
 _NO_UTF8: Final = b'{"jsonrpc":"2.0","id":1,"method":"\xff\xfe"}'
 _NO_JSON: Final = b"{nothing of the kind"
-_LARGE: Final = called("echo", text="x" * 2 * MIB)
+_LARGE: Final = called("echo", {"text": "x" * 2 * MIB})
 
 
 @attrs.frozen(kw_only=True)
@@ -68,11 +75,16 @@ async def answer_no_ping(peer: Lines) -> None:
     await trio.sleep_forever()
 
 
-async def vanish(peer: Lines) -> None:
-    """Be gone in the middle of a call."""
+async def have_a_call(peer: Lines) -> None:
+    """Be in the middle of one, after another that was answered."""
     await peer.open()
     await peer.say(_CALL, _WAIT)
     await peer.answered(1)
+
+
+async def vanish(peer: Lines) -> None:
+    """Be gone in the middle of a call."""
+    await have_a_call(peer)
     await peer.vanish()
 
 
@@ -87,9 +99,7 @@ async def close_half(peer: Lines) -> None:
 
 async def close_in_a_call(peer: Lines) -> None:
     """Say goodbye in the middle of a call."""
-    await peer.open()
-    await peer.say(_CALL, _WAIT)
-    await peer.answered(1)
+    await have_a_call(peer)
     await peer.leave()
     await trio.sleep_forever()
 
@@ -99,14 +109,15 @@ async def read_nothing(peer: Lines) -> None:
     if isinstance(peer, Messages):
         await peer.put(handshake(peer.host, peer.path))
         await trio.sleep(0.2)
-    await peer.say(called("pour"))
+    await peer.say(called("pour", {}, progressToken=1))
     await peer.until_cut()
 
 
 async def flood(peer: Lines) -> None:
     """Ask faster than anybody answers."""
     await peer.open()
-    await peer.say(*(called("echo", number, text="x" * 100) for number in range(1, FLOOD + 1)))
+    text = {"text": "x" * 100}
+    await peer.say(*(called("echo", text, number) for number in range(1, FLOOD + 1)))
     await peer.answered(FLOOD)
     await peer.leave()
     await trio.sleep_forever()
@@ -156,7 +167,7 @@ async def open_badly(headers: Mapping[str, str], peer: Lines) -> None:
 async def live_shortly(peer: Lines) -> None:
     """Do all that a session does."""
     await peer.open()
-    await peer.say(hello())
+    await peer.say(hello(NEWEST_LEGACY))
     await peer.answered(1)
     await peer.say(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
     await peer.say(

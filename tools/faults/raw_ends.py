@@ -11,14 +11,13 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 import trio
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 
-from load import METADATA
 from socket_wires import CLOSE, PING, PONG, TEXT, WHOLE, frames_in, handshake, masked
 
 CHUNK_BYTES: Final = 1 << 16
@@ -29,24 +28,6 @@ GONE: Final = "gone"
 HUNG_UP: Final = "closed"
 _HEAD_END: Final = b"\r\n\r\n"
 _PAUSE_SECONDS: Final = 0.05
-
-
-def called(tool: str, number: int = 1, **arguments: object) -> bytes:
-    """A call of a modern client."""
-    params = {"name": tool, "arguments": arguments, "_meta": {**METADATA, "progressToken": number}}
-    message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
-    return json.dumps(message).encode()
-
-
-def hello() -> bytes:
-    """The handshake of a legacy client."""
-    params = {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "faults", "version": "0"},
-    }
-    message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
-    return json.dumps(message).encode()
 
 
 @attrs.define(eq=False)
@@ -209,14 +190,6 @@ def in_words(words: Sequence[str]) -> str:
     """The words in a text; those that follow each other are counted: `answer x3, close 1000`."""
     counted = [(word, sum(1 for _ in each)) for word, each in groupby(words)]
     return ", ".join(word if count == 1 else f"{word} x{count}" for word, count in counted)
-
-
-class Connect(Protocol):
-    """How one comes to a server."""
-
-    async def __call__(self) -> Lines:
-        """A connection, on which nothing was said."""
-        ...
 
 
 Script: TypeAlias = Callable[[Lines], Awaitable[None]]

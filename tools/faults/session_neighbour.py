@@ -1,26 +1,25 @@
 """A client that means well, beside the faults of `troubling.py`: `python session_neighbour.py URL`.
 
-It keeps one session, and calls again and again; what it prints is told in `under_attack.Neighbour`.
+It keeps one session; what it prints is told in `under_attack.call_for_ever`.
 """
 
 import contextlib
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import attrs
 import msgspec
-from raw_ends import called
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 
+from load import called
 from socket_wires import LineWire, WebSocketWire, tcp_socket, unix_socket
+from under_attack import WORDS, call_for_ever
 
-PAUSE_SECONDS: Final = 0.05
 ANSWER_SECONDS: Final = 10.0
-WORDS: Final = "Is anybody there?"
 
 
 def connected(url: str) -> LineWire:
@@ -57,20 +56,23 @@ def text_of(wire: LineWire, request: bytes) -> str:
     return text
 
 
-def main(url: str) -> None:
-    """Call until somebody ends it."""
-    wire: LineWire | None = None
-    while True:
-        begin = time.monotonic()
+@attrs.define
+class Session:
+    """One after the other: a call that fails ends it."""
+
+    url: str
+    _wire: LineWire | None = attrs.field(default=None, init=False)
+
+    def is_answered(self) -> bool:
+        """Whether a call is answered as it should be."""
         answer = ""
         with contextlib.suppress(OSError, RuntimeError):
-            wire = wire or connected(url)
-            answer = text_of(wire, called("echo", text=WORDS))
-        print(begin, time.monotonic() - begin if answer == WORDS else "", flush=True)
+            self._wire = self._wire or connected(self.url)
+            answer = text_of(self._wire, called("echo", {"text": WORDS}))
         if answer != WORDS:
-            wire = None  # the next call is from a new session
-        time.sleep(PAUSE_SECONDS)
+            self._wire = None
+        return answer == WORDS
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    call_for_ever(Session(sys.argv[1]).is_answered)

@@ -2,17 +2,17 @@
 
 import argparse
 import logging
-import resource
 import sys
 from pathlib import Path
 
 import trio
 
-from mcp_trio import Context, Limits, Server
+from mcp_trio import Limits, Server
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 
 import serve_sockets
+from attacked import TOOLS, allow_descriptors
 
 # As in production, but for the times, and for what is too large.
 LIMITS = Limits(
@@ -28,34 +28,16 @@ LIMITS = Limits(
 )
 
 
-async def echo(text: str) -> str:
-    """Return the text."""
-    return text
-
-
 async def wait(seconds: float) -> str:
     """Answer late."""
     await trio.sleep(seconds)
     return "waited"
 
 
-async def pour(*, ctx: Context) -> str:
-    """Report more than anybody wants to hear."""
-    for step in range(1_000_000):
-        await ctx.progress(step, message="x" * 10_000)
-        await trio.lowlevel.checkpoint()
-    return "poured out"
-
-
-async def tasks() -> str:
-    """How many tasks there are."""
-    return f"{trio.lowlevel.current_statistics().tasks_living}"
-
-
 def server_with(limits: Limits) -> Server:
     """The server."""
     server = Server("faults", limits=limits)
-    for tool in (echo, wait, pour, tasks):
+    for tool in (*TOOLS, wait):
         server.tool(tool)
     return server
 
@@ -66,9 +48,7 @@ if __name__ == "__main__":
     parser.add_argument("--place", default="0", help="a port, or the path of a socket file")
     parser.add_argument("--patient", action="store_true", help="with the limits of production")
     options = parser.parse_args()
-    # A thousand connections are a thousand descriptors.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allow_descriptors()
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
     serve_sockets.run(
         server_with(Limits() if options.patient else LIMITS), options.transport, options.place

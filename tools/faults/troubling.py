@@ -9,7 +9,6 @@ behind, or kept the other one waiting. Costs are the server's, with the well-mea
 
 import argparse
 import contextlib
-import resource
 import signal
 import subprocess
 import sys
@@ -25,26 +24,22 @@ from urllib.parse import urlsplit
 import at_clients
 import attrs
 import trio
-from at_servers import FAULTS, SESSIONS, WAYS, WEB, Fault
-from raw_ends import Lines, Messages, called, in_words
+from at_servers import FAULTS, WAYS, WEB, Fault
+from raw_ends import Lines, Messages, in_words
 from session_neighbour import connected, text_of
 
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
+
+from attacked import allow_descriptors
+from load import called
+from under_attack import PATIENCE_SECONDS, Watch, watched
+from withstood import LATE_SECONDS, Suffered, report
+
 HERE: Final = Path(__file__).resolve().parent
-sys.path += [str(HERE.parent / each) for each in ("interop", "bench", "hostile")]
 
-from rich.table import Table  # noqa: E402
-from sitting import empty_table, show  # noqa: E402
-from under_attack import Held, Meter, Neighbour, descriptors_of, neighbour_of, settled  # noqa: E402
+_ROUND_SECONDS: Final = 60.0  # the same where thousands of sessions have their turn
 
-PATIENCE_SECONDS: Final = 15.0
-"""How long it takes at most until a connection is closed that the server has no use for."""
-
-_ROUND_SECONDS: Final = 60.0  # and until as many sessions as can be have had their turn
-
-LATE_SECONDS: Final = 5.0
-_LATE_BESIDE_MANY_SECONDS: Final = 15.0
-QUIET_SECONDS: Final = 0.3
-SETTLE_SECONDS: Final = 4.0
+LATE_BESIDE_MANY_SECONDS: Final = 15.0
 END_SECONDS: Final = 10.0
 
 
@@ -54,34 +49,6 @@ class Ending:
 
     words: str
     seconds: float | None
-
-
-@attrs.frozen(kw_only=True)
-class Result:
-    """What a fault came to.
-
-    Attributes:
-        fault: Which.
-        way: Over which transport.
-        endings: What became of each connection.
-        cpu_ms: What it took of the server.
-        rss_kib: By how much the server grew meanwhile, and how much of it is left.
-        left: The descriptors and tasks that did not go away.
-        calls: How long each of the well-meant calls took, in seconds; None: it failed.
-    """
-
-    fault: Fault
-    way: str
-    endings: Sequence[Ending]
-    cpu_ms: float
-    rss_kib: tuple[float, float]
-    left: Held
-    calls: Sequence[float | None]
-
-    @property
-    def latest(self) -> float:
-        """How late the latest of the well-meant answers came."""
-        return max((seconds for seconds in self.calls if seconds is not None), default=0.0)
 
 
 # A server, and what is done to it
@@ -104,15 +71,11 @@ class Troubled:
         stream = await trio.open_tcp_stream("127.0.0.1", parts.port)
         return Messages(stream, parts.netloc, parts.path) if self.way in WEB else Lines(stream)
 
-    async def held(self) -> Held:
-        """What it holds; another thread asks, for this one may have much else to do."""
-        return await trio.to_thread.run_sync(self._held)
-
-    def _held(self) -> Held:
-        descriptors = descriptors_of(self.process)
+    def count_tasks(self) -> int:
+        """How many live in it."""
         wire = connected(self.url)
         try:
-            return Held(descriptors, int(text_of(wire, called("tasks"))))
+            return int(text_of(wire, called("tasks", {})))
         finally:
             wire.close()
 
@@ -145,48 +108,35 @@ def _of_websocket(url: str) -> str:
     return url if url.startswith("ws") else f"ws://{urlsplit(url).netloc}/ws"
 
 
-async def trouble(server: Troubled, faults: Sequence[Fault]) -> list[Result]:
+async def trouble(server: Troubled, faults: Sequence[Fault]) -> list[Suffered]:
     """Do everything to a server, one after the other."""
-    results: list[Result] = []
-    with neighbour_of(
-        [sys.executable, str(HERE / "session_neighbour.py"), server.url]
-    ) as neighbour:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(neighbour.listen)
-            await neighbour.calls(0.0)
-            at_rest = await settled(server.held, Held(0, 0), QUIET_SECONDS)
-            for fault in faults:
-                if server.way in fault.expected:
-                    result, at_rest = await _suffer(fault, server, neighbour, at_rest)
-                    results.append(result)
-            neighbour.silence()
-    return results
+    neighbour = [sys.executable, str(HERE / "session_neighbour.py"), server.url]
+    async with watched(server.process, server.count_tasks, neighbour) as watch:
+        return [
+            await _suffer(fault, server, watch) for fault in faults if server.way in fault.expected
+        ]
 
 
-async def _suffer(
-    fault: Fault, server: Troubled, neighbour: Neighbour, at_rest: Held
-) -> tuple[Result, Held]:
-    """Do it once; returns what is held after it as well."""
-    meter, begin = Meter(server.process), time.monotonic()
-    endings: list[Ending] = []
-    async with trio.open_nursery() as looking:
-        looking.start_soon(meter.look)
-        async with trio.open_nursery() as peers:
-            for _ in range(fault.count):
-                peers.start_soon(_end_of, fault, server, endings)
-        looking.cancel_scope.cancel()
-    cpu_ms = meter.cpu_ms()
-    held = await settled(server.held, at_rest, SETTLE_SECONDS)
-    result = Result(
-        fault=fault,
-        way=server.way,
-        endings=endings,
-        cpu_ms=cpu_ms,
-        rss_kib=meter.rss_kib(),
-        left=Held(held.descriptors - at_rest.descriptors, held.tasks - at_rest.tasks),
-        calls=await neighbour.calls(begin),
+async def _suffer(fault: Fault, server: Troubled, watch: Watch) -> Suffered:
+    endings, toll = await watch.toll_of(partial(_do, fault, server))
+    return Suffered(
+        name=fault.name,
+        place=server.way,
+        told=told(endings),
+        seconds=[each.seconds for each in endings],
+        wrong=list(wrong(endings, fault.expected[server.way])),
+        toll=toll,
+        late_seconds=LATE_BESIDE_MANY_SECONDS if fault.is_patient else LATE_SECONDS,
     )
-    return result, held
+
+
+async def _do(fault: Fault, server: Troubled) -> list[Ending]:
+    """Do it on all connections at once."""
+    endings: list[Ending] = []
+    async with trio.open_nursery() as peers:
+        for _ in range(fault.count):
+            peers.start_soon(_end_of, fault, server, endings)
+    return endings
 
 
 async def _end_of(fault: Fault, server: Troubled, endings: list[Ending]) -> None:
@@ -205,9 +155,9 @@ async def _end_of(fault: Fault, server: Troubled, endings: list[Ending]) -> None
     endings.append(Ending(in_words(peer.words), seconds))
 
 
-def run(ways: Collection[str], faults: Sequence[Fault]) -> list[Result]:
+def run(ways: Sequence[str], faults: Sequence[Fault]) -> list[Suffered]:
     """Start a server for each way, all at the same time, and trouble it; the patient ones alone."""
-    results: list[Result] = []
+    results: list[Suffered] = []
 
     async def trouble_one(server: Troubled) -> None:
         hasty = [each for each in faults if not each.is_patient]
@@ -222,11 +172,11 @@ def run(ways: Collection[str], faults: Sequence[Fault]) -> list[Result]:
         folder, patient = Path(made), [each for each in faults if each.is_patient]
         with contextlib.ExitStack() as stack:
             servers = [stack.enter_context(served(way, folder)) for way in ways]
-            trio.run(partial(trouble_all, servers))
+            trio.run(trouble_all, servers)
         for way in ways if patient else ():
             with served(way, folder, "--patient") as server:
                 results += trio.run(trouble, server, patient)
-    return results
+    return sorted(results, key=lambda result: ways.index(result.place))
 
 
 # What came of it
@@ -241,69 +191,13 @@ def told(endings: Sequence[Ending]) -> str:
     return "; ".join(f"{words or 'nothing'} ({count:,})" for words, count in counted.most_common())
 
 
-def complaints(result: Result) -> Iterator[str]:
-    """What must not be, in sentences."""
-    expected = result.fault.expected[result.way]
-    for ending in result.endings:
+def wrong(endings: Sequence[Ending], expected: Collection[str]) -> Iterator[str]:
+    """What must not be of the connections, in sentences."""
+    for ending in endings:
         if ending.seconds is None:
             yield f"a connection was kept: {ending.words or 'nothing'}"
         elif ending.words not in expected:
             yield f"{ending.words or 'nothing'}, and not {' or '.join(expected)}"
-    if result.left.descriptors > 0 or result.left.tasks > 0:
-        yield f"{result.left.descriptors} descriptors and {result.left.tasks} tasks are left"
-    if None in result.calls:
-        yield f"{result.calls.count(None)} calls of the other client failed"
-    late_seconds = _LATE_BESIDE_MANY_SECONDS if result.fault.is_patient else LATE_SECONDS
-    if result.latest > late_seconds or not result.calls:
-        yield f"the other client was answered after {result.latest:.1f} s"
-
-
-def table_of(way: str, results: Sequence[Result]) -> Table:
-    """What each fault came to over one transport."""
-    table = empty_table()
-    table.add_column(way, no_wrap=True)
-    table.add_column("what they got")
-    for heading in (
-        "let go\nafter s",
-        "CPU\nms",
-        "RSS\nKiB",
-        "left\nKiB",
-        "left\nfds",
-        "left\ntasks",
-        "others'\ncalls",
-        "latest\nms",
-    ):
-        table.add_column(heading, justify="right")
-    for result in results:
-        table.add_row(f"{result.fault.name} ({len(result.endings):,})", *_cells(result))
-    return table
-
-
-def _cells(result: Result) -> Iterator[str]:
-    yield told(result.endings)
-    yield f"{max((each.seconds or 0 for each in result.endings), default=0):.2f}"
-    yield f"{result.cpu_ms:,.0f}"
-    yield from (f"{kib:,.0f}" for kib in result.rss_kib)
-    yield from (f"{left}" for left in (result.left.descriptors, result.left.tasks))
-    yield f"{len(result.calls)}"
-    yield f"{result.latest * 1000:.0f}"
-
-
-def report(results: Sequence[Result], seconds: float) -> bool:
-    """Print everything; returns whether it is as it should be."""
-    found: list[str] = []
-    for way in dict.fromkeys(each.way for each in results):
-        of_way = [each for each in results if each.way == way]
-        wrong = [
-            f"{result.fault.name}, {way}: {complaint} x{count}"
-            for result in of_way
-            for complaint, count in Counter(complaints(result)).items()
-        ]
-        show(table_of(way, of_way), wrong)
-        print()
-        found += wrong
-    print(f"{len(results)} faults at servers, {len(found)} complaints, {seconds:.0f} s")
-    return not found
 
 
 def main(arguments: list[str]) -> int:
@@ -311,18 +205,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Do to servers and clients what goes wrong.")
     parser.add_argument("--way", choices=WAYS, action="append", help="may be repeated")
     parser.add_argument("--fault", metavar="WORDS", help="only those whose name has these words")
-    parser.add_argument("--sessions", type=int, default=SESSIONS, help="how many at once")
     options = parser.parse_args(arguments)
-    # Thousands of connections are thousands of descriptors.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allow_descriptors()
     begin = time.monotonic()
-    faults = [
-        attrs.evolve(each, count=options.sessions) if each.is_patient else each
-        for each in FAULTS
-        if (options.fault or "") in each.name
-    ]
-    is_well = report(run(options.way or WAYS, faults), time.monotonic() - begin)
+    faults = [each for each in FAULTS if (options.fault or "") in each.name]
+    results = run(options.way or WAYS, faults)
+    is_well = report(results, "faults at servers", time.monotonic() - begin)
     if not (options.way or options.fault):
         is_well &= at_clients.report(at_clients.run())
     return 0 if is_well else 1

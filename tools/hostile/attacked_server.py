@@ -2,13 +2,17 @@
 
 import argparse
 import logging
-import resource
+import sys
+from pathlib import Path
 from typing import Annotated
 
-import trio
 from msgspec import Meta
 
-from mcp_trio import Context, Limits, Server
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from attacked import TOOLS, allow_descriptors
+
+from mcp_trio import Limits, Server
 
 # As in production, but for the times; shorter ones would end what a busy machine only delays.
 LIMITS = Limits(
@@ -24,38 +28,19 @@ server = Server("hostile", limits=LIMITS)
 
 
 @server.tool
-async def echo(text: str) -> str:
-    """Return the text."""
-    return text
-
-
-@server.tool
 async def large(mib: Annotated[int, Meta(ge=1, le=8)]) -> str:
     """Return a long text."""
     return "x" * (mib << 20)
 
 
-@server.tool
-async def pour(*, ctx: Context) -> str:
-    """Report more than anybody wants to hear."""
-    for step in range(1_000_000):
-        await ctx.progress(step, message="x" * 10_000)
-        await trio.lowlevel.checkpoint()
-    return "poured out"
-
-
-@server.tool
-async def tasks() -> str:
-    """How many tasks there are."""
-    return f"{trio.lowlevel.current_statistics().tasks_living}"
+for tool in TOOLS:
+    server.tool(tool)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Serve, to be attacked.")
     parser.add_argument("--host", choices=["native", "hypercorn"], default="native")
     options = parser.parse_args()
-    # Thousands of connections are thousands of descriptors.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allow_descriptors()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     server.run("http", port=0, server=options.host, path=PATH, hosts=[NAME])

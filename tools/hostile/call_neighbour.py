@@ -1,42 +1,29 @@
 """A client that means well, beside those of `attacking.py`: `python call_neighbour.py PORT`.
 
-Calls from a new connection each time, and prints when that was, and how long it took if it was
-answered.
+Calls from a new connection each time; what it prints is told in `under_attack.call_for_ever`.
 """
 
 import sys
-import time
+from functools import partial
 from pathlib import Path
-from typing import Final
 
-from attacks import called
+from attacks import call
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 
 from http_wire import Link
-
-PAUSE_SECONDS: Final = 0.05
-WORDS: Final = "Is anybody there?"
+from under_attack import WORDS, call_for_ever
 
 
 def is_answered(port: int) -> bool:
     """Whether a call is answered as it should be."""
     try:
         with Link(port) as link:
-            answer = link.ask(called("echo", {"text": WORDS}))
+            answer = link.ask(call("echo", {"text": WORDS}))
     except (OSError, RuntimeError):
         return False
     return answer.status == 200 and WORDS.encode() in answer.body
 
 
-def main(port: int) -> None:
-    while True:
-        begin = time.monotonic()
-        was_answered = is_answered(port)
-        seconds = time.monotonic() - begin
-        print(begin, seconds if was_answered else "", flush=True)
-        time.sleep(PAUSE_SECONDS)
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    call_for_ever(partial(is_answered, int(sys.argv[1])))

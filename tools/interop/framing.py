@@ -6,7 +6,6 @@ exit status is 1 if a trick went wrong, or was not played, or `ws` is not instal
 """
 
 import logging
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ import trio
 from peers import TYPESCRIPT, MissingPeer, is_installed
 from rich.table import Table
 from sitting import empty_table, show, sit
-from told import take_in
+from told import Telling, hear
 
 from mcp_trio import Limits, Server
 
@@ -64,21 +63,10 @@ def make_server() -> Server:
 
 
 @attrs.define
-class Meeting:
-    """What came of `ws` and one of our ends: a line for each trick, and what it complained of."""
+class Meeting(Telling):
+    """What came of `ws` and one of our ends: a step is a trick."""
 
     end: str
-    told: dict[str, str] = attrs.field(factory=dict[str, str])
-    complaint: str = ""
-
-    def note(self, line: str) -> None:
-        """Take in a line that it has printed."""
-        trick, _, outcome = line.partition(": ")
-        self.told[trick] = outcome
-
-    def complain(self, line: str) -> None:
-        """Remember the last complaint."""
-        self.complaint = line or self.complaint
 
     def fault_of(self, trick: str) -> str:
         """What is wrong with one, or nothing."""
@@ -121,15 +109,8 @@ async def _play(
     place: Sequence[str], note: Callable[[str], None], complain: Callable[[str], None]
 ) -> None:
     """Let `ws` play its tricks, and hear of them; it is killed if that takes too long."""
-    command = [*TYPESCRIPT.start(PROGRAM), *place]
-    run = partial(
-        trio.run_process, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
-    )
     with trio.move_on_after(SECONDS_MAX):
-        async with trio.open_nursery() as nursery:
-            process = await nursery.start(run)
-            nursery.start_soon(take_in, process.stderr, complain)
-            nursery.start_soon(take_in, process.stdout, note)
+        await hear([*TYPESCRIPT.start(PROGRAM), *place], note, complain)
 
 
 ENDS: Final[Mapping[str, Meet]] = {

@@ -4,6 +4,7 @@ Each Python package that conflicts with another has an environment of its own, u
 what comes from npm stands beside its package.json.
 """
 
+import fcntl
 import os
 import shlex
 import subprocess
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from peers import (
+    ENVIRONMENTS,
     HOME,
     INSPECTOR,
     NODE,
@@ -61,12 +63,17 @@ INSTALLERS: Final[Mapping[type, Callable[[Any], None]]] = {
 
 
 def ensure(environment: Environment) -> None:
-    """Install an environment, unless it is as pinned."""
+    """Install an environment, unless it is as pinned; another process may be just about it."""
     if is_installed(environment):
         return
     begin = time.monotonic()
-    INSTALLERS[type(environment)](environment)
-    environment.stamp.write_text(environment.fingerprint(), encoding="utf-8")
+    ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
+    with (ENVIRONMENTS / f"{environment.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_installed(environment):
+            return
+        INSTALLERS[type(environment)](environment)
+        environment.stamp.write_text(environment.fingerprint(), encoding="utf-8")
     print(f"{environment.name}: installed in {time.monotonic() - begin:.0f} s", flush=True)
 
 

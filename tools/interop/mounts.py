@@ -7,7 +7,6 @@ missing.
 """
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from reached import Served, ServerFailed, last_lines, served
 from rich.table import Table
 from sessions import OUR_CLIENT
 from sitting import empty_table, show, sit
-from told import take_in
+from told import Telling, hear
 
 TOUR_SECONDS: Final = 90.0
 STOP_SECONDS: Final = 15.0
@@ -90,21 +89,10 @@ class Tourist:
 
 
 @attrs.define
-class Visit:
-    """What came of a client at a mount: a line for each of the steps."""
+class Visit(Telling):
+    """What came of a client at a mount."""
 
     tourist: Tourist
-    told: dict[str, str] = attrs.field(factory=dict[str, str])
-    complaint: str = ""
-
-    def note(self, line: str) -> None:
-        """Take in a line that the client has printed."""
-        step, _, outcome = line.partition(": ")
-        self.told[step] = outcome
-
-    def complain(self, line: str) -> None:
-        """Remember what the client has complained of last."""
-        self.complaint = line or self.complaint
 
     @property
     def is_waiting(self) -> bool:
@@ -237,14 +225,8 @@ async def _visit(visit: Visit, url: str) -> None:
     """Run a client, and take in what it tells; it is killed if this is cancelled."""
     tourist = visit.tourist
     command = [*tourist.command, TOUR + tourist.revision, url]
-    run = partial(
-        trio.run_process, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
-    )
-    async with trio.open_nursery() as nursery:
-        process = await nursery.start(run)
-        nursery.start_soon(take_in, process.stderr, visit.complain)
-        await take_in(process.stdout, visit.note)
-        visit.told.setdefault("stop", f"exit {await process.wait()}: {visit.complaint}")
+    status = await hear(command, visit.note, visit.complain)
+    visit.told.setdefault("stop", f"exit {status}: {visit.complaint}")
 
 
 def stay_everywhere(names: Collection[str], folder: Path) -> list[Stay]:
@@ -252,8 +234,12 @@ def stay_everywhere(names: Collection[str], folder: Path) -> list[Stay]:
 
     Raises:
         MissingPeer: A peer is not installed.
+        SystemExit: There is a mount that is not known.
     """
-    return [stay(mount, folder) for mount in mounts() if mount.name in names or not names]
+    known = {mount.name: mount for mount in mounts()}
+    if unknown := set(names) - set(known):
+        raise SystemExit(f"no mounts: {', '.join(sorted(unknown))}")
+    return [stay(known[name], folder) for name in names or known]
 
 
 # What came of it
@@ -305,7 +291,7 @@ def complaints(stays: Sequence[Stay]) -> Iterator[str]:
     for each in stays:
         if each.fault:
             yield f"{each.mount}: {each.fault}"
-        if not any(visit.told for visit in each.visits):
+        if each.fault and not any(visit.told for visit in each.visits):
             continue  # it has not begun
         for visit in each.visits:
             for step in STEPS:

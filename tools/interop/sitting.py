@@ -48,7 +48,10 @@ def sdks(names: Collection[str]) -> list[Peer]:
 def sit(
     hold: Callable[[Path], Sequence[Outcome]], report: Callable[[Sequence[Outcome], float], bool]
 ) -> int:
-    """Hold sessions in a folder that is gone afterwards, and report; the exit status."""
+    """Hold sessions in a folder that is gone afterwards, and report; the exit status.
+
+    It is 1 if there was nothing to hold: that shows nothing.
+    """
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mcp_trio-interop-") as folder:
         try:
@@ -56,6 +59,9 @@ def sit(
         except MissingPeer as error:
             print(error, file=sys.stderr)
             return 1
+    if not outcomes:
+        print("there was nothing to do", file=sys.stderr)
+        return 1
     return 0 if report(outcomes, time.monotonic() - begin) else 1
 
 

@@ -1,6 +1,6 @@
 """The application behind every HTTP host: the gate, who asks, and which endpoint answers."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import attrs
@@ -52,13 +52,14 @@ class HttpApp:
 
     def __attrs_post_init__(self) -> None:
         mcp = McpEndpoint(self.runtime, streams_answers=self.streams_answers)
-        routes: dict[str, _Route] = {self.path: mcp.respond}
+        routes: list[tuple[str, _Route]] = [(_HEALTH, _tell_health), (self.path, mcp.respond)]
         if self.has_sse and self.runtime.endpoint.has_sessions:
             sse = SseEndpoints(self.runtime)
-            routes |= {"/sse": sse.respond_stream, "/messages": sse.respond_post}
+            routes += [("/sse", sse.respond_stream), ("/messages", sse.respond_post)]
         if self.websocket is not None:
-            routes[self.websocket.door.path] = self.websocket.respond
-        self._routes = routes
+            routes.append((self.websocket.door.path, self.websocket.respond))
+        _check_paths([path for path, _ in routes])
+        self._routes = dict(routes)
 
     @property
     def upgraded(self) -> Upgraded | None:
@@ -113,6 +114,19 @@ class HttpApp:
             text = f"nothing is here; the MCP endpoint is {self.path}"
             raise RefusedError(Refusal(status=404, text=text))
         return route
+
+
+def _check_paths(paths: Sequence[str]) -> None:
+    """Refuse what could not be found, or would hide something else.
+
+    Raises:
+        ValueError: It says what.
+    """
+    for place, path in enumerate(paths):
+        if not path.startswith("/"):
+            raise ValueError(f"a path begins with a slash: {path!r}")
+        if path.rstrip("/") in [each.rstrip("/") for each in paths[:place]]:
+            raise ValueError(f"two things cannot be at {path}: {', '.join(paths)}")
 
 
 async def _tell_health(asked: Asked) -> None:

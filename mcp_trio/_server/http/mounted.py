@@ -5,13 +5,12 @@ Trio run. It ends by a lifespan event, if one comes, by `aclose`, or with the ru
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import attrs
 import trio
 
 from mcp_trio._server.http.app import HttpApp
-from mcp_trio._server.http.runtime import Runtime
 from mcp_trio._transports.http.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.http.exchange import Exchange
 from mcp_trio._transports.system_task import Faults, contained
@@ -21,13 +20,62 @@ logger = logging.getLogger("mcp_trio")
 
 
 @attrs.define(eq=False)
+class _Life:
+    """An application in a system task of its own, so that nobody who waits for it can end it.
+
+    Attributes:
+        app: The application.
+        begun: Set when its runtime runs, or never will.
+        fault: Why it never will.
+    """
+
+    app: HttpApp
+    begun: trio.Event = attrs.field(factory=trio.Event, init=False)
+    fault: BaseException | None = attrs.field(default=None, init=False)
+
+    def started(self, value: object = None) -> None:  # noqa: ARG002  that it runs is enough
+        """See `trio.TaskStatus`."""
+        self.begun.set()
+
+    async def live(self) -> None:
+        """The task."""
+        try:
+            with contained(self._contain):
+                await self.app.runtime.run(task_status=self)
+        finally:
+            self.begun.set()
+
+    def _contain(self, faults: Faults) -> None:
+        fault = faults.exceptions[0]  # there is one
+        if self.begun.is_set():
+            logger.error("the lifespan of a mounted server failed at its end", exc_info=fault)
+        else:
+            self.fault = fault
+
+    async def running(self) -> HttpApp:
+        """The application, when it runs.
+
+        Raises:
+            Exception: What the lifespan raises.
+        """
+        await self.begun.wait()
+        if self.fault is not None:
+            raise self.fault
+        return self.app
+
+    async def end(self) -> None:
+        """Wind it down; returns when nothing of it runs."""
+        self.app.runtime.close()
+        await self.app.runtime.ended.wait()
+
+
+@attrs.define(eq=False)
 class MountedApp:
     """The application; `make` makes what serves one Trio run."""
 
     _make: Callable[[], HttpApp]
     _host: AsgiHost = attrs.field(init=False)
-    _app: HttpApp | None = attrs.field(default=None, init=False)
-    _starting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _life: _Life | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         app = self._make()
@@ -54,46 +102,19 @@ class MountedApp:
     async def _running(self) -> HttpApp:
         """The application with a runtime that runs; that of an earlier Trio run has ended.
 
+        Cancelled: it goes on to begin, for whoever comes next.
+
         Raises:
             Exception: What the lifespan raises; the next request tries again.
         """
-        async with self._starting:
-            if self._app is None or self._app.runtime.ended.is_set():
-                app = self._make()
-                await _started(app.runtime.run)
-                self._app = app
-            return self._app
+        life = self._life
+        if life is None or life.app.runtime.ended.is_set():
+            life = self._life = _Life(self._make())
+            trio.lowlevel.spawn_system_task(life.live)
+        return await life.running()
 
     async def aclose(self) -> None:
         """End all sessions, in bounded time; a later request begins anew."""
-        app, self._app = self._app, None
-        if app is not None:
-            app.runtime.close()
-            await app.runtime.ended.wait()
-
-
-async def _started(run: Callable[..., Awaitable[None]]) -> None:
-    """Run something as a system task; returns when it has begun, or raises why it has not."""
-    begun = trio.Event()
-    faults: list[BaseException] = []
-
-    class Status:
-        def started(self, _value: Runtime) -> None:
-            begun.set()
-
-    def contain(group: Faults) -> None:
-        faults.extend(group.exceptions)  # which is one
-        if begun.is_set():
-            logger.error("the lifespan of a mounted server failed at its end", exc_info=faults[0])
-
-    async def run_contained() -> None:
-        try:
-            with contained(contain):
-                await run(task_status=Status())
-        finally:
-            begun.set()
-
-    trio.lowlevel.spawn_system_task(run_contained)
-    await begun.wait()
-    if faults:
-        raise faults[0]
+        life, self._life = self._life, None
+        if life is not None:
+            await life.end()

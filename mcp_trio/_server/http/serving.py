@@ -127,9 +127,10 @@ async def serve_bound(
         async with trio.open_nursery() as outer:
             stopping = trio.Event()
             outer.start_soon(tell_when_cancelled, stopping.set)
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope() as winding:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(app.runtime.run)
+                    winding.shield = True  # before, there is nothing yet that has to wind down
                     await nursery.start(partial(_hold, app, listeners, address))
                     task_status.started(url)
                     await stopping.wait()

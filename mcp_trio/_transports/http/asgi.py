@@ -18,9 +18,10 @@ import trio
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol.http import Head, Headers
 from mcp_trio._protocol.http.heads import fields_of
+from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._transports.http.exchange import BodyTooLargeError, Responder
 from mcp_trio._transports.http.header_fields import encoded
-from mcp_trio._transports.websocket.upgrade import Upgraded
+from mcp_trio._transports.websocket.upgrade import Upgrade, Upgraded
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -90,8 +91,10 @@ class AsgiHost:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = AsgiExchange(scope, receive, send, limits=self._limits)
         try:
-            if _has_two_lengths(exchange.head):
-                exchange.refuse()
+            if self._is_long(scope):
+                exchange.refuse(_LONG, self._long_text)
+            elif _has_two_lengths(exchange.head):
+                exchange.refuse(_AMBIGUOUS)
             else:
                 await self._respond_guarded(exchange)
             await exchange.finish()
@@ -110,9 +113,20 @@ class AsgiHost:
             send=send,
             limits=self._limits,
         )
-        await serve_upgrade(upgrade, upgraded)
+        await serve_upgrade(upgrade, self._refuse_long if self._is_long(scope) else upgraded)
         if upgrade.is_stuck:
             raise AnswerBrokenOff
+
+    def _is_long(self, scope: Scope) -> bool:
+        """What has come whole, or over HTTP/2, servers do not hold against their own limit."""
+        return _head_bytes(scope) > self._limits.http_head_bytes_max
+
+    @property
+    def _long_text(self) -> str:
+        return f"the head is longer than http_head_bytes_max ({self._limits.http_head_bytes_max})"
+
+    async def _refuse_long(self, upgrade: Upgrade) -> None:
+        await upgrade.refuse(Refusal(status=_LONG, text=self._long_text))
 
     async def _respond_guarded(self, exchange: "AsgiExchange") -> None:
         try:
@@ -166,8 +180,13 @@ _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _LENGTHLESS_STATUSES: Final = frozenset({204, 304})
 _AMBIGUOUS: Final = 400
 _SLOW: Final = 408
+_LONG: Final = 431
 _FAILED: Final = 500
 _LENGTH_DIGITS_MAX: Final = 18
+_PLAIN_TEXT: Final = [("content-type", "text/plain; charset=utf-8")]
+
+# What stands around a name and a value in a head.
+_FIELD_BYTES: Final = len(": \r\n")
 
 
 @attrs.define(eq=False)
@@ -193,6 +212,7 @@ class AsgiExchange:
     _is_multiplexed: bool = attrs.field(init=False)
     _stage: _Stage = attrs.field(default=_Stage.SILENT, init=False)
     _status_unsaid: int = attrs.field(default=_FAILED, init=False)
+    _text_unsaid: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
         self.head = head_of(self._scope)
@@ -308,9 +328,9 @@ class AsgiExchange:
         await self._put_body(b"", more_body=False)
         self._stage = _Stage.WHOLE
 
-    def refuse(self) -> None:
-        """Nobody is to see the request: its body may be another one to those before us."""
-        self._status_unsaid = _AMBIGUOUS
+    def refuse(self, status: int, text: str = "") -> None:
+        """Nobody is to see the request: it is too long, or other ones to those before us."""
+        self._status_unsaid, self._text_unsaid = status, text
 
     async def finish(self) -> None:
         """To be called when the application has returned; gives the answer that it has not begun.
@@ -319,8 +339,9 @@ class AsgiExchange:
             AnswerBrokenOff: Its answer is not complete, and there is a client that waits for it.
         """
         if self._stage is _Stage.SILENT and not self.is_broken:
+            headers = _PLAIN_TEXT if self._text_unsaid else []
             with contextlib.suppress(trio.BrokenResourceError):
-                await self.answer(self._status_unsaid, [])
+                await self.answer(self._status_unsaid, headers, self._text_unsaid.encode())
         if self._stage is not _Stage.WHOLE and not self._is_gone.is_set():
             raise AnswerBrokenOff
 
@@ -408,6 +429,12 @@ def _fields(
     is_short = sum(map(len, values.values())) <= _REMEMBERED_BYTES_MAX
     is_remembered = is_short and len(values) == len(sent) and _SECRETS.isdisjoint(values)
     return (_remembered_fields_of if is_remembered else fields_of)(sent)
+
+
+def _head_bytes(scope: Scope) -> int:
+    """How long a head is, about; that of HTTP/2 as it would be in HTTP/1.1."""
+    fields = sum([len(name) + len(value) + _FIELD_BYTES for name, value in scope["headers"]])
+    return len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"]) + fields
 
 
 def _path_below_mount(scope: Scope) -> str:

@@ -7,7 +7,7 @@ wait for; who holds the connection is told to cut it off if that task is left ov
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, cast
 
@@ -29,6 +29,9 @@ logger = logging.getLogger("mcp_trio")
 MORE: Final = "mcp_trio.more"
 """Stands in a message behind which the next comes at once: our own host sends them together."""
 
+BYTES_SENT: Final = "mcp_trio.bytes_sent"
+"""Among a scope's extensions: tells how much has left, also in the middle of a message."""
+
 _ANSWERS: Final = "websocket.http.response"
 
 # What HTTP/1.1 says of a handshake, which the server has checked; HTTP/2 says it in another way.
@@ -38,6 +41,10 @@ _CHECKED: Final = {
     "sec-websocket-version": "13",
     "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
 }
+
+
+def _nothing() -> int:
+    return 0
 
 
 def checked_head(head: Head) -> Head:
@@ -82,7 +89,8 @@ class AsgiUpgrade:
     async def opened(self, subprotocol: str | None) -> AsyncGenerator["AsgiSocket", None]:
         """See `Upgrade.opened`."""
         await self._say({"type": "websocket.accept", "subprotocol": subprotocol})
-        socket = AsgiSocket(self.receive, self.send, self.limits)
+        told: Callable[[], int] = self.extensions.get(BYTES_SENT, _nothing)
+        socket = AsgiSocket(self.receive, self.send, self.limits, told)
         trio.lowlevel.spawn_system_task(socket.write)
         try:
             async with trio.open_nursery() as nursery:
@@ -106,13 +114,15 @@ class AsgiSocket:
     _receive: Any
     _send: Any
     _limits: Limits
-    bytes_sent: int = attrs.field(default=0, init=False)
+    _bytes_sent: Callable[[], int]
+    _bytes_begun: int = attrs.field(default=0, init=False)
     _inbox: Inbox = attrs.field(init=False)
     _ended: SocketEnded | None = attrs.field(default=None, init=False)
     _is_gone: bool = attrs.field(default=False, init=False)
     _unsent: deque[dict[str, Any]] = attrs.field(factory=deque[dict[str, Any]], init=False)
     _held: int = attrs.field(default=0, init=False)
     _sending_since: float = attrs.field(default=0.0, init=False)
+    _bytes_seen: int = attrs.field(default=0, init=False)
     _writing: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _filled: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _progress: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -161,8 +171,8 @@ class AsgiSocket:
             await self._filled.park()
         message = self._unsent[0]
         size = len(message.get("text", ""))
-        self.bytes_sent += size
-        self._sending_since = trio.current_time()
+        self._bytes_begun += size
+        self._note_progress()
         self._held += size
         if len(self._unsent) == 1 or self._held >= self._limits.chunk_bytes:
             self._held = 0
@@ -171,6 +181,9 @@ class AsgiSocket:
         await self._send(message)
         self._unsent.popleft()
         self._progress.unpark_all()
+
+    def _note_progress(self) -> None:
+        self._sending_since, self._bytes_seen = trio.current_time(), self.bytes_sent
 
     def stop(self) -> bool:
         """Nothing more is sent; whether something is being sent that cannot be stopped."""
@@ -181,6 +194,11 @@ class AsgiSocket:
         return is_stuck
 
     # The socket.
+
+    @property
+    def bytes_sent(self) -> int:
+        """See `MessageSocket`; in the middle of a message, only our own host tells it."""
+        return self._bytes_begun + self._bytes_sent()
 
     async def send_texts(self, texts: Sequence[str]) -> None:
         """See `MessageSocket`; cancelled, no message is cut, and most of the others not sent."""
@@ -241,6 +259,8 @@ class AsgiSocket:
 
     def is_silent_since(self, moment: float) -> bool:  # noqa: ARG002  the protocol has it
         """See `MessageSocket`; the server sees that, and tells of it, but not that nobody reads."""
+        if self.bytes_sent != self._bytes_seen:
+            self._note_progress()
         waited_seconds = trio.current_time() - self._sending_since
         return bool(self._unsent) and waited_seconds >= self._limits.write_stall_seconds
 

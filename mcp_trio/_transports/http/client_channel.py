@@ -42,7 +42,7 @@ class HttpChannel:
     is_unfinished: ClassVar[bool] = False
     tells_losses: ClassVar[bool] = True
 
-    bytes_sent: int = attrs.field(default=0, init=False)
+    _bytes_asked: int = attrs.field(default=0, init=False)
     _link: Link = attrs.field(alias="link")
     _condition: Condition = attrs.field(alias="condition")
     _dice: Dice = attrs.field(alias="dice")
@@ -95,6 +95,11 @@ class HttpChannel:
 
     # Sending and receiving.
 
+    @property
+    def bytes_sent(self) -> int:
+        """See `mcp_trio.transports.Channel`."""
+        return self._bytes_asked + self._exchanges.bytes_left
+
     async def send(self, frames: Sequence[bytes]) -> None:
         """See `Channel.send`; a request is sent by a task of its own, all else before this returns.
 
@@ -104,9 +109,10 @@ class HttpChannel:
         taken = self.send_nowait(frames)
         for frame in frames[taken:]:
             self._check_open()
-            if not self._has_started(frame):
+            if self._has_started(frame):
+                self._bytes_asked += len(frame)
+            else:
                 await self._exchanges.tell(outgoing(frame, self._decoder))
-            self.bytes_sent += len(frame)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def send_nowait(self, frames: Sequence[bytes]) -> int:
@@ -114,7 +120,7 @@ class HttpChannel:
         self._check_open()
         taken = 0
         while taken < len(frames) and self._has_started(frames[taken]):
-            self.bytes_sent += len(frames[taken])
+            self._bytes_asked += len(frames[taken])
             taken += 1
         return taken
 

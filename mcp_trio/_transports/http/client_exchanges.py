@@ -33,6 +33,7 @@ from mcp_trio._transports.http.client_frames import (
 )
 from mcp_trio._transports.http.client_inbox import Inbox
 from mcp_trio._transports.http.client_link import (
+    HasLeft,
     Link,
     Refused,
     SessionOver,
@@ -112,7 +113,8 @@ def _broken(stream: EventStream) -> str:
 class Exchanges:
     """Everything that goes on between us and one server; its tasks live in `nursery`.
 
-    `is_old` says that the server is first asked for the transport of 2024-11-05.
+    `is_old` says that the server is first asked for the transport of 2024-11-05. `bytes_left` grows
+    while it takes what is not answered.
     """
 
     link: Link
@@ -122,13 +124,17 @@ class Exchanges:
     dice: Dice
     is_old: bool = False
     has_ended: bool = attrs.field(default=False, init=False)
+    bytes_left: int = attrs.field(default=0, init=False)
     nursery: trio.Nursery = attrs.field(init=False)
     _open: dict[int | str, Exchange] = attrs.field(factory=dict[int | str, Exchange], init=False)
-    _tools: ToolHeaders = attrs.field(factory=ToolHeaders, init=False)
+    _tools: ToolHeaders = attrs.field(init=False)
     _modern_version: str | None = attrs.field(default=None, init=False)
     _endpoint: httpx.URL | None = attrs.field(default=None, init=False)
     _is_forgotten: bool = attrs.field(default=False, init=False)
     _decided: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._tools = ToolHeaders(self.link.limits.cache_entries_max)
 
     # Requests.
 
@@ -369,12 +375,18 @@ class Exchanges:
             exchange.scope.cancel()
 
     async def _deliver(self, sent: Outgoing) -> bool:
-        """Whether the server has taken it."""
+        """Whether the server has taken it, in a time that begins anew with each piece of it."""
         seconds = self.link.limits.write_stall_seconds / 2  # the session ends when all are over
         what = sent.method or "an answer"
+        whole = self.bytes_left + len(sent.frame)
         try:
-            with trio.fail_after(seconds):
-                await self._post_only(sent)
+            with trio.fail_after(seconds) as patience:
+
+                def has_left(size: int) -> None:
+                    self.bytes_left += size
+                    patience.deadline = trio.current_time() + seconds
+
+                await self._post_only(sent, has_left)
         except SessionOver:
             self._be_forgotten()
         except trio.TooSlowError:
@@ -383,10 +395,15 @@ class Exchanges:
             logger.warning("%s: not delivered: %s", what, self._loss_of(error))
         else:
             return True
+        finally:
+            self.bytes_left = whole
         return False
 
-    async def _post_only(self, sent: Outgoing) -> None:
-        async with self.link.post(sent.frame, self._headers(sent), url=self._endpoint) as response:
+    async def _post_only(self, sent: Outgoing, has_left: HasLeft) -> None:
+        posting = self.link.post(
+            sent.frame, self._headers(sent), url=self._endpoint, has_left=has_left
+        )
+        async with posting as response:
             await self.link.check(response)
             self.condition.become("open")
             await self.link.begin_of(response)  # to its end, or the connection could not stay

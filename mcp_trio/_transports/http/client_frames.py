@@ -55,8 +55,10 @@ class Outgoing:
 
     @property
     def cancels(self) -> int | str | None:
-        """The id of the request that is cancelled."""
-        return self._seen.request_id if self.method == CANCELLED else None
+        """The id of the request that is cancelled; what is none passes like everything else."""
+        request_id = self._seen.request_id
+        is_id = self.method == CANCELLED and type(request_id) in {int, str}
+        return request_id if is_id else None
 
     def params(self, *, is_whole: bool) -> Mapping[str, Any]:
         """What headers are made of: all params, or those that have a header of their own."""

@@ -1,8 +1,8 @@
 """One server's URL over httpx: what goes along with each request, and how it refuses."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Final, cast
+from typing import Final, TypeAlias
 
 import attrs
 import httpx
@@ -13,6 +13,7 @@ from mcp_trio._limits import Limits
 from mcp_trio._protocol.http.heads import EVENT_STREAM, JSON, Headers, media_type_of
 from mcp_trio._protocol.http.mirrored import PROTOCOL_VERSION
 from mcp_trio._protocol.http.verdicts import LAST_EVENT_ID, SESSION_ID
+from mcp_trio._transports.faults import words_of
 from mcp_trio._transports.http.trust import authorities
 from mcp_trio._wire.lines import Oversized
 
@@ -35,28 +36,43 @@ _LOSSES: Final[Sequence[tuple[tuple[type[Exception], ...], str, type[ConnectionL
 _OTHER_LOSS: Final = ("the request failed at", ConnectionLost)
 
 
+HasLeft: TypeAlias = Callable[[int], object]
+"""Is told how many bytes of a body have left, again and again, until all have."""
+
+
+def _told_nobody(_bytes: int) -> None:
+    """Nobody wants to know."""
+
+
 @attrs.frozen(eq=False)
 class _Body(httpx.AsyncByteStream):
-    """A body in one piece.
+    """A body in pieces, so that its progress is seen.
 
     That of httpx is a generator, of which Trio warns when its request was cancelled in the middle.
     """
 
     data: bytes
+    chunk_bytes: int
+    has_left: HasLeft
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return _Once(self.data)
+        return _Pieces(memoryview(self.data), self.chunk_bytes, self.has_left)
 
 
 @attrs.define(eq=False)
-class _Once(AsyncIterator[bytes]):
-    data: bytes | None
+class _Pieces(AsyncIterator[bytes]):
+    rest: memoryview
+    chunk_bytes: int
+    has_left: HasLeft
+    leaving: int = 0
 
     async def __anext__(self) -> bytes:
-        data, self.data = self.data, None
-        if data is None:
+        self.has_left(self.leaving)
+        piece, self.rest = self.rest[: self.chunk_bytes], self.rest[self.chunk_bytes :]
+        self.leaving = len(piece)
+        if not piece:
             raise StopAsyncIteration
-        return data
+        return bytes(piece)
 
 
 class SessionOver(Exception):  # noqa: N818  an event, and no fault of anybody
@@ -134,11 +150,16 @@ class Link:
     # What is sent.
 
     def post(
-        self, frame: bytes, headers: Headers, *, url: httpx.URL | None = None
+        self,
+        frame: bytes,
+        headers: Headers,
+        *,
+        url: httpx.URL | None = None,
+        has_left: HasLeft = _told_nobody,
     ) -> AbstractAsyncContextManager[httpx.Response]:
         """A message on its way, and what answers it."""
         own = [("Accept", BOTH_FORMS), ("Content-Type", JSON), *headers]
-        return self._request("POST", own, content=frame, url=url)
+        return self._request("POST", own, content=frame, url=url, has_left=has_left)
 
     def listen(self, last_id: str | None = None) -> AbstractAsyncContextManager[httpx.Response]:
         """A stream, or the rest of one behind an event (HTTP-28, HTTP-40)."""
@@ -165,6 +186,7 @@ class Link:
         *,
         content: bytes | None = None,
         url: httpx.URL | None = None,
+        has_left: HasLeft = _told_nobody,
     ) -> AsyncGenerator[httpx.Response, None]:
         sent = httpx.Headers(self._base, encoding="utf-8")
         for name, value in headers:
@@ -177,7 +199,7 @@ class Link:
             timeout=self._timeout,
         )
         if content is not None:
-            request.stream = _Body(content)
+            request.stream = _Body(content, self.limits.chunk_bytes, has_left)
         response = await self.http.send(request, stream=True, follow_redirects=False)
         try:
             yield response
@@ -231,7 +253,7 @@ class Link:
             return error.loss(self)
         rows = ((what, kind) for causes, what, kind in _LOSSES if isinstance(error, causes))
         what, kind = next(rows, _OTHER_LOSS)
-        loss = kind(f"{what} {self.name}: {_words(error)}")
+        loss = kind(f"{what} {self.name}: {words_of(error)}")
         loss.__cause__ = error
         return loss
 
@@ -253,19 +275,6 @@ async def pieces_of(
             leaving.cancel()
             async for _ in pieces:
                 pass
-
-
-def _words(error: BaseException) -> str:
-    """What an exception says, and what the system said if it was wrapped again and again."""
-    first = error
-    while (earlier := first.__cause__ or first.__context__) is not None:
-        first = earlier
-    while isinstance(first, BaseExceptionGroup):
-        first = cast("BaseExceptionGroup[BaseException]", first).exceptions[0]
-    words = str(error) or type(error).__name__
-    if not isinstance(first, OSError) or str(first) in words:
-        return words
-    return f"{words} ({first})"
 
 
 def is_stream(response: httpx.Response) -> bool:

@@ -8,6 +8,7 @@ import attrs
 import msgspec
 from msgspec import Raw
 
+from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._protocol.http.mirrored import AnnotationError, parameter_paths
 
 logger = logging.getLogger("mcp_trio")
@@ -27,8 +28,13 @@ class _Frame(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
 
 @attrs.define(eq=False)
 class ToolHeaders:
-    """What is known of the tools of one server, from the newest lists (HDR-33)."""
+    """What is known of the tools of one server, from the newest lists (HDR-33).
 
+    At most `tools_max` that have such arguments: of those that were listed longest ago nothing is
+    known any more, whether the server has them still or not.
+    """
+
+    _tools_max: int = DEFAULT_LIMITS.cache_entries_max
     _paths: dict[str, Paths] = attrs.field(factory=dict[str, Paths], init=False)
 
     def paths_of(self, tool: str | None) -> Paths | None:
@@ -64,4 +70,6 @@ class ToolHeaders:
             return False
         if paths:
             self._paths[tool.name] = paths
+            if len(self._paths) > self._tools_max:
+                del self._paths[next(iter(self._paths))]
         return True

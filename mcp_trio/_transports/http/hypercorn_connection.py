@@ -37,11 +37,14 @@ from mcp_trio._transports.http.asgi import (
     Scope,
     Send,
 )
-from mcp_trio._transports.http.asgi_upgrade import MORE
+from mcp_trio._transports.http.asgi_upgrade import BYTES_SENT, MORE
 from mcp_trio._transports.http.hypercorn_protocols import (
     bytes_held_back,
-    forgive_late_data,
+    end_unended,
+    forget_refused,
+    forgive,
     has_unsent_ends,
+    number_behind,
     stay_in_http1,
 )
 from mcp_trio._transports.http.hypercorn_stream import BoundedStream
@@ -162,11 +165,14 @@ class HypercornConnection:
                 protocol,
             )
             stay_in_http1(self._hypercorn, head_bytes_max=config.h11_max_incomplete_size)
+            if isinstance(self._hypercorn.protocol, H2Protocol):
+                forgive(self._hypercorn.protocol)
             self._nursery.start_soon(self._cancel_when_over, self._nursery.cancel_scope)
             self.idle_since = trio.current_time()
             await self._hypercorn.initiate()
             await self._read()
             self.stream.has_ended.set()
+        await self._say_goodbye()
         await self._close()
 
     async def _read(self) -> None:
@@ -176,6 +182,8 @@ class HypercornConnection:
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 break
             await self._hypercorn.handle(RawData(bytes(data)))
+            if isinstance(self._hypercorn.protocol, H2Protocol):
+                forget_refused(self._hypercorn.protocol)
             if not data:
                 break
         await self._hypercorn.handle(Closed())
@@ -219,8 +227,16 @@ class HypercornConnection:
         if self._requests:  # one has come in the very last moment
             self._is_ending = False
             return
+        await self._say_goodbye()
         await self._hypercorn.handle(Closed())
         await self._close()
+
+    async def _say_goodbye(self) -> None:
+        """Over HTTP/2 a client learns what was not seen of its requests, and may ask that again."""
+        protocol = self._hypercorn.protocol
+        if isinstance(protocol, H2Protocol) and not protocol.closed:
+            protocol.connection.close_connection()
+            await self._send_data(protocol.connection.data_to_send())
 
     async def _close(self) -> None:
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -289,6 +305,7 @@ class HypercornConnection:
             self._finish(running)
             self.stream.is_holding = False  # what was to come next does not
             await send(None)
+            await self._end_stream(send)
 
     def _begin(self) -> trio.CancelScope:
         """Around what runs for a request, which a stop cancels."""
@@ -308,19 +325,33 @@ class HypercornConnection:
     async def _run_app(self, scope: Scope, arrivals: Arrivals, send: Send) -> None:
         protocol = self._hypercorn.protocol
         if isinstance(protocol, H2Protocol):
-            forgive_late_data(protocol)
+            forgive(protocol)
             bounded = functools.partial(self._send_bounded, protocol, send)
         else:
             bounded = functools.partial(self._send_together, send)
+            scope["extensions"][BYTES_SENT] = lambda: self.stream.bytes_sent
         scope["extensions"][IS_WAITING] = arrivals.is_waiting
         try:
             await self._run_told(scope, arrivals.take, bounded)
         except AnswerBrokenOff:
-            # Hypercorn would let an HTTP/2 client wait for the rest.
-            self.stream.cut()
+            await self._break_off(send)
         except Exception:
             logger.exception("the application failed")
+            await self._break_off(send)
+
+    async def _break_off(self, send: object) -> None:
+        """The rest of an answer will not come, which is no affair of other ones over HTTP/2."""
+        if isinstance(self._hypercorn.protocol, H2Protocol):
+            await self._end_stream(send)
+        else:
             self.stream.cut()
+
+    async def _end_stream(self, send: object) -> None:
+        """Of what has no end yet, over HTTP/2, nobody is to wait for the rest."""
+        protocol = self._hypercorn.protocol
+        if isinstance(protocol, H2Protocol) and not protocol.closed:
+            await end_unended(protocol, number_behind(send))
+            await self._send_data(protocol.connection.data_to_send())
 
     async def _send_together(self, send: Send, message: Message) -> None:
         """The head of an answer leaves with what comes next; cancelled, nothing was begun."""

@@ -21,6 +21,7 @@ class BoundedStream:
     _ends: SocketEnds
     _limits: Limits
     has_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    bytes_sent: int = attrs.field(default=0, init=False)
     is_holding: bool = attrs.field(default=False, init=False)
     _held: bytes = attrs.field(default=b"", init=False)
     _has_sent: Bell = attrs.field(factory=Bell, init=False)
@@ -28,6 +29,7 @@ class BoundedStream:
     _is_cut: bool = attrs.field(default=False, init=False)
     _sending_since: float = attrs.field(default=math.inf, init=False)
     _listening_since: float = attrs.field(default=math.inf, init=False)
+    _read_at: float = attrs.field(default=-math.inf, init=False)
 
     # Sending.
 
@@ -68,16 +70,19 @@ class BoundedStream:
             except (OSError, trio.ClosedResourceError) as error:
                 raise trio.BrokenResourceError("the connection was cut") from error
             rest = rest[self._write_nowait(rest) :]
+            self._read_at = trio.current_time()  # there is room, as the client has made some
         self._sending_since = math.inf
         self._has_sent.ring()
 
     def _write_nowait(self, data: bytes | memoryview) -> int:
         try:
-            return self._ends.write_nowait(data)
+            written = self._ends.write_nowait(data)
         except BlockingIOError:
             return 0
         except OSError as error:
             raise trio.BrokenResourceError("the client has gone away") from error
+        self.bytes_sent += written
+        return written
 
     async def wait_sent(self) -> None:
         """Return when something more was sent."""
@@ -121,8 +126,11 @@ class BoundedStream:
             self.cut()
 
     def cut_if_silent_since(self, earliest: float) -> None:
-        """Cut it if it has been listened to since then, and nothing was heard."""
-        if self._listening_since < earliest:
+        """Cut it if it has been listened to since then, and nothing was heard of the client.
+
+        One that reads what has waited for it is there; what it was asked stands behind that.
+        """
+        if max(self._listening_since, self._read_at) < earliest:
             self.cut()
 
     async def aclose(self) -> None:

@@ -33,7 +33,7 @@ class SessionChannel(RoutedChannel):
 
     Attributes:
         limits: How much may wait for clients, and how many streams there may be.
-        has_one_stream: All answers take it, too (SSE-04).
+        has_one_stream: All answers take it, too (SSE-04); nobody comes back for what it carried.
         principal: Who sends all that is delivered; None where nobody knows.
         events: What clients may come back for; None: a `ReplayBuffer` within the limits, once
             there is something to keep.
@@ -126,7 +126,7 @@ class SessionChannel(RoutedChannel):
             if frame.is_answer and not self.has_one_stream:
                 return
             stream = self.unasked
-        if stream.number is None and not frame.is_answer:
+        if stream.number is None and not (frame.is_answer or self.has_one_stream):
             self._number(stream)
         event_id = None if stream.number is None else self._kept.keep(stream.number, frame)
         stream.put(Sent(frame, event_id, frame.is_answer))

@@ -49,6 +49,7 @@ class WebSocketChannel:
     _has_ended: bool = attrs.field(default=False, init=False)
     _loss: ConnectionLost | None = attrs.field(default=None, init=False)
     _keeping: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _gone: trio.Event = attrs.field(factory=trio.Event, init=False)
     _left: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __repr__(self) -> str:
@@ -137,9 +138,14 @@ class WebSocketChannel:
         """Keep it alive until it is left, and say farewell; both in bounded time."""
         with self._keeping:
             await self._keep_alive()
+            self._gone.set()
             await trio.sleep_forever()
         with trio.move_on_after(self._limits.close_seconds, shield=True):
             await self._socket.close(self._code, str(self._loss or ""))
+
+    async def wait_gone(self) -> None:
+        """Return when a ping has found that the peer is not there any more."""
+        await self._gone.wait()
 
     async def wait_left(self) -> None:
         """Return when it is closed, by whoever uses it."""
@@ -147,6 +153,7 @@ class WebSocketChannel:
 
     def left(self) -> None:
         """Nothing holds it any more."""
+        self._gone.set()
         self._left.set()
 
     async def _keep_alive(self) -> None:

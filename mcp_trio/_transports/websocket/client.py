@@ -13,6 +13,7 @@ import trio
 from mcp_trio._errors import ConnectionLost
 from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._protocol.websocket import bearer, offered_subprotocols
+from mcp_trio._transports.faults import words_of
 from mcp_trio._transports.http.header_fields import encoded
 from mcp_trio._transports.websocket.channel import WebSocketChannel, begin_channel
 from mcp_trio._transports.websocket.trio_sockets import HandshakeFailed, TrioSocket, client_socket
@@ -107,7 +108,7 @@ class _Asked:
             try:
                 stream = await self._connected()
             except OSError as error:
-                raise ConnectionLost(f"cannot connect to {name}: {error}") from error
+                raise ConnectionLost(f"cannot connect to {name}: {words_of(error)}") from error
             try:
                 async with self._upgraded(stream) as socket:
                     patience.deadline = float("inf")

@@ -258,9 +258,13 @@ class TrioSocket:
             raise trio.BrokenResourceError("the peer is gone") from None
 
     def is_silent_since(self, moment: float) -> bool:
-        """See `MessageSocket`; of a peer to which nothing more can be said, nothing is hoped."""
-        since = self._stream.listening_since
-        return self._stream.is_cut or (since is not None and since <= moment)
+        """See `MessageSocket`; of a peer to which nothing more can be said, nothing is hoped.
+
+        Who has still to read what was sent before a ping, as others see to, cannot answer that.
+        """
+        stream, since = self._stream, self._stream.listening_since
+        has_heard = since is None or since > moment
+        return stream.is_cut or not (has_heard or stream.is_writing)
 
     async def close(self, code: CloseCode, reason: str) -> None:
         """See `MessageSocket`."""

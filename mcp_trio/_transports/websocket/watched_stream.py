@@ -30,6 +30,7 @@ class WatchedStream(trio.abc.Stream):
         chunk_bytes: How much is written at once, so that progress is seen.
         listening_since: Since when the library waits for bytes; None while it does not.
         is_cut: Something was begun and not finished: nothing more can be sent.
+        is_writing: Something is on its way, and all else waits behind it.
         has_said_close: The peer was told that it is over, or should have been.
     """
 
@@ -40,9 +41,9 @@ class WatchedStream(trio.abc.Stream):
     listening_since: float | None = attrs.field(default=None, init=False)
     bytes_sent: int = attrs.field(default=0, init=False)
     is_cut: bool = attrs.field(default=False, init=False)
+    is_writing: bool = attrs.field(default=False, init=False)
     has_said_close: bool = attrs.field(default=False, init=False)
     _tail: bytes = attrs.field(default=b"", init=False)
-    _is_writing: bool = attrs.field(default=False, init=False)
     _write_at_once: Callable[[bytes], int] | None = attrs.field(init=False)
     _written: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
@@ -79,7 +80,7 @@ class WatchedStream(trio.abc.Stream):
         """Send it in pieces; the library sends one frame at a time, and we send many messages."""
         self.has_said_close = self.has_said_close or bytes(data[:1]) == _CLOSE_FRAME
         await trio.lowlevel.checkpoint_if_cancelled()
-        while self._is_writing:
+        while self.is_writing:
             await self._written.park()
         if self.is_cut:
             raise trio.BrokenResourceError("a message was cut: nothing can be sent behind it")
@@ -96,7 +97,7 @@ class WatchedStream(trio.abc.Stream):
     @property
     def takes_at_once(self) -> bool:
         """Whether it is worth a try to `write_nowait`."""
-        busy = self._is_writing or self.is_cut or self._tail
+        busy = self.is_writing or self.is_cut or self._tail
         return self._write_at_once is not None and not busy
 
     def write_nowait(self, data: bytes) -> bool:
@@ -113,7 +114,7 @@ class WatchedStream(trio.abc.Stream):
         return written > 0
 
     async def _write(self, data: bytes | bytearray | memoryview) -> None:
-        self._is_writing = True
+        self.is_writing = True
         try:
             whole = memoryview(data)
             for begin in range(0, len(whole), self.chunk_bytes):
@@ -126,7 +127,7 @@ class WatchedStream(trio.abc.Stream):
                 raise trio.BrokenResourceError("the connection was closed") from None
             raise
         finally:
-            self._is_writing = False
+            self.is_writing = False
             self._written.unpark_all()
 
     async def wait_send_all_might_not_block(self) -> None:

@@ -131,6 +131,13 @@ def test_a_cancellation_names_its_request():
     assert outgoing(telling("notifications/other", requestId=7), DECODER).cancels is None
 
 
+@pytest.mark.parametrize("no_id", [[7], {"a": 7}, True, 7.0, None])
+def test_a_cancellation_of_what_is_no_id_passes_as_any_notification(no_id):
+    sent = outgoing(telling("notifications/cancelled", requestId=no_id), DECODER)
+
+    assert (sent.method, sent.cancels) == ("notifications/cancelled", None)
+
+
 def test_only_a_call_of_a_tool_has_a_tool():
     assert outgoing(asking(1, "tools/call", name="add"), DECODER).tool == "add"
     assert outgoing(asking(1, "tools/call", name=7), DECODER).tool is None
@@ -216,6 +223,16 @@ def test_the_newest_schema_counts_and_without_one_nothing_is_known():
     tools.learn(page(("add", {"type": "object"})))
     assert tools.paths_of("add") is None
     assert tools.paths_of(None) is None
+
+
+def test_of_so_many_tools_those_listed_longest_ago_are_not_known_any_more():
+    tools = ToolHeaders(2)
+
+    for name in ("first", "second", "first", "third"):
+        tools.learn(page((name, schema("A"))))
+
+    known = [name for name in ("first", "second", "third") if tools.paths_of(name)]
+    assert known == ["first", "third"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What every host makes of a wish to go on in another protocol: here, of all that are none of ours."""
 
 import pytest
+import trio
 
 from tests.transports.http.conftest import say_hello
 
@@ -38,3 +39,21 @@ async def test_a_wish_for_another_protocol_is_answered_in_http1(opened, headers)
         ("GET", "/c", ""),
     ]
     assert {each.headers["host"] for each in heads} == {"host.test"}
+
+
+@pytest.mark.parametrize("headers", WISHES.values(), ids=WISHES)
+async def test_a_client_with_a_wish_is_gone_when_it_closes(opened, headers):
+    is_asked, is_gone = trio.Event(), trio.Event()
+
+    async def respond(exchange):
+        await exchange.body(100)
+        is_asked.set()
+        await exchange.gone()
+        is_gone.set()
+
+    client = await (await opened(respond)).connect()
+    await client.ask("POST", headers=headers, body=b"{}")
+    await is_asked.wait()
+    await client.aclose()
+    with trio.fail_after(5):
+        await is_gone.wait()

@@ -150,19 +150,6 @@ async def test_a_stream_that_its_client_resets_is_gone_and_no_other(opened, cert
     assert gone == ["/wait"]
 
 
-async def test_an_answer_that_is_broken_off_ends_the_connection_over_http2(
-    opened, certificate, caplog
-):
-    async def respond(exchange):
-        await exchange.start(200, [])
-        raise KeyError("a secret")
-
-    client = await Http2Client.connect(await opened(respond, tls=certificate), certificate)
-    number = await client.ask()
-    with trio.fail_after(SECONDS), pytest.raises((EOFError, trio.BrokenResourceError)):
-        await client.event(number, h2.events.StreamEnded)
-
-
 async def test_a_stream_may_say_goodbye_at_the_stop_over_http2(opened, certificate):
     host = await opened(say_goodbye, tls=certificate)
     client = await Http2Client.connect(host, certificate)

@@ -97,6 +97,7 @@ def test_of_one_that_has_one_stream_all_take_it():
     say(made, "a", 1)
     say(made, "b", 1, is_answer=True)
     assert frames(made.unasked) == ["a", "b"]
+    assert made.events is None  # nobody can come back for anything
 
 
 def test_a_client_that_takes_its_answer_only_hears_the_rest_elsewhere():

@@ -1,0 +1,67 @@
+"""What was subscribed to in a session that was lost is subscribed to in the next one."""
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Client, Server
+from tests.client.modern import LEGACY, MODERN
+
+URI = "tide://bergen"
+
+
+@attrs.define(eq=False)
+class Mortal:
+    """A server object whose sessions end when a test says so."""
+
+    lives: list = attrs.field(factory=list)
+    servers: list = attrs.field(factory=list)
+    has_tide: bool = True
+
+    async def serve(self, channel):
+        server = Server("mortal", offers=["resources"])
+
+        @server.tool
+        async def live() -> None:
+            pass
+
+        if self.has_tide:
+            server.resource(URI)(live)
+        with trio.CancelScope() as life:
+            self.lives.append(life)
+            self.servers.append(server)
+            await server.serve(channel)
+
+    async def die(self):
+        self.lives[-1].cancel()
+        await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.mark.parametrize("revision", [LEGACY[-1], MODERN])
+async def test_an_update_is_heard_after_a_restart(revision, autojump_clock):
+    mortal, heard = Mortal(), []
+    options = {"restart": True, "resource_updated": lambda told: heard.append(told.uri)}
+    async with Client(mortal, revisions=[revision], **options) as client:
+        await client.subscribe(URI)
+        await mortal.die()
+        await client.call_tool("live")
+        mortal.servers[1].resource_updated(URI)
+        await trio.sleep(1)
+        assert heard == [URI]
+        await client.unsubscribe(URI)
+        await mortal.die()
+        await client.call_tool("live")
+        mortal.servers[2].resource_updated(URI)
+        await trio.sleep(1)
+    assert heard == [URI]
+
+
+async def test_what_is_not_there_any_more_is_logged(autojump_clock, caplog):
+    mortal = Mortal()
+    async with Client(mortal, revisions=[LEGACY[-1]], restart=True) as client:
+        await client.subscribe(URI)
+        mortal.has_tide = False
+        await mortal.die()
+        await client.call_tool("live")
+    assert f"changes of {URI} will not be heard of: resource not found" in caplog.text

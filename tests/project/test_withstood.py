@@ -1,0 +1,54 @@
+"""What attacks came to: it is shown, and what must not be is told."""
+
+import attrs
+import pytest
+import withstood
+from under_attack import Held, Toll
+from withstood import Suffered
+
+WELL = Suffered(
+    name="an attack",
+    place="native",
+    told="400 x2",
+    seconds=[0.1, 0.2],
+    wrong=[],
+    toll=Toll(cpu_ms=1.0, rss_kib=(2.0, 0.0), left=Held(0, -1), calls=[0.001, 0.002]),
+)
+
+
+def test_what_was_withstood_is_no_complaint(capsys):
+    assert withstood.report([WELL, attrs.evolve(WELL, place="hypercorn")], "attacks", 1.0)
+    out = capsys.readouterr().out
+    assert out.count("400 x2") == 2
+    assert out.index("native") < out.index("hypercorn")
+    assert "2 attacks, 0 complaints, 1 s" in out
+
+
+@pytest.mark.parametrize(
+    ("what", "complaint"),
+    [
+        ({"wrong": ["it was bad", "it was bad"]}, "it was bad x2"),
+        ({"left": Held(2, 0)}, "2 descriptors and 0 tasks are left x1"),
+        ({"left": Held(0, 1)}, "0 descriptors and 1 tasks are left x1"),
+        ({"calls": [0.1, None]}, "1 calls of the other client failed x1"),
+        ({"calls": [0.1, 5.5]}, "the other client was answered after 5.5 s x1"),
+        ({"calls": []}, "the other client was answered after 0.0 s x1"),
+    ],
+)
+def test_what_must_not_be_is_told(what, complaint, capsys):
+    toll = attrs.evolve(WELL.toll, **{key: what[key] for key in what if key != "wrong"})
+    result = attrs.evolve(WELL, toll=toll, wrong=what.get("wrong", []))
+    assert not withstood.report([result], "attacks", 1.0)
+    out = capsys.readouterr().out
+    assert f"an attack, native: {complaint}" in out
+    assert ", 1 complaints," in out
+
+
+def test_the_other_client_may_have_to_wait_longer():
+    patient = attrs.evolve(WELL, late_seconds=15.0, toll=attrs.evolve(WELL.toll, calls=[5.5]))
+    assert list(patient.complaints()) == []
+
+
+def test_where_nothing_was_done_nothing_is_shown(capsys):
+    assert not withstood.report([], "attacks", 1.0)
+    assert "nothing was done" in capsys.readouterr().out

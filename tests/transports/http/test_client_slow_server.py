@@ -1,0 +1,50 @@
+"""A server that takes long to read what a client tells it, but reads on, gets all of it."""
+
+import httpx
+import trio
+
+from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._transports.http.client_channel import open_http_channel
+from tests.transports.http.scripted_server import URL
+
+ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{"x":"%b"}}' % (b"x" * 300_000)
+SIZE = len(ANSWER)
+BYTES_PER_SECOND = 10_000
+
+
+class Slow(httpx.AsyncBaseTransport):
+    """Such a server, over a slow line; it stops reading behind so many bytes."""
+
+    def __init__(self, bytes_max=SIZE):
+        self.bytes_max = bytes_max
+        self.taken = b""
+
+    async def handle_async_request(self, request):
+        async for piece in request.stream:
+            if len(self.taken) >= self.bytes_max:
+                await trio.sleep_forever()
+            await trio.sleep(len(piece) / BYTES_PER_SECOND)
+            self.taken += piece
+        return httpx.Response(202)
+
+
+async def told(server):
+    channel = await open_http_channel(URL, http=httpx.AsyncClient(transport=server))
+    await channel.send([ANSWER])
+    await channel.aclose()
+    return channel.bytes_sent
+
+
+async def test_an_answer_arrives_though_that_takes_long(autojump_clock, caplog):
+    server = Slow()
+    assert await told(server) == SIZE
+    assert server.taken == ANSWER
+    assert trio.current_time() > DEFAULT_LIMITS.write_stall_seconds
+    assert caplog.text == ""
+
+
+async def test_a_server_that_reads_no_more_is_given_up(autojump_clock, caplog):
+    server = Slow(bytes_max=100_000)
+    await told(server)
+    assert len(server.taken) < SIZE
+    assert "not accepted within 15 s" in caplog.text

@@ -1,0 +1,164 @@
+"""Of the streams of one HTTP/2 connection: what ends one, and what is kept of it, harms no other."""
+
+import functools
+
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
+import hypercorn.protocol.h2
+import priority
+import pytest
+import trio
+
+from mcp_trio._transports.http.hypercorn_connection import HypercornConnection
+from tests.transports.http.conftest import say_hello
+from tests.transports.http.http2_client import Http2Client
+
+SECONDS = 5.0
+STREAMS_MAX = 4
+WEBSOCKET = [
+    (":method", "CONNECT"),
+    (":protocol", "websocket"),
+    (":scheme", "http"),
+    (":authority", "host.test"),
+    (":path", "/ws"),
+]
+
+
+@pytest.fixture
+def connected(open_host, monkeypatch):
+    """A client in plain text, and what the host has made of its connection."""
+    made = []
+    serve = HypercornConnection.serve
+
+    async def note(self, *args):
+        made.append(self)
+        await serve(self, *args)
+
+    monkeypatch.setattr(HypercornConnection, "serve", note)
+
+    async def connected(respond, **limits):
+        host = await open_host("hypercorn", respond, **limits)
+        config = h2.config.H2Configuration(client_side=True, validate_outbound_headers=False)
+        http = h2.connection.H2Connection(config)
+        http.initiate_connection()
+        client = Http2Client((await host.connect()).stream, http)
+        await client.flush()
+        return host, client, made
+
+    return connected
+
+
+async def wait_or_say_hello(exchange):
+    if exchange.head.path == "/wait":
+        await exchange.start(200, [])
+        await exchange.gone()
+    else:
+        await say_hello(exchange)
+
+
+async def test_of_streams_that_are_reset_nothing_is_kept(connected, monkeypatch):
+    tree = functools.partial(priority.PriorityTree, STREAMS_MAX)
+    monkeypatch.setattr(hypercorn.protocol.h2.priority, "PriorityTree", tree)
+    _host, client, made = await connected(wait_or_say_hello)
+    with trio.fail_after(SECONDS):
+        for _ in range(2 * STREAMS_MAX):
+            number = await client.ask(path="/wait")
+            await client.event(number, h2.events.ResponseReceived)
+            client.http.reset_stream(number)
+            await client.flush()
+            assert (await client.exchange())[-1] == b"hello"
+    [connection] = made
+    assert len(connection._hypercorn.protocol.stream_buffers) <= 1
+
+
+async def test_an_answer_that_is_broken_off_ends_no_other_one(connected, caplog):
+    go_on = trio.Event()
+
+    async def respond(exchange):
+        await exchange.start(200, [])
+        if exchange.head.path == "/bad":
+            raise KeyError("a secret")
+        await go_on.wait()
+        await exchange.end()
+
+    _host, client, _made = await connected(respond)
+    with trio.fail_after(SECONDS):
+        good, bad = await client.ask(), await client.ask(path="/bad")
+        reset = await client.event(bad, h2.events.StreamReset)
+        assert reset.error_code == h2.errors.ErrorCodes.INTERNAL_ERROR
+        go_on.set()
+        await client.event(good, h2.events.StreamEnded)
+
+
+async def test_of_requests_that_hypercorn_refuses_nothing_is_kept(connected):
+    _host, client, made = await connected(say_hello)
+    with trio.fail_after(SECONDS):
+        for _ in range(3):
+            number = client.http.get_next_available_stream_id()
+            client.http.send_headers(number, WEBSOCKET, end_stream=True)
+            head = await client.event(number, h2.events.ResponseReceived)
+            assert dict(head.headers)[b":status"] == b"400"
+        assert (await client.exchange())[-1] == b"hello"
+    [connection] = made
+    assert len(connection._hypercorn.protocol.streams) <= 1
+
+
+async def test_what_comes_for_a_refused_request_harms_no_other(connected):
+    _host, client, _made = await connected(say_hello)
+    with trio.fail_after(SECONDS):
+        number = client.http.get_next_available_stream_id()
+        client.http.send_headers(number, WEBSOCKET)
+        await client.event(number, h2.events.ResponseReceived)
+        client.http.send_data(number, b"late")
+        assert (await client.exchange())[-1] == b"hello"
+
+
+async def test_a_head_over_its_limit_is_refused_and_no_other_one(connected):
+    _host, client, _made = await connected(say_hello, http_head_bytes_max=2000)
+    with trio.fail_after(SECONDS):
+        head, body = await client.exchange(headers=[("x-long", "x" * 2000)])
+        assert (head[b":status"], body) == (
+            b"431",
+            b"the head is longer than http_head_bytes_max (2000)",
+        )
+        assert (await client.exchange())[-1] == b"hello"
+
+
+async def said_at_the_end(client):
+    events = []
+    while data := await client.stream.receive_some(65536):
+        events += client.http.receive_data(data)
+    return events
+
+
+async def test_a_client_is_told_what_was_seen_of_its_requests_at_the_stop(connected):
+    host, client, _made = await connected(say_hello)
+    with trio.fail_after(SECONDS):
+        await client.exchange()
+        await host.stop()
+        [told] = await said_at_the_end(client)
+    assert isinstance(told, h2.events.ConnectionTerminated)
+    assert (told.error_code, told.last_stream_id) == (0, 1)
+
+
+@pytest.mark.real_time
+async def test_a_client_is_told_so_when_it_was_idle_for_too_long(connected):
+    _host, client, _made = await connected(say_hello, http_idle_seconds=0.1)
+    with trio.fail_after(SECONDS):
+        await client.exchange()
+        [told] = await said_at_the_end(client)
+    assert isinstance(told, h2.events.ConnectionTerminated)
+
+
+@pytest.mark.parametrize("strange", [{"path": "/\xff"}, {"method": "G\xcbT"}])
+async def test_a_request_that_hypercorn_cannot_read_ends_no_other_one(connected, strange, caplog):
+    _host, client, _made = await connected(wait_or_say_hello)
+    with trio.fail_after(SECONDS):
+        other = await client.ask(path="/wait")
+        await client.event(other, h2.events.ResponseReceived)
+        reset = await client.event(await client.ask(**strange), h2.events.StreamReset)
+        assert reset.error_code == h2.errors.ErrorCodes.PROTOCOL_ERROR
+        assert (await client.exchange())[-1] == b"hello"
+    assert caplog.text == ""

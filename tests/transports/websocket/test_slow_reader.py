@@ -1,0 +1,89 @@
+"""A peer that takes long to read one large message, and can say nothing meanwhile, is not lost."""
+
+import functools
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio._limits import Limits
+from mcp_trio._transports.http.asgi import AsgiHost
+from mcp_trio._transports.http.asgi_upgrade import AsgiSocket
+from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
+from mcp_trio._transports.http.native import serve_native
+from mcp_trio._transports.websocket.upgrade import accepted
+from tests.transports.websocket.conftest import raw_peer
+
+LIMITS = Limits(websocket_ping_seconds=0.3, websocket_pong_seconds=0.3, close_seconds=0.1)
+BUFFER_BYTES = 2**16  # or the system would take all of it at once
+SIZE = 2**21
+READING_SECONDS = 1.5
+
+
+async def nobody(_exchange):
+    raise AssertionError("everybody asks for a WebSocket here")
+
+
+def on_hypercorn(upgraded, listeners):
+    app = AsgiHost(nobody, upgraded=upgraded, limits=LIMITS)
+    return functools.partial(serve_hypercorn, app, listeners, limits=LIMITS)
+
+
+def on_native(upgraded, listeners):
+    return functools.partial(serve_native, nobody, listeners, limits=LIMITS, upgraded=upgraded)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("host", [on_hypercorn, on_native])
+async def test_who_reads_slowly_but_steadily_gets_all(nursery, host):
+    arrived, arrivals = trio.open_memory_channel(1)
+
+    async def upgraded(upgrade):
+        channel = await accepted(upgrade, upgrade.head, LIMITS)
+        await arrived.send(channel)
+        await channel.wait_left()
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    listeners[0].socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    await nursery.start(host(upgraded, listeners))
+    peer = await raw_peer(f"ws://127.0.0.1:{listeners[0].socket.getsockname()[1]}/ws")
+    await peer.shake_hands()
+    channel = await arrivals.receive()
+    peer.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+    received, is_sent = 0, trio.Event()
+
+    async def send():
+        await channel.send([b"x" * SIZE])
+        is_sent.set()
+
+    async with peer.stream:
+        nursery.start_soon(send)
+        while received < SIZE:
+            chunk = await peer.stream.receive_some(BUFFER_BYTES)
+            assert chunk, f"cut off behind {received} bytes"
+            received += len(chunk)
+            await trio.sleep(READING_SECONDS * len(chunk) / SIZE)
+        await is_sent.wait()
+    await channel.aclose()
+
+
+async def test_of_a_message_that_leaves_slowly_its_host_tells(nursery, autojump_clock):
+    left = 0
+
+    async def send(_message):
+        await trio.sleep_forever()
+
+    slow = AsgiSocket(None, send, LIMITS, lambda: left)
+    nursery.start_soon(slow.write)
+    assert slow.send_texts_nowait(["x"]) == 1
+    await trio.testing.wait_all_tasks_blocked()
+    begun = slow.bytes_sent
+    for _ in range(3):
+        await trio.sleep(LIMITS.write_stall_seconds)
+        left += 1
+        assert not slow.is_silent_since(0)
+    assert slow.bytes_sent == begun + 3
+    await trio.sleep(LIMITS.write_stall_seconds)
+    assert slow.is_silent_since(0)
+    slow.stop()
