@@ -74,8 +74,8 @@ def test_a_compressed_recording_is_read_too(tmp_path):
 def test_an_error_names_the_file_once():
     with pytest.raises(RecordingError, match=r"^a.jsonl: empty$"), naming("a.jsonl"):
         raise RecordingError("empty")
-    with pytest.raises(RecordingError, match=r"^cannot read a.jsonl$"), naming("a.jsonl"):
-        raise RecordingError("cannot read a.jsonl")
+    with pytest.raises(RecordingError, match=r"^cannot read a.jsonl: gone$"), naming("a.jsonl"):
+        raise RecordingError("cannot read a.jsonl: gone")
 
 
 def reported(progress, **more):
