@@ -139,10 +139,9 @@ class _WarmTask:
             try:
                 is_done = await self._run_in_one_scope()
             except Exception as error:
-                self.job.fail(error)
+                self._fail(error)
             if not is_done:
-                await self.job.end()
-                self.job = None
+                await self._end_job()
                 await _outlive_nurseries()
                 self.job = await self._rest()
 
@@ -159,10 +158,20 @@ class _WarmTask:
                 await self.job.run(scope)
                 if scope.cancel_called or _innermost(task) is not innermost:
                     return False
-                await self.job.end()
-                self.job = None
+                await self._end_job()
                 self.job = await self._rest()
         return self.job is None
+
+    def _fail(self, error: Exception) -> None:
+        if self.job is None:  # it was about to end, and that is our own fault
+            raise error
+        self.job.fail(error)
+
+    async def _end_job(self) -> None:
+        """What fails in here is no fault of the job, which is not ended twice."""
+        job, self.job = self.job, None
+        assert job is not None
+        await job.end()
 
     async def _rest(self) -> Job | None:
         return await self.among.rest() if self.rests else None

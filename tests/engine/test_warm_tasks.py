@@ -151,6 +151,25 @@ async def test_what_is_left_open_fails_its_job_and_touches_no_other(done):
     assert second.scope is not first.scope
 
 
+@pytest.mark.parametrize("work", [at_once, trio.CancelScope().__enter__])
+async def test_what_goes_wrong_at_the_end_is_not_tried_again(work):
+    class Fragile(Job):
+        ends = 0
+
+        async def end(self):
+            self.ends += 1
+            raise KeyError("end")
+
+    async def run():
+        work() if work is not at_once else await at_once()
+
+    job = Fragile(run)
+    with pytest.RaisesGroup(KeyError):
+        async with trio.open_nursery() as nursery:
+            WarmTasks(nursery).start(job, copy_context())
+    assert job.ends == 1
+
+
 async def test_where_trio_does_not_tell_scopes_no_scope_is_used_twice(done, monkeypatch):
     monkeypatch.setattr("mcp_trio._engine.warm_tasks._innermost", lambda _task: object())
     first, second = await done(), await done()
