@@ -37,6 +37,12 @@ class Mortal:
         self.lives[-1].cancel()
         await trio.testing.wait_all_tasks_blocked()
 
+    async def change_in_next_life(self, client):
+        await self.die()
+        await client.call_tool("live")
+        self.servers[-1].resource_updated(URI)
+        await trio.sleep(1)
+
 
 @pytest.mark.parametrize("revision", [LEGACY[-1], MODERN])
 async def test_an_update_is_heard_after_a_restart(revision, autojump_clock):
@@ -44,16 +50,10 @@ async def test_an_update_is_heard_after_a_restart(revision, autojump_clock):
     options = {"restart": True, "resource_updated": lambda told: heard.append(told.uri)}
     async with Client(mortal, revisions=[revision], **options) as client:
         await client.subscribe(URI)
-        await mortal.die()
-        await client.call_tool("live")
-        mortal.servers[1].resource_updated(URI)
-        await trio.sleep(1)
+        await mortal.change_in_next_life(client)
         assert heard == [URI]
         await client.unsubscribe(URI)
-        await mortal.die()
-        await client.call_tool("live")
-        mortal.servers[2].resource_updated(URI)
-        await trio.sleep(1)
+        await mortal.change_in_next_life(client)
     assert heard == [URI]
 
 
