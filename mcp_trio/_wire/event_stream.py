@@ -13,6 +13,9 @@ from mcp_trio._wire.lines import Oversized
 COMMENT: Final = b": keep-alive\n\n"
 """Shows those on the way that a silent stream is alive; a reader ignores it."""
 
+_MESSAGE: Final = "message"
+_OF_MESSAGE: Final = f"event: {_MESSAGE}\n"
+
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _HEAD_BYTES: Final = 4096
 
@@ -31,7 +34,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     """
 
     data: bytes = b""
-    name: str = "message"
+    name: str = _MESSAGE
     id: str | None = None
     retry_ms: int | None = None
 
@@ -42,7 +45,9 @@ def encode_event(event: Event) -> bytes:
     Raises:
         ValueError: Its name or id holds a CR, LF or NUL, or is no valid Unicode.
     """
-    fields = f"event: {_single_line(event.name)}\n"
+    fields = _OF_MESSAGE
+    if event.name != _MESSAGE:
+        fields = f"event: {_single_line(event.name)}\n"
     if event.id is not None:
         fields += f"id: {_single_line(event.id)}\n"
     if event.retry_ms is not None:
@@ -92,7 +97,7 @@ class _Arriving:
         """The event, if there is anything in it."""
         if self.is_oversized or (self.data is None and self.id is None and self.retry_ms is None):
             return []
-        return [Event(bytes(self.data or b""), self.name or "message", self.id, self.retry_ms)]
+        return [Event(bytes(self.data or b""), self.name or _MESSAGE, self.id, self.retry_ms)]
 
 
 class EventParser:

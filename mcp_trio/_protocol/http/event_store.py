@@ -30,6 +30,13 @@ class EventStore(Protocol):
         """
         ...
 
+    def keep_whole(self, events: Sequence[bytes]) -> Sequence[str]:
+        """The ids of all events of a new stream, which has ended; they are kept.
+
+        As if it was opened, each was kept, and it was closed; most streams come like that.
+        """
+        ...
+
     def after(self, event_id: str) -> tuple[int, Sequence[tuple[str, bytes]]]:
         """The event's stream, and all that came on it behind the event: ids and data, in order.
 

@@ -17,7 +17,8 @@ OUTER_SPACE: Final = " \t"
 """What may stand around a field value without being part of it (HDR-06)."""
 
 
-@attrs.frozen
+# With slots, its cached properties would have every attribute looked up twice.
+@attrs.frozen(slots=False)
 class Head:
     """What came before the body of a request.
 

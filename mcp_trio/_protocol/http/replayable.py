@@ -1,7 +1,8 @@
 """What a client that comes back may still hear of a session's streams."""
 
 import re
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -9,18 +10,19 @@ import attrs
 _EVENT_ID: Final = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,17})")
 
 
-class _Kept(NamedTuple):
-    age: int  # Counts up over all streams: the lowest is the oldest.
-    data: bytes
+_Kept: TypeAlias = tuple[int, bytes]
+"""An age, which counts up over all open streams, so that the lowest is the oldest; and data."""
+
+_AGELESS: Final = 0
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Stream:
     """The newest events of a stream, without a gap; `next_number` is that of its next event."""
 
     number: int
-    next_number: int = 1
-    events: list[_Kept] = attrs.field(factory=list[_Kept])
+    next_number: int
+    events: list[_Kept]
 
     @property
     def first_number(self) -> int:
@@ -35,7 +37,8 @@ class ReplayBuffer:
     An event's id names its stream, and its number in it; no id is given twice in a session
     (requirements HTTP-38, HTTP-39). At most `events_max` events and `bytes_max` bytes of data are
     kept over all streams. Beyond that those of closed streams go first, the longest closed before
-    the others, then the oldest of open ones. An event that is over `bytes_max` alone is not kept.
+    the others, then the oldest of open ones. An event that is over `bytes_max` alone is not kept,
+    nor are events of a stream that comes whole and is over it.
     An open stream itself is remembered even if nothing of it is kept.
     """
 
@@ -51,8 +54,20 @@ class ReplayBuffer:
     def open_stream(self) -> int:
         """The number of a new stream."""
         self._streams_opened += 1
-        self._open[self._streams_opened] = _Stream(self._streams_opened)
+        self._open[self._streams_opened] = _Stream(self._streams_opened, 1, [])
         return self._streams_opened
+
+    def keep_whole(self, events: Sequence[bytes]) -> Sequence[str]:
+        """The ids of all events of a new stream, which has ended; they are kept."""
+        self._streams_opened = number = self._streams_opened + 1
+        size, count = sum(map(len, events)), len(events)
+        if events and size <= self._bytes_max:
+            kept = [(_AGELESS, data) for data in events]
+            self._closed[number] = _Stream(number, count + 1, kept)
+            self._kept_events += count
+            self._kept_bytes += size
+            self._forget_surplus()
+        return [_event_id(number, at) for at in range(1, count + 1)]
 
     def keep(self, stream: int, data: bytes) -> str:
         """The id of the stream's next event, which is kept.
@@ -64,13 +79,13 @@ class ReplayBuffer:
         event_id = _event_id(stream, kept_by.next_number)
         kept_by.next_number += 1
         self._events_given += 1
-        kept_by.events.append(_Kept(self._events_given, data))
+        kept_by.events.append((self._events_given, data))
         self._kept_events += 1
         self._kept_bytes += len(data)
         if len(data) > self._bytes_max:
-            self._forget(kept_by, len(kept_by.events))
-        while self._kept_events > self._events_max or self._kept_bytes > self._bytes_max:
-            self._forget_oldest()
+            while kept_by.events:
+                self._forget_first(kept_by)
+        self._forget_surplus()
         return event_id
 
     def after(self, event_id: str) -> tuple[int, list[tuple[str, bytes]]]:
@@ -84,8 +99,8 @@ class ReplayBuffer:
             limits = "http_events_kept_max, http_bytes_kept_max"
             raise LookupError(f"some of what followed that event is no longer kept ({limits})")
         return stream.number, [
-            (_event_id(stream.number, at), kept.data)
-            for at, kept in enumerate(stream.events, stream.first_number)
+            (_event_id(stream.number, at), data)
+            for at, (_, data) in enumerate(stream.events, stream.first_number)
             if at > number
         ]
 
@@ -107,20 +122,24 @@ class ReplayBuffer:
                 return stream, number
         raise LookupError("that event id is unknown, or its stream is no longer kept")
 
-    def _forget_oldest(self) -> None:
-        if self._closed:
-            self._forget(next(iter(self._closed.values())), 1)
-            return
-        streams = (stream for stream in self._open.values() if stream.events)
-        self._forget(min(streams, key=_age), 1)
+    def _forget_surplus(self) -> None:
+        while self._kept_events > self._events_max or self._kept_bytes > self._bytes_max:
+            if self._closed:
+                self._forget_closed(next(iter(self._closed.values())))
+            else:
+                streams = (stream for stream in self._open.values() if stream.events)
+                self._forget_first(min(streams, key=_age))
 
-    def _forget(self, stream: _Stream, count: int) -> None:
-        """The oldest `count` events of a stream; a closed one without any is forgotten itself."""
-        self._kept_events -= count
-        self._kept_bytes -= sum(len(kept.data) for kept in stream.events[:count])
-        del stream.events[:count]
+    def _forget_closed(self, stream: _Stream) -> None:
+        """The oldest event of a closed stream; without any it is forgotten itself."""
+        self._forget_first(stream)
         if not stream.events:
-            self._closed.pop(stream.number, None)
+            del self._closed[stream.number]
+
+    def _forget_first(self, stream: _Stream) -> None:
+        _, data = stream.events.pop(0)
+        self._kept_events -= 1
+        self._kept_bytes -= len(data)
 
 
 def _event_id(stream: int, number: int) -> str:
@@ -128,4 +147,4 @@ def _event_id(stream: int, number: int) -> str:
 
 
 def _age(stream: _Stream) -> int:
-    return stream.events[0].age
+    return stream.events[0][0]

@@ -72,15 +72,13 @@ class Refusal:
         return encode_error(self.id, self.code, self.text, self.data)
 
 
-@attrs.frozen
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """A session begins with this `initialize`."""
 
     request: Request
 
 
-@attrs.frozen
-class ToSession:
+class ToSession(msgspec.Struct, frozen=True):
     """The message is for a session; what is answered on the same connection is named by its ids."""
 
     session: str
@@ -88,24 +86,21 @@ class ToSession:
     awaited: Sequence[RequestId]
 
 
-@attrs.frozen
-class Stateless:
+class Stateless(msgspec.Struct, frozen=True):
     """A modern message, complete in itself, unless it `is_incomplete`: then it will be refused."""
 
     message: Request | Notification
     is_incomplete: bool = False
 
 
-@attrs.frozen
-class Listening:
+class Listening(msgspec.Struct, frozen=True):
     """A stream for what belongs to no request of the client, or the rest of one after an event."""
 
     session: str
     last_event_id: str | None
 
 
-@attrs.frozen
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """The client is done with its session."""
 
     session: str
@@ -114,8 +109,7 @@ class Ending:
 Verdict: TypeAlias = Refusal | Opening | ToSession | Stateless | Listening | Ending
 
 
-@attrs.frozen
-class KnownSession:
+class KnownSession(msgspec.Struct, frozen=True):
     """What a verdict needs to know of a session."""
 
     revision: Revision | None
@@ -126,7 +120,7 @@ Find: TypeAlias = Callable[[str], KnownSession | None]
 ParameterPaths: TypeAlias = Callable[[str], Mapping[str, tuple[str, ...]] | None]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class Endpoint:
     """The rules of one MCP endpoint.
 

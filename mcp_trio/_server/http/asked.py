@@ -15,7 +15,7 @@ class RefusedError(Exception):
         self.refusal = refusal
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Asked:
     """An exchange, with who asks.
 

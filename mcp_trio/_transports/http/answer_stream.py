@@ -1,9 +1,9 @@
 """What is on its way to a client on one stream, whether an HTTP answer carries it now or not."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._limits import Limits
@@ -12,7 +12,7 @@ from mcp_trio._transports.bell import Bell
 from mcp_trio._transports.http.patience import Patience
 
 
-class Sent(NamedTuple):
+class Sent(msgspec.Struct, eq=False, gc=False):
     """A frame on a stream; its event id, where streams can be resumed."""
 
     frame: bytes
@@ -110,9 +110,15 @@ class AnswerStream:
         self._bytes = sum(len(sent.frame) for sent in self._waiting)
         self._news.ring()
 
-    def name_all(self, name: Callable[[bytes], str]) -> None:
-        """Give an id to each frame that waits."""
-        self._waiting = [sent._replace(event_id=name(sent.frame)) for sent in self._waiting]
+    @property
+    def frames(self) -> Sequence[bytes]:
+        """Those that wait."""
+        return [sent.frame for sent in self._waiting]
+
+    def name_all(self, ids: Iterable[str]) -> None:
+        """Give each frame that waits its id."""
+        for sent, event_id in zip(self._waiting, ids, strict=True):
+            sent.event_id = event_id
 
     def answered(self, request_id: RequestId) -> None:
         """One request needs no answer any more; after the last one the stream has ended."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 import msgspec
@@ -29,7 +29,11 @@ STREAM_HEADERS: Final[Headers] = (
 )
 """A stream is not to be kept, changed, or held back on its way (MHTTP-19)."""
 
+Whole: TypeAlias = tuple[int, Headers, bytes]
+"""The status, the headers and the body of an answer that leaves at once."""
+
 _OK: Final = 200
+_ACCEPTED: Final = 202
 _JSON_HEADERS: Final[Headers] = (("Content-Type", JSON),)
 
 
@@ -41,7 +45,7 @@ class _Answer(msgspec.Struct):
     error: _ErrorCode | None = None
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, eq=False)
 class Carrier:
     """Carries one stream over one exchange.
 
@@ -75,39 +79,43 @@ class Carrier:
         Raises:
             trio.BrokenResourceError: The client is gone, or too slow.
         """
-        if not await self._carry_answer(exchange, stream):
-            await self.stream(exchange, stream)
+        is_stream = self._is_stream(exchange.head)
+        if not is_stream or self.status_of is not None:
+            await self._first_news(stream)
+        if stream.is_ended:
+            await exchange.answer(*self._whole(stream, is_stream=is_stream))
+        else:
+            await self._carry_on(exchange, stream)
 
-    async def _carry_answer(self, exchange: Exchange, stream: AnswerStream) -> bool:
-        """Whether it was one JSON answer, which has left.
+    def _whole(self, stream: AnswerStream, *, is_stream: bool) -> Whole:
+        """All that a stream has held to its end, which is taken from it.
 
         An error that has a status of its own is one for every client (MHTTP-26, MHTTP-27).
         """
-        is_stream = self._is_stream(exchange.head)
-        if is_stream and self.status_of is None:
-            return False
-        await self._first_news(stream)
-        frames = stream.answers
+        frames = None if is_stream and self.status_of is None else stream.answers
         if frames is None or (len(frames) > 1 and not stream.is_narrow):
-            return False
+            return self._events(stream)
         if not frames:
-            await self._say_why(exchange)
-            return True
+            return self._why()
         status = self._status(frames[0])
         if is_stream and status == _OK:
-            return False
+            return self._events(stream)
         stream.take()
         body = frames[0] if len(frames) == 1 else b"[%b]" % b",".join(frames)
-        await exchange.answer(status, [*_JSON_HEADERS, *self.headers], body)
-        return True
+        return status, [*_JSON_HEADERS, *self.headers], body
 
-    async def _say_why(self, exchange: Exchange) -> None:
+    def _events(self, stream: AnswerStream) -> Whole:
+        """All events at once, whose length is known: they leave with the head."""
+        first = self._first_event()
+        events = b"" if first is None else encode_event(first)
+        events += _encoded(stream.take())
+        return _OK, [*STREAM_HEADERS, *self.headers], events
+
+    def _why(self) -> Whole:
         refusal = self.why_unanswered()
         if refusal is None:
-            await exchange.answer(202, self.headers)
-        else:
-            headers = [*_JSON_HEADERS, *self.headers]
-            await exchange.answer(refusal.status, headers, refusal.body())
+            return _ACCEPTED, self.headers, b""
+        return refusal.status, [*_JSON_HEADERS, *self.headers], refusal.body()
 
     def _status(self, frame: bytes) -> int:
         if self.status_of is None:
@@ -135,8 +143,11 @@ class Carrier:
                 connection, which has taken the stream over.
         """
         if stream.is_ended:  # nothing is to be waited for, and nobody else can carry it
-            await self._answer_whole(exchange, stream)
-            return
+            await exchange.answer(*self._events(stream))
+        else:
+            await self._carry_on(exchange, stream)
+
+    async def _carry_on(self, exchange: Exchange, stream: AnswerStream) -> None:
         with trio.CancelScope() as scope:
             stream.carry(scope)
             try:
@@ -145,13 +156,6 @@ class Carrier:
                 stream.put_down(scope)
         if scope.cancelled_caught:
             raise trio.BrokenResourceError("the stream goes on over another connection")
-
-    async def _answer_whole(self, exchange: Exchange, stream: AnswerStream) -> None:
-        """All events at once, whose length is known: they leave with the head."""
-        first = self._first_event()
-        events = b"" if first is None else encode_event(first)
-        events += _encoded(stream.take())
-        await exchange.answer(_OK, [*STREAM_HEADERS, *self.headers], events)
 
     async def _stream(
         self, exchange: Exchange, stream: AnswerStream, scope: trio.CancelScope

@@ -6,7 +6,6 @@ ends nothing: the frames are kept, and the client comes back for them with the l
 """
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 import attrs
 import msgspec
@@ -141,6 +140,8 @@ class SessionChannel(RoutedChannel):
         Returns the id of one without a message, after which all that waits comes (HTTP-14); None:
         what waits came before, so that nothing stands between.
         """
+        if stream.is_ended and stream.number is None:
+            return self._number_whole(stream)
         number = self._number(stream) if stream.number is None else stream.number
         if stream is self.unasked and not stream.has_waiting:
             return self._kept.keep(number, b"")
@@ -149,14 +150,18 @@ class SessionChannel(RoutedChannel):
 
     def _number(self, stream: AnswerStream) -> int:
         """From now on each of its frames has an id, and is kept; a mere answer needs neither."""
-        number = stream.number = self._kept.open_stream()
-        stream.first_id = self._kept.keep(number, b"")
-        stream.name_all(partial(self._kept.keep, number))
-        if stream.is_ended:
-            self._kept.close_stream(number)
-        else:
-            self._streams[number] = stream
+        kept = self._kept
+        number = stream.number = kept.open_stream()
+        stream.first_id = kept.keep(number, b"")
+        stream.name_all([kept.keep(number, frame) for frame in stream.frames])
+        self._streams[number] = stream
         return number
+
+    def _number_whole(self, stream: AnswerStream) -> str:
+        """The same for one on which nothing more comes; the id of its first event."""
+        first_id, *ids = self._kept.keep_whole([b"", *stream.frames])
+        stream.name_all(ids)
+        return first_id
 
     def last_id(self, stream: AnswerStream) -> str:
         """The id of an event without a message, after which comes what is not there yet."""

@@ -43,6 +43,16 @@ class Model:
         self.kept.append((stream, len(self.streams[stream])))
         if len(data) > BYTES_MAX:
             self.kept = [kept for kept in self.kept if kept[0] != stream]
+        self.forget_surplus()
+
+    def keep_whole(self, stream, events):
+        self.streams[stream] = events
+        self.closed.append(stream)
+        if sum(map(len, events)) <= BYTES_MAX:
+            self.kept += [(stream, number) for number in range(1, len(events) + 1)]
+        self.forget_surplus()
+
+    def forget_surplus(self):
         while len(self.kept) > EVENTS_MAX or sum(map(self.size, self.kept)) > BYTES_MAX:
             self.kept.remove(min(self.kept, key=self.rank))
 
@@ -95,6 +105,14 @@ class Replaying(RuleBasedStateMachine):
             event_id = self.buffer.keep(stream, content)
             assert event_id == f"{stream}-{len(self.model.streams[stream])}"
 
+    @rule(sizes=st.lists(st.sampled_from([0, 1, 3, 9, 20, 21]), max_size=8))
+    def keep_whole(self, sizes):
+        stream = len(self.model.streams) + 1
+        events = [(b"%06d" % at * 4)[:size] for at, size in enumerate(sizes)]
+        self.model.keep_whole(stream, events)
+        ids = [f"{stream}-{at}" for at in range(1, len(events) + 1)]
+        assert self.buffer.keep_whole(events) == ids
+
     @precondition(lambda self: self.open_streams())
     @rule(data=st.data())
     def close_stream(self, data):
@@ -116,7 +134,7 @@ class Replaying(RuleBasedStateMachine):
     @invariant()
     def remembers_no_more_than_it_may(self):
         streams = [*self.buffer._open.values(), *self.buffer._closed.values()]
-        kept = [event.data for stream in streams for event in stream.events]
+        kept = [data for stream in streams for _, data in stream.events]
         assert len(kept) == self.buffer._kept_events <= EVENTS_MAX
         assert sum(map(len, kept)) == self.buffer._kept_bytes <= BYTES_MAX
         assert all(stream.events for stream in self.buffer._closed.values())

@@ -39,6 +39,12 @@ class EventList:
         self.events.append((stream, data))
         return f"e{len(self.events)}"
 
+    def keep_whole(self, events):
+        stream = self.open_stream()
+        ids = [self.keep(stream, data) for data in events]
+        self.close_stream(stream)
+        return ids
+
     def after(self, event_id):
         place = int(event_id[1:]) if event_id[1:].isdigit() else 0
         if not 0 < place <= len(self.events):
@@ -138,6 +144,20 @@ def test_events_of_a_closed_stream_can_be_asked_for_and_none_are_added(make):
         store.keep(stream, b"c")
     with pytest.raises(KeyError):
         store.close_stream(stream)
+
+
+@pytest.mark.parametrize("make", EVENT_STORES)
+def test_a_stream_that_comes_whole_is_like_one_that_was_closed(make):
+    store = make()
+    earlier = store.keep(store.open_stream(), b"x")
+    first, second, third = store.keep_whole([b"", b"a", b"b"])
+    assert len({earlier, first, second, third}) == 4
+    stream, events = store.after(first)
+    assert events == [(second, b"a"), (third, b"b")]
+    assert store.after(third) == (stream, [])
+    assert store.after(earlier)[0] != stream
+    with pytest.raises(KeyError):
+        store.keep(stream, b"c")
 
 
 @pytest.mark.parametrize("make", EVENT_STORES)
