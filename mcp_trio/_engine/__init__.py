@@ -18,6 +18,7 @@ from mcp_trio._engine.effects import (
 from mcp_trio._engine.groups import bare, foremost
 from mcp_trio._engine.handling import INSIDE, Handling, HandlingSession, Inside
 from mcp_trio._engine.lanes import LANE, Lane, lane_in
+from mcp_trio._engine.leading import Led, Served, lead
 from mcp_trio._engine.memory import Memory, Place, Step
 from mcp_trio._engine.resuming import run_resumably
 from mcp_trio._engine.sequencer import UNRECORDED, Outcome, Recording, Sequencer, Unrecorded
@@ -40,12 +41,14 @@ __all__ = [
     "HandlingSession",
     "Inside",
     "Lane",
+    "Led",
     "Memory",
     "Outcome",
     "Place",
     "ProgressCallback",
     "Recording",
     "Sequencer",
+    "Served",
     "Session",
     "Step",
     "Unrecorded",
@@ -55,6 +58,7 @@ __all__ = [
     "bare",
     "foremost",
     "lane_in",
+    "lead",
     "perform",
     "perform_in_passing",
     "perform_in_thread",

@@ -24,7 +24,8 @@ import attrs
 import trio
 
 from mcp_trio._engine.groups import apart
-from mcp_trio._engine.warm_tasks import Job, WarmTasks
+from mcp_trio._engine.jobs import Job
+from mcp_trio._engine.warm_tasks import WarmTasks
 from mcp_trio._transports.bell import Bell
 from mcp_trio._transports.stopping import tell_when_cancelled
 

@@ -19,15 +19,20 @@ What is ugly: Trio has no word for the innermost scope of a task, so its private
 Where it is not to be had no task is used twice.
 """
 
-from contextvars import Context
-from typing import Final, Protocol
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import attrs
 import outcome
 import trio
 
+from mcp_trio._engine.jobs import Job
 from mcp_trio._engine.lanes import as_spawned
+from mcp_trio._engine.leading import Led, Served, until_led
 from mcp_trio._transports.bell import Milestone
+
+T = TypeVar("T")
 
 _RESTING_MAX: Final = 128
 _REST_SECONDS: Final = 5.0
@@ -36,29 +41,31 @@ _REST_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 1.0
 
 
-class Job(Protocol):
-    """One handler, which is run and then ended."""
+@attrs.define(eq=False)
+class _Serving:
+    """What serves, in whichever task."""
 
-    @property
-    def wants_own_task(self) -> bool:
-        """Whether the task that runs it may run nothing else."""
-        ...
+    wants_own_task: ClassVar[bool] = False
+
+    served: Served
+    driven: Coroutine[Any, Any, None] = attrs.field(init=False)
+    has_begun: bool = attrs.field(default=False, init=False)
 
     def enter(self) -> None:
-        """The context variables are its own from now on; called before it runs."""
-        ...
-
-    async def run(self, scope: trio.CancelScope) -> None:
-        """Run it; `scope` is all that cancels it, but for the end of everything."""
-        ...
+        """See `Job`."""
+        if not self.has_begun:
+            self.has_begun = True
+            self.driven = self.served()
 
     def fail(self, error: Exception) -> None:
-        """What it has done is worth nothing: it has failed with this."""
-        ...
+        """See `Job`; it is our own fault."""
+        raise error
 
     async def end(self) -> None:
-        """Say what has become of it; called once, outside of the scope if that was cancelled."""
-        ...
+        """See `Job`; nobody waits for it."""
+
+
+_Work: TypeAlias = Job | _Serving
 
 
 @attrs.define(eq=False)
@@ -71,20 +78,53 @@ class WarmTasks:
     _unneeded: int = attrs.field(default=0, init=False)
     _has_watcher: bool = attrs.field(default=False, init=False)
     _closing: Milestone = attrs.field(factory=Milestone, init=False)
+    _is_holding: bool = attrs.field(default=False, init=False)
+    _held: Led | None = attrs.field(default=None, init=False)
 
     def start(self, job: Job, context: Context) -> None:
         """Begin a job, in a task that begins with a copy of these context variables."""
-        if self._resting and not job.wants_own_task:
+        if self._is_holding and self._held is None and not job.wants_own_task:
+            self._held = Led(job, context, self)
+        else:
+            self.begin(job, context)
+
+    def first_of(self, deliver: Callable[[], T]) -> tuple[T, Led | None]:
+        """Call `deliver`; the first job that it starts is not begun, but given to the caller.
+
+        Who has to `lead` it at once. None: there is none, or it wants a task of its own. Where
+        `deliver` raises, what it has started is begun.
+        """
+        self._is_holding = True
+        try:
+            delivered = deliver()
+        except BaseException:
+            held = self._let_go()
+            if held is not None:
+                held.begin()
+            raise
+        return delivered, self._let_go()
+
+    def _let_go(self) -> Led | None:
+        held, self._held, self._is_holding = self._held, None, False
+        return held
+
+    def serve(self, served: Served) -> None:
+        """Begin what serves, and may lead."""
+        self.begin(_Serving(served), copy_context())
+
+    def begin(self, work: _Work, context: Context) -> None:
+        """Begin what was started."""
+        if self._resting and not work.wants_own_task:
             resting = self._resting.pop()
             self._unneeded = min(self._unneeded, len(self._resting))
             resting.context = as_spawned(context)
-            resting.context.run(job.enter)
-            trio.lowlevel.reschedule(resting, outcome.Value(job))
+            resting.context.run(work.enter)
+            trio.lowlevel.reschedule(resting, outcome.Value(work))
         else:
-            task = _WarmTask(self, job, rests=not job.wants_own_task)
+            task = _WarmTask(self, work, rests=not work.wants_own_task)
             context.run(self.nursery.start_soon, task.run)
 
-    async def rest(self) -> Job | None:
+    async def rest(self) -> _Work | None:
         """Wait for the next job of the calling task; None: there is none any more."""
         if self._closing.is_set() or len(self._resting) >= _RESTING_MAX:
             return None
@@ -99,7 +139,7 @@ class WarmTasks:
             self._resting.remove(task)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        job: Job | None = await trio.lowlevel.wait_task_rescheduled(leave)
+        job: _Work | None = await trio.lowlevel.wait_task_rescheduled(leave)
         return job
 
     def close(self) -> None:
@@ -128,8 +168,11 @@ class _WarmTask:
     """One of them; only `job` refers to what it runs, for what rests must keep no session."""
 
     among: WarmTasks
-    job: Job | None
+    job: _Work | None
     rests: bool
+    _task: trio.lowlevel.Task = attrs.field(init=False)
+    _scope: trio.CancelScope = attrs.field(init=False)
+    _innermost: object = attrs.field(init=False)
 
     async def run(self) -> None:
         """What the task does; the job with which it begins enters here, later ones before."""
@@ -151,16 +194,62 @@ class _WarmTask:
 
     async def _run_in_one_scope(self) -> bool:
         """Run jobs until the scope is spent, or none comes; returns whether all of them ended."""
-        task = trio.lowlevel.current_task()
         with trio.CancelScope() as scope:
-            innermost = _innermost(task)
+            self._scope, self._task = scope, trio.lowlevel.current_task()
+            self._innermost = _innermost(self._task)
             while self.job is not None:
-                await self.job.run(scope)
-                if scope.cancel_called or _innermost(task) is not innermost:
+                if isinstance(self.job, _Serving):
+                    await self._serve(self.job)
+                else:
+                    await self.job.run(scope)
+                if self._is_spent:
                     return False
                 await self._end_job()
                 self.job = await self._rest()
         return self.job is None
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether the scope is of no use any more; also while something in it is not closed."""
+        return self._scope.cancel_called or _innermost(self._task) is not self._innermost
+
+    # What serves.
+
+    async def _serve(self, serving: _Serving) -> None:
+        """Run what serves to its end; or to that of one that it has led, which is `job` now."""
+        try:
+            while self.job is serving:
+                led = await until_led(serving.driven)
+                if led is None:
+                    return
+                if self._is_spent:
+                    led.begin()
+                else:
+                    await self._lead(led, serving)
+        except BaseException:
+            if self.job is serving:
+                serving.driven.close()
+            raise
+
+    async def _lead(self, led: Led, serving: _Serving) -> None:
+        """Take the first step of a job; if it waits, or has spent the scope, it is ours."""
+        context = as_spawned(led.context)
+        context.run(led.job.enter)
+        running, trap = led.job.run(self._scope), None
+        try:
+            trap = context.run(running.send, None)
+        except StopIteration:
+            pass
+        except Exception as error:
+            led.job.fail(error)
+        if trap is None and not self._is_spent:
+            await led.job.end()
+            return
+        self.job = led.job
+        self.among.begin(serving, copy_context())
+        if trap is not None:
+            self._task.context = context
+            await until_led(running, trap)
 
     def _fail(self, error: Exception) -> None:
         if self.job is None:  # it was about to end, and that is our own fault
@@ -173,7 +262,7 @@ class _WarmTask:
         assert job is not None
         await job.end()
 
-    async def _rest(self) -> Job | None:
+    async def _rest(self) -> _Work | None:
         return await self.among.rest() if self.rests else None
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 import trio
 
+from mcp_trio._engine import Led, lead
 from mcp_trio._errors import SERVER_BUSY
 from mcp_trio._protocol.http.heads import Head
 from mcp_trio._protocol.http.verdicts import (
@@ -33,6 +34,8 @@ from mcp_trio._transports.http.session_channel import (
     TooManyStreamsError,
 )
 from mcp_trio._wire import Notification
+
+T = TypeVar("T")
 
 _ELSEWHERE: Final = f"this session lives in another process: route requests by {SESSION_ID}"
 
@@ -85,7 +88,12 @@ class McpEndpoint:
         begun = begun_session(self.runtime, asked, opening.request.id)
         is_told = False
         try:
-            stream = begun.channel.deliver(body, opening.request, [opening.request.id])
+            stream = begun.channel.deliver(
+                body,
+                opening.request,
+                [opening.request.id],
+                is_narrow=not asked.head.takes_streams,
+            )
             assert stream is not None
             await stream.news()  # a session that was refused has no id
             if begun.is_negotiated:
@@ -98,14 +106,26 @@ class McpEndpoint:
     async def deliver(self, asked: Asked, verdict: ToSession, body: bytes) -> None:
         """Give a message to its session, and carry what is answered to it."""
         begun = self.runtime.sessions.used(verdict.session)
-        try:
-            stream = begun.channel.deliver(body, verdict.message, verdict.awaited)
-        except (DuplicateIdError, TooManyStreamsError) as error:
-            raise RefusedError(_undeliverable(error, verdict.awaited[0])) from None
-        if stream is None:
+        channel, awaited = begun.channel, verdict.awaited
+        if not awaited:
+            channel.deliver(body, verdict.message)
             await asked.answer(202, _named(begun))
             return
-        await self._carry(asked, begun, stream, verdict.awaited[0])
+        narrow = not asked.head.takes_streams
+        try:
+            stream, led = self._delivered(
+                asked, lambda: channel.deliver(body, verdict.message, awaited, is_narrow=narrow)
+            )
+        except (DuplicateIdError, TooManyStreamsError) as error:
+            raise RefusedError(_undeliverable(error, awaited[0])) from None
+        assert stream is not None
+        await self._carry(asked, begun, stream, awaited[0], led)
+
+    def _delivered(self, asked: Asked, deliver: Callable[[], T]) -> tuple[T, Led | None]:
+        """What `deliver` returns; and a handler that it started, if that is ours to lead."""
+        if asked.exchange.may_lead:
+            return self.runtime.warm.first_of(deliver)
+        return deliver(), None
 
     async def _carry(
         self,
@@ -113,12 +133,14 @@ class McpEndpoint:
         begun: HttpSession,
         stream: AnswerStream,
         request_id: RequestId | None = None,
+        led: Led | None = None,
     ) -> bool:
         """Carry what is answered; returns whether the client stayed to the end."""
-        stream.is_narrow = not asked.head.takes_streams
         carrier = self._carrier(asked, begun, stream, partial(_ended, begun, request_id))
         has_stayed = False
         try:
+            if led is not None:
+                await lead(led)
             has_stayed = await carried(asked.exchange, carrier, stream, self._patience)
         finally:
             begun.used_at = trio.current_time()
@@ -173,8 +195,11 @@ class McpEndpoint:
             channel.notify(verdict.message)
             await asked.answer(202)
             return
-        slot = channel.deliver(verdict.message, asked.head.principal)
-        slot.stream.is_narrow = not asked.head.takes_streams
+        message, principal = verdict.message, asked.head.principal
+        narrow = not asked.head.takes_streams
+        slot, led = self._delivered(
+            asked, lambda: channel.deliver(message, principal, is_narrow=narrow)
+        )
         carrier = Carrier(
             limits=limits,
             headers=asked.headers,
@@ -182,6 +207,8 @@ class McpEndpoint:
             why_unanswered=partial(self._why_unanswered, slot.id),
         )
         try:
+            if led is not None:
+                await lead(led)
             await carried(asked.exchange, carrier, slot.stream, self._patience)
         finally:
             channel.abandon(slot)

@@ -105,7 +105,7 @@ class Runtime:
     endpoint: Endpoint = attrs.field(init=False)
     stateless: StatelessChannel = attrs.field(init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _warm: WarmTasks = attrs.field(init=False)
+    warm: WarmTasks = attrs.field(init=False)
     _variables: Context = attrs.field(init=False)
     _lifespan: Any = attrs.field(default=None, init=False)
     _http: SessionHttp = attrs.field(init=False)
@@ -159,7 +159,7 @@ class Runtime:
         async with trio.open_nursery() as beside:
             beside.start_soon(self.sessions.expire)
             beside.start_soon(self._newcomers.see_off)
-            async with sheltered(self.close) as self._warm:
+            async with sheltered(self.close) as self.warm:
                 try:
                     self._begin_modern(beside)
                     task_status.started(self)
@@ -245,7 +245,7 @@ class Runtime:
     def _start(self, channel: Channel, on_ended: Callable[[], None] = _nothing) -> StatelessSession:
         return self.server.begin_session(
             channel,
-            self._warm,
+            self.warm,
             self._variables,
             lifespan=self._lifespan,
             http=self._http,

@@ -6,7 +6,7 @@ from functools import partial
 import attrs
 import trio
 
-from mcp_trio._engine import foremost
+from mcp_trio._engine import WarmTasks, foremost
 from mcp_trio._protocol.http.gate import gate_for
 from mcp_trio._recorder.options import keeps_each_session
 from mcp_trio._server.connections import Door, verify_of
@@ -162,6 +162,7 @@ async def _hold(
             listeners,
             limits=limits,
             upgraded=app.upgraded,
+            tasks_in=WarmTasks,
             task_status=task_status,
         )
     else:

@@ -165,9 +165,9 @@ class AnswerStream:
             await self.news()
 
     async def soon_by(self, patience: Patience) -> None:
-        """The same, by the time of many."""
+        """The same, by the time of many; where there are news, a check for cancellation."""
         if self.has_news:
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await patience.wait(self._news)
 

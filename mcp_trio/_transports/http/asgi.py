@@ -202,6 +202,7 @@ class AsgiExchange:
     _receive: Receive
     _send: Send
     _limits: Limits = attrs.field(kw_only=True, alias="limits")
+    may_lead: bool = attrs.field(default=False, init=False)
     head: Head = attrs.field(init=False)
     _body: bytes = attrs.field(default=b"", init=False)
     _is_body_over: trio.Event = attrs.field(factory=trio.Event, init=False)

@@ -26,6 +26,11 @@ class Exchange(Protocol):
         """What came before the body."""
         ...
 
+    @property
+    def may_lead(self) -> bool:
+        """Whether the coroutine that answers may go on in another task, if it asks for that."""
+        ...
+
     async def body(self, bytes_max: int) -> bytes:
         """The whole body; only the first call reads.
 

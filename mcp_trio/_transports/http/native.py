@@ -4,8 +4,9 @@ One task for each connection serves its requests one after the other. Nothing th
 and nothing that the application raises, ends more than its connection.
 """
 
-from collections.abc import Awaitable, Sequence
-from typing import Final, NoReturn
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final, NoReturn, Protocol
 
 import attrs
 import trio
@@ -21,12 +22,21 @@ _LOOKS_PER_IDLE_TIME: Final = 8
 _FULL: Final = Refused(503, "there are too many connections (http_connections_max)")
 
 
+class Serves(Protocol):
+    """Who has tasks for what serves, and may lead."""
+
+    def serve(self, served: Callable[[], Coroutine[Any, Any, None]], /) -> None:
+        """Begin it; it may go on in another task wherever it asks for that."""
+        ...
+
+
 async def serve_native(
     respond: Responder,
     listeners: Sequence[trio.SocketListener],
     *,
     limits: Limits,
     upgraded: Upgraded | None = None,
+    tasks_in: Callable[[trio.Nursery], Serves] | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Serves an application to whoever connects, until it is cancelled.
@@ -36,6 +46,8 @@ async def serve_native(
         listeners: Bound sockets, which are closed at the end.
         limits: What a connection may cost, and how many there may be.
         upgraded: What is done with who asks for a WebSocket; None: they are answered as anybody.
+        tasks_in: Gives who serves the connections in a nursery, so that `respond` may lead (see
+            `Exchange.may_lead`); None: each has one task.
         task_status: Is given the listeners once they take connections.
 
     Cancelled: the listeners and the idle connections are closed at once, and the calls of `respond`
@@ -43,12 +55,17 @@ async def serve_native(
     """
     host = NativeHost(respond=respond, limits=limits, upgraded=upgraded)
 
-    def take(stream: trio.SocketStream) -> Awaitable[None]:
-        client = client_of(stream)
-        ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.chunk_bytes)
-        return host.serve(ends, client=client)
-
     async with trio.open_nursery() as nursery:
+        tasks = None if tasks_in is None else tasks_in(nursery)
+
+        async def take(stream: trio.SocketStream) -> None:
+            client = client_of(stream)
+            ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.chunk_bytes)
+            if tasks is None:
+                await host.serve(ends, client=client)
+            else:
+                tasks.serve(partial(host.serve, ends, client=client, may_lead=True))
+
         nursery.start_soon(host.close_idle)
         await trio.serve_listeners(
             take, list(listeners), handler_nursery=nursery, task_status=task_status
@@ -65,7 +82,7 @@ class NativeHost:
     _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
     _last_look: float = attrs.field(factory=trio.current_time, init=False)
 
-    async def serve(self, ends: Ends, *, client: str | None = None) -> None:
+    async def serve(self, ends: Ends, *, client: str | None = None, may_lead: bool = False) -> None:
         """Serves one connection until it ends, and closes it.
 
         Raises nothing but cancellations, and what is no `Exception`.
@@ -76,14 +93,14 @@ class NativeHost:
             upgraded=self.upgraded,
             client=client,
             last_look=lambda: self._last_look,
+            may_lead=may_lead,
         )
         try:
             if len(self._connections) >= self.limits.http_connections_max:
                 await connection.wire.write(written_refusal(_FULL))
                 return
             self._connections.add(connection)
-            with connection.scope:
-                await connection.serve()
+            await connection.serve()
         except trio.BrokenResourceError:
             pass  # the client has gone away, which ends a connection like any other way
         finally:

@@ -37,8 +37,8 @@ class NativeConnection:
         upgraded: What it does with who asks for a WebSocket; None: it answers as to anybody.
         client: The address of the peer.
         last_look: The time, read off a clock that is looked at now and then.
+        may_lead: See `Exchange.may_lead`.
         idle_since: Since when, by that clock, it has waited for a request; infinite if it does not.
-        scope: What `serve` is to be called in.
         is_over: No more requests are taken.
     """
 
@@ -47,8 +47,8 @@ class NativeConnection:
     upgraded: Upgraded | None = None
     client: str | None
     last_look: Callable[[], float]
+    may_lead: bool = False
     idle_since: float = attrs.field(default=_BUSY, init=False)
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     is_over: bool = attrs.field(default=False, init=False)
     _last_raw: bytes = attrs.field(default=b"", init=False)
     _last_head: RequestHead | None = attrs.field(default=None, init=False)
@@ -56,7 +56,7 @@ class NativeConnection:
     def end(self) -> None:
         """It was idle for too long."""
         self.is_over = True
-        self.scope.cancel()
+        self.wire.ends.end()
 
     async def serve(self) -> None:
         """Serves until one of both sides ends it.
@@ -114,7 +114,7 @@ class NativeConnection:
         if self.upgraded is not None and asks_for_websocket(request.head):
             await self._upgrade(raw, request, self.upgraded)
             return False
-        exchange = NativeExchange(request=request, wire=self.wire)
+        exchange = NativeExchange(request=request, wire=self.wire, may_lead=self.may_lead)
         await self._respond(exchange)
         if exchange.answered is Answer.NONE:
             if exchange.refusal is not None:

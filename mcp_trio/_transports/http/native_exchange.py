@@ -36,6 +36,7 @@ class NativeExchange:
     """See `Exchange`.
 
     Attributes:
+        may_lead: See `Exchange.may_lead`.
         head: See `Exchange.head`.
         answered: How far the answer has come.
         refusal: What is wrong with the body, if the application has met it.
@@ -44,6 +45,7 @@ class NativeExchange:
 
     request: RequestHead
     wire: Wire
+    may_lead: bool = False
     head: Head = attrs.field(init=False)
     answered: Answer = attrs.field(default=Answer.NONE, init=False)
     refusal: Refused | None = attrs.field(default=None, init=False)

@@ -38,6 +38,10 @@ class Ends(ByteSource, ByteSink, Protocol):
         """Tells the peer that nothing more comes; reading goes on."""
         ...
 
+    def end(self) -> None:
+        """What is there can still be read, and behind it is the end."""
+        ...
+
 
 @attrs.define(kw_only=True, eq=False)
 class SocketEnds(SocketDescriptor):

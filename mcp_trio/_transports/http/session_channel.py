@@ -69,28 +69,35 @@ class SessionChannel(RoutedChannel):
     # What the client sends.
 
     def deliver(
-        self, frame: bytes, message: Message | Batch, awaited: Sequence[RequestId] = ()
+        self,
+        frame: bytes,
+        message: Message | Batch,
+        awaited: Sequence[RequestId] = (),
+        *,
+        is_narrow: bool = False,
     ) -> AnswerStream | None:
         """The session hears this now; the stream of the answers, if it `awaits` any.
+
+        It `is_narrow` if its client takes nothing but the one answer.
 
         Raises:
             DuplicateIdError: One of them is awaited already; nothing was delivered.
             TooManyStreamsError: `http_streams_max` are open; nothing was delivered.
         """
-        stream = self._open_for(awaited) if awaited else None
+        stream = self._open_for(awaited, is_narrow) if awaited else None
         for each in message.messages if isinstance(message, Batch) else (message,):
             if isinstance(each, Notification) and each.method == CANCELLED:
                 self._end_cancelled(each)
         self._inbox.put(Understood(frame, message, self.principal))
         return stream
 
-    def _open_for(self, awaited: Sequence[RequestId]) -> AnswerStream:
+    def _open_for(self, awaited: Sequence[RequestId], is_narrow: bool) -> AnswerStream:  # noqa: FBT001
         of_request, ids = self._of_request, frozenset(awaited)
         if len(ids) < len(awaited) or not ids.isdisjoint(of_request):
             raise DuplicateIdError
         if len(of_request) + len(ids) > self.limits.http_streams_max:
             raise TooManyStreamsError
-        stream = AnswerStream(self.limits, awaits=ids)
+        stream = AnswerStream(self.limits, awaits=ids, is_narrow=is_narrow)
         for each in ids:
             of_request[each] = stream
         return stream

@@ -49,11 +49,16 @@ class StatelessChannel(RoutedChannel):
 
     # What clients send.
 
-    def deliver(self, request: Request, principal: str | None = None) -> Slot:
-        """The session hears this request now; `principal` is who sends it, if that is known."""
+    def deliver(
+        self, request: Request, principal: str | None = None, *, is_narrow: bool = False
+    ) -> Slot:
+        """The session hears this request now; `principal` is who sends it, if that is known.
+
+        Its stream `is_narrow` if the client takes nothing but the one answer.
+        """
         number, depth_max = next(self._numbers), self.limits.json_depth_max
         frame = encode_request(number, request.method, request.params, json_depth_max=depth_max)
-        stream = AnswerStream(self.limits, awaits=frozenset((number,)))
+        stream = AnswerStream(self.limits, awaits=frozenset((number,)), is_narrow=is_narrow)
         slot = self._slots[number] = Slot(number, request.id, request.method, stream)
         if request.params is None or _is_one_line(request.params):
             message = Request(number, request.method, request.params)

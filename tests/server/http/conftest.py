@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from mcp_trio import Context, Server
+from mcp_trio._engine import WarmTasks
 from mcp_trio._limits import Limits
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION
 from mcp_trio._server.http.app import HttpApp
@@ -47,10 +48,14 @@ def call(name, arguments=None, *, id=1, **params):  # noqa: A002 - as on the wir
 
 @attrs.define(eq=False)
 class Site:
-    """A served application, and clients of it."""
+    """A served application, and clients of it.
+
+    By `tasks` it is served as natively: who answers leads. Without them each answer has one task.
+    """
 
     app: HttpApp
     nursery: trio.Nursery
+    tasks: WarmTasks | None = None
 
     @property
     def runtime(self):
@@ -68,15 +73,32 @@ class Site:
 
     async def ask(self, *args, **options):
         """An exchange that was answered wholly."""
-        exchange = self.exchange(*args, **options)
-        with trio.fail_after(PATIENCE_SECONDS):
-            await self.app.respond(exchange)
-        return exchange
+        return await self.answered(self.exchange(*args, **options))
 
     def begin(self, *args, **options):
         """An exchange that is being answered."""
-        exchange = self.exchange(*args, **options)
-        self.nursery.start_soon(self.app.respond, exchange)
+        return self.answering(self.exchange(*args, **options))
+
+    async def answered(self, exchange):
+        """The exchange, when the application is done with it."""
+        done = trio.Event()
+        self.answering(exchange, done.set)
+        with trio.fail_after(PATIENCE_SECONDS):
+            await done.wait()
+        return exchange
+
+    def answering(self, exchange, told=lambda: None):
+        """The exchange, with which the application begins now."""
+
+        async def respond():
+            await self.app.respond(exchange)
+            told()
+
+        if self.tasks is None:
+            self.nursery.start_soon(respond)
+        else:
+            exchange.may_lead = True
+            self.tasks.serve(respond)
         return exchange
 
     async def open(self, revision="2025-11-25", capabilities=None, *, ready=True, **headers):
@@ -110,15 +132,10 @@ class Site:
         return self.exchange("POST", message | {"params": params}, accept=accept, **fields)
 
     async def ask_modern(self, message, **options):
-        exchange = self.modern(message, **options)
-        with trio.fail_after(PATIENCE_SECONDS):
-            await self.app.respond(exchange)
-        return exchange
+        return await self.answered(self.modern(message, **options))
 
     def begin_modern(self, message, **options):
-        exchange = self.modern(message, **options)
-        self.nursery.start_soon(self.app.respond, exchange)
-        return exchange
+        return self.answering(self.modern(message, **options))
 
 
 @attrs.define(eq=False)
@@ -213,13 +230,19 @@ def ended():
 
 
 @pytest.fixture
-def open_site(nursery):
+def leads():
+    """Whether who answers leads; modules that see to both have a fixture of their own."""
+    return False
+
+
+@pytest.fixture
+def open_site(nursery, leads):
     """Serve a server to scripted clients until the test ends."""
 
     async def open_site(server, **options):
         app = app_of(server, options, [("127.0.0.1", 80)])
         await nursery.start(app.runtime.run)
-        return Site(app, nursery)
+        return Site(app, nursery, WarmTasks(nursery) if leads else None)
 
     return open_site
 
@@ -239,10 +262,10 @@ def opened(open_site, ended):
 
 
 @contextlib.asynccontextmanager
-async def site_of(server, **options):
+async def site_of(server, *, leads=False, **options):
     """The same, in a block."""
     async with trio.open_nursery() as nursery:
         app = app_of(server, options, [("127.0.0.1", 80)])
         await nursery.start(app.runtime.run)
-        yield Site(app, nursery)
+        yield Site(app, nursery, WarmTasks(nursery) if leads else None)
         nursery.cancel_scope.cancel()

@@ -1,5 +1,6 @@
 """What is recorded of a server over HTTP, and that it can be replayed."""
 
+import pytest
 import trio
 import trio.testing
 
@@ -32,8 +33,8 @@ def sampled(question):
     return {"jsonrpc": "2.0", "id": question["id"], "result": result}
 
 
-async def record(folder):
-    async with site_of(recorded(), record=folder) as site:
+async def record(folder, leads):
+    async with site_of(recorded(), leads=leads, record=folder) as site:
         for _ in range(2):
             client = await site.open(capabilities={"sampling": {}})
             asked = client.begin(call("ask"))
@@ -49,8 +50,9 @@ async def record(folder):
         await site.runtime.ended.wait()
 
 
-def test_each_session_has_a_recording_and_all_modern_requests_one(tmp_path):
-    trio.run(record, tmp_path, clock=trio.testing.MockClock(autojump_threshold=0))
+@pytest.mark.parametrize("leads", [False, True])
+def test_each_session_has_a_recording_and_all_modern_requests_one(tmp_path, leads):
+    trio.run(record, tmp_path, leads, clock=trio.testing.MockClock(autojump_threshold=0))
     files = sorted(tmp_path.iterdir())
     assert len(files) == 3
     for file in files:

@@ -4,6 +4,7 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Server
 from mcp_trio._limits import Limits
 from tests.server.http.conftest import (
     BOTH,
@@ -20,6 +21,31 @@ from tests.server.http.conftest import (
 LEGACY = ["2025-03-26", "2025-06-18", "2025-11-25"]
 EVENTS = "text/event-stream"
 JSON = "application/json"
+
+
+@pytest.fixture(params=[False, True], ids=["", "leading"])
+def leads(request):
+    """Both: who answers is a task of its own, or leads."""
+    return request.param
+
+
+async def test_who_answers_leads_what_waits_for_nothing_and_nothing_else(open_site, leads):
+    server, answering, handling = Server("harbour"), [], []
+
+    async def verify(_head):
+        answering.append(trio.lowlevel.current_task())
+        return "anna"
+
+    @server.tool
+    async def look(*, waits: bool) -> None:
+        handling.append(trio.lowlevel.current_task())
+        if waits:
+            await trio.lowlevel.checkpoint()
+
+    client = await (await open_site(server, verify=verify)).open()
+    for waits in (False, True, False):
+        assert (await client.ask(call("look", {"waits": waits}))).status == 200
+        assert (handling[-1] is answering[-1]) == leads
 
 
 # How a session begins, and what names it.

@@ -25,6 +25,12 @@ JSON = "application/json"
 LOGS = {"io.modelcontextprotocol/logLevel": "debug"}
 
 
+@pytest.fixture(params=[False, True], ids=["", "leading"])
+def leads(request):
+    """Both: who answers is a task of its own, or leads."""
+    return request.param
+
+
 def listen(*kinds, id=1):  # noqa: A002 - as on the wire
     return request("subscriptions/listen", {"notifications": dict.fromkeys(kinds, True)}, id)
 

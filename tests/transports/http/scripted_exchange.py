@@ -29,6 +29,7 @@ class ScriptedExchange:
     pieces: list = attrs.field(factory=list)
     comments: int = 0
     is_hasty: bool = False
+    may_lead: bool = False
     _gone: trio.Event = attrs.field(factory=trio.Event)
     _reads: trio.Event = attrs.field(factory=trio.Event)
     _news: trio.Condition = attrs.field(factory=trio.Condition)

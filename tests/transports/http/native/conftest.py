@@ -65,6 +65,9 @@ class Client:
     def shut_writing(self):
         self.is_shut = True
 
+    def end(self):
+        self.close_sending()
+
     def close(self):
         self.is_closed = True
 

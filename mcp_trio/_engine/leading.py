@@ -1,0 +1,72 @@
+"""Who serves a connection takes the first step of the handlers that it brings.
+
+Most handlers of small requests wait for nothing. In a task of its own such a handler costs two
+switches between tasks, and what wakes and puts them to rest: a seventh of a small request over
+HTTP. So a task that serves may `lead`: it runs the handler itself, up to the first wait. If there
+is none the answer is there, and the task goes on. If there is one, the task is the handler's from
+then on, for by it Trio knows who waits; and what it has served goes on in another task, which
+follows.
+
+To change its task, what is served is driven by hand: it is a coroutine whose traps are passed on to
+Trio, but for the one that asks to lead. It must hold no scope and no nursery open where it leads,
+because those belong to the task. Where it does, the handler begins in a task of its own.
+
+What is ugly: a debugger that follows the chain of what a task awaits ends at the driver.
+"""
+
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from types import coroutine
+from typing import Any, TypeAlias
+
+import attrs
+
+from mcp_trio._engine.jobs import Begins, Job
+
+Served: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+"""What serves, and may lead; it raises nothing but what is no `Exception`."""
+
+
+@attrs.define(eq=False)
+class Led:
+    """A job whose first step somebody has promised to take, who would have started it otherwise."""
+
+    job: Job
+    context: Context
+    among: Begins
+
+    def begin(self) -> None:
+        """Nobody takes it: it begins in a task of its own."""
+        self.among.begin(self.job, self.context)
+
+
+@coroutine
+def lead(led: Led) -> Generator[Led, None, None]:
+    """Take the first step of a job; only for what is driven as this module says.
+
+    Afterwards the job has ended, or the calling coroutine is in another task. No checkpoint.
+    """
+    yield led
+
+
+@coroutine
+def until_led(
+    driven: Coroutine[Any, Any, Any], trap: Any = None
+) -> Generator[Any, Any, Led | None]:
+    """Go on with what is driven, and has perhaps come to a trap, until it leads; None: it ended."""
+    advance: Callable[[Any], Any] = driven.send
+    given: Any = None
+    try:
+        while True:
+            trap = trap or advance(given)
+            if type(trap) is Led:
+                return trap
+            try:
+                advance, given = driven.send, (yield trap)
+            except BaseException as error:
+                advance, given = driven.throw, error
+            trap = None
+    except StopIteration:
+        return None
+    finally:
+        del given  # or an exception would be held by what stands in its traceback
