@@ -15,7 +15,6 @@ from mcp_trio._engine.application import Application
 from mcp_trio._engine.groups import apart, bare
 from mcp_trio._engine.handling import Handling
 from mcp_trio._engine.lanes import enter_lane
-from mcp_trio._engine.tasks import Tasks
 from mcp_trio._errors import (
     INTERNAL_ERROR,
     MISSING_CLIENT_CAPABILITY,
@@ -43,13 +42,8 @@ class Desk(Protocol):
         ...
 
 
-def start(tasks: Tasks, handling: Handling, desk: Desk) -> None:
-    """Have a request handled. The one place where handlers are started."""
-    tasks.run(_Answering(handling, desk))
-
-
 @attrs.define(eq=False, weakref_slot=False)
-class _Answering:
+class Answering:
     """The `Job` of one request; `frame` is its answer, None if it was cancelled."""
 
     handling: Handling
@@ -94,7 +88,10 @@ async def _answer(handling: Handling, application: Application) -> bytes | None:
         await handling.session.outbox.room_for_answers()
     if handling.is_cancelled:
         return None
-    _begin(handling)
+    handling.is_started = True
+    if handling.lane is not None:
+        handling.session.sequencer.started(handling.lane)
+    handling.session.connection.start(handling.request)
     outcome = await _outcome(handling, application)
     if handling.rounds is not None:
         await handling.rounds.opened()
@@ -116,13 +113,6 @@ async def _outcome(
         if faults is not None:
             _failure(handling, faults)
         raise rest from None
-
-
-def _begin(handling: Handling) -> None:
-    handling.is_started = True
-    if handling.lane is not None:
-        handling.session.sequencer.started(handling.lane)
-    handling.session.connection.start(handling.request)
 
 
 def _encoded(handling: Handling, result: msgspec.Struct | msgspec.Raw) -> bytes:

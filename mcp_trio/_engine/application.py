@@ -26,7 +26,7 @@ class AccompaniedSession(HandlingSession, Protocol):
 class Application(Protocol):
     """The handlers of one side. The session calls it in tasks of its own, never in the reader."""
 
-    async def handle(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
+    def handle(self, handling: Handling) -> Awaitable[msgspec.Struct | msgspec.Raw]:
         """The result of a request; runs in the request's own task and cancel scope.
 
         A `RequestError` is answered as it is, a `CapabilityMissing` as its revision says that, a

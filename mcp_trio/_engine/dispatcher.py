@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
 import attrs
-import trio
 
-from mcp_trio._engine import answering
+from mcp_trio._engine.answering import Answering
 from mcp_trio._engine.application import AccompaniedSession, Application
 from mcp_trio._engine.calls import Asked
 from mcp_trio._engine.deliveries import Deliveries
@@ -97,13 +96,13 @@ class Dispatcher:
     def _rounds_of(self, handling: Handling) -> Rounds | None:
         return None if handling.rounds is None else self._parking.of(handling)
 
-    def take(self, frame: bytes | Oversized, now: float) -> None:
+    def take(self, frame: bytes | Oversized) -> None:
         """One received frame: decide what it is, record it, act. Never waits, never raises.
 
         Its number, or for the further messages of a batch their name, names the lanes.
         """
         session = self.session
-        event = session.connection.receive(frame, now)
+        event = session.connection.receive(frame)
         is_accepted = getattr(event, "counted", None) not in _NO_MESSAGES
         number = session.sequencer.took(frame, embed=is_accepted)
         self._actions[type(event)](self, event, number)
@@ -116,9 +115,9 @@ class Dispatcher:
 
     def _take_batch(self, event: BatchArrived, number: int | str) -> None:
         """Each message as if it had come by itself, but that one record holds them all."""
-        connection, now = self.session.connection, trio.current_time()
+        connection = self.session.connection
         for place, message in enumerate(event.messages):
-            inner = connection.take(message, event.size_bytes, now)
+            inner = connection.take(message, event.size_bytes)
             self._actions[type(inner)](self, inner, message_name(int(number), place))
 
     @property
@@ -165,7 +164,7 @@ class Dispatcher:
             self._standing += 1
         else:
             self._admission.enter()
-        answering.start(self.tasks, handling, self)
+        self.tasks.run(Answering(handling, self))
 
     def _pass_place_on(self) -> None:
         """A handler has left its place, to who has waited longest."""

@@ -92,6 +92,10 @@ class Inside:
 INSIDE: Final[ContextVar[Inside | None]] = ContextVar("mcp_trio_inside", default=None)
 
 
+def _no_responses() -> dict[str, InputResponse]:
+    return {}  # `dict[str, InputResponse]()` tries in vain to remember that, in each request
+
+
 @attrs.define(eq=False)
 class Handling:
     """A request of the peer, from its arrival to its end.
@@ -114,9 +118,7 @@ class Handling:
     is_started: bool = attrs.field(default=False, init=False)
     random: Random | None = attrs.field(default=None, init=False)
     request_state: str | None = attrs.field(default=None, init=False)
-    input_responses: Mapping[str, InputResponse] = attrs.field(
-        factory=dict[str, InputResponse], init=False
-    )
+    input_responses: Mapping[str, InputResponse] = attrs.field(factory=_no_responses, init=False)
     memory: Memory | None = attrs.field(default=None, init=False)
     asker: Asker | None = attrs.field(default=None, init=False)
     rounds: Exchange | None = attrs.field(default=None, init=False)

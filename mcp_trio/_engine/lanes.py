@@ -74,7 +74,8 @@ def lane_in(order: object) -> Lane | None:
 def as_spawned(context: Context) -> Context:
     """The context variables of a task that is spawned with these, but begins by other means."""
     copied = context.copy()
-    _take_child(copied)
+    if LANE in copied:
+        _take_child(copied)
     return copied
 
 

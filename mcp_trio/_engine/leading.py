@@ -9,7 +9,8 @@ follows.
 
 To change its task, what is served is driven by hand: it is a coroutine whose traps are passed on to
 Trio, but for the one that asks to lead. It must hold no scope and no nursery open where it leads,
-because those belong to the task. Where it does, the handler begins in a task of its own.
+because those belong to the task. Where it does, the handler begins in a task of its own; as does
+one of a replay, and one of a strict recording, whose steps are looked at.
 
 What is ugly: a debugger that follows the chain of what a task awaits ends at the driver.
 """
@@ -53,20 +54,14 @@ def lead(led: Led) -> Generator[Led, None, None]:
 def until_led(
     driven: Coroutine[Any, Any, Any], trap: Any = None
 ) -> Generator[Any, Any, Led | None]:
-    """Go on with what is driven, and has perhaps come to a trap, until it leads; None: it ended."""
-    advance: Callable[[Any], Any] = driven.send
-    given: Any = None
+    """Go on with what is driven, and has perhaps come to a trap, until it leads; None: it ended.
+
+    What Trio has for a task it sends, errors too.
+    """
     try:
-        while True:
-            trap = trap or advance(given)
-            if type(trap) is Led:
-                return trap
-            try:
-                advance, given = driven.send, (yield trap)
-            except BaseException as error:
-                advance, given = driven.throw, error
-            trap = None
+        trap = trap or driven.send(None)
+        while type(trap) is not Led:
+            trap = driven.send((yield trap))
     except StopIteration:
         return None
-    finally:
-        del given  # or an exception would be held by what stands in its traceback
+    return trap

@@ -165,6 +165,7 @@ class Requests:
 
     def report(self, event: ProgressArrived) -> bool:
         """Progress has come for an open request; False when an older report was dropped for it."""
+        event.request.budget.sign_of_life(trio.current_time())
         return self._calls[event.request.id].report(event.params)
 
     def passes(self, event: NotificationArrived) -> bool:

@@ -296,17 +296,16 @@ class Session:
             self.shut("eof")
             return
         self.outbox.hold()
-        now = trio.current_time()
         for frame in batch:
             if isinstance(frame, Lost):
                 self._dispatcher.lose(frame)
             else:
-                self._dispatcher.take(frame, now)
+                self._dispatcher.take(frame)
         self.outbox.release()
 
     def take(self, frame: bytes | Oversized) -> None:
         """Act upon one received frame; never waits, never raises."""
-        self._dispatcher.take(frame, trio.current_time())
+        self._dispatcher.take(frame)
 
     def is_cancelled(self, lane: str) -> bool:
         """Whether the handler that has a lane is there, and was cancelled."""

@@ -24,7 +24,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import Context, ContextVar, Token
 from types import FrameType
 from typing import Any, Final, Self
 
@@ -76,6 +76,11 @@ class StrayWatch:
                 f"{stray.call}() {stray.site} reaches the outside world, which a replay has none"
                 f" of: use {stray.instead}, so that its result is recorded"
             )
+
+
+def is_watched(context: Context) -> bool:
+    """Whether what begins with these variables is watched: it has to begin in a step of its own."""
+    return context.get(_WATCH) is not None
 
 
 def strict_watch() -> StrayWatch:

@@ -30,6 +30,7 @@ import trio
 from mcp_trio._engine.jobs import Job
 from mcp_trio._engine.lanes import as_spawned
 from mcp_trio._engine.leading import Led, Served, until_led
+from mcp_trio._engine.strays import is_watched
 from mcp_trio._transports.bell import Milestone
 
 T = TypeVar("T")
@@ -47,15 +48,10 @@ class _Serving:
 
     wants_own_task: ClassVar[bool] = False
 
-    served: Served
-    driven: Coroutine[Any, Any, None] = attrs.field(init=False)
-    has_begun: bool = attrs.field(default=False, init=False)
+    driven: Coroutine[Any, Any, None]
 
     def enter(self) -> None:
-        """See `Job`."""
-        if not self.has_begun:
-            self.has_begun = True
-            self.driven = self.served()
+        """See `Job`; it has no variables of its own."""
 
     def fail(self, error: Exception) -> None:
         """See `Job`; it is our own fault."""
@@ -83,7 +79,8 @@ class WarmTasks:
 
     def start(self, job: Job, context: Context) -> None:
         """Begin a job, in a task that begins with a copy of these context variables."""
-        if self._is_holding and self._held is None and not job.wants_own_task:
+        may_be_held = self._is_holding and self._held is None
+        if may_be_held and not (job.wants_own_task or is_watched(context)):
             self._held = Led(job, context, self)
         else:
             self.begin(job, context)
@@ -91,8 +88,8 @@ class WarmTasks:
     def first_of(self, deliver: Callable[[], T]) -> tuple[T, Led | None]:
         """Call `deliver`; the first job that it starts is not begun, but given to the caller.
 
-        Who has to `lead` it at once. None: there is none, or it wants a task of its own. Where
-        `deliver` raises, what it has started is begun.
+        Who has to `lead` it at once. None: there is none, or it needs a task of its own, or is
+        watched. Where `deliver` raises, what it has started is begun.
         """
         self._is_holding = True
         try:
@@ -110,7 +107,7 @@ class WarmTasks:
 
     def serve(self, served: Served) -> None:
         """Begin what serves, and may lead."""
-        self.begin(_Serving(served), copy_context())
+        self.begin(_Serving(served()), copy_context())
 
     def begin(self, work: _Work, context: Context) -> None:
         """Begin what was started."""

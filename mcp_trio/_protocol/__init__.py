@@ -79,7 +79,6 @@ from mcp_trio._protocol.states import (
     SessionState,
     TheirMove,
     TheirState,
-    moved,
 )
 
 __all__ = [
@@ -147,7 +146,6 @@ __all__ = [
     "checked_revisions",
     "custom_method",
     "fitted",
-    "moved",
     "named_in",
     "negotiated",
     "newest",

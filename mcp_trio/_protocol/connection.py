@@ -117,20 +117,20 @@ class Connection(Outgoing):
 
     # What arrives.
 
-    def receive(self, frame: bytes | Oversized, now: float) -> Event:
-        """What one received frame means; never raises, whatever the peer sent.
-
-        `now` is seconds on the clock that the budgets of our requests use.
-        """
+    def receive(self, frame: bytes | Oversized) -> Event:
+        """What one received frame means; never raises, whatever the peer sent."""
         if isinstance(frame, Oversized):
             return self._take_oversized(frame)
-        self._principal = frame.principal if isinstance(frame, FromPrincipal | Understood) else None
-        message = frame.message if isinstance(frame, Understood) else self._decoder.decode(frame)
-        return self._takers[type(message)](self, message, len(frame), now)
+        if isinstance(frame, Understood):
+            self._principal, message = frame.principal, frame.message
+        else:
+            self._principal = frame.principal if isinstance(frame, FromPrincipal) else None
+            message = self._decoder.decode(frame)
+        return self._takers[type(message)](self, message, len(frame))
 
-    def take(self, message: Message, size_bytes: int, now: float) -> Event:
+    def take(self, message: Message, size_bytes: int) -> Event:
         """What one message of a batch means; see `receive`."""
-        return self._takers[type(message)](self, message, size_bytes, now)
+        return self._takers[type(message)](self, message, size_bytes)
 
     def _ignored(self, counted: str, text: str) -> Ignored:
         self.counts[counted] += 1
@@ -165,7 +165,7 @@ class Connection(Outgoing):
         words = f"at least {frame.size} bytes, over {limit} of this {self.our_role.value}"
         return self._unreadable(request, OutcomeUnknown(f"{self._answer_to(request)}: {words}"))
 
-    def _take_malformed(self, message: Malformed, size_bytes: int, _now: float) -> Event:
+    def _take_malformed(self, message: Malformed, size_bytes: int) -> Event:
         """A bad frame ends the request of ours that it was to answer, and is else refused."""
         request = self.ours.answered(whose_answer(message))
         if request is None:
@@ -197,7 +197,7 @@ class Connection(Outgoing):
         spoken = [self.peer.revision] if self.peer is not None else spoken
         return all(revision.has_errors_without_id for revision in spoken)
 
-    def _take_batch(self, batch: Batch, size_bytes: int, _now: float) -> Event:
+    def _take_batch(self, batch: Batch, size_bytes: int) -> Event:
         """Only the one revision that has them takes batches, once it is settled (TRAP-01)."""
         if self.peer is not None and self.peer.revision.has_batches:
             return BatchArrived(batch.messages, size_bytes // len(batch.messages))
@@ -205,7 +205,7 @@ class Connection(Outgoing):
         refused = Malformed(INVALID_REQUEST, text, id=None, is_request=True)
         return self._take_bad(refused, size_bytes)
 
-    def _take_request(self, message: Request, size_bytes: int, _now: float) -> Event:
+    def _take_request(self, message: Request, size_bytes: int) -> Event:
         if self._is_client_of_modern():
             # A modern server asks nothing, and a client sends no answers (BASE-22, BASE-23).
             return self._ignored("request of a server", f"the server sent {message.method}")
@@ -334,7 +334,7 @@ class Connection(Outgoing):
         row = self.methods[methods.DISCOVER]
         return Reply(encode_response(request_id, dressed(result, row, self.signature)), request_id)
 
-    def _take_notification(self, message: Notification, _size: int, now: float) -> Event:
+    def _take_notification(self, message: Notification, _size: int) -> Event:
         row = self.methods.get(message.method)
         if row is None or row.is_request or self.their_role not in row.senders:
             return self._ignored("unknown notification", f"unknown notification {message.method}")
@@ -356,7 +356,7 @@ class Connection(Outgoing):
         except msgspec.MsgspecError as error:
             return self._ignored("malformed notification", f"{row.name}: {error}")
         self._move(self.their_role, kind)
-        return self._notified(row, params, now)
+        return self._notified(row, params)
 
     def _kind_of_theirs(self, row: Method, message: Notification) -> Input:
         """What a notification is to the session table; a client's is modern if it says so."""
@@ -364,11 +364,11 @@ class Connection(Outgoing):
             return Input.REFERENCE if row.input is Input.REFERENCE else Input.STATELESS
         return self._kind(row, self._revision_of(row.name))
 
-    def _notified(self, row: Method, params: Any, now: float) -> Event:
+    def _notified(self, row: Method, params: Any) -> Event:
         if row.name == methods.CANCELLED:
             return self._take_cancelled(params)
         if row.name == methods.PROGRESS:
-            return self._take_progress(params, now)
+            return self._take_progress(params)
         if row.is_subscribed and self._is_client_of_modern():
             return self._take_told(row, params)
         return NotificationArrived(row, params)
@@ -408,18 +408,17 @@ class Connection(Outgoing):
         self.ours.abandon(request)
         return AnswerArrived(request, msgspec.Raw(b"{}"), None)
 
-    def _take_progress(self, params: s.ProgressParams, now: float) -> Event:
+    def _take_progress(self, params: s.ProgressParams) -> Event:
         request = self.ours.get(params.progress_token)
         if request is None or not request.wants_progress:
             text = f"no request of ours waits for progress {params.progress_token!r}"
             return self._ignored("late progress", text)
-        request.budget.sign_of_life(now)
         return ProgressArrived(request, params)
 
-    def _take_response(self, message: Response, _size: int, _now: float) -> Event:
+    def _take_response(self, message: Response, _size: int) -> Event:
         return self._take_answer(message.id, message.result, None)
 
-    def _take_error(self, message: ErrorResponse, _size: int, _now: float) -> Event:
+    def _take_error(self, message: ErrorResponse, _size: int) -> Event:
         return self._take_answer(message.id, None, message.error)
 
     def _take_answer(

@@ -44,7 +44,7 @@ class RequestCancelled(msgspec.Struct, gc=False):
 
 
 class ProgressArrived(msgspec.Struct, gc=False):
-    """The peer reports about an open request of ours."""
+    """The peer reports about an open request of ours, which is a sign of life for its budget."""
 
     request: OurRequest
     params: Any

@@ -30,11 +30,13 @@ _Fitter: TypeAlias = Callable[[Any, Revision], Any]
 def fitted(value: Value, revision: Revision) -> Value:
     """The value as the revision can say it; the value itself if it can say all of it.
 
+    What is no struct of the vocabulary is said as it is.
+
     Raises:
         LocalProtocolError: The revision cannot say this, nor anything that means the same.
     """
     kind: type = type(value)
-    fit = _fitter(kind, revision)
+    fit = _fitter(kind, revision) if issubclass(kind, s.Model) else None
     return value if fit is None else fit(value, revision)
 
 
@@ -307,14 +309,12 @@ class _Step(NamedTuple):
 
     name: str
     absent: Any
-    changes: tuple[_Change, ...]
+    change: _Change
 
 
 @functools.cache
-def _fitter(kind: type, revision: Revision) -> _Fitter | None:
+def _fitter(kind: type[s.Model], revision: Revision) -> _Fitter | None:
     """What fits the values of a type; None if each of them can be said as it is."""
-    if not issubclass(kind, s.Model):
-        return None
     rule = _OTHERWISE.get(kind)
     if rule is not None and rule.is_needed(revision):
         return lambda value, revision: fitted(rule.change(value, revision), revision)
@@ -329,7 +329,7 @@ def _steps(kind: type[s.Model], revision: Revision) -> Iterator[_Step]:
         if any(_fitter(inner, revision) for inner in _structs_in(field.type)):
             changes.append(_inner)
         if changes:
-            yield _Step(field.name, field.default, tuple(changes))
+            yield _Step(field.name, field.default, _one_after_another(changes))
 
 
 def _rules(kind: type) -> dict[str, tuple[_Rule, ...]]:
@@ -337,7 +337,7 @@ def _rules(kind: type) -> dict[str, tuple[_Rule, ...]]:
     return {name: rules for base in bases for name, rules in _MEMBERS.get(base, {}).items()}
 
 
-def _structs_in(hint: Any) -> Iterator[type]:
+def _structs_in(hint: Any) -> Iterator[type[s.Model]]:
     """The structs that a member of this type may hold."""
     if isinstance(hint, type) and issubclass(hint, s.Model):
         yield hint
@@ -347,21 +347,28 @@ def _structs_in(hint: Any) -> Iterator[type]:
 
 def _fitted_by(steps: tuple[_Step, ...], value: Any, revision: Revision) -> Any:
     changed: dict[str, Any] = {}
-    for name, absent, changes in steps:
+    for name, absent, change in steps:
         before = getattr(value, name)
         if before is not absent:
-            after = _changed(before, changes, revision)
+            after = change(before, revision)
             if after is not before:
                 changed[name] = absent if after is msgspec.UNSET else after
     return msgspec.structs.replace(value, **changed) if changed else value
 
 
-def _changed(member: Any, changes: tuple[_Change, ...], revision: Revision) -> Any:
-    for change in changes:
-        member = change(member, revision)
-        if member is msgspec.UNSET:
-            break
-    return member
+def _one_after_another(changes: Sequence[_Change]) -> _Change:
+    """All of them as one; most members have only one."""
+    if len(changes) == 1:
+        return changes[0]
+
+    def change(member: Any, revision: Revision) -> Any:
+        for each in changes:
+            member = each(member, revision)
+            if member is msgspec.UNSET:
+                break
+        return member
+
+    return change
 
 
 def _inner(member: Any, revision: Revision) -> Any:

@@ -34,6 +34,10 @@ class Need:
         return f"{self.holder.value} capability {self.path!r}"
 
 
+def _is_request(row: "Method") -> bool:
+    return row.result is not None
+
+
 def _decoder_of_params(row: "Method") -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(row.params)
 
@@ -57,6 +61,7 @@ class Method:
         is_subscribed: A modern server sends it on a subscription only.
         hands_on_params: Its handler is people's own, and sees all params, with what a modern
             request says of itself in `_meta`.
+        is_request: It is answered.
     """
 
     name: str
@@ -72,17 +77,15 @@ class Method:
     is_standing: bool = False
     is_subscribed: bool = False
     hands_on_params: bool = False
+    is_request: bool = attrs.field(
+        default=attrs.Factory(_is_request, takes_self=True), init=False, eq=False, repr=False
+    )
     _params_decoder: msgspec.json.Decoder[Any] = attrs.field(
         default=attrs.Factory(_decoder_of_params, takes_self=True), init=False, eq=False, repr=False
     )
     _result_decoder: msgspec.json.Decoder[Any] = attrs.field(
         default=attrs.Factory(_decoder_of_result, takes_self=True), init=False, eq=False, repr=False
     )
-
-    @property
-    def is_request(self) -> bool:
-        """Whether it is answered."""
-        return self.result is not None
 
     def is_of(self, revision: Revision) -> bool:
         """Whether a revision has this method."""
@@ -94,7 +97,10 @@ class Method:
         Raises:
             msgspec.MsgspecError: They do not have the method's shape.
         """
-        return _decoded(self._params_decoder, _NO_PARAMS if raw is None else raw)
+        try:
+            return self._params_decoder.decode(_NO_PARAMS if raw is None else raw)
+        except RecursionError:
+            raise _too_deep() from None
 
     def decode_result(self, raw: msgspec.Raw) -> Any:
         """The result of this method.
@@ -102,14 +108,15 @@ class Method:
         Raises:
             msgspec.MsgspecError: It does not have the method's shape.
         """
-        return _decoded(self._result_decoder, raw)
+        try:
+            return self._result_decoder.decode(raw)
+        except RecursionError:
+            raise _too_deep() from None
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw | bytes) -> Any:
-    try:
-        return decoder.decode(raw)
-    except RecursionError:  # the stack below us left less room than the envelope's decoder had
-        raise msgspec.ValidationError("nested too deeply") from None
+def _too_deep() -> msgspec.ValidationError:
+    """The stack below us left less room than the envelope's decoder had."""
+    return msgspec.ValidationError("nested too deeply")
 
 
 class _Options(TypedDict, total=False):

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import attrs
 import msgspec
@@ -47,7 +47,6 @@ from mcp_trio._protocol.states import (
     Role,
     SessionState,
     TheirMove,
-    moved,
 )
 from mcp_trio._wire import encode_error, encode_notification, encode_request, encode_response
 
@@ -55,8 +54,6 @@ from mcp_trio._wire import encode_error, encode_notification, encode_request, en
 _FIRST_WORDS: Final = frozenset({methods.INITIALIZE, methods.DISCOVER})
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
-
-Value = TypeVar("Value")
 
 
 def _counter() -> Counter[str]:
@@ -160,7 +157,7 @@ class Outgoing:
     def _complete(self, row: Method, params: ParamsToSend | None) -> ParamsToSend | None:
         """The params in the words of the other side, with what each request has to say."""
         revision = self._revision_of(row.name)
-        params = self._fitted(params, revision)
+        params = fitted(params, revision)
         own = self.own_metadata() if self.our_role is Role.CLIENT else dict[str, Any]()
         if revision.is_modern:
             own = {**own, **said_by_client(revision, self.our_capabilities, self.our_info)}
@@ -302,7 +299,7 @@ class Outgoing:
             Unencodable: The result cannot be written as JSON, or is too large.
         """
         revision = request.peer.revision
-        result = self._fitted(result, revision)
+        result = fitted(result, revision)
         if revision.is_modern:
             result = dressed(result, request.method, self.signature)
         return encode_response(request.id, result, json_depth_max=self.limits.json_depth_max)
@@ -336,7 +333,7 @@ class Outgoing:
         row = self._sendable(method, revision, is_request=False, is_honoured=is_honoured)
         if row.input is Input.REFERENCE:
             raise LocalProtocolError(f"{method} is about a request: call progress() or abandon()")
-        params = self._fitted(params, revision)
+        params = fitted(params, revision)
         frame = encode_notification(method, params, json_depth_max=self.limits.json_depth_max)
         self._move(self.our_role, self._kind(row, revision))
         return frame
@@ -441,14 +438,11 @@ class Outgoing:
         assert isinstance(capabilities, s.ServerCapabilities)
         return capabilities
 
-    def _fitted(self, value: Value, revision: Revision) -> Value:
-        return fitted(value, revision) if isinstance(value, s.Model) else value
-
     def _is_legal(self, sender: Role, kind: Input) -> bool:
-        return moved(SESSION_MOVES, self.state, (sender, kind)) is not None
+        return (sender, kind) in SESSION_MOVES[self.state]
 
     def _move(self, sender: Role, kind: Input) -> bool:
-        after = moved(SESSION_MOVES, self.state, (sender, kind))
+        after = SESSION_MOVES[self.state].get((sender, kind))
         self.state = after or self.state
         return after is not None
 

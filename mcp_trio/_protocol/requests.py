@@ -21,7 +21,6 @@ from mcp_trio._protocol.states import (
     OurState,
     TheirMove,
     TheirState,
-    moved,
 )
 from mcp_trio._schema import InputResponseParams
 from mcp_trio._wire import Malformed
@@ -52,7 +51,7 @@ class TheirRequest(msgspec.Struct, gc=False, eq=False):
     @property
     def may_want_input(self) -> bool:
         """Whether its answer may be that input is required (MRTR-03)."""
-        return self.has_rounds and self.peer.revision.is_modern
+        return self.peer.revision.is_modern and self.has_rounds
 
     def move(self, move: TheirMove) -> TheirState:
         """Take one row of the table.
@@ -60,7 +59,7 @@ class TheirRequest(msgspec.Struct, gc=False, eq=False):
         Raises:
             LocalProtocolError: There is no such row; a second answer, for instance.
         """
-        after = moved(THEIR_MOVES, self.state, move)
+        after = THEIR_MOVES[self.state].get(move)
         if after is None:
             raise LocalProtocolError(
                 f"request {self.id!r} ({self.method.name}) is {self.state.name}:"
@@ -107,7 +106,7 @@ class OurRequest(msgspec.Struct, gc=False, eq=False):
         Raises:
             LocalProtocolError: There is no such row; our own code never asks for one.
         """
-        after = moved(OUR_MOVES, self.state, move)
+        after = OUR_MOVES[self.state].get(move)
         if after is None:
             raise LocalProtocolError(
                 f"our request {self.id} ({self.method.name}) is {self.state.name}:"

@@ -29,6 +29,10 @@ MODERN_CODES: Final = frozenset(
 """Those of them that modern revisions define; only these tell that a server is modern."""
 
 
+def _is_modern(revision: "Revision") -> bool:
+    return not revision.has_handshake
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Revision:
     """The facts of one published revision.
@@ -49,6 +53,7 @@ class Revision:
         has_elicitation_ids: Such a visit has an id, by which the client hears that it is over.
         primes_streams: A stream over HTTP begins with an event that has an id and no message, and a
             client that was cut off comes back after it.
+        is_modern: Each request carries what a handshake would have settled.
     """
 
     name: str
@@ -65,11 +70,9 @@ class Revision:
     has_url_elicitation: bool = False
     has_elicitation_ids: bool = False
     primes_streams: bool = False
-
-    @property
-    def is_modern(self) -> bool:
-        """Whether each request carries what a handshake would have settled."""
-        return not self.has_handshake
+    is_modern: bool = attrs.field(
+        default=attrs.Factory(_is_modern, takes_self=True), init=False, repr=False
+    )
 
     def code_of(self, code: int) -> int:
         """The code that says the same here, for an error that we answer with (ERR-06 to ERR-10)."""

@@ -3,8 +3,8 @@
 The rules of this file
 ----------------------
 1. All protocol state moves through the three tables below and nowhere else.
-2. A move that is not listed is an error. Nothing here raises on the peer's behalf: `moved` returns
-   None, and the caller knows whose fault that is.
+2. A move that is not listed is an error. Nothing here raises on the peer's behalf: `get` of a row
+   returns None, and the caller knows whose fault that is.
 3. The tables do not know which side we are. They are keyed by the *role* of the sender, so both
    ends of one conversation walk the same table; each merely learns of a move at another moment.
 
@@ -44,7 +44,7 @@ own here, because only they move the session. The method table names each method
 
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 
 class _Identical(enum.Enum):
@@ -237,11 +237,3 @@ OUR_MOVES: Final[Mapping[OurState, Mapping[OurMove, OurState]]] = {
         OurMove.LOSE: OurState.LOST,
     },
 }
-
-S = TypeVar("S")
-M = TypeVar("M")
-
-
-def moved(table: Mapping[S, Mapping[M, S]], state: S, move: M) -> S | None:
-    """The state after `move`, or None where the table has no such row."""
-    return table[state].get(move)

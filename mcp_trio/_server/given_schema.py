@@ -13,7 +13,7 @@ from mcp_trio._server.signatures import ArgumentsError
 from mcp_trio._server.whole import WholeSignature
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, slots=False)  # as what it extends
 class GivenSchema(WholeSignature):
     """The signature of such a tool: its arguments are one dict.
 

@@ -82,7 +82,7 @@ class RegisteredEntry(Registered):
         }
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, slots=False)  # as of a `Signature`
 class RegisteredTool(RegisteredEntry):
     """A function that the model may call."""
 

@@ -77,7 +77,7 @@ class SealedRounds:
     store: StateStore | None
     version: str
 
-    async def answer(self, handling: Handling, served: RoundsApplication) -> Result:
+    def answer(self, handling: Handling, served: RoundsApplication) -> Awaitable[Result]:
         """The answer to a request that may have rounds.
 
         Raises:
@@ -86,8 +86,12 @@ class SealedRounds:
             LocalProtocolError: It asks in a wrong way, or what it keeps is too large.
             Exception: What it raises.
         """
-        if not handling.request.peer.revision.is_modern:
-            return await self._answer_in_session(handling, served)
+        if handling.request.peer.revision.is_modern:
+            return self._answer_round(handling, served)
+        return self._answer_in_session(handling, served)
+
+    async def _answer_round(self, handling: Handling, served: RoundsApplication) -> Result:
+        """Answer a modern client, which may come back for another round."""
         registered, params = served.entry(handling.request), handling.request.params
         version = None if registered is None else registered.state_version(self.version)
         if params.request_state is not None:

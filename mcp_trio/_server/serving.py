@@ -1,7 +1,7 @@
 """A server's side of one session: each method's handler, by a table."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple
 
 import attrs
 import msgspec
@@ -29,7 +29,7 @@ from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.facts import LogGate
 from mcp_trio._server.http_client import SessionHttp
 from mcp_trio._server.listening import Subscription, Subscriptions, honoured
-from mcp_trio._server.methods import method_result
+from mcp_trio._server.methods import RegisteredMethod, method_result
 from mcp_trio._server.offering import Offering
 from mcp_trio._server.registered import (
     CacheHints,
@@ -45,6 +45,8 @@ from mcp_trio._server.templates import UriError
 from mcp_trio._server.threads import Bridge, run_in_thread
 
 THREAD_MARK: Final = "thread"
+
+_Answer: TypeAlias = msgspec.Struct | msgspec.Raw
 
 Result = TypeVar("Result")
 Values = TypeVarTuple("Values")
@@ -98,12 +100,17 @@ class Serving:
         """See `Application.depart`."""
         self.announcer.leave()
 
-    async def handle(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
+    # Each coroutine between the engine and a handler takes its part of each wait. So those who only
+    # choose who answers give back what is to be awaited.
+
+    def handle(self, handling: Handling) -> Awaitable[_Answer]:
         """See `Application.handle`."""
-        request = handling.request
-        if request.has_rounds:
-            return await self.rounds.answer(handling, self)
-        result = await self.handled(handling)
+        if handling.request.has_rounds:
+            return self.rounds.answer(handling, self)
+        return self._handled_at_once(handling)
+
+    async def _handled_at_once(self, handling: Handling) -> _Answer:
+        request, result = handling.request, await self.handled(handling)
         if isinstance(result, s.InputRequiredResult):
             raise TypeError(f"{request.method.name} has no rounds: it cannot ask by its result")
         return result
@@ -118,7 +125,7 @@ class Serving:
         except UriError:
             return None
 
-    async def handled(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
+    async def handled(self, handling: Handling) -> _Answer:
         """See `RoundsApplication.handled`."""
         while True:
             try:
@@ -126,13 +133,18 @@ class Serving:
             except Exception as error:
                 await visit_first(handling, self, error)
 
-    async def _handled(self, handling: Handling) -> msgspec.Struct | msgspec.Raw:
+    def _handled(self, handling: Handling) -> Awaitable[_Answer]:
         method, params = handling.request.method.name, handling.request.params
         own = self.registry.methods.get(method)
         if own is not None:
-            value = await self._run(own, handling, params)
-            return _converted(own, method_result, value, self.server.writer)
-        return await _HANDLERS[method](self, handling, params)
+            return self._handled_by_own(own, handling, params)
+        return _HANDLERS[method](self, handling, params)
+
+    async def _handled_by_own(
+        self, own: RegisteredMethod, handling: Handling, params: Any
+    ) -> _Answer:
+        value = await self._run(own, handling, params)
+        return _converted(own, method_result, value, self.server.writer)
 
     def hears(self, method: Method) -> bool:
         """See `Application.hears`: what people have given handlers to."""
@@ -392,7 +404,7 @@ _ENTRIES: Final[dict[str, Callable[[Registry, Any], RegisteredEntry | None]]] = 
     "resources/read": _resource_at,
 }
 
-_Handler = Callable[[Serving, Handling, Any], Awaitable[msgspec.Struct | msgspec.Raw]]
+_Handler = Callable[[Serving, Handling, Any], Awaitable[_Answer]]
 _HANDLERS: Final[dict[str, _Handler]] = {
     **dict.fromkeys(LISTS, Serving.list_page),
     "tools/call": Serving.call_tool,

@@ -104,7 +104,7 @@ class Parameter:
         return self.name, self.hint, msgspec.field(default_factory=factory)
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, slots=False)  # with them, all is found more slowly here
 class Signature:
     """What a handler takes from the wire; built piece by piece, when first asked.
 

@@ -11,7 +11,7 @@ from mcp_trio._server.callables import place
 from mcp_trio._server.signatures import Signature
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, slots=False)  # as what it extends
 class WholeSignature(Signature):
     """A signature whose first parameter besides the context takes everything, whatever its name."""
 

@@ -19,7 +19,7 @@ class Addressed(bytes):
 
     def __new__(cls, frame: bytes, about: int | str | None, *, is_answer: bool = False) -> Self:
         """The same bytes, with an address."""
-        self = super().__new__(cls, frame)
+        self = bytes.__new__(cls, frame)
         self.about = about
         self.is_answer = is_answer
         return self
@@ -32,7 +32,7 @@ class FromPrincipal(bytes):
 
     def __new__(cls, frame: bytes, principal: str) -> Self:
         """The same bytes, with a name."""
-        self = super().__new__(cls, frame)
+        self = bytes.__new__(cls, frame)
         self.principal = principal
         return self
 
@@ -53,7 +53,7 @@ class Understood(bytes):
 
     def __new__(cls, frame: bytes, message: Message | Batch, principal: str | None) -> Self:
         """The same bytes, with what they mean."""
-        self = super().__new__(cls, frame)
+        self = bytes.__new__(cls, frame)
         self.message = message
         self.principal = principal
         return self

@@ -44,7 +44,7 @@ async def test_l04_a_peer_that_never_reads_costs_a_bounded_amount_and_is_given_u
     channel.is_stuck = True
     session = make_session(channel, {"big": big}, limits=small(**limits))
     for frame in handshake:
-        session.connection.receive(frame, 0)
+        session.connection.receive(frame)
     tracemalloc.start()
     try:
         await nursery.start(session.run)

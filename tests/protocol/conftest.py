@@ -81,9 +81,9 @@ class Pair(NamedTuple):
 
 def _shake_hands(client, server):
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
-    answer = client.receive(server.receive(opened.frame, 0.0).frame, 0.0)
+    answer = client.receive(server.receive(opened.frame).frame)
     result = client.decode_result(answer.request, answer.result)
-    server.receive(client.accept_initialize(result), 0.0)
+    server.receive(client.accept_initialize(result))
     return Pair(client, server)
 
 

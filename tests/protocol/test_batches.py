@@ -49,8 +49,8 @@ def settled(connect, role, revision):
         }
         if role is Role.SERVER:
             frame = {"jsonrpc": "2.0", "id": "first", "method": "initialize", "params": opening}
-            assert connection.receive(encode(frame), 0.0).negotiated
-            connection.receive(b'{"jsonrpc":"2.0","method":"notifications/initialized"}', 0.0)
+            assert connection.receive(encode(frame)).negotiated
+            connection.receive(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
         else:
             connection.settle(REVISIONS[revision], capabilities, None)
     return connection
@@ -58,9 +58,9 @@ def settled(connect, role, revision):
 
 def taken(connection, frame):
     """The events of a batch, each when those before it were acted upon."""
-    arrived = connection.receive(frame, 0.0)
+    arrived = connection.receive(frame)
     assert isinstance(arrived, BatchArrived)
-    return [connection.take(each, arrived.size_bytes, 0.0) for each in arrived.messages]
+    return [connection.take(each, arrived.size_bytes) for each in arrived.messages]
 
 
 @pytest.mark.requirement("BASE-24", "TRAP-01", "STDIO-05")
@@ -120,8 +120,8 @@ def test_initialize_is_never_in_a_batch(connect):
     }
     initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening}
     server = connect(Role.SERVER)
-    assert server.receive(batch(initialize), 0.0).counted == "malformed"
-    assert server.receive(encode(initialize), 0.0).negotiated
+    assert server.receive(batch(initialize)).counted == "malformed"
+    assert server.receive(encode(initialize)).negotiated
     server = settled(connect, Role.SERVER, BATCHED)
     (again,) = taken(server, batch(initialize))
     assert again.counted == "out of order"
@@ -132,7 +132,7 @@ def test_initialize_is_never_in_a_batch(connect):
 @pytest.mark.parametrize("revision", OTHERS)
 def test_other_revisions_take_no_batch(connect, role, revision):
     connection = settled(connect, role, revision)
-    event = connection.receive(batch(PING, ROOTS), 0.0)
+    event = connection.receive(batch(PING, ROOTS))
     assert event.counted == "malformed"
     assert "no batches in this revision" in event.text
     assert connection.counts == {"malformed": 1}
@@ -145,7 +145,7 @@ NAMELESS = {"what is no JSON": (b"{", PARSE_ERROR), "an empty batch": (b"[]", IN
 @pytest.mark.parametrize(("bad", "code"), NAMELESS.values(), ids=NAMELESS)
 @pytest.mark.parametrize("revision", LEGACY)
 def test_an_error_without_an_id_goes_only_to_who_knows_such_errors(connect, revision, bad, code):
-    event = settled(connect, Role.SERVER, revision).receive(bad, 0.0)
+    event = settled(connect, Role.SERVER, revision).receive(bad)
     assert event.counted == "malformed"
     if REVISIONS[revision].has_errors_without_id:
         answer = json.loads(event.frame)
@@ -163,7 +163,7 @@ def test_an_error_without_an_id_goes_only_to_who_knows_such_errors(connect, revi
 def test_to_a_stranger_it_goes_if_every_revision_spoken_here_has_it(
     connect, revisions, is_answered
 ):
-    event = connect(Role.SERVER, revisions=revisions).receive(b"hello", 0.0)
+    event = connect(Role.SERVER, revisions=revisions).receive(b"hello")
     assert isinstance(event, Reply) is is_answered
 
 
@@ -173,7 +173,7 @@ def test_to_a_stranger_it_goes_if_every_revision_spoken_here_has_it(
 def test_from_a_peer_it_is_accepted_whatever_the_revision(connect, revision, id_):
     error = {"code": PARSE_ERROR, "message": "what?"}
     event = settled(connect, Role.CLIENT, revision).receive(
-        encode({"jsonrpc": "2.0", **id_, "error": error}), 0.0
+        encode({"jsonrpc": "2.0", **id_, "error": error})
     )
     assert event.counted == "unknown answer"
     assert "what?" in event.text
@@ -181,10 +181,10 @@ def test_from_a_peer_it_is_accepted_whatever_the_revision(connect, revision, id_
 
 def test_a_client_answers_no_bad_frame_in_any_revision(connect):
     client = settled(connect, Role.CLIENT, "2025-11-25")
-    assert isinstance(client.receive(b"hello", 0.0), Ignored)
+    assert isinstance(client.receive(b"hello"), Ignored)
 
 
 def test_too_many_messages_are_refused_as_a_whole(connect):
     server = connect(Role.SERVER, limits=Limits(batch_messages_max=2))
-    event = server.receive(batch(PING, PING, PING), 0.0)
+    event = server.receive(batch(PING, PING, PING))
     assert "batch_messages_max (2)" in event.text

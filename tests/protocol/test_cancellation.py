@@ -10,12 +10,12 @@ from mcp_trio._protocol import Ignored, OurMove, OurState, RequestCancelled, Rol
 
 
 def taken(pair, frame, id_=7):
-    return pair.server.receive(frame(id=id_, method="tools/list"), 0.0).request
+    return pair.server.receive(frame(id=id_, method="tools/list")).request
 
 
 def cancel(pair, frame, id_=7, **more):
     params = {"requestId": id_, **more}
-    return pair.server.receive(frame(method="notifications/cancelled", params=params), 0.0)
+    return pair.server.receive(frame(method="notifications/cancelled", params=params))
 
 
 @pytest.mark.requirement("CANC-01", "CANC-05", "TRAP-60")
@@ -41,7 +41,7 @@ def test_a_reason_may_be_left_out(pair):
 @pytest.mark.requirement("CANC-02", "CANC-09")
 def test_only_a_request_in_progress_is_cancelled_and_only_once(pair, frame):
     answered = pair.client.open_request("tools/list", None, now=0.0)
-    pair.client.receive(frame(id=answered.id, result={"tools": []}), 0.0)
+    pair.client.receive(frame(id=answered.id, result={"tools": []}))
     assert pair.client.abandon(answered) is None
     abandoned = pair.client.open_request("tools/list", None, now=0.0)
     assert pair.client.abandon(abandoned)
@@ -63,9 +63,9 @@ def test_initialize_is_never_cancelled_by_us(connect):
 def test_a_cancellation_of_initialize_is_ignored(connect, frame):
     client, server = connect(Role.CLIENT), connect(Role.SERVER)
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
-    assert server.receive(opened.frame, 0.0).negotiated
+    assert server.receive(opened.frame).negotiated
     params = {"requestId": opened.id}
-    event = server.receive(frame(method="notifications/cancelled", params=params), 0.0)
+    event = server.receive(frame(method="notifications/cancelled", params=params))
     assert event.counted == "late cancellation"
 
 
@@ -114,7 +114,7 @@ def test_a_second_cancellation_is_ignored(pair, frame):
 )
 def test_a_malformed_cancellation_is_ignored(pair, frame, params):
     request = taken(pair, frame)
-    event = pair.server.receive(frame(method="notifications/cancelled", params=params), 0.0)
+    event = pair.server.receive(frame(method="notifications/cancelled", params=params))
     assert event.counted == "malformed notification"
     assert request.state is TheirState.TAKEN
 
@@ -123,11 +123,11 @@ def test_a_malformed_cancellation_is_ignored(pair, frame, params):
 def test_a_late_answer_is_counted_and_reaches_nobody(pair, frame):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     pair.client.abandon(opened)
-    event = pair.client.receive(frame(id=opened.id, result={"tools": []}), 0.0)
+    event = pair.client.receive(frame(id=opened.id, result={"tools": []}))
     assert isinstance(event, Ignored)
     assert pair.client.counts == {"late answer": 1}
     assert opened.state is OurState.ABANDONED
-    again = pair.client.receive(frame(id=opened.id, error={"code": 1, "message": "?"}), 0.0)
+    again = pair.client.receive(frame(id=opened.id, error={"code": 1, "message": "?"}))
     assert again.counted == "unknown answer"
 
 
@@ -138,18 +138,18 @@ def test_abandoned_ids_are_remembered_up_to_the_limit(ready, frame):
     for request in opened:
         client.abandon(request)
     assert not any(request.frame for request in opened)  # their bytes are not
-    kinds = [client.receive(frame(id=request.id, result={}), 0.0).counted for request in opened]
+    kinds = [client.receive(frame(id=request.id, result={})).counted for request in opened]
     assert kinds == ["unknown answer", "late answer", "late answer"]
 
 
 @pytest.mark.requirement("CANC-09")
 def test_an_answer_and_a_cancellation_that_cross_end_the_request_once_at_each_end(pair):
     opened = pair.client.open_request("tools/list", None, now=0.0)
-    request = pair.server.receive(opened.frame, 0.0).request
+    request = pair.server.receive(opened.frame).request
     pair.server.start(request)
     cancellation = pair.client.abandon(opened)
     assert pair.server.finish(request) is True  # the answer is on its way
-    assert pair.server.receive(cancellation, 0.0).counted == "late cancellation"
+    assert pair.server.receive(cancellation).counted == "late cancellation"
     with pytest.raises(LocalProtocolError, match="is ANSWERED: it cannot ANSWER"):
         pair.server.finish(request)
 

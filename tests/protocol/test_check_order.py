@@ -52,8 +52,8 @@ def shaken(connect, frame):
         if revision != MODERN:
             info = {"name": "reed", "version": "3"}
             hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": info}
-            server.receive(frame(id=0, method="initialize", params=hello), 0.0)
-            server.receive(frame(method="notifications/initialized"), 0.0)
+            server.receive(frame(id=0, method="initialize", params=hello))
+            server.receive(frame(method="notifications/initialized"))
             assert server.revision.name == revision
         return server
 
@@ -66,16 +66,16 @@ def test_who_speaks_comes_before_what_is_asked_and_that_before_its_params(
     shaken, frame, meta, method, code
 ):
     params = {"_meta": {**META, **meta}, "name": 5}
-    assert code_of(shaken(MODERN).receive(frame(id=1, method=method, params=params), 0.0)) == code
+    assert code_of(shaken(MODERN).receive(frame(id=1, method=method, params=params))) == code
 
 
 @pytest.mark.requirement("TRAP-30")
 def test_json_comes_before_the_shape_and_that_before_the_version(shaken):
     server = shaken(MODERN)
-    assert code_of(server.receive(b'{"id":1,"method":', 0.0)) == PARSE_ERROR
+    assert code_of(server.receive(b'{"id":1,"method":')) == PARSE_ERROR
     meta = json.dumps({PROTOCOL_VERSION: "2030-01-01"}).encode()
     bad = b'{"jsonrpc":"1.0","id":1,"method":"tools/list","params":{"_meta":%b}}' % meta
-    assert code_of(server.receive(bad, 0.0)) == INVALID_REQUEST
+    assert code_of(server.receive(bad)) == INVALID_REQUEST
 
 
 @pytest.mark.requirement("TRAP-11", "BASE-16")
@@ -87,7 +87,7 @@ def test_a_list_is_asked_for_without_params_where_there_is_a_session(
     server = shaken(revision)
     if revision == MODERN:
         server = connect(Role.SERVER, revisions=(MODERN,))
-    event = server.receive(frame(id=1, method="tools/list", **params), 0.0)
+    event = server.receive(frame(id=1, method="tools/list", **params))
     if revision == MODERN:
         assert code_of(event) == INVALID_PARAMS
     else:
@@ -112,7 +112,7 @@ def test_a_bad_notification_is_counted_and_not_answered(shaken, frame, revision,
     server = shaken(revision)
     if revision == MODERN:
         bad = {**bad, "params": bad.get("params", {"_meta": META})}
-    assert isinstance(server.receive(frame(**bad), 0.0), Ignored)
+    assert isinstance(server.receive(frame(**bad)), Ignored)
     assert server.counts.total() == 1
 
 
@@ -124,8 +124,8 @@ def test_a_request_before_initialized_is_taken_once_the_handshake_was_answered(
     server = connect(Role.SERVER)
     info = {"name": "hasty", "version": "1"}
     hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": info}
-    assert code_of(server.receive(frame(id=1, method="tools/list"), 0.0)) == INVALID_REQUEST
-    assert "result" in json.loads(server.receive(frame(id=2, method="ping"), 0.0).frame)
-    assert server.receive(frame(id=3, method="initialize", params=hello), 0.0).negotiated
-    assert isinstance(server.receive(frame(id=4, method="tools/list"), 0.0), RequestToRun)
-    assert "result" in json.loads(server.receive(frame(id=5, method="ping"), 0.0).frame)
+    assert code_of(server.receive(frame(id=1, method="tools/list"))) == INVALID_REQUEST
+    assert "result" in json.loads(server.receive(frame(id=2, method="ping")).frame)
+    assert server.receive(frame(id=3, method="initialize", params=hello)).negotiated
+    assert isinstance(server.receive(frame(id=4, method="tools/list")), RequestToRun)
+    assert "result" in json.loads(server.receive(frame(id=5, method="ping")).frame)

@@ -56,11 +56,11 @@ def test_a_known_method_keeps_everything_but_its_params():
 
 def test_a_custom_request_goes_there_and_back_typed(custom):
     opened = custom.client.open_request("acme/search", {"text": "x"}, now=0.0)
-    event = custom.server.receive(opened.frame, 0.0)
+    event = custom.server.receive(opened.frame)
     assert isinstance(event, RequestToRun)
     assert event.request.params == Search("x")
     answer = custom.client.receive(
-        msgspec.json.encode({"jsonrpc": "2.0", "id": opened.id, "result": {"n": 3}}), 0.0
+        msgspec.json.encode({"jsonrpc": "2.0", "id": opened.id, "result": {"n": 3}})
     )
     assert isinstance(answer, AnswerArrived)
     assert custom.client.decode_result(opened, answer.result) == {"n": 3}
@@ -83,7 +83,7 @@ def test_progress_is_asked_for_with_any_params(custom, params):
     sent = json.loads(opened.frame)["params"]
     assert sent["_meta"]["progressToken"] == opened.id
     assert sent["_meta"].get("more") in (None, 1)
-    event = custom.server.receive(opened.frame, 0.0)
+    event = custom.server.receive(opened.frame)
     assert event.request.progress_token == opened.id
 
 
@@ -94,23 +94,23 @@ def test_the_token_is_the_engines_in_a_mapping_too(custom):
 
 def test_params_that_do_not_fit_are_refused(custom, frame):
     for params in ({}, {"text": 1}):
-        event = custom.server.receive(frame(id=1, method="acme/search", params=params), 0.0)
+        event = custom.server.receive(frame(id=1, method="acme/search", params=params))
         assert isinstance(event, Reply)
         assert json.loads(event.frame)["error"]["code"] == INVALID_PARAMS
 
 
 def test_a_custom_notification_arrives_typed(custom, frame):
     sent = custom.client.notification("notifications/acme", {"text": "x"})
-    event = custom.server.receive(sent, 0.0)
+    event = custom.server.receive(sent)
     assert isinstance(event, NotificationArrived)
     assert event.params == Search("x")
     assert isinstance(
-        custom.server.receive(frame(method="notifications/acme", params={"text": 1}), 0.0), Ignored
+        custom.server.receive(frame(method="notifications/acme", params={"text": 1})), Ignored
     )
 
 
 def test_who_sends_a_custom_method_is_said_in_its_row(custom, frame):
-    event = custom.server.receive(frame(id=1, method="acme/back"), 0.0)
+    event = custom.server.receive(frame(id=1, method="acme/back"))
     assert json.loads(event.frame)["error"]["code"] == METHOD_NOT_FOUND
     with pytest.raises(LocalProtocolError, match="a client does not send acme/back"):
         custom.client.open_request("acme/back", None, now=0.0)

@@ -35,7 +35,7 @@ def hello(frame):
     def hello(server, revision, capabilities):
         info = {"name": "reed", "version": "3"}
         params = {"protocolVersion": revision, "capabilities": capabilities, "clientInfo": info}
-        answer = server.receive(frame(id=0, method="initialize", params=params), 0.0)
+        answer = server.receive(frame(id=0, method="initialize", params=params))
         return json.loads(answer.frame)["result"]
 
     return hello
@@ -48,7 +48,7 @@ def ask(frame):
     def ask(server, method, extensions=MAPS, id=1):  # noqa: A002  the specification's word
         capabilities = {"extensions": extensions}
         meta = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: capabilities}
-        return server.receive(frame(id=id, method=method, params={"_meta": meta}), 0.0)
+        return server.receive(frame(id=id, method=method, params={"_meta": meta}))
 
     return ask
 
@@ -64,7 +64,7 @@ def client(connect):
 
 def answered(client, frame, result):
     opened = client.open_request("tools/list", None, now=0.0)
-    event = client.receive(frame(id=opened.id, result=result), 0.0)
+    event = client.receive(frame(id=opened.id, result=result))
     assert isinstance(event, AnswerArrived)
     return client.decode_result(opened, event.result)
 

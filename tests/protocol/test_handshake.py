@@ -33,7 +33,7 @@ def initialize(server, frame, **changes):
         "clientInfo": {"name": "kelp", "version": "0"},
         **changes,
     }
-    return server.receive(frame(id=1, method="initialize", params=params), 0.0)
+    return server.receive(frame(id=1, method="initialize", params=params))
 
 
 @pytest.mark.requirement("LIFE-02", "LIFE-03", "LIFE-04", "LIFE-19", "BASE-01")
@@ -122,12 +122,12 @@ def test_after_the_handshake_both_ends_know_the_same_and_are_ready(pair):
 def test_accepting_the_answer_yields_the_initialized_notification(connect, frame):
     client, server = connect(Role.CLIENT), connect(Role.SERVER, instructions="Row.")
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
-    answer = client.receive(server.receive(opened.frame, 0.0).frame, 0.0)
+    answer = client.receive(server.receive(opened.frame).frame)
     assert isinstance(answer, AnswerArrived)
     leaving = client.accept_initialize(client.decode_result(opened, answer.result))
     assert json.loads(leaving) == {"jsonrpc": "2.0", "method": "notifications/initialized"}
     assert client.instructions == "Row."
-    arrived = server.receive(leaving, 0.0)
+    arrived = server.receive(leaving)
     assert isinstance(arrived, NotificationArrived)
     assert arrived.method.name == "notifications/initialized"
 
@@ -141,7 +141,7 @@ def test_a_client_refuses_a_revision_that_it_does_not_know(connect, frame):
         "capabilities": {},
         "serverInfo": {"name": "old", "version": "0"},
     }
-    answer = client.receive(frame(id=opened.id, result=result), 0.0)
+    answer = client.receive(frame(id=opened.id, result=result))
     with pytest.raises(RemoteProtocolError, match=r"'1999-12-31'; known here: .*2024-11-05"):
         client.accept_initialize(client.decode_result(opened, answer.result))
     assert client.revision is None
@@ -179,7 +179,7 @@ def test_an_initialize_that_the_server_refuses_may_be_tried_again(connect, frame
     client = connect(Role.CLIENT)
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
     error = {"code": INVALID_PARAMS, "message": "no", "data": {"supported": ["2020-01-01"]}}
-    answer = client.receive(frame(id=opened.id, error=error), 0.0)
+    answer = client.receive(frame(id=opened.id, error=error))
     assert answer.error.code == INVALID_PARAMS
     assert msgspec.json.decode(answer.error.data) == {"supported": ["2020-01-01"]}
     assert client.state is SessionState.FRESH
@@ -213,14 +213,14 @@ def test_capabilities_and_members_that_nobody_knows_are_ignored(connect, frame):
 def test_a_request_between_the_answer_and_initialized_is_served(connect, frame):
     server = connect(Role.SERVER)
     initialize(server, frame)
-    assert isinstance(server.receive(frame(id=2, method="tools/list"), 0.0), RequestToRun)
+    assert isinstance(server.receive(frame(id=2, method="tools/list")), RequestToRun)
 
 
 def test_initialized_with_bad_params_does_not_count_as_initialized(connect, frame):
     server = connect(Role.SERVER)
     initialize(server, frame)
     bad = frame(method="notifications/initialized", params={"_meta": 5})
-    assert server.receive(bad, 0.0).counted == "malformed notification"
+    assert server.receive(bad).counted == "malformed notification"
     assert server.state is SessionState.ANSWERED
 
 

@@ -167,7 +167,7 @@ BAD_FRAMES = [
 @pytest.mark.requirement("TRAP-04")
 def test_a_server_answers_a_bad_frame_whose_id_it_can_read(ready, bad, id_, code):
     server = ready(Role.SERVER, revisions=["2024-11-05"])
-    event = server.receive(bad, 0.0)
+    event = server.receive(bad)
     assert event.counted == "malformed"
     assert server.counts["malformed"] == 1
     if id_ is None:
@@ -181,18 +181,18 @@ def test_a_server_answers_a_bad_frame_whose_id_it_can_read(ready, bad, id_, code
 @pytest.mark.parametrize(("bad", "id_", "code"), BAD_FRAMES)
 def test_a_client_counts_a_bad_frame_and_sends_nothing(ready, bad, id_, code):
     client = ready(Role.CLIENT)
-    assert isinstance(client.receive(bad, 0.0), Ignored)
+    assert isinstance(client.receive(bad), Ignored)
     assert client.counts == {"malformed": 1}
 
 
 def test_a_frame_over_the_limit_is_answered_with_the_setting_that_it_broke(ready):
     server = ready(Role.SERVER, revisions=["2024-11-05"], limits=Limits(frame_bytes_max=100))
     head = b'{"jsonrpc":"2.0","id":"big","method":"tools/call","params":{"name":"aaa'
-    answer = json.loads(server.receive(Oversized(size=5000, head=head), 0.0).frame)
+    answer = json.loads(server.receive(Oversized(size=5000, head=head)).frame)
     assert answer["id"] == "big"
     assert answer["error"]["code"] == INVALID_REQUEST
     assert "frame_bytes_max=100" in answer["error"]["message"]
-    assert isinstance(server.receive(Oversized(size=5000, head=b"[[[["), 0.0), Ignored)
+    assert isinstance(server.receive(Oversized(size=5000, head=b"[[[[")), Ignored)
 
 
 REFUSED_REQUESTS = [
@@ -243,7 +243,7 @@ REFUSED_REQUESTS = [
 
 @pytest.mark.parametrize(("members", "code"), REFUSED_REQUESTS)
 def test_a_request_that_cannot_be_served_is_answered_with_its_code(pair, frame, members, code):
-    event = pair.server.receive(frame(id="x", **members), 0.0)
+    event = pair.server.receive(frame(id="x", **members))
     assert isinstance(event, Reply)
     assert event.counted == "refused"
     assert json.loads(event.frame)["error"]["code"] == code
@@ -252,20 +252,20 @@ def test_a_request_that_cannot_be_served_is_answered_with_its_code(pair, frame, 
 
 @pytest.mark.requirement("BASE-32")
 def test_a_client_answers_a_request_that_it_does_not_know(pair, frame):
-    answer = json.loads(pair.client.receive(frame(id=1, method="tools/list"), 0.0).frame)
+    answer = json.loads(pair.client.receive(frame(id=1, method="tools/list")).frame)
     assert answer["error"]["code"] == METHOD_NOT_FOUND
 
 
 @pytest.mark.requirement("BASE-12")
 def test_an_error_message_stays_short_whatever_it_quotes(ready, frame):
     server = ready(Role.SERVER, limits=Limits(fault_text_chars_max=40))
-    event = server.receive(frame(id=1, method="m" * 10_000), 0.0)
+    event = server.receive(frame(id=1, method="m" * 10_000))
     message = json.loads(event.frame)["error"]["message"]
     assert message == event.text
     assert message.startswith("method not found: mmm")
     assert len(message) == 41
     assert "\n" not in message
-    assert len(server.receive(frame(method="n" * 10_000), 0.0).text) == 41
+    assert len(server.receive(frame(method="n" * 10_000)).text) == 41
 
 
 @pytest.mark.requirement("BASE-14")
@@ -282,7 +282,7 @@ def test_an_error_message_stays_short_whatever_it_quotes(ready, frame):
     ids=lambda members: members["method"],
 )
 def test_a_bad_notification_is_counted_and_never_answered(pair, frame, members):
-    assert isinstance(pair.server.receive(frame(**members), 0.0), Ignored)
+    assert isinstance(pair.server.receive(frame(**members)), Ignored)
     assert pair.server.counts.total() == 1
 
 
@@ -290,22 +290,22 @@ def test_a_good_notification_arrives_with_its_params(pair):
     leaving = pair.server.notification(
         "notifications/message", METHODS["notifications/message"].params(level="info", data=[0])
     )
-    event = pair.client.receive(leaving, 0.0)
+    event = pair.client.receive(leaving)
     assert isinstance(event, NotificationArrived)
     assert (event.method.name, event.params.data) == ("notifications/message", [0])
 
 
 @pytest.mark.requirement("BASE-04")
 def test_an_id_that_is_in_use_is_refused_and_the_first_request_goes_on(pair, frame):
-    first = pair.server.receive(frame(id=5, method="tools/list"), 0.0).request
+    first = pair.server.receive(frame(id=5, method="tools/list")).request
     for method in ("tools/list", "ping"):
-        event = pair.server.receive(frame(id=5, method=method), 0.0)
+        event = pair.server.receive(frame(id=5, method=method))
         assert event.counted == "duplicate id"
         assert json.loads(event.frame)["error"]["code"] == INVALID_REQUEST
     assert pair.server.theirs.get(5) is first
-    assert isinstance(pair.server.receive(frame(id="5", method="tools/list"), 0.0), RequestToRun)
+    assert isinstance(pair.server.receive(frame(id="5", method="tools/list")), RequestToRun)
     assert pair.server.finish(first)
-    assert isinstance(pair.server.receive(frame(id=5, method="tools/list"), 0.0), RequestToRun)
+    assert isinstance(pair.server.receive(frame(id=5, method="tools/list")), RequestToRun)
 
 
 @pytest.mark.requirement("BASE-02", "BASE-06")
@@ -313,34 +313,34 @@ def test_an_id_that_is_in_use_is_refused_and_the_first_request_goes_on(pair, fra
     "id_", [0, -1, 2**53 + 1, 2**64, 10**90, "", "1", "é", "x" * 999], ids=repr
 )
 def test_an_id_comes_back_with_its_type_and_value(pair, frame, id_):
-    event = pair.server.receive(frame(id=id_, method="ping"), 0.0)
+    event = pair.server.receive(frame(id=id_, method="ping"))
     answer = json.loads(event.frame)
     assert answer["id"] == id_
     assert type(answer["id"]) is type(id_)
-    assert pair.server.receive(frame(id=id_, method="tools/list"), 0.0).request.id == id_
+    assert pair.server.receive(frame(id=id_, method="tools/list")).request.id == id_
 
 
 @pytest.mark.requirement("META-01", "BASE-17")
 def test_meta_and_unknown_members_travel_without_harm(pair, frame):
     params = {"name": "tide", "_meta": {"trace": [1]}, "colour": "blue"}
-    event = pair.server.receive(frame(id=1, method="tools/call", params=params, more=1), 0.0)
+    event = pair.server.receive(frame(id=1, method="tools/call", params=params, more=1))
     assert event.request.params.meta == {"trace": [1]}
     opened = pair.client.open_request("tools/list", None, now=0.0)
     result = {"tools": [], "_meta": {"cost": 3}, "other": None}
-    answer = pair.client.receive(frame(id=opened.id, result=result), 0.0)
+    answer = pair.client.receive(frame(id=opened.id, result=result))
     assert pair.client.decode_result(opened, answer.result).meta == {"cost": 3}
 
 
 @pytest.mark.requirement("BASE-06", "BASE-09")
 def test_an_answer_ends_the_request_with_its_id_and_type_once(pair, frame):
     opened = pair.client.open_request("tools/list", None, now=0.0)
-    wrong = pair.client.receive(frame(id=str(opened.id), result={}), 0.0)
+    wrong = pair.client.receive(frame(id=str(opened.id), result={}))
     assert wrong.counted == "unknown answer"
-    answer = pair.client.receive(frame(id=opened.id, result={"tools": []}), 0.0)
+    answer = pair.client.receive(frame(id=opened.id, result={"tools": []}))
     assert isinstance(answer, AnswerArrived)
     assert answer.request is opened
     assert answer.error is None
-    again = pair.client.receive(frame(id=opened.id, result={"tools": []}), 0.0)
+    again = pair.client.receive(frame(id=opened.id, result={"tools": []}))
     assert again.counted == "unknown answer"
 
 
@@ -348,16 +348,16 @@ def test_an_answer_ends_the_request_with_its_id_and_type_once(pair, frame):
 def test_an_error_ends_its_request_and_one_without_an_id_ends_none(pair, frame):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     error = {"code": -32000, "message": "busy", "data": None}
-    lost = pair.client.receive(frame(error=error), 0.0)
+    lost = pair.client.receive(frame(error=error))
     assert (lost.counted, "busy" in lost.text) == ("unknown answer", True)
-    answer = pair.client.receive(frame(id=opened.id, error=error), 0.0)
+    answer = pair.client.receive(frame(id=opened.id, error=error))
     assert (answer.error.code, answer.error.message) == (-32000, "busy")
     assert answer.result is None
 
 
 def test_a_result_of_the_wrong_shape_is_the_peers_fault(pair, frame):
     opened = pair.client.open_request("tools/list", None, now=0.0)
-    answer = pair.client.receive(frame(id=opened.id, result={"tools": 3}), 0.0)
+    answer = pair.client.receive(frame(id=opened.id, result={"tools": 3}))
     with pytest.raises(RemoteProtocolError, match=r"tools/list is not a valid result.*tools"):
         pair.client.decode_result(opened, answer.result)
 
@@ -368,7 +368,7 @@ def test_no_depth_of_nesting_makes_receive_raise(ready, distance):
     depth = sys.getrecursionlimit() - distance
     value = b"[" * depth + b"]" * depth
     head = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"x":'
-    event = server.receive(head + value + b"}}}", 0.0)
+    event = server.receive(head + value + b"}}}")
     if not isinstance(event, RequestToRun):
         assert json.loads(event.frame)["error"]["code"] in {INVALID_PARAMS, INVALID_REQUEST}
 
@@ -405,7 +405,7 @@ OBJECTS = st.dictionaries(MEMBERS, SCRAPS).map(
 def test_whatever_arrives_is_one_event_and_no_exception(ready, role, state, frames):
     connection = ready(role, state)
     for frame in frames:
-        event = connection.receive(frame, 0.0)
+        event = connection.receive(frame)
         if isinstance(event, Reply):
             json.loads(event.frame)
 
@@ -413,6 +413,6 @@ def test_whatever_arrives_is_one_event_and_no_exception(ready, role, state, fram
 def test_what_was_understood_on_its_way_is_not_read_again(ready):
     connection = ready(Role.SERVER)
     message = Request(4, "tools/list", None)
-    event = connection.receive(Understood(b"nothing that could be read", message, None), now=0.0)
+    event = connection.receive(Understood(b"nothing that could be read", message, None))
     assert isinstance(event, RequestToRun)
     assert event.request.id == 4

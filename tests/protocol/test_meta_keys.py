@@ -106,9 +106,9 @@ def test_whatever_stands_under_a_reserved_key_arrives_as_it_came(connect, frame,
         said |= {LOG_LEVEL: value, CLIENT_INFO: value}  # these mean nothing here
         info = {"name": "reed", "version": "3"}
         hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": info}
-        server.receive(frame(id=0, method="initialize", params={**hello, "_meta": meta}), 0.0)
-        server.receive(frame(method="notifications/initialized", params={"_meta": meta}), 0.0)
+        server.receive(frame(id=0, method="initialize", params={**hello, "_meta": meta}))
+        server.receive(frame(method="notifications/initialized", params={"_meta": meta}))
         assert server.revision.name == revision
-    event = server.receive(frame(id=1, method="tools/list", params={"_meta": said}), 0.0)
+    event = server.receive(frame(id=1, method="tools/list", params={"_meta": said}))
     assert isinstance(event, RequestToRun)
     assert event.request.params.meta == said

@@ -76,7 +76,7 @@ def take(connect):
     def take(params, methods=METHODS, method="tools/call"):
         server = connect(Role.SERVER, methods=methods)
         frame = f'{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}'
-        return server.receive(frame.encode(), 0.0)
+        return server.receive(frame.encode())
 
     return take
 

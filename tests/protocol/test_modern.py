@@ -53,7 +53,7 @@ def ask(frame):
 
     def ask(server, method, meta=META, id=1, **params):  # noqa: A002  the specification's word
         params = {**params, "_meta": meta}
-        return server.receive(frame(id=id, method=method, params=params), 0.0)
+        return server.receive(frame(id=id, method=method, params=params))
 
     return ask
 
@@ -183,7 +183,7 @@ def test_an_id_in_flight_is_refused_and_may_come_again_afterwards(server, ask):
 )
 def test_a_modern_method_without_metadata_is_told_what_it_lacks(connect, frame, method, revisions):
     server = connect(Role.SERVER, revisions=revisions)
-    event = server.receive(frame(id=1, method=method, params={"notifications": {}}), 0.0)
+    event = server.receive(frame(id=1, method=method, params={"notifications": {}}))
     error = error_of(event)
     assert error["code"] == INVALID_PARAMS
     assert PROTOCOL_VERSION in error["message"]
@@ -194,7 +194,7 @@ def test_both_eras_are_served_side_by_side(pair, ask, frame):
     server = pair.server
     modern = ask(server, "tools/list", id=7)
     assert modern.request.peer.revision is REVISIONS[MODERN]
-    legacy = server.receive(frame(id=8, method="tools/list"), 0.0)
+    legacy = server.receive(frame(id=8, method="tools/list"))
     assert legacy.request.peer is server.peer
     assert legacy.request.peer.revision.has_handshake
     assert server.state is SessionState.READY
@@ -208,7 +208,7 @@ def test_a_closed_session_takes_no_modern_request(server, ask):
 @pytest.mark.requirement("STDIO-14", "CANC-13")
 def test_a_modern_request_is_cancelled_before_any_handshake(server, ask, frame):
     taken = ask(server, "tools/list", id=3)
-    event = server.receive(frame(method="notifications/cancelled", params={"requestId": 3}), 0.0)
+    event = server.receive(frame(method="notifications/cancelled", params={"requestId": 3}))
     assert isinstance(event, RequestCancelled)
     assert event.request is taken.request
 
@@ -249,7 +249,7 @@ def test_a_modern_server_answers_a_handshake_with_the_versions_that_it_speaks(co
         "capabilities": {},
         "clientInfo": {"name": "kelp", "version": "4"},
     }
-    error = error_of(server.receive(frame(id=1, method="initialize", params=params), 0.0))
+    error = error_of(server.receive(frame(id=1, method="initialize", params=params)))
     assert error["data"]["supported"] == [MODERN]
     assert MODERN in error["message"]
     assert server.state is SessionState.FRESH
@@ -276,7 +276,7 @@ def test_a_modern_result_says_that_it_is_complete_and_whose_it_is(server, ask):
 
 @pytest.mark.requirement("TRAP-13", "BASE-17")
 def test_a_legacy_result_says_neither(pair, frame):
-    event = pair.server.receive(frame(id=8, method="tools/call", params={"name": "tide"}), 0.0)
+    event = pair.server.receive(frame(id=8, method="tools/call", params={"name": "tide"}))
     result = s.CallToolResult(content=[s.TextContent(text="high")], result_type="complete")
     assert finished(pair.server, event, result) == {"content": [{"type": "text", "text": "high"}]}
 
@@ -370,7 +370,7 @@ def test_a_server_tells_what_belongs_to_a_modern_request(server, modern_client, 
     opened = modern_client.open_request("subscriptions/listen", {"notifications": {}}, now=0.0)
     params = replace(valid_params[acknowledged], meta={SUBSCRIPTION_ID: opened.id})
     told = server.notification(acknowledged, params, request=event.request)
-    arrived = modern_client.receive(told, 0.0)
+    arrived = modern_client.receive(told)
     assert isinstance(arrived, NotificationArrived)
     assert arrived.request is opened
     with pytest.raises(LocalProtocolError, match="there is no"):
@@ -380,6 +380,6 @@ def test_a_server_tells_what_belongs_to_a_modern_request(server, modern_client, 
 def test_a_notification_of_a_client_may_be_modern_too(connect, frame):
     row = "notifications/here"
     server = connect(Role.SERVER, methods={**METHODS, row: custom_method(row)})
-    assert isinstance(server.receive(frame(method=row, params={}), 0.0), Ignored)
-    event = server.receive(frame(method=row, params={"_meta": META}), 0.0)
+    assert isinstance(server.receive(frame(method=row, params={})), Ignored)
+    event = server.receive(frame(method=row, params={"_meta": META}))
     assert isinstance(event, NotificationArrived)

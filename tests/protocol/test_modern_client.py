@@ -86,7 +86,7 @@ def test_a_legacy_version_in_the_list_is_none_for_metadata(connect):
 def answered(client, method, result, params=None):
     opened = client.open_request(method, params, now=0.0)
     event = client.receive(
-        json.dumps({"jsonrpc": "2.0", "id": opened.id, "result": result}).encode(), 0.0
+        json.dumps({"jsonrpc": "2.0", "id": opened.id, "result": result}).encode()
     )
     assert isinstance(event, AnswerArrived)
     return client.decode_result(opened, event.result)
@@ -120,7 +120,7 @@ def test_a_kind_that_was_not_to_be_expected_is_an_error(modern_client):
 
 @pytest.mark.requirement("BASE-22", "BASE-23", "STDIO-11", "STDIO-12")
 def test_a_client_of_a_modern_server_answers_no_requests(modern_client, frame):
-    event = modern_client.receive(frame(id=4, method="roots/list"), 0.0)
+    event = modern_client.receive(frame(id=4, method="roots/list"))
     assert isinstance(event, Ignored)
     assert event.counted == "request of a server"
 

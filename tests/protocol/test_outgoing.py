@@ -36,7 +36,7 @@ def test_ids_are_never_used_twice_not_even_after_the_answer(pair, frame):
         assert sent["params"]["_meta"]["progressToken"] == sent["id"] == opened.id
         seen.append(opened.id)
         if outcome == "answered":
-            pair.client.receive(frame(id=opened.id, result={"tools": []}), 0.0)
+            pair.client.receive(frame(id=opened.id, result={"tools": []}))
         elif outcome == "abandoned":
             pair.client.abandon(opened)
     assert len(set(seen)) == len(seen)
@@ -50,8 +50,8 @@ def test_both_sides_send_requests_with_the_same_ids_at_the_same_time(pair):
     pair.server.open_request("ping", None, now=0.0)  # the client has sent `initialize` before
     theirs = pair.server.open_request("roots/list", None, now=0.0)
     assert ours.id == theirs.id
-    pair.client.receive(theirs.frame, 0.0)
-    pair.server.receive(ours.frame, 0.0)
+    pair.client.receive(theirs.frame)
+    pair.server.receive(ours.frame)
     assert len(pair.client.theirs) == len(pair.server.theirs) == 1
     assert len(pair.client.ours) == 1
     assert len(pair.server.ours) == 2
@@ -175,27 +175,27 @@ def test_what_was_not_announced_is_not_taken(connect, shake_hands, valid_params,
     params = valid_params[row.name]
     if row.is_request:
         leaving = [sender.open_request(row.name, params, now=0.0).frame for _ in range(2)]
-        assert isinstance(receiver.receive(leaving[0], 0.0), RequestToRun)
+        assert isinstance(receiver.receive(leaving[0]), RequestToRun)
         receiver.our_capabilities = without(holder)
-        event = receiver.receive(leaving[1], 0.0)
+        event = receiver.receive(leaving[1])
         assert isinstance(event, Reply)
         error = json.loads(event.frame)["error"]
         assert error["code"] == METHOD_NOT_FOUND
         assert row.need.path in error["message"]
     else:
         leaving = sender.notification(row.name, params)
-        assert not isinstance(receiver.receive(leaving, 0.0), Ignored)
+        assert not isinstance(receiver.receive(leaving), Ignored)
         if holder is receiver.our_role:
             receiver.our_capabilities = without(holder)
         else:
             receiver.settle(NEWEST_LEGACY, without(holder), None)
-        assert receiver.receive(leaving, 0.0).counted == "not announced"
+        assert receiver.receive(leaving).counted == "not announced"
 
 
 def test_a_server_may_log_before_its_capabilities_are_known(connect, valid_params):
     server, client = connect(Role.SERVER), connect(Role.CLIENT)
     leaving = server.notification("notifications/message", valid_params["notifications/message"])
-    assert not isinstance(client.receive(leaving, 0.0), Ignored)
+    assert not isinstance(client.receive(leaving), Ignored)
 
 
 @pytest.mark.requirement("LIFE-19")

@@ -19,6 +19,7 @@ from mcp_trio._errors import LocalProtocolError
 from mcp_trio._protocol import (
     METHODS,
     AnswerArrived,
+    AnswerUnreadable,
     Ignored,
     OurState,
     ProgressArrived,
@@ -132,12 +133,12 @@ class Conversation(RuleBasedStateMachine):
             return
         frame = end.inbox.popleft()
         progress_states = {request.id: request.state for request in end.opened}
-        event = end.connection.receive(frame, 0.0)
+        event = end.connection.receive(frame)
         message = json.loads(frame)
         if "id" not in message:
             assert not isinstance(event, Reply)
         if "method" not in message:
-            assert isinstance(event, AnswerArrived | Ignored | Reply)
+            assert isinstance(event, AnswerArrived | AnswerUnreadable | Ignored | Reply)
         self.absorb(end, event, progress_states)
 
     def absorb(self, end, event, states_before):
@@ -152,6 +153,9 @@ class Conversation(RuleBasedStateMachine):
                 assert states_before[request.id] is OurState.SENT
                 end.endings[request.id] += 1
                 self.accept_initialize(end, event)
+            case AnswerUnreadable(request):
+                assert states_before[request.id] is OurState.SENT
+                end.endings[request.id] += 1
             case ProgressArrived(request):
                 assert states_before[request.id] is OurState.SENT
                 assert request.wants_progress
@@ -236,7 +240,7 @@ class Conversation(RuleBasedStateMachine):
         end = self.ends[receiver]
         fresh_id = f"ping {number}"
         frame = json.dumps({"jsonrpc": "2.0", "id": fresh_id, "method": "ping"}).encode()
-        event = end.connection.receive(frame, 0.0)
+        event = end.connection.receive(frame)
         assert isinstance(event, Reply)
         if end.connection.state is not SessionState.CLOSED:
             assert json.loads(event.frame) == {"jsonrpc": "2.0", "id": fresh_id, "result": {}}

@@ -21,7 +21,6 @@ from mcp_trio._protocol import (
     SessionState,
     TheirMove,
     TheirState,
-    moved,
 )
 
 # Where both roles stand in one row, the row holds for either sender.
@@ -105,20 +104,20 @@ SESSION_CELLS = list(product(SessionState, Role, Input))
     ("state", "sender", "kind"), SESSION_CELLS, ids=lambda part: part.name.lower()
 )
 def test_the_session_table_says_what_its_copy_says(state, sender, kind):
-    after = moved(SESSION_MOVES, state, (sender, kind))
+    after = SESSION_MOVES[state].get((sender, kind))
     expected = dict(session_rows()).get((state.name, sender.value, kind.name))
     assert (after and after.name) == expected
 
 
 @pytest.mark.parametrize(("state", "move"), list(product(TheirState, TheirMove)))
 def test_the_table_of_their_requests_says_what_its_copy_says(state, move):
-    after = moved(THEIR_MOVES, state, move)
+    after = THEIR_MOVES[state].get(move)
     assert (after and after.name) == dict(rows(THEIR_COPY)).get((state.name, move.name))
 
 
 @pytest.mark.parametrize(("state", "move"), list(product(OurState, OurMove)))
 def test_the_table_of_our_requests_says_what_its_copy_says(state, move):
-    after = moved(OUR_MOVES, state, move)
+    after = OUR_MOVES[state].get(move)
     assert (after and after.name) == dict(rows(OUR_COPY)).get((state.name, move.name))
 
 
@@ -167,7 +166,7 @@ def test_a_method_is_taken_only_where_the_table_has_a_row(  # noqa: PLR0917  fix
         "method": row.name,
         "params": msgspec.json.decode(msgspec.json.encode(valid_params[row.name])),
     }
-    event = connection.receive(frame(**members, **({"id": 7} if row.is_request else {})), 0.0)
+    event = connection.receive(frame(**members, **({"id": 7} if row.is_request else {})))
     after = dict(session_rows()).get((state.name, sender.value, row.input.name))
     refused = isinstance(event, Ignored | Reply) and event.counted == "out of order"
     assert refused is (after is None)

@@ -75,7 +75,7 @@ def test_a_large_answer_ends_its_request_and_names_the_side_and_the_setting(read
     client, request = asked(ready)
     envelope = f'"id":{request.id},' if has_id_first else ""
     head = f'{{{envelope}"result":{{"tools":["x'.encode()
-    event = client.receive(Oversized(size=5000, head=head), 0.0)
+    event = client.receive(Oversized(size=5000, head=head))
     assert isinstance(event, AnswerUnreadable)
     assert event.request is request
     assert type(event.error) is OutcomeUnknown
@@ -91,14 +91,14 @@ def test_a_large_answer_ends_its_request_and_names_the_side_and_the_setting(read
 def test_a_large_answer_to_nobody_is_counted(ready):
     client, request = asked(ready)
     other = Oversized(size=5000, head=f'{{"id":{request.id + 1},"result":{{"a'.encode())
-    assert isinstance(client.receive(other, 0.0), Ignored)
+    assert isinstance(client.receive(other), Ignored)
     assert client.ours.waiting == [request.id]
 
 
 def test_of_two_who_wait_none_is_blamed(ready):
     client, first = asked(ready)
     second = client.open_request("tools/list", None, now=0.0)
-    assert isinstance(client.receive(Oversized(size=5000, head=b'{"result":{"a'), 0.0), Ignored)
+    assert isinstance(client.receive(Oversized(size=5000, head=b'{"result":{"a')), Ignored)
     assert client.ours.waiting == [first.id, second.id]
 
 
@@ -106,9 +106,9 @@ def test_a_subscription_waits_for_no_large_answer(modern_client, valid_params):
     listen = "subscriptions/listen"
     modern_client.open_request(listen, valid_params[listen], now=0.0)
     large = Oversized(size=5000, head=b'{"result":{"a')
-    assert isinstance(modern_client.receive(large, 0.0), Ignored)
+    assert isinstance(modern_client.receive(large), Ignored)
     request = modern_client.open_request("tools/list", None, now=0.0)
-    assert modern_client.receive(large, 0.0).request is request
+    assert modern_client.receive(large).request is request
 
 
 @pytest.mark.requirement("BASE-10", "BASE-30")
@@ -119,12 +119,12 @@ def test_a_subscription_waits_for_no_large_answer(modern_client, valid_params):
 def test_an_answer_that_is_no_message_ends_its_request(ready, result, says):
     client, request = asked(ready)
     frame = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (request.id, result)
-    event = client.receive(frame, 0.0)
+    event = client.receive(frame)
     assert event.request is request
     assert type(event.error) is RemoteProtocolError
     assert str(event.error).startswith(f"the server's answer to tools/list {says}")
     assert client.counts == {"unreadable answer": 1}
-    again = client.receive(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % request.id, 0.0)
+    again = client.receive(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % request.id)
     assert again.counted == "unknown answer"
 
 
@@ -132,14 +132,14 @@ def test_what_quotes_the_peer_is_cut(ready):
     client, request = asked(ready)
     error = {"code": 1, "message": 5, "x" * 999: 1}
     event = client.receive(
-        json.dumps({"jsonrpc": "2.0", "id": request.id, "error": error}).encode(), 0.0
+        json.dumps({"jsonrpc": "2.0", "id": request.id, "error": error}).encode()
     )
     assert len(str(event.error)) <= LIMITS.fault_text_chars_max + 1
 
 
 def test_junk_that_looks_like_an_error_ends_nothing(ready):
     client, request = asked(ready)
-    assert isinstance(client.receive(b'{"level":"error","error":"it is raining"}', 0.0), Ignored)
+    assert isinstance(client.receive(b'{"level":"error","error":"it is raining"}'), Ignored)
     assert client.ours.waiting == [request.id]
 
 
@@ -147,14 +147,14 @@ def test_an_unreadable_answer_to_the_handshake_refuses_it(connect):
     client = connect(Role.CLIENT)
     request = client.open_request("initialize", client.initialize_params(), now=0.0)
     assert client.state is SessionState.INITIALIZING
-    event = client.receive(b'{"jsonrpc":"2.0","id":%d,"result":[]}' % request.id, 0.0)
+    event = client.receive(b'{"jsonrpc":"2.0","id":%d,"result":[]}' % request.id)
     assert event.request is request
     assert client.state is SessionState.FRESH
 
 
 def test_a_question_of_the_server_ends_just_so(ready):
     server, request = asked(ready, Role.SERVER, "roots/list")
-    event = server.receive(Oversized(size=5000, head=b'{"result":{"roots":["x'), 0.0)
+    event = server.receive(Oversized(size=5000, head=b'{"result":{"roots":["x'))
     assert event.request is request
     assert str(event.error).startswith("the client's answer to roots/list: ")
     assert str(event.error).endswith("frame_bytes_max=100 of this server")

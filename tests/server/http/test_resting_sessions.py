@@ -145,6 +145,7 @@ async def test_a_handler_that_ends_the_process_ends_every_session_in_order(tmp_p
     assert all('"end"' in lines[-1] for lines in files)
 
 
+@pytest.mark.parametrize("leads", [False, True])
 async def test_strict_recordings_watch_the_handlers_of_each_session(
     open_site, tmp_path, autojump_clock
 ):

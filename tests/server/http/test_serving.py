@@ -58,6 +58,24 @@ async def test_both_eras_are_served(host):
         assert (await http.get(url.replace("/mcp", "/health"))).status_code == 200
 
 
+@pytest.mark.parametrize("host", HOSTS)
+async def test_who_serves_a_connection_natively_takes_the_first_step_of_a_handler(host):
+    server, serving, handling = Server("harbour"), [], []
+
+    async def verify(_head):
+        serving.append(trio.lowlevel.current_task())
+        return "anna"
+
+    @server.tool
+    async def look() -> None:
+        handling.append(trio.lowlevel.current_task())
+
+    async with served(server, server=host, verify=verify) as (url, http, _scope):
+        for _ in range(2):
+            await http.post(url, **modern(call("look")))
+    assert (serving == handling) == (host == "native")
+
+
 @pytest.mark.requirement("SUB-14", "MHTTP-18")
 @pytest.mark.parametrize("host", HOSTS)
 async def test_each_stream_ends_in_its_protocols_way_when_the_server_is_cancelled(host):
