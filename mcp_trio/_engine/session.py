@@ -6,7 +6,7 @@ The rules of this folder
   handler: from a channel that delivers by itself, or else from the **reader**, which stops while
   answers fill the outbox.
 - The **writer** and the direct writes live in the **outbox**; our own requests wait in `requests`;
-  a **handler** is a task per request, in `answering`.
+  a **handler** is `answering`, in a task per request, or led by who serves until it waits.
 - People's code runs in handler tasks, in the task of `deliveries`, or in the caller's own; not in
   the reader or the dispatcher. It cannot end the session by raising.
 - What the **application** does by itself, such as announcing changes, is an actor too.

@@ -15,6 +15,8 @@ A task is given up, with its scope, when
   be cancelled by what nobody holds any more;
 - it is one of a replay, where a handler is known by its task.
 
+What serves a connection runs in such tasks too, and takes first steps of handlers: see `leading`.
+
 What is ugly: Trio has no word for the innermost scope of a task, so its private one is compared.
 Where it is not to be had no task is used twice.
 """
@@ -223,6 +225,7 @@ class _WarmTask:
                     led.begin()
                 else:
                     await self._lead(led, serving)
+                del led  # who waits for the next one keeps no session
         except BaseException:
             if self.job is serving:
                 serving.driven.close()

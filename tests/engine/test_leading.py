@@ -1,5 +1,7 @@
 """Who serves takes the first step of what it brings, and goes on elsewhere if that waits."""
 
+import gc
+import weakref
 from contextvars import ContextVar, copy_context
 
 import pytest
@@ -182,6 +184,24 @@ async def test_where_trio_does_not_tell_scopes_nobody_leads(serve, monkeypatch):
     serving = await serve(job)
     assert job.ended.is_set()
     assert job.task not in serving.tasks
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_who_serves_keeps_nothing_of_what_it_led(warm, waits):
+    async def work():
+        if waits:
+            await trio.lowlevel.checkpoint()
+
+    async def serving():
+        await lead(Led(jobs.pop(), copy_context(), warm))
+        await trio.sleep_forever()
+
+    jobs = [Job(work)]
+    gone = weakref.ref(jobs[0])
+    warm.serve(serving)
+    await settled()
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize("waits", [False, True])

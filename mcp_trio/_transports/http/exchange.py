@@ -17,8 +17,8 @@ class BodyTooLargeError(Exception):
 class Exchange(Protocol):
     """One request and its answer, which is given by `answer`, or by `start`, `send` and `end`.
 
-    One task reads and answers; `gone` may be awaited by another. After the application has returned
-    without an answer, the host gives one: 500.
+    One coroutine reads and answers; `gone` may be awaited by another task. After the application
+    has returned without an answer, the host gives one: 500.
     """
 
     @property

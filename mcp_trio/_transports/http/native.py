@@ -1,7 +1,7 @@
 """HTTP/1.1 on Trio sockets: the cheaper of the two hosts, for a server that needs no TLS.
 
-One task for each connection serves its requests one after the other. Nothing that a client does,
-and nothing that the application raises, ends more than its connection.
+A connection is served by one task at a time, one request after the other. Nothing that a client
+does, and nothing that the application raises, ends more than its connection.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
