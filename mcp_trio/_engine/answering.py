@@ -7,7 +7,6 @@ People's exceptions end here. An `Exception` becomes the answer of its own reque
 import logging
 from typing import Protocol
 
-import attrs
 import msgspec
 import trio
 
@@ -42,13 +41,12 @@ class Desk(Protocol):
         ...
 
 
-@attrs.define(eq=False, weakref_slot=False)
-class Answering:
+class Answering(msgspec.Struct, eq=False):
     """The `Job` of one request; `frame` is its answer, None if it was cancelled."""
 
     handling: Handling
     desk: Desk
-    frame: bytes | None = attrs.field(default=None, init=False)
+    frame: bytes | None = None
 
     @property
     def wants_own_task(self) -> bool:

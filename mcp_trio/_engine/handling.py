@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio import _schema as s
@@ -92,12 +93,7 @@ class Inside:
 INSIDE: Final[ContextVar[Inside | None]] = ContextVar("mcp_trio_inside", default=None)
 
 
-def _no_responses() -> dict[str, InputResponse]:
-    return {}  # `dict[str, InputResponse]()` tries in vain to remember that, in each request
-
-
-@attrs.define(eq=False)
-class Handling:
+class Handling(msgspec.Struct, eq=False):
     """A request of the peer, from its arrival to its end.
 
     `is_cancelled` tells that the peer, or the end of the session, has cancelled it, `is_started`
@@ -114,18 +110,18 @@ class Handling:
     session: HandlingSession
     request: TheirRequest
     lane: Lane | None
-    is_cancelled: bool = attrs.field(default=False, init=False)
-    is_started: bool = attrs.field(default=False, init=False)
-    random: Random | None = attrs.field(default=None, init=False)
-    request_state: str | None = attrs.field(default=None, init=False)
-    input_responses: Mapping[str, InputResponse] = attrs.field(factory=_no_responses, init=False)
-    memory: Memory | None = attrs.field(default=None, init=False)
-    asker: Asker | None = attrs.field(default=None, init=False)
-    rounds: Exchange | None = attrs.field(default=None, init=False)
-    questions: int = attrs.field(default=0, init=False)
-    farewell: bytes | None = attrs.field(default=None, init=False)
-    _scope: trio.CancelScope | None = attrs.field(default=None, init=False)
-    _notifications: int = attrs.field(default=0, init=False)
+    is_cancelled: bool = False
+    is_started: bool = False
+    random: Random | None = None
+    request_state: str | None = None
+    input_responses: Mapping[str, InputResponse] = {}
+    memory: Memory | None = None
+    asker: Asker | None = None
+    rounds: Exchange | None = None
+    questions: int = 0
+    farewell: bytes | None = None
+    _scope: trio.CancelScope | None = None
+    _notifications: int = 0
 
     @property
     def scope(self) -> trio.CancelScope:

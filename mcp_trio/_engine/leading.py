@@ -20,7 +20,7 @@ from contextvars import Context
 from types import coroutine
 from typing import Any, TypeAlias
 
-import attrs
+import msgspec
 
 from mcp_trio._engine.jobs import Begins, Job
 
@@ -28,8 +28,7 @@ Served: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """What serves, and may lead; it raises nothing but what is no `Exception`."""
 
 
-@attrs.define(eq=False)
-class Led:
+class Led(msgspec.Struct, eq=False):
     """A job whose first step somebody has promised to take, who would have started it otherwise."""
 
     job: Job

@@ -209,8 +209,13 @@ class _WarmTask:
 
     @property
     def _is_spent(self) -> bool:
-        """Whether the scope is of no use any more; also while something in it is not closed."""
-        return self._scope.cancel_called or _innermost(self._task) is not self._innermost
+        """Whether the scope is of no use any more."""
+        return self._scope.cancel_called or self._has_left_open
+
+    @property
+    def _has_left_open(self) -> bool:
+        """Whether something in the scope is not closed."""
+        return _innermost(self._task) is not self._innermost
 
     # What serves.
 
@@ -221,7 +226,7 @@ class _WarmTask:
                 led = await until_led(serving.driven)
                 if led is None:
                     return
-                if self._is_spent:
+                if self._has_left_open:
                     led.begin()
                 else:
                     await self._lead(led, serving)

@@ -119,7 +119,7 @@ class Connection(Outgoing):
 
     def receive(self, frame: bytes | Oversized) -> Event:
         """What one received frame means; never raises, whatever the peer sent."""
-        if isinstance(frame, Oversized):
+        if type(frame) is Oversized:
             return self._take_oversized(frame)
         if isinstance(frame, Understood):
             self._principal, message = frame.principal, frame.message
@@ -301,7 +301,7 @@ class Connection(Outgoing):
             reply = self._replies[row.name](self, request_id, params)
             reply.peer = None if metadata is None else peer
             return reply
-        token = metadata.progress_token if metadata and rest else token_of(params, raw)
+        token = metadata.progress_token if metadata and rest else token_of(row, params, raw)
         request = TheirRequest(request_id, row, params, size_bytes, token, peer)
         self.theirs.add(request)
         return RequestToRun(request)

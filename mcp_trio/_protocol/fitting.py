@@ -22,6 +22,9 @@ from mcp_trio import _schema as s
 from mcp_trio._errors import LocalProtocolError
 from mcp_trio._protocol.revisions import REVISIONS, Revision
 
+# More than there are structs and revisions: a person's own types may come and go.
+_REMEMBERED_MAX: Final = 1024
+
 Value = TypeVar("Value")
 _Change: TypeAlias = Callable[[Any, Revision], Any]
 _Fitter: TypeAlias = Callable[[Any, Revision], Any]
@@ -36,7 +39,7 @@ def fitted(value: Value, revision: Revision) -> Value:
         LocalProtocolError: The revision cannot say this, nor anything that means the same.
     """
     kind: type = type(value)
-    fit = _fitter(kind, revision) if issubclass(kind, s.Model) else None
+    fit = _fitter(kind, revision)
     return value if fit is None else fit(value, revision)
 
 
@@ -312,9 +315,11 @@ class _Step(NamedTuple):
     change: _Change
 
 
-@functools.cache
-def _fitter(kind: type[s.Model], revision: Revision) -> _Fitter | None:
+@functools.lru_cache(maxsize=_REMEMBERED_MAX)
+def _fitter(kind: type, revision: Revision) -> _Fitter | None:
     """What fits the values of a type; None if each of them can be said as it is."""
+    if not issubclass(kind, s.Model):
+        return None
     rule = _OTHERWISE.get(kind)
     if rule is not None and rule.is_needed(revision):
         return lambda value, revision: fitted(rule.change(value, revision), revision)

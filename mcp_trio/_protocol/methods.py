@@ -382,13 +382,17 @@ def announced(capabilities: msgspec.Struct | None, path: str) -> bool:
     return True
 
 
-def _member(holder: Any, wire_name: str) -> Any:
-    if isinstance(holder, msgspec.Struct):
-        name = _attribute_names(type(holder)).get(wire_name)
-        return None if name is None else getattr(holder, name)
-    return cast("dict[str, Any]", holder).get(wire_name) if isinstance(holder, dict) else None
+def _member(holder: object, wire_name: str) -> Any:
+    if isinstance(holder, dict):
+        return cast("dict[str, Any]", holder).get(wire_name)
+    kind: type = type(holder)
+    name = _attribute_names(kind).get(wire_name)
+    return None if name is None else getattr(holder, name)
 
 
 @functools.cache
-def _attribute_names(kind: type[msgspec.Struct]) -> dict[str, str]:
+def _attribute_names(kind: type) -> dict[str, str]:
+    """By their wire names, for a struct of capabilities or what one holds; no other has any."""
+    if not issubclass(kind, msgspec.Struct):
+        return {}
     return dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))

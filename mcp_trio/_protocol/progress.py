@@ -18,7 +18,7 @@ from mcp_trio._protocol.metadata import (
     meta_of,
     with_meta,
 )
-from mcp_trio._protocol.methods import ParamsToSend
+from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import RequestId, TheirRequest
 from mcp_trio._protocol.states import TheirState
 
@@ -27,15 +27,15 @@ class _Carrier(s.Params, kw_only=True):
     """What the params of every request may hold, whatever else they are."""
 
 
-def token_of(params: Any, raw: msgspec.Raw | None) -> RequestId | None:
+def token_of(method: Method, params: Any, raw: msgspec.Raw | None) -> RequestId | None:
     """The token that a received request asks progress with; None when it asks for none.
 
-    `params` are those that were decoded from `raw`, for a method of people's own to any type.
+    `params` are those that were decoded from `raw`, for a `method` of people's own to any type.
 
     Raises:
         msgspec.ValidationError: It is neither a string nor an integer (PROG-01).
     """
-    if not isinstance(params, s.Params):
+    if method.hands_on_params and not isinstance(params, s.Params):
         params = msgspec.json.decode(raw or b"{}", type=_Carrier)
     return checked_token(params.meta) if params.meta else None
 

@@ -46,7 +46,10 @@ class TheirRequest(msgspec.Struct, gc=False, eq=False):
     @property
     def has_rounds(self) -> bool:
         """Whether its handler may ask by its result: then a retry of it is known as one."""
-        return self.method.has_rounds and isinstance(self.params, InputResponseParams)
+        method = self.method
+        if not method.has_rounds:
+            return False
+        return not method.hands_on_params or isinstance(self.params, InputResponseParams)
 
     @property
     def may_want_input(self) -> bool:

@@ -3,15 +3,14 @@
 from contextvars import ContextVar
 from typing import Final
 
-import attrs
+import msgspec
 
 from mcp_trio._engine import INSIDE, Handling
 from mcp_trio._server.facts import ServedSession
 from mcp_trio._server.threads import Bridge
 
 
-@attrs.define(eq=False)
-class Ambient:
+class Ambient(msgspec.Struct, eq=False):
     """A handler's request and session; `bridge` leads to the loop from a handler in a thread."""
 
     handling: Handling

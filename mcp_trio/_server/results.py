@@ -22,6 +22,7 @@ from mcp_trio._schema import (
     PromptMessage,
     ReadResourceResult,
     ResourceContents,
+    Result,
     Role,
     TextContent,
 )
@@ -75,10 +76,11 @@ def tool_result(
     Raises:
         TypeError: The value has no JSON form, or is not what `data` says.
     """
-    if isinstance(value, InputRequiredResult):
-        return value
-    if isinstance(value, CallToolResult):
-        return _whole(value, writer, data)
+    if isinstance(value, Result):
+        if isinstance(value, InputRequiredResult):
+            return value
+        if isinstance(value, CallToolResult):
+            return _whole(value, writer, data)
     if data is None:
         return CallToolResult(content=_contents(value, writer))
     encoded = writer.encode(value)

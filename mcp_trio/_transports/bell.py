@@ -1,14 +1,13 @@
 """What tasks wait for, which costs next to nothing while nobody does."""
 
-import attrs
+import msgspec
 import trio
 
 
-@attrs.define(eq=False, weakref_slot=False)
-class Bell:
+class Bell(msgspec.Struct, eq=False):
     """Wakes whoever waits, as often as it is rung; who of them runs first is for Trio to say."""
 
-    _waiting: dict[trio.lowlevel.Task, None] | None = attrs.field(default=None, init=False)
+    _waiting: dict[trio.lowlevel.Task, None] | None = None
 
     async def wait(self) -> None:
         """Wait until it is rung next."""
@@ -35,11 +34,10 @@ class Bell:
                 trio.lowlevel.reschedule(task)
 
 
-@attrs.define(eq=False, weakref_slot=False)
-class Milestone(Bell):
+class Milestone(Bell, eq=False):
     """Something that happens once; like `trio.Event`."""
 
-    _is_set: bool = attrs.field(default=False, init=False)
+    _is_set: bool = False
 
     def is_set(self) -> bool:
         """Whether it has happened."""

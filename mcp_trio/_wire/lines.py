@@ -1,7 +1,7 @@
 """Newline framing: bytes as they arrive to frames, and frames to bytes."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, final
 
 import msgspec
 
@@ -15,6 +15,7 @@ _PIECE_BYTES_MIN: Final = 512
 _MARGIN_BYTES: Final = len(_BYTE_ORDER_MARK) + len(b"\r")
 
 
+@final
 class Oversized(msgspec.Struct, frozen=True, gc=False):
     """A frame over the limit: how much of it had arrived, and how it begins.
 

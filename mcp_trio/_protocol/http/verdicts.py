@@ -180,7 +180,7 @@ class Endpoint:
         if not (head.takes_json or head.takes_streams):
             return Refusal(status=406, text=f"Accept names {JSON} and {EVENT_STREAM}")
         message = self.decoder.decode(body)
-        if isinstance(message, Malformed):
+        if type(message) is Malformed:
             return Refusal(status=400, code=message.code, text=message.message, id=message.id)
         metadata = _metadata_in(message) if self.is_modern else None
         if metadata is not None or self._names_modern(head):
@@ -243,7 +243,7 @@ class Endpoint:
         session = self._session(head)
         if isinstance(session, Refusal):
             return attrs.evolve(session, id=_id_of(message))
-        refusal = _refused_batch(message, session[1]) if isinstance(message, Batch) else None
+        refusal = _refused_batch(message, session[1]) if type(message) is Batch else None
         return refusal or ToSession(session[0], message, _awaited(message))
 
     def _without_era(self, message: Message | Batch) -> Refusal:
@@ -336,7 +336,7 @@ def _refused_batch(batch: Batch, session: KnownSession) -> Refusal | None:
 
 
 def _awaited(message: Message | Batch) -> Sequence[RequestId]:
-    if isinstance(message, Batch):
+    if type(message) is Batch:
         return [each.id for each in message.messages if isinstance(each, Request)]
     return [message.id] if isinstance(message, Request) else []
 

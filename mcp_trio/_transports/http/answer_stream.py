@@ -20,6 +20,10 @@ class Sent(msgspec.Struct, eq=False, gc=False):
     is_answer: bool
 
 
+def _nothing() -> list[Sent]:
+    return []  # `list[Sent]()` tries in vain to remember that, in each request
+
+
 @attrs.define(eq=False)
 class AnswerStream:
     """The frames of one stream that nobody has carried away yet, in order.
@@ -48,7 +52,7 @@ class AnswerStream:
     is_overrun: bool = attrs.field(default=False, init=False)
     is_left: bool = attrs.field(default=False, init=False)
     dropped: int = attrs.field(default=0, init=False)
-    _waiting: list[Sent] = attrs.field(factory=list[Sent], init=False)
+    _waiting: list[Sent] = attrs.field(factory=_nothing, init=False)
     _bytes: int = attrs.field(default=0, init=False)
     _news: Bell = attrs.field(factory=Bell, init=False)
 

@@ -85,8 +85,8 @@ class SessionChannel(RoutedChannel):
             TooManyStreamsError: `http_streams_max` are open; nothing was delivered.
         """
         stream = self._open_for(awaited, is_narrow) if awaited else None
-        for each in message.messages if isinstance(message, Batch) else (message,):
-            if isinstance(each, Notification) and each.method == CANCELLED:
+        for each in message.messages if type(message) is Batch else (message,):
+            if type(each) is Notification and each.method == CANCELLED:
                 self._end_cancelled(each)
         self._inbox.put(Understood(frame, message, self.principal))
         return stream
