@@ -120,7 +120,7 @@ Find: TypeAlias = Callable[[str], KnownSession | None]
 ParameterPaths: TypeAlias = Callable[[str], Mapping[str, tuple[str, ...]] | None]
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False)  # as of a `Head`
 class Endpoint:
     """The rules of one MCP endpoint.
 

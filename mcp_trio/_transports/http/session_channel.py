@@ -84,14 +84,14 @@ class SessionChannel(RoutedChannel):
             DuplicateIdError: One of them is awaited already; nothing was delivered.
             TooManyStreamsError: `http_streams_max` are open; nothing was delivered.
         """
-        stream = self._open_for(awaited, is_narrow) if awaited else None
+        stream = self._open_for(awaited, is_narrow=is_narrow) if awaited else None
         for each in message.messages if type(message) is Batch else (message,):
             if type(each) is Notification and each.method == CANCELLED:
                 self._end_cancelled(each)
         self._inbox.put(Understood(frame, message, self.principal))
         return stream
 
-    def _open_for(self, awaited: Sequence[RequestId], is_narrow: bool) -> AnswerStream:  # noqa: FBT001
+    def _open_for(self, awaited: Sequence[RequestId], *, is_narrow: bool) -> AnswerStream:
         of_request, ids = self._of_request, frozenset(awaited)
         if len(ids) < len(awaited) or not ids.isdisjoint(of_request):
             raise DuplicateIdError
