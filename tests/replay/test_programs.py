@@ -32,9 +32,10 @@ KINDS = ("tools", "prompts")
 
 @attrs.define
 class World:
-    """What the handlers of one server share."""
+    """What the handlers of one server share; each of `locked` only under its lock."""
 
     total: int = 0
+    locked: list = attrs.field(factory=lambda: [0, 0])
     log: list = attrs.field(factory=list)
     grown: list = attrs.field(factory=list)
     events: list = attrs.field(factory=lambda: [trio.Event() for _ in EVENTS])
@@ -215,11 +216,12 @@ async def hurry(world, ctx, seen, amount):
 
 
 async def lock(world, ctx, seen, amount):
-    async with ctx.lock(f"lock {amount % 2}"):
-        before = world.total
+    which = amount % 2
+    async with ctx.lock(f"lock {which}"):
+        before = world.locked[which]
         await trio.sleep(amount / 3000)
-        world.total = before + 1
-        await ctx.info(world.total)
+        world.locked[which] = before + 1
+        await ctx.info(world.locked[which])
 
 
 async def off_load(world, ctx, seen, amount):
