@@ -1,6 +1,7 @@
 """What a client that comes back may still hear of a session's streams."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -8,26 +9,29 @@ import attrs
 
 # Numbers as `keep` writes them; longer ones were never given.
 _EVENT_ID: Final = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,17})")
+_UNKNOWN: Final = "that event id is unknown, or its stream is no longer kept"
 
 
 _Kept: TypeAlias = tuple[int, bytes]
 """An age, which counts up over all open streams, so that the lowest is the oldest; and data."""
 
-_AGELESS: Final = 0
+_Ended: TypeAlias = tuple[int, *tuple[bytes, ...]]
+"""The number of an ended stream's first event that is kept; the data from there to its end.
+
+Most of what a busy server holds is these, and the garbage collector follows none of them.
+"""
 
 
 @attrs.define(eq=False)
 class _Stream:
     """The newest events of a stream, without a gap; `next_number` is that of its next event."""
 
-    number: int
     next_number: int
     events: list[_Kept]
 
-    @property
-    def first_number(self) -> int:
-        """The number of the oldest event that is kept, or would be."""
-        return self.next_number - len(self.events)
+    def ended(self) -> _Ended:
+        """The same, if nothing follows."""
+        return (self.next_number - len(self.events), *[data for _, data in self.events])
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -38,8 +42,8 @@ class ReplayBuffer:
     (requirements HTTP-38, HTTP-39). At most `events_max` events and `bytes_max` bytes of data are
     kept over all streams. Beyond that those of closed streams go first, the longest closed before
     the others, then the oldest of open ones. An event that is over `bytes_max` alone is not kept,
-    nor are events of a stream that comes whole and is over it.
-    An open stream itself is remembered even if nothing of it is kept.
+    nor are events of a stream that comes whole and is over it; the mark at the beginning of one
+    need not be. An open stream itself is remembered even if nothing of it is kept.
     """
 
     _events_max: int = attrs.field(alias="events_max")
@@ -49,25 +53,27 @@ class ReplayBuffer:
     _kept_events: int = attrs.field(default=0, init=False)
     _kept_bytes: int = attrs.field(default=0, init=False)
     _open: dict[int, _Stream] = attrs.field(factory=dict[int, _Stream], init=False)
-    _closed: dict[int, _Stream] = attrs.field(factory=dict[int, _Stream], init=False)
+    # Its first item is found at once; a dict passes all that was deleted before it.
+    _closed: OrderedDict[int, _Ended] = attrs.field(factory=OrderedDict, init=False)
 
     def open_stream(self) -> int:
         """The number of a new stream."""
         self._streams_opened += 1
-        self._open[self._streams_opened] = _Stream(self._streams_opened, 1, [])
+        self._open[self._streams_opened] = _Stream(1, [])
         return self._streams_opened
 
     def keep_whole(self, events: Sequence[bytes]) -> Sequence[str]:
         """The ids of all events of a new stream, which has ended; they are kept."""
         self._streams_opened = number = self._streams_opened + 1
-        size, count = sum(map(len, events)), len(events)
-        if events and size <= self._bytes_max:
-            kept = [(_AGELESS, data) for data in events]
-            self._closed[number] = _Stream(number, count + 1, kept)
-            self._kept_events += count
+        first = 2 if len(events) > 1 and not events[0] else 1
+        kept = [bytes(data) for data in events[first - 1 :]]
+        size = sum(map(len, kept))
+        if kept and size <= self._bytes_max:
+            self._closed[number] = (first, *kept)
+            self._kept_events += len(kept)
             self._kept_bytes += size
             self._forget_surplus()
-        return [_event_id(number, at) for at in range(1, count + 1)]
+        return [_event_id(number, at) for at in range(1, len(events) + 1)]
 
     def keep(self, stream: int, data: bytes) -> str:
         """The id of the stream's next event, which is kept.
@@ -79,7 +85,7 @@ class ReplayBuffer:
         event_id = _event_id(stream, kept_by.next_number)
         kept_by.next_number += 1
         self._events_given += 1
-        kept_by.events.append((self._events_given, data))
+        kept_by.events.append((self._events_given, bytes(data)))
         self._kept_events += 1
         self._kept_bytes += len(data)
         if len(data) > self._bytes_max:
@@ -94,14 +100,15 @@ class ReplayBuffer:
         Raises:
             LookupError: This session gave no such id, or not all that followed it is still kept.
         """
-        stream, number = self._found(event_id)
-        if number + 1 < stream.first_number:
+        stream, number = _numbers_in(event_id)
+        first, *events = self._ended(stream)
+        if number >= first + len(events):
+            raise LookupError(_UNKNOWN)
+        if number + 1 < first:
             limits = "http_events_kept_max, http_bytes_kept_max"
             raise LookupError(f"some of what followed that event is no longer kept ({limits})")
-        return stream.number, [
-            (_event_id(stream.number, at), data)
-            for at, (_, data) in enumerate(stream.events, stream.first_number)
-            if at > number
+        return stream, [
+            (_event_id(stream, at), data) for at, data in enumerate(events, first) if at > number
         ]
 
     def close_stream(self, stream: int) -> None:
@@ -112,34 +119,46 @@ class ReplayBuffer:
         """
         closed = self._open.pop(stream)
         if closed.events:
-            self._closed[stream] = closed
+            self._closed[stream] = closed.ended()
 
-    def _found(self, event_id: str) -> tuple[_Stream, int]:
-        if match := _EVENT_ID.fullmatch(event_id):
-            stream_number, number = int(match[1]), int(match[2])
-            stream = self._open.get(stream_number) or self._closed.get(stream_number)
-            if stream and number < stream.next_number:
-                return stream, number
-        raise LookupError("that event id is unknown, or its stream is no longer kept")
+    def _ended(self, stream: int) -> _Ended:
+        if stream in self._open:
+            return self._open[stream].ended()
+        if stream in self._closed:
+            return self._closed[stream]
+        raise LookupError(_UNKNOWN)
 
     def _forget_surplus(self) -> None:
         while self._kept_events > self._events_max or self._kept_bytes > self._bytes_max:
             if self._closed:
-                self._forget_closed(next(iter(self._closed.values())))
+                self._forget_closed()
             else:
                 streams = (stream for stream in self._open.values() if stream.events)
                 self._forget_first(min(streams, key=_age))
 
-    def _forget_closed(self, stream: _Stream) -> None:
-        """The oldest event of a closed stream; without any it is forgotten itself."""
-        self._forget_first(stream)
-        if not stream.events:
-            del self._closed[stream.number]
+    def _forget_closed(self) -> None:
+        """The oldest event of the longest closed stream; without any it is forgotten itself."""
+        stream, (first, *events) = next(iter(self._closed.items()))
+        if len(events) > 1:
+            self._closed[stream] = (first + 1, *events[1:])
+        else:
+            del self._closed[stream]
+        self._forgot(events[0])
 
     def _forget_first(self, stream: _Stream) -> None:
         _, data = stream.events.pop(0)
+        self._forgot(data)
+
+    def _forgot(self, data: bytes) -> None:
         self._kept_events -= 1
         self._kept_bytes -= len(data)
+
+
+def _numbers_in(event_id: str) -> tuple[int, int]:
+    """A stream, and an event on it."""
+    if match := _EVENT_ID.fullmatch(event_id):
+        return int(match[1]), int(match[2])
+    raise LookupError(_UNKNOWN)
 
 
 def _event_id(stream: int, number: int) -> str:

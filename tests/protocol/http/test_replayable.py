@@ -1,5 +1,7 @@
 """What is replayed is all that followed an event on its stream, or nothing; what is kept is bounded."""
 
+import gc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from hypothesis.stateful import (
 )
 
 from mcp_trio._protocol.http.replayable import ReplayBuffer
+from mcp_trio._wire import Addressed
 
 EVENTS_MAX = 6
 BYTES_MAX = 20
@@ -49,7 +52,8 @@ class Model:
         self.streams[stream] = events
         self.closed.append(stream)
         if sum(map(len, events)) <= BYTES_MAX:
-            self.kept += [(stream, number) for number in range(1, len(events) + 1)]
+            first = 2 if len(events) > 1 and not events[0] else 1
+            self.kept += [(stream, number) for number in range(first, len(events) + 1)]
         self.forget_surplus()
 
     def forget_surplus(self):
@@ -133,11 +137,12 @@ class Replaying(RuleBasedStateMachine):
 
     @invariant()
     def remembers_no_more_than_it_may(self):
-        streams = [*self.buffer._open.values(), *self.buffer._closed.values()]
-        kept = [data for stream in streams for _, data in stream.events]
+        ended = self.buffer._closed.values()
+        kept = [data for stream in self.buffer._open.values() for _, data in stream.events]
+        kept += [data for _, *events in ended for data in events]
         assert len(kept) == self.buffer._kept_events <= EVENTS_MAX
         assert sum(map(len, kept)) == self.buffer._kept_bytes <= BYTES_MAX
-        assert all(stream.events for stream in self.buffer._closed.values())
+        assert all(len(stream) > 1 for stream in ended)
 
 
 @pytest.mark.requirement("HTTP-38", "HTTP-39", "HTTP-42", "HTTP-43", "TRAP-39")
@@ -291,3 +296,21 @@ def test_streams_that_came_and_went_leave_nothing():
         buffer.close_stream(stream)
     assert len(buffer._closed) == 3
     assert list(buffer._open) == [lasting]
+
+
+def test_the_mark_before_a_whole_answer_takes_no_room():
+    buffer = ReplayBuffer(events_max=1, bytes_max=BYTES_MAX)
+    assert buffer.keep_whole([b"", b"answer"]) == ["1-1", "1-2"]
+    assert buffer.after("1-1") == (1, [("1-2", b"answer")])
+    assert buffer.after("1-2") == (1, [])
+
+
+def test_the_collector_follows_nothing_that_is_kept_of_ended_streams():
+    buffer, stream = opened()
+    frame = Addressed(b"answer", 1, is_answer=True)
+    buffer.keep_whole([b"", frame])
+    buffer.keep(stream, frame)
+    buffer.close_stream(stream)
+    gc.collect()
+    assert not any(map(gc.is_tracked, buffer._closed.values()))
+    assert [type(data) for _, data in buffer._closed.values()] == [bytes, bytes]
