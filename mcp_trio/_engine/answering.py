@@ -53,6 +53,11 @@ class Answering(msgspec.Struct, eq=False):
         """See `Job`: in a replay, a handler is known by its task."""
         return self.handling.session.sequencer.gates
 
+    @property
+    def is_cancelled(self) -> bool:
+        """See `Job`; nothing else cancels it."""
+        return self.handling.is_cancelled
+
     def enter(self) -> None:
         """See `Job`."""
         if self.handling.lane is not None:

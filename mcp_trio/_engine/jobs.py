@@ -14,6 +14,11 @@ class Job(Protocol):
         """Whether the task that runs it may run nothing else."""
         ...
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the scope that it was given is cancelled."""
+        ...
+
     def enter(self) -> None:
         """The context variables are its own from now on; called before it runs."""
         ...

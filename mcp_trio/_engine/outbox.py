@@ -65,11 +65,13 @@ class Outbox:
     _send_nowait: Callable[[Sequence[bytes]], int] | None = attrs.field(init=False)
     _is_addressed: bool = attrs.field(init=False)
     _is_direct: bool = attrs.field(init=False)
+    _leaves_tails: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._is_addressed = getattr(self.channel, "is_addressed", False)
         self._send_nowait = getattr(self.channel, "send_nowait", None)
         self._is_direct = hasattr(self.channel, "deliver_to")
+        self._leaves_tails = hasattr(self.channel, "is_unfinished")
         self.tells_losses = getattr(self.channel, "tells_losses", False)
 
     @property
@@ -235,7 +237,7 @@ class Outbox:
             self._is_sending = False
 
     def _has_tail(self) -> bool:
-        return bool(getattr(self.channel, "is_unfinished", False))
+        return self._leaves_tails and bool(getattr(self.channel, "is_unfinished", False))
 
     def _account(self, gone: _Queue) -> None:
         if self._is_lost:

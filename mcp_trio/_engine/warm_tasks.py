@@ -23,7 +23,7 @@ Where it is not to be had no task is used twice.
 
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
 
 import attrs
 import outcome
@@ -35,10 +35,14 @@ from mcp_trio._engine.leading import Led, Served, until_led
 from mcp_trio._engine.strays import is_watched
 from mcp_trio._transports.bell import Milestone
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _RESTING_MAX: Final = 128
 _REST_SECONDS: Final = 5.0
+
+# Where Trio has the innermost scope of a task.
+_INNERMOST: Final = "_cancel_status"
 
 # How often it is looked whether a nursery that a handler left open is closed at last.
 _LOOK_SECONDS: Final = 1.0
@@ -49,6 +53,7 @@ class _Serving:
     """What serves, in whichever task."""
 
     wants_own_task: ClassVar[bool] = False
+    is_cancelled: ClassVar[bool] = False
 
     driven: Coroutine[Any, Any, None]
 
@@ -87,7 +92,9 @@ class WarmTasks:
         else:
             self.begin(job, context)
 
-    def first_of(self, deliver: Callable[[], T]) -> tuple[T, Led | None]:
+    def first_of(
+        self, deliver: Callable[P, T], *args: P.args, **keywords: P.kwargs
+    ) -> tuple[T, Led | None]:
         """Call `deliver`; the first job that it starts is not begun, but given to the caller.
 
         Who has to `lead` it at once. None: there is none, or it needs a task of its own, or is
@@ -95,7 +102,7 @@ class WarmTasks:
         """
         self._is_holding = True
         try:
-            delivered = deliver()
+            delivered = deliver(*args, **keywords)
         except BaseException:
             held = self._let_go()
             if held is not None:
@@ -195,27 +202,25 @@ class _WarmTask:
         """Run jobs until the scope is spent, or none comes; returns whether all of them ended."""
         with trio.CancelScope() as scope:
             self._scope, self._task = scope, trio.lowlevel.current_task()
-            self._innermost = _innermost(self._task)
+            self._innermost = getattr(self._task, _INNERMOST, self)
             while self.job is not None:
                 if isinstance(self.job, _Serving):
                     await self._serve(self.job)
                 else:
                     await self.job.run(scope)
-                if self._is_spent:
+                if self._is_spent_by(self.job):
                     return False
                 await self._end_job()
                 self.job = await self._rest()
         return self.job is None
 
-    @property
-    def _is_spent(self) -> bool:
+    def _is_spent_by(self, work: _Work) -> bool:
         """Whether the scope is of no use any more."""
-        return self._scope.cancel_called or self._has_left_open
+        return work.is_cancelled or self._has_left_open()
 
-    @property
     def _has_left_open(self) -> bool:
-        """Whether something in the scope is not closed."""
-        return _innermost(self._task) is not self._innermost
+        """Whether something in the scope is not closed, or nobody knows."""
+        return getattr(self._task, _INNERMOST, None) is not self._innermost
 
     # What serves.
 
@@ -226,7 +231,7 @@ class _WarmTask:
                 led = await until_led(serving.driven)
                 if led is None:
                     return
-                if self._has_left_open:
+                if self._has_left_open():
                     led.begin()
                 else:
                     await self._lead(led, serving)
@@ -247,7 +252,7 @@ class _WarmTask:
             pass
         except Exception as error:
             led.job.fail(error)
-        if trap is None and not self._is_spent:
+        if trap is None and not self._is_spent_by(led.job):
             await led.job.end()
             return
         self.job = led.job
@@ -269,11 +274,6 @@ class _WarmTask:
 
     async def _rest(self) -> _Work | None:
         return await self.among.rest() if self.rests else None
-
-
-def _innermost(task: trio.lowlevel.Task) -> object:
-    """What stands for the innermost scope of a task; something else each time if nobody knows."""
-    return getattr(task, "_cancel_status", None) or object()
 
 
 async def _outlive_nurseries() -> None:

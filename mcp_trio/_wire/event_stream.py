@@ -52,7 +52,9 @@ def encode_event(event: Event) -> bytes:
         fields += f"id: {_single_line(event.id)}\n"
     if event.retry_ms is not None:
         fields += f"retry: {event.retry_ms}\n"
-    data = _with_plain_ends(event.data).replace(b"\n", b"\ndata: ")
+    data = event.data
+    if b"\n" in data or b"\r" in data:
+        data = _with_plain_ends(data).replace(b"\n", b"\ndata: ")
     return b"%bdata: %b\n\n" % (fields.encode(), data)
 
 

@@ -179,7 +179,7 @@ async def test_who_holds_a_scope_open_leads_nobody(warm, autojump_clock):
 
 
 async def test_where_trio_does_not_tell_scopes_nobody_leads(serve, monkeypatch):
-    monkeypatch.setattr("mcp_trio._engine.warm_tasks._innermost", lambda _task: object())
+    monkeypatch.setattr("mcp_trio._engine.warm_tasks._INNERMOST", "_nothing_like_it")
     job = Job(nothing)
     serving = await serve(job)
     assert job.ended.is_set()

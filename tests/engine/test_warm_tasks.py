@@ -28,6 +28,10 @@ class Job:
         self.began_with = None
         self.ended = trio.Event()
 
+    @property
+    def is_cancelled(self):
+        return self.scope is not None and self.scope.cancel_called
+
     def enter(self):
         self.began_with = COLOUR.get()
 
@@ -171,7 +175,7 @@ async def test_what_goes_wrong_at_the_end_is_not_tried_again(work):
 
 
 async def test_where_trio_does_not_tell_scopes_no_scope_is_used_twice(done, monkeypatch):
-    monkeypatch.setattr("mcp_trio._engine.warm_tasks._innermost", lambda _task: object())
+    monkeypatch.setattr("mcp_trio._engine.warm_tasks._INNERMOST", "_nothing_like_it")
     first, second = await done(), await done()
     assert first.scope is not second.scope
     assert second.error is None

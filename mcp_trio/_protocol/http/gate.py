@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from mcp_trio._protocol.http.heads import Head, Headers
+from mcp_trio._protocol.http.heads import HOST, Head, Headers
 from mcp_trio._protocol.http.verdicts import Refusal
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
@@ -23,9 +23,8 @@ ANY: Final = "*"
 _EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - nothing is bound here
 _LOOPBACK: Final = re.compile(r"localhost|::1|127(?:\.[0-9]{1,3}){3}")
 
-_HOST: Final = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
 _NUMBER: Final = re.compile(r"\[.*\]|[0-9.]+")
-_PAGE: Final = re.compile(rf"(?P<scheme>https?)://{_HOST.pattern}")
+_PAGE: Final = re.compile(rf"(?P<scheme>https?)://{HOST.pattern}")
 _ORIGIN_OF_AN_APP: Final = re.compile(r"(?!https?:)[a-z][a-z0-9+.-]*://[^\s/@,]+")
 _DEFAULT_PORTS: Final = {"http": "80", "ws": "80", "https": "443", "wss": "443"}
 
@@ -102,11 +101,11 @@ class Gate:
         return answer
 
     def _allows_host(self, head: Head) -> bool:
-        host = _host_in(head)
-        if host is None or self.hosts is None:
-            return host is not None
-        port = host["port"] or _DEFAULT_PORTS.get(head.scheme)
-        return not self.hosts.isdisjoint({host["name"], f"{host['name']}:{port}"})
+        if head.host is None or self.hosts is None:
+            return head.host is not None
+        name, port = head.host
+        port = port or _DEFAULT_PORTS.get(head.scheme)
+        return name in self.hosts or f"{name}:{port}" in self.hosts
 
     def _allows_origin(self, head: Head) -> bool:
         origin = head.headers.get("origin")
@@ -118,8 +117,7 @@ class Gate:
 
     def _is_trusted(self, head: Head) -> bool:
         """Whether a name under which we were found is no trick: where any will do, a number is."""
-        host = _host_in(head)
-        is_number = host is not None and _NUMBER.fullmatch(host["name"]) is not None
+        is_number = head.host is not None and _NUMBER.fullmatch(head.host[0]) is not None
         return self.hosts is not None or is_number
 
 
@@ -130,19 +128,13 @@ def is_preflight(head: Head) -> bool:
     return "access-control-request-method" in head.headers and "origin" in head.headers
 
 
-def _host_in(head: Head) -> re.Match[str] | None:
-    if "host" in head.repeated:
-        return None
-    return _HOST.fullmatch(head.headers.get("host", "").lower())
-
-
 def _is_own(origin: str, head: Head) -> bool:
     """Whether a page is of this server itself, by either scheme: TLS may end before us."""
-    page, host = _PAGE.fullmatch(origin), _host_in(head)
-    if page is None or host is None:
+    page = _PAGE.fullmatch(origin)
+    if page is None or head.host is None:
         return False
-    port = _DEFAULT_PORTS[page["scheme"]]
-    return (page["name"], page["port"] or port) == (host["name"], host["port"] or port)
+    default, (name, port) = _DEFAULT_PORTS[page["scheme"]], head.host
+    return (page["name"], page["port"] or default) == (name, port or default)
 
 
 def _refused(head: Head, field: str, setting: str) -> Refusal:
@@ -171,7 +163,7 @@ def gate_for(
             `scheme://host` or `scheme://host:port`.
     """
     names = ((name, port) for address, port in bound for name in _names(address))
-    own = [each for each in names if _HOST.fullmatch(each[0])]
+    own = [each for each in names if HOST.fullmatch(each[0])]
     own_hosts = [f"{name}:{port}" for name, port in own] or [_bracketed(it) for it in LOOPBACK]
     is_local = all(_LOOPBACK.fullmatch(address) for address, _ in bound)
     if hosts is None and not is_local:
@@ -209,7 +201,7 @@ def _own_origins(own: Iterable[tuple[str, int]]) -> Iterator[str]:
 
 def _given_host(text: str) -> str:
     host = _bracketed(text.lower())
-    if _HOST.fullmatch(host) is None:
+    if HOST.fullmatch(host) is None:
         raise ValueError(f"hosts= takes name or name:port, unlike {text!r}")
     return host
 

@@ -13,6 +13,9 @@ Headers: TypeAlias = Sequence[tuple[str, str]]
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 
+HOST: Final = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
+"""A host, by name or number, and perhaps a port; in lower case."""
+
 OUTER_SPACE: Final = " \t"
 """What may stand around a field value without being part of it (HDR-06)."""
 
@@ -68,6 +71,14 @@ class Head:
         return self.headers.get(name.lower())
 
     # A client says the same in one request after the other: hosts keep heads, and what they mean.
+
+    @functools.cached_property
+    def host(self) -> tuple[str, str | None] | None:
+        """Name and port under which the client has found us; None: it said none, or nonsense."""
+        if "host" in self.repeated:
+            return None
+        match = HOST.fullmatch(self.headers.get("host", "").lower())
+        return None if match is None else (match["name"], match["port"])
 
     @functools.cached_property
     def is_json(self) -> bool:

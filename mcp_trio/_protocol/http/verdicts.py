@@ -45,6 +45,8 @@ LAST_EVENT_ID: Final = "Last-Event-ID"
 _SESSION_FIELD: Final = SESSION_ID.lower()
 _VERSION_FIELD: Final = PROTOCOL_VERSION.lower()
 
+_COMPLETE: Final = (Request, Notification)  # a union is made anew where it stands
+
 _ALLOWED: Final = {True: "GET, POST, DELETE", False: "POST"}
 
 STATUS_OF_ERROR: Final[Mapping[int, int]] = {
@@ -194,7 +196,7 @@ class Endpoint:
     def _stateless(
         self, head: Head, message: Message | Batch, metadata: Metadata | None
     ) -> Verdict:
-        if not isinstance(message, Request | Notification):
+        if not isinstance(message, _COMPLETE):
             return Refusal(
                 status=400, text="the body of a modern POST is one request or one notification"
             )
@@ -299,9 +301,7 @@ class Endpoint:
 
 
 def _metadata_in(message: Message | Batch) -> Metadata | None:
-    if isinstance(message, Request | Notification):
-        return metadata_of(message.params)
-    return None
+    return metadata_of(message.params) if isinstance(message, _COMPLETE) else None
 
 
 class _Names(TypedDict, total=False):

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._protocol.http.gate import Gate
+from mcp_trio._protocol.http.gate import Gate, is_preflight
 from mcp_trio._protocol.http.heads import JSON
 from mcp_trio._protocol.http.verdicts import Refusal
 from mcp_trio._server.connections import verified
@@ -90,7 +90,7 @@ class HttpApp:
             await self._idle.park()
 
     async def _respond(self, asked: Asked) -> None:
-        preflight = self.gate.preflight(asked.head)
+        preflight = self.gate.preflight(asked.head) if is_preflight(asked.head) else None
         if preflight is not None:
             await asked.exchange.answer(204, preflight)
             return
@@ -105,7 +105,7 @@ class HttpApp:
             head = await verified(asked.head, self.verify)
             if isinstance(head, Refusal):
                 raise RefusedError(head)
-            asked = attrs.evolve(asked, head=head)
+            asked.head = head
         await route(asked)
 
     def _route(self, path: str) -> _Route:

@@ -1,6 +1,6 @@
 """One request to a served application, as the endpoints see it."""
 
-import attrs
+import msgspec
 
 from mcp_trio._protocol.http.heads import JSON, Head, Headers
 from mcp_trio._protocol.http.verdicts import Refusal
@@ -15,8 +15,7 @@ class RefusedError(Exception):
         self.refusal = refusal
 
 
-@attrs.define(eq=False)
-class Asked:
+class Asked(msgspec.Struct, eq=False):
     """An exchange, with who asks.
 
     Attributes:

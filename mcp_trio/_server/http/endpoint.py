@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import attrs
 import trio
@@ -35,6 +35,7 @@ from mcp_trio._transports.http.session_channel import (
 )
 from mcp_trio._wire import Notification
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _ELSEWHERE: Final = f"this session lives in another process: route requests by {SESSION_ID}"
@@ -114,18 +115,20 @@ class McpEndpoint:
         narrow = not asked.head.takes_streams
         try:
             stream, led = self._delivered(
-                asked, lambda: channel.deliver(body, verdict.message, awaited, is_narrow=narrow)
+                asked, channel.deliver, body, verdict.message, awaited, is_narrow=narrow
             )
         except (DuplicateIdError, TooManyStreamsError) as error:
             raise RefusedError(_undeliverable(error, awaited[0])) from None
         assert stream is not None
         await self._carry(asked, begun, stream, awaited[0], led)
 
-    def _delivered(self, asked: Asked, deliver: Callable[[], T]) -> tuple[T, Led | None]:
+    def _delivered(
+        self, asked: Asked, deliver: Callable[P, T], *args: P.args, **keywords: P.kwargs
+    ) -> tuple[T, Led | None]:
         """What `deliver` returns; and a handler that it started, if that is ours to lead."""
         if asked.exchange.may_lead:
-            return self.runtime.warm.first_of(deliver)
-        return deliver(), None
+            return self.runtime.warm.first_of(deliver, *args, **keywords)
+        return deliver(*args, **keywords), None
 
     async def _carry(
         self,
@@ -137,13 +140,15 @@ class McpEndpoint:
     ) -> bool:
         """Carry what is answered; returns whether the client stayed to the end."""
         carrier = self._carrier(asked, begun, stream, partial(_ended, begun, request_id))
-        has_stayed = False
+        has_stayed = is_answered = False
         try:
             if led is not None:
                 await lead(led)
+            is_answered = stream.is_ended
             has_stayed = await carried(asked.exchange, carrier, stream, self._patience)
         finally:
-            begun.used_at = trio.current_time()
+            if not is_answered:  # else it has been used just now
+                begun.used_at = trio.current_time()
             if not has_stayed:
                 begun.channel.left(stream)
         return has_stayed
@@ -177,7 +182,7 @@ class McpEndpoint:
         return Carrier(
             limits=self.runtime.server.limits,
             headers=[*_named(begun), *asked.headers],
-            begin=partial(_first_id, channel, stream, primes=primes),
+            begin=partial(channel.begin if primes else channel.begin_unseen, stream),
             last_id=partial(channel.last_id, stream) if primes else None,
             wants_stream=self.streams_answers,
             why_unanswered=why_unanswered,
@@ -197,9 +202,7 @@ class McpEndpoint:
             return
         message, principal = verdict.message, asked.head.principal
         narrow = not asked.head.takes_streams
-        slot, led = self._delivered(
-            asked, lambda: channel.deliver(message, principal, is_narrow=narrow)
-        )
+        slot, led = self._delivered(asked, channel.deliver, message, principal, is_narrow=narrow)
         carrier = Carrier(
             limits=limits,
             headers=asked.headers,
@@ -257,12 +260,6 @@ def _listened_to(channel: SessionChannel, last_event_id: str | None) -> AnswerSt
     if stream.is_ended and not stream.has_waiting:
         raise RefusedError(_nothing_behind(last_event_id))
     return stream
-
-
-def _first_id(channel: SessionChannel, stream: AnswerStream, *, primes: bool) -> str | None:
-    """Begin a stream of events; the id of its first one is for clients that know such events."""
-    first_id = channel.begin(stream)
-    return first_id if primes else None
 
 
 def _named(begun: HttpSession) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-import attrs
 import msgspec
 import trio
 
@@ -20,12 +19,7 @@ class Sent(msgspec.Struct, eq=False, gc=False):
     is_answer: bool
 
 
-def _nothing() -> list[Sent]:
-    return []  # `list[Sent]()` tries in vain to remember that, in each request
-
-
-@attrs.define(eq=False)
-class AnswerStream:
+class AnswerStream(msgspec.Struct, eq=False):
     """The frames of one stream that nobody has carried away yet, in order.
 
     It has ended when the answers to all that it `awaits` were put, or by `end`. One that awaits
@@ -47,14 +41,14 @@ class AnswerStream:
     first_id: str | None = None
     awaits: frozenset[RequestId] = frozenset()
     is_narrow: bool = False
-    carrier: trio.CancelScope | None = attrs.field(default=None, init=False)
-    is_ended: bool = attrs.field(default=False, init=False)
-    is_overrun: bool = attrs.field(default=False, init=False)
-    is_left: bool = attrs.field(default=False, init=False)
-    dropped: int = attrs.field(default=0, init=False)
-    _waiting: list[Sent] = attrs.field(factory=_nothing, init=False)
-    _bytes: int = attrs.field(default=0, init=False)
-    _news: Bell = attrs.field(factory=Bell, init=False)
+    carrier: trio.CancelScope | None = None
+    is_ended: bool = False
+    is_overrun: bool = False
+    is_left: bool = False
+    dropped: int = 0
+    _waiting: list[Sent] = []
+    _bytes: int = 0
+    _news: Bell = msgspec.field(default_factory=Bell)
 
     @property
     def answers(self) -> Sequence[bytes] | None:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, TypeAlias
 
-import attrs
 import msgspec
 import trio
 
@@ -37,6 +36,10 @@ _ACCEPTED: Final = 202
 _JSON_HEADERS: Final[Headers] = (("Content-Type", JSON),)
 
 
+def _nothing() -> None:
+    return None
+
+
 class _ErrorCode(msgspec.Struct):
     code: int = 0
 
@@ -45,8 +48,7 @@ class _Answer(msgspec.Struct):
     error: _ErrorCode | None = None
 
 
-@attrs.define(kw_only=True, eq=False)
-class Carrier:
+class Carrier(msgspec.Struct, kw_only=True, eq=False):
     """Carries one stream over one exchange.
 
     Attributes:
@@ -65,10 +67,10 @@ class Carrier:
     limits: Limits
     headers: Headers = ()
     status_of: Callable[[int], int] | None = None
-    begin: Callable[[], str | None] = lambda: None
+    begin: Callable[[], str | None] = _nothing
     first_event: Event | None = None
     last_id: Callable[[], str] | None = None
-    why_unanswered: Callable[[], Refusal | None] = lambda: None
+    why_unanswered: Callable[[], Refusal | None] = _nothing
     wants_stream: bool = False
 
     async def carry(self, exchange: Exchange, stream: AnswerStream) -> None:
@@ -225,7 +227,8 @@ async def carried(
     Raises:
         trio.BrokenResourceError: The client was gone when such an answer came.
     """
-    await stream.soon_by(patience)
+    if not stream.is_ended:
+        await stream.soon_by(patience)
     if not stream.is_ended:
         return await until_gone(exchange, partial(carrier.carry, exchange, stream))
     await carrier.carry(exchange, stream)

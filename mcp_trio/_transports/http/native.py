@@ -13,7 +13,7 @@ import trio
 
 from mcp_trio._limits import Limits
 from mcp_trio._transports.http.exchange import Responder
-from mcp_trio._transports.http.native_connection import NativeConnection
+from mcp_trio._transports.http.native_connection import Clock, NativeConnection
 from mcp_trio._transports.http.native_head import Refused, written_refusal
 from mcp_trio._transports.http.native_wire import Ends, SocketEnds, Wire, client_of
 from mcp_trio._transports.websocket.upgrade import Upgraded
@@ -80,7 +80,7 @@ class NativeHost:
     limits: Limits
     upgraded: Upgraded | None = None
     _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
-    _last_look: float = attrs.field(factory=trio.current_time, init=False)
+    _clock: Clock = attrs.field(factory=Clock, init=False)
 
     async def serve(self, ends: Ends, *, client: str | None = None, may_lead: bool = False) -> None:
         """Serves one connection until it ends, and closes it.
@@ -92,7 +92,7 @@ class NativeHost:
             respond=self.respond,
             upgraded=self.upgraded,
             client=client,
-            last_look=lambda: self._last_look,
+            clock=self._clock,
             may_lead=may_lead,
         )
         try:
@@ -117,7 +117,7 @@ class NativeHost:
         pause = idle_seconds / _LOOKS_PER_IDLE_TIME
         while True:
             await trio.sleep(pause)
-            self._last_look = trio.current_time()
+            self._clock.last_look = now = trio.current_time()
             for connection in self._connections:
-                if self._last_look - connection.idle_since >= idle_seconds + pause:
+                if now - connection.idle_since >= idle_seconds + pause:
                     connection.end()

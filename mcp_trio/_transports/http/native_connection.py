@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Callable
 from typing import Final, cast
 
 import attrs
@@ -27,6 +26,13 @@ logger = logging.getLogger("mcp_trio")
 _BUSY: Final = math.inf
 
 
+@attrs.define(eq=False)
+class Clock:
+    """One that is looked at now and then: `last_look` is the time that it showed."""
+
+    last_look: float = attrs.field(factory=trio.current_time)
+
+
 @attrs.define(kw_only=True, eq=False)
 class NativeConnection:
     """Reads requests, gives them to the application, and sees that each is answered.
@@ -36,7 +42,7 @@ class NativeConnection:
         respond: The application.
         upgraded: What it does with who asks for a WebSocket; None: it answers as to anybody.
         client: The address of the peer.
-        last_look: The time, read off a clock that is looked at now and then.
+        clock: How late it is, about.
         may_lead: See `Exchange.may_lead`.
         idle_since: Since when, by that clock, it has waited for a request; infinite if it does not.
         is_over: No more requests are taken.
@@ -46,7 +52,7 @@ class NativeConnection:
     respond: Responder
     upgraded: Upgraded | None = None
     client: str | None
-    last_look: Callable[[], float]
+    clock: Clock
     may_lead: bool = False
     idle_since: float = attrs.field(default=_BUSY, init=False)
     is_over: bool = attrs.field(default=False, init=False)
@@ -79,17 +85,14 @@ class NativeConnection:
         received = self.wire.received
         if received:  # it was sent before the last answer; now it is the turn of other connections
             await trio.lowlevel.checkpoint()
-        elif not await self._receive_idly():
-            return b""
+        else:
+            self.idle_since = self.clock.last_look
+            has_begun = await self.wire.receive()
+            self.idle_since = _BUSY
+            if self.is_over or not has_begun:
+                return b""
         length = head_bytes(received, 0, bytes_max=self.wire.limits.http_head_bytes_max)
         return self.wire.take(length or await self._rest_of_head())
-
-    async def _receive_idly(self) -> bool:
-        """Whether a request has begun, before the connection was idle for too long."""
-        self.idle_since = self.last_look()
-        has_begun = await self.wire.receive()
-        self.idle_since = _BUSY
-        return has_begun and not self.is_over
 
     async def _rest_of_head(self) -> int:
         received, limits = self.wire.received, self.wire.limits
@@ -114,7 +117,7 @@ class NativeConnection:
         if self.upgraded is not None and asks_for_websocket(request.head):
             await self._upgrade(raw, request, self.upgraded)
             return False
-        exchange = NativeExchange(request=request, wire=self.wire, may_lead=self.may_lead)
+        exchange = NativeExchange.of(request, self.wire, may_lead=self.may_lead)
         await self._respond(exchange)
         if exchange.answered is Answer.NONE:
             if exchange.refusal is not None:

@@ -2,9 +2,9 @@
 
 import enum
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Self
 
-import attrs
+import msgspec
 import trio
 
 from mcp_trio._protocol.http import Head, Headers
@@ -31,13 +31,12 @@ class Answer(enum.Enum):
     ENDED = "ended"
 
 
-@attrs.define(kw_only=True, eq=False)
-class NativeExchange:
+class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     """See `Exchange`.
 
     Attributes:
-        may_lead: See `Exchange.may_lead`.
         head: See `Exchange.head`.
+        may_lead: See `Exchange.may_lead`.
         answered: How far the answer has come.
         refusal: What is wrong with the body, if the application has met it.
         is_last: Whether the connection ends with the answer.
@@ -45,21 +44,28 @@ class NativeExchange:
 
     request: RequestHead
     wire: Wire
+    head: Head
     may_lead: bool = False
-    head: Head = attrs.field(init=False)
-    answered: Answer = attrs.field(default=Answer.NONE, init=False)
-    refusal: Refused | None = attrs.field(default=None, init=False)
-    is_last: bool = attrs.field(init=False)
-    _body: bytes | None = attrs.field(init=False)
-    _has_chunks_begun: bool = attrs.field(default=False, init=False)
-    _was_read: trio.Event | None = attrs.field(default=None, init=False)
-    _has_body: bool = attrs.field(default=False, init=False)
-    _has_chunks: bool = attrs.field(default=False, init=False)
+    answered: Answer = Answer.NONE
+    refusal: Refused | None = None
+    is_last: bool
+    _body: bytes | None = None
+    _has_chunks_begun: bool = False
+    _was_read: trio.Event | None = None
+    _has_body: bool = False
+    _has_chunks: bool = False
 
-    def __attrs_post_init__(self) -> None:
-        self.head = self.request.head
-        self.is_last = self.request.is_last
-        self._body = b"" if self.request.body_bytes == 0 else None
+    @classmethod
+    def of(cls, request: RequestHead, wire: Wire, *, may_lead: bool = False) -> Self:
+        """That of a request whose head has been read."""
+        return cls(
+            request=request,
+            wire=wire,
+            head=request.head,
+            may_lead=may_lead,
+            is_last=request.is_last,
+            _body=b"" if request.body_bytes == 0 else None,
+        )
 
     # The body
 

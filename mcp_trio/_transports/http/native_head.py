@@ -51,6 +51,7 @@ class RequestHead:
 # one that uses them is refused at once.
 _STRICT: Final = re.compile(rb"(?:[^\x00-\x20\x7f][^\x00-\x08\x0a-\x1f\x7f]*\r\n)+\r\n")
 _END: Final = re.compile(rb"\n\r?\n")
+_PROPER_END: Final = b"\r\n\r\n"
 _END_BYTES_MAX: Final = 3
 _REQUEST_LINE: Final = re.compile(rb"[!-~]+ [!-~]+ HTTP/1\.[01]\r\n")
 _TARGET: Final = re.compile(r"(?i:https?://[^/?#]+)(?P<rest>[/?][^#]*)?|(?P<path>/[^#]*)")
@@ -73,14 +74,19 @@ def head_bytes(received: bytearray, searched: int, *, bytes_max: int) -> int:
     Raises:
         Refused: It is too long already, or can never become the head of a request.
     """
-    end = _END.search(received, max(0, searched - _END_BYTES_MAX))
-    length = end.end() if end else len(received)
-    if length > bytes_max:
+    start = max(0, searched - _END_BYTES_MAX)
+    at = received.find(_PROPER_END, start)  # one that is improper and came before is refused later
+    length = at + len(_PROPER_END) if at >= 0 else _improper_end(received, start)
+    if (length or len(received)) > bytes_max:
         raise Refused(431, f"the head is longer than http_head_bytes_max ({bytes_max})")
-    if end:
-        return length
-    _check_beginning(received, searched)
-    return 0
+    if not length:
+        _check_beginning(received, searched)
+    return length
+
+
+def _improper_end(received: bytearray, start: int) -> int:
+    end = _END.search(received, start)
+    return end.end() if end else 0
 
 
 def _check_beginning(received: bytearray, searched: int) -> None:

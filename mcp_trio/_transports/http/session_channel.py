@@ -155,6 +155,10 @@ class SessionChannel(RoutedChannel):
         first_id, stream.first_id = stream.first_id, None
         return first_id
 
+    def begin_unseen(self, stream: AnswerStream) -> None:
+        """The same for a client that does not know events without a message (TRAP-37)."""
+        self.begin(stream)
+
     def _number(self, stream: AnswerStream) -> int:
         """From now on each of its frames has an id, and is kept; a mere answer needs neither."""
         kept = self._kept
