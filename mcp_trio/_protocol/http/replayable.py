@@ -54,7 +54,7 @@ class ReplayBuffer:
     _kept_bytes: int = attrs.field(default=0, init=False)
     _open: dict[int, _Stream] = attrs.field(factory=dict[int, _Stream], init=False)
     # Its first item is found at once; a dict passes all that was deleted before it.
-    _closed: OrderedDict[int, _Ended] = attrs.field(factory=OrderedDict, init=False)
+    _closed: OrderedDict[int, _Ended] = attrs.field(factory=OrderedDict[int, _Ended], init=False)
 
     def open_stream(self) -> int:
         """The number of a new stream."""

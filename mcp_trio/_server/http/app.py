@@ -89,24 +89,19 @@ class HttpApp:
         while self._answering:
             await self._idle.park()
 
-    async def _respond(self, asked: Asked) -> None:
+    # Each coroutine on the way takes its part of each wait: who only chooses gives back the next.
+
+    def _respond(self, asked: Asked) -> Awaitable[None]:
         preflight = self.gate.preflight(asked.head) if is_preflight(asked.head) else None
         if preflight is not None:
-            await asked.exchange.answer(204, preflight)
-            return
+            return asked.exchange.answer(204, preflight)
         refusal = self.gate.refusal(asked.head)
         if refusal is not None:
             raise RefusedError(refusal)
         if asked.head.path == _HEALTH:  # who asks that is a balancer, and nobody in particular
-            await _tell_health(asked)
-            return
+            return _tell_health(asked)
         route = self._route(asked.head.path)
-        if self.verify is not None:
-            head = await verified(asked.head, self.verify)
-            if isinstance(head, Refusal):
-                raise RefusedError(head)
-            asked.head = head
-        await route(asked)
+        return route(asked) if self.verify is None else _verified(asked, self.verify, route)
 
     def _route(self, path: str) -> _Route:
         route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
@@ -114,6 +109,14 @@ class HttpApp:
             text = f"nothing is here; the MCP endpoint is {self.path}"
             raise RefusedError(Refusal(status=404, text=text))
         return route
+
+
+async def _verified(asked: Asked, verify: Verify, route: _Route) -> None:
+    head = await verified(asked.head, verify)
+    if isinstance(head, Refusal):
+        raise RefusedError(head)
+    asked.head = head
+    await route(asked)
 
 
 def _check_paths(paths: Sequence[str]) -> None:

@@ -104,14 +104,13 @@ class McpEndpoint:
             if not is_told:  # the client has no id to come back with
                 begun.close()
 
-    async def deliver(self, asked: Asked, verdict: ToSession, body: bytes) -> None:
-        """Give a message to its session, and carry what is answered to it."""
+    def deliver(self, asked: Asked, verdict: ToSession, body: bytes) -> Awaitable[object]:
+        """Give a message to its session; what is returned carries what is answered to it."""
         begun = self.runtime.sessions.used(verdict.session)
         channel, awaited = begun.channel, verdict.awaited
         if not awaited:
             channel.deliver(body, verdict.message)
-            await asked.answer(202, _named(begun))
-            return
+            return asked.answer(202, _named(begun))
         narrow = not asked.head.takes_streams
         try:
             stream, led = self._delivered(
@@ -120,7 +119,7 @@ class McpEndpoint:
         except (DuplicateIdError, TooManyStreamsError) as error:
             raise RefusedError(_undeliverable(error, awaited[0])) from None
         assert stream is not None
-        await self._carry(asked, begun, stream, awaited[0], led)
+        return self._carry(asked, begun, stream, awaited[0], led)
 
     def _delivered(
         self, asked: Asked, deliver: Callable[P, T], *args: P.args, **keywords: P.kwargs
@@ -310,7 +309,7 @@ def _undeliverable(error: Exception, request_id: RequestId) -> Refusal:
     return Refusal(status=429, code=SERVER_BUSY, text=text, id=request_id)
 
 
-_EFFECTS: Final[Mapping[type[Any], Callable[..., Awaitable[None]]]] = {
+_EFFECTS: Final[Mapping[type[Any], Callable[..., Awaitable[object]]]] = {
     Refusal: McpEndpoint.refuse,
     Opening: McpEndpoint.open,
     ToSession: McpEndpoint.deliver,

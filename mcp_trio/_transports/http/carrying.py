@@ -81,19 +81,19 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
         Raises:
             trio.BrokenResourceError: The client is gone, or too slow.
         """
-        is_stream = self._is_stream(exchange.head)
-        if not is_stream or self.status_of is not None:
+        if not self._is_stream(exchange.head) or self.status_of is not None:
             await self._first_news(stream)
         if stream.is_ended:
-            await exchange.answer(*self._whole(stream, is_stream=is_stream))
+            await exchange.answer(*self.whole(exchange.head, stream))
         else:
             await self._carry_on(exchange, stream)
 
-    def _whole(self, stream: AnswerStream, *, is_stream: bool) -> Whole:
-        """All that a stream has held to its end, which is taken from it.
+    def whole(self, head: Head, stream: AnswerStream) -> Whole:
+        """All that a stream has held to its end, which is taken from it, for who sent this head.
 
         An error that has a status of its own is one for every client (MHTTP-26, MHTTP-27).
         """
+        is_stream = self._is_stream(head)
         frames = None if is_stream and self.status_of is None else stream.answers
         if frames is None or (len(frames) > 1 and not stream.is_narrow):
             return self._events(stream)
@@ -231,7 +231,7 @@ async def carried(
         await stream.soon_by(patience)
     if not stream.is_ended:
         return await until_gone(exchange, partial(carrier.carry, exchange, stream))
-    await carrier.carry(exchange, stream)
+    await exchange.answer(*carrier.whole(exchange.head, stream))
     return True
 
 

@@ -118,7 +118,12 @@ class NativeConnection:
             await self._upgrade(raw, request, self.upgraded)
             return False
         exchange = NativeExchange.of(request, self.wire, may_lead=self.may_lead)
-        await self._respond(exchange)
+        try:
+            await self.respond(exchange)
+        except Exception as error:
+            self._log(exchange, error)
+        except BaseExceptionGroup as group:  # of what is no Exception, but perhaps not only of that
+            raise self._log_errors_of(exchange, group) from None
         if exchange.answered is Answer.NONE:
             if exchange.refusal is not None:
                 raise exchange.refusal
@@ -144,17 +149,15 @@ class NativeConnection:
             raise Refused(400, "what becomes a WebSocket has no body")
         await hand_over(self.wire, raw, request.head, upgraded)
 
-    async def _respond(self, exchange: NativeExchange) -> None:
-        try:
-            await self.respond(exchange)
-        except Exception as error:
-            self._log(exchange, error)
-        except BaseExceptionGroup as group:  # of what is no Exception, but perhaps not only of that
-            errors, rest = group.split(Exception)
-            if errors is not None:
-                self._log(exchange, errors)
-            assert rest is not None
-            raise rest from None
+    def _log_errors_of(
+        self, exchange: NativeExchange, group: BaseExceptionGroup
+    ) -> BaseExceptionGroup:
+        """What is left of the group."""
+        errors, rest = group.split(Exception)
+        if errors is not None:
+            self._log(exchange, errors)
+        assert rest is not None
+        return rest
 
     def _log(self, exchange: NativeExchange, error: BaseException) -> None:
         """That a client has gone away, or has sent a body that is none, is no fault of anybody."""
