@@ -327,7 +327,8 @@ class Serving:
                 registered, handling, arguments, limiter or self._threads
             )
         signature = registered.signature
-        context = Context(handling, self, limiter)
+        asks = signature.context_parameter is not None
+        context = Context(handling, self, limiter) if asks else None
         AMBIENT.set(Ambient(handling, self))
         value: Any = signature.handler(**signature.bind(arguments, context))
         return await value if hasattr(value, "__await__") else value

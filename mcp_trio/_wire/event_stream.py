@@ -8,7 +8,7 @@ from typing import Final
 import attrs
 import msgspec
 
-from mcp_trio._wire.lines import Oversized
+from mcp_trio._wire.lines import Oversized, has_line_end
 
 COMMENT: Final = b": keep-alive\n\n"
 """Shows those on the way that a silent stream is alive; a reader ignores it."""
@@ -45,17 +45,15 @@ def encode_event(event: Event) -> bytes:
     Raises:
         ValueError: Its name or id holds a CR, LF or NUL, or is no valid Unicode.
     """
-    fields = _OF_MESSAGE
-    if event.name != _MESSAGE:
-        fields = f"event: {_single_line(event.name)}\n"
-    if event.id is not None:
-        fields += f"id: {_single_line(event.id)}\n"
-    if event.retry_ms is not None:
-        fields += f"retry: {event.retry_ms}\n"
-    data = event.data
-    if b"\n" in data or b"\r" in data:
+    name, event_id, retry_ms, data = event.name, event.id, event.retry_ms, event.data
+    fields = _OF_MESSAGE if name == _MESSAGE else f"event: {_single_line(name)}\n"
+    if event_id is not None:
+        fields = f"{fields}id: {_single_line(event_id)}\n"
+    if retry_ms is not None:
+        fields = f"{fields}retry: {retry_ms}\n"
+    if has_line_end(data):
         data = _with_plain_ends(data).replace(b"\n", b"\ndata: ")
-    return b"%bdata: %b\n\n" % (fields.encode(), data)
+    return fields.encode() + b"data: " + data + b"\n\n"
 
 
 def _single_line(text: str) -> str:

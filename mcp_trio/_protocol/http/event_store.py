@@ -31,9 +31,10 @@ class EventStore(Protocol):
         ...
 
     def keep_whole(self, events: Sequence[bytes]) -> Sequence[str]:
-        """The ids of all events of a new stream, which has ended; they are kept.
+        """The ids of all events of a new stream that has ended, and before them that of a mark.
 
-        As if it was opened, each was kept, and it was closed; most streams come like that.
+        As if it was opened, the mark and each event were kept, and it was closed; most streams come
+        like that.
         """
         ...
 

@@ -22,6 +22,9 @@ Most of what a busy server holds is these, and the garbage collector follows non
 """
 
 
+_ONLY_A_MARK: Final = (1, b"")
+
+
 @attrs.define(eq=False)
 class _Stream:
     """The newest events of a stream, without a gap; `next_number` is that of its next event."""
@@ -63,17 +66,19 @@ class ReplayBuffer:
         return self._streams_opened
 
     def keep_whole(self, events: Sequence[bytes]) -> Sequence[str]:
-        """The ids of all events of a new stream, which has ended; they are kept."""
+        """The ids of all events of a new stream that has ended, and before them that of a mark."""
         self._streams_opened = number = self._streams_opened + 1
-        first = 2 if len(events) > 1 and not events[0] else 1
-        kept = [bytes(data) for data in events[first - 1 :]]
-        size = sum(map(len, kept))
-        if kept and size <= self._bytes_max:
-            self._closed[number] = (first, *kept)
-            self._kept_events += len(kept)
+        size, ids = 0, [_event_id(number, 1)]
+        for data in events:
+            size += len(data)
+            ids.append(_event_id(number, len(ids) + 1))
+        if size <= self._bytes_max:
+            kept: _Ended = (2, *map(bytes, events)) if events else _ONLY_A_MARK
+            self._closed[number] = kept
+            self._kept_events += len(kept) - 1
             self._kept_bytes += size
             self._forget_surplus()
-        return [_event_id(number, at) for at in range(1, len(events) + 1)]
+        return ids
 
     def keep(self, stream: int, data: bytes) -> str:
         """The id of the stream's next event, which is kept.
@@ -138,11 +143,10 @@ class ReplayBuffer:
 
     def _forget_closed(self) -> None:
         """The oldest event of the longest closed stream; without any it is forgotten itself."""
-        stream, (first, *events) = next(iter(self._closed.items()))
+        stream, (first, *events) = self._closed.popitem(last=False)
         if len(events) > 1:
             self._closed[stream] = (first + 1, *events[1:])
-        else:
-            del self._closed[stream]
+            self._closed.move_to_end(stream, last=False)
         self._forgot(events[0])
 
     def _forget_first(self, stream: _Stream) -> None:

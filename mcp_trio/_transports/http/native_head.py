@@ -235,8 +235,8 @@ def written_head(status: int, headers: Headers, *, framing: bytes, is_last: bool
             application's to give.
     """
     written = _written(status, tuple(headers))
-    close = b"connection: close\r\n" if is_last else b""
-    return b"%b%bdate: %b\r\n%b\r\n" % (written, framing, date_at(int(time.time())), close)
+    end = b"\r\nconnection: close\r\n\r\n" if is_last else b"\r\n\r\n"
+    return written + framing + b"date: " + date_at(int(time.time())) + end
 
 
 # Most answers say what one before has said, but for the length.

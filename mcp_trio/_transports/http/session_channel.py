@@ -170,7 +170,7 @@ class SessionChannel(RoutedChannel):
 
     def _number_whole(self, stream: AnswerStream) -> str:
         """The same for one on which nothing more comes; the id of its first event."""
-        first_id, *ids = self._kept.keep_whole([b"", *stream.frames])
+        first_id, *ids = self._kept.keep_whole(stream.frames)
         stream.name_all(ids)
         return first_id
 

@@ -28,6 +28,7 @@ from mcp_trio._wire import (
     from_principal,
     renumbered,
 )
+from mcp_trio._wire.lines import has_line_end
 
 
 @attrs.define(eq=False)
@@ -60,7 +61,7 @@ class StatelessChannel(RoutedChannel):
         frame = encode_request(number, request.method, request.params, json_depth_max=depth_max)
         stream = AnswerStream(self.limits, awaits=frozenset((number,)), is_narrow=is_narrow)
         slot = self._slots[number] = Slot(number, request.id, request.method, stream)
-        if request.params is None or _is_one_line(request.params):
+        if request.params is None or not has_line_end(bytes(request.params)):
             message = Request(number, request.method, request.params)
             self._inbox.put(Understood(frame, message, principal))
         else:  # the frame has other space in it, and what is decoded is to be what is recorded
@@ -108,11 +109,6 @@ class StatelessChannel(RoutedChannel):
 
     def _open_streams(self) -> Iterable[AnswerStream]:
         return [slot.stream for slot in self._slots.values()]
-
-
-def _is_one_line(params: msgspec.Raw) -> bool:
-    text = bytes(params)
-    return b"\n" not in text and b"\r" not in text
 
 
 def _tagged(frame: bytes, slot: Slot) -> bytes:

@@ -49,11 +49,11 @@ class Model:
         self.forget_surplus()
 
     def keep_whole(self, stream, events):
-        self.streams[stream] = events
+        self.streams[stream] = [b"", *events]
         self.closed.append(stream)
         if sum(map(len, events)) <= BYTES_MAX:
-            first = 2 if len(events) > 1 and not events[0] else 1
-            self.kept += [(stream, number) for number in range(first, len(events) + 1)]
+            kept = range(2, len(events) + 2) if events else [1]
+            self.kept += [(stream, number) for number in kept]
         self.forget_surplus()
 
     def forget_surplus(self):
@@ -114,7 +114,7 @@ class Replaying(RuleBasedStateMachine):
         stream = len(self.model.streams) + 1
         events = [(b"%06d" % at * 4)[:size] for at, size in enumerate(sizes)]
         self.model.keep_whole(stream, events)
-        ids = [f"{stream}-{at}" for at in range(1, len(events) + 1)]
+        ids = [f"{stream}-{at}" for at in range(1, len(events) + 2)]
         assert self.buffer.keep_whole(events) == ids
 
     @precondition(lambda self: self.open_streams())
@@ -300,7 +300,7 @@ def test_streams_that_came_and_went_leave_nothing():
 
 def test_the_mark_before_a_whole_answer_takes_no_room():
     buffer = ReplayBuffer(events_max=1, bytes_max=BYTES_MAX)
-    assert buffer.keep_whole([b"", b"answer"]) == ["1-1", "1-2"]
+    assert buffer.keep_whole([b"answer"]) == ["1-1", "1-2"]
     assert buffer.after("1-1") == (1, [("1-2", b"answer")])
     assert buffer.after("1-2") == (1, [])
 
@@ -308,7 +308,7 @@ def test_the_mark_before_a_whole_answer_takes_no_room():
 def test_the_collector_follows_nothing_that_is_kept_of_ended_streams():
     buffer, stream = opened()
     frame = Addressed(b"answer", 1, is_answer=True)
-    buffer.keep_whole([b"", frame])
+    buffer.keep_whole([frame])
     buffer.keep(stream, frame)
     buffer.close_stream(stream)
     gc.collect()
