@@ -23,7 +23,7 @@ Where it is not to be had no task is used twice.
 
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import attrs
 import outcome
@@ -35,7 +35,6 @@ from mcp_trio._engine.leading import Led, Served, until_led
 from mcp_trio._engine.strays import is_watched
 from mcp_trio._transports.bell import Milestone
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _RESTING_MAX: Final = 128
@@ -92,9 +91,7 @@ class WarmTasks:
         else:
             self.begin(job, context)
 
-    def first_of(
-        self, deliver: Callable[P, T], *args: P.args, **keywords: P.kwargs
-    ) -> tuple[T, Led | None]:
+    def first_of(self, deliver: Callable[[], T]) -> tuple[T, Led | None]:
         """Call `deliver`; the first job that it starts is not begun, but given to the caller.
 
         Who has to `lead` it at once. None: there is none, or it needs a task of its own, or is
@@ -102,7 +99,7 @@ class WarmTasks:
         """
         self._is_holding = True
         try:
-            delivered = deliver(*args, **keywords)
+            delivered = deliver()
         except BaseException:
             held = self._let_go()
             if held is not None:

@@ -380,8 +380,10 @@ def _inner(member: Any, revision: Revision) -> Any:
     """A member that is a struct, a list of them, or some by their keys, fitted."""
     if isinstance(member, list):
         items = cast("Sequence[Any]", member)
-        fit = [fitted(each, revision) for each in items]
-        return items if _is_same(items, fit) else fit
+        for each in items:
+            if fitted(each, revision) is not each:
+                return [fitted(every, revision) for every in items]
+        return items
     if isinstance(member, dict):
         named = cast("dict[str, Any]", member)
         fits = {name: fitted(each, revision) for name, each in named.items()}

@@ -1,6 +1,6 @@
 """Server, tools."""
 
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -8,8 +8,6 @@ from mcp_trio._schema.base import Icons, Model, Result
 from mcp_trio._schema.content import Content
 from mcp_trio._schema.input_rounds import InputResponseParams
 from mcp_trio._schema.pagination import PaginatedResult
-
-_BRACE: Final = ord("{")
 
 
 class ToolAnnotations(Model, kw_only=True):
@@ -62,11 +60,13 @@ class CallToolParams(InputResponseParams, kw_only=True):
     arguments: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
-        if self.arguments is msgspec.UNSET or memoryview(self.arguments)[0] == _BRACE:
+        if self.arguments is msgspec.UNSET:
             return
-        if bytes(self.arguments) != b"null":
+        text = bytes(memoryview(self.arguments)[:4])
+        if text == b"null":
+            self.arguments = msgspec.UNSET
+        elif text[:1] != b"{":
             raise ValueError("arguments is not an object")
-        self.arguments = msgspec.UNSET
 
 
 class CallToolResult(Result, kw_only=True):

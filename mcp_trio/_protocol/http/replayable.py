@@ -1,7 +1,7 @@
 """What a client that comes back may still hear of a session's streams."""
 
 import re
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -15,14 +15,11 @@ _UNKNOWN: Final = "that event id is unknown, or its stream is no longer kept"
 _Kept: TypeAlias = tuple[int, bytes]
 """An age, which counts up over all open streams, so that the lowest is the oldest; and data."""
 
-_Ended: TypeAlias = tuple[int, *tuple[bytes, ...]]
-"""The number of an ended stream's first event that is kept; the data from there to its end.
+_Ended: TypeAlias = tuple[int, int, *tuple[bytes, ...]]
+"""An ended stream's number, that of its first event that is kept, and the data from there on.
 
 Most of what a busy server holds is these, and the garbage collector follows none of them.
 """
-
-
-_ONLY_A_MARK: Final = (1, b"")
 
 
 @attrs.define(eq=False)
@@ -32,9 +29,10 @@ class _Stream:
     next_number: int
     events: list[_Kept]
 
-    def ended(self) -> _Ended:
-        """The same, if nothing follows."""
-        return (self.next_number - len(self.events), *[data for _, data in self.events])
+    def ended(self, number: int) -> _Ended:
+        """The stream of that number, if nothing follows."""
+        first = self.next_number - len(self.events)
+        return (number, first, *[data for _, data in self.events])
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -56,8 +54,8 @@ class ReplayBuffer:
     _kept_events: int = attrs.field(default=0, init=False)
     _kept_bytes: int = attrs.field(default=0, init=False)
     _open: dict[int, _Stream] = attrs.field(factory=dict[int, _Stream], init=False)
-    # Its first item is found at once; a dict passes all that was deleted before it.
-    _closed: OrderedDict[int, _Ended] = attrs.field(factory=OrderedDict[int, _Ended], init=False)
+    # Of thousands that come and go one is looked for, once in a while.
+    _closed: deque[_Ended] = attrs.field(factory=deque[_Ended], init=False)
 
     def open_stream(self) -> int:
         """The number of a new stream."""
@@ -73,9 +71,9 @@ class ReplayBuffer:
             size += len(data)
             ids.append(_event_id(number, len(ids) + 1))
         if size <= self._bytes_max:
-            kept: _Ended = (2, *map(bytes, events)) if events else _ONLY_A_MARK
-            self._closed[number] = kept
-            self._kept_events += len(kept) - 1
+            is_empty = not events  # what follows the mark says all that it does
+            self._closed.append((number, 1, b"") if is_empty else (number, 2, *map(bytes, events)))
+            self._kept_events += len(events) or 1
             self._kept_bytes += size
             self._forget_surplus()
         return ids
@@ -106,7 +104,7 @@ class ReplayBuffer:
             LookupError: This session gave no such id, or not all that followed it is still kept.
         """
         stream, number = _numbers_in(event_id)
-        first, *events = self._ended(stream)
+        _, first, *events = self._ended(stream)
         if number >= first + len(events):
             raise LookupError(_UNKNOWN)
         if number + 1 < first:
@@ -124,13 +122,14 @@ class ReplayBuffer:
         """
         closed = self._open.pop(stream)
         if closed.events:
-            self._closed[stream] = closed.ended()
+            self._closed.append(closed.ended(stream))
 
     def _ended(self, stream: int) -> _Ended:
         if stream in self._open:
-            return self._open[stream].ended()
-        if stream in self._closed:
-            return self._closed[stream]
+            return self._open[stream].ended(stream)
+        for ended in self._closed:
+            if ended[0] == stream:
+                return ended
         raise LookupError(_UNKNOWN)
 
     def _forget_surplus(self) -> None:
@@ -143,10 +142,9 @@ class ReplayBuffer:
 
     def _forget_closed(self) -> None:
         """The oldest event of the longest closed stream; without any it is forgotten itself."""
-        stream, (first, *events) = self._closed.popitem(last=False)
+        stream, first, *events = self._closed.popleft()
         if len(events) > 1:
-            self._closed[stream] = (first + 1, *events[1:])
-            self._closed.move_to_end(stream, last=False)
+            self._closed.appendleft((stream, first + 1, *events[1:]))
         self._forgot(events[0])
 
     def _forget_first(self, stream: _Stream) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import trio
@@ -35,7 +35,6 @@ from mcp_trio._transports.http.session_channel import (
 )
 from mcp_trio._wire import Notification
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _ELSEWHERE: Final = f"this session lives in another process: route requests by {SESSION_ID}"
@@ -114,20 +113,18 @@ class McpEndpoint:
         narrow = not asked.head.takes_streams
         try:
             stream, led = self._delivered(
-                asked, channel.deliver, body, verdict.message, awaited, is_narrow=narrow
+                asked, lambda: channel.deliver(body, verdict.message, awaited, is_narrow=narrow)
             )
         except (DuplicateIdError, TooManyStreamsError) as error:
             raise RefusedError(_undeliverable(error, awaited[0])) from None
         assert stream is not None
         return self._carry(asked, begun, stream, awaited[0], led)
 
-    def _delivered(
-        self, asked: Asked, deliver: Callable[P, T], *args: P.args, **keywords: P.kwargs
-    ) -> tuple[T, Led | None]:
+    def _delivered(self, asked: Asked, deliver: Callable[[], T]) -> tuple[T, Led | None]:
         """What `deliver` returns; and a handler that it started, if that is ours to lead."""
         if asked.exchange.may_lead:
-            return self.runtime.warm.first_of(deliver, *args, **keywords)
-        return deliver(*args, **keywords), None
+            return self.runtime.warm.first_of(deliver)
+        return deliver(), None
 
     async def _carry(
         self,
@@ -201,7 +198,9 @@ class McpEndpoint:
             return
         message, principal = verdict.message, asked.head.principal
         narrow = not asked.head.takes_streams
-        slot, led = self._delivered(asked, channel.deliver, message, principal, is_narrow=narrow)
+        slot, led = self._delivered(
+            asked, lambda: channel.deliver(message, principal, is_narrow=narrow)
+        )
         carrier = Carrier(
             limits=limits,
             headers=asked.headers,

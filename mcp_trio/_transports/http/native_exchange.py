@@ -124,12 +124,14 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     # The answer
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
-        """See `Exchange.answer`; head and body leave together."""
+        """See `Exchange.answer`; head and body leave together, and most often at once."""
         is_sent = has_body(status)
         framing = b"content-length: %d\r\n" % len(body) if is_sent else b""
         head = self._begin(status, headers, framing)
         is_sent = is_sent and self.head.method != "HEAD"
-        await self.wire.write(head + body if is_sent else head)
+        rest = self.wire.begin_write(head + body if is_sent else head)
+        if rest:
+            await self.wire.write_rest(rest)
         self.answered = Answer.ENDED
 
     async def start(self, status: int, headers: Headers) -> None:

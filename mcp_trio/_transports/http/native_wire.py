@@ -118,13 +118,25 @@ class Wire:
             trio.BrokenResourceError: The peer has gone, or reads nothing.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
+        rest = self.begin_write(data)
+        if rest:
+            await self.write_rest(rest)
+
+    def begin_write(self, data: bytes) -> memoryview:
+        """What of it `write_rest` has to write: the system has taken all else.
+
+        Raises:
+            trio.BrokenResourceError: The peer has gone.
+        """
         if self.is_broken:
             raise trio.BrokenResourceError("the connection is broken")
-        written = self.write_nowait(data)
-        if written < len(data):
-            self.is_broken = True
-            await self._write_rest(memoryview(data)[written:])
-            self.is_broken = False
+        return memoryview(data)[self.write_nowait(data) :]
+
+    async def write_rest(self, rest: memoryview) -> None:
+        """The end of a `write` that has begun; raises, and is cancelled, like one."""
+        self.is_broken = True
+        await self._write_rest(rest)
+        self.is_broken = False
 
     async def _write_rest(self, rest: memoryview) -> None:
         seconds = self.limits.write_stall_seconds

@@ -137,12 +137,12 @@ class Replaying(RuleBasedStateMachine):
 
     @invariant()
     def remembers_no_more_than_it_may(self):
-        ended = self.buffer._closed.values()
+        ended = self.buffer._closed
         kept = [data for stream in self.buffer._open.values() for _, data in stream.events]
-        kept += [data for _, *events in ended for data in events]
+        kept += [data for _, _, *events in ended for data in events]
         assert len(kept) == self.buffer._kept_events <= EVENTS_MAX
         assert sum(map(len, kept)) == self.buffer._kept_bytes <= BYTES_MAX
-        assert all(len(stream) > 1 for stream in ended)
+        assert all(len(stream) > 2 for stream in ended)
 
 
 @pytest.mark.requirement("HTTP-38", "HTTP-39", "HTTP-42", "HTTP-43", "TRAP-39")
@@ -312,5 +312,5 @@ def test_the_collector_follows_nothing_that_is_kept_of_ended_streams():
     buffer.keep(stream, frame)
     buffer.close_stream(stream)
     gc.collect()
-    assert not any(map(gc.is_tracked, buffer._closed.values()))
-    assert [type(data) for _, data in buffer._closed.values()] == [bytes, bytes]
+    assert not any(map(gc.is_tracked, buffer._closed))
+    assert [type(data) for _, _, data in buffer._closed] == [bytes, bytes]
