@@ -21,7 +21,7 @@ VERDICTS: Final = {
 @click.command(
     short_help="Whether a recording is whole.",
     epilog="""\b
-Exit status: 0 complete and without flaws; 1 flawed, cut, or with a gap; 2 not a recording.
+Exit status: 0 complete and without flaws; 1 flawed, cut, or with a loss; 2 not a recording.
 
 \b
 Examples:
@@ -48,7 +48,7 @@ def check(context: click.Context, file: str) -> None:
 
 def is_whole(report: "CheckReport") -> bool:
     """Whether everything that happened stands in the recording, unchanged."""
-    return report.complete and not report.flaws and "gap" not in report.kinds
+    return report.complete and not report.flaws and not report.has_loss
 
 
 def verdict(report: "CheckReport") -> str:
@@ -58,6 +58,8 @@ def verdict(report: "CheckReport") -> str:
         if kind in found:
             return text
     whole = "whole" if report.complete else "cut between two lines: the session was not closed"
-    if "gap" in report.kinds:
+    if report.has_loss:
         return f"{whole}, but with a gap: what could not be written there is missing"
+    if "gap" in report.kinds:
+        return f"{whole}, with a gap that lost nothing"
     return whole

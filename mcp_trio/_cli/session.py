@@ -21,7 +21,7 @@ from mcp_trio._client.config import ServerConfig, read_config
 from mcp_trio._client.options import DEFAULT_REVISIONS
 from mcp_trio._client.targets import Target, starts_command, url_of
 from mcp_trio._errors import ConnectionLost, RecordingError, RequestTimeout
-from mcp_trio._journal.reader import Flaw, read_recording
+from mcp_trio._journal.reader import Flaw, first_loss, read_recording
 from mcp_trio._journal.records import frame_of
 from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._recorder.sink import open_recording
@@ -56,7 +56,7 @@ def _results(file: Path) -> list[msgspec.Raw]:
     """All results in a client's recording, but for that of the handshake."""
     decoder = Decoder(json_depth_max=DEFAULT_LIMITS.json_depth_max)
     records = [item for item in read_recording(open_recording(file)) if not isinstance(item, Flaw)]
-    if any(record.kind == "gap" for record in records):
+    if first_loss(records) is not None:
         raise RecordingError(f"no room for the results in {file.parent}")
     frames = [frame_of(each) or b"" for each in records if each.kind == "in"]
     messages = [message for frame in frames for message in decoder.messages(frame)]

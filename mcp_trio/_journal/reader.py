@@ -39,12 +39,16 @@ class Flaw(msgspec.Struct, frozen=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """What a recording holds, what is wrong with it, and whether it was closed (`complete`)."""
+    """What a recording holds, what is wrong with it, and whether it was closed (`complete`).
+
+    `has_loss` says whether a `gap` lost records, or may have: see `first_loss`.
+    """
 
     records: int
     kinds: dict[str, int]
     flaws: list[Flaw]
     complete: bool
+    has_loss: bool
 
 
 class _TolerantRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -80,6 +84,7 @@ def check(lines: Iterable[bytes]) -> CheckReport:
     """
     kinds: Counter[str] = Counter()
     flaws: list[Flaw] = []
+    gaps: list[Record] = []
     last = ""
     for item in read_recording(lines):
         if isinstance(item, Flaw):
@@ -87,9 +92,36 @@ def check(lines: Iterable[bytes]) -> CheckReport:
         else:
             last = item.kind
             kinds[last] += 1
+            if last == "gap":
+                gaps.append(item)
     return CheckReport(
-        records=kinds.total(), kinds=dict(kinds), flaws=flaws, complete=last == "end"
+        records=kinds.total(),
+        kinds=dict(kinds),
+        flaws=flaws,
+        complete=last == "end",
+        has_loss=first_loss(gaps) is not None,
     )
+
+
+def first_loss(records: Iterable[Record]) -> int | None:
+    """The place of the first `gap` that lost records, or may have; None if all are there.
+
+    A disk that was slow for a while leaves a gap that closes with a count of 0: then only the
+    promise was off that a record is written before its bytes leave. One that was never closed, as
+    the writer was killed, may have lost some.
+    """
+    opened = None
+    for place, record in enumerate(records):
+        if record.kind != "gap":
+            continue
+        if opened is None:
+            opened = place
+        count = body_of(record, GapBody).count
+        if count:
+            return opened
+        if count == 0:
+            opened = None
+    return opened
 
 
 def _with_end(lines: Iterable[bytes]) -> Iterator[bytes | None]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import attrs
 
 from mcp_trio._errors import RecordingError
-from mcp_trio._journal.reader import Flaw, read_recording
+from mcp_trio._journal.reader import Flaw, first_loss, read_recording
 from mcp_trio._journal.records import (
     KINDS,
     CommandBody,
@@ -30,7 +30,7 @@ _CAUSES: Final = frozenset({"eof", "signal", "closed", "lost"})
 
 @attrs.frozen(kw_only=True)
 class Loaded:
-    """A recording of a server, up to its first gap: records of known kinds, and what was flawed.
+    """A recording of a server, up to its first loss: records of known kinds, and what was flawed.
 
     `numbers` are those of all records, of known kinds or not.
     """
@@ -42,7 +42,7 @@ class Loaded:
 
 
 def load(path: str | os.PathLike[str], *, purpose: str) -> Loaded:
-    """Read a recording of role `server`; a `gap` ends what can be used of it.
+    """Read a recording of role `server`; a `gap` that lost something ends its use.
 
     Raises:
         RecordingError: The file is no recording, or one that does not serve the `purpose`.
@@ -53,8 +53,8 @@ def load(path: str | os.PathLike[str], *, purpose: str) -> Loaded:
         raise RecordingError(
             f"{purpose} runs the handlers of a server; this recording is of role {opening.role!r}"
         )
-    whole = _before_gap(records[1:], notes)
-    journal = [record for record in whole if record.kind in KINDS]
+    whole = _before_loss(records[1:], notes)
+    journal = [record for record in whole if record.kind in KINDS and record.kind != "gap"]
     for record in journal:
         _CHECKS.get(record.kind, _accept)(record)
     return Loaded(
@@ -85,13 +85,13 @@ def _read(path: str | os.PathLike[str]) -> tuple[list[Record], list[str]]:
     return records, notes
 
 
-def _before_gap(records: list[Record], notes: list[str]) -> list[Record]:
-    """A gap lost records: only what stands before it can be used."""
-    for place, record in enumerate(records):
-        if record.kind == "gap":
-            notes.append(f"record {record.number}: a gap; replayed up to it")
-            return records[:place]
-    return records
+def _before_loss(records: list[Record], notes: list[str]) -> list[Record]:
+    """Only what stands before lost records can be used."""
+    place = first_loss(records)
+    if place is None:
+        return records
+    notes.append(f"record {records[place].number}: a gap; replayed up to it")
+    return records[:place]
 
 
 # As the player needs it.

@@ -65,11 +65,17 @@ def test_a_recording_of_a_later_writer_is_told_as_such(write, invoke, old, new):
 
 
 def test_a_gap_is_a_loss_though_the_file_is_whole(write, invoke):
-    shown = invoke("check", write(("gap", {"reason": "full"}), ("gap", {"count": 0})))
+    shown = invoke("check", write(("gap", {"reason": "full"}), ("gap", {"count": 1})))
     assert shown.exit_code == 1
     assert "whole, but with a gap" in shown.output
     cut = invoke("check", write(("gap", {"reason": "full"}), end=False))
     assert "cut between two lines: the session was not closed, but with a gap" in cut.output
+
+
+def test_a_gap_that_lost_nothing_is_told_and_the_recording_is_whole(write, invoke):
+    shown = invoke("check", write(("gap", {"reason": "slow disk"}), ("gap", {"count": 0})))
+    assert "whole, with a gap that lost nothing" in shown.output
+    assert shown.exit_code == 0
 
 
 def test_what_is_no_recording_is_refused(tmp_path, invoke):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio._errors import RecordingError
-from mcp_trio._journal.reader import Flaw, check, read_recording
+from mcp_trio._journal.reader import Flaw, check, first_loss, read_recording
 from mcp_trio._journal.records import (
     EndBody,
     GapBody,
@@ -158,6 +158,27 @@ def test_a_gap_explains_a_hole_in_the_numbers_until_it_closes():
     lines = gapped("slow disk", 30, 30)
     assert flaws(lines) == []
     assert flaws([*lines[:7], *lines[8:]])[0] == (8, "numbering")
+
+
+@pytest.mark.parametrize(
+    ("counts", "place"),
+    [
+        ([], None),
+        ([None], 1),
+        ([None, 0], None),
+        ([None, 2], 1),
+        ([None, None, 0], None),
+        ([None, None, 1], 1),
+        ([None, 0, None, 3], 3),
+        ([3], 1),
+    ],
+    ids=str,
+)
+def test_the_first_loss_is_the_first_gap_that_does_not_close_with_nothing(counts, place):
+    encoder = RecordEncoder()
+    records = [encoder.record("in", FRAME, 0)]
+    records += [encoder.record("gap", encode_body(GapBody(count=each)), 0) for each in counts]
+    assert first_loss(records) == place
 
 
 def test_records_lost_before_a_gap_are_explained_by_it():

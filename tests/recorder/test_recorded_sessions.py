@@ -5,7 +5,7 @@ import time
 import pytest
 import trio
 
-from mcp_trio import Client, ClientGroup, Context, RequestError, Server
+from mcp_trio import Client, ClientGroup, Context, Limits, RequestError, Server
 from mcp_trio._journal.records import EndBody, MarkBody, body_of, frame_of
 from mcp_trio._journal.redaction import Redaction
 from mcp_trio.recording import (
@@ -21,8 +21,8 @@ from mcp_trio.transports import memory_pair
 SECRET = "correct-horse-battery"
 
 
-def make_server():
-    server = Server("bank", version="1")
+def make_server(**limits):
+    server = Server("bank", version="1", limits=Limits(**limits))
 
     @server.tool
     async def open_account(owner: str, password: str, *, ctx: Context) -> str:
@@ -65,6 +65,15 @@ async def test_rotation_compression_and_redaction_go_together(tmp_path, suffix):
     assert SECRET.encode() not in lines
     assert b"user 19" in lines
     assert (await replay_async(path, make_server())).is_complete
+
+
+async def test_what_a_slow_disk_wrote_in_the_end_replays_whole(tmp_path):
+    path = tmp_path / "trip.mcprec.jsonl"
+    await talk(make_server(journal_write_ms_max=1e-9), path, calls=3)
+    report = check(open_recording(path))
+    assert (report.kinds["gap"], report.has_loss) == (2, False)
+    replayed = await replay_async(path, make_server())
+    assert (replayed.is_complete, replayed.requests, replayed.notes) == (True, 3, ())
 
 
 async def test_a_recording_can_be_read_while_it_is_written(tmp_path):
