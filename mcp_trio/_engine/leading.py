@@ -8,9 +8,10 @@ then on, for by it Trio knows who waits; and what it has served goes on in anoth
 follows.
 
 To change its task, what is served is driven by hand: it is a coroutine whose traps are passed on to
-Trio, but for the one that asks to lead. It must hold no scope and no nursery open where it leads,
-because those belong to the task. Where it does, the handler begins in a task of its own; as does
-one of a replay, and one of a strict recording, whose steps are looked at.
+Trio, but for those by which it asks to lead, or to rest (see `lookout`). It must hold no scope and
+no nursery open where it does that, because those belong to the task. Where one is open, the handler
+begins in a task of its own; as does one of a replay, and one of a strict recording, whose steps are
+looked at.
 
 What is ugly: a debugger that follows the chain of what a task awaits ends at the driver.
 """
@@ -23,6 +24,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from mcp_trio._engine.jobs import Begins, Job
+from mcp_trio._transports.resting import Resting
 
 Served: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """What serves, and may lead; it raises nothing but what is no `Exception`."""
@@ -49,17 +51,29 @@ def lead(led: Led) -> Generator[Led, None, None]:
     yield led
 
 
+Asked: TypeAlias = Any
+"""What a step came to: `Led`, or `Resting`, or a trap that is Trio's; None: it has ended."""
+
+
+def step(driven: Coroutine[Any, Any, Any]) -> Asked:
+    """Begin with what is driven, or go on where it has led or rested."""
+    try:
+        return driven.send(None)
+    except StopIteration:
+        return None
+
+
 @coroutine
-def until_led(
-    driven: Coroutine[Any, Any, Any], trap: Any = None
-) -> Generator[Any, Any, Led | None]:
-    """Go on with what is driven, and has perhaps come to a trap, until it leads; None: it ended.
+def until_asked(
+    driven: Coroutine[Any, Any, Any], trap: Asked = None
+) -> Generator[Any, Any, Led | Resting | None]:
+    """Go on with what is driven, and has perhaps come to a trap, until it asks; None: it ended.
 
     What Trio has for a task it sends, errors too.
     """
     try:
         trap = trap or driven.send(None)
-        while type(trap) is not Led:
+        while type(trap) is not Led and type(trap) is not Resting:
             trap = driven.send((yield trap))
     except StopIteration:
         return None

@@ -12,18 +12,22 @@ A task is given up, with its scope, when
 - its handler has left a cancel scope or a nursery open, most often by a `break` out of an
   asynchronous generator that yields inside of one. Trio tells that when the scope around it is
   left. It is the fault of that handler, and the failure of its request alone: the next one must not
-  be cancelled by what nobody holds any more;
+  be cancelled by what nobody holds any more. So with what an application does before there is a
+  handler, which is logged;
 - it is one of a replay, where a handler is known by its task.
 
 What serves a connection runs in such tasks too, and takes first steps of handlers: see `leading`.
+One such task waits for all connections that rest: see `lookout`.
 
 What is ugly: Trio has no word for the innermost scope of a task, so its private one is compared.
 Where it is not to be had no task is used twice.
 """
 
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context, copy_context
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import attrs
 import outcome
@@ -31,11 +35,15 @@ import trio
 
 from mcp_trio._engine.jobs import Job
 from mcp_trio._engine.lanes import as_spawned
-from mcp_trio._engine.leading import Led, Served, until_led
+from mcp_trio._engine.leading import Asked, Led, Served, until_asked
+from mcp_trio._engine.lookout import Lookout, Serving
 from mcp_trio._engine.strays import is_watched
 from mcp_trio._transports.bell import Milestone
+from mcp_trio._transports.resting import Resting
 
 T = TypeVar("T")
+
+logger = logging.getLogger("mcp_trio")
 
 _RESTING_MAX: Final = 128
 _REST_SECONDS: Final = 5.0
@@ -47,27 +55,7 @@ _INNERMOST: Final = "_cancel_status"
 _LOOK_SECONDS: Final = 1.0
 
 
-@attrs.define(eq=False)
-class _Serving:
-    """What serves, in whichever task."""
-
-    wants_own_task: ClassVar[bool] = False
-    is_cancelled: ClassVar[bool] = False
-
-    driven: Coroutine[Any, Any, None]
-
-    def enter(self) -> None:
-        """See `Job`; it has no variables of its own."""
-
-    def fail(self, error: Exception) -> None:
-        """See `Job`; it is our own fault."""
-        raise error
-
-    async def end(self) -> None:
-        """See `Job`; nobody waits for it."""
-
-
-_Work: TypeAlias = Job | _Serving
+_Work: TypeAlias = Job | Serving | Lookout
 
 
 @attrs.define(eq=False)
@@ -82,6 +70,7 @@ class WarmTasks:
     _closing: Milestone = attrs.field(factory=Milestone, init=False)
     _is_holding: bool = attrs.field(default=False, init=False)
     _held: Led | None = attrs.field(default=None, init=False)
+    _lookout: Lookout = attrs.field(factory=Lookout, init=False)
 
     def start(self, job: Job, context: Context) -> None:
         """Begin a job, in a task that begins with a copy of these context variables."""
@@ -113,7 +102,20 @@ class WarmTasks:
 
     def serve(self, served: Served) -> None:
         """Begin what serves, and may lead."""
-        self.begin(_Serving(served()), copy_context())
+        context = copy_context()
+        self.begin(Serving(served(), context), context)
+
+    def look_after(self, serving: Serving, fd: int) -> bool:
+        """Let it rest until there is something to read; False: it has to wait in its task."""
+        is_added = self._lookout.add(serving, fd)
+        if is_added and not self._lookout.is_kept:
+            self.hand_over(self._lookout)
+        return is_added
+
+    def hand_over(self, lookout: Lookout) -> None:
+        """Another task has the lookout from now on."""
+        lookout.is_kept = True
+        self.begin(lookout, self._nobodys)
 
     def begin(self, work: _Work, context: Context) -> None:
         """Begin what was started."""
@@ -176,6 +178,7 @@ class _WarmTask:
     _task: trio.lowlevel.Task = attrs.field(init=False)
     _scope: trio.CancelScope = attrs.field(init=False)
     _innermost: object = attrs.field(init=False)
+    _is_spoilt: bool = attrs.field(init=False)
 
     async def run(self) -> None:
         """What the task does; the job with which it begins enters here, later ones before."""
@@ -199,13 +202,17 @@ class _WarmTask:
         """Run jobs until the scope is spent, or none comes; returns whether all of them ended."""
         with trio.CancelScope() as scope:
             self._scope, self._task = scope, trio.lowlevel.current_task()
+            self._is_spoilt = False
             self._innermost = getattr(self._task, _INNERMOST, self)
             while self.job is not None:
-                if isinstance(self.job, _Serving):
+                if isinstance(self.job, Serving):
                     await self._serve(self.job)
+                elif isinstance(self.job, Lookout):
+                    await self._look_out(self.job)
                 else:
                     await self.job.run(scope)
                 if self._is_spent_by(self.job):
+                    self._is_spoilt = self._has_left_open()
                     return False
                 await self._end_job()
                 self.job = await self._rest()
@@ -221,25 +228,36 @@ class _WarmTask:
 
     # What serves.
 
-    async def _serve(self, serving: _Serving) -> None:
-        """Run what serves to its end; or to that of one that it has led, which is `job` now."""
+    async def _serve(self, serving: Serving, trap: Asked = None) -> None:
+        """Go on with what serves until it ends or rests, or has led what is `job` now."""
+        serving.context = self._task.context
         try:
             while self.job is serving:
-                led = await until_led(serving.driven)
-                if led is None:
+                asked = await until_asked(serving.driven, trap)
+                trap = None
+                if isinstance(asked, Led):
+                    await self._lead(asked, serving)
+                elif asked is None or await self._rests(serving, asked):
                     return
-                if self._has_left_open():
-                    led.begin()
-                else:
-                    await self._lead(led, serving)
-                del led  # who waits for the next one keeps no session
+                del asked  # who waits for the next one keeps no session
         except BaseException:
             if self.job is serving:
                 serving.driven.close()
             raise
 
-    async def _lead(self, led: Led, serving: _Serving) -> None:
+    async def _rests(self, serving: Serving, resting: Resting) -> bool:
+        """Whether the lookout waits for it; else it has been waited for here."""
+        if self.among.look_after(serving, resting.fd):
+            return True
+        with suppress(trio.ClosedResourceError):  # it is told when it reads
+            await trio.lowlevel.wait_readable(resting.fd)
+        return False
+
+    async def _lead(self, led: Led, serving: Serving) -> None:
         """Take the first step of a job; if it waits, or has spent the scope, it is ours."""
+        if self._has_left_open():
+            led.begin()
+            return
         context = as_spawned(led.context)
         context.run(led.job.enter)
         running, trap = led.job.run(self._scope), None
@@ -252,16 +270,62 @@ class _WarmTask:
         if trap is None and not self._is_spent_by(led.job):
             await led.job.end()
             return
-        self.job = led.job
-        self.among.begin(serving, copy_context())
+        self._keep_for(led.job, serving)
+        self.among.begin(serving, serving.context.copy())
         if trap is not None:
             self._task.context = context
-            await until_led(running, trap)
+            await until_asked(running, trap)
+
+    def _keep_for(self, work: _Work, serving: Serving) -> None:
+        """This is its task from now on; if it had the lookout, another one has."""
+        lookout, self.job = self.job, work
+        if isinstance(lookout, Lookout):
+            lookout.remove(serving)
+            self._leave(lookout)
+
+    # The lookout.
+
+    async def _look_out(self, lookout: Lookout) -> None:
+        """Go on with who can go on, while this is the task for it and somebody rests."""
+        try:
+            while self.job is lookout and lookout and not self._has_left_open():
+                await self._go_on(lookout, await lookout.next())
+            if self.job is lookout:
+                self._leave(lookout)
+        except BaseException:
+            if self.job is lookout:
+                lookout.close()
+                lookout.is_kept = False
+            raise
+
+    def _leave(self, lookout: Lookout) -> None:
+        if lookout:
+            self.among.hand_over(lookout)
+        else:
+            lookout.is_kept = False
+
+    async def _go_on(self, lookout: Lookout, serving: Serving | None) -> None:
+        """Until it rests again, has ended, or waits: then the task is its own."""
+        if serving is None:
+            return
+        while isinstance(asked := serving.step(), Led):
+            await self._lead(asked, serving)
+            if self.job is not lookout:
+                return
+        if asked is None:
+            lookout.remove(serving)
+        elif not isinstance(asked, Resting):
+            self._keep_for(serving, serving)
+            self._task.context = serving.context
+            await self._serve(serving, asked)
 
     def _fail(self, error: Exception) -> None:
         if self.job is None:  # it was about to end, and that is our own fault
             raise error
-        self.job.fail(error)
+        if self._is_spoilt and isinstance(self.job, Serving | Lookout):
+            logger.error("what answers has left a scope or a nursery open", exc_info=error)
+        else:
+            self.job.fail(error)
 
     async def _end_job(self) -> None:
         """What fails in here is no fault of the job, which is not ended twice."""

@@ -43,7 +43,7 @@ class NativeConnection:
         upgraded: What it does with who asks for a WebSocket; None: it answers as to anybody.
         client: The address of the peer.
         clock: How late it is, about.
-        may_lead: See `Exchange.may_lead`.
+        may_lead: See `Exchange.may_lead`; between requests it rests (see `resting`).
         idle_since: Since when, by that clock, it has waited for a request; infinite if it does not.
         is_over: No more requests are taken.
     """
@@ -87,7 +87,7 @@ class NativeConnection:
             await trio.lowlevel.checkpoint()
         else:
             self.idle_since = self.clock.last_look
-            has_begun = await self.wire.receive()
+            has_begun = await self.wire.receive(rests=self.may_lead)
             self.idle_since = _BUSY
             if self.is_over or not has_begun:
                 return b""

@@ -6,7 +6,7 @@ the short way: bytes that are there, and bytes that the system takes at once.
 
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import attrs
@@ -15,6 +15,7 @@ import trio
 from mcp_trio._limits import Limits
 from mcp_trio._transports.descriptors import SocketDescriptor
 from mcp_trio._transports.line_channel import ByteSink, ByteSource
+from mcp_trio._transports.resting import Resting, rest
 
 WITH_ADDRESSES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 """The families of sockets whose ends are known by a number and a port."""
@@ -42,6 +43,10 @@ class Ends(ByteSource, ByteSink, Protocol):
         """What is there can still be read, and behind it is the end."""
         ...
 
+    def rest(self) -> Awaitable[None]:
+        """`wait_readable` for who is driven by hand: see `resting`."""
+        ...
+
 
 @attrs.define(kw_only=True, eq=False)
 class SocketEnds(SocketDescriptor):
@@ -51,6 +56,16 @@ class SocketEnds(SocketDescriptor):
         """See `Ends.shut_writing`."""
         with contextlib.suppress(OSError):  # the peer was faster
             self._socket.shutdown(socket.SHUT_WR)
+
+    def end(self) -> None:
+        """See `Ends.end`; it wakes who rests as well."""
+        super().end()
+        with contextlib.suppress(OSError):  # as above
+            self._socket.shutdown(socket.SHUT_RD)
+
+    def rest(self) -> Awaitable[None]:
+        """See `Ends.rest`."""
+        return rest(Resting(self.fd))
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -70,10 +85,13 @@ class Wire:
     has_ended: bool = attrs.field(default=False, init=False)
     is_broken: bool = attrs.field(default=False, init=False)
 
-    async def receive(self) -> bool:
-        """Waits for more; False, now and always, when the peer has closed."""
+    async def receive(self, *, rests: bool = False) -> bool:
+        """Waits for more; False, now and always, when the peer has closed.
+
+        `rests` says that who calls is driven by hand, and may rest: see `resting`.
+        """
         while not self.has_ended:
-            await self.ends.wait_readable()
+            await (self.ends.rest() if rests else self.ends.wait_readable())
             try:
                 chunk = self.ends.read_nowait()
             except BlockingIOError:

@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from mcp_trio._engine import WarmTasks
 from mcp_trio._limits import Limits
 from mcp_trio._transports.http.asgi import AsgiHost
 
@@ -138,6 +139,15 @@ def _native(respond, listeners, *, limits, task_status):
     return serve_native(respond, listeners, limits=limits, task_status=task_status)
 
 
+def _resting(respond, listeners, *, limits, task_status):
+    """The native one, as servers use it: its connections rest together."""
+    from mcp_trio._transports.http.native import serve_native
+
+    return serve_native(
+        respond, listeners, limits=limits, tasks_in=WarmTasks, task_status=task_status
+    )
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """The options of a host with a certificate for 127.0.0.1 that it has made itself."""
@@ -166,7 +176,7 @@ def certificate(tmp_path_factory):
     return {"certfile": str(certfile), "keyfile": str(keyfile)}
 
 
-HOSTS = {"hypercorn": _hypercorn, "native": _native}
+HOSTS = {"hypercorn": _hypercorn, "native": _native, "resting": _resting}
 
 
 @pytest.fixture
@@ -228,7 +238,7 @@ def pouring(piece_bytes):
     return respond, errors
 
 
-@pytest.fixture(params=["hypercorn", "native"])
+@pytest.fixture(params=["hypercorn", "native", "resting"])
 def opened(request, open_host):
     """Open a connection to an application, held by each of the hosts."""
 

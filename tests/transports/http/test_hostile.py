@@ -29,7 +29,7 @@ from tests.transports.http.conftest import pouring
 SECONDS = 10.0  # for what takes less than one
 
 
-@pytest.fixture(params=["native", "hypercorn"])
+@pytest.fixture(params=["native", "resting", "hypercorn"])
 def name(request):
     return request.param
 
@@ -102,7 +102,7 @@ async def test_nothing_is_smuggled_behind_a_request(attacked, name, request_byte
     assert name == "hypercorn" or statuses(received) == [400]
 
 
-@pytest.mark.parametrize("name", ["native"], indirect=True)
+@pytest.mark.parametrize("name", ["native", "resting"], indirect=True)
 @pytest.mark.parametrize("request_bytes", OFTEN_FORGIVEN)
 async def test_our_own_listener_forgives_less(attacked, request_bytes):
     host = await attacked()
@@ -190,7 +190,7 @@ async def test_bodies_that_stop_coming_are_given_up(attacked):
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("name", ["native"], indirect=True)
+@pytest.mark.parametrize("name", ["native", "resting"], indirect=True)
 async def test_a_small_body_that_trickles_in_is_given_up(attacked):
     host = await attacked(http_body_seconds=0.5)
     client = await host.connect()
@@ -259,8 +259,9 @@ async def test_clients_may_vanish_at_any_point(attacked, sent, reset):
 
 
 @pytest.mark.real_time
+@pytest.mark.parametrize("name", ["native", "hypercorn"], indirect=True)
 async def test_of_a_client_that_broke_the_rules_nothing_is_left(attacked):
-    """Not even for `http_idle_seconds`."""
+    """Not even for `http_idle_seconds`; but where tasks are used again they rest for some time."""
     host = await attacked()
     tasks = trio.lowlevel.current_statistics().tasks_living
     for sent in BROKEN_HEADS:

@@ -50,7 +50,7 @@ def test_what_is_not_kept_any_more_names_how_much_is():
         buffer.after(first)
 
 
-@pytest.mark.parametrize("name", ["native", "hypercorn"])
+@pytest.mark.parametrize("name", ["native", "resting", "hypercorn"])
 async def test_one_connection_too_many_is_told_so(open_host, name):
     host = await open_host(name, answer, http_connections_max=1)
     first = await host.connect()
