@@ -4,6 +4,7 @@ import gc
 import socket
 import weakref
 from contextvars import ContextVar, copy_context
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio._engine import Led, WarmTasks, lead
-from mcp_trio._engine.lookout import _READY_MAX
+from mcp_trio._engine.lookout import _READY_MAX, Lookout, Serving
 from mcp_trio._transports.resting import Resting, rest
 from tests.engine.test_warm_tasks import Job
 
@@ -159,6 +160,15 @@ async def test_what_is_there_before_it_rests_is_seen(poller, warm, open_connecti
     assert (late.received, late.has_ended) == (b"xyz", True)
 
 
+async def test_who_rests_may_be_interrupted(poller, open_connections):
+    (connection,) = await open_connections(1)
+    trio.lowlevel.notify_closing(connection.ours.fileno())
+    await settled()
+    connection.say(b"x")
+    await settled()
+    assert connection.received == b"x"
+
+
 async def test_each_goes_on_in_variables_of_its_own(poller, open_connections):
     async def rename(_):
         NAME.set(NAME.get() + "+")
@@ -268,7 +278,7 @@ async def test_nobody_is_kept_waiting_by_many_that_are_ready(open_connections):
             ticks.append(sum(len(each.received) for each in connections))
             await trio.lowlevel.checkpoint()
 
-    ticks = []
+    ticks = [0]
     connections = await open_connections(6 * _READY_MAX)
     for connection in connections:
         connection.say(b"x")
@@ -281,17 +291,39 @@ async def test_nobody_is_kept_waiting_by_many_that_are_ready(open_connections):
 
 
 async def test_cancelled_all_that_rest_are_closed(poller):
-    closed = []
+    kept = []
+
+    def serve(connection):
+        kept.append(connection())
+        return kept[-1]
 
     async with trio.open_nursery() as nursery:
         warm = WarmTasks(nursery)
-        connections = [Connection(warm, name=f"{number}") for number in range(3)]
+        connections = [Connection(warm) for _ in range(3)]
+        for connection in connections:
+            warm.serve(partial(serve, connection))
+        await settled()
+        nursery.cancel_scope.cancel()
+    assert [each.has_ended for each in connections] == [True] * 3
+    for connection in connections:
+        connection.theirs.close()
+
+
+async def test_cancelled_who_comes_to_rest_at_last_is_closed_as_well(autojump_clock):
+    async def finish(_):
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1)
+
+    async with trio.open_nursery() as nursery:
+        warm = WarmTasks(nursery)
+        connections = [Connection(warm, finish) for _ in range(2)]
         for connection in connections:
             warm.serve(connection)
         await settled()
+        connections[0].say(b"x")
+        await settled()
         nursery.cancel_scope.cancel()
-    closed = [each.has_ended for each in connections]
-    assert closed == [True] * 3
+    assert [each.has_ended for each in connections] == [True] * 2
     for connection in connections:
         connection.theirs.close()
 
@@ -341,6 +373,26 @@ async def test_when_the_last_one_has_ended_nothing_is_left(warm):
         await settled()
         assert all(each.has_ended for each in connections)
         assert open_descriptors() == before
+
+
+async def test_a_closed_lookout_knows_nobody_any_more(warm):
+    lookout = Lookout()
+    connections = [Connection(warm) for _ in range(4)]
+    *closed, later = [Serving(connection(), copy_context()) for connection in connections]
+    for connection, serving in zip(connections, [*closed, later], strict=True):
+        assert isinstance(serving.step(), Resting)
+        connection.say(b"x")
+        if serving is not later:
+            lookout.add(serving, connection.ours.fileno())
+    assert await lookout.next() in closed
+    lookout.close()
+    assert not lookout
+    lookout.add(later, connections[-1].ours.fileno())
+    assert await lookout.next() is later
+    lookout.close()
+    assert all(each.has_ended for each in connections)
+    for connection in connections:
+        connection.theirs.close()
 
 
 async def test_the_lookout_keeps_nothing_of_who_has_gone(warm, open_connections):

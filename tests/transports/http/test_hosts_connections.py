@@ -1,5 +1,7 @@
 """What every host promises about connections: those that are lost, kept, refused and stopped."""
 
+import sys
+
 import pytest
 import trio
 import trio.testing
@@ -324,3 +326,27 @@ async def test_a_client_that_reads_nothing_cannot_hold_up_the_stop(opened):
     await trio.testing.wait_all_tasks_blocked(0.05)
     with trio.fail_after(SECONDS):
         await host.stop()
+
+
+def _coroutines(task):
+    """The names of all coroutines that a task and those below it are in."""
+    coroutine = task.coro
+    while hasattr(coroutine, "cr_code"):
+        yield coroutine.cr_code.co_qualname
+        coroutine = coroutine.cr_await
+    for nursery in task.child_nurseries:
+        for child in nursery.child_tasks:
+            yield from _coroutines(child)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the poller is of Linux")
+async def test_connections_that_rest_are_in_no_task(open_host):
+    host = await open_host("resting", say_hello)
+    clients = [await host.connect() for _ in range(20)]
+    for _ in range(2):
+        for client in clients:
+            assert (await client.exchange()).status == 200
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        names = [*_coroutines(trio.lowlevel.current_root_task())]
+        assert "NativeConnection.serve" not in names
+        assert names.count("Lookout.next") == 1
