@@ -246,8 +246,11 @@ class _WarmTask:
             raise
 
     async def _rests(self, serving: Serving, resting: Resting) -> bool:
-        """Whether the lookout waits for it; else it has been waited for here."""
-        if self.among.look_after(serving, resting.fd):
+        """Whether the lookout waits for it; else it has been waited for here.
+
+        Where a scope is open that belongs to the task, no other task may go on with it.
+        """
+        if not self._has_left_open() and self.among.look_after(serving, resting.fd):
             return True
         with suppress(trio.ClosedResourceError):  # it is told when it reads
             await trio.lowlevel.wait_readable(resting.fd)

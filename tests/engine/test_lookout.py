@@ -102,9 +102,13 @@ async def open_connections(warm):
     assert all(each.has_ended for each in opened)
 
 
-@pytest.fixture(params=["ours", "none", "full"])
+@pytest.fixture(params=["ours", "none", "full", "blind"])
 def poller(request, monkeypatch):
-    """Whether there is one: not everywhere, and not if there are too many descriptors."""
+    """Whether there is one that can be used.
+
+    Not everywhere, not if there are too many descriptors, and not if nobody knows which scopes are
+    open.
+    """
 
     def fail():
         raise OSError(24, "Too many open files")
@@ -113,6 +117,8 @@ def poller(request, monkeypatch):
         monkeypatch.setattr("mcp_trio._engine.lookout.select", SimpleNamespace())
     elif request.param == "full":
         monkeypatch.setattr("mcp_trio._engine.lookout.select", SimpleNamespace(epoll=fail))
+    elif request.param == "blind":
+        monkeypatch.setattr("mcp_trio._engine.warm_tasks._INNERMOST", "_nothing_like_it")
     return request.param
 
 
