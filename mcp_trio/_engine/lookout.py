@@ -17,12 +17,14 @@ import select
 from collections.abc import Coroutine
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import attrs
 import trio
 
 from mcp_trio._engine.leading import Asked, step
+from mcp_trio._transports.resting import Resting
 
 # So many may go on before all other tasks have their turn.
 _READY_MAX: Final = 64
@@ -54,12 +56,12 @@ class Serving(_Ours):
     Attributes:
         driven: How far it has come.
         context: Its context variables.
-        fd: By which it rests, if it does.
+        resting: By what the lookout has it, if it does.
     """
 
     driven: Coroutine[Any, Any, None]
     context: Context
-    fd: int | None = attrs.field(default=None, init=False)
+    resting: Resting | None = attrs.field(default=None, init=False)
 
     def step(self) -> Asked:
         """Go on, in the variables of its own."""
@@ -79,28 +81,31 @@ class Lookout(_Ours):
         """Whether anything rests."""
         return bool(self._resting)
 
-    def add(self, serving: Serving, fd: int) -> bool:
+    def add(self, serving: Serving, resting: Resting) -> bool:
         """It rests from now on, also when it has gone on; False if it cannot be looked after."""
         if not hasattr(select, "epoll"):
             return False
         try:
             if self._poller is None:
                 self._poller = select.epoll()
-            self._poller.register(fd, select.EPOLLIN)
+            self._poller.register(resting.fd, select.EPOLLIN)
         except OSError:  # no more descriptors, or no more room for what is polled
             return False
         if len(self._resting) == 1:
             self._look_again()
-        self._resting[fd], serving.fd = serving, fd
+        self._resting[resting.fd], serving.resting = serving, resting
+        resting.let_go = partial(self.remove, serving)
         return True
 
     def remove(self, serving: Serving) -> None:
-        """It has ended, or waits for something else."""
+        """It is about to end, or waits for something else; again does nothing."""
+        resting, serving.resting = serving.resting, None
+        if resting is None:
+            return
         assert self._poller is not None
-        assert serving.fd is not None
-        del self._resting[serving.fd]
-        with suppress(OSError):  # what has ended has closed it
-            self._poller.unregister(serving.fd)
+        resting.let_go = None
+        del self._resting[resting.fd]
+        self._poller.unregister(resting.fd)
         if not self._resting:
             self._poller.close()
             self._poller = None

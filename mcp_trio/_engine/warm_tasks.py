@@ -105,9 +105,9 @@ class WarmTasks:
         context = copy_context()
         self.begin(Serving(served(), context), context)
 
-    def look_after(self, serving: Serving, fd: int) -> bool:
+    def look_after(self, serving: Serving, resting: Resting) -> bool:
         """Let it rest until there is something to read; False: it has to wait in its task."""
-        is_added = self._lookout.add(serving, fd)
+        is_added = self._lookout.add(serving, resting)
         if is_added and not self._lookout.is_kept:
             self.hand_over(self._lookout)
         return is_added
@@ -248,9 +248,10 @@ class _WarmTask:
     async def _rests(self, serving: Serving, resting: Resting) -> bool:
         """Whether the lookout waits for it; else it has been waited for here.
 
-        Where a scope is open that belongs to the task, no other task may go on with it.
+        What it has left open stays behind with this task, and is logged. Where nobody could tell
+        that, there is no lookout.
         """
-        if not self._has_left_open() and self.among.look_after(serving, resting.fd):
+        if hasattr(self._task, _INNERMOST) and self.among.look_after(serving, resting):
             return True
         with suppress(trio.ClosedResourceError):  # it is told when it reads
             await trio.lowlevel.wait_readable(resting.fd)

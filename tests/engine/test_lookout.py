@@ -47,8 +47,9 @@ class Connection:
     def __init__(self, warm, act=None, name="nobody"):
         self.ours, self.theirs = socket.socketpair()
         self.ours.setblocking(False)
+        self.resting = Resting(self.ours.fileno())
         self.warm, self.act, self.name = warm, act, name
-        self.received = b""
+        self.received, self.wakings = b"", 0
         self.tasks, self.names = [], []
         self.has_ended = False
 
@@ -61,13 +62,17 @@ class Connection:
                 self.received += data
                 if self.act is not None:
                     await self.act(data)
+        except EOFError:
+            pass
         finally:
             self.has_ended = True
+            self.resting.end()
             self.ours.close()
 
     async def read(self):
         while True:
-            await rest(Resting(self.ours.fileno()))
+            await rest(self.resting)
+            self.wakings += 1
             try:
                 return self.ours.recv(1)
             except BlockingIOError:
@@ -278,6 +283,27 @@ async def test_a_scope_that_is_left_open_takes_nobody_along(open_connections, ca
     assert logged.message == "what answers has left a scope or a nursery open"
 
 
+async def test_a_scope_that_is_left_open_in_a_task_of_ones_own_stays_behind(
+    open_connections, caplog, autojump_clock
+):
+    async def leave_open(data):
+        if data == b"o":
+            await trio.sleep(1)
+            left.__enter__()
+
+    left = trio.CancelScope()
+    connections = await open_connections(2, leave_open)
+    connections[0].say(b"o")
+    await trio.sleep(2)
+    left.cancel()
+    for connection in connections:
+        connection.say(b"x")
+    await settled()
+    assert [each.received for each in connections] == [b"ox", b"x"]
+    (logged,) = caplog.records
+    assert logged.message == "what answers has left a scope or a nursery open"
+
+
 async def test_nobody_is_kept_waiting_by_many_that_are_ready(open_connections):
     async def tick():
         while True:
@@ -389,16 +415,39 @@ async def test_a_closed_lookout_knows_nobody_any_more(warm):
         assert isinstance(serving.step(), Resting)
         connection.say(b"x")
         if serving is not later:
-            lookout.add(serving, connection.ours.fileno())
+            lookout.add(serving, connection.resting)
     assert await lookout.next() in closed
     lookout.close()
     assert not lookout
-    lookout.add(later, connections[-1].ours.fileno())
+    lookout.add(later, connections[-1].resting)
     assert await lookout.next() is later
     lookout.close()
     assert all(each.has_ended for each in connections)
+    assert all(each.resting.let_go is None for each in connections)
     for connection in connections:
         connection.theirs.close()
+
+
+async def test_what_another_process_has_as_well_is_not_watched_any_more(open_connections):
+    """As after a fork, whose child has copies of all descriptors."""
+
+    async def leave(data):
+        if data == b"q":
+            raise EOFError
+
+    connections = await open_connections(3)
+    connections[0].act = leave
+    with connections[0].ours.dup():
+        connections[0].say(b"q")
+        await settled()
+        assert connections[0].has_ended
+        connections[0].say(b"xyz")
+        newcomers = await open_connections(2)
+        for connection in (*connections[1:], *newcomers):
+            connection.say(b"x")
+        await settled()
+        assert [each.received for each in (*connections[1:], *newcomers)] == [b"x"] * 4
+        assert [each.wakings for each in (*connections[1:], *newcomers)] == [1] * 4
 
 
 async def test_the_lookout_keeps_nothing_of_who_has_gone(warm, open_connections):

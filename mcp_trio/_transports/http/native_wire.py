@@ -52,6 +52,12 @@ class Ends(ByteSource, ByteSink, Protocol):
 class SocketEnds(SocketDescriptor):
     """Those of a connected socket, which it owns."""
 
+    _resting: Resting = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._resting = Resting(self.fd)
+
     def shut_writing(self) -> None:
         """See `Ends.shut_writing`."""
         with contextlib.suppress(OSError):  # the peer was faster
@@ -65,7 +71,12 @@ class SocketEnds(SocketDescriptor):
 
     def rest(self) -> Awaitable[None]:
         """See `Ends.rest`."""
-        return rest(Resting(self.fd))
+        return rest(self._resting)
+
+    def close(self) -> None:
+        """See `Descriptor.close`."""
+        self._resting.end()
+        super().close()
 
 
 @attrs.define(kw_only=True, eq=False)

@@ -68,6 +68,9 @@ class Client:
     def end(self):
         self.close_sending()
 
+    def rest(self):
+        return self.wait_readable()
+
     def close(self):
         self.is_closed = True
 

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import re
 import socket
 
@@ -13,6 +14,7 @@ import trio.testing
 from mcp_trio._limits import KIB, Limits
 from mcp_trio._transports.http.exchange import BodyTooLargeError
 from mcp_trio._transports.http.native import NativeHost, serve_native
+from mcp_trio._transports.http.native_wire import SocketEnds
 
 GET = b"GET /path HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -460,3 +462,16 @@ async def test_a_client_may_have_an_address(nursery, family, error, client):
     await stream.aclose()
     assert [head.client for head in heads] == [client]
     nursery.cancel_scope.cancel()
+
+
+async def test_who_watches_a_connection_is_told_before_it_is_closed():
+    ours, theirs = socket.socketpair()
+    fd = ours.detach()
+    ends, was_open = SocketEnds(fd=fd), []
+    resting = ends.rest().send(None)
+    resting.let_go = lambda: was_open.append(os.fstat(fd))
+    assert ends.rest().send(None) is resting
+    ends.close()
+    assert (resting.fd, len(was_open)) == (fd, 1)
+    assert theirs.recv(1) == b""
+    theirs.close()
