@@ -193,13 +193,13 @@ class Conversation(Settings):
         self._stands(self._session)
 
     def _stands(self, session: Session) -> None:
-        """It is open, and once it is lost that is told."""
+        """It is open, and once it is lost that is told, before any call fails by it."""
         self._condition.become("open")
-        session.when_ended(partial(self._note_end, session))
-        if session.ended.is_set():
-            self._note_end(session)
+        session.when_shut(partial(self._note_loss, session))
+        if session.cause is not None:
+            self._note_loss(session)
 
-    def _note_end(self, session: Session) -> None:
+    def _note_loss(self, session: Session) -> None:
         state: State = "retrying" if self._begins_again and not self._is_closed else "closed"
         self._condition.become(state, str(session.loss))
 

@@ -99,6 +99,7 @@ class Session:
     _deliveries: Deliveries = attrs.field(init=False)
     _dispatcher: Dispatcher = attrs.field(init=False)
     _reading: trio.CancelScope | None = attrs.field(default=None, init=False)
+    _on_shut: tuple[Callable[[], object], ...] = attrs.field(default=(), init=False)
     _on_ended: tuple[Callable[[], object], ...] = attrs.field(default=(), init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -173,6 +174,10 @@ class Session:
         else:
             deliver_to(self._take_delivered)
 
+    def when_shut(self, told: Callable[[], object]) -> None:
+        """Call `told` when the session is shut, before any call fails by it; as `when_ended`."""
+        self._on_shut = (*self._on_shut, told)
+
     def when_ended(self, told: Callable[[], object]) -> None:
         """Call `told` when the session has `ended`; it must be quick, and not raise."""
         self._on_ended = (*self._on_ended, told)
@@ -199,6 +204,8 @@ class Session:
             self._reading.cancel()
         self._requests.lose(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
         self.closing.set()
+        for told in self._on_shut:
+            told()
         self._tasks.start(self._end)
 
     def _lost(self, error: Exception) -> None:

@@ -215,6 +215,7 @@ async def test_a_command_that_was_killed_is_started_again(program):
         pid = int(said(await client.call_tool("pid")))
         with pytest.raises(ConnectionLost):
             await client.call_tool("die")
+        assert client.state == "retrying"
         other = int(said(await client.call_tool("pid")))
         assert other != pid
         os.kill(other, signal.SIGKILL)
