@@ -12,7 +12,6 @@ import contextlib
 import functools
 import logging
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable
 from ssl import SSLContext
 from typing import Any, Final, TypeAlias, cast
@@ -38,6 +37,7 @@ from mcp_trio._transports.http.asgi import (
     Send,
 )
 from mcp_trio._transports.http.asgi_upgrade import BYTES_SENT, MORE
+from mcp_trio._transports.http.hypercorn_arrivals import Arrivals, Windows
 from mcp_trio._transports.http.hypercorn_protocols import (
     bytes_held_back,
     end_unended,
@@ -55,46 +55,6 @@ logger = logging.getLogger("mcp_trio")
 Address: TypeAlias = tuple[str, int]
 
 _START: Final = "http.response.start"
-_DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
-_WAITING_MAX: Final = 10
-
-
-@attrs.define(eq=False)
-class Arrivals:
-    """What has come for one run of the application, which takes it one after the other.
-
-    Who brings more than the application takes waits for it, but not for one that has returned.
-    """
-
-    _waiting: deque[Message] = attrs.field(factory=deque[Message], init=False)
-    _news: Bell = attrs.field(factory=Bell, init=False)
-    _room: Bell = attrs.field(factory=Bell, init=False)
-    _is_over: bool = attrs.field(default=False, init=False)
-
-    def is_waiting(self) -> bool:
-        """Whether `take` returns at once."""
-        return bool(self._waiting)
-
-    async def put(self, message: Message) -> None:
-        """One more; that the client is gone is said without waiting."""
-        while len(self._waiting) >= _WAITING_MAX and message["type"] not in _DISCONNECTS:
-            if self._is_over:
-                return
-            await self._room.wait()
-        self._waiting.append(message)
-        self._news.ring()
-
-    async def take(self) -> Message:
-        """The next one."""
-        while not self._waiting:
-            await self._news.wait()
-        self._room.ring()
-        return self._waiting.popleft()
-
-    def end(self) -> None:
-        """Nobody takes any more."""
-        self._is_over = True
-        self._room.ring()
 
 
 @attrs.define(eq=False)
@@ -114,6 +74,7 @@ class HypercornConnection:
     websockets: int = attrs.field(default=0, init=False)
     _secured: Any = attrs.field(init=False)
     _hypercorn: ProtocolWrapper = attrs.field(init=False)
+    _windows: Windows | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
     _sending: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _requests: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
@@ -286,9 +247,18 @@ class HypercornConnection:
         send: Callable[[Message | None], Awaitable[None]],
     ) -> Callable[[Message], Awaitable[None]]:
         """Run the application for one request; returns what its messages are given to."""
-        arrivals = Arrivals()
+        protocol = self._hypercorn.protocol
+        if isinstance(protocol, H2Protocol):
+            arrivals = self._windows_of(protocol).begin(number_behind(send))
+        else:
+            arrivals = Arrivals()
         self._nursery.start_soon(self._run, self._begin(), scope, arrivals, send)
         return arrivals.put
+
+    def _windows_of(self, protocol: H2Protocol) -> Windows:
+        if self._windows is None:
+            self._windows = Windows.of(protocol, self._send_data)
+        return self._windows
 
     async def _run(
         self,
@@ -302,6 +272,8 @@ class HypercornConnection:
                 await self._run_app(scope, arrivals, send)
         finally:
             arrivals.end()
+            if self._windows is not None:
+                self._windows.forget(number_behind(send))
             self._finish(running)
             self.stream.is_holding = False  # what was to come next does not
             await send(None)
@@ -324,15 +296,18 @@ class HypercornConnection:
 
     async def _run_app(self, scope: Scope, arrivals: Arrivals, send: Send) -> None:
         protocol = self._hypercorn.protocol
+        receive = arrivals.take
         if isinstance(protocol, H2Protocol):
             forgive(protocol)
+            windows = self._windows_of(protocol)
+            receive = functools.partial(windows.take, number_behind(send))
             bounded = functools.partial(self._send_bounded, protocol, send)
         else:
             bounded = functools.partial(self._send_together, send)
             scope["extensions"][BYTES_SENT] = lambda: self.stream.bytes_sent
         scope["extensions"][IS_WAITING] = arrivals.is_waiting
         try:
-            await self._run_told(scope, arrivals.take, bounded)
+            await self._run_told(scope, receive, bounded)
         except AnswerBrokenOff:
             await self._break_off(send)
         except Exception:

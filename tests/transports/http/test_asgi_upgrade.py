@@ -431,3 +431,31 @@ async def test_a_websocket_over_http2_is_one_as_well(on_hypercorn):
         await client.flush()
         assert await channel.receive() == []
         await channel.aclose()
+
+
+async def test_over_http2_both_sides_may_speak_before_they_listen(on_hypercorn, nursery):
+    url, arrivals = await on_hypercorn()
+    client = await Http2Client.over((await raw_peer(url)).stream)
+    async with client.stream:
+        await client.event(None, h2.events.RemoteSettingsChanged)
+        asked = [(":protocol", "websocket"), ("sec-websocket-version", "13")]
+        asked.append(("sec-websocket-protocol", "mcp"))
+        number = await client.ask("CONNECT", "/ws", asked, is_whole=False)
+        await client.event(number, h2.events.ResponseReceived)
+        channel = await arrivals.receive()
+        framed = wsproto.connection.Connection(wsproto.ConnectionType.CLIENT)
+        long = b'"' + b"x" * 200_000 + b'"'
+        nursery.start_soon(channel.send, [long])
+        await trio.testing.wait_all_tasks_blocked(0.01)  # the client's window is full
+        for _ in range(900):
+            client.http.send_data(number, framed.send(events.TextMessage(data=FRAME.decode())))
+        await client.flush()
+        heard = 0
+        with trio.fail_after(5):
+            while heard < len(long):
+                heard += len((await client.event(number, h2.events.DataReceived)).data)
+            received = []
+            while len(received) < 900:
+                received += await channel.receive()
+        assert received == [FRAME] * 900
+        await channel.aclose()

@@ -1,4 +1,4 @@
-"""What stands between hypercorn's protocols and the application: messages in order, and an end."""
+"""What stands between hypercorn's protocols and the application: its bytes, its times, its end."""
 
 import socket
 
@@ -10,69 +10,10 @@ from hypercorn.config import Config
 
 from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._transports.http.asgi import AsgiHost
-from mcp_trio._transports.http.hypercorn_connection import Arrivals, HypercornConnection
+from mcp_trio._transports.http.hypercorn_connection import HypercornConnection
 from mcp_trio._transports.http.hypercorn_host import addresses_of
 from mcp_trio._transports.http.hypercorn_stream import BoundedStream
 from tests.transports.http.conftest import say_hello
-
-PIECE = {"type": "http.request", "body": b"x", "more_body": True}
-GONE = {"type": "http.disconnect"}
-WAITING_MAX = 10
-
-
-async def filled():
-    arrivals = Arrivals()
-    for _ in range(WAITING_MAX):
-        await arrivals.put(PIECE)
-    return arrivals
-
-
-async def test_what_has_come_is_taken_in_order_and_awaited_when_there_is_nothing(nursery):
-    arrivals, taken = Arrivals(), []
-    assert not arrivals.is_waiting()
-
-    async def take():
-        taken.extend([await arrivals.take(), await arrivals.take()])
-
-    nursery.start_soon(take)
-    await trio.testing.wait_all_tasks_blocked()
-    await arrivals.put(PIECE)
-    await arrivals.put(GONE)
-    assert arrivals.is_waiting()
-    await trio.testing.wait_all_tasks_blocked()
-    assert taken == [PIECE, GONE]
-
-
-async def test_who_brings_too_much_waits_until_something_is_taken(nursery):
-    arrivals, story = await filled(), []
-
-    async def put():
-        await arrivals.put(PIECE)
-        story.append("put")
-
-    nursery.start_soon(put)
-    await trio.testing.wait_all_tasks_blocked()
-    assert story == []
-    await arrivals.take()
-    await trio.testing.wait_all_tasks_blocked()
-    assert story == ["put"]
-
-
-async def test_for_an_application_that_has_returned_nobody_waits(nursery):
-    arrivals = await filled()
-    nursery.start_soon(arrivals.put, PIECE)
-    await trio.testing.wait_all_tasks_blocked()
-    arrivals.end()
-    await trio.testing.wait_all_tasks_blocked()
-    assert nursery.child_tasks == set()
-    await arrivals.put(PIECE)
-
-
-async def test_that_the_client_is_gone_is_told_without_waiting():
-    arrivals = await filled()
-    await arrivals.put(GONE)
-    told = [await arrivals.take() for _ in range(WAITING_MAX + 1)]
-    assert told[-1] == GONE
 
 
 @pytest.fixture

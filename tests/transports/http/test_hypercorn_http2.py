@@ -17,6 +17,9 @@ from tests.transports.http.http2_client import Http2Client
 
 SECONDS = 5.0
 STREAMS_MAX = 4
+PIECES = 30
+WAITING_MAX = 1024
+WINDOW_SIZES = [16384, 16384, 16384, 16383]
 WEBSOCKET = [
     (":method", "CONNECT"),
     (":protocol", "websocket"),
@@ -71,6 +74,7 @@ async def test_of_streams_that_are_reset_nothing_is_kept(connected, monkeypatch)
             assert (await client.exchange())[-1] == b"hello"
     [connection] = made
     assert len(connection._hypercorn.protocol.stream_buffers) <= 1
+    assert len(connection._windows._streams) <= 1
 
 
 async def test_an_answer_that_is_broken_off_ends_no_other_one(connected, caplog):
@@ -124,6 +128,88 @@ async def test_a_head_over_its_limit_is_refused_and_no_other_one(connected):
             b"the head is longer than http_head_bytes_max (2000)",
         )
         assert (await client.exchange())[-1] == b"hello"
+
+
+@pytest.fixture
+async def held(connected):
+    """A client, and what lets its requests for /held be read, whose bodies are the answers."""
+    may_read = trio.Event()
+
+    async def respond(exchange):
+        if exchange.head.path == "/held":
+            await may_read.wait()
+        await exchange.answer(200, [], await exchange.body(2**20))
+
+    _host, client, _made = await connected(respond)
+    await client.event(None, h2.events.RemoteSettingsChanged)
+    return client, may_read
+
+
+async def answer_of(client, number):
+    body = b""
+    kinds = (h2.events.DataReceived, h2.events.StreamEnded)
+    while isinstance(event := await client.event(number, kinds), h2.events.DataReceived):
+        body += event.data
+    return body
+
+
+async def test_a_body_that_nobody_reads_yet_holds_up_no_other_request(held):
+    client, may_read = held
+    with trio.fail_after(SECONDS):
+        number = await client.ask("POST", "/held", is_whole=False)
+        for _ in range(PIECES):
+            client.http.send_data(number, b"x" * 100)
+        assert (await client.exchange("POST", body=b"hello"))[-1] == b"hello"
+        client.http.end_stream(number)
+        may_read.set()
+        assert await answer_of(client, number) == b"x" * 100 * PIECES
+
+
+async def test_of_a_body_that_nobody_reads_no_more_comes_than_its_window(held):
+    client, may_read = held
+    with trio.fail_after(SECONDS):
+        number = await client.ask("POST", "/held", is_whole=False)
+        for size in WINDOW_SIZES:
+            client.http.send_data(number, b"x" * size)
+        await client.flush()
+        while client.http.outbound_flow_control_window < 40_000:
+            await client.event(0, h2.events.WindowUpdated)
+        assert (await client.exchange("POST", body=b"y" * 40_000))[-1] == b"y" * 40_000
+        assert client.http.local_flow_control_window(number) == 0
+        may_read.set()
+        while client.http.local_flow_control_window(number) < 16384:
+            await client.event(number, h2.events.WindowUpdated)
+        client.http.send_data(number, b"z" * 16384, end_stream=True)
+        body = await answer_of(client, number)
+    assert body == b"x" * sum(WINDOW_SIZES) + b"z" * 16384
+
+
+@pytest.mark.real_time
+async def test_who_sends_no_end_of_small_pieces_waits_until_they_are_read(held):
+    client, may_read = held
+    with trio.fail_after(SECONDS):
+        number = await client.ask("POST", "/held", is_whole=False)
+        for _ in range(WAITING_MAX + 1):
+            client.http.send_data(number, b"")
+        other = await client.ask("POST", body=b"hello")
+        with trio.move_on_after(0.1) as patience:
+            await client.event(other, h2.events.ResponseReceived)
+        assert patience.cancelled_caught
+        may_read.set()
+        assert await answer_of(client, other) == b"hello"
+
+
+async def test_a_client_that_says_goodbye_behind_what_nobody_reads_has_its_answer(held):
+    client, may_read = held
+    with trio.fail_after(SECONDS):
+        number = await client.ask("POST", "/held", is_whole=False)
+        for _ in range(PIECES):
+            client.http.send_data(number, b"x")
+        client.http.send_data(number, b"x", end_stream=True)
+        client.http.close_connection()
+        await client.flush()
+        may_read.set()
+        assert await said_at_the_end(client) == []
 
 
 async def said_at_the_end(client):
