@@ -1,12 +1,10 @@
 """One task waits for all that rest, and goes on with each in its own variables."""
 
 import gc
-import socket
 import weakref
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,69 +15,16 @@ from hypothesis import strategies as st
 
 from mcp_trio._engine import Led, WarmTasks, lead
 from mcp_trio._engine.lookout import _READY_MAX, Lookout, Serving
-from mcp_trio._transports.resting import Resting, rest
+from mcp_trio._transports.resting import Resting
+from tests.engine.resting_connections import (
+    NAME,
+    Connection,
+    open_descriptors,
+    settled,
+    task,
+    tasks_living,
+)
 from tests.engine.test_warm_tasks import Job
-
-NAME = ContextVar("name", default="nobody")
-
-
-async def settled():
-    """Everybody waits; twice, as what is ready for a poller is not yet seen by Trio."""
-    for _ in range(2):
-        await trio.testing.wait_all_tasks_blocked(0.001)
-
-
-def task():
-    return trio.lowlevel.current_task()
-
-
-def open_descriptors():
-    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
-
-
-def tasks_living():
-    return trio.lowlevel.current_statistics().tasks_living
-
-
-class Connection:
-    """Rests, and does with each byte what `act` makes of it, up to the end."""
-
-    def __init__(self, warm, act=None, name="nobody"):
-        self.ours, self.theirs = socket.socketpair()
-        self.ours.setblocking(False)
-        self.resting = Resting(self.ours.fileno())
-        self.warm, self.act, self.name = warm, act, name
-        self.received, self.wakings = b"", 0
-        self.tasks, self.names = [], []
-        self.has_ended = False
-
-    async def __call__(self):
-        NAME.set(self.name)
-        try:
-            while data := await self.read():
-                self.tasks.append(task())
-                self.names.append(NAME.get())
-                self.received += data
-                if self.act is not None:
-                    await self.act(data)
-        except EOFError:
-            pass
-        finally:
-            self.has_ended = True
-            self.resting.end()
-            self.ours.close()
-
-    async def read(self):
-        while True:
-            await rest(self.resting)
-            self.wakings += 1
-            try:
-                return self.ours.recv(1)
-            except BlockingIOError:
-                continue
-
-    def say(self, data):
-        self.theirs.send(data)
 
 
 @pytest.fixture

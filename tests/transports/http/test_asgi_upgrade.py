@@ -1,5 +1,6 @@
 """WebSockets through ASGI: by a scripted server, and by hypercorn with peers that do odd things."""
 
+import contextlib
 import functools
 
 import attrs
@@ -406,7 +407,9 @@ async def test_a_peer_that_answers_pings_is_kept(raw, mock_clock):
 # HTTP/2
 
 
-async def test_a_websocket_over_http2_is_one_as_well(on_hypercorn):
+@contextlib.asynccontextmanager
+async def over_http2(on_hypercorn):
+    """A client, the number of its stream, the frames on that, and the channel at the other end."""
     url, arrivals = await on_hypercorn()
     client = await Http2Client.over((await raw_peer(url)).stream)
     async with client.stream:
@@ -416,8 +419,12 @@ async def test_a_websocket_over_http2_is_one_as_well(on_hypercorn):
         number = await client.ask("CONNECT", "/ws", asked, is_whole=False)
         answer = dict((await client.event(number, h2.events.ResponseReceived)).headers)
         assert (answer[b":status"], answer[b"sec-websocket-protocol"]) == (b"200", b"mcp")
-        channel = await arrivals.receive()
         framed = wsproto.connection.Connection(wsproto.ConnectionType.CLIENT)
+        yield client, number, framed, await arrivals.receive()
+
+
+async def test_a_websocket_over_http2_is_one_as_well(on_hypercorn):
+    async with over_http2(on_hypercorn) as (client, number, framed, channel):
         client.http.send_data(number, framed.send(events.TextMessage(data=FRAME.decode())))
         await client.flush()
         assert await channel.receive() == [FRAME]
@@ -434,16 +441,7 @@ async def test_a_websocket_over_http2_is_one_as_well(on_hypercorn):
 
 
 async def test_over_http2_both_sides_may_speak_before_they_listen(on_hypercorn, nursery):
-    url, arrivals = await on_hypercorn()
-    client = await Http2Client.over((await raw_peer(url)).stream)
-    async with client.stream:
-        await client.event(None, h2.events.RemoteSettingsChanged)
-        asked = [(":protocol", "websocket"), ("sec-websocket-version", "13")]
-        asked.append(("sec-websocket-protocol", "mcp"))
-        number = await client.ask("CONNECT", "/ws", asked, is_whole=False)
-        await client.event(number, h2.events.ResponseReceived)
-        channel = await arrivals.receive()
-        framed = wsproto.connection.Connection(wsproto.ConnectionType.CLIENT)
+    async with over_http2(on_hypercorn) as (client, number, framed, channel):
         long = b'"' + b"x" * 200_000 + b'"'
         nursery.start_soon(channel.send, [long])
         await trio.testing.wait_all_tasks_blocked(0.01)  # the client's window is full
