@@ -172,10 +172,10 @@ class Conversation(Settings):
             raise
 
     def _end_story(self) -> None:
-        if self._lifetime is None or self._lifetime.session.ended.is_set():
+        if self._lifetime is None:
             self._story.end()
         else:
-            self._lifetime.session.when_ended(self._story.end)
+            self._lifetime.session.ended.when_set(self._story.end)
 
     async def _begin(self) -> None:
         """Open a session, and agree; a server whose era is known is not asked for it (VER-08)."""
@@ -195,9 +195,7 @@ class Conversation(Settings):
     def _stands(self, session: Session) -> None:
         """It is open, and once it is lost that is told, before any call fails by it."""
         self._condition.become("open")
-        session.when_shut(partial(self._note_loss, session))
-        if session.cause is not None:
-            self._note_loss(session)
+        session.closing.when_set(partial(self._note_loss, session))
 
     def _note_loss(self, session: Session) -> None:
         state: State = "retrying" if self._begins_again and not self._is_closed else "closed"

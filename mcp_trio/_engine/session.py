@@ -24,7 +24,7 @@ handler that shields itself keeps the nursery open, as any nursery, but nothing 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
@@ -78,7 +78,8 @@ _LOSSES: Final = (trio.BrokenResourceError, trio.ClosedResourceError, Connection
 class Session:
     """One conversation. Give it to a nursery: `await nursery.start(session.run)`.
 
-    `cause` and `loss` tell why it ended, from the moment of `shut`, which sets `closing`.
+    `cause` and `loss` tell why it ended, from the moment of `shut`, which sets `closing`: who is
+    told of that, hears of it before any call fails by it.
     `negotiated` is set when the handshake has been answered, `initialized` when the client has
     acknowledged that, `ended` when the channel is closed and the journal complete.
     """
@@ -99,8 +100,6 @@ class Session:
     _deliveries: Deliveries = attrs.field(init=False)
     _dispatcher: Dispatcher = attrs.field(init=False)
     _reading: trio.CancelScope | None = attrs.field(default=None, init=False)
-    _on_shut: tuple[Callable[[], object], ...] = attrs.field(default=(), init=False)
-    _on_ended: tuple[Callable[[], object], ...] = attrs.field(default=(), init=False)
 
     def __attrs_post_init__(self) -> None:
         connection, application = self.connection, self.application
@@ -174,14 +173,6 @@ class Session:
         else:
             deliver_to(self._take_delivered)
 
-    def when_shut(self, told: Callable[[], object]) -> None:
-        """Call `told` when the session is shut, before any call fails by it; as `when_ended`."""
-        self._on_shut = (*self._on_shut, told)
-
-    def when_ended(self, told: Callable[[], object]) -> None:
-        """Call `told` when the session has `ended`; it must be quick, and not raise."""
-        self._on_ended = (*self._on_ended, told)
-
     def act(self, actor: Actor) -> None:
         """Begin what the application does by itself; what it raises is logged."""
         self._tasks.act(partial(_logged, actor))
@@ -204,8 +195,6 @@ class Session:
             self._reading.cancel()
         self._requests.lose(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
         self.closing.set()
-        for told in self._on_shut:
-            told()
         self._tasks.start(self._end)
 
     def _lost(self, error: Exception) -> None:
@@ -275,8 +264,6 @@ class Session:
             self.sequencer.close(dict(self.connection.counts))
         finally:
             self.ended.set()
-            for told in self._on_ended:
-                told()
 
     # Receiving.
 

@@ -251,8 +251,8 @@ class Server(Offering):
         if _is_strict(record):
             variables, watch = variables.copy(), strict_watch()
             variables.run(watch.__enter__)
-            session.when_ended(partial(variables.run, watch.__exit__))
-        session.when_ended(on_ended)
+            session.ended.when_set(partial(variables.run, watch.__exit__))
+        session.ended.when_set(on_ended)
         session.begin(warm, variables)
         return session
 
@@ -266,7 +266,7 @@ class Server(Offering):
             beside.leave()
             raise
         session = self.open_session(channel, sequencer=sequencer, lifespan=lifespan, http=http)
-        session.when_ended(beside.leave)
+        session.ended.when_set(beside.leave)
         return session
 
     def mirrored_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:

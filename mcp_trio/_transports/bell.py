@@ -1,7 +1,12 @@
 """What tasks wait for, which costs next to nothing while nobody does."""
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import msgspec
 import trio
+
+Told: TypeAlias = Callable[[], object]
 
 
 class Bell(msgspec.Struct, eq=False):
@@ -35,22 +40,35 @@ class Bell(msgspec.Struct, eq=False):
 
 
 class Milestone(Bell, eq=False):
-    """Something that happens once; like `trio.Event`."""
+    """Something that happens once; like `trio.Event`, and functions may hear of it as well."""
 
-    _is_set: bool = False
+    _told: tuple[Told, ...] | None = ()
+    """Those; None: it has happened."""
 
     def is_set(self) -> bool:
         """Whether it has happened."""
-        return self._is_set
+        return self._told is None
+
+    def when_set(self, told: Told) -> None:
+        """Call `told` when it happens, before any task wakes; at once if it has happened.
+
+        It must be quick, and not raise.
+        """
+        if self._told is None:
+            told()
+        else:
+            self._told = (*self._told, told)
 
     def set(self) -> None:
         """It happens now, if it has not yet."""
-        self._is_set = True
+        heard, self._told = self._told, None
         self.ring()
+        for told in heard or ():
+            told()
 
     async def wait(self) -> None:
         """Wait until it has happened; a checkpoint in any case."""
-        if self._is_set:
+        if self.is_set():
             await trio.lowlevel.checkpoint()
         else:
             await super().wait()

@@ -8,7 +8,6 @@ import trio
 import trio.testing
 
 from mcp_trio import Client, ConnectionLost, RequestTimeout, Server
-from mcp_trio._transports.condition import Condition
 from tests.transports.http.scripted_server import URL, Forgetful, Legacy, Script, result
 
 LEGACY = ["2025-11-25"]
@@ -68,17 +67,6 @@ async def test_whose_call_is_lost_finds_that_told_already(restart, nursery):
         with pytest.raises(ConnectionLost, match="sunk"):
             await client.call_tool("leave")
         assert stands(client) == told[-1] == ("retrying" if restart else "closed", "sunk")
-
-
-async def test_a_session_that_was_lost_as_soon_as_it_had_agreed_is_not_open():
-    told = []
-    client = Client(Server("harbour"), state_changed=lambda *news: told.append(news))
-    async with client:
-        lost = client._session
-        lost.shut("lost", ConnectionLost("cut"))
-        client._condition = Condition(client._hear_state)
-        client._stands(lost)
-        assert told[-2:] == [("open", ""), ("closed", "cut")]
 
 
 async def test_a_client_of_a_url_stands_as_it_was_told_also_in_its_next_session():

@@ -251,3 +251,30 @@ async def test_a_recording_of_one_file_tells_all_lives_as_one_story(tmp_path):
     assert records[-1]["k"] == "end"
     called = [record.get("c") for record in records if "tools/call" in json.dumps(record)]
     assert called == [2, 2]
+
+
+@attrs.define(eq=False)
+class Mute:
+    """A server object that never says anything, and goes at once or never."""
+
+    stays: bool
+
+    async def serve(self, _channel):
+        if self.stays:
+            await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("stays", [False, True])
+async def test_a_recording_ends_with_a_connecting_that_failed_or_was_cancelled(
+    stays, tmp_path, autojump_clock
+):
+    file = tmp_path / "one.mcprec.jsonl"
+    client = Client(Mute(stays), revisions=LEGACY, restart=True, record=file)
+    if stays:
+        with trio.move_on_after(1):
+            await client.__aenter__()
+        await trio.sleep(10)
+    else:
+        with pytest.raises(ConnectionLost):
+            await client.__aenter__()
+    assert json.loads(file.read_text().splitlines()[-1])["k"] == "end"

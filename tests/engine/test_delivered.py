@@ -117,7 +117,7 @@ async def test_a_session_ends_alone_and_tells_of_it(begin, message, call, autoju
 
     told = []
     (one, first), (_, second) = begin({"forever": forever}), begin()
-    one.when_ended(lambda: told.append((one.ended.is_set(), first.is_closed)))
+    one.ended.when_set(lambda: told.append((one.ended.is_set(), first.is_closed)))
     first.take([message(**call("forever", 1))])
     await trio.testing.wait_all_tasks_blocked()
     one.shut("closed")

@@ -64,3 +64,18 @@ async def test_a_milestone_is_reached_once(waiters):
     assert sorted(woken) == [0, 1]
     with trio.testing.assert_checkpoints():
         await milestone.wait()
+
+
+async def test_of_a_milestone_functions_hear_once_and_before_who_waits(waiters):
+    milestone, story = Milestone(), []
+    woken = await waiters(milestone)
+    for name in "ab":
+        milestone.when_set(lambda name=name: story.append((name, milestone.is_set(), list(woken))))
+    assert story == []
+    for _ in range(2):
+        milestone.set()
+    assert story == [("a", True, []), ("b", True, [])]
+    milestone.when_set(lambda: story.append("late"))
+    assert story[2:] == ["late"]
+    await trio.testing.wait_all_tasks_blocked()
+    assert sorted(woken) == [0, 1]
