@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias, cast
 import attrs
 from h2.connection import H2Connection
 from h2.exceptions import ProtocolError
-from hypercorn.protocol.h2 import H2Protocol
 
 from mcp_trio._transports.bell import Bell
 from mcp_trio._transports.http.asgi import Message
@@ -67,12 +66,26 @@ class Arrivals:
         self._room.ring()
 
 
-@attrs.define(eq=False)
-class _Stream:
-    """What has come on one stream, and how much of its window is not opened again."""
+@attrs.define(kw_only=True, eq=False)
+class StreamArrivals(Arrivals):
+    """What has come on one stream of HTTP/2, of whose window `held_bytes` are not opened again."""
 
-    arrivals: Arrivals
-    held_bytes: int = 0
+    windows: "Windows"
+    number: int
+    held_bytes: int = attrs.field(default=0, init=False)
+
+    async def take(self) -> Message:
+        """The next one; the window is opened when no other waits."""
+        message = await super().take()
+        if self.held_bytes and not self.is_waiting():
+            opened, self.held_bytes = self.held_bytes, 0
+            await self.windows.open_again(opened, self.number)
+        return message
+
+    def end(self) -> None:
+        """Nobody takes any more."""
+        super().end()
+        self.windows.forget(self.number)
 
 
 @attrs.define(eq=False)
@@ -82,44 +95,37 @@ class Windows:
     _http: H2Connection
     _flush: Flush
     _acknowledge: Callable[[int, int], None] = attrs.field(init=False)
-    _streams: dict[int, _Stream] = attrs.field(factory=dict[int, _Stream], init=False)
+    _arrivals: dict[int, StreamArrivals] = attrs.field(
+        factory=dict[int, StreamArrivals], init=False
+    )
 
-    @classmethod
-    def of(cls, protocol: H2Protocol, flush: Flush) -> "Windows":
-        """Those of a connection, from now on; `flush` sends what it has to say."""
-        http = protocol.connection
-        windows = cls(http, flush)
-        windows._acknowledge = http.acknowledge_received_data
-        cast("Any", http).acknowledge_received_data = windows.acknowledge
-        return windows
+    def __attrs_post_init__(self) -> None:
+        self._acknowledge = self._http.acknowledge_received_data
+        cast("Any", self._http).acknowledge_received_data = self.acknowledge
 
-    def begin(self, number: int) -> Arrivals:
-        """What comes on a stream, until `forget`; to be taken by `take`."""
-        stream = self._streams[number] = _Stream(Arrivals(_BESIDE_OTHERS_MAX))
-        return stream.arrivals
+    def begin(self, number: int) -> StreamArrivals:
+        """What comes on a stream, until its end."""
+        arrivals = StreamArrivals(waiting_max=_BESIDE_OTHERS_MAX, windows=self, number=number)
+        self._arrivals[number] = arrivals
+        return arrivals
 
     def forget(self, number: int) -> None:
         """Nobody takes any more of a stream."""
-        del self._streams[number]
+        del self._arrivals[number]
 
     def acknowledge(self, size: int, number: int) -> None:
         """Hypercorn has given away `size` bytes that came on a stream."""
-        stream = self._streams.get(number)
-        if stream is None or not stream.arrivals.is_waiting():
+        arrivals = self._arrivals.get(number)
+        if arrivals is None or not arrivals.is_waiting():
             self._acknowledge(size, number)
         elif size:
-            stream.held_bytes += size
+            arrivals.held_bytes += size
             self._open(size, None)
 
-    async def take(self, number: int) -> Message:
-        """The next message of a stream, whose window is opened when no other waits."""
-        stream = self._streams[number]
-        message = await stream.arrivals.take()
-        if stream.held_bytes and not stream.arrivals.is_waiting():
-            self._open(stream.held_bytes, number)
-            stream.held_bytes = 0
-            await self._flush(self._http.data_to_send())
-        return message
+    async def open_again(self, size: int, number: int) -> None:
+        """A stream has room for `size` bytes more; its client is told."""
+        self._open(size, number)
+        await self._flush(self._http.data_to_send())
 
     def _open(self, size: int, number: int | None) -> None:
         with contextlib.suppress(ProtocolError):  # what is over needs none

@@ -247,18 +247,17 @@ class HypercornConnection:
         send: Callable[[Message | None], Awaitable[None]],
     ) -> Callable[[Message], Awaitable[None]]:
         """Run the application for one request; returns what its messages are given to."""
-        protocol = self._hypercorn.protocol
-        if isinstance(protocol, H2Protocol):
-            arrivals = self._windows_of(protocol).begin(number_behind(send))
-        else:
-            arrivals = Arrivals()
+        arrivals = self._arrivals_for(send)
         self._nursery.start_soon(self._run, self._begin(), scope, arrivals, send)
         return arrivals.put
 
-    def _windows_of(self, protocol: H2Protocol) -> Windows:
+    def _arrivals_for(self, send: object) -> Arrivals:
+        protocol = self._hypercorn.protocol
+        if not isinstance(protocol, H2Protocol):
+            return Arrivals()
         if self._windows is None:
-            self._windows = Windows.of(protocol, self._send_data)
-        return self._windows
+            self._windows = Windows(protocol.connection, self._send_data)
+        return self._windows.begin(number_behind(send))
 
     async def _run(
         self,
@@ -272,8 +271,6 @@ class HypercornConnection:
                 await self._run_app(scope, arrivals, send)
         finally:
             arrivals.end()
-            if self._windows is not None:
-                self._windows.forget(number_behind(send))
             self._finish(running)
             self.stream.is_holding = False  # what was to come next does not
             await send(None)
@@ -296,18 +293,15 @@ class HypercornConnection:
 
     async def _run_app(self, scope: Scope, arrivals: Arrivals, send: Send) -> None:
         protocol = self._hypercorn.protocol
-        receive = arrivals.take
         if isinstance(protocol, H2Protocol):
             forgive(protocol)
-            windows = self._windows_of(protocol)
-            receive = functools.partial(windows.take, number_behind(send))
             bounded = functools.partial(self._send_bounded, protocol, send)
         else:
             bounded = functools.partial(self._send_together, send)
             scope["extensions"][BYTES_SENT] = lambda: self.stream.bytes_sent
         scope["extensions"][IS_WAITING] = arrivals.is_waiting
         try:
-            await self._run_told(scope, receive, bounded)
+            await self._run_told(scope, arrivals.take, bounded)
         except AnswerBrokenOff:
             await self._break_off(send)
         except Exception:

@@ -79,7 +79,9 @@ class Http2Client:
             self.events = self.http.receive_data(data)
 
     async def exchange(self, *args, **options):
-        number = await self.ask(*args, **options)
+        return await self.answer(await self.ask(*args, **options))
+
+    async def answer(self, number):
         head = await self.event(number, h2.events.ResponseReceived)
         body = b""
         kinds = (h2.events.DataReceived, h2.events.StreamEnded)

@@ -23,9 +23,9 @@ REQUEST = [
 ]
 
 
-async def filled():
-    arrivals = Arrivals()
-    for _ in range(WAITING_MAX):
+async def filled(arrivals=None):
+    arrivals = Arrivals() if arrivals is None else arrivals
+    for _ in range(arrivals.waiting_max):
         await arrivals.put(PIECE)
     return arrivals
 
@@ -48,6 +48,7 @@ async def test_what_has_come_is_taken_in_order_and_awaited_when_there_is_nothing
 
 async def test_who_brings_too_much_waits_until_something_is_taken(nursery):
     arrivals, story = await filled(), []
+    assert arrivals.waiting_max == WAITING_MAX
 
     async def put():
         await arrivals.put(PIECE)
@@ -61,8 +62,9 @@ async def test_who_brings_too_much_waits_until_something_is_taken(nursery):
     assert story == ["put"]
 
 
-async def test_for_an_application_that_has_returned_nobody_waits(nursery):
-    arrivals = await filled()
+@pytest.mark.parametrize("is_of_stream", [False, True])
+async def test_for_an_application_that_has_returned_nobody_waits(is_of_stream, nursery):
+    arrivals = await filled(Ends.meet().windows.begin(1) if is_of_stream else None)
     nursery.start_soon(arrivals.put, PIECE)
     await trio.testing.wait_all_tasks_blocked()
     arrivals.end()
@@ -86,7 +88,7 @@ class Ends:
     """A client of HTTP/2 and a server's `windows`, with nothing but their bytes in between."""
 
     client: h2.connection.H2Connection
-    connection: h2.connection.H2Connection  # as hypercorn's protocols name it
+    server: h2.connection.H2Connection
     windows: Windows = None
     flushed: int = 0
 
@@ -94,9 +96,9 @@ class Ends:
     def meet(cls):
         sides = (h2.config.H2Configuration(client_side=side) for side in (True, False))
         ends = cls(*(h2.connection.H2Connection(config) for config in sides))
-        ends.windows = Windows.of(ends, ends._flush)
+        ends.windows = Windows(ends.server, ends._flush)
         ends.client.initiate_connection()
-        ends.connection.initiate_connection()
+        ends.server.initiate_connection()
         ends.pass_on()
         return ends
 
@@ -106,8 +108,8 @@ class Ends:
 
     def pass_on(self):
         """What the client has to say goes to the server, and the other way round."""
-        events = self.connection.receive_data(self.client.data_to_send())
-        self.client.receive_data(self.connection.data_to_send())
+        events = self.server.receive_data(self.client.data_to_send())
+        self.client.receive_data(self.server.data_to_send())
         return events
 
     def ask(self):
@@ -122,8 +124,8 @@ class Ends:
         [event] = self.pass_on()
         if arrivals is not None:
             await arrivals.put(PIECE)
-        self.connection.acknowledge_received_data(event.flow_controlled_length, number)
-        self.client.receive_data(self.connection.data_to_send())
+        self.server.acknowledge_received_data(event.flow_controlled_length, number)
+        self.client.receive_data(self.server.data_to_send())
 
     def left(self, number):
         """How much the client may send: on the connection, and on a stream of it."""
@@ -138,12 +140,12 @@ async def test_while_a_stream_is_not_read_its_own_window_alone_closes():
     for left in (WINDOW - 10_000, WINDOW - 20_000):
         await ends.send(number, arrivals, 10_000)
         assert ends.left(number) == (WINDOW, left)
-    assert await ends.windows.take(number) == PIECE
+    assert await arrivals.take() == PIECE
     assert (ends.left(number), ends.flushed) == ((WINDOW, WINDOW - 20_000), 0)
-    assert await ends.windows.take(number) == PIECE
+    assert await arrivals.take() == PIECE
     assert (ends.left(number), ends.flushed) == ((WINDOW, WINDOW), 1)
     await ends.send(number, arrivals, 10_000)
-    await ends.windows.take(number)
+    await arrivals.take()
     assert (ends.left(number), ends.flushed) == ((WINDOW, WINDOW), 2)
 
 
@@ -164,7 +166,7 @@ async def test_a_piece_without_bytes_takes_none_of_the_window():
     number = ends.ask()
     arrivals = ends.windows.begin(number)
     await ends.send(number, arrivals, 0)
-    await ends.windows.take(number)
+    await arrivals.take()
     assert (ends.left(number), ends.flushed) == ((WINDOW, WINDOW), 0)
 
 
@@ -175,8 +177,8 @@ async def test_of_a_stream_that_was_reset_no_window_is_opened():
     await ends.send(number, arrivals, 10_000)
     ends.client.reset_stream(number, h2.errors.ErrorCodes.CANCEL)
     ends.pass_on()
-    assert await ends.windows.take(number) == PIECE
-    ends.windows.forget(number)
+    assert await arrivals.take() == PIECE
+    arrivals.end()
     other = ends.ask()
     await ends.send(other, ends.windows.begin(other), 10_000)
     assert ends.left(other) == (WINDOW, WINDOW - 10_000)
@@ -190,18 +192,6 @@ async def test_when_the_client_has_said_goodbye_nothing_is_opened_any_more():
     ends.client.close_connection()
     pieces = [e for e in ends.pass_on() if isinstance(e, h2.events.DataReceived)]
     await arrivals.put(PIECE)
-    ends.connection.acknowledge_received_data(pieces[0].flow_controlled_length, number)
-    assert ends.connection.data_to_send() == b""
-    assert await ends.windows.take(number) == PIECE
-
-
-async def test_more_small_messages_than_one_may_keep_wait(nursery):
-    arrivals = Ends.meet().windows.begin(1)
-    for _ in range(1024):
-        await arrivals.put(PIECE)
-    nursery.start_soon(arrivals.put, PIECE)
-    await trio.testing.wait_all_tasks_blocked()
-    assert nursery.child_tasks
-    await arrivals.take()
-    await trio.testing.wait_all_tasks_blocked()
-    assert not nursery.child_tasks
+    ends.server.acknowledge_received_data(pieces[0].flow_controlled_length, number)
+    assert ends.server.data_to_send() == b""
+    assert await arrivals.take() == PIECE

@@ -74,7 +74,8 @@ async def test_of_streams_that_are_reset_nothing_is_kept(connected, monkeypatch)
             assert (await client.exchange())[-1] == b"hello"
     [connection] = made
     assert len(connection._hypercorn.protocol.stream_buffers) <= 1
-    assert len(connection._windows._streams) <= 1
+    assert len(connection._windows._arrivals) <= 1
+    assert connection._windows._acknowledge.__self__ is connection._hypercorn.protocol.connection
 
 
 async def test_an_answer_that_is_broken_off_ends_no_other_one(connected, caplog):
@@ -145,14 +146,6 @@ async def held(connected):
     return client, may_read
 
 
-async def answer_of(client, number):
-    body = b""
-    kinds = (h2.events.DataReceived, h2.events.StreamEnded)
-    while isinstance(event := await client.event(number, kinds), h2.events.DataReceived):
-        body += event.data
-    return body
-
-
 async def test_a_body_that_nobody_reads_yet_holds_up_no_other_request(held):
     client, may_read = held
     with trio.fail_after(SECONDS):
@@ -162,7 +155,7 @@ async def test_a_body_that_nobody_reads_yet_holds_up_no_other_request(held):
         assert (await client.exchange("POST", body=b"hello"))[-1] == b"hello"
         client.http.end_stream(number)
         may_read.set()
-        assert await answer_of(client, number) == b"x" * 100 * PIECES
+        assert (await client.answer(number))[-1] == b"x" * 100 * PIECES
 
 
 async def test_of_a_body_that_nobody_reads_no_more_comes_than_its_window(held):
@@ -180,7 +173,7 @@ async def test_of_a_body_that_nobody_reads_no_more_comes_than_its_window(held):
         while client.http.local_flow_control_window(number) < 16384:
             await client.event(number, h2.events.WindowUpdated)
         client.http.send_data(number, b"z" * 16384, end_stream=True)
-        body = await answer_of(client, number)
+        _, body = await client.answer(number)
     assert body == b"x" * sum(WINDOW_SIZES) + b"z" * 16384
 
 
@@ -196,10 +189,10 @@ async def test_who_sends_no_end_of_small_pieces_waits_until_they_are_read(held):
             await client.event(other, h2.events.ResponseReceived)
         assert patience.cancelled_caught
         may_read.set()
-        assert await answer_of(client, other) == b"hello"
+        assert (await client.answer(other))[-1] == b"hello"
 
 
-async def test_a_client_that_says_goodbye_behind_what_nobody_reads_has_its_answer(held):
+async def test_a_goodbye_behind_what_nobody_reads_is_heard_and_no_fault(held, caplog):
     client, may_read = held
     with trio.fail_after(SECONDS):
         number = await client.ask("POST", "/held", is_whole=False)
@@ -210,6 +203,7 @@ async def test_a_client_that_says_goodbye_behind_what_nobody_reads_has_its_answe
         await client.flush()
         may_read.set()
         assert await said_at_the_end(client) == []
+    assert caplog.text == ""
 
 
 async def said_at_the_end(client):
