@@ -6,117 +6,107 @@ from typing import TYPE_CHECKING, Any, Final
 from mcp_trio._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from mcp_trio._client import Change as Change
-    from mcp_trio._client import Client as Client
-    from mcp_trio._client import ClientGroup as ClientGroup
-    from mcp_trio._client import EraMemory as EraMemory
-    from mcp_trio._client import ModelTraits as ModelTraits
-    from mcp_trio._client import ServerConfig as ServerConfig
-    from mcp_trio._client import Subscription as Subscription
-    from mcp_trio._client import ToolHints as ToolHints
-    from mcp_trio._client import choose_model as choose_model
-    from mcp_trio._client import connect_client as connect_client
-    from mcp_trio._client import display_name as display_name
-    from mcp_trio._client import read_config as read_config
-    from mcp_trio._client import showable_icons as showable_icons
-    from mcp_trio._client import tool_hints as tool_hints
-    from mcp_trio._errors import BlockedInReplay as BlockedInReplay
-    from mcp_trio._errors import CapabilityMissing as CapabilityMissing
-    from mcp_trio._errors import ConfigError as ConfigError
-    from mcp_trio._errors import ConnectionLost as ConnectionLost
-    from mcp_trio._errors import LocalProtocolError as LocalProtocolError
-    from mcp_trio._errors import MCPError as MCPError
-    from mcp_trio._errors import OutcomeUnknown as OutcomeUnknown
-    from mcp_trio._errors import ProtocolError as ProtocolError
-    from mcp_trio._errors import RecordingError as RecordingError
-    from mcp_trio._errors import RemoteProtocolError as RemoteProtocolError
-    from mcp_trio._errors import ReplayDivergence as ReplayDivergence
-    from mcp_trio._errors import ReplayedError as ReplayedError
-    from mcp_trio._errors import RequestAbandoned as RequestAbandoned
-    from mcp_trio._errors import RequestError as RequestError
-    from mcp_trio._errors import RequestTimeout as RequestTimeout
-    from mcp_trio._errors import ResourceNotFound as ResourceNotFound
-    from mcp_trio._errors import SchemaError as SchemaError
-    from mcp_trio._errors import StrayNondeterminism as StrayNondeterminism
-    from mcp_trio._errors import SweepUnavailable as SweepUnavailable
-    from mcp_trio._errors import ToolError as ToolError
-    from mcp_trio._errors import UrlElicitationRequired as UrlElicitationRequired
-    from mcp_trio._errors import UserRejected as UserRejected
-    from mcp_trio._limits import Limits as Limits
-    from mcp_trio._protocol.http.event_store import EventStore as EventStore
-    from mcp_trio._server import Answer as Answer
-    from mcp_trio._server import Audio as Audio
-    from mcp_trio._server import Context as Context
-    from mcp_trio._server import Elicitation as Elicitation
-    from mcp_trio._server import Image as Image
-    from mcp_trio._server import Roots as Roots
-    from mcp_trio._server import Sampling as Sampling
-    from mcp_trio._server import Server as Server
-    from mcp_trio._server import ThreadContext as ThreadContext
-    from mcp_trio._server import UrlElicitation as UrlElicitation
-    from mcp_trio._server import effect as effect
-    from mcp_trio._server.http.stores import Changes as Changes
-    from mcp_trio._server.http.stores import HttpStores as HttpStores
-    from mcp_trio._server.http.stores import SessionFacts as SessionFacts
-    from mcp_trio._server.http.stores import SessionStore as SessionStore
-    from mcp_trio._server.http_effect import EffectTransport as EffectTransport
-    from mcp_trio._server.keys import KeyRing as KeyRing
-    from mcp_trio._server.states import MemoryStore as MemoryStore
-    from mcp_trio._server.states import StateStore as StateStore
-    from mcp_trio._wire import Unencodable as Unencodable
+    from mcp_trio._client.client import Client, connect_client
+    from mcp_trio._client.config import ServerConfig, read_config
+    from mcp_trio._client.connect import EraMemory
+    from mcp_trio._client.group import ClientGroup
+    from mcp_trio._client.results import (
+        ModelTraits,
+        ToolHints,
+        choose_model,
+        display_name,
+        showable_icons,
+        tool_hints,
+    )
+    from mcp_trio._client.subscriptions import Change, Subscription
+    from mcp_trio._jsonrpc.messages import Unencodable
+    from mcp_trio._protocol.event_store import EventStore
+    from mcp_trio._server.context import Context, ThreadContext
+    from mcp_trio._server.effects import effect
+    from mcp_trio._server.elicitation import Answer, Elicitation, Roots, Sampling, UrlElicitation
+    from mcp_trio._server.http_effects import EffectTransport
+    from mcp_trio._server.http_options import Changes, HttpStores, SessionFacts, SessionStore
+    from mcp_trio._server.results import Audio, Image
+    from mcp_trio._server.sealed_state import KeyRing, MemoryStore, StateStore
+    from mcp_trio._server.server import Server
+    from mcp_trio.errors import (
+        BlockedInReplay,
+        CapabilityMissing,
+        ConfigError,
+        ConnectionLost,
+        LocalProtocolError,
+        MCPError,
+        OutcomeUnknown,
+        ProtocolError,
+        RecordingError,
+        RemoteProtocolError,
+        ReplayDivergence,
+        ReplayedError,
+        RequestAbandoned,
+        RequestError,
+        RequestTimeout,
+        ResourceNotFound,
+        SchemaError,
+        StrayNondeterminism,
+        SweepUnavailable,
+        ToolError,
+        UrlElicitationRequired,
+        UserRejected,
+    )
+    from mcp_trio.limits import Limits
 
 _HOMES: Final = {
     "Answer": "mcp_trio._server",
     "Audio": "mcp_trio._server",
-    "BlockedInReplay": "mcp_trio._errors",
-    "CapabilityMissing": "mcp_trio._errors",
+    "BlockedInReplay": "mcp_trio.errors",
+    "CapabilityMissing": "mcp_trio.errors",
     "Change": "mcp_trio._client",
-    "Changes": "mcp_trio._server.http.stores",
+    "Changes": "mcp_trio._server.http_options",
     "Client": "mcp_trio._client",
     "ClientGroup": "mcp_trio._client",
-    "ConfigError": "mcp_trio._errors",
-    "ConnectionLost": "mcp_trio._errors",
+    "ConfigError": "mcp_trio.errors",
+    "ConnectionLost": "mcp_trio.errors",
     "Context": "mcp_trio._server",
-    "EffectTransport": "mcp_trio._server.http_effect",
+    "EffectTransport": "mcp_trio._server.http_effects",
     "Elicitation": "mcp_trio._server",
     "EraMemory": "mcp_trio._client",
-    "EventStore": "mcp_trio._protocol.http.event_store",
-    "HttpStores": "mcp_trio._server.http.stores",
+    "EventStore": "mcp_trio._protocol.event_store",
+    "HttpStores": "mcp_trio._server.http_options",
     "Image": "mcp_trio._server",
-    "KeyRing": "mcp_trio._server.keys",
-    "Limits": "mcp_trio._limits",
-    "LocalProtocolError": "mcp_trio._errors",
-    "MCPError": "mcp_trio._errors",
-    "MemoryStore": "mcp_trio._server.states",
+    "KeyRing": "mcp_trio._server.sealed_state",
+    "Limits": "mcp_trio.limits",
+    "LocalProtocolError": "mcp_trio.errors",
+    "MCPError": "mcp_trio.errors",
+    "MemoryStore": "mcp_trio._server.sealed_state",
     "ModelTraits": "mcp_trio._client",
-    "OutcomeUnknown": "mcp_trio._errors",
-    "ProtocolError": "mcp_trio._errors",
-    "RecordingError": "mcp_trio._errors",
-    "RemoteProtocolError": "mcp_trio._errors",
-    "ReplayDivergence": "mcp_trio._errors",
-    "ReplayedError": "mcp_trio._errors",
-    "RequestAbandoned": "mcp_trio._errors",
-    "RequestError": "mcp_trio._errors",
-    "RequestTimeout": "mcp_trio._errors",
-    "ResourceNotFound": "mcp_trio._errors",
+    "OutcomeUnknown": "mcp_trio.errors",
+    "ProtocolError": "mcp_trio.errors",
+    "RecordingError": "mcp_trio.errors",
+    "RemoteProtocolError": "mcp_trio.errors",
+    "ReplayDivergence": "mcp_trio.errors",
+    "ReplayedError": "mcp_trio.errors",
+    "RequestAbandoned": "mcp_trio.errors",
+    "RequestError": "mcp_trio.errors",
+    "RequestTimeout": "mcp_trio.errors",
+    "ResourceNotFound": "mcp_trio.errors",
     "Roots": "mcp_trio._server",
     "Sampling": "mcp_trio._server",
-    "SchemaError": "mcp_trio._errors",
+    "SchemaError": "mcp_trio.errors",
     "Server": "mcp_trio._server",
     "ServerConfig": "mcp_trio._client",
-    "SessionFacts": "mcp_trio._server.http.stores",
-    "SessionStore": "mcp_trio._server.http.stores",
-    "StateStore": "mcp_trio._server.states",
-    "StrayNondeterminism": "mcp_trio._errors",
+    "SessionFacts": "mcp_trio._server.http_options",
+    "SessionStore": "mcp_trio._server.http_options",
+    "StateStore": "mcp_trio._server.sealed_state",
+    "StrayNondeterminism": "mcp_trio.errors",
     "Subscription": "mcp_trio._client",
-    "SweepUnavailable": "mcp_trio._errors",
+    "SweepUnavailable": "mcp_trio.errors",
     "ThreadContext": "mcp_trio._server",
-    "ToolError": "mcp_trio._errors",
+    "ToolError": "mcp_trio.errors",
     "ToolHints": "mcp_trio._client",
     "Unencodable": "mcp_trio._wire",
     "UrlElicitation": "mcp_trio._server",
-    "UrlElicitationRequired": "mcp_trio._errors",
-    "UserRejected": "mcp_trio._errors",
+    "UrlElicitationRequired": "mcp_trio.errors",
+    "UserRejected": "mcp_trio.errors",
     "choose_model": "mcp_trio._client",
     "connect_client": "mcp_trio._client",
     "display_name": "mcp_trio._client",

@@ -24,11 +24,13 @@ import pytest
 if TYPE_CHECKING:
     import trio.testing
 
-    from mcp_trio import Client, Server
-    from mcp_trio._client import ClientOptions, Target
-    from mcp_trio.recording import InputsReport, ReplayReport
-    from mcp_trio.testing import MockServer
-    from mcp_trio.transports import Channel
+    from mcp_trio._client.client import Client, ClientOptions
+    from mcp_trio._client.connect import Target
+    from mcp_trio._replay.live_report import InputsReport
+    from mcp_trio._replay.mock import MockServer
+    from mcp_trio._replay.replay import ReplayReport
+    from mcp_trio._server.server import Server
+    from mcp_trio._transports.channel import Channel
 
 Mode = Literal["strict", "outbound", "inputs"]
 RecordMode = Literal["none", "once", "new", "all"]
@@ -166,7 +168,7 @@ def mcp_client() -> "Callable[..., Client]":
     """
 
     def connect(target: "Target", **options: "Unpack[ClientOptions]") -> "Client":
-        from mcp_trio import Client
+        from mcp_trio._client.client import Client
 
         return Client(target, **options)
 
@@ -253,7 +255,7 @@ class Mock:
         or something recorded was not asked.
         """
         __tracebackhide__ = True
-        from mcp_trio.testing import mock_server
+        from mcp_trio._replay.mock import mock_server
 
         mock = _or_fail(partial(mock_server, self._place.given(path)))
         if strict:
@@ -365,7 +367,9 @@ class RecordedClient:
 
     async def _is_still_true(self) -> bool:
         """Whether the target would say today what is recorded."""
-        from mcp_trio.recording import RecordingError, ReplayDivergence, replay_async, run_inputs
+        from mcp_trio._replay.live import run_inputs
+        from mcp_trio._replay.replay import replay_async
+        from mcp_trio.errors import RecordingError, ReplayDivergence
 
         try:
             if self._is_server:
@@ -376,7 +380,7 @@ class RecordedClient:
             return False
 
     def _recorded_client(self) -> "Client":
-        from mcp_trio import Client
+        from mcp_trio._client.client import Client
 
         if self._is_server:
             return Client(_ServedRecorded(self._server, self._part), **self._options)
@@ -384,8 +388,8 @@ class RecordedClient:
 
     def _mocked_client(self) -> "Client":
         __tracebackhide__ = True
-        from mcp_trio import Client
-        from mcp_trio.testing import mock_server
+        from mcp_trio._client.client import Client
+        from mcp_trio._replay.mock import mock_server
 
         mock = self._mock = _or_fail(partial(mock_server, self._path))
         return Client(mock, **self._options)
@@ -408,14 +412,14 @@ class _ServedRecorded:
 
 def _replay(path: Path, server: "Server", mode: Literal["strict", "outbound"]) -> "ReplayReport":
     __tracebackhide__ = True
-    from mcp_trio.recording import replay
+    from mcp_trio._replay.replay import replay
 
     return _or_fail(lambda: _outside_trio(partial(replay, path, server, mode=mode)))
 
 
 def _drive(path: Path, target: "Target", ignore: Sequence[str]) -> "InputsReport":
     __tracebackhide__ = True
-    from mcp_trio.recording import drive
+    from mcp_trio._replay.live import drive
 
     report = _or_fail(lambda: _outside_trio(partial(drive, path, target, ignore=ignore)))
     if not report.is_same:
@@ -426,7 +430,7 @@ def _drive(path: Path, target: "Target", ignore: Sequence[str]) -> "InputsReport
 def _or_fail(work: Callable[[], Result]) -> Result:
     """What `work` returns; what the engine raises fails the test, with its text and no more."""
     __tracebackhide__ = True
-    from mcp_trio import MCPError
+    from mcp_trio.errors import MCPError
 
     try:
         return work()

@@ -1,18 +1,19 @@
 """Recordings: replaying, reading, checking and comparing them."""
 
-from mcp_trio._engine.stray_calls import Stray
-from mcp_trio._errors import RecordingError, ReplayDivergence
 from mcp_trio._journal.diff import Difference, diff
 from mcp_trio._journal.export import export_jsonld
 from mcp_trio._journal.reader import CheckReport, Flaw, check, read_recording
 from mcp_trio._journal.records import Record, frame_of
-from mcp_trio._journal.redaction import DEFAULT_SECRET_NAMES, Redaction
-from mcp_trio._recorder.options import RecordOptions, SharedRecording
-from mcp_trio._recorder.sink import open_recording
-from mcp_trio._replay import ReplayReport, replay, replay_async
-from mcp_trio._replay.inputs import drive, run_inputs
-from mcp_trio._replay.inputs_report import InputDifference, InputsReport
+from mcp_trio._journal.redaction import Redaction
+from mcp_trio._journal.secrets import DEFAULT_SECRET_NAMES
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._recorder.writer import RecordOptions, SharedRecording
+from mcp_trio._replay.live import drive, run_inputs
+from mcp_trio._replay.live_report import InputDifference, InputsReport
+from mcp_trio._replay.replay import ReplayReport, replay, replay_async
 from mcp_trio._replay.sweep import ScheduleDifference, SweepReport, sweep
+from mcp_trio._session.nondeterminism import Stray
+from mcp_trio.errors import RecordingError, ReplayDivergence
 
 __all__ = [
     "DEFAULT_SECRET_NAMES",

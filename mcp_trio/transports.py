@@ -2,17 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
+from mcp_trio._jsonrpc.lines import LineSplitter, Oversized
+from mcp_trio._jsonrpc.messages import Addressed, FromPrincipal, Lost
 from mcp_trio._transports.channel import Channel, Received
-from mcp_trio._transports.line_channel import ByteSink, ByteSource, LineChannel
-from mcp_trio._transports.memory import memory_pair
-from mcp_trio._transports.stdio_client import ProcessChannel, open_process_channel
-from mcp_trio._transports.stdio_server import divert_stdio, open_stdio_channel
-from mcp_trio._wire.addressed import Addressed, FromPrincipal, Lost
-from mcp_trio._wire.lines import LineSplitter, Oversized
+from mcp_trio._transports.lines import ByteSink, ByteSource, LineChannel, memory_pair
+from mcp_trio._transports.process import ProcessChannel, open_process_channel
+from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel
 
 if TYPE_CHECKING:
-    from mcp_trio._server.hub import ListenOptions, WebSocketHub, listen_websocket
-    from mcp_trio._transports.http.client_channel import HttpChannel, open_http_channel
+    from mcp_trio._server.dialing import ListenOptions, WebSocketHub, listen_websocket
+    from mcp_trio._transports.http_client import HttpChannel, open_http_channel
     from mcp_trio._transports.lock_file import LockFile, read_lock_file
     from mcp_trio._transports.sockets import (
         PeerCredentials,
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
         open_tcp_channel,
         open_unix_channel,
     )
-    from mcp_trio._transports.websocket.channel import WebSocketChannel
-    from mcp_trio._transports.websocket.client import open_websocket_channel
+    from mcp_trio._transports.websocket import WebSocketChannel
+    from mcp_trio._transports.websocket_client import open_websocket_channel
 
 __all__ = [
     "Addressed",

@@ -10,19 +10,13 @@ import attrs
 import trio
 from msgspec import Meta
 
-from mcp_trio import (
-    Audio,
-    Context,
-    Elicitation,
-    Limits,
-    Roots,
-    Sampling,
-    Server,
-    ToolError,
-    UrlElicitation,
-    UrlElicitationRequired,
-    effect,
-)
+from mcp_trio._server.context import Context
+from mcp_trio._server.effects import effect
+from mcp_trio._server.elicitation import Elicitation, Roots, Sampling, UrlElicitation
+from mcp_trio._server.results import Audio
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ToolError, UrlElicitationRequired
+from mcp_trio.limits import Limits
 from mcp_trio.types import (
     ElicitParams,
     Icon,

@@ -7,28 +7,16 @@ from typing import Any, Literal, assert_type
 
 import trio
 
-from mcp_trio import (
-    Answer,
-    Client,
-    ClientGroup,
-    ConnectionLost,
-    Context,
-    Elicitation,
-    Image,
-    Limits,
-    RequestError,
-    Roots,
-    Sampling,
-    Server,
-    ServerConfig,
-    ThreadContext,
-    ToolError,
-    UrlElicitation,
-    UserRejected,
-    connect_client,
-    read_config,
-)
-from mcp_trio.transports import memory_pair
+from mcp_trio._client.client import Client, connect_client
+from mcp_trio._client.config import ServerConfig, read_config
+from mcp_trio._client.group import ClientGroup
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.elicitation import Answer, Elicitation, Roots, Sampling, UrlElicitation
+from mcp_trio._server.results import Image
+from mcp_trio._server.server import Server
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ConnectionLost, RequestError, ToolError, UserRejected
+from mcp_trio.limits import Limits
 from mcp_trio.types import (
     CallToolResult,
     ClientCapabilities,

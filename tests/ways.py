@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, suppress
 import trio
 import trio.testing
 
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import DEFAULT_LIMITS
 from mcp_trio._transports.connections import ConnectionOptions, open_connection
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import DEFAULT_LIMITS
 
 CONNECTIONS = ("websocket", "unix", "tcp")
 BESIDE_HTTP = "/ws"  # the WebSocket that a server of HTTP has, too

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from mcp_trio._journal.records import PATCHED, TIMEOUT
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio._protocol.request_state import PARKED
+from mcp_trio._protocol.requests import PARKED
 
 Line: TypeAlias = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Final, Literal
 
 import attrs
 
-from mcp_trio import Server
-from mcp_trio._recorder.names import COMPRESSED_SUFFIX, SUFFIX, segment_name
+from mcp_trio._recorder.files import COMPRESSED_SUFFIX, SUFFIX, segment_name
+from mcp_trio._server.server import Server
 from mcp_trio.examples import sqlite_explorer, weather
 
 HOME: Final = Path(__file__).resolve().parent.parent

@@ -11,7 +11,6 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._engine import Session
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -20,8 +19,9 @@ from mcp_trio._protocol.metadata import (
     PROTOCOL_VERSION,
     TRACE,
 )
-from mcp_trio._protocol.revisions import REVISIONS, Revision
-from mcp_trio._testing.wire_peer import WirePeer
+from mcp_trio._protocol.versions import REVISIONS, Revision
+from mcp_trio._session.session import Session
+from mcp_trio._testing.peers import WirePeer
 
 Message: TypeAlias = dict[str, Any]
 Script: TypeAlias = Callable[[WirePeer, Session], Awaitable[None]]

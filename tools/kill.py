@@ -30,13 +30,16 @@ from typing import Final, NamedTuple
 import msgspec
 import trio
 
-from mcp_trio import Context, RecordingError, Server
-from mcp_trio._engine import Recording
 from mcp_trio._journal.reader import Flaw, read_recording
 from mcp_trio._journal.records import Record, frame_of
-from mcp_trio._recorder.opening import open_recorder
-from mcp_trio.recording import RecordOptions, open_recording
-from mcp_trio.transports import Channel, open_stdio_channel
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._recorder.writer import RecordOptions, open_recorder
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio._session.journal import Recording
+from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.stdio import open_stdio_channel
+from mcp_trio.errors import RecordingError
 
 IN_FLIGHT_MIN: Final = 16
 IN_FLIGHT_AIM: Final = 48

@@ -24,12 +24,14 @@ from golden_scripts import SCRIPTS as LATER_SCRIPTS
 from leaks import leaks, lines_of, names_of_this_machine
 from refused import TABLE
 
-from mcp_trio import Client, Server
-from mcp_trio._engine import Session
-from mcp_trio._testing.wire_peer import WirePeer
+from mcp_trio._client.client import Client
+from mcp_trio._journal.redaction import Redaction
+from mcp_trio._recorder.writer import RecordOptions, SharedRecording
+from mcp_trio._server.server import Server
+from mcp_trio._session.session import Session
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
 from mcp_trio.examples import weather
-from mcp_trio.recording import RecordOptions, Redaction, SharedRecording
-from mcp_trio.transports import memory_pair
 
 Script: TypeAlias = Callable[[WirePeer, Session], Awaitable[None]]
 Message: TypeAlias = dict[str, Any]

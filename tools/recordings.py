@@ -27,18 +27,13 @@ from golden import GOLDEN, RECORDINGS, SIDES, STRICTLY, Golden, load_server
 from leaks import leaks, lines_of, names_of_this_machine
 from refused import TABLE, complaints
 
-from mcp_trio import RecordingError
-from mcp_trio._cli.check import is_whole, verdict
-from mcp_trio._recorder.names import SUFFIX
-from mcp_trio.recording import (
-    Record,
-    ReplayDivergence,
-    check,
-    diff,
-    open_recording,
-    read_recording,
-    replay,
-)
+from mcp_trio._cli.inspect import is_whole, verdict
+from mcp_trio._journal.diff import diff
+from mcp_trio._journal.reader import check, read_recording
+from mcp_trio._journal.records import Record
+from mcp_trio._recorder.files import SUFFIX, open_recording
+from mcp_trio._replay.replay import replay
+from mcp_trio.errors import RecordingError, ReplayDivergence
 
 HASH_SEEDS: Final = (0, 1, 2, 3)
 REPLAYS_PER_PROCESS: Final = 5

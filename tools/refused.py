@@ -9,10 +9,11 @@ from typing import Final
 import attrs
 from golden import GOLDEN, REFUSED, load_server
 
-from mcp_trio import RecordingError
+from mcp_trio._journal.reader import check
 from mcp_trio._journal.records import RunningDigest
-from mcp_trio._recorder.names import SUFFIX
-from mcp_trio.recording import ReplayDivergence, check, open_recording, replay
+from mcp_trio._recorder.files import SUFFIX, open_recording
+from mcp_trio._replay.replay import replay
+from mcp_trio.errors import RecordingError, ReplayDivergence
 
 Lines = Sequence[bytes]
 

@@ -7,33 +7,33 @@ from typing import Any, Final
 import click
 
 import mcp_trio
-from mcp_trio._cli.terminal import echo_error
-from mcp_trio._errors import ConfigError, MCPError, RecordingError
+from mcp_trio._cli.output import echo_error
+from mcp_trio.errors import ConfigError, MCPError, RecordingError
 
 # A row is a command and the module that holds it, under the command's own name.
 GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Serve": {
         "demo": "mcp_trio._cli.demo",
-        "run": "mcp_trio._cli.run",
-        "bridge": "mcp_trio._cli.bridge",
+        "run": "mcp_trio._cli.serve",
+        "bridge": "mcp_trio._cli.record",
     },
     "Ask a server": {
-        "list": "mcp_trio._cli.list",
+        "list": "mcp_trio._cli.call",
         "call": "mcp_trio._cli.call",
-        "read": "mcp_trio._cli.read",
-        "prompt": "mcp_trio._cli.prompt",
+        "read": "mcp_trio._cli.call",
+        "prompt": "mcp_trio._cli.call",
     },
     "Record and replay": {
         "record": "mcp_trio._cli.record",
         "replay": "mcp_trio._cli.replay",
-        "mock": "mcp_trio._cli.mock",
-        "sweep": "mcp_trio._cli.sweep",
-        "show": "mcp_trio._cli.show",
-        "diff": "mcp_trio._cli.diff",
-        "check": "mcp_trio._cli.check",
-        "redact": "mcp_trio._cli.redact",
-        "scan": "mcp_trio._cli.scan",
-        "export": "mcp_trio._cli.export",
+        "mock": "mcp_trio._cli.serve",
+        "sweep": "mcp_trio._cli.replay",
+        "show": "mcp_trio._cli.inspect",
+        "diff": "mcp_trio._cli.inspect",
+        "check": "mcp_trio._cli.inspect",
+        "redact": "mcp_trio._cli.recordings",
+        "scan": "mcp_trio._cli.recordings",
+        "export": "mcp_trio._cli.recordings",
     },
 }
 
@@ -82,7 +82,9 @@ class CommandTable(click.Group):
         """The command of that name; None if there is none."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
+        command: click.Command = getattr(
+            importlib.import_module(COMMANDS[cmd_name]), f"{cmd_name}_command"
+        )
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

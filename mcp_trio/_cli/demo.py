@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from mcp_trio import Client
+    from mcp_trio._client.client import Client
     from mcp_trio.types import ProgressParams
 
 EXAMPLE: Final = "mcp_trio.examples.weather"
@@ -39,10 +39,10 @@ Examples:
 )
 def demo(keep: str | None) -> None:
     """Record a session with the example server, replay it byte for byte, and show it."""
+    from mcp_trio._cli.inspect import print_timeline
     from mcp_trio._cli.replay import replayed
-    from mcp_trio._cli.show import print_timeline
     from mcp_trio._cli.targets import load_server
-    from mcp_trio._replay import replay
+    from mcp_trio._replay.replay import replay
 
     with _folder(keep) as folder:
         server_file, client_file = folder / SERVER_FILE, folder / CLIENT_FILE
@@ -83,7 +83,7 @@ def _made(folder: Path) -> Path:
 def _record(server_file: Path, client_file: Path) -> None:
     import trio
 
-    from mcp_trio import Client
+    from mcp_trio._client.client import Client
 
     command = [sys.executable, "-m", "mcp_trio", "run", EXAMPLE, "--record", str(server_file)]
 
@@ -125,7 +125,7 @@ async def _impatient(client: "Client") -> None:
 
 
 async def _refused(client: "Client") -> None:
-    from mcp_trio import ToolError
+    from mcp_trio.errors import ToolError
 
     try:
         await client.call_tool("forecast", {"city": "Atlantis"})

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from mcp_trio._server import Server
+from mcp_trio._server.server import Server
 
 # As multiprocessing calls a main module that it imports a second time: never "__main__", so that
 # what a file does when it is run as a script is not done.

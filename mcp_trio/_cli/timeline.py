@@ -1,26 +1,26 @@
-"""The records of a recording as the rows of a timeline.
+"""What a timeline adds up to: its requests by method, and the slowest of them."""
 
-A row is a record with what a reader wants to know of it: which request an answer answers and how
-long that took, what a cancellation cancels, which way a frame went. Directions are told the same
-way whoever recorded, so that both sides' recordings of one session look alike. The requests by
-which one handler asks in rounds are one story, and each says which round it is.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from statistics import median
+from typing import Any, Final, Literal, cast
 
 import attrs
+import click
 import msgspec
 
-from mcp_trio._cli.wording import asked_text, content_text, members_of, responses_text, what
-from mcp_trio._journal.conversation import subscription_of
-from mcp_trio._journal.messages import message_name
+from mcp_trio._cli.output import Column, Line, print_table, printable, shortened, styled
+from mcp_trio._journal.conversation import (
+    Asking,
+    Question,
+    Round,
+    Stories,
+    responses_in,
+    subscription_of,
+)
 from mcp_trio._journal.reader import Flaw
-from mcp_trio._journal.records import OpenBody, Record, body_of, frame_of
-from mcp_trio._journal.rounds import Round, Stories, responses_in
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._protocol import CLIENT_INFO, INITIALIZE, PROTOCOL_VERSION
-from mcp_trio._wire import (
+from mcp_trio._journal.records import OpenBody, Record, body_of, frame_of, message_name
+from mcp_trio._jsonrpc.messages import (
     Decoder,
     ErrorResponse,
     Malformed,
@@ -29,6 +29,125 @@ from mcp_trio._wire import (
     Request,
     Response,
 )
+from mcp_trio._protocol.metadata import CLIENT_INFO, PROTOCOL_VERSION
+from mcp_trio._protocol.methods import INITIALIZE
+from mcp_trio.limits import DEFAULT_LIMITS
+
+# --------------------
+# What a message is about, in words.
+
+
+def what(message: Request | Notification) -> str:
+    """The method, and what it is about."""
+    return _what(message.method, message.params)
+
+
+def asked_text(asking: Asking) -> str:
+    """What a server asks for, each question under its key."""
+    questions = [f"{key}: {_question(each)}" for key, each in asking.questions.items()]
+    return f"asks {'; '.join(questions)}" if questions else "asks to come again"
+
+
+def responses_text(responses: Mapping[str, msgspec.Raw]) -> str:
+    """What a client answers, under the same keys."""
+    answers = (f"{key}: {_response_text(each)}" for key, each in responses.items())
+    return "; ".join(answers)
+
+
+def members_of(body: object) -> dict[str, Any]:
+    """The members of a JSON object, decoded or not; none for what is no object."""
+    if isinstance(body, dict):
+        return cast("dict[str, Any]", body)
+    if not isinstance(body, bytes | msgspec.Raw):
+        return {}
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except ValueError:
+        return {}
+
+
+def content_text(result: Mapping[str, Any]) -> str:
+    """The text of a tool's result."""
+    try:
+        return " ".join(str(item["text"]) for item in result["content"] if "text" in item)
+    except (KeyError, TypeError):
+        return ""
+
+
+def _question(question: Question) -> str:
+    return _what(question.method, question.params)
+
+
+def _response_text(response: msgspec.Raw) -> str:
+    """The action of a form and what was filled in, or the whole answer."""
+    members = members_of(response)
+    parts = (members.get(name) for name in ("action", "content"))
+    if "action" not in members:
+        return bytes(response).decode(errors="replace")
+    return " ".join(part if isinstance(part, str) else _json(part) for part in parts if part)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _what(method: str, params: object) -> str:
+    name = _TARGETS.get(method, _nothing)
+    return f"{method} {name(members_of(params))}".rstrip()
+
+
+def _nothing(_: dict[str, Any]) -> str:
+    return ""
+
+
+def _member(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda params: str(params.get(name, ""))
+
+
+def _progress(params: dict[str, Any]) -> str:
+    total, message = params.get("total"), params.get("message")
+    of = "" if total is None else f"/{total}"
+    return f"{params.get('progress')}{of}" + ("" if message is None else f" {message}")
+
+
+def _log(params: dict[str, Any]) -> str:
+    return f"{params.get('level')}: {params.get('data')}"
+
+
+def _filter(params: dict[str, Any]) -> str:
+    """What a subscription is about: the lists, and the resources by their URIs."""
+    wishes = members_of(params.get("notifications"))
+    return " ".join(
+        _json(value) if isinstance(value, list) else name for name, value in wishes.items() if value
+    )
+
+
+_TARGETS: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
+    "tools/call": _member("name"),
+    "prompts/get": _member("name"),
+    "resources/read": _member("uri"),
+    "resources/subscribe": _member("uri"),
+    "resources/unsubscribe": _member("uri"),
+    "logging/setLevel": _member("level"),
+    "initialize": _member("protocolVersion"),
+    "subscriptions/listen": _filter,
+    "elicitation/create": _member("message"),
+    "notifications/elicitation/complete": _member("elicitationId"),
+    "notifications/progress": _progress,
+    "notifications/message": _log,
+    "notifications/resources/updated": _member("uri"),
+    "notifications/subscriptions/acknowledged": _filter,
+}
+
+
+# --------------------
+# The records of a recording as the rows of a timeline.
+#
+# A row is a record with what a reader wants to know of it: which request an answer answers and how
+# long that took, what a cancellation cancels, which way a frame went. Directions are told the same
+# way whoever recorded, so that both sides' recordings of one session look alike. The requests by
+# which one handler asks in rounds are one story, and each says which round it is.
+
 
 Direction = Literal["to server", "to client"]
 Outcome = Literal["error", "cancelled"]
@@ -425,3 +544,230 @@ _TELLERS: Final[Mapping[str, Callable[[_Seen, Record], Row]]] = {
     "end": _end,
     "gap": _gap,
 }
+
+
+# --------------------
+# Which rows of a timeline to show.
+#
+# Two kinds of choices. A *window* is strict: what lies outside is not shown. A *condition* is about
+# what happened: a row that fulfils all conditions is shown together with the request that it is
+# about and the answer to that, so that neither stands there alone.
+
+
+_MS_PER_SECOND: Final = 1000
+
+
+@attrs.frozen(kw_only=True)
+class Selection:
+    """What was chosen; None and empty: everything."""
+
+    channel: int | None = None
+    lane: str | None = None
+    method: str | None = None
+    id: str | None = None
+    slower_than: float | None = None
+    errors: bool = False
+    kinds: Collection[str] = ()
+    begin: "Bound | None" = None
+    end: "Bound | None" = None
+
+    def rows(self, rows: "Iterable[Row]") -> "Iterator[Row]":
+        """The rows to show, in order."""
+        in_window = [row for row in rows if self._is_in_window(row)]
+        chosen = {place for place, row in enumerate(in_window) if self._fulfils(row)}
+        requests = {in_window[place].first for place in chosen} - {None}
+        for place, row in enumerate(in_window):
+            if place in chosen or (row.first in requests and _is_end_of_exchange(row)):
+                yield row
+
+    def _is_in_window(self, row: "Row") -> bool:
+        return (
+            (self.channel is None or row.channel == self.channel)
+            and (not self.kinds or row.kind in self.kinds)
+            and (self.begin is None or self.begin.value <= self.begin.of(row))
+            and (self.end is None or self.end.of(row) <= self.end.value)
+        )
+
+    def _fulfils(self, row: "Row") -> bool:
+        return (
+            (self.lane is None or _is_in_lane(row, self.lane))
+            and (self.method is None or fnmatchcase(row.method or "", self.method))
+            and (self.id is None or str(row.id) == self.id)
+            and (self.slower_than is None or (row.took_ms or 0.0) > self.slower_than)
+            and (not self.errors or row.outcome == "error")
+        )
+
+
+@attrs.frozen
+class Bound:
+    """One end of a window: a record's number, or seconds since the beginning."""
+
+    value: float
+    is_seconds: bool
+
+    def of(self, row: "Row") -> float:
+        """What of a row is compared with the bound."""
+        if self.is_seconds:
+            return (row.ms or 0.0) / _MS_PER_SECOND
+        return row.record or 0
+
+
+def bound(_: click.Context, __: click.Parameter, text: str | None) -> Bound | None:
+    """The bound that was typed: `12` is a record, `1.5s` a time."""
+    if text is None:
+        return None
+    number, is_seconds = text.removesuffix("s"), text.endswith("s")
+    try:
+        return Bound(float(number) if is_seconds else int(number), is_seconds)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither a record (12) nor a time in seconds (1.5s)"
+        ) from None
+
+
+def _is_in_lane(row: "Row", lane: str) -> bool:
+    """Whether a row is of the lane, of a child of it, or a request that it handles."""
+    own = row.lane or ""
+    is_own = own == lane or own.startswith(f"{lane}.")
+    return is_own or lane in {f"r{row.request}", f"r{row.story}"}
+
+
+def _is_end_of_exchange(row: "Row") -> bool:
+    """Whether a row is a request, or its answer: what begins or ends the exchange."""
+    return row.id is not None and row.kind in {"in", "out"}
+
+
+# --------------------
+# The rounds in which handlers asked, each handler's as one story.
+
+
+_COLUMNS: Final = (
+    Column("record", "right"),
+    Column("ms", "right"),
+    Column(""),
+    Column("what"),
+    Column("note"),
+)
+
+
+@attrs.frozen
+class Story:
+    """One handler's requests with their questions, retries and answers, in order."""
+
+    rows: Sequence[Row]
+
+    @property
+    def heading(self) -> str:
+        """What was asked for, in how many rounds, and how long that took."""
+        first, last = self.rows[0], self.rows[-1]
+        rounds = max(row.round or 1 for row in self.rows)
+        took_ms = (last.ms or 0.0) - (first.ms or 0.0)
+        return f"{first.what}: {rounds} round{'' if rounds == 1 else 's'} in {took_ms:.1f} ms"
+
+
+def stories(rows: Iterable[Row]) -> list[Story]:
+    """The stories in a timeline, in the order of their beginnings."""
+    messages: dict[tuple[int | None, int | None], list[Row]] = {}
+    for row in rows:
+        if row.direction is not None:
+            messages.setdefault((row.channel, row.first), []).append(row)
+    return [Story(each) for each in messages.values() if any(row.story for row in each)]
+
+
+def print_stories(found: Iterable[Story], arrows: Mapping[Direction | None, str]) -> None:
+    """Print each story under its heading."""
+    for story in found:
+        click.echo(styled(printable(story.heading), bold=True))
+        print_table(_COLUMNS, [Line(_story_cells(row, arrows)) for row in story.rows])
+        click.echo()
+
+
+def _story_cells(row: Row, arrows: Mapping[Direction | None, str]) -> tuple[str, ...]:
+    texts = printable(row.what), printable(row.note)
+    return str(row.record), f"{row.ms:.1f}", arrows[row.direction], *texts
+
+
+SLOWEST_MAX: Final = 3
+_WHAT_COLUMNS_MAX: Final = 60
+METHOD_COLUMNS: Final = (
+    Column("method"),
+    Column("requests", "right"),
+    Column("answers", "right"),
+    Column("errors", "right"),
+    Column("cancelled", "right"),
+    Column("median ms", "right"),
+    Column("slowest ms", "right"),
+)
+
+
+@attrs.define
+class _Exchange:
+    """A request and what became of it."""
+
+    method: str
+    what: str
+    record: int
+    took_ms: float | None = None
+    is_error: bool = False
+    is_cancelled: bool = False
+
+
+def exchanges(rows: Iterable[Row]) -> list[_Exchange]:
+    """The requests of a timeline, in order; those of a batch are told apart by their ids."""
+    found: dict[int, dict[int | str | None, _Exchange]] = {}
+    for row in rows:
+        if row.request is None:
+            continue
+        same = found.setdefault(row.request, {})
+        if row.record == row.request:
+            same[row.id] = _Exchange(row.method or "", row.what, row.request)
+        elif row.id in same or len(same) == 1:
+            _tell(same.get(row.id) or next(iter(same.values())), row)
+    return [exchange for same in found.values() for exchange in same.values()]
+
+
+def _tell(exchange: _Exchange, row: Row) -> None:
+    if row.outcome == "cancelled":
+        exchange.is_cancelled = True
+    elif row.took_ms is not None:
+        exchange.took_ms = row.took_ms
+        exchange.is_error = row.outcome == "error"
+
+
+def method_lines(found: Iterable[_Exchange]) -> list[Line]:
+    """A line for each method, the most frequent first."""
+    by_method: dict[str, list[_Exchange]] = {}
+    for exchange in found:
+        by_method.setdefault(exchange.method, []).append(exchange)
+    lists = sorted(by_method.values(), key=len, reverse=True)
+    return [Line(tuple(_method_cells(list_))) for list_ in lists]
+
+
+def _method_cells(same: list[_Exchange]) -> Iterator[str]:
+    answered = [exchange.took_ms for exchange in same if exchange.took_ms is not None]
+    yield printable(same[0].method)
+    yield str(len(same))
+    yield str(len(answered))
+    yield str(sum(exchange.is_error for exchange in same))
+    yield str(sum(exchange.is_cancelled for exchange in same))
+    yield f"{median(answered):.1f}" if answered else ""
+    yield f"{max(answered):.1f}" if answered else ""
+
+
+def slowest(found: Iterable[_Exchange]) -> str:
+    """The slowest requests that were answered, in one line; empty if there are none."""
+    answered = [(each.took_ms, each) for each in found if each.took_ms is not None]
+    answered.sort(key=lambda pair: pair[0], reverse=True)
+    return "; ".join(
+        f"{took_ms:.1f} ms {shortened(printable(each.what), _WHAT_COLUMNS_MAX)}"
+        f" (record {each.record})"
+        for took_ms, each in answered[:SLOWEST_MAX]
+    )
+
+
+def totals(tally: Tally) -> str:
+    """A tally in one line."""
+    counts = attrs.asdict(tally, filter=lambda _, value: isinstance(value, int))
+    revisions = ", ".join(map(printable, tally.revisions))
+    spoken = (f"revision {revisions}",) if revisions else ()
+    return ", ".join((*(f"{name} {count}" for name, count in counts.items()), *spoken))

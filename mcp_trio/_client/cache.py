@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import attrs
 import msgspec
 
-from mcp_trio._protocol import METHODS, RESOURCE_UPDATED, ParamsToSend
-from mcp_trio._schema import CacheableResult, ResourceUpdatedParams
+from mcp_trio._protocol.methods import METHODS, RESOURCE_UPDATED, ParamsToSend
+from mcp_trio.types import CacheableResult, ResourceUpdatedParams
 
 CacheKey: TypeAlias = tuple[str, bytes]
 """A method and its params, as text: nothing else is served by the same answer (CACHE-07)."""

@@ -1,21 +1,24 @@
-"""What a client does when its server asks or tells something: people's callbacks."""
+"""What a client's session tells: to the client itself first, and then to people's callbacks."""
 
-from collections.abc import Awaitable, Callable, Collection
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from inspect import isawaitable, signature
-from typing import Any, Final, Protocol, TypeAlias
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias, cast
+from urllib.parse import unquote, urlsplit
 
 import attrs
 import msgspec
 
-from mcp_trio._client.forms import elicit_result
-from mcp_trio._client.roots import RootList, Roots, wire_roots
-from mcp_trio._engine import AccompaniedSession, Handling
-from mcp_trio._errors import INVALID_PARAMS, RequestError, UserRejected
-from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._protocol import RESOURCE_UPDATED, Method
-from mcp_trio._protocol.elicitations import OpenElicitations
-from mcp_trio._protocol.tool_results import imbalance, misused_tools
-from mcp_trio._schema import (
+from mcp_trio._client.subscriptions import notifications_of
+from mcp_trio._protocol.forms import OpenElicitations, mistakes_in, with_defaults
+from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, Method
+from mcp_trio._protocol.sampling import imbalance, misused_tools
+from mcp_trio._session.handlers import AccompaniedSession, Handling
+from mcp_trio.errors import INVALID_PARAMS, RequestError, UserRejected
+from mcp_trio.limits import DEFAULT_LIMITS, Limits
+from mcp_trio.types import (
     ClientCapabilities,
     CreateMessageParams,
     CreateMessageResult,
@@ -27,9 +30,113 @@ from mcp_trio._schema import (
     ListRootsResult,
     LoggingMessageParams,
     ResourceUpdatedParams,
+    Root,
     RootsCapability,
     SamplingCapability,
 )
+
+# --------------------
+# Roots: the places that a client lets its server work in, from people's words to the wire's.
+
+
+RootList: TypeAlias = Sequence[Root | str | PathLike[str]]
+"""Roots, their `file://` URIs, or paths: these are made absolute, without symbolic links."""
+
+Roots: TypeAlias = RootList | Callable[[], RootList | Awaitable[RootList]]
+"""A list is read, and a function called, whenever a server asks."""
+
+_SCHEME: Final = "file://"
+
+
+def wire_roots(roots: object) -> list[Root]:
+    """What a server is told.
+
+    Raises:
+        TypeError: This is no list of roots: a single one, say, which as text is a sequence too.
+        ValueError: A URI is not a `file://` one, or could mean another place than it seems to
+            (ROOT-05, ROOT-09).
+    """
+    if not isinstance(roots, Sequence) or isinstance(roots, str | bytes):
+        raise TypeError(f"roots are a list, or a function that gives one, not {roots!r}")
+    return [_wire_root(root) for root in cast("Sequence[object]", roots)]
+
+
+def _wire_root(root: object) -> Root:
+    if isinstance(root, PathLike):
+        root = Path(cast("PathLike[str]", root)).resolve().as_uri()
+    if isinstance(root, str):
+        root = Root(uri=root)
+    if not isinstance(root, Root):
+        raise TypeError(f"a root is a Root, a URI or a path, not {root!r}")
+    _check_uri(root.uri)
+    return root
+
+
+def _check_uri(uri: str) -> None:
+    if not uri.startswith(_SCHEME):
+        raise ValueError(f"the URI of a root starts with {_SCHEME}, unlike {uri!r}")
+    path = unquote(urlsplit(uri).path)
+    if "\0" in path or ".." in path.replace("\\", "/").split("/"):
+        raise ValueError(f"the URI of a root has no '..' and no NUL, unlike {uri!r}")
+
+
+# --------------------
+# From what a client's callback says of a form or a URL to the answer that its server gets.
+
+
+def elicit_result(params: ElicitParams, said: object) -> ElicitResult:
+    """The answer to an elicitation.
+
+    True agrees, and False declines; what was filled in is a mapping or an object with fields, and
+    agrees, too; anything else is said by an `ElicitResult`. The form's own defaults stand for what
+    was left out (ELIC-14).
+
+    Raises:
+        TypeError: The callback has said something else.
+        ValueError: What was filled in does not fit the form (ELIC-22), or is said of a URL, to
+            which one only agrees (ELIC-17).
+    """
+    result = said if isinstance(said, ElicitResult) else _result(said)
+    if result.action != "accept":
+        return msgspec.structs.replace(result, content=None)
+    if params.requested_schema is None:
+        if result.content:
+            raise ValueError("nothing is filled in where a URL is to be visited")
+        return msgspec.structs.replace(result, content=None)
+    content = with_defaults(result.content or {}, params.requested_schema)
+    mistakes = mistakes_in(content, params.requested_schema)
+    if mistakes:
+        raise ValueError(f"the form is filled in wrong: {'; '.join(mistakes)}")
+    return msgspec.structs.replace(result, content=content)
+
+
+def _result(said: object) -> ElicitResult:
+    if isinstance(said, bool):
+        return ElicitResult(action="accept" if said else "decline")
+    content = _content(said)
+    if content is None:
+        raise TypeError(
+            "an elicitation callback returns an ElicitResult, True or False, or what was filled in,"
+            f" not {said!r}"
+        )
+    return ElicitResult(action="accept", content=content)
+
+
+def _content(said: object) -> dict[str, Any] | None:
+    """What was filled in, as JSON has it; a member that is None was left out."""
+    try:
+        plain: object = msgspec.to_builtins(said, str_keys=True)
+    except TypeError:
+        return None
+    if not isinstance(plain, Mapping):
+        return None
+    members = cast("Mapping[str, Any]", plain)
+    return {name: value for name, value in members.items() if value is not None}
+
+
+# --------------------
+# What a client does when its server asks or tells something: people's callbacks.
+
 
 LogCallback: TypeAlias = Callable[[LoggingMessageParams], Awaitable[None] | None]
 ResourceUpdatedCallback: TypeAlias = Callable[[ResourceUpdatedParams], Awaitable[None] | None]
@@ -275,3 +382,33 @@ def _wants_report(sampling: Callable[..., object]) -> bool:
     except TypeError:
         return True
     return False
+
+
+logger = logging.getLogger("mcp_trio")
+
+
+@attrs.define(kw_only=True, eq=False)
+class ClientApplication(Callbacks):
+    """The callbacks; `notice` hears of each notification before they do."""
+
+    notice: Callable[[str, Any], None]
+
+    def hears(self, method: Method) -> bool:
+        """See `Application.hears`."""
+        return method.name == ACKNOWLEDGED or super().hears(method)
+
+    async def notified(self, method: Method, params: Any) -> None:
+        """See `Application.notified`; a subscription that began again may have missed anything."""
+        if method.name == ACKNOWLEDGED:
+            for name, missed in notifications_of(params.notifications):
+                await self._tell_of_missed(METHODS[name], missed)
+            return
+        self.notice(method.name, params)
+        await super().notified(method, params)
+
+    async def _tell_of_missed(self, method: Method, params: Any) -> None:
+        """What one callback raises keeps nothing from the next."""
+        try:
+            await super().notified(method, params)
+        except Exception:
+            logger.exception("the callback for %s failed", method.name)

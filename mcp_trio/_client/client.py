@@ -1,48 +1,805 @@
-"""The client that people hold: the calls of one conversation with one server."""
+"""A client whose session lives in a nursery of the caller's, instead of a task of its own."""
 
-from collections.abc import AsyncGenerator, Collection, Mapping
+import logging
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 import attrs
 import trio
 
-from mcp_trio import _schema as s
-from mcp_trio._client.cache import CacheKey, cache_key
-from mcp_trio._client.conversation import Conversation
-from mcp_trio._client.failures import elicitation_ids, error_text, is_of_missing_resource
-from mcp_trio._client.listening import (
+from mcp_trio import types
+from mcp_trio._client.cache import Cache, CacheKey, cache_key
+from mcp_trio._client.callbacks import (
+    Callbacks,
+    ClientApplication,
+    ElicitationCallback,
+    ElicitationCompleteCallback,
+    ListChangedCallback,
+    LogCallback,
+    Report,
+    ResourceUpdatedCallback,
+    RootList,
+    Roots,
+    Sampled,
+    SamplingCallback,
+)
+from mcp_trio._client.connect import (
+    Address,
+    Era,
+    EraMemory,
+    Lifetime,
+    ProcessOptions,
+    Spawn,
+    Stderr,
+    Target,
+    WebOptions,
+    address_of,
+    can_start,
+    discovered,
+    eras_of_this_run,
+    has_url,
+    in_system_task,
+    open_target,
+    shaken_hands,
+    speaks_legacy,
+    speaks_modern,
+    tells_of_another_era,
+    url_of,
+)
+from mcp_trio._client.input_required import Rounds
+from mcp_trio._client.results import (
+    OutputSchemas,
+    call_tool_params,
+    complete_params,
+    elicitation_ids,
+    error_text,
+    get_prompt_params,
+    is_of_missing_resource,
+    read_pages,
+    typed,
+)
+from mcp_trio._client.subscriptions import (
     LISTS,
     SUBSCRIBE,
     UNSUBSCRIBE,
+    OwnSubscription,
     Subscription,
     listening,
     wishes,
 )
-from mcp_trio._client.options import CallOptions, shortest_seconds
-from mcp_trio._client.pages import read_pages
-from mcp_trio._client.params import call_tool_params, complete_params, get_prompt_params
-from mcp_trio._client.roots import Roots
-from mcp_trio._client.rounds import Rounds
-from mcp_trio._client.targets import has_url
-from mcp_trio._client.tools import typed
-from mcp_trio._engine import ProgressCallback
-from mcp_trio._errors import (
+from mcp_trio._protocol.connection import Connection
+from mcp_trio._protocol.metadata import LOG_LEVEL, check_extension, trace_of
+from mcp_trio._protocol.methods import (
+    DISCOVER,
+    METHODS,
+    PING,
+    Method,
+    ParamsToSend,
+    announced,
+    custom_method,
+)
+from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS, checked_revisions
+from mcp_trio._recorder.writer import RecordTo, Story, begin_session
+from mcp_trio._session.calls import ProgressCallback
+from mcp_trio._session.handlers import Application
+from mcp_trio._session.journal import Recording
+from mcp_trio._session.session import Session
+from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.connections import Condition, OnState, State
+from mcp_trio._version import __version__
+from mcp_trio.errors import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
     URL_ELICITATION_REQUIRED,
     ConnectionLost,
     LocalProtocolError,
+    MCPError,
     OutcomeUnknown,
     RequestError,
+    RequestTimeout,
     ResourceNotFound,
     ToolError,
+    loss_as,
 )
-from mcp_trio._protocol import DISCOVER, PING, REVISIONS, ParamsToSend
+from mcp_trio.limits import DEFAULT_LIMITS, Limits
+from mcp_trio.types import (
+    CreateMessageParams,
+    ElicitMode,
+    ElicitParams,
+    LoggingLevel,
+    LoggingMessageParams,
+    ResourceUpdatedParams,
+)
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
+
+# --------------------
+# What can be chosen about a client and about a call, by name.
+
+
+DEFAULT_REVISIONS: Final = ALL_REVISIONS
+"""What a client speaks that was not told otherwise: modern servers are tried first."""
+
+Trace: TypeAlias = Callable[[], Mapping[str, str]]
+"""The trace that a request belongs to: of what it gives, `traceparent`, `tracestate`, `baggage`."""
+
+_Told: TypeAlias = Awaitable[None] | None
+
+
+class CallOptions(TypedDict, total=False):
+    """How long a call may take, and who hears of its progress; see `Client.request`."""
+
+    idle_seconds: float | None
+    total_seconds: float | None
+    progress: ProgressCallback | None
+
+
+def shortest_seconds(options: CallOptions) -> float | None:
+    """How long a call may take at most, if its options say so."""
+    given = (options.get("idle_seconds"), options.get("total_seconds"))
+    return min((seconds for seconds in given if seconds is not None), default=None)
+
+
+class _SharedOptions(TypedDict, total=False):
+    """The options of `Client` that are the same for a group."""
+
+    name: str
+    version: str
+    revisions: Sequence[str]
+    limits: Limits
+    record: RecordTo | None
+    restart: bool
+    cache: bool
+    raise_tool_errors: bool
+    log_level: LoggingLevel | None
+    eras: EraMemory | None
+    extensions: Mapping[str, Mapping[str, Any]] | None
+    sampling_tools: bool
+    elicitation_modes: Collection[ElicitMode]
+    methods: Mapping[str, Any] | None
+
+
+class ClientOptions(_SharedOptions, total=False):
+    """The options of `Client`, for functions that pass them on."""
+
+    env: Mapping[str, str] | None
+    inherit_env: bool
+    cwd: str | os.PathLike[str] | None
+    stderr: Stderr | None
+    http: "httpx.AsyncClient | None"
+    headers: Mapping[str, str] | None
+    token: str | None
+    ssl_context: "ssl.SSLContext | None"
+    state_changed: OnState | None
+    progress: ProgressCallback | None
+    log: LogCallback | None
+    resource_updated: ResourceUpdatedCallback | None
+    list_changed: ListChangedCallback | None
+    roots: Roots | None
+    sampling: SamplingCallback | None
+    elicitation: ElicitationCallback | None
+    elicitation_complete: ElicitationCompleteCallback | None
+    trace: Trace | None
+
+
+class GroupOptions(_SharedOptions, total=False):
+    """The options of `ClientGroup`; its callbacks get the server's name first."""
+
+    stderr: Callable[[str, str], None] | Literal["inherit"] | None
+    progress: Callable[[str, Any], _Told] | None
+    log: Callable[[str, LoggingMessageParams], _Told] | None
+    resource_updated: Callable[[str, ResourceUpdatedParams], _Told] | None
+    list_changed: Callable[[str, str], _Told] | None
+    roots: RootList | Callable[[str], RootList | Awaitable[RootList]] | None
+    sampling: (
+        Callable[[str, CreateMessageParams], Sampled]
+        | Callable[[str, CreateMessageParams, Report], Sampled]
+        | None
+    )
+    elicitation: Callable[[str, ElicitParams], Any] | None
+    elicitation_complete: Callable[[str, str], _Told] | None
+    trace: Callable[[str], Mapping[str, str]] | None
+
+
+# --------------------
+# The methods that a client knows: those of the protocol, and people's own.
+
+
+def methods_with(own: Mapping[str, Any] | None) -> Mapping[str, Method]:
+    """The table of methods, with a row for each of `own`, which maps it to the type of its result.
+
+    None for a type says that it is a notification.
+
+    Raises:
+        ValueError: The protocol has one of these methods, with a result of its own.
+        TypeError: A type that msgspec cannot decode.
+    """
+    if not own:
+        return METHODS
+    taken = METHODS.keys() & own.keys()
+    if taken:
+        raise ValueError(f"methods of the protocol have their own results: {sorted(taken)}")
+    rows = {name: custom_method(name, result=result) for name, result in own.items()}
+    return {**METHODS, **rows}
+
+
+# --------------------
+# A channel and a connection become a session, recorded or not.
+
+
+async def open_session(
+    channel: Channel,
+    connection: Connection,
+    application: Application,
+    *,
+    record: RecordTo | None,
+) -> Session:
+    """A session that owns `channel`, recorded if there is a place to `record` it.
+
+    Raises:
+        RecordingError: The recording cannot be made; the channel is closed.
+        ValueError: Its redaction is wrong in itself; the channel is closed.
+    """
+    if record is None:
+        return Session(channel, connection, application)
+    try:
+        recorder, channel_number = begin_session(
+            record,
+            role="client",
+            transport=getattr(channel, "transport", type(channel).__name__),
+            name=connection.our_info.name,
+            version=connection.our_info.version,
+            limits=connection.limits,
+        )
+    except BaseException:
+        await channel.aclose()
+        raise
+    return Session(channel, connection, application, Recording(recorder, channel_number))
+
+
+# --------------------
+# What was chosen for a client: its attributes that everybody may give, and read.
+
+
+@attrs.define(eq=False, repr=False)
+class Settings:
+    """The words of `Client` say what each of them means."""
+
+    target: Target
+    name: str = attrs.field(default="mcp_trio", kw_only=True)
+    version: str = attrs.field(default=__version__, kw_only=True)
+    revisions: Sequence[str] = attrs.field(
+        default=DEFAULT_REVISIONS, kw_only=True, converter=checked_revisions
+    )
+    limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
+    record: RecordTo | None = attrs.field(default=None, kw_only=True)
+    restart: bool = attrs.field(default=False, kw_only=True)
+    env: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
+    inherit_env: bool = attrs.field(default=False, kw_only=True)
+    cwd: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
+    stderr: Stderr | None = attrs.field(default=None, kw_only=True)
+    http: "httpx.AsyncClient | None" = attrs.field(default=None, kw_only=True)
+    headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
+    token: str | None = attrs.field(default=None, kw_only=True)
+    ssl_context: "ssl.SSLContext | None" = attrs.field(default=None, kw_only=True)
+    state_changed: OnState | None = attrs.field(default=None, kw_only=True)
+    eras: EraMemory | None = attrs.field(default=None, kw_only=True)
+    cache: bool = attrs.field(default=True, kw_only=True)
+    log: LogCallback | None = attrs.field(default=None, kw_only=True)
+    log_level: types.LoggingLevel | None = attrs.field(default=None, kw_only=True)
+    resource_updated: ResourceUpdatedCallback | None = attrs.field(default=None, kw_only=True)
+    list_changed: ListChangedCallback | None = attrs.field(default=None, kw_only=True)
+    roots: Roots | None = attrs.field(default=None, kw_only=True)
+    sampling: SamplingCallback | None = attrs.field(default=None, kw_only=True)
+    sampling_tools: bool = attrs.field(default=False, kw_only=True)
+    elicitation: ElicitationCallback | None = attrs.field(default=None, kw_only=True)
+    elicitation_modes: Collection[types.ElicitMode] = attrs.field(default=("form",), kw_only=True)
+    elicitation_complete: ElicitationCompleteCallback | None = attrs.field(
+        default=None, kw_only=True
+    )
+    trace: Trace | None = attrs.field(default=None, kw_only=True)
+    extensions: Mapping[str, Mapping[str, Any]] | None = attrs.field(default=None, kw_only=True)
+    methods: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
+
+    def _process_options(self) -> ProcessOptions:
+        """How a command is started."""
+        return ProcessOptions(
+            env=self.env, inherit_env=self.inherit_env, cwd=self.cwd, stderr=self.stderr
+        )
+
+    def _web_options(self, **facts: Any) -> WebOptions:
+        """How a URL is asked."""
+        return WebOptions(
+            http=self.http,
+            headers=self.headers,
+            token=self.token,
+            ssl_context=self.ssl_context,
+            **facts,
+        )
+
+    # What may be chosen anew; set here, or type checkers would see other attributes in subclasses.
+
+    def _want_log_level(self, level: types.LoggingLevel) -> None:
+        """A modern server hears of it with the next request."""
+        self.log_level = level
+
+    def _choose_roots(self, roots: Roots) -> None:
+        """What the server gets to see when it asks."""
+        self.roots = roots
+
+
+# --------------------
+# The conversation of a client with its server, from connecting to closing.
+
+
+logger = logging.getLogger("mcp_trio")
 
 T = TypeVar("T")
+
+
+@attrs.define(eq=False, repr=False)
+class Conversation(Settings):
+    """What a `Client` stands on: from connecting to closing, and again if the server is lost."""
+
+    _is_connected_once: bool = attrs.field(default=False, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
+    _told_of_junk: bool = attrs.field(default=False, init=False)
+    _target_name: str = attrs.field(default="", init=False)
+    _spawn: Spawn = attrs.field(default=in_system_task, init=False)
+    _lifetime: Lifetime | None = attrs.field(default=None, init=False)
+    _own_eras: EraMemory = attrs.field(factory=EraMemory, init=False)
+    _starting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _callbacks: Callbacks = attrs.field(init=False)
+    _methods: Mapping[str, Method] = attrs.field(init=False)
+    _cache: Cache = attrs.field(init=False)
+    _outputs: OutputSchemas = attrs.field(init=False)
+    _listening: OwnSubscription = attrs.field(init=False)
+    _story: Story = attrs.field(init=False)
+    _condition: Condition = attrs.field(init=False)
+    _how_it_stands: tuple[State, str] = attrs.field(default=("connecting", ""), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.restart and not (can_start(self.target) or has_url(self.target)):
+            raise ValueError("restart=True is for commands, server objects and URLs")
+        self._story = Story(self.record, goes_on=self._begins_again)
+        self._condition = Condition(None if has_url(self.target) else self._hear_state)
+        for identifier in self.extensions or ():
+            check_extension(identifier)
+        self._methods = methods_with(self.methods)
+        self._cache = Cache(
+            entries_max=self.limits.cache_entries_max, bytes_max=self.limits.cache_bytes_max
+        )
+        self._outputs = OutputSchemas(self.limits)
+        self._listening = OwnSubscription(
+            () if self.list_changed is None else LISTS, self._notice, self._beside
+        )
+        self._callbacks = ClientApplication(
+            log=self.log,
+            resource_updated=self.resource_updated,
+            list_changed=self.list_changed,
+            roots=self.roots,
+            sampling=self.sampling,
+            sampling_tools=self.sampling_tools,
+            elicitation=self.elicitation,
+            elicitation_modes=self.elicitation_modes,
+            elicitation_complete=self.elicitation_complete,
+            limits=self.limits,
+            notice=self._notice,
+        )
+
+    def _notice(self, notification: str, params: Any) -> None:
+        """A notification has come; called before the callback that it is for."""
+        self._cache.notice(notification, params)
+        if notification == "notifications/tools/list_changed":
+            self._outputs.forget()
+
+    # Connecting and closing.
+
+    async def __aenter__(self) -> Self:
+        """Connect, and agree on a revision: by a handshake within `initialize_seconds`.
+
+        If modern revisions are spoken the server is asked for them first, and has `probe_seconds`
+        to answer before it is taken for a legacy one, unless it is remembered as such. A command
+        that ends instead of answering is started once more, for the handshake.
+
+        Failed: nothing is left. Cancelled: returns at once; a server that was started is stopped by
+        the session's task, and `aclose` waits for that.
+
+        Raises:
+            ConnectionLost: The server could not be started or has ended; why, if that is known.
+            RequestTimeout: It did not answer in time; with the last words of a command.
+            RequestError: It refused.
+            RemoteProtocolError: It speaks no revision that is known here.
+            RecordingError: The recording cannot be made.
+            ValueError: Its redaction is wrong in itself.
+        """
+        await self._connect(in_system_task)
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close, from any task, any number of times; returns when nothing of the session is left.
+
+        In a callback of the session's own it only begins to close: the callback is cancelled.
+        Calls in flight end with `ConnectionLost`. Shielded from cancellation, but bounded: a
+        command has `close_seconds` to leave by itself, and is stopped after that.
+        """
+        self._shut()
+        if self._lifetime is not None:
+            await self._lifetime.over()
+            self._tell_of_junk(self._lifetime.session)
+        self._story.end()
+
+    def _shut(self) -> None:
+        """Begin to close, without waiting for the end."""
+        self._is_closed = True
+        self._condition.become("closed", "closed on this side")
+        if self._lifetime is not None:
+            self._lifetime.session.shut("closed")
+
+    async def _connect(self, spawn: Spawn) -> None:
+        if self._is_connected_once:
+            raise RuntimeError("a client connects once: make another")
+        self._is_connected_once = True
+        self._spawn = spawn
+        self._condition.begin()
+        try:
+            await self._begin()
+        except BaseException as error:
+            self._condition.become("closed", str(error))
+            self._how_it_stands = "closed", str(error)
+            self._end_story()
+            raise
+
+    def _end_story(self) -> None:
+        if self._lifetime is None:
+            self._story.end()
+        else:
+            self._lifetime.session.ended.when_set(self._story.end)
+
+    async def _begin(self) -> None:
+        """Open a session, and agree; a server whose era is known is not asked for it (VER-08)."""
+        eras, address = self._remembered()
+        era = eras.recall(address)
+        try:
+            await self._begin_as(era)
+        except MCPError as error:
+            if era in _UNKNOWN or not tells_of_another_era(error):
+                raise
+            logger.info("%s is not as it was: %s", self._target_name, error)
+            eras.forget(address)
+            await self._begin_as(None)
+        eras.note(address, self._era)
+        self._stands(self._session)
+
+    def _stands(self, session: Session) -> None:
+        """It is open, and once it is lost that is told, before any call fails by it."""
+        self._condition.become("open")
+        session.closing.when_set(partial(self._note_loss, session))
+
+    def _note_loss(self, session: Session) -> None:
+        state: State = "retrying" if self._begins_again and not self._is_closed else "closed"
+        self._condition.become(state, str(session.loss))
+
+    def _hear_state(self, state: State, reason: str) -> None:
+        self._how_it_stands = state, reason
+        if self.state_changed is not None:
+            self.state_changed(state, reason)
+
+    def _remembered(self) -> tuple[EraMemory, Address | None]:
+        """Where the era of the server is kept, and under what.
+
+        Nobody else's memory counts for what is no URL.
+        """
+        url = url_of(self.target)
+        if url is None:
+            return self._own_eras, None
+        eras = eras_of_this_run() if self.eras is None else self.eras
+        return eras, address_of(url, http=self.http, revisions=tuple(self.revisions))
+
+    @property
+    def _era(self) -> Era:
+        """What the server of the session turned out to be."""
+        if self._is_modern:
+            return "modern"
+        return "HTTP+SSE" if getattr(self._session.channel, "is_old", False) else "legacy"
+
+    async def _begin_as(self, era: Era | None) -> None:
+        """Open a session, and agree as with a server of that era; with none, find it out."""
+        lifetime = await self._open(is_old=era == "HTTP+SSE")
+        asks = speaks_modern(self.revisions) and era in _UNKNOWN
+        is_modern = asks and await self._discover(lifetime)
+        lifetime = self._lifetime or lifetime  # it may have been started again
+        session = lifetime.session
+        if not is_modern and await self._agree(lifetime, partial(shaken_hands, session)):
+            for step in (self._tell_log_level, self._listening.begin_legacy):
+                await self._agree(lifetime, partial(step, session))
+        else:
+            await self._agree(lifetime, partial(self._listening.begin, session))
+
+    async def _open(self, *, is_old: bool = False) -> Lifetime:
+        """A session, which lives from now on, but has agreed on nothing yet."""
+        on_state = self._hear_state if has_url(self.target) else None
+        connected = await open_target(
+            self.target,
+            process=self._process_options(),
+            web=self._web_options(on_state=on_state, is_old=is_old),
+            limits=self.limits,
+        )
+        self._target_name = connected.name
+        session = await open_session(
+            connected.channel,
+            self._connection_to_open(),
+            self._callbacks,
+            record=self._story.record,
+        )
+        lifetime = self._lifetime = Lifetime(session=session, served=connected.served)
+        if self._is_closed:
+            session.shut("closed")
+        try:
+            self._spawn(lifetime.live)
+        except RuntimeError:  # the caller's nursery is over; what was opened is closed elsewhere
+            session.shut("closed")
+            in_system_task(lifetime.live)
+            raise
+        return lifetime
+
+    def _connection_to_open(self) -> Connection:
+        capabilities = self._callbacks.capabilities()
+        if self.extensions is not None:
+            capabilities.extensions = {name: dict(it) for name, it in self.extensions.items()}
+        return Connection(
+            our_role=Role.CLIENT,
+            our_info=types.Implementation(name=self.name, version=self.version),
+            our_capabilities=capabilities,
+            limits=self.limits,
+            methods=self._methods,
+            revisions=self.revisions,
+            own_metadata=self._own_metadata,
+        )
+
+    def _own_metadata(self) -> dict[str, Any]:
+        """What each request says beside what it has to: the trace, to a modern server the level."""
+        said: dict[str, Any] = {} if self.trace is None else {**trace_of(self.trace())}
+        level = self._wanted_level
+        if level is not None and self._is_modern:
+            said[LOG_LEVEL] = level
+        return said
+
+    @property
+    def _wanted_level(self) -> types.LoggingLevel | None:
+        """Whoever listens hears everything, as of a legacy server that was told nothing."""
+        return "debug" if self.log_level is None and self.log is not None else self.log_level
+
+    async def _discover(self, lifetime: Lifetime) -> bool:
+        """Whether the server is modern; one that the question has killed is started again."""
+        try:
+            return await self._agree(lifetime, partial(discovered, lifetime.session))
+        except ConnectionLost:
+            can_shake_hands = speaks_legacy(self.revisions) and can_start(self.target)
+            if not can_shake_hands or self._is_closed:
+                raise
+        logger.info("%s has ended when it was asked for its revisions", self._target_name)
+        await self._open()
+        return False
+
+    async def _agree(self, lifetime: Lifetime, step: Callable[[], Awaitable[T]]) -> T:
+        """Do a step of it; if it fails the session is over, and what is known of that is told."""
+        try:
+            return await step()
+        except trio.Cancelled:
+            lifetime.session.shut("closed")
+            raise
+        except ConnectionLost as loss:
+            await self._end(lifetime)
+            if lifetime.fault is None:  # nothing was asked for yet whose outcome could matter
+                raise loss_as(ConnectionLost, loss) from loss.__cause__
+            raise lifetime.fault from lifetime.fault.__cause__
+        except RequestTimeout as late:
+            last_words = getattr(lifetime.session.channel, "stderr_tail", "")
+            await self._end(lifetime)
+            raise RequestTimeout(
+                late.method,
+                late.budget,
+                late.seconds,
+                late.setting,
+                server=self._target_name,
+                stderr_tail=last_words,
+            ) from None
+        except BaseException:
+            await self._end(lifetime)
+            raise
+
+    async def _end(self, lifetime: Lifetime) -> None:
+        lifetime.session.shut("closed")
+        await lifetime.over()
+        self._tell_of_junk(lifetime.session)
+
+    async def _tell_log_level(self, session: Session) -> None:
+        """A legacy server is told once what a modern one is told with each request."""
+        if self.log_level is None or not self.server_can("logging"):
+            return
+        try:
+            await session.request("logging/setLevel", types.SetLevelParams(level=self.log_level))
+        except RequestError as error:
+            logger.warning("%s refuses the log level: %s", self._known_name, error)
+
+    def _replace_roots(self, roots: Roots) -> None:
+        self._callbacks.roots = roots
+        self._choose_roots(roots)
+
+    # Starting again.
+
+    async def _living_session(self) -> Session:
+        """The session; with `restart`, another one if a command has died (STDIO-20).
+
+        Raises:
+            MCPError: As connecting; the next call tries again.
+        """
+        if self._is_to_start:
+            async with self._starting:
+                if self._is_to_start:
+                    await self._begin_again()
+        self._listening.revive()
+        return self._session
+
+    @property
+    def _is_to_start(self) -> bool:
+        lifetime = self._lifetime
+        has_ended = lifetime is not None and lifetime.session.cause is not None
+        return has_ended and self._begins_again and not self._is_closed
+
+    @property
+    def _begins_again(self) -> bool:
+        """Whether the next call connects anew; to a URL always."""
+        return self.restart or url_of(self.target) is not None
+
+    async def _begin_again(self) -> None:
+        """What is known of the old process holds no more, but of which era it was."""
+        assert self._lifetime is not None
+        is_started = url_of(self.target) is None
+        words = "has ended, and is started again" if is_started else "is lost, and connected again"
+        logger.warning("%s %s", self._known_name, words)
+        await self._lifetime.over()
+        self._cache.clear()
+        self._outputs.forget()
+        await self._begin()
+
+    def _beside(self, task: Callable[[], Awaitable[None]]) -> None:
+        """See `Lifetime.start_soon`."""
+        assert self._lifetime is not None
+        self._lifetime.start_soon(task)
+
+    # What is known of the server.
+
+    def __repr__(self) -> str:
+        """Without the environment and whatever else has secrets in it."""
+        state = "open" if self.is_open else "closed" if self._is_closed else "not connected"
+        return f"<{type(self).__name__} {self.name!r} of {self._known_name!r}, {state}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made: connected, not closed, and not lost."""
+        if self._lifetime is None:
+            return False
+        session = self._lifetime.session
+        return session.negotiated.is_set() and session.cause is None
+
+    @property
+    def state(self) -> State:
+        """How the connection stands, as `state_changed` was told last.
+
+        "connecting": nothing was heard yet. "open": the server answered last. "retrying": it could
+        not be reached, or was lost, and is tried again with the next call at the latest. "closed":
+        the session is over, and unless we closed it a call to a URL begins another.
+        """
+        return self._how_it_stands[0]
+
+    @property
+    def state_reason(self) -> str:
+        """Why it is "retrying" or "closed"; else empty."""
+        return self._how_it_stands[1]
+
+    @property
+    def server_info(self) -> types.Implementation:
+        """Name and version of the server; a modern one that says none is named by its target."""
+        info = self._connection.peer_info
+        return info or types.Implementation(name=self._target_name, version="")
+
+    @property
+    def server_capabilities(self) -> types.ServerCapabilities:
+        """What the server offers."""
+        capabilities = self._connection.peer_capabilities
+        assert isinstance(capabilities, types.ServerCapabilities)
+        return capabilities
+
+    def server_can(self, capability: str) -> bool:
+        """Whether the server offers it: "tools", say, or "resources.subscribe"."""
+        return announced(self.server_capabilities, capability)
+
+    @property
+    def instructions(self) -> str | None:
+        """The server's advice on how it is used."""
+        return self._connection.instructions
+
+    @property
+    def revision(self) -> str:
+        """The revision of the protocol that both sides agreed on."""
+        revision = self._connection.revision
+        assert revision is not None
+        return revision.name
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often the server did something that was not worth an error, by name."""
+        return dict(self._session.connection.counts)
+
+    @property
+    def _is_modern(self) -> bool:
+        """Whether the server is known to be of a revision without handshake."""
+        revision = None if self._lifetime is None else self._lifetime.session.connection.revision
+        return revision is not None and revision.is_modern
+
+    @property
+    def _known_name(self) -> str:
+        """How texts name the server: by its own name, as soon as it has said that."""
+        info = None if self._lifetime is None else self._lifetime.session.connection.peer_info
+        return self._target_name if info is None else info.name
+
+    @property
+    def _session(self) -> Session:
+        if self._lifetime is None:
+            raise LocalProtocolError("the client is not connected: use `async with`")
+        return self._lifetime.session
+
+    @property
+    def _connection(self) -> Connection:
+        session = self._session
+        if not session.negotiated.is_set():
+            raise LocalProtocolError("the client has not shaken hands")
+        return session.connection
+
+    def _tell_of_junk(self, session: Session) -> None:
+        """Name the server and the likely cause, once; each message was logged when it came."""
+        count = session.connection.counts["malformed"]
+        if count and not self._told_of_junk:
+            self._told_of_junk = True
+            logger.warning(_JUNK, self._known_name, count)
+
+
+# Of a modern server all has to be asked again but its era; that is found out along the way.
+_UNKNOWN: Final = (None, "modern")
+
+_JUNK: Final = (
+    "%s sent what is no message, %d times so far: a print to stdout, its own or of something that"
+    " it starts, is the usual cause"
+)
+
+
+# --------------------
+# The client that people hold: the calls of one conversation with one server.
 
 
 @attrs.define(eq=False, repr=False)
@@ -156,7 +913,7 @@ class Client(Conversation):
 
         started = trio.current_time()
         result = await send(params, total_seconds)
-        if not (rounds and isinstance(result, s.InputRequiredResult)):
+        if not (rounds and isinstance(result, types.InputRequiredResult)):
             return result
         whole = Rounds(
             method=method,
@@ -180,7 +937,7 @@ class Client(Conversation):
             return kept
         changes = self._cache.changes
         result = await self._ask(method, params, options)
-        if isinstance(result, s.CacheableResult):
+        if isinstance(result, types.CacheableResult):
             self._cache.keep(key, result, now=trio.current_time(), changes=changes)
         return result
 
@@ -230,7 +987,7 @@ class Client(Conversation):
         """
         await self._session.notify(method, params)
 
-    async def list_tools(self, **options: Unpack[CallOptions]) -> list[s.Tool]:
+    async def list_tools(self, **options: Unpack[CallOptions]) -> list[types.Tool]:
         """All tools; pages are read to the last, at most `pages_max`, each within the budgets.
 
         One page alone is `await client.request("tools/list", {"cursor": cursor})`. From now on the
@@ -240,17 +997,17 @@ class Client(Conversation):
         self._outputs.learn(tools)
         return tools
 
-    async def list_resources(self, **options: Unpack[CallOptions]) -> list[s.Resource]:
+    async def list_resources(self, **options: Unpack[CallOptions]) -> list[types.Resource]:
         """All resources; see `list_tools`."""
         return await self._list("resources/list", "resources", options)
 
     async def list_resource_templates(
         self, **options: Unpack[CallOptions]
-    ) -> list[s.ResourceTemplate]:
+    ) -> list[types.ResourceTemplate]:
         """All resource templates; see `list_tools`."""
         return await self._list("resources/templates/list", "resource_templates", options)
 
-    async def list_prompts(self, **options: Unpack[CallOptions]) -> list[s.Prompt]:
+    async def list_prompts(self, **options: Unpack[CallOptions]) -> list[types.Prompt]:
         """All prompts; see `list_tools`."""
         return await self._list("prompts/list", "prompts", options)
 
@@ -262,7 +1019,7 @@ class Client(Conversation):
         *,
         raise_tool_errors: bool | None = None,
         **options: Unpack[CallOptions],
-    ) -> s.CallToolResult: ...
+    ) -> types.CallToolResult: ...
 
     @overload
     async def call_tool(
@@ -304,12 +1061,14 @@ class Client(Conversation):
         self._outputs.check(name, result)
         return result if result_type is None else typed(name, result, result_type)
 
-    async def _called(self, params: s.CallToolParams, options: CallOptions) -> s.CallToolResult:
+    async def _called(
+        self, params: types.CallToolParams, options: CallOptions
+    ) -> types.CallToolResult:
         """What came of a call; one whose arguments were mirrored as an old list said, of another.
 
         Servers refuse the first before they do anything (HDR-32, TRAP-52).
         """
-        result: s.CallToolResult
+        result: types.CallToolResult
         try:
             result = await self.request("tools/call", params, **options)
         except RequestError as error:
@@ -320,15 +1079,19 @@ class Client(Conversation):
             result = await self.request("tools/call", params, **options)
         return result
 
-    async def read_resource(self, uri: str, **options: Unpack[CallOptions]) -> s.ReadResourceResult:
+    async def read_resource(
+        self, uri: str, **options: Unpack[CallOptions]
+    ) -> types.ReadResourceResult:
         """The contents of a resource.
 
         Raises:
             ResourceNotFound: The server says, by either code, that there is none (ERR-05).
         """
-        params = s.ReadResourceParams(uri=uri)
+        params = types.ReadResourceParams(uri=uri)
         try:
-            result: s.ReadResourceResult = await self.request("resources/read", params, **options)
+            result: types.ReadResourceResult = await self.request(
+                "resources/read", params, **options
+            )
         except RequestError as error:
             if not is_of_missing_resource(error):
                 raise
@@ -342,25 +1105,25 @@ class Client(Conversation):
         name: str,
         arguments: Mapping[str, str] | None = None,
         **options: Unpack[CallOptions],
-    ) -> s.GetPromptResult:
+    ) -> types.GetPromptResult:
         """A prompt, filled in.
 
         Raises:
             TypeError: An argument is not text (PROM-04).
         """
         params = get_prompt_params(name, arguments)
-        result: s.GetPromptResult = await self.request("prompts/get", params, **options)
+        result: types.GetPromptResult = await self.request("prompts/get", params, **options)
         return result
 
     async def complete(
         self,
-        ref: s.Reference | str,
+        ref: types.Reference | str,
         argument: str,
         value: str,
         *,
         context: Mapping[str, str] | None = None,
         **options: Unpack[CallOptions],
-    ) -> s.CompleteResult:
+    ) -> types.CompleteResult:
         """How `value`, typed so far for an argument of `ref`, could go on.
 
         `ref` may be text: the URI template of a resource, known by its "://", or a prompt's name.
@@ -372,7 +1135,7 @@ class Client(Conversation):
         if REVISIONS[self.revision].announces_completions and not self.server_can("completions"):
             raise LocalProtocolError("the server capability 'completions' is not announced")
         params = complete_params(ref, argument, value, context)
-        result: s.CompleteResult = await self.request("completion/complete", params, **options)
+        result: types.CompleteResult = await self.request("completion/complete", params, **options)
         return result
 
     async def ping(self, **options: Unpack[CallOptions]) -> None:
@@ -380,13 +1143,15 @@ class Client(Conversation):
         self._cache.forget(DISCOVER)  # it is the answer that counts
         await self.request(DISCOVER if self._is_modern else PING, **options)
 
-    async def set_log_level(self, level: s.LoggingLevel, **options: Unpack[CallOptions]) -> None:
+    async def set_log_level(
+        self, level: types.LoggingLevel, **options: Unpack[CallOptions]
+    ) -> None:
         """From now on the server logs only what is at least as severe.
 
         A modern server hears of it with each request.
         """
         if not self._is_modern:
-            await self.request("logging/setLevel", s.SetLevelParams(level=level), **options)
+            await self.request("logging/setLevel", types.SetLevelParams(level=level), **options)
         self._want_log_level(level)
 
     @asynccontextmanager
@@ -426,7 +1191,7 @@ class Client(Conversation):
         """
         session = await self._living_session()
         if not self._is_modern:
-            await self.request(SUBSCRIBE, s.SubscribeParams(uri=uri), **options)
+            await self.request(SUBSCRIBE, types.SubscribeParams(uri=uri), **options)
             self._listening.remember(uri)
         elif self.server_can("resources.subscribe"):
             await self._listening.add(session, uri, seconds=shortest_seconds(options))
@@ -439,7 +1204,7 @@ class Client(Conversation):
         if self._is_modern:
             await self._listening.remove(session, uri, seconds=shortest_seconds(options))
         else:
-            await self.request(UNSUBSCRIBE, s.UnsubscribeParams(uri=uri), **options)
+            await self.request(UNSUBSCRIBE, types.UnsubscribeParams(uri=uri), **options)
             self._listening.forget(uri)
 
     async def set_roots(self, roots: Roots) -> None:
@@ -482,3 +1247,17 @@ class Client(Conversation):
 
 
 _ROOTS_CHANGED: Final = "notifications/roots/list_changed"
+
+
+async def connect_client(
+    target: Target, nursery: trio.Nursery, **options: Unpack[ClientOptions]
+) -> Client:
+    """A connected `Client` whose session lives in `nursery`, until `aclose`, or its cancellation.
+
+    What the server does, even its death, never ends the nursery. Options and errors are those of
+    `Client` and of entering it.
+    """
+    client = Client(target, **options)
+    # Its class is for `async with`; this function is its other half.
+    await client._connect(nursery.start_soon)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return client

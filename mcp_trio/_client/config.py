@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, TypeAlias, cast
 import attrs
 import msgspec
 
-from mcp_trio._errors import ConfigError
+from mcp_trio.errors import ConfigError
 
 ConfigSource: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 """A file's path, or what would stand in the file."""

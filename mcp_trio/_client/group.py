@@ -18,19 +18,17 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio import _schema as s
-from mcp_trio._client.client import Client
+from mcp_trio import types
+from mcp_trio._client.client import CallOptions, Client, ClientOptions, GroupOptions
 from mcp_trio._client.config import ConfigSource, read_config
-from mcp_trio._client.lifetime import in_system_task
-from mcp_trio._client.options import CallOptions, ClientOptions, GroupOptions
-from mcp_trio._client.params import reference
-from mcp_trio._client.targets import Target, starts_command
-from mcp_trio._engine import together
-from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestError
+from mcp_trio._client.connect import Target, in_system_task, starts_command
+from mcp_trio._client.results import reference
+from mcp_trio._session.tasks import together
+from mcp_trio.errors import ConnectionLost, LocalProtocolError, RequestError
 
 logger = logging.getLogger("mcp_trio")
 
-Named = TypeVar("Named", s.Tool, s.Prompt)
+Named = TypeVar("Named", types.Tool, types.Prompt)
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 T = TypeVar("T")
@@ -191,21 +189,21 @@ class ClientGroup:
 
     # Calls. Each raises what that of `Client` raises, and LookupError when no server is meant.
 
-    async def list_tools(self, **options: Unpack[CallOptions]) -> list[s.Tool]:
+    async def list_tools(self, **options: Unpack[CallOptions]) -> list[types.Tool]:
         """All tools of all servers, under the names by which `call_tool` knows them."""
         return self._renamed(await self._lists(Client.list_tools, options))
 
-    async def list_prompts(self, **options: Unpack[CallOptions]) -> list[s.Prompt]:
+    async def list_prompts(self, **options: Unpack[CallOptions]) -> list[types.Prompt]:
         """All prompts of all servers, under the names by which `get_prompt` knows them."""
         return self._renamed(await self._lists(Client.list_prompts, options))
 
-    async def list_resources(self, **options: Unpack[CallOptions]) -> list[s.Resource]:
+    async def list_resources(self, **options: Unpack[CallOptions]) -> list[types.Resource]:
         """All resources of all servers."""
         return _joined(await self._lists(Client.list_resources, options))
 
     async def list_resource_templates(
         self, **options: Unpack[CallOptions]
-    ) -> list[s.ResourceTemplate]:
+    ) -> list[types.ResourceTemplate]:
         """All resource templates of all servers."""
         return _joined(await self._lists(Client.list_resource_templates, options))
 
@@ -217,7 +215,7 @@ class ClientGroup:
         *,
         raise_tool_errors: bool | None = None,
         **options: Unpack[CallOptions],
-    ) -> s.CallToolResult: ...
+    ) -> types.CallToolResult: ...
 
     @overload
     async def call_tool(
@@ -241,14 +239,14 @@ class ClientGroup:
         name: str,
         arguments: Mapping[str, str] | None = None,
         **options: Unpack[CallOptions],
-    ) -> s.GetPromptResult:
+    ) -> types.GetPromptResult:
         """A prompt of a server, filled in."""
         client, own_name = self._owner(name)
         return await client.get_prompt(own_name, arguments, **options)
 
     async def read_resource(
         self, uri: str, *, server: str | None = None, **options: Unpack[CallOptions]
-    ) -> s.ReadResourceResult:
+    ) -> types.ReadResourceResult:
         """The contents of a resource of `server`, or else of the one that has it.
 
         To find that one, all are asked for their lists. If none lists the URI, those are asked for
@@ -265,18 +263,18 @@ class ClientGroup:
 
     async def complete(
         self,
-        ref: s.Reference | str,
+        ref: types.Reference | str,
         argument: str,
         value: str,
         *,
         server: str | None = None,
         **options: Unpack[CallOptions],
-    ) -> s.CompleteResult:
+    ) -> types.CompleteResult:
         """How an argument could go on; who has a resource template is found like a resource."""
         ref = reference(ref)
-        if isinstance(ref, s.PromptReference):
+        if isinstance(ref, types.PromptReference):
             client, own_name = self._owner(ref.name)
-            own_ref = s.PromptReference(name=own_name)
+            own_ref = types.PromptReference(name=own_name)
             return await client.complete(own_ref, argument, value, **options)
         return await self._first(
             await self._holders(ref.uri, server, options),

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from mcp_trio._errors import RecordingError
 from mcp_trio._journal.records import Record, frame_of
+from mcp_trio.errors import RecordingError
 
 CONTEXT: Final[Mapping[str, Any]] = {
     "@vocab": "http://modelcontextprotocol.io/ontology#",

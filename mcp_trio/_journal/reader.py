@@ -15,7 +15,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from mcp_trio._errors import RecordingError
 from mcp_trio._journal.records import (
     FORMAT_VERSION,
     KINDS,
@@ -26,6 +25,7 @@ from mcp_trio._journal.records import (
     body_of,
     frame_of,
 )
+from mcp_trio.errors import RecordingError
 
 FlawKind = Literal["torn", "damaged", "digest", "numbering", "unknown-kind", "unknown-key"]
 

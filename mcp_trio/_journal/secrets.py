@@ -3,18 +3,334 @@
 Only likely: it finds what nobody named, and at times what is none.
 """
 
+import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
+from urllib.parse import quote, unquote
 
 import msgspec
 
-from mcp_trio._journal.frames import step_to
-from mcp_trio._journal.redaction.names import DEFAULT_SECRET_NAMES, SecretNames
-from mcp_trio._journal.redaction.shapes import shaped
-from mcp_trio._journal.redaction.texts import without_named
+from mcp_trio._journal.diff import step_to
+
+# --------------------
+# Names that say of a value that it is a secret: `password`, `apiKey`, `X-Access-Token`.
+#
+# A name is covered if its last words are those of a secret name, however they are joined: so
+# `github_token` is, and neither `max_tokens` nor `token_type`. A long secret name also counts as
+# the end of a word: `PGPASSWORD`.
+
+
+DEFAULT_SECRET_NAMES: Final = frozenset(
+    {
+        "access key",
+        "access keys",
+        "access token",
+        "access tokens",
+        "api key",
+        "api keys",
+        "auth",
+        "auth token",
+        "authorization",
+        "bearer",
+        "card number",
+        "client secret",
+        "connection string",
+        "cookie",
+        "cookies",
+        "credential",
+        "credentials",
+        "cvc",
+        "cvv",
+        "dsn",
+        "encryption key",
+        "iban",
+        "id token",
+        "jwt",
+        "otp",
+        "pass",
+        "passcode",
+        "passphrase",
+        "passphrases",
+        "passwd",
+        "password",
+        "passwords",
+        "private key",
+        "private keys",
+        "pwd",
+        "refresh token",
+        "refresh tokens",
+        "secret",
+        "secret key",
+        "secret keys",
+        "secrets",
+        "session id",
+        "signing key",
+        "ssn",
+        "token",
+    }
+)
+
+_NAMES_REMEMBERED_MAX: Final = 4096
+_NAME_CHARS_MAX: Final = 128
+
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
+_PIECE: Final = re.compile(r"[^\W\d_]+")
+
+# Words and what joins them: a name has nothing else, and a value often has.
+_NAME: Final = re.compile(r"[^\W\d_]+(?:[ ._-]+[^\W\d_]+)*")
+
+# Members that say what a value beside them is, and that value.
+NAMING: Final = frozenset({"name", "key", "header", "Name", "Key", "Header"})
+NAMED: Final = frozenset({"value", "Value"})
+
+# What may follow a secret's name without making it another thing.
+_NEUTRAL: Final = frozenset(
+    {"base", "confirmation", "encoded", "hash", "header", "hex", "pem", "plain", "raw", "repeat"}
+    | {"string", "text", "value"}
+)
+
+# So long a name is no chance ending of another word.
+_ENDING_CHARS_MIN: Final = 6
+
+# What the protocol itself calls so, and is none.
+_NO_SECRET: Final = ("progress", "token")
+
+
+class SecretNames:
+    """Tells whether a member, a header or a variable of some name holds a secret.
+
+    Raises:
+        ValueError: One of the names has no letter.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = frozenset(names)
+        for name in self.names:
+            if not _words(name):
+                raise ValueError(f"not the name of a secret: {name!r} has no letter")
+        self._endings = {_words(name) for name in names}
+        self._joined = {"".join(words) for words in self._endings}
+        self._long = tuple(each for each in self._joined if len(each) >= _ENDING_CHARS_MIN)
+        self._covers = functools.lru_cache(_NAMES_REMEMBERED_MAX)(self._covers_afresh)
+
+    def covers(self, name: str) -> bool:
+        """Whether what stands under this name is secret."""
+        return len(name) <= _NAME_CHARS_MAX and self._covers(name)
+
+    def lists(self, name: str) -> bool:
+        """Whether this is one of the secret names itself, which everybody may read.
+
+        What has digits or signs beside the words is none: it may be a secret that begins like one.
+        """
+        is_short = len(name) <= _NAME_CHARS_MAX
+        return is_short and _NAME.fullmatch(name) is not None and _words(name) in self._endings
+
+    def _covers_afresh(self, name: str) -> bool:
+        words = _words(name)
+        if words == _NO_SECRET:
+            return False
+        last = "".join(_PIECE.findall(name)[-1:]).lower()
+        if last in self._joined or last.endswith(self._long):
+            return True
+        while words[1:] and words[-1] in _NEUTRAL and words not in self._endings:
+            words = words[:-1]
+        return any(words[begin:] in self._endings for begin in range(len(words)))
+
+
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(word.lower() for word in _WORD.findall(name))
+
+
+# --------------------
+# The shapes that secrets of well-known kinds have, wherever they stand.
+
+
+SHAPES: Final[Mapping[str, re.Pattern[str]]] = {
+    "private key": re.compile(
+        r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?P<secret>.+?)(?:-----END|\Z)", re.DOTALL
+    ),
+    "JSON Web Token": re.compile(r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"),
+    "AI service key": re.compile(r"\bsk-(?:proj-|ant-)?[\w-]{20,}"),
+    "payment service key": re.compile(r"\b[sr]k_(?:live|test)_\w{16,}"),
+    "GitHub token": re.compile(r"\b(?:gh[pousr]_\w{36,}|github_pat_\w{36,})"),
+    "GitLab token": re.compile(r"\bglpat-[\w-]{20,}"),
+    "AWS key": re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    "Google key": re.compile(r"\bAIza[\w-]{35}|\bya29\.[\w-]{20,}"),
+    "Slack token": re.compile(r"\bxox[abeprs]-[\w-]{10,}"),
+    "package registry token": re.compile(r"\b(?:npm_\w{36}|pypi-[\w-]{50,}|hf_\w{30,})"),
+}
+
+# One of them stands in each of the shapes, none of which is shorter.
+_SIGNS: Final = (
+    *("PRIVATE KEY", "eyJ", "sk-", "k_live_", "k_test_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
+    *("github_pat_", "glpat-", "AKIA", "ASIA", "AIza", "ya29.", "xox", "npm_", "pypi-", "hf_"),
+)
+_SHAPED_CHARS_MIN: Final = 15
+
+
+def shaped(text: str) -> Iterator[tuple[str, int, int]]:
+    """What has the shape of a secret: which kind it is of, where it begins and ends."""
+    if len(text) < _SHAPED_CHARS_MIN or not any(sign in text for sign in _SIGNS):
+        return
+    for kind, pattern in SHAPES.items():
+        for match in pattern.finditer(text):
+            yield kind, *match.span(match.lastgroup or 0)
+
+
+# --------------------
+# Secrets that a text gives away itself: by a name beside them, in an address, by their shape.
+#
+# The text may be anything: a query, the end of a log, source code, JSON that is only part of it.
+# What is not certainly the end of a secret is taken as part of it: better too much than too little.
+
+
+Hide = Callable[[str], str]
+_Span = tuple[int, int]
+
+# A shorter text gives nothing away.
+_TEXT_CHARS_MIN: Final = 4
+
+# A name that a percent escape may stand in front of, and the brackets and quotes that close it.
+_NAME_IN_TEXT: Final = r"(?<![\w.$-])(?:(?<=%)[0-9A-Fa-f]{2})?+(?P<name>[\w.$-]{2,128}+)"
+_CLOSED: Final = r"(?:\\*+[\"'`\]]|%5[Dd]|%2[27])*+"
+_PLAIN: Final = r"[^\s&;\"'`<>\\]"
+# Not what closes the brackets around it, or ends a sentence.
+_END: Final = r"(?<![,.)\]}])"
+# What may stand in front of a quote and be no part of what is quoted, as in Python.
+_PREFIX: Final = r"[bBfFrRuU]"
+
+
+class _Named:
+    """A way to give a secret a name: what stands before the secret, and the secret.
+
+    The secret is only looked for behind a secret's name: texts may be long, and full of names.
+    """
+
+    def __init__(self, head: str, secret: str, flags: re.RegexFlag = re.NOFLAG) -> None:
+        self._head = re.compile(head, flags)
+        self._whole = re.compile(f"{head}(?P<secret>{secret})", flags)
+
+    def spans(self, text: str, names: SecretNames) -> Iterator[_Span]:
+        """Where secrets stand in a text; also one in what is none: `note = "password='…'"`."""
+        at = 0
+        while head := self._head.search(text, at):
+            is_secret = names.covers(head["name"])
+            whole = self._whole.match(text, head.start()) if is_secret else None
+            if whole:
+                yield whole.span("secret")
+            at = whole.end() if whole else head.end()
+
+
+# {"password": "…"}  password='…'  config["password"] = "…"
+_QUOTED: Final = _Named(
+    rf"{_NAME_IN_TEXT}{_CLOSED}\s*+[:=]+>?\s*+{_PREFIX}{{0,2}}(?P<quote>\\*+[\"'`])",
+    r"(?:(?!(?<!\\)(?P=quote)).)+",
+    re.DOTALL,
+)
+# "otp": 4711
+_NUMBER: Final = _Named(rf"{_NAME_IN_TEXT}\\*+[\"']\s*+:\s*+", r"-?[0-9]+(?:\.[0-9]+)?")
+# ?token=…  PASSWORD=…  user[password]=…
+_ASSIGNED: Final = _Named(
+    rf"{_NAME_IN_TEXT}{_CLOSED}=(?!=)", rf"(?!{_PREFIX}{{1,2}}\\*+[\"'`]){_PLAIN}+{_END}"
+)
+# …%3Ftoken%3D…%26…
+_NESTED: Final = _Named(rf"{_NAME_IN_TEXT}{_CLOSED}%3[dD]", rf"(?:(?!%26){_PLAIN})+{_END}")
+# A line of a file of settings, or a header.
+_LINE: Final = _Named(
+    rf"^[ \t>*#-]*+(?:(?:export|set)[ \t]+)?{_NAME_IN_TEXT}{_CLOSED}(?::[ \t]*|[ \t]+=[ \t]*)",
+    r"[^\s\"'\[{|&*>=:][^\r\n]*",
+    re.MULTILINE,
+)
+# The password: …
+_SAID: Final = _Named(rf"{_NAME_IN_TEXT}{_CLOSED}: +", rf"(?=\S*[0-9]){_PLAIN}+{_END}")
+# --password …
+_FLAG: Final = _Named(
+    r"(?<!\S)(?P<name>--?[A-Za-z][\w-]*+)[ \t]+", r"[^\s\"'-]\S*|\"[^\"]+\"|'[^']+'"
+)
+# <password>…</password>
+_ELEMENT: Final = _Named(rf"<(?:[\w-]+:)?{_NAME_IN_TEXT}(?:\s[^<>]*+)?>", r"[^<>]+(?=</)")
+# A field of a form with several parts.
+_FIELD: Final = _Named(
+    r"form-data;[^\r\n]*?\bname=\"?(?P<name>[^\"\r\n;]{1,128})[^\r\n]*\r?\n"
+    r"(?:[^\r\n]+\r?\n)*+\r?\n",
+    r"[^\r\n]+",
+)
+_CREDENTIALS: Final = re.compile(
+    r"\b(?:[Bb]earer|[Bb]asic) +(?P<secret>(?=\S*[0-9=]|\S{20})[A-Za-z0-9._~+/=-]{8,})"
+)
+_ADDRESS: Final = re.compile(r"://[^\s/:@]*:(?P<secret>[^\s/]+)@")
+
+# What finds a secret whose name is one, and what finds one without, by what stands in the text.
+_NAMED: Final[Mapping[str, tuple[_Named, ...]]] = {
+    '"': (_QUOTED, _NUMBER),
+    "'": (_QUOTED, _NUMBER),
+    "`": (_QUOTED,),
+    "=": (_ASSIGNED, _LINE),
+    ":": (_LINE,),
+    ": ": (_SAID,),
+    "%3": (_NESTED,),
+    "-": (_FLAG, _FIELD),
+    "</": (_ELEMENT,),
+}
+_NAMELESS: Final = {"earer ": _CREDENTIALS, "asic ": _CREDENTIALS, "://": _ADDRESS}
+
+
+def gives_away(text: str, names: SecretNames) -> bool:
+    """Whether a text gives a secret away, or may do so in escapes; no is certain."""
+    return len(text) >= _TEXT_CHARS_MIN and ("\\u" in text or any(_spans(text, names)))
+
+
+def without_named(text: str, names: SecretNames, hide: Hide) -> str:
+    """The text with `hide` of each secret that it gives away.
+
+    Of two that overlap, both are hidden as one, but each is shown to `hide`.
+    """
+    pieces: list[str] = []
+    copied = 0
+    for begin, end, parts in _joined(sorted(_spans(text, names))):
+        for part in parts:
+            _hidden(text[slice(*part)], hide)
+        pieces += (text[copied:begin], _hidden(text[begin:end], hide))
+        copied = end
+    return "".join((*pieces, text[copied:])) if pieces else text
+
+
+def _spans(text: str, names: SecretNames) -> Iterator[_Span]:
+    for sign, ways in _NAMED.items():
+        if sign in text:
+            for way in ways:
+                yield from way.spans(text, names)
+    for sign, pattern in _NAMELESS.items():
+        if sign in text:
+            yield from (match.span("secret") for match in pattern.finditer(text))
+    yield from ((begin, end) for _, begin, end in shaped(text))
+
+
+def _joined(spans: Iterable[_Span]) -> Iterator[tuple[int, int, list[_Span]]]:
+    """Spans that overlap as one, with its parts; one that is whole has none."""
+    parts: list[_Span] = []
+    begin = end = -1
+    for span in spans:
+        if span[0] >= end:
+            if parts:
+                yield begin, end, [part for part in parts if part != (begin, end)]
+            parts, begin, end = [], *span
+        parts.append(span)
+        end = max(end, span[1])
+    if parts:
+        yield begin, end, [part for part in parts if part != (begin, end)]
+
+
+def _hidden(secret: str, hide: Hide) -> str:
+    """What stands for a secret that may be quoted or percent-encoded; written alike, if so."""
+    if secret[0] == secret[-1] and secret[0] in "\"'" and secret[1:-1]:
+        return secret[0] + _hidden(secret[1:-1], hide) + secret[0]
+    plain = unquote(secret)
+    return hide(secret) if plain == secret else quote(hide(plain), safe="")
+
 
 # Longer runs are data (an image), shorter ones words.
 _RUN: Final = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_-]{24,128}={0,2}(?![\w+/=-])")

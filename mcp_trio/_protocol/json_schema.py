@@ -12,15 +12,42 @@ because a few references can ask for more work than any computer ever does.
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, cast
 
 import attrs
 
-from mcp_trio._errors import SchemaError
-from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._protocol.mistakes import shown, step
+from mcp_trio.errors import SchemaError
+from mcp_trio.limits import DEFAULT_LIMITS, Limits
+
+# --------------------
+# How mistakes in a value are told: in short lines, each with its place, and not too many.
+
+
+_ODD_KEY: Final = re.compile(r"[^\w$@:/-]|\A\Z")
+
+
+def step(key: str | int) -> str:
+    """How a path goes on to a member, or to an item; keys come from the peer, and may be odd."""
+    if isinstance(key, int):
+        return f"[{key}]"
+    return f"[{json.dumps(key)}]" if _ODD_KEY.search(key) else f".{key}"
+
+
+def shown(lines: Sequence[str], limits: Limits) -> list[str]:
+    """As many of the lines, and as much of each, as `limits` allow, and how many more there are.
+
+    Nobody looks for more than `argument_error_members_max`, so there may be more than these.
+    """
+    kept = [it[: limits.argument_error_chars_max] for it in lines[: limits.argument_errors_max]]
+    if len(lines) == len(kept):
+        return kept
+    least = "at least " if len(lines) >= limits.argument_error_members_max else ""
+    return [*kept, f"and {least}{len(lines) - len(kept)} more"]
+
 
 DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 

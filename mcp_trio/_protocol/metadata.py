@@ -8,18 +8,54 @@ for another request (META-16).
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar, cast
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import attrs
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import LocalProtocolError
-from mcp_trio._protocol.fitting import fitted
-from mcp_trio._protocol.methods import Method, ParamsToSend
-from mcp_trio._protocol.peers import Peer
-from mcp_trio._protocol.revisions import REVISIONS, Revision
+from mcp_trio import types
+from mcp_trio._protocol.compat import fitted
+from mcp_trio._protocol.methods import Method, ParamsToSend, announced
+from mcp_trio._protocol.versions import OLDEST, REVISIONS, Revision
+from mcp_trio.errors import LocalProtocolError
+
+# --------------------
+# What the other side has said of itself.
+
+
+Capabilities: TypeAlias = types.ClientCapabilities | types.ServerCapabilities
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Peer:
+    """The other side, by its own words: in the handshake, or in the very request that it sends.
+
+    Attributes:
+        revision: What is spoken with it.
+        capabilities: What it can do.
+        info: Its name; nothing may depend on that (META-19).
+        log_level: The least severe level that it wants to hear of, if the request itself says so.
+        trace: Of the request's metadata what belongs to a distributed trace.
+        principal: Who it is, as the transport has made sure; None where it cannot.
+    """
+
+    revision: Revision
+    capabilities: Capabilities
+    info: types.Implementation | None = None
+    log_level: types.LoggingLevel | None = None
+    trace: Mapping[str, str] = MappingProxyType({})
+    principal: str | None = None
+
+    def can(self, capability: str) -> bool:
+        """Whether it has announced a capability: "roots", say, or "elicitation.url"."""
+        return announced(self.capabilities, capability)
+
+
+STRANGER: Final = Peer(revision=OLDEST, capabilities=types.ClientCapabilities())
+"""Who has said nothing yet."""
+
 
 _PREFIX: Final = "io.modelcontextprotocol/"
 PROTOCOL_VERSION: Final = f"{_PREFIX}protocolVersion"
@@ -54,7 +90,7 @@ class _Members(msgspec.Struct, gc=False):
     baggage: Raw | UnsetType = UNSET
 
 
-_LEVEL: Final[Any] = s.LoggingLevel
+_LEVEL: Final[Any] = types.LoggingLevel
 Value = TypeVar("Value")
 
 
@@ -95,8 +131,8 @@ class Metadata:
         capabilities = _there(members.capabilities, CLIENT_CAPABILITIES)
         return Peer(
             revision=REVISIONS[self.requested],
-            capabilities=_as(s.ClientCapabilities, capabilities, CLIENT_CAPABILITIES),
-            info=_if_there(s.Implementation, members.info, CLIENT_INFO),
+            capabilities=_as(types.ClientCapabilities, capabilities, CLIENT_CAPABILITIES),
+            info=_if_there(types.Implementation, members.info, CLIENT_INFO),
             log_level=_if_there(_LEVEL, members.log_level, LOG_LEVEL),
             trace={
                 name: _as(str, raw, name)
@@ -106,7 +142,7 @@ class Metadata:
         )
 
     @functools.cached_property
-    def progress_token(self) -> s.RequestId | None:
+    def progress_token(self) -> types.RequestId | None:
         """See `checked_token`."""
         return checked_token(self._values or {})
 
@@ -140,7 +176,7 @@ class Metadata:
         return b"%b}" % text[: -len(self._last)] if text.endswith(self._last) else None
 
 
-def checked_token(meta: Mapping[str, Any]) -> s.RequestId | None:
+def checked_token(meta: Mapping[str, Any]) -> types.RequestId | None:
     """The token that a request asks progress with; None when it asks for none.
 
     Raises:
@@ -265,7 +301,9 @@ def trace_of(given: Mapping[str, str]) -> dict[str, str]:
     return said
 
 
-def said_by_client(revision: Revision, capabilities: Any, info: s.Implementation) -> dict[str, Any]:
+def said_by_client(
+    revision: Revision, capabilities: Any, info: types.Implementation
+) -> dict[str, Any]:
     """What a client says in each of its modern requests (META-11 to META-13)."""
     return {
         PROTOCOL_VERSION: revision.name,
@@ -278,7 +316,7 @@ def meta_of(params: ParamsToSend | None) -> Mapping[str, Any]:
     """What stands in `_meta` of params that are to be sent."""
     if params is None:
         return {}
-    meta = params.meta if isinstance(params, s.Params) else params.get("_meta")
+    meta = params.meta if isinstance(params, types.Params) else params.get("_meta")
     return meta or {}
 
 
@@ -287,7 +325,7 @@ def with_meta(params: ParamsToSend | None, members: Mapping[str, Any]) -> Params
     meta = {**meta_of(params), **members}
     if isinstance(params, Mapping):
         return {**params, "_meta": meta}
-    return msgspec.structs.replace(params or s.EmptyParams(), meta=meta)
+    return msgspec.structs.replace(params or types.EmptyParams(), meta=meta)
 
 
 def dressed(
@@ -307,8 +345,8 @@ def dressed(
     said: Any = result
     meta = {**signature, **said.meta} if said.meta else signature
     kind = usual if said.result_type is None else said.result_type
-    complete: s.Result = msgspec.structs.replace(said, meta=meta, result_type=kind)
-    if method.is_cacheable and isinstance(complete, s.CacheableResult):
+    complete: types.Result = msgspec.structs.replace(said, meta=meta, result_type=kind)
+    if method.is_cacheable and isinstance(complete, types.CacheableResult):
         complete.ttl_ms = complete.ttl_ms or 0
         complete.cache_scope = complete.cache_scope or "private"
     return complete
@@ -317,9 +355,9 @@ def dressed(
 @functools.cache
 def _usual_kind(kind: type) -> str | None:
     """What a result of a type is, if it does not say so; None if it is none of these."""
-    if not issubclass(kind, s.Result):
+    if not issubclass(kind, types.Result):
         return None
-    return INPUT_REQUIRED if issubclass(kind, s.InputRequiredResult) else COMPLETE
+    return INPUT_REQUIRED if issubclass(kind, types.InputRequiredResult) else COMPLETE
 
 
 _NULL: Final = Raw(b"null")

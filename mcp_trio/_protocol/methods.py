@@ -11,16 +11,16 @@ from typing import Any, Final, TypeAlias, TypedDict, Unpack, cast
 import attrs
 import msgspec
 
-from mcp_trio import _schema as s
-from mcp_trio._protocol.revisions import Revision, is_between
+from mcp_trio import types
 from mcp_trio._protocol.states import Input, Role
+from mcp_trio._protocol.versions import Revision, is_between
 
 CLIENT: Final = frozenset({Role.CLIENT})
 SERVER: Final = frozenset({Role.SERVER})
 BOTH: Final = frozenset(Role)
 _NO_PARAMS: Final = msgspec.Raw(b"{}")
 
-ParamsToSend: TypeAlias = s.Params | Mapping[str, Any]
+ParamsToSend: TypeAlias = types.Params | Mapping[str, Any]
 
 
 @attrs.frozen(kw_only=True)
@@ -43,7 +43,7 @@ def _decoder_of_params(row: "Method") -> msgspec.json.Decoder[Any]:
 
 
 def _decoder_of_result(row: "Method") -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(row.result or s.EmptyResult)
+    return msgspec.json.Decoder(row.result or types.EmptyResult)
 
 
 @attrs.frozen(kw_only=True)
@@ -132,7 +132,7 @@ class _Options(TypedDict, total=False):
 def _request(
     name: str,
     senders: frozenset[Role],
-    params: type[s.Params],
+    params: type[types.Params],
     result: Any,
     kind: Input = Input.REQUEST,
     **options: Unpack[_Options],
@@ -143,7 +143,7 @@ def _request(
 def _notification(
     name: str,
     senders: frozenset[Role],
-    params: type[s.Params],
+    params: type[types.Params],
     kind: Input = Input.NOTIFICATION,
     **options: Unpack[_Options],
 ) -> Method:
@@ -182,45 +182,52 @@ _ROWS: Final = (
     _request(
         INITIALIZE,
         CLIENT,
-        s.InitializeParams,
-        s.InitializeResult,
+        types.InitializeParams,
+        types.InitializeResult,
         kind=Input.INITIALIZE,
         until=_LEGACY,
     ),
-    _request(DISCOVER, CLIENT, s.EmptyParams, s.DiscoverResult, since=_MODERN, is_cacheable=True),
-    _request(PING, BOTH, s.EmptyParams, s.EmptyResult, kind=Input.PING, until=_LEGACY),
+    _request(
+        DISCOVER, CLIENT, types.EmptyParams, types.DiscoverResult, since=_MODERN, is_cacheable=True
+    ),
+    _request(PING, BOTH, types.EmptyParams, types.EmptyResult, kind=Input.PING, until=_LEGACY),
     _request(
         "tools/list",
         CLIENT,
-        s.PaginatedParams,
-        s.ListToolsResult,
+        types.PaginatedParams,
+        types.ListToolsResult,
         need=_TOOLS,
         is_cacheable=True,
     ),
     _request(
-        "tools/call", CLIENT, s.CallToolParams, s.CallToolResult, need=_TOOLS, has_rounds=True
+        "tools/call",
+        CLIENT,
+        types.CallToolParams,
+        types.CallToolResult,
+        need=_TOOLS,
+        has_rounds=True,
     ),
     _request(
         "resources/list",
         CLIENT,
-        s.PaginatedParams,
-        s.ListResourcesResult,
+        types.PaginatedParams,
+        types.ListResourcesResult,
         need=_RESOURCES,
         is_cacheable=True,
     ),
     _request(
         "resources/templates/list",
         CLIENT,
-        s.PaginatedParams,
-        s.ListResourceTemplatesResult,
+        types.PaginatedParams,
+        types.ListResourceTemplatesResult,
         need=_RESOURCES,
         is_cacheable=True,
     ),
     _request(
         "resources/read",
         CLIENT,
-        s.ReadResourceParams,
-        s.ReadResourceResult,
+        types.ReadResourceParams,
+        types.ReadResourceResult,
         need=_RESOURCES,
         has_rounds=True,
         is_cacheable=True,
@@ -228,109 +235,120 @@ _ROWS: Final = (
     _request(
         "resources/subscribe",
         CLIENT,
-        s.SubscribeParams,
-        s.EmptyResult,
+        types.SubscribeParams,
+        types.EmptyResult,
         need=_SUBSCRIPTIONS,
         until=_LEGACY,
     ),
     _request(
         "resources/unsubscribe",
         CLIENT,
-        s.UnsubscribeParams,
-        s.EmptyResult,
+        types.UnsubscribeParams,
+        types.EmptyResult,
         need=_SUBSCRIPTIONS,
         until=_LEGACY,
     ),
     _request(
         "prompts/list",
         CLIENT,
-        s.PaginatedParams,
-        s.ListPromptsResult,
+        types.PaginatedParams,
+        types.ListPromptsResult,
         need=_PROMPTS,
         is_cacheable=True,
     ),
     _request(
-        "prompts/get", CLIENT, s.GetPromptParams, s.GetPromptResult, need=_PROMPTS, has_rounds=True
+        "prompts/get",
+        CLIENT,
+        types.GetPromptParams,
+        types.GetPromptResult,
+        need=_PROMPTS,
+        has_rounds=True,
     ),
     # Of the capability `completions`, which not every revision has, the server itself asks.
-    _request("completion/complete", CLIENT, s.CompleteParams, s.CompleteResult),
+    _request("completion/complete", CLIENT, types.CompleteParams, types.CompleteResult),
     _request(
         "logging/setLevel",
         CLIENT,
-        s.SetLevelParams,
-        s.EmptyResult,
+        types.SetLevelParams,
+        types.EmptyResult,
         need=_LOGGING,
         until=_LEGACY,
     ),
-    _request(LISTEN, CLIENT, s.ListenParams, s.ListenResult, since=_MODERN, is_standing=True),
+    _request(
+        LISTEN, CLIENT, types.ListenParams, types.ListenResult, since=_MODERN, is_standing=True
+    ),
     _request(
         "sampling/createMessage",
         SERVER,
-        s.CreateMessageParams,
-        s.CreateMessageResult,
+        types.CreateMessageParams,
+        types.CreateMessageResult,
         need=_SAMPLING,
         until=_LEGACY,
     ),
-    _request("roots/list", SERVER, s.EmptyParams, s.ListRootsResult, need=_ROOTS, until=_LEGACY),
+    _request(
+        "roots/list", SERVER, types.EmptyParams, types.ListRootsResult, need=_ROOTS, until=_LEGACY
+    ),
     _request(
         "elicitation/create",
         SERVER,
-        s.ElicitParams,
-        s.ElicitResult,
+        types.ElicitParams,
+        types.ElicitResult,
         need=_ELICITATION,
         since="2025-06-18",
         until=_LEGACY,
     ),
-    _notification(INITIALIZED, CLIENT, s.EmptyParams, kind=Input.INITIALIZED, until=_LEGACY),
-    _notification(CANCELLED, BOTH, s.CancelledParams, kind=Input.REFERENCE),
-    _notification(PROGRESS, BOTH, s.ProgressParams, kind=Input.REFERENCE),
+    _notification(INITIALIZED, CLIENT, types.EmptyParams, kind=Input.INITIALIZED, until=_LEGACY),
+    _notification(CANCELLED, BOTH, types.CancelledParams, kind=Input.REFERENCE),
+    _notification(PROGRESS, BOTH, types.ProgressParams, kind=Input.REFERENCE),
     _notification(
-        "notifications/message", SERVER, s.LoggingMessageParams, kind=Input.LOG, need=_LOGGING
+        "notifications/message", SERVER, types.LoggingMessageParams, kind=Input.LOG, need=_LOGGING
     ),
     _notification(
         RESOURCE_UPDATED,
         SERVER,
-        s.ResourceUpdatedParams,
+        types.ResourceUpdatedParams,
         need=_SUBSCRIPTIONS,
         is_subscribed=True,
     ),
     _notification(
         "notifications/resources/list_changed",
         SERVER,
-        s.EmptyParams,
+        types.EmptyParams,
         need=_RESOURCE_CHANGES,
         is_subscribed=True,
     ),
     _notification(
         "notifications/tools/list_changed",
         SERVER,
-        s.EmptyParams,
+        types.EmptyParams,
         need=_TOOL_CHANGES,
         is_subscribed=True,
     ),
     _notification(
         "notifications/prompts/list_changed",
         SERVER,
-        s.EmptyParams,
+        types.EmptyParams,
         need=_PROMPT_CHANGES,
         is_subscribed=True,
     ),
     _notification(
         "notifications/roots/list_changed",
         CLIENT,
-        s.EmptyParams,
+        types.EmptyParams,
         need=_ROOT_CHANGES,
         until=_LEGACY,
     ),
     _notification(
         "notifications/elicitation/complete",
         SERVER,
-        s.ElicitationCompleteParams,
+        types.ElicitationCompleteParams,
         need=_URL_ELICITATION,
         since=_LEGACY,
         until=_LEGACY,
     ),
-    _notification(ACKNOWLEDGED, SERVER, s.AcknowledgedParams, since=_MODERN, is_subscribed=True),
+    _notification(
+        ACKNOWLEDGED, SERVER, types.AcknowledgedParams, since=_MODERN, is_subscribed=True
+    ),
 )
 
 METHODS: Final = {row.name: row for row in _ROWS}

@@ -1,19 +1,29 @@
-"""Request accounting in both directions: ids are unique, each request ends exactly once.
+"""Progress tokens, and which reports may leave.
 
-Two tables, because both sides number their requests independently (TRAP-06). Keys keep their JSON
-type: `1` and `"1"` are different requests, and the decoder lets no other type through (TRAP-04).
+The sender of a request chooses its token (PROG-02); ours is the request's id, so that one table
+serves both. A null in place of a token reads as none, as everywhere.
 """
 
+import hashlib
+import math
 from collections.abc import Collection
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import attrs
 import msgspec
 
-from mcp_trio._errors import LocalProtocolError
-from mcp_trio._protocol.budgets import Budget
-from mcp_trio._protocol.methods import Method
-from mcp_trio._protocol.peers import STRANGER, Peer
+from mcp_trio import types
+from mcp_trio._jsonrpc.messages import Malformed
+from mcp_trio._protocol.metadata import (
+    PROGRESS_MEMBER,
+    STRANGER,
+    Peer,
+    check_keys,
+    checked_token,
+    meta_of,
+    with_meta,
+)
+from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.states import (
     OUR_MOVES,
     THEIR_MOVES,
@@ -22,8 +32,91 @@ from mcp_trio._protocol.states import (
     TheirMove,
     TheirState,
 )
-from mcp_trio._schema import InputResponseParams
-from mcp_trio._wire import Malformed
+from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError, RequestError
+from mcp_trio.limits import Limits
+from mcp_trio.types import InputResponseParams
+
+# --------------------
+# How long a request may take, as facts: whoever has a clock asks.
+
+
+@attrs.define(kw_only=True)
+class Budget:
+    """A request's budgets: `idle_seconds` from the last sign of life, `total_seconds` in all.
+
+    Either may be `math.inf`. Times are seconds on whatever clock the caller uses consistently.
+    """
+
+    started: float
+    idle_seconds: float
+    total_seconds: float
+    last_sign: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.last_sign = self.started
+
+    @property
+    def deadline(self) -> float:
+        """When the first of the two budgets runs out."""
+        return min(self.last_sign + self.idle_seconds, self.started + self.total_seconds)
+
+    def sign_of_life(self, now: float) -> None:
+        """Something was heard about the request: the idle budget starts again."""
+        self.last_sign = now
+
+    def expired(self, now: float) -> str | None:
+        """Which budget has run out at `now`: "total", "idle" or None."""
+        if now >= self.started + self.total_seconds:
+            return "total"
+        if now >= self.last_sign + self.idle_seconds:
+            return "idle"
+        return None
+
+
+# --------------------
+# What the state of a modern request is bound to, and the one way to refuse it.
+#
+# The client brings a state back with its answers, or somebody else brings one that he has found or
+# made up. So it counts only for the request that it was made for, and who brings a bad one learns
+# nothing of what is wrong with it.
+
+
+PARKED: Final = "parked."
+"""How the state of a handler begins that waits here; any other was sealed, or is none of ours."""
+
+# What a retry brings anew, or has besides what it repeats.
+_NOT_REPEATED: Final = ("_meta", "inputResponses", "requestState")
+
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+def invalid_state() -> RequestError:
+    """The answer to a state that fails any check."""
+    return RequestError(INVALID_PARAMS, "the request state is not valid")
+
+
+def digest_of(method: str, params: Any) -> bytes:
+    """A digest of what a retry repeats: its method and its params, however these are spelled.
+
+    Params that hold what no value here can be, such as a number without end, count as they are
+    spelled.
+    """
+    text = msgspec.json.encode(params)
+    try:
+        members = cast("dict[str, Any]", msgspec.json.decode(text))
+        repeated = {name: value for name, value in members.items() if name not in _NOT_REPEATED}
+        text = _encode(repeated)
+    except (msgspec.ValidationError, RecursionError):
+        pass
+    return hashlib.sha256(_encode([method, len(text)]) + text).digest()
+
+
+# --------------------
+# Request accounting in both directions: ids are unique, each request ends exactly once.
+#
+# Two tables, because both sides number their requests independently (TRAP-06). Keys keep their JSON
+# type: `1` and `"1"` are different requests, and the decoder lets no other type through (TRAP-04).
+
 
 RequestId: TypeAlias = int | str
 
@@ -211,3 +304,137 @@ class OurRequests:
         for request in lost:
             request.move(OurMove.LOSE)
         return lost
+
+
+# --------------------
+# Which requests run now, which wait, which are refused: bounded by count and by bytes.
+
+
+@attrs.define
+class Admission:
+    """Places for handlers, and a queue before them. Nothing here waits."""
+
+    limits: Limits
+    running: int = attrs.field(default=0, init=False)
+    _queue: dict[TheirRequest, None] = attrs.field(factory=dict[TheirRequest, None], init=False)
+    _queued_bytes: int = attrs.field(default=0, init=False)
+
+    @property
+    def queued(self) -> int:
+        """How many requests wait for a place."""
+        return len(self._queue)
+
+    def has_place(self) -> bool:
+        """Whether a request that arrives now may run at once."""
+        return self.running < self.limits.handlers_in_flight_max and not self._queue
+
+    def enter(self) -> None:
+        """A handler takes a place."""
+        self.running += 1
+
+    def refusal(self, request: TheirRequest) -> str | None:
+        """Why the request cannot even wait, naming the setting; None when there is room."""
+        if len(self._queue) >= self.limits.requests_queued_max:
+            return f"too many requests wait (requests_queued_max={self.limits.requests_queued_max})"
+        if self._queued_bytes + request.size_bytes > self.limits.requests_queued_bytes_max:
+            return (
+                "the requests that wait are too large"
+                f" (requests_queued_bytes_max={self.limits.requests_queued_bytes_max})"
+            )
+        return None
+
+    def wait(self, request: TheirRequest) -> None:
+        """Queue a request that was not refused."""
+        self._queue[request] = None
+        self._queued_bytes += request.size_bytes
+
+    def leave(self) -> TheirRequest | None:
+        """A handler gives its place back; the request whose turn it is, if one waits.
+
+        It has left the queue; its own `enter` follows.
+        """
+        self.running -= 1
+        if not self._queue or self.running >= self.limits.handlers_in_flight_max:
+            return None
+        request = next(iter(self._queue))
+        del self._queue[request]
+        self._queued_bytes -= request.size_bytes
+        return request
+
+    def withdraw(self, request: TheirRequest) -> bool:
+        """Take a cancelled request out of the queue; False when it does not wait there."""
+        if request not in self._queue:
+            return False
+        del self._queue[request]
+        self._queued_bytes -= request.size_bytes
+        return True
+
+    def withdraw_all(self) -> list[TheirRequest]:
+        """Empty the queue: the session ends and what waits never runs."""
+        waiting = list(self._queue)
+        self._queue.clear()
+        self._queued_bytes = 0
+        return waiting
+
+
+class _Carrier(types.Params, kw_only=True):
+    """What the params of every request may hold, whatever else they are."""
+
+
+def token_of(method: Method, params: Any, raw: msgspec.Raw | None) -> RequestId | None:
+    """The token that a received request asks progress with; None when it asks for none.
+
+    `params` are those that were decoded from `raw`, for a `method` of people's own to any type.
+
+    Raises:
+        msgspec.ValidationError: It is neither a string nor an integer (PROG-01).
+    """
+    if method.hands_on_params and not isinstance(params, types.Params):
+        params = msgspec.json.decode(raw or b"{}", type=_Carrier)
+    return checked_token(params.meta) if params.meta else None
+
+
+def with_token(params: ParamsToSend | None, token: int) -> ParamsToSend:
+    """The params of a request of ours that asks for progress."""
+    return with_meta(params, {PROGRESS_MEMBER: token})
+
+
+def check_reserved(params: ParamsToSend | None) -> None:
+    """Refuse what a caller put into `_meta`, where only the engine may (META-10), or nobody.
+
+    Raises:
+        LocalProtocolError: There is a token, or a key that is malformed or reserved.
+    """
+    meta = meta_of(params)
+    if PROGRESS_MEMBER in meta:
+        raise LocalProtocolError(f"_meta.{PROGRESS_MEMBER} is reserved: ask with wants_progress")
+    try:
+        check_keys(meta)
+    except ValueError as error:
+        raise LocalProtocolError(str(error)) from None
+
+
+def _is_timely(request: TheirRequest, progress: float) -> bool:
+    """Whether the request is still running (PROG-05, PROG-09), and the value grows (PROG-06)."""
+    if request.state is not TheirState.RUNNING:
+        return False
+    return request.progress_last is None or progress > request.progress_last
+
+
+def report(
+    request: TheirRequest, progress: float, total: float | None, message: str | None
+) -> types.ProgressParams | None:
+    """What to tell about a request of theirs; None if nobody asked, or it is not the time for it.
+
+    Raises:
+        LocalProtocolError: A number is NaN or infinite, for which JSON has no word.
+    """
+    for number in (progress, total):
+        if number is not None and not -math.inf < number < math.inf:
+            raise LocalProtocolError(f"progress is told in finite numbers, not {number}")
+    if request.progress_token is None or not _is_timely(request, progress):
+        return None
+    request.progress_last = progress
+    return types.ProgressParams(
+        progress_token=request.progress_token, progress=progress, total=total, message=message
+    )

@@ -14,9 +14,9 @@ from typing import Final
 
 import attrs
 
-from mcp_trio._errors import ConnectionLost, OutcomeUnknown
-from mcp_trio._protocol.http.heads import Head, Headers
-from mcp_trio._protocol.http.verdicts import Refusal
+from mcp_trio._protocol.http_headers import Head, Headers
+from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio.errors import ConnectionLost, OutcomeUnknown
 
 # Subprotocols and tokens --------------------------------------------------------------------------
 

@@ -14,34 +14,589 @@ What the two notice of it should be nothing but that address. So
 The gate for `Host` and `Origin` stands before all of it.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import attrs
 import httpx
 import trio
 
-from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._protocol.http.gate import Gate, gate_for, is_preflight
-from mcp_trio._protocol.http.heads import JSON, Head
-from mcp_trio._protocol.http.verdicts import SESSION_ID, Refusal
+from mcp_trio._journal.conversation import CANCELLED, revision_of, token_of
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._jsonrpc.messages import (
+    Decoder,
+    ErrorResponse,
+    Message,
+    Request,
+    Response,
+    encode_notification,
+)
+from mcp_trio._jsonrpc.sse import Event, EventParser
+from mcp_trio._protocol.http_headers import (
+    EVENT_STREAM,
+    JSON,
+    OUTER_SPACE,
+    Head,
+    Headers,
+    encoded,
+    media_type_of,
+)
+from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID, Refusal
+from mcp_trio._protocol.methods import INITIALIZE
+from mcp_trio._protocol.security import Gate, gate_for, is_preflight
 from mcp_trio._protocol.websocket import checked_token, has_token
-from mcp_trio._proxy.http_fields import fields_to_server
-from mcp_trio._proxy.http_journals import Journals
-from mcp_trio._proxy.journal import recorded_to, start_frames
-from mcp_trio._proxy.passage import HTTP_MARK, Passage
-from mcp_trio._proxy.signals import until_signal
-from mcp_trio._recorder.options import RecordOptions
-from mcp_trio._transports.http.client_channel import parsed_url
-from mcp_trio._transports.http.client_link import Link, own_client
-from mcp_trio._transports.http.exchange import BodyTooLargeError, Exchange
-from mcp_trio._transports.http.header_fields import encoded
-from mcp_trio._transports.http.native import serve_native
+from mcp_trio._proxy.journal import Cause, FrameJournal, recorded_to, start_frames
+from mcp_trio._proxy.stdio import until_signal
+from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._transports.http_client import parsed_url
+from mcp_trio._transports.http_client_requests import Link, is_stream, own_client, pieces_of
+from mcp_trio._transports.http_response import BodyTooLargeError, Exchange, until_gone
+from mcp_trio._transports.http_server import serve_native
 from mcp_trio._transports.sockets import netloc
-from mcp_trio._wire import Decoder
+from mcp_trio.errors import SERVER_BUSY
+from mcp_trio.limits import DEFAULT_LIMITS, Limits
+
+# --------------------
+# Which header fields a proxy passes on.
+#
+# All of them, in both directions and as they came, but for those that belong to one connection and
+# not to what is said over it (RFC 9110, section 7.6.1).
+
+
+_OF_CONNECTION: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+# Told anew to the server. What it would compress, nobody between could read.
+_TOLD_TO_SERVER: Final = frozenset({"host", "content-length", "expect", "accept-encoding"})
+_UNCOMPRESSED: Final = (b"accept-encoding", b"identity")
+
+# Told anew to the client, by the host.
+_TOLD_TO_CLIENT: Final = frozenset({"content-length", "date"})
+
+
+def fields_to_server(head: Head) -> list[tuple[bytes, bytes]]:
+    """Those of a client's request; the length, and the server's name, are still to be added."""
+    passed = _passed(head.headers.items(), told_anew=_TOLD_TO_SERVER)
+    written = [(name.encode("ascii"), value.encode("latin-1")) for name, value in passed]
+    return [*written, _UNCOMPRESSED]
+
+
+def fields_to_client(response: httpx.Response) -> Headers:
+    """Those of a server's answer.
+
+    Raises:
+        ValueError: One of them cannot stand in a head.
+    """
+    raw = response.headers.raw
+    read = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw]
+    passed = _passed(read, told_anew=_TOLD_TO_CLIENT)
+    encoded(passed)
+    return passed
+
+
+def _passed(fields: Iterable[tuple[str, str]], *, told_anew: frozenset[str]) -> Headers:
+    fields = list(fields)
+    said = ",".join(value for name, value in fields if name == "connection")
+    named = {name.strip(OUTER_SPACE).lower() for name in said.split(",")}
+    dropped = _OF_CONNECTION | named | told_anew
+    return [(name, value) for name, value in fields if name not in dropped]
+
+
+# --------------------
+# Which recording the exchanges of an HTTP proxy go to.
+#
+# Each session has one of its own, from its `initialize` on, by the id that the server gave it. What
+# belongs to no session goes to one that all have in common: modern requests, those of a server that
+# gives no ids, and those of sessions that began elsewhere. Clients number their requests as they
+# like: so one that has an id, or a progress token, of a request that is still open there goes to
+# another recording, and in none of them two requests can be taken for each other.
+
+
+_Name: TypeAlias = tuple[str, int | str]
+
+# How often it is looked whether a session has not been used for too long.
+_LOOKS_PER_EXPIRY = 10
+
+
+@attrs.define(eq=False)
+class Kept:
+    """One recording while it is written.
+
+    Attributes:
+        journal: What is written.
+        key: By what its session is known; None as long as it has no id, or if it needs none.
+        is_common: Whether it takes what belongs to no session.
+        is_over: Whether its session has ended.
+        passages: How many exchanges are being recorded in it.
+        events: The ids of the events that passed last.
+    """
+
+    journal: FrameJournal
+    key: str | None = None
+    is_common: bool = False
+    is_over: bool = False
+    passages: int = attrs.field(default=0, init=False)
+    events: dict[str, None] = attrs.field(factory=dict[str, None], init=False)
+    _open: set[_Name] = attrs.field(factory=set[_Name], init=False)
+    _used_at: float = attrs.field(factory=trio.current_time, init=False)
+
+    def has_room_for(self, names: Collection[_Name]) -> bool:
+        """Whether none of these requests could be taken for one that is open."""
+        return self._open.isdisjoint(names)
+
+    @contextmanager
+    def holding(self, names: Collection[_Name]) -> Generator[None]:
+        """While an exchange with these requests passes."""
+        self._open.update(names)
+        self.passages += 1
+        try:
+            yield
+        finally:
+            self._open.difference_update(names)
+            self.passages -= 1
+            self._used_at = trio.current_time()
+
+    def is_idle(self, seconds: float) -> bool:
+        """Whether nobody has used it for so long."""
+        return not self.passages and self._used_at <= trio.current_time() - seconds
+
+
+@attrs.define(kw_only=True, eq=False)
+class Journals:
+    """See the module; `start` begins another recording.
+
+    Of as many sessions as `http_sessions_max` a recording is held open, and of as many recordings
+    in common as `http_streams_max`.
+    """
+
+    start: Callable[[], FrameJournal]
+    limits: Limits
+    _sessions: dict[str, Kept] = attrs.field(factory=dict[str, Kept], init=False)
+    _common: list[Kept] = attrs.field(factory=list[Kept], init=False)
+    _new: set[Kept] = attrs.field(factory=set[Kept], init=False)
+    _gives_no_ids: bool = attrs.field(default=False, init=False)
+
+    @contextmanager
+    def used(self, key: str | None, messages: Sequence[Message]) -> Generator[Kept]:
+        """The recording for an exchange that brings these messages, while it passes.
+
+        Raises:
+            RecordingError: It cannot be begun.
+        """
+        names = _names_of(messages)
+        kept = self._found(key, messages, names)
+        try:
+            with kept.holding(names):
+                yield kept
+        finally:
+            self._close_if_over(kept)
+
+    def knows(self, key: str) -> bool:
+        """Whether there is a session of this key."""
+        return key in self._sessions
+
+    def _found(
+        self, key: str | None, messages: Sequence[Message], names: Collection[_Name]
+    ) -> Kept:
+        if key is not None and key in self._sessions:
+            return self._sessions[key]
+        is_opening = any(
+            isinstance(each, Request) and each.method == INITIALIZE for each in messages
+        )
+        has_place = len(self._sessions) + len(self._new) < self.limits.http_sessions_max
+        if is_opening and key is None and has_place and not self._gives_no_ids:
+            return self._begun()
+        return self._in_common(names)
+
+    def _begun(self) -> Kept:
+        kept = Kept(self.start())
+        self._new.add(kept)
+        return kept
+
+    def _in_common(self, names: Collection[_Name]) -> Kept:
+        fitting = (each for each in self._common if each.has_room_for(names))
+        found = next(fitting, None)
+        if found is None and len(self._common) < self.limits.http_streams_max:
+            found = Kept(self.start(), is_common=True)
+            self._common.append(found)
+        return found or self._common[-1]
+
+    # What the server's answers tell.
+
+    def name(self, kept: Kept, key: str) -> Kept:
+        """The session that is being opened has this key; returns its recording."""
+        if kept not in self._new:  # another stream of it tells so, or it begins in the middle
+            kept = self._begun()
+        self._new.discard(kept)
+        replaced = self._sessions.pop(key, None)
+        self._sessions[key] = kept
+        kept.key = key
+        if replaced is not None:
+            self.end(replaced)
+        return kept
+
+    def settle(self, kept: Kept) -> None:
+        """A handshake has passed: one without an id is followed by requests without one."""
+        if kept in self._new and kept.journal.is_negotiated:
+            self._new.discard(kept)
+            self._gives_no_ids = kept.is_common = True
+            self._common.insert(0, kept)
+
+    def end(self, kept: Kept) -> None:
+        """The session is over; its recording is, as soon as nothing passes any more."""
+        if kept.key is None:
+            return
+        if self._sessions.get(kept.key) is kept:
+            del self._sessions[kept.key]
+        kept.is_over = True
+        self._close_if_over(kept)
+
+    def _close_if_over(self, kept: Kept) -> None:
+        """One that was never named has come to nothing."""
+        if not kept.passages and (kept.is_over or kept in self._new):
+            self._new.discard(kept)
+            kept.journal.close()
+
+    # The end.
+
+    async def expire(self) -> None:
+        """Ends sessions that nobody has used for `http_session_idle_seconds`."""
+        seconds = self.limits.http_session_idle_seconds
+        while True:
+            await trio.sleep(seconds / _LOOKS_PER_EXPIRY)
+            for kept in [*self._sessions.values()]:
+                if kept.is_idle(seconds):
+                    self.end(kept)
+
+    def shut(self, cause: Cause) -> None:
+        """Records why all sessions end."""
+        for kept in self._all():
+            kept.journal.shut(cause)
+
+    def close(self) -> None:
+        """Ends all recordings."""
+        for kept in self._all():
+            kept.journal.close()
+
+    def _all(self) -> Iterable[Kept]:
+        return (*self._sessions.values(), *self._common, *self._new)
+
+
+def _names_of(messages: Sequence[Message]) -> Collection[_Name]:
+    requests = [each for each in messages if isinstance(each, Request)]
+    tokens = (token_of(each.params) for each in requests)
+    ids: list[_Name] = [("id", each.id) for each in requests]
+    return [*ids, *(("token", token) for token in tokens if token is not None)]
+
+
+# --------------------
+# One HTTP exchange on its way through a proxy: the request, and what the server answers.
+#
+# Bodies pass as they are. Of a stream each piece goes on when it has come, behind the records of
+# the events that it completes; any other body is held until it is whole, or `frame_bytes_max` long.
+# What is no message of the protocol, or no plain answer to one, leaves a mark `http` that tells no
+# content: a status, a media type, what went wrong.
+
+
+HTTP_MARK: Final = "http"
+_GONE: Final = {"gone": True}
+_OK: Final = 200
+_ACCEPTED: Final = 202
+_STATUSES: Final = range(200, 600)
+_NOT_FOUND: Final = 404
+_BAD_GATEWAY: Final = 502
+
+
+@attrs.define(kw_only=True, eq=False)
+class Passage:
+    """One exchange, from its body on.
+
+    Attributes:
+        exchange: The client's.
+        target: What of the server's it asks for.
+        fields: The header fields that go along.
+        body: What it sent.
+        messages: What that is, if it is for us to read.
+        is_endpoint: Whether what is said here is of the protocol.
+        kept: Where the exchange is recorded.
+        journals: Who has to know of sessions that begin and end.
+        link: The server.
+        limits: How much is held.
+    """
+
+    exchange: Exchange
+    target: str
+    fields: Sequence[tuple[bytes, bytes]]
+    body: bytes
+    messages: Sequence[Message]
+    is_endpoint: bool
+    kept: Kept
+    journals: Journals
+    link: Link
+    limits: Limits
+    _open: dict[int | str, Request] = attrs.field(init=False)
+    _has_begun: bool = attrs.field(default=False, init=False)
+    _own: Kept | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._open = {each.id: each for each in self.messages if isinstance(each, Request)}
+
+    async def run(self) -> None:
+        """Passes all of it, unless one of both sides goes away, of which the other is told so."""
+        if self.messages:
+            self.kept.journal.counts["in_bytes"] += len(self.body)
+            self.kept.journal.passes("in", self.body, messages=self.messages)
+            self.kept.journal.flush()
+        try:
+            if not await until_gone(self.exchange, self._pass):
+                self._note_gone()
+        finally:
+            if self._own is not None:
+                self.journals.end(self._own)
+
+    def _note_gone(self) -> None:
+        """A modern client that goes away has cancelled what it asked for (MHTTP-22)."""
+        journal = self.kept.journal
+        self._note(error="the client went away")
+        for request in self._open.values():
+            if revision_of(request.params) is not None:
+                params = {"requestId": request.id, "reason": "the client went away"}
+                journal.passes("in", encode_notification(CANCELLED, params), envelope=_GONE)
+        journal.flush()
+
+    # There and back.
+
+    async def _pass(self) -> None:
+        try:
+            response = await self.link.http.send(self._request(), stream=True)
+        except httpx.RequestError as error:
+            await self._refuse(str(self.link.loss_of(error)))
+            return
+        try:
+            await self._pass_answer(response)
+        finally:
+            await response.aclose()
+
+    def _request(self) -> httpx.Request:
+        head = self.exchange.head
+        given = self.link.http.timeout
+        timeout = httpx.Timeout(
+            None, connect=given.connect, pool=given.pool, write=self.limits.write_stall_seconds
+        )
+        return httpx.Request(
+            head.method,
+            self.link.url.copy_with(raw_path=self.target.encode("ascii")),
+            headers=[*self.fields],
+            content=self.body or None,
+            extensions={"timeout": timeout.as_dict()},
+        )
+
+    async def _refuse(self, why: str) -> None:
+        """Answers instead of the server."""
+        request_id = next(iter(self._open), None)
+        text = f"the proxy has no answer of its server: {why}"
+        refusal = Refusal(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text, id=request_id)
+        self._note(status=_BAD_GATEWAY, error=why)
+        await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], refusal.body())
+
+    async def _pass_answer(self, response: httpx.Response) -> None:
+        try:
+            fields = self._fields(response)
+        except ValueError as error:
+            await self._refuse(f"{self.link.name} answered what cannot be passed on: {error}")
+            return
+        self._learn(response)
+        try:
+            passing = self._pass_stream if is_stream(response) else self._pass_body
+            await passing(response, fields)
+        except httpx.RequestError as error:
+            await self._break_off(str(self.link.loss_of(error)))
+
+    def _fields(self, response: httpx.Response) -> Headers:
+        """Those of the answer that its client gets; a `ValueError` if there is no such answer."""
+        if response.status_code not in _STATUSES:
+            raise ValueError(f"HTTP {response.status_code}")
+        fields = fields_to_client(response)
+        return [(name, self._as_ours(name, value)) for name, value in fields]
+
+    def _as_ours(self, name: str, value: str) -> str:
+        """Where the server sends a client to itself, that is to us."""
+        url = self.link.same_origin(value) if name == "location" else None
+        return value if url is None else url.raw_path.decode()
+
+    async def _break_off(self, why: str) -> None:
+        """Half an answer without its end shows the client that it is none."""
+        if self._has_begun:
+            self._note(error=why)
+        else:
+            await self._refuse(why)
+
+    def _learn(self, response: httpx.Response) -> None:
+        """What the head of an answer tells of sessions."""
+        head, session_id = self.exchange.head, response.headers.get(SESSION_ID)
+        is_over = response.status_code == _NOT_FOUND or (
+            head.method == "DELETE" and response.is_success
+        )
+        if head.header(SESSION_ID) is not None:
+            if is_over:
+                self.journals.end(self.kept)
+        elif session_id is not None and response.is_success and self._is_opening():
+            self.kept = self.journals.name(self.kept, session_id)
+
+    def _is_opening(self) -> bool:
+        return any(request.method == INITIALIZE for request in self._open.values())
+
+    def _note(self, **facts: Any) -> None:
+        self.kept.journal.mark(HTTP_MARK, {"method": self.exchange.head.method, **facts})
+        self.kept.journal.flush()
+
+    # Whole bodies.
+
+    async def _pass_body(self, response: httpx.Response, fields: Headers) -> None:
+        held = bytearray()
+        parts = 0
+        async with pieces_of(response, is_raw=True) as pieces:
+            async for piece in pieces:
+                held += piece
+                if len(held) > self.limits.frame_bytes_max:
+                    parts += 1
+                    await self._pass_part(response, fields, bytes(held), parts)
+                    held.clear()
+        if parts:
+            await self._pass_part(response, fields, bytes(held), parts + 1)
+            await self.exchange.end()
+        else:
+            self._tell_body(response, bytes(held))
+            await self.exchange.answer(response.status_code, fields, bytes(held))
+
+    async def _pass_part(
+        self,
+        response: httpx.Response,
+        fields: Headers,
+        part: bytes,
+        number: int,
+    ) -> None:
+        """Something too large to be held is passed, and recorded, in parts."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._note(status=response.status_code, type=_type_of(response))
+            await self.exchange.start(response.status_code, fields)
+        if self._may_be_message(response):
+            self.kept.journal.passes_part("out", part, envelope={"part": number})
+            self.kept.journal.flush()
+        await self.exchange.send(part)
+
+    def _tell_body(self, response: httpx.Response, body: bytes) -> None:
+        method, status = self.exchange.head.method, response.status_code
+        is_message = bool(body) and self._may_be_message(response)
+        if is_message:
+            self._tell(body)
+        is_usual = bool(self.messages) and (status == _ACCEPTED or (status == _OK and is_message))
+        if method != "POST" or not is_usual:
+            facts = {} if not body or is_message else {"type": _type_of(response)}
+            self._note(status=status, **facts)
+
+    def _may_be_message(self, response: httpx.Response) -> bool:
+        return bool(self.messages) and _type_of(response) == JSON and _is_plain(response)
+
+    # Streams.
+
+    async def _pass_stream(self, response: httpx.Response, fields: Headers) -> None:
+        self._note_stream(response)
+        parser = EventParser(event_bytes_max=self.limits.frame_bytes_max)
+        is_plain = _is_plain(response)
+        self._has_begun = True
+        await self.exchange.start(response.status_code, fields)
+        async with pieces_of(response, is_raw=True) as pieces:
+            async for piece in pieces:
+                events = parser.feed(piece) if is_plain else ()
+                await self.exchange.send(self._heard(events, piece))
+        await self.exchange.end()
+
+    def _heard(self, events: Sequence[Event | Oversized], piece: bytes) -> bytes:
+        """Records events; returns the piece of the stream as the client has to get it."""
+        for event in events:
+            if isinstance(event, Event) and event.name == "endpoint" and self._own is None:
+                piece = self._begin_old(event, piece)
+            elif self.is_endpoint or self._own is not None:
+                self._hear(event)
+        self.kept.journal.flush()
+        return piece
+
+    def _note_stream(self, response: httpx.Response) -> None:
+        """One that answers a request needs no word."""
+        head = self.exchange.head
+        last_id = head.header(LAST_EVENT_ID)
+        facts = {} if last_id is None else {"last_event_id": last_id}
+        if not _is_plain(response):
+            facts["type"] = f"{EVENT_STREAM}, {response.headers['content-encoding']}"
+        if facts or head.method != "POST":
+            self._note(status=response.status_code, **facts)
+
+    def _hear(self, event: Event | Oversized) -> None:
+        if isinstance(event, Oversized):
+            self.kept.journal.discards("out", event)
+        elif event.data and event.name == "message" and not self._is_repeated(event):
+            self._tell(event.data)
+
+    def _is_repeated(self, event: Event) -> bool:
+        """Whether a client that came back is given what had passed already."""
+        if event.id is None:
+            return False
+        is_resumed = self.exchange.head.header(LAST_EVENT_ID) is not None
+        if is_resumed and event.id in self.kept.events:
+            self._note(repeated=event.id)
+            return True
+        self.kept.events[event.id] = None
+        if len(self.kept.events) > self.limits.http_events_kept_max:
+            del self.kept.events[next(iter(self.kept.events))]
+        return False
+
+    def _begin_old(self, event: Event, piece: bytes) -> bytes:
+        """A session of 2024-11-05, which lives as long as its stream; posts name it by their URL.
+
+        A URL of the server's would lead the client past us.
+        """
+        url = self.link.same_origin(event.data.decode(errors="replace"))
+        if url is None:
+            return piece
+        self._own = self.kept = self.journals.name(self.kept, url.raw_path.decode())
+        if not event.data.startswith(b"http"):
+            return piece
+        return piece.replace(event.data, url.raw_path, 1)
+
+    def _tell(self, frame: bytes) -> None:
+        """Records a message of the server's; its bytes may be sent on then."""
+        self.kept.journal.counts["out_bytes"] += len(frame)
+        for message in self.kept.journal.passes("out", frame):
+            if isinstance(message, Response | ErrorResponse) and message.id is not None:
+                self._open.pop(message.id, None)
+        self.journals.settle(self.kept)
+        self.kept.journal.flush()
+
+
+def _type_of(response: httpx.Response) -> str:
+    return media_type_of(response.headers.get("content-type"))
+
+
+def _is_plain(response: httpx.Response) -> bool:
+    """Whether it can be read: the server was asked for what is not compressed."""
+    return response.headers.get("content-encoding") in (None, "identity")
+
 
 TRANSPORT: Final = "http"
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -228,7 +783,7 @@ def run_http_proxy(
     return trio.run(_run, place, parsed, record, told, headers, limits)
 
 
-async def _run(  # noqa: PLR0917  trio.run passes no names
+async def _run(
     place: Place,
     url: httpx.URL,
     record: RecordOptions | None,

@@ -2,28 +2,147 @@
 
 import os
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import attrs
+import msgspec
+from msgspec import Raw
 
-from mcp_trio._errors import RecordingError
 from mcp_trio._journal.records import MarkBody, ShutBody, encode_body
-from mcp_trio._limits import Limits
-from mcp_trio._proxy.handshake import Handshake
-from mcp_trio._proxy.lines import Line, LineCutter
-from mcp_trio._recorder.opening import begin_session
-from mcp_trio._recorder.options import (
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._jsonrpc.messages import (
+    Decoder,
+    ErrorResponse,
+    Malformed,
+    Message,
+    Request,
+    Response,
+    encode_error,
+)
+from mcp_trio._recorder.writer import (
     RecordOptions,
     RecordTo,
     SharedRecording,
+    begin_session,
     keeps_each_session,
     options_of,
 )
-from mcp_trio._transports.child_process import signal_name
-from mcp_trio._wire import Decoder, Malformed, Message, Oversized, encode_error
+from mcp_trio._transports.process import signal_name
+from mcp_trio.errors import RecordingError
+from mcp_trio.limits import Limits
+
+# --------------------
+# What two peers agree on, seen from between them.
+
+
+_NOTHING: Final = Raw(b"null")
+
+
+@attrs.define(eq=False)
+class Handshake:
+    """Finds the answer to the latest `initialize` among the messages that pass."""
+
+    _asked: Request | None = attrs.field(default=None, init=False)
+
+    def to_server(self, message: Message) -> None:
+        """Looks at what the client says."""
+        if isinstance(message, Request) and message.method == "initialize":
+            self._asked = message
+
+    def to_client(self, message: Message) -> Mapping[str, Raw] | None:
+        """Looks at what the server says; the facts, if it is the answer that settles them."""
+        asked = self._asked
+        if asked is None or not isinstance(message, Response | ErrorResponse):
+            return None
+        if message.id != asked.id:
+            return None
+        self._asked = None
+        return _facts(asked, message) if isinstance(message, Response) else None
+
+
+def _facts(asked: Request, answer: Response) -> Mapping[str, Raw]:
+    """As the mark of a session of our own has them, and the server's besides."""
+    params, result = _members(asked.params), _members(answer.result)
+    return {
+        "revision": result.get("protocolVersion", _NOTHING),
+        "peer": params.get("clientInfo", _NOTHING),
+        "capabilities": params.get("capabilities", _NOTHING),
+        "server": result.get("serverInfo", _NOTHING),
+        "server_capabilities": result.get("capabilities", _NOTHING),
+    }
+
+
+def _members(body: Raw | None) -> dict[str, Raw]:
+    return {} if body is None else msgspec.json.decode(body, type=dict[str, Raw])
+
+
+# --------------------
+# A stream of bytes as lines of which nothing is dropped: joined again, they are the stream.
+
+
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """What stood before an LF, or as much of that as is kept together.
+
+    `part` counts the parts of a line longer than the limit, from 1; None is a whole line. Behind
+    all parts but the last, and behind the end of a stream that has no LF there, `has_lf` is false.
+    """
+
+    data: bytes
+    part: int | None = None
+    has_lf: bool = True
+
+    @property
+    def envelope(self) -> dict[str, Any] | None:
+        """What a record has to say of it besides its bytes; of a whole line nothing."""
+        told: dict[str, Any] = {}
+        if self.part is not None:
+            told["part"] = self.part
+        if not self.has_lf:
+            told["lf"] = False
+        return told or None
+
+
+class LineCutter:
+    """Cuts a stream at each LF, and a line that grows beyond `line_bytes_max` into parts of it.
+
+    Each byte is looked at once, and of a line no more than `line_bytes_max` is held.
+    """
+
+    def __init__(self, *, line_bytes_max: int) -> None:
+        self._line_bytes_max = line_bytes_max
+        self._begun = bytearray()
+        self._parts = 0
+
+    def feed(self, chunk: bytes) -> Iterator[Line]:
+        """The lines and parts that `chunk` completes, in order; to be consumed wholly."""
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            yield from self._grow(end)
+            yield self._take(has_lf=True)
+        yield from self._grow(rest)
+
+    def finish(self) -> Iterator[Line]:
+        """The last line, if the stream ended within one; nothing is kept."""
+        if self._begun:
+            yield self._take(has_lf=False)
+
+    def _grow(self, piece: bytes) -> Iterator[Line]:
+        self._begun += piece
+        while len(self._begun) > self._line_bytes_max:
+            self._parts += 1
+            yield Line(bytes(self._begun[: self._line_bytes_max]), self._parts, has_lf=False)
+            del self._begun[: self._line_bytes_max]
+
+    def _take(self, *, has_lf: bool) -> Line:
+        part = self._parts + 1 if self._parts else None
+        line = Line(bytes(self._begun), part, has_lf)
+        self._begun.clear()
+        self._parts = 0
+        return line
+
 
 Way = Literal["in", "out"]
 """From the client to the server, and from the server to the client."""

@@ -23,7 +23,7 @@ means "at once" to many programs. In return its group is ours to sweep when it h
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -31,14 +31,59 @@ from typing import Final
 import attrs
 import trio
 
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import DEFAULT_LIMITS, Limits
 from mcp_trio._proxy.journal import LineJournal, Way, start_lines
-from mcp_trio._proxy.signals import SIGNAL_STATUS_BASE, heeded
-from mcp_trio._recorder.options import RecordOptions
-from mcp_trio._transports.child_process import ChildProcess, start_child
+from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._session.tasks import bare
 from mcp_trio._transports.descriptors import Descriptor, open_descriptor
-from mcp_trio._transports.stdio_server import divert_stdio, wait_parent_death
+from mcp_trio._transports.process import ChildProcess, start_child
+from mcp_trio._transports.stdio import divert_stdio, wait_parent_death
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import DEFAULT_LIMITS, Limits
+
+# --------------------
+# A proxy that no server's exit ends: it ends with its peers, or with a signal.
+
+
+SIGNAL_STATUS_BASE: Final = 128
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def heeded(signals: Iterable[int]) -> list[int]:
+    """Those that were not ignored when we were started: `nohup` has to mean something."""
+    return [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
+
+
+async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[], None]) -> int:
+    """The exit status that `serve` returns, or that of the signal which has cancelled it.
+
+    `shut` is called before it is cancelled. A second signal ends the process at once.
+
+    Raises:
+        Exception: What `serve` raises, bare.
+    """
+    received: list[int] = []
+    status = 0
+
+    async def watch(signals: AsyncIterator[int]) -> None:
+        async for number in signals:
+            if received:
+                os._exit(SIGNAL_STATUS_BASE + number)
+            received.append(number)
+            shut()
+            serving.cancel()
+
+    with trio.open_signal_receiver(*heeded(_SIGNALS)) as signals:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch, signals)
+                with trio.CancelScope() as serving:
+                    status = await serve()
+                nursery.cancel_scope.cancel()
+        except ExceptionGroup as error:
+            raise bare(error) from None
+    return SIGNAL_STATUS_BASE + received[0] if received else status
+
 
 # Terminals send to a whole group what `kill` sends to one process, and programs that start others
 # (npx, uv) rely on it: they pass SIGTERM on, and let SIGINT come to their children by itself.

@@ -1,5 +1,1 @@
-"""Running handlers again against a recording."""
-
-from mcp_trio._replay.replay import ReplayReport, replay, replay_async
-
-__all__ = ["ReplayReport", "replay", "replay_async"]
+"""Run a recorded session's handlers again, or stand in for one of its sides."""

@@ -18,11 +18,10 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import UNSET, Raw
 
-from mcp_trio._journal.conversation import Conversation, Said, without_meta
-from mcp_trio._journal.frames import Place, json_difference
-from mcp_trio._journal.rounds import RESPONSES
-from mcp_trio._protocol import DISCOVER, INITIALIZE, PING
-from mcp_trio._replay.inputs_report import value_text
+from mcp_trio._journal.conversation import RESPONSES, Conversation, Said, without_meta
+from mcp_trio._journal.diff import Place, json_difference
+from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING
+from mcp_trio._replay.live_report import value_text
 
 _NEAREST_MAX: Final = 3
 _PATHS_MAX: Final = 4

@@ -36,30 +36,28 @@ would end at the very time of a record in such a lane is held back as long as th
 without it, unless a change is announced then, which may have been its work.
 """
 
+import gc
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from itertools import filterfalse
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import Final, NoReturn
 
 import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from mcp_trio._engine import LANE, Session, lane_in
-from mcp_trio._engine.stray_calls import Stray
-from mcp_trio._errors import ReplayDivergence
 from mcp_trio._journal.records import Record, ShutBody, body_of, frame_of
 from mcp_trio._journal.redaction import Redactor
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.cursor import Cursor
-from mcp_trio._replay.divergence import describe
-from mcp_trio._replay.finding import Finding, Wanted
-from mcp_trio._replay.holding import Held
-from mcp_trio._replay.loading import frame_in
-from mcp_trio._replay.score import (
+from mcp_trio._replay.divergence import Finding, Parked, Waiting, Wanted, describe, name_of
+from mcp_trio._replay.source_locations import is_alive, site_of, site_of_caller
+from mcp_trio._replay.trace import (
     Key,
     Score,
     begins_session,
+    frame_in,
     is_child,
     is_keeper,
     is_of_request,
@@ -68,10 +66,209 @@ from mcp_trio._replay.score import (
     request_of,
     seconds_of,
 )
-from mcp_trio._replay.shields import entered_scopes, unshield
-from mcp_trio._replay.sites import is_alive, site_of, site_of_caller
-from mcp_trio._replay.threads import Baton
-from mcp_trio._replay.waiting import Parked, Waiting, name_of
+from mcp_trio._session.journal import LANE, lane_in
+from mcp_trio._session.nondeterminism import Stray
+from mcp_trio._session.session import Session
+from mcp_trio.errors import ReplayDivergence
+
+# --------------------
+# The scopes of tasks, and taking shields away from those that are to end now.
+#
+# A task that waits for ever under a shield cannot be ended by Trio's means, and a replay has to
+# end. The scopes that a task has entered stand in its frames; `gc` shows them, locals or not.
+
+
+# What leads from a frame to a scope that was entered in it.
+_WAYS: Final = (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncGeneratorType,
+    CoroutineType,
+    GeneratorType,
+    MethodType,
+)
+
+
+def unshield(task: trio.lowlevel.Task) -> None:
+    """Take the shields from a task and from all tasks below it."""
+    for scope in entered_scopes(task):
+        scope.shield = False
+    for nursery in task.child_nurseries:
+        nursery.cancel_scope.shield = False
+        for child in nursery.child_tasks:
+            unshield(child)
+
+
+def entered_scopes(task: trio.lowlevel.Task) -> Iterator[trio.CancelScope]:
+    """The scopes that a task is in, if it waits now; not those of its nurseries' tasks."""
+    seen = {id(task.coro)}
+    found: list[object] = [task.coro]
+    while found:
+        for inner in gc.get_referents(found.pop()):
+            if isinstance(inner, trio.CancelScope) and inner.is_relative is None:
+                yield inner
+            elif _leads_on(inner) and id(inner) not in seen:
+                seen.add(id(inner))
+                found.append(inner)
+
+
+def _leads_on(value: object) -> bool:
+    return isinstance(value, _WAYS)
+
+
+# --------------------
+# Deadlines that are held back: whether they had passed before a record was made, no file can tell.
+#
+# What falls due at the very time of a record came before it or after it. If a lane was cancelled
+# then and no call of its own followed, it was cancelled where it stood: woken before, it would have
+# come to a call that it never made, shielded perhaps, or to the end of its work.
+
+
+@attrs.define(eq=False)
+class Held:
+    """Cancel scopes whose deadlines are put off, and what these were."""
+
+    _deadlines: dict[trio.CancelScope, float] = attrs.field(
+        factory=dict[trio.CancelScope, float], init=False
+    )
+
+    @property
+    def next_deadline(self) -> float:
+        """The first of those held back; infinite if none is."""
+        return min(self._deadlines.values(), default=math.inf)
+
+    def hold(self, tasks: Iterable[trio.lowlevel.Task], until: float) -> bool:
+        """Put off what wakes any of the tasks up to a time; returns whether anything does."""
+        due = {
+            scope: scope.deadline
+            for task in tasks
+            for scope in entered_scopes(task)
+            if scope.deadline <= until and not scope.cancel_called
+        }
+        for scope in due:
+            scope.deadline = math.inf
+        self._deadlines |= due
+        return bool(due)
+
+    def release(self, before: float = math.inf) -> bool:
+        """Put back what was due before a time; returns whether anything was."""
+        due = [scope for scope, deadline in self._deadlines.items() if deadline < before]
+        for scope in due:
+            scope.deadline = min(scope.deadline, self._deadlines.pop(scope))
+        return bool(due)
+
+
+# --------------------
+# Where in the journal a replay is.
+
+
+@attrs.define(eq=False)
+class Cursor:
+    """The place of the next record; what was read ahead of it is skipped when it comes there."""
+
+    score: Score
+    place: int = attrs.field(default=0, init=False)
+    _taken: set[int] = attrs.field(factory=set[int], init=False)
+
+    @property
+    def record(self) -> Record | None:
+        """The record at the cursor; None beyond the last."""
+        journal = self.score.journal
+        return journal[self.place] if self.place < len(journal) else None
+
+    @property
+    def is_at_hole(self) -> bool:
+        """Whether the file lacks what should come next."""
+        return self.place in self.score.missing
+
+    @property
+    def is_at_taken(self) -> bool:
+        """Whether the record at the cursor is done already."""
+        return self.place in self._taken
+
+    def advance(self) -> None:
+        """The record at the cursor is done; what was taken behind it too, up to a hole."""
+        self.place += 1
+        while self.is_at_taken and not self.is_at_hole:
+            self.place += 1
+
+    def find_ahead(self, lane: Key, ordinal: int) -> int | None:
+        """Where that stands which a lane read in passing with an operation, if it is to come."""
+        place = self.score.ahead.get((lane, ordinal), -1)
+        return place if place >= self.place else None
+
+    def take_ahead(self, place: int) -> None:
+        """What stands at a place, here or further on, is done."""
+        if place == self.place and not self.is_at_hole:
+            self.advance()
+        else:
+            self._taken.add(place)
+
+
+# --------------------
+# The threads of `def` handlers in a replay: one runs at a time, in the order of the journal.
+
+
+# How often threads may still run when the replay is over, until nobody waits for them.
+_LAST_RUNS_MAX: Final = 1000
+
+
+@attrs.define(eq=False)
+class Baton:
+    """Who holds it runs; the others stand at a call of theirs, or have not begun.
+
+    A thread that keeps it for longer than `seconds` of real time is trouble of the clock.
+    """
+
+    clock: VirtualClock
+    seconds: float
+    is_given_up: bool = attrs.field(default=False, init=False)
+    _runs_left: float = attrs.field(default=math.inf, init=False)
+    _is_held: bool = attrs.field(default=False, init=False)
+    _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _given_back: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a thread runs, and is waited for."""
+        return self._is_held and not self.is_given_up
+
+    async def take(self, name: str) -> None:
+        """Wait until no thread runs; then one of the handler `name` does."""
+        while self.is_held:
+            await self._waiting.park()
+        self._is_held = True
+        self._given_back = trio.Event()
+        self._runs_left -= 1
+        self.is_given_up |= self._runs_left < 0
+        self.clock.expect_thread(
+            self.seconds,
+            f"the thread of {name!r} did not come back within {self.seconds:g} s"
+            " (replay_thread_seconds)",
+        )
+
+    def give_back(self) -> None:
+        """The thread that ran stands now, or has ended."""
+        self._is_held = False
+        self.clock.expect_nothing()
+        self._given_back.set()
+        self._waiting.unpark()
+
+    def hurry(self) -> None:
+        """The replay is over: threads may end, but not go on for ever."""
+        self._runs_left = _LAST_RUNS_MAX
+
+    def give_up(self) -> None:
+        """Nobody waits for threads any more."""
+        self.is_given_up = True
+        self._given_back.set()
+        self._waiting.unpark_all()
+
+    async def wait_until_free(self) -> None:
+        """Wait until no thread runs."""
+        while self.is_held:
+            await self._given_back.wait()
+
 
 # Records are cut to nanoseconds, deadlines are not: one that is nearer than this is due.
 _SLACK_SECONDS: Final = 1e-6

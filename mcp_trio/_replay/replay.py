@@ -14,23 +14,45 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 import attrs
 import trio
 
-from mcp_trio._engine import Sequencer, Session
-from mcp_trio._engine.stray_calls import Stray
-from mcp_trio._engine.strays import StrayWatch
 from mcp_trio._journal.redaction import redactor_of
-from mcp_trio._limits import Limits
+from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.loading import load_score
-from mcp_trio._replay.outbound import OutboundPart, repertoire_of
-from mcp_trio._replay.part import Part
-from mcp_trio._replay.player import Abort, Player
-from mcp_trio._replay.score import Score, is_of_request, seconds_of
-from mcp_trio._replay.shields import unshield
-from mcp_trio._replay.silent_channel import SilentChannel
-from mcp_trio._replay.sites import site_of_error
-from mcp_trio._replay.threads import Baton
-from mcp_trio._server.lifespan_stand_in import LifespanStandIn
+from mcp_trio._replay.lane_replay import OutboundPart, Part, repertoire_of
+from mcp_trio._replay.player import Abort, Baton, Player, unshield
+from mcp_trio._replay.source_locations import site_of_error
+from mcp_trio._replay.trace import Score, is_of_request, load_score, seconds_of
+from mcp_trio._server.effects import LifespanStandIn
+from mcp_trio._session.journal import Sequencer
+from mcp_trio._session.nondeterminism import Stray, StrayWatch
+from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
+from mcp_trio.limits import Limits
+
+# --------------------
+# The wire of a session that runs again without a peer.
+
+
+class SilentChannel:
+    """Takes all frames: the sequencer has seen them before. What arrives comes by hand."""
+
+    transport = "replay"
+
+    def send_nowait(self, frames: Sequence[bytes]) -> int:
+        """All of them."""
+        return len(frames)
+
+    async def send(self, frames: Sequence[bytes]) -> None:  # noqa: ARG002  the protocol's
+        """All of them."""
+        await trio.lowlevel.checkpoint()
+
+    async def receive(self) -> Sequence[bytes | Oversized]:
+        """Never anything."""
+        await trio.sleep_forever()
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+        await trio.lowlevel.checkpoint()
+
 
 Mode: TypeAlias = Literal["strict", "outbound"]
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]

@@ -15,16 +15,15 @@ from weakref import WeakKeyDictionary
 import attrs
 import msgspec
 
-from mcp_trio._engine import Codec
-from mcp_trio._limits import Limits
-from mcp_trio._server.callables import behind, plain_function, resolved_return
-from mcp_trio._server.custom_types import TypeReader
-from mcp_trio._server.json_schemas import json_schema
-from mcp_trio._server.ordering import JsonWriter
-from mcp_trio._server.stand_ins import structure
+from mcp_trio._server.introspection import behind, plain_function, resolved_return
+from mcp_trio._server.results import JsonWriter
+from mcp_trio._server.type_adapters import TypeReader, json_schema, structure
+from mcp_trio._session.effects import Codec
+from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
     from cattrs import Converter
+
 
 _Reader = Callable[[bytes], Any]
 

@@ -6,20 +6,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import attrs
 import trio
 
-from mcp_trio._engine import Handling
-from mcp_trio._engine.handling import InputResponse
-from mcp_trio._protocol import Peer
-from mcp_trio._protocol.elicitations import OpenElicitations
-from mcp_trio._schema import (
-    ClientCapabilities,
-    Implementation,
-    LoggingLevel,
-    ReadResourceResult,
-)
-from mcp_trio._server.offering import Offering
+from mcp_trio._protocol.forms import OpenElicitations
+from mcp_trio._protocol.metadata import Peer
+from mcp_trio._server.registration import Offering
+from mcp_trio._session.handlers import Handling, InputResponse
+from mcp_trio.types import ClientCapabilities, Implementation, LoggingLevel, ReadResourceResult
 
 if TYPE_CHECKING:
     import httpx
+
 
 # From the least to the most severe, as in RFC 5424.
 LEVELS: Final[tuple[LoggingLevel, ...]] = (

@@ -9,29 +9,336 @@ together with their dict, so that one which is being made meanwhile is kept wher
 """
 
 import base64
+import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, ClassVar, Final, TypeAlias, cast, get_args
 
 import attrs
 import msgspec
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import INVALID_PARAMS, RequestError
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import METHODS, Method, Revision
-from mcp_trio._protocol.fitting import fitted
-from mcp_trio._server.completions import Target
-from mcp_trio._server.methods import RegisteredMethod
-from mcp_trio._server.registered import (
-    CacheHints,
-    Registered,
-    RegisteredPrompt,
-    RegisteredResource,
-    RegisteredTool,
+from mcp_trio import types
+from mcp_trio._protocol.compat import fitted
+from mcp_trio._protocol.metadata import check_keys
+from mcp_trio._protocol.methods import METHODS, Method, custom_method
+from mcp_trio._protocol.states import Input, Role
+from mcp_trio._protocol.versions import Revision
+from mcp_trio._server.results import JsonWriter
+from mcp_trio._server.signatures import Signature, WholeSignature, mirrored_by
+from mcp_trio._server.structured_output import GivenOutput, Output, output_of
+from mcp_trio._server.uri_templates import UriTemplate
+from mcp_trio.errors import INVALID_PARAMS, RequestError
+from mcp_trio.limits import Limits
+from mcp_trio.types import (
+    CompleteParams,
+    CompleteResult,
+    Completion,
+    EmptyResult,
+    PromptReference,
+    Reference,
+    Result,
 )
+
+# --------------------
+# What stands behind each name that a server offers, and how it is listed.
+#
+# Rows are made for the newest revision; what an older one does not have is left out when a page of
+# them is encoded.
+
+
+@attrs.frozen
+class CacheHints:
+    """For how long a client may keep a result, and whether others may have it too (CACHE-01)."""
+
+    ttl_seconds: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
+    cache_scope: types.CacheScope = attrs.field(
+        default="private", validator=attrs.validators.in_(get_args(types.CacheScope))
+    )
+
+    def members(self) -> dict[str, Any]:
+        """The same as members of a result."""
+        return {"ttl_ms": round(self.ttl_seconds * 1000), "cache_scope": self.cache_scope}
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Registered:
+    """A handler with its name; one that may block runs in a thread."""
+
+    name: str
+    signature: Signature
+    runs_in_thread: bool
+
+    @property
+    def key(self) -> str:
+        """What it is registered under."""
+        return self.name
+
+
+def _check_meta(_entry: object, _field: object, meta: Mapping[str, Any] | None) -> None:
+    check_keys(meta or ())
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class RegisteredEntry(Registered):
+    """What has a row in a list, with what that says besides the name."""
+
+    given_description: str | None = attrs.field(default=None, alias="description")
+    title: str | None = None
+    icons: Sequence[types.Icon] | None = None
+    meta: Mapping[str, Any] | None = attrs.field(default=None, validator=_check_meta)
+    resumable: bool | str = False
+
+    def state_version(self, server_version: str) -> str | None:
+        """What the states of a resumable handler are good for; None if it is none."""
+        if self.resumable is False:
+            return None
+        return server_version if self.resumable is True else self.resumable
+
+    @property
+    def description(self) -> str | None:
+        """What was given at registration, else the first part of the docstring."""
+        return self.given_description or self.signature.docstring.description or None
+
+    def shown(self) -> dict[str, Any]:
+        """The members that the rows of all lists have."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "title": self.title,
+            "icons": None if self.icons is None else list(self.icons),
+            "meta": None if self.meta is None else dict(self.meta),
+        }
+
+
+@attrs.frozen(kw_only=True, eq=False, slots=False)  # as of a `Signature`
+class RegisteredTool(RegisteredEntry):
+    """A function that the model may call."""
+
+    annotations: types.ToolAnnotations | None = None
+    given_output: GivenOutput | None = None
+    structured: bool | None = None
+
+    @functools.cached_property
+    def output(self) -> Output | None:
+        """The data that it returns beside its content, made at first need."""
+        return self.given_output or output_of(self.signature, structured=self.structured)
+
+    @functools.cached_property
+    def mirrored(self) -> Mapping[str, tuple[str, ...]]:
+        """The paths of arguments that clients mirror in an HTTP request's head, by the field.
+
+        Raises:
+            TypeError: The schema cannot be made.
+            ValueError: See `mirrored_by`.
+        """
+        return mirrored_by(self.signature.schema)
+
+    def definition(self) -> types.Tool:
+        """Its row in `tools/list`."""
+        return types.Tool(
+            **self.shown(),
+            input_schema=self.signature.schema,
+            output_schema=None if self.output is None else self.output.schema,
+            annotations=self.annotations,
+        )
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class RegisteredPrompt(RegisteredEntry):
+    """A template of messages."""
+
+    @property
+    def arguments(self) -> Collection[str]:
+        """The names of what fills it in."""
+        return self.signature.parameters.keys()
+
+    def definition(self) -> types.Prompt:
+        """Its row in `prompts/list`."""
+        described = self.signature.docstring.parameters
+        arguments = [
+            types.PromptArgument(
+                name=parameter.name,
+                description=described.get(parameter.name),
+                required=parameter.is_required,
+            )
+            for parameter in self.signature.parameters.values()
+        ]
+        return types.Prompt(**self.shown(), arguments=arguments or None)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class RegisteredResource(RegisteredEntry):
+    """Something to read: at one URI, or at every URI that its template matches."""
+
+    template: UriTemplate
+    mime_type: str | None = None
+    size: int | None = None
+    annotations: types.Annotations | None = None
+    hints: CacheHints
+
+    @property
+    def key(self) -> str:
+        """Its URI, or the text of its template."""
+        return self.template.text
+
+    @property
+    def arguments(self) -> Collection[str]:
+        """The names of the template's variables."""
+        return self.template.variables
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the URI has no variables."""
+        return not self.template.variables
+
+    def resource(self) -> types.Resource:
+        """Its row in `resources/list`."""
+        return types.Resource(
+            **self.shown(),
+            uri=self.template.text,
+            mime_type=self.mime_type,
+            size=self.size,
+            annotations=self.annotations,
+        )
+
+    def resource_template(self) -> types.ResourceTemplate:
+        """Its row in `resources/templates/list`."""
+        return types.ResourceTemplate(
+            **self.shown(),
+            uri_template=self.template.text,
+            mime_type=self.mime_type,
+            annotations=self.annotations,
+        )
+
+
+# --------------------
+# Handlers that people give to methods themselves, known to the protocol or not.
+
+
+_OF_THE_ENGINE: Final = frozenset({Input.INITIALIZE, Input.PING, Input.REFERENCE})
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class RegisteredMethod(Registered):
+    """The handler of a method, and the method's row, whose params are what the handler takes."""
+
+    row: Method
+
+
+def check_name(name: str) -> None:
+    """Refuse a method that no handler of a server's can ever get.
+
+    Raises:
+        ValueError: The engine itself answers it, or clients do not send it.
+    """
+    known = METHODS.get(name)
+    if known is not None and known.input in _OF_THE_ENGINE:
+        raise ValueError(f"{name} is the engine's own affair")
+    if known is not None and Role.CLIENT not in known.senders:
+        raise ValueError(f"a client does not send {name}")
+
+
+def row_of(name: str, signature: WholeSignature) -> Method:
+    """The row of a method, with the params that its handler is annotated with.
+
+    Raises:
+        TypeError: The annotation cannot be resolved or decoded; or the handler of a notification
+            wants a context, which only requests have.
+    """
+    known, kind = METHODS.get(name), signature.whole_type
+    kind = known.params if known is not None and kind is Any else kind
+    row = custom_method(name, params=kind)
+    if not row.is_request and signature.context_parameter is not None:
+        raise TypeError(f"{name} is a notification: its handler gets no context")
+    return row
+
+
+def method_result(value: Any, writer: JsonWriter) -> msgspec.Struct | msgspec.Raw:
+    """The result of a method whose handler returned `value`: None is an empty object.
+
+    Raises:
+        TypeError: It has no JSON form, or is no object there.
+    """
+    if value is None:
+        return EmptyResult()
+    if isinstance(value, Result):
+        return value
+    encoded = writer.encode(value)
+    if not encoded.startswith(b"{"):
+        raise TypeError(f"a result is an object, and not a {type(value).__name__}")
+    return msgspec.Raw(encoded)
+
+
+# --------------------
+# Completion: which argument of which prompt or template is meant, and what is proposed.
+
+
+# What one answer may hold; the specification's number, not a limit of ours (COMP-05).
+VALUES_MAX: Final = 100
+
+Target: TypeAlias = tuple[str, str]
+"""What is completed: "prompts" or "resources", and the name or URI template in there."""
+
+
+class CompletionSignature(WholeSignature):
+    """What a completion takes: the text so far, and perhaps the arguments that are settled."""
+
+    values_max: ClassVar[int] = 2
+
+    def bind(self, arguments: Any, context: Any) -> dict[str, Any]:
+        """The keywords to call it with, from the params of the request."""
+        params: CompleteParams = arguments
+        settled = None if params.context is None else params.context.arguments
+        return self._keywords((params.argument.value, settled or {}), context)
+
+
+def target_of(reference: Reference) -> Target:
+    """What a request's reference means."""
+    if isinstance(reference, PromptReference):
+        return "prompts", reference.name
+    return "resources", reference.uri
+
+
+def completion_result(value: Any) -> CompleteResult:
+    """The result of a completion whose function returned `value`.
+
+    A `Completion` is itself, None proposes nothing, a set is put in order. Beyond the first 100
+    values only their number is told, if it is known.
+
+    Raises:
+        TypeError: The values are not texts.
+    """
+    return CompleteResult(
+        completion=_clipped(value) if isinstance(value, Completion) else _of(value)
+    )
+
+
+def _clipped(completion: Completion) -> Completion:
+    values = completion.values
+    if len(values) <= VALUES_MAX:
+        return completion
+    total = len(values) if completion.total is None else completion.total
+    return Completion(values=values[:VALUES_MAX], total=total, has_more=True)
+
+
+def _of(value: Any) -> Completion:
+    proposed: Iterable[Any] = () if value is None else value
+    if isinstance(proposed, str):
+        raise TypeError("a completion proposes several texts, and not one")
+    if isinstance(proposed, set | frozenset):
+        proposed = sorted(cast("Iterable[Any]", proposed))
+    values = list(itertools.islice(proposed, VALUES_MAX + 1))
+    for text in values:
+        if not isinstance(text, str):
+            raise TypeError(f"a completion proposes texts, and not a {type(text).__name__}")
+    if len(values) <= VALUES_MAX:
+        return Completion(values=values)
+    total = len(proposed) if isinstance(proposed, Sized) else None
+    return Completion(values=values[:VALUES_MAX], total=total, has_more=True)
+
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -216,7 +523,9 @@ class Registry:
                 pages[method, cursor, revision] = kept
         return kept
 
-    def _make_page(self, method: str, rows: Sequence[Registered], start: int) -> s.CacheableResult:
+    def _make_page(
+        self, method: str, rows: Sequence[Registered], start: int
+    ) -> types.CacheableResult:
         made, end = LISTS[method], start + self.limits.page_items_max
         return made.result(
             **{made.member: [_defined(made.define, row) for row in rows[start:end]]},
@@ -263,7 +572,7 @@ class Listing:
 
     rows: Callable[[Registry], Iterable[Registered]]
     define: Callable[[Any], Any]
-    result: Callable[..., s.CacheableResult]
+    result: Callable[..., types.CacheableResult]
     member: str
 
 
@@ -271,25 +580,25 @@ LISTS: Final = {
     "tools/list": Listing(
         rows=lambda registry: tuple(registry.tools.values()),
         define=RegisteredTool.definition,
-        result=s.ListToolsResult,
+        result=types.ListToolsResult,
         member="tools",
     ),
     "prompts/list": Listing(
         rows=lambda registry: tuple(registry.prompts.values()),
         define=RegisteredPrompt.definition,
-        result=s.ListPromptsResult,
+        result=types.ListPromptsResult,
         member="prompts",
     ),
     "resources/list": Listing(
         rows=lambda registry: registry.resources_that(is_static=True),
         define=RegisteredResource.resource,
-        result=s.ListResourcesResult,
+        result=types.ListResourcesResult,
         member="resources",
     ),
     "resources/templates/list": Listing(
         rows=lambda registry: registry.resources_that(is_static=False),
         define=RegisteredResource.resource_template,
-        result=s.ListResourceTemplatesResult,
+        result=types.ListResourceTemplatesResult,
         member="resource_templates",
     ),
 }

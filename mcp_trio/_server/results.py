@@ -6,12 +6,20 @@ that the contents that a prompt embeds get a MIME type, if they have none.
 """
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol, TypeVar, cast, get_args
+import copy
+import dataclasses
+import functools
+import operator
+import os
+import pathlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, cast, get_args
 
+import attrs
 import msgspec
 
-from mcp_trio._schema import (
+from mcp_trio._server.type_adapters import is_pydantic, no_json_form, written
+from mcp_trio.types import (
     AudioContent,
     CallToolResult,
     Content,
@@ -26,8 +34,243 @@ from mcp_trio._schema import (
     Role,
     TextContent,
 )
-from mcp_trio._server.media import Audio, Image
-from mcp_trio._server.ordering import JsonWriter
+
+if TYPE_CHECKING:
+    from cattrs import Converter
+
+
+# --------------------
+# Images and sound to return from handlers, from bytes or from a file.
+
+
+# How the data begin, from which byte on, and the second half of the MIME type that this tells.
+_IMAGES: Final = (
+    (0, b"\x89PNG", "png"),
+    (0, b"\xff\xd8\xff", "jpeg"),
+    (0, b"GIF8", "gif"),
+    (8, b"WEBP", "webp"),
+    (4, b"ftypavif", "avif"),
+    (0, b"BM", "bmp"),
+    (0, b"II*\0", "tiff"),
+    (0, b"MM\0*", "tiff"),
+    (0, b"<svg", "svg+xml"),
+)
+_SOUNDS: Final = (
+    (8, b"WAVE", "wav"),
+    (0, b"ID3", "mpeg"),
+    (0, b"\xff\xfb", "mpeg"),
+    (0, b"OggS", "ogg"),
+    (0, b"fLaC", "flac"),
+    (4, b"ftypM4A", "mp4"),
+)
+_SUFFIXES: Final = {
+    "jpg": "jpeg",
+    "svg": "svg+xml",
+    "tif": "tiff",
+    "mp3": "mpeg",
+    "m4a": "mp4",
+    "oga": "ogg",
+}
+
+
+@attrs.frozen(init=False)
+class _Media:
+    """Bytes with a MIME type."""
+
+    data: bytes
+    format: str
+
+    _kind: ClassVar[str]
+    _beginnings: ClassVar[tuple[tuple[int, bytes, str], ...]]
+    _usual: ClassVar[str]
+
+    def __init__(
+        self,
+        data: bytes | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        format: str | None = None,  # noqa: A002 - the word of every library for media
+    ) -> None:
+        """Take the bytes, or read the file.
+
+        Raises:
+            TypeError: There have to be either `data` or a `path`.
+            OSError: The file cannot be read.
+        """
+        if (data is None) is (path is None):
+            kind = type(self).__name__
+            raise TypeError(f"an {kind} is made of data or of a path, one of the two")
+        found = pathlib.Path(path).read_bytes() if path is not None else data or b""
+        suffix = pathlib.PurePath(path or "").suffix
+        object.__setattr__(self, "data", found)
+        object.__setattr__(self, "format", format or self._format(found, suffix))
+
+    @property
+    def mime_type(self) -> str:
+        """The MIME type, such as `image/png`."""
+        return f"{self._kind}/{self.format}"
+
+    def _format(self, data: bytes, suffix: str) -> str:
+        for start, beginning, name in self._beginnings:
+            if data.startswith(beginning, start):
+                return name
+        suffix = suffix.removeprefix(".").lower()
+        return _SUFFIXES.get(suffix, suffix) or self._usual
+
+
+class Image(_Media):
+    """An image to return from a handler, from bytes or from a file that is read at once.
+
+    Attributes:
+        data: The bytes of the image.
+        format: The second half of its MIME type. If it is not given, the first bytes tell it, or
+            else the file's suffix; if nothing does, it is `png`.
+    """
+
+    _kind = "image"
+    _beginnings = _IMAGES
+    _usual = "png"
+
+
+class Audio(_Media):
+    """Sound to return from a handler; see `Image`. If nothing tells the format, it is `wav`.
+
+    Clients that know no sound get it as an embedded file.
+    """
+
+    _kind = "audio"
+    _beginnings = _SOUNDS
+    _usual = "wav"
+
+
+# --------------------
+# The plain JSON of what handlers return, in an order that is always the same.
+#
+# msgspec by itself sorts the fields of classes with slots, and leaves sets to the hash seed; but a
+# replay has to send the same bytes.
+
+
+_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
+
+
+@attrs.define(eq=False)
+class JsonWriter:
+    """Writes members as they were declared or added, and sets in sorted order.
+
+    What is not known here, `converter` writes, if there is one.
+    """
+
+    converter: "Converter | None" = None
+    _encoder: msgspec.json.Encoder = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._encoder = msgspec.json.Encoder(enc_hook=self._unknown)
+
+    def encode(self, value: Any) -> bytes:
+        """The JSON text of a value.
+
+        Raises:
+            TypeError: A value inside has no JSON form.
+        """
+        return self._encoder.encode(self.in_order(value))
+
+    def plain(self, value: Any) -> Any:
+        """A value as lists, dicts, texts and numbers; raises as `encode` does."""
+        return msgspec.to_builtins(self.in_order(value), enc_hook=self._unknown)
+
+    def in_order(self, value: Any) -> Any:
+        """`value` as msgspec should see it, itself if it may stay as it is; it never changes.
+
+        A set becomes a list, ordered by JSON text; an attrs object or dataclass a dict of its
+        fields, as declared; what is pydantic's its own plain form.
+
+        Raises:
+            TypeError: A member of a set has no JSON form.
+        """
+        kind = value.__class__
+        return value if kind in _LEAVES else _writer_for(kind)(value, self)
+
+    def _unknown(self, value: Any) -> Any:
+        if isinstance(value, pathlib.PurePath):
+            return str(value)
+        plain = value if self.converter is None else self.converter.unstructure(value)
+        if plain is value:
+            raise no_json_form(value.__class__)
+        return self.in_order(plain)
+
+
+@functools.lru_cache
+def _writer_for(kind: Any) -> Callable[[Any, JsonWriter], Any]:
+    for is_row, row in _KINDS:
+        if is_row(kind):
+            return row
+    return next((_ROWS[base] for base in kind.__mro__ if base in _ROWS), _itself)
+
+
+def _itself(value: Any, _writer: JsonWriter) -> Any:
+    return value
+
+
+def _set(values: Collection[Any], writer: JsonWriter) -> list[Any]:
+    return sorted(map(writer.in_order, values), key=writer.encode)
+
+
+def _sequence(values: Collection[Any], writer: JsonWriter) -> Collection[Any]:
+    ordered = [writer.in_order(value) for value in values]
+    return values if all(map(operator.is_, ordered, values)) else ordered
+
+
+def _dict(values: dict[Any, Any], writer: JsonWriter) -> dict[Any, Any]:
+    ordered = {key: writer.in_order(value) for key, value in values.items()}
+    is_same = all(map(operator.is_, ordered.values(), values.values()))
+    return values if is_same else ordered
+
+
+_ROWS: Final[dict[type, Callable[[Any, JsonWriter], Any]]] = {
+    set: _set,
+    frozenset: _set,
+    list: _sequence,
+    tuple: _sequence,
+    dict: _dict,
+}
+
+
+def _struct(value: Any, writer: JsonWriter) -> Any:
+    """A struct stays one, for its names, tag and options; msgspec keeps its order."""
+    kept: Any = value
+    for name in value.__struct_fields__:
+        member = getattr(value, name)
+        ordered = writer.in_order(member)
+        if ordered is not member:
+            kept = copy.copy(value) if kept is value else kept
+            msgspec.structs.force_setattr(kept, name, ordered)
+    return kept
+
+
+def _fields(value: Any, writer: JsonWriter) -> dict[str, Any]:
+    names = _field_names(value.__class__)
+    return {name: writer.in_order(getattr(value, name)) for name in names if hasattr(value, name)}
+
+
+@functools.lru_cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    """The same fields that msgspec would take."""
+    if attrs.has(kind):
+        return tuple(field.name for field in attrs.fields(kind) if not field.name.startswith("_"))
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _pydantic(value: Any, _writer: JsonWriter) -> Any:
+    return written(value)
+
+
+_KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any, JsonWriter], Any]], ...]] = (
+    (is_pydantic, _pydantic),
+    (lambda kind: issubclass(kind, msgspec.Struct), _struct),
+    (attrs.has, _fields),
+    (dataclasses.is_dataclass, _fields),
+)
+
 
 # Where bytes that a tool returns pretend to come from: embedded contents need a URI.
 BYTES_URI: Final = "result:bytes"

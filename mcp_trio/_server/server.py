@@ -1,11 +1,12 @@
 """`Server`: what people register, and the ways to serve it."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import Context as Variables
 from functools import partial
 from inspect import isasyncgenfunction
+from operator import attrgetter
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -21,39 +22,68 @@ from typing import (
 import attrs
 import trio
 
-from mcp_trio import _schema as s
-from mcp_trio._engine import UNRECORDED, Sequencer, Session, WarmTasks
-from mcp_trio._engine.strays import strict_watch
-from mcp_trio._protocol import ALL_REVISIONS, REVISIONS, Connection, Role, checked_revisions
-from mcp_trio._recorder.opening import begin_session
-from mcp_trio._recorder.options import RecordTo, options_of
-from mcp_trio._server.announcements import Announcer, Audience
+from mcp_trio import types
+from mcp_trio._protocol.connection import Connection
+from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS, checked_revisions
+from mcp_trio._recorder.writer import RecordTo, begin_session, options_of
 from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.http.options import HostKind, HttpOptions, RunHttpOptions
-from mcp_trio._server.http_client import SessionHttp
-from mcp_trio._server.neighbours import Neighbours, RecordingBeside
-from mcp_trio._server.offering import Offering
-from mcp_trio._server.resuming import SealedRounds
-from mcp_trio._server.runners import RUNNERS
-from mcp_trio._server.serving import Serving
-from mcp_trio._server.states import Sealer
-from mcp_trio._server.stdio import serve_stdio
+from mcp_trio._server.handlers import Neighbours, RecordingBeside, Serving
+from mcp_trio._server.http_effects import SessionHttp
+from mcp_trio._server.http_options import HostKind, HttpOptions, RunHttpOptions
+from mcp_trio._server.registration import Offering
+from mcp_trio._server.resumable import SealedRounds
+from mcp_trio._server.sealed_state import Sealer
+from mcp_trio._server.stdio import run_stdio, serve_stdio
+from mcp_trio._server.subscriptions import Announcer, Audience
+from mcp_trio._session.journal import UNRECORDED, Sequencer
+from mcp_trio._session.leader_followers import WarmTasks
+from mcp_trio._session.nondeterminism import strict_watch
+from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
 
 if TYPE_CHECKING:
-    from mcp_trio._server.connections import (
+    from mcp_trio._server.dialing import DialOptions
+    from mcp_trio._server.http_app import MountedApp
+    from mcp_trio._server.sockets import (
         RunTcpOptions,
         RunUnixOptions,
         RunWebSocketOptions,
         WebSocketOptions,
     )
-    from mcp_trio._server.dialling import DialOptions
-    from mcp_trio._server.http.mounted import MountedApp
     from mcp_trio._transports.sockets import Authorize
+
+
+# --------------------
+# The transports of `Server.run`: for each a Trio run of its own, which owns the signals.
+
+
+def _run_http(server: Any, /, **options: Any) -> None:
+    from mcp_trio._server.http_serve import run_http
+
+    run_http(server, **options)
+
+
+def _run_until_signal(
+    serve_of: Callable[[Any], Callable[..., Awaitable[None]]], server: Any, /, **options: Any
+) -> None:
+    from mcp_trio._server.http_serve import run_until_signal
+
+    run_until_signal(serve_of(server), **options)
+
+
+RUNNERS: Final[Mapping[str, Callable[..., None]]] = {
+    "stdio": run_stdio,
+    "http": _run_http,
+    "websocket": partial(_run_until_signal, attrgetter("serve_websocket")),
+    "unix": partial(_run_until_signal, attrgetter("serve_unix")),
+    "tcp": partial(_run_until_signal, attrgetter("serve_tcp")),
+}
+
 
 T = TypeVar("T")
 
-_NOT_DECLARED: Final = s.ServerCapabilities()
+_NOT_DECLARED: Final = types.ServerCapabilities()
 
 Lifespan: TypeAlias = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
@@ -95,7 +125,7 @@ class Server(Offering):
     instructions: str | None = attrs.field(default=None, kw_only=True)
     title: str | None = attrs.field(default=None, kw_only=True)
     description: str | None = attrs.field(default=None, kw_only=True)
-    icons: Sequence[s.Icon] | None = attrs.field(default=None, kw_only=True)
+    icons: Sequence[types.Icon] | None = attrs.field(default=None, kw_only=True)
     website_url: str | None = attrs.field(default=None, kw_only=True)
     lifespan: Lifespan | None = attrs.field(default=None, kw_only=True)
     revisions: Sequence[str] = attrs.field(
@@ -154,8 +184,8 @@ class Server(Offering):
             before = self._in_sessions[type(value)] = value
         return before
 
-    def _info(self) -> s.Implementation:
-        return s.Implementation(
+    def _info(self) -> types.Implementation:
+        return types.Implementation(
             name=self.name,
             version=self.version,
             title=self.title,
@@ -309,7 +339,7 @@ class Server(Offering):
             OSError: The address cannot be bound.
             Exception: What the lifespan raises.
         """
-        from mcp_trio._server.http.serving import Address, serve_http
+        from mcp_trio._server.http_serve import Address, serve_http
 
         address = Address(host=host, port=port, holder=server, certfile=certfile, keyfile=keyfile)
         await serve_http(self, address, options, task_status=task_status)
@@ -332,7 +362,7 @@ class Server(Offering):
             OSError: The address cannot be bound, or the certificate not be read.
             Exception: What the lifespan raises.
         """
-        from mcp_trio._server.connections import serve_websocket
+        from mcp_trio._server.sockets import serve_websocket
 
         await serve_websocket(self, options, host=host, port=port, task_status=task_status)
 
@@ -355,7 +385,7 @@ class Server(Offering):
             ValueError: Sessions cannot be recorded so.
             Exception: What the lifespan raises.
         """
-        from mcp_trio._server.connections import serve_unix
+        from mcp_trio._server.sockets import serve_unix
 
         await serve_unix(self, path, authorize=authorize, record=record, task_status=task_status)
 
@@ -380,7 +410,7 @@ class Server(Offering):
             ValueError: It would be open to others; or sessions cannot be recorded so.
             Exception: What the lifespan raises.
         """
-        from mcp_trio._server.connections import serve_tcp
+        from mcp_trio._server.sockets import serve_tcp
 
         await serve_tcp(
             self,
@@ -409,7 +439,7 @@ class Server(Offering):
             ValueError: The URL, or something of the options, is wrong; so for `TypeError`.
             Exception: What the lifespan raises.
         """
-        from mcp_trio._server.dialling import dial
+        from mcp_trio._server.dialing import dial
 
         await dial(self, url, options, task_status=task_status)
 
@@ -418,8 +448,8 @@ class Server(Offering):
 
         Needs no lifespan events. `await app.aclose()` ends it early.
         """
-        from mcp_trio._server.http.mounted import MountedApp
-        from mcp_trio._server.http.serving import app_of
+        from mcp_trio._server.http_app import MountedApp
+        from mcp_trio._server.http_serve import app_of
 
         return MountedApp(lambda: app_of(self, options, []))
 

@@ -1,43 +1,153 @@
-"""From a handler's signature to the schema of its arguments, and from the wire to its keywords.
-
-A `Signature` is made when a handler is registered and costs next to nothing then: only what
-arguments by name can never fill is refused. Everything else is built when it is first needed.
-
-Decoding is strict and happens once, straight into a struct with one field for each parameter. Only
-when that fails, a second pass reads member by member, so that the caller hears of every mistake
-at once and not of the first one only.
-"""
+"""Tools whose arguments only a JSON Schema describes: it is listed as it was given."""
 
 import copy
 import functools
 import inspect
+import re
+import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import attrs
 import msgspec
 
-from mcp_trio._errors import MCPError
-from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._server.callables import (
+from mcp_trio._protocol.http_headers import parameter_paths
+from mcp_trio._protocol.json_schema import Schema
+from mcp_trio._server.introspection import (
     place,
     plain_function,
     refuse_unnameable,
     resolved_hint,
     resolved_return,
 )
-from mcp_trio._server.constraints import annotated
-from mcp_trio._server.custom_types import TypeReader
-from mcp_trio._server.docstrings import Docstring, parse_docstring
-from mcp_trio._server.json_schemas import json_schema
-from mcp_trio._server.mistakes import line, lines_of
-from mcp_trio._server.ordering import JsonWriter
-from mcp_trio._server.stand_ins import convert, structure
+from mcp_trio._server.results import JsonWriter
+from mcp_trio._server.type_adapters import TypeReader, annotated, convert, json_schema, structure
+from mcp_trio._server.validation_errors import line, lines_of
+from mcp_trio.errors import MCPError
+from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
     from cattrs import Converter
+
+
+# --------------------
+# What a handler's docstring says about it and its parameters.
+#
+# A style of docstring is a row of patterns; one function reads them all. The style in which a
+# docstring has the most parameters is its own.
+
+
+@attrs.frozen(kw_only=True)
+class DocstringStyle:
+    """How a style marks its sections and, inside them, its parameters.
+
+    `section` splits a docstring into prose and pairs of title and body, `end` a body from the prose
+    after it, and `item` a dedented body into pairs of names and text. `parameter_titles` are the
+    sections that describe parameters.
+    """
+
+    section: re.Pattern[str]
+    end: re.Pattern[str]
+    item: re.Pattern[str]
+    parameter_titles: frozenset[str]
+
+
+GOOGLE: Final = DocstringStyle(
+    section=re.compile(
+        r"^(Args|Arguments|Parameters|Keyword Args|Keyword Arguments|Returns?|Yields?|Raises"
+        r"|Attributes|Examples?|Notes?|Warnings?|Warns|References|See Also|Todo):[ \t]*$",
+        re.MULTILINE,
+    ),
+    end=re.compile(r"\n(?=\S)"),
+    item=re.compile(r"^(\w+)[ \t]*(?:\([^\n]*?\))?[ \t]*:", re.MULTILINE),
+    parameter_titles=frozenset(
+        {"Args", "Arguments", "Parameters", "Keyword Args", "Keyword Arguments"}
+    ),
+)
+
+# A parameter stands where a section begins, so that only its form tells it from prose.
+_NUMPY_NAMES: Final = r"\w+(?:,[ \t]*\w+)*"
+_NUMPY_TYPE: Final = r"[ \t]*(?::[^\n]*)?$"
+
+NUMPY: Final = DocstringStyle(
+    section=re.compile(
+        r"^(Parameters|Other Parameters|Returns|Yields|Receives|Raises|Warns|Warnings|See Also"
+        r"|Notes|References|Examples|Attributes|Methods)[ \t]*\n-{3,}[ \t]*$",
+        re.MULTILINE,
+    ),
+    end=re.compile(rf"\n(?=\S)(?!{_NUMPY_NAMES}{_NUMPY_TYPE})", re.MULTILINE),
+    item=re.compile(rf"^({_NUMPY_NAMES}){_NUMPY_TYPE}", re.MULTILINE),
+    parameter_titles=frozenset({"Parameters", "Other Parameters"}),
+)
+
+SPHINX: Final = DocstringStyle(
+    section=re.compile(
+        r"^:(param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?|except"
+        r"|exception|yields?|ytype|var|ivar|cvar|vartype|meta)\b",
+        re.MULTILINE,
+    ),
+    end=re.compile(r"\n(?=\S)"),
+    item=re.compile(r"\A[^:\n]*?(\w+)[ \t]*:"),
+    parameter_titles=frozenset({"param", "parameter", "arg", "argument", "key", "keyword"}),
+)
+
+STYLES: Final = (GOOGLE, NUMPY, SPHINX)
+
+
+@attrs.frozen
+class Docstring:
+    """The prose outside of sections, and a text for each parameter."""
+
+    description: str
+    parameters: dict[str, str]
+
+
+def parse_docstring(text: str) -> Docstring:
+    """Read a docstring; sections that are not about parameters are left out.
+
+    What stands between the parameters and cannot be read as one belongs to the description.
+    """
+    clean = inspect.cleandoc(text)
+    return max((_read(clean, style) for style in STYLES), key=_weight)
+
+
+def _weight(found: Docstring) -> tuple[int, int]:
+    """How much of a docstring a style explains; sections of any kind make the prose shorter."""
+    return len(found.parameters), -len(found.description)
+
+
+def _read(text: str, style: DocstringStyle) -> Docstring:
+    start, *sections = style.section.split(text)
+    prose, parameters = [start], dict[str, str]()
+    for title, body in zip(sections[::2], sections[1::2], strict=True):
+        inside, *after = style.end.split(body, maxsplit=1)
+        if title in style.parameter_titles:
+            unread, *items = style.item.split(textwrap.dedent(inside))
+            prose.append(unread)
+            parameters.update(_items(items))
+        prose += after
+    parts = filter(None, (part.strip() for part in prose))
+    return Docstring("\n\n".join(parts), parameters)
+
+
+def _items(items: list[str]) -> Iterator[tuple[str, str]]:
+    for names, text in zip(items[::2], items[1::2], strict=True):
+        for name in names.split(","):
+            yield name.strip(), " ".join(text.split())
+
+
+# --------------------
+# From a handler's signature to the schema of its arguments, and from the wire to its keywords.
+#
+# A `Signature` is made when a handler is registered and costs next to nothing then: only what
+# arguments by name can never fill is refused. Everything else is built when it is first needed.
+#
+# Decoding is strict and happens once, straight into a struct with one field for each parameter.
+# Only when that fails, a second pass reads member by member, so that the caller hears of every
+# mistake at once and not of the first one only.
+
 
 Handler = Callable[..., Any]
 
@@ -258,3 +368,109 @@ class Signature:
         if self.context_parameter is not None:
             keywords[self.context_parameter] = context
         return keywords
+
+
+# --------------------
+# Which arguments of our own tools clients repeat in the head of an HTTP request.
+
+
+def mirrored_by(schema: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+    """The path of each argument that is mirrored, by its field (HDR-08).
+
+    Raises:
+        ValueError: An `x-mcp-header` breaks a rule (HDR-10 to HDR-15), or stands at a secret, which
+            heads would carry into logs (HDR-35).
+    """
+    paths = parameter_paths(schema)
+    for field, path in paths.items():
+        if _property_at(schema, path).get("format") == "password":
+            name = ".".join(path)
+            raise ValueError(f"x-mcp-header {field!r} stands at {name!r}, which is a secret")
+    return paths
+
+
+def _property_at(schema: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
+    for step in path:
+        schema = schema["properties"][step]
+    return schema
+
+
+# --------------------
+# Handlers that take what arrives as one value: low-level methods, completions, given schemas.
+
+
+@attrs.define(kw_only=True, eq=False, slots=False)  # as what it extends
+class WholeSignature(Signature):
+    """A signature whose first parameter besides the context takes everything, whatever its name."""
+
+    values_max: ClassVar[int] = 1
+
+    @functools.cached_property
+    def taking(self) -> list[str]:
+        """The parameters that take the values: the first, and others that have no default.
+
+        Raises:
+            TypeError: There are more than values.
+        """
+        every = inspect.signature(self.handler).parameters.values()
+        own = [item for item in every if item.name != self.context_parameter]
+        filled = own[:1] + [item for item in own[1:] if item.default is inspect.Parameter.empty]
+        for item in filled[self.values_max :]:
+            raise TypeError(
+                f"{place(self._function, item.name)} cannot be filled: "
+                f"no more than {self.values_max} can, and the parameters before it are"
+            )
+        return [item.name for item in filled]
+
+    @property
+    def whole_type(self) -> Any:
+        """What the annotation says of the value; `Any` if it says nothing."""
+        return self._hints[self.taking[0]] if self.taking else Any
+
+    def bind(self, arguments: Any, context: Any) -> dict[str, Any]:
+        """The keywords to call the handler with."""
+        return self._keywords((arguments,), context)
+
+    def _keywords(self, values: Sequence[Any], context: Any) -> dict[str, Any]:
+        keywords = dict(zip(self.taking, values, strict=False))
+        if self.context_parameter is not None:
+            keywords[self.context_parameter] = context
+        return keywords
+
+
+@attrs.define(kw_only=True, eq=False, slots=False)  # as what it extends
+class GivenSchema(WholeSignature):
+    """The signature of such a tool: its arguments are one dict.
+
+    Raises:
+        SchemaError: At once, if the schema cannot be used.
+        ValueError: At once, if the schema does not say that it describes an object (TOOL-05), or
+            has an `x-mcp-header` that breaks a rule.
+    """
+
+    given: Mapping[str, Any]
+    _checker: Schema = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if self.given.get("type") != "object":
+            raise ValueError('an input schema has "type": "object" at its root')
+        mirrored_by(self.given)
+        self._checker = Schema(self.given, of="arguments", limits=self.limits)
+
+    @functools.cached_property
+    def schema(self) -> dict[str, Any]:
+        """The schema as it was given."""
+        return dict(self.given)
+
+    def decode(self, raw: msgspec.Raw | bytes | None) -> Any:
+        """The arguments of a call, if the schema accepts them.
+
+        Raises:
+            ArgumentsError: With one line for each mistake.
+        """
+        arguments = msgspec.json.decode(b"{}" if raw is None else raw)
+        lines = self._checker.check(arguments)
+        if lines:
+            raise ArgumentsError(lines)
+        return arguments

@@ -8,16 +8,13 @@ from typing import Any, Final, Protocol
 import attrs
 import trio
 
-from mcp_trio._engine import Session, bare
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import Limits
-from mcp_trio._recorder.options import RecordTo
+from mcp_trio._recorder.writer import RecordTo
+from mcp_trio._session.session import Session
+from mcp_trio._session.tasks import bare
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.stdio_server import (
-    divert_stdio,
-    open_stdio_channel,
-    wait_parent_death,
-)
+from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_parent_death
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import Limits
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 SIGNAL_STATUS_BASE: Final = 128

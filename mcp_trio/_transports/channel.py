@@ -40,10 +40,27 @@ Seven more members are used if they are there:
 """
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
-from mcp_trio._wire.addressed import Lost
-from mcp_trio._wire.lines import Oversized
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._jsonrpc.messages import Lost
+
+# --------------------
+# What went wrong with a connection, in words.
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception says, and what the system said if it was wrapped again and again."""
+    first = error
+    while (earlier := first.__cause__ or first.__context__) is not None:
+        first = earlier
+    while isinstance(first, BaseExceptionGroup):
+        first = cast("BaseExceptionGroup[BaseException]", first).exceptions[0]
+    words = str(error) or type(error).__name__
+    if not isinstance(first, OSError) or str(first) in words:
+        return words
+    return f"{words} ({first})"
+
 
 Received: TypeAlias = bytes | Oversized | Lost
 """What a channel gives: a message, the begin of one that is too large, or the loss of an answer."""

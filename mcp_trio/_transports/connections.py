@@ -1,16 +1,98 @@
 """Connections by their URLs: WebSocket, Unix domain sockets, TCP. Each of them is one session."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
 
-from mcp_trio._limits import Limits
 from mcp_trio._transports.channel import Channel
+from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
     import ssl
+
+
+# --------------------
+# How long whoever lost its server waits before it comes back.
+
+
+Dice: TypeAlias = Callable[[], float]
+"""Gives numbers from 0 to 1, so that clients that were cut off together do not come back so."""
+
+
+def pause_seconds(failures: int, limits: Limits, dice: Dice) -> float:
+    """The pause behind so many failures in a row: longer and longer, up to a bound."""
+    first_seconds = limits.http_retry_ms / 1000
+    doubled = doubled_seconds(failures, first_seconds, limits.http_reconnect_seconds_max)
+    return doubled * (1 + dice()) / 2
+
+
+def doubled_seconds(failures: int, first_seconds: float, seconds_max: float) -> float:
+    """The same without chance, from any first pause to any bound."""
+    return min(first_seconds * 2.0 ** min(failures, 16), seconds_max)
+
+
+# --------------------
+# How a client's connection to its server stands, for those who want to look or be told.
+
+
+logger = logging.getLogger("mcp_trio")
+
+State: TypeAlias = Literal["connecting", "open", "retrying", "closed"]
+OnState: TypeAlias = Callable[[State, str], None]
+"""Hears how a connection stands; and why."""
+
+# What may follow on what; "retrying" on itself brings another reason, of which nobody is told.
+_TRANSITIONS: Final[frozenset[tuple[State, State]]] = frozenset(
+    {
+        ("connecting", "open"),
+        ("connecting", "retrying"),
+        ("connecting", "closed"),
+        ("open", "retrying"),
+        ("open", "closed"),
+        ("retrying", "open"),
+        ("retrying", "retrying"),
+        ("retrying", "closed"),
+    }
+)
+
+
+@attrs.define(eq=False)
+class Condition:
+    """The state and, if it is a bad one, why.
+
+    "connecting": nothing was heard yet. "open": the server answered last. "retrying": it could not
+    be reached, or a stream broke; the next try is due, with the next call at the latest. "closed":
+    the session is over. `on_state` is told of each state, must not wait, and hurts nobody if it
+    raises.
+    """
+
+    on_state: OnState | None = None
+    state: State = attrs.field(default="connecting", init=False)
+    reason: str = attrs.field(default="", init=False)
+
+    def begin(self) -> None:
+        """Tell that it is "connecting"."""
+        self._tell()
+
+    def become(self, state: State, reason: str = "") -> None:
+        """The state is this from now on, if it may follow on what it was; "closed" is the last."""
+        if (self.state, state) not in _TRANSITIONS:
+            return
+        is_other = state != self.state
+        self.state, self.reason = state, reason
+        if is_other:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.on_state is None:
+            return
+        try:
+            self.on_state(self.state, self.reason)
+        except Exception:
+            logger.exception("on_state failed")
 
 
 class NamedChannel(Channel, Protocol):
@@ -59,7 +141,7 @@ def _scheme_of(url: str) -> str:
 
 
 async def _open_websocket(url: str, options: ConnectionOptions, limits: Limits) -> NamedChannel:
-    from mcp_trio._transports.websocket.client import open_websocket_channel
+    from mcp_trio._transports.websocket_client import open_websocket_channel
 
     return await open_websocket_channel(
         url,

@@ -25,7 +25,7 @@ from typing import Final
 import attrs
 import trio
 
-from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS
 
 _CLOSED: Final = -1
 

@@ -20,14 +20,14 @@ from typing import Final, NoReturn, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import DEFAULT_LIMITS, Limits
-from mcp_trio._transports.faults import words_of
-from mcp_trio._transports.http.native_wire import SocketEnds
-from mcp_trio._transports.line_channel import LineChannel
-from mcp_trio._transports.locked_place import locked_place
-from mcp_trio._wire.addressed import from_principal
-from mcp_trio._wire.lines import Oversized
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._jsonrpc.messages import from_principal
+from mcp_trio._transports.channel import words_of
+from mcp_trio._transports.lines import LineChannel
+from mcp_trio._transports.lock_file import locked_place
+from mcp_trio._transports.socket_bytes import SocketEnds
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 logger = logging.getLogger("mcp_trio")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import trio
 
-from mcp_trio.transports import LineSplitter, Received
+from mcp_trio._jsonrpc.lines import LineSplitter
+from mcp_trio._transports.channel import Received
 
 
 class NamedPipes:

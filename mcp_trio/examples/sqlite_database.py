@@ -17,7 +17,7 @@ from typing import TypeAlias
 import attrs
 import trio
 
-from mcp_trio import ToolError
+from mcp_trio.errors import ToolError
 
 logger: logging.Logger = logging.getLogger(__name__)
 

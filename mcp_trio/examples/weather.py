@@ -11,7 +11,9 @@ import attrs
 import trio
 from msgspec import Meta
 
-from mcp_trio import Context, Server, ToolError
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ToolError
 
 server: Server = Server(
     "weather", version="1.0", instructions="Ask for a forecast before you advise."

@@ -16,7 +16,7 @@ import trio
 from click.testing import CliRunner
 
 from mcp_trio._cli.commands import commands
-from mcp_trio._cli.listening_options import Attempt
+from mcp_trio._cli.options import Attempt
 from mcp_trio._journal.records import RecordEncoder, encode_body
 from tests import ways
 

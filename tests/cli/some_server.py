@@ -5,7 +5,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 import trio
 
-from mcp_trio import Context, Image, Server, ToolError
+from mcp_trio._server.context import Context
+from mcp_trio._server.results import Image
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ToolError
 
 server = Server("some", version="1")
 
@@ -16,7 +19,7 @@ class Point(msgspec.Struct):
 
 
 @server.tool
-async def echo(  # noqa: PLR0917  a tool is called by name
+async def echo(
     text: str = "",
     count: int = 1,
     ratio: float | None = None,

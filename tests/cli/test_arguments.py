@@ -6,8 +6,13 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._cli.arguments import prompt_arguments, read_words, tool_arguments
-from mcp_trio._cli.schemas import typed_names, wanted_types
+from mcp_trio._cli.call import (
+    prompt_arguments,
+    read_words,
+    tool_arguments,
+    typed_names,
+    wanted_types,
+)
 
 SCHEMA = {
     "type": "object",

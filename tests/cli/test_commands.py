@@ -11,9 +11,9 @@ import pytest
 import mcp_trio as package
 from mcp_trio._cli import main
 from mcp_trio._cli.commands import COMMANDS, GROUPS, commands
-from mcp_trio._cli.terminal import size
-from mcp_trio._errors import RequestError
+from mcp_trio._cli.output import size
 from mcp_trio._journal.records import KINDS
+from mcp_trio.errors import RequestError
 
 
 def modules_after(code):
@@ -64,7 +64,7 @@ def test_what_is_interrupted_ends_as_shells_expect(invoke, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mcp_trio._cli.show.print_timeline", interrupt)
+    monkeypatch.setattr("mcp_trio._cli.inspect.print_timeline", interrupt)
     assert invoke("show", "any.mcprec.jsonl").exit_code == 130
 
 
@@ -72,7 +72,7 @@ def test_errors_of_peers_cannot_steer_the_terminal(invoke, monkeypatch):
     def fail(*_, **__):
         raise RequestError(-1, "\x1b[2J\n\tgone")
 
-    monkeypatch.setattr("mcp_trio._cli.show.print_timeline", fail)
+    monkeypatch.setattr("mcp_trio._cli.inspect.print_timeline", fail)
     shown = invoke("show", "any.mcprec.jsonl")
     assert (shown.exit_code, shown.stderr) == (1, "\\x1b[2J\n\tgone (code -1)\n")
 
@@ -117,7 +117,7 @@ def test_the_command_line_is_light_until_it_is_used():
 
 def test_run_imports_nothing_that_only_draws_or_serves_the_web():
     loaded = modules_after(
-        "import mcp_trio._cli.commands, mcp_trio._cli.run, mcp_trio._cli.targets, mcp_trio._server.stdio"
+        "import mcp_trio._cli.commands, mcp_trio._cli.serve, mcp_trio._cli.targets, mcp_trio._server.stdio"
     )
     assert loaded.isdisjoint({"rich", "httpx", "h11", "hypercorn", "zstandard", "jsonschema"})
 

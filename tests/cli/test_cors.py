@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mcp_trio import Server
+from mcp_trio._server.server import Server
 from tests.cli.conftest import serving
 
 WEATHER = Path(__file__).parents[2] / "recordings" / "weather.mcprec.jsonl"

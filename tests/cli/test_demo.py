@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mcp_trio._cli.demo import _next_steps
-from mcp_trio._cli.show import read_rows
+from mcp_trio._cli.inspect import read_rows
 from mcp_trio.examples import weather
 
 EXAMPLE = "mcp_trio.examples.weather"

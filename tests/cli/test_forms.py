@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mcp_trio._cli.forms import answer_of, asked, by_defaults
+from mcp_trio._cli.client_session import answer_of, asked, by_defaults
 from mcp_trio.types import ElicitParams
 
 ASKING = Path(__file__).with_name("asking_server.py")

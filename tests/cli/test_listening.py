@@ -5,7 +5,7 @@ import signal
 import click
 import pytest
 
-from mcp_trio._cli.listening_options import listening, placed, where
+from mcp_trio._cli.options import listening, placed, where
 
 SERVER = """
 from contextlib import asynccontextmanager

@@ -1,11 +1,11 @@
-"""`record` in front of a command: statuses, refusals, and a recording that the others can use."""
+"""`record_command` in front of a command: statuses, refusals, and a recording that the others can use."""
 
 import subprocess
 import sys
 
 import pytest
 
-from mcp_trio._cli.record import record
+from mcp_trio._cli.record import record_command
 
 SERVER = """
 import sys
@@ -109,6 +109,6 @@ def test_the_commands_own_options_are_left_alone(tmp_path):
 
 def test_the_help_tells_where_it_goes(invoke):
     shown = invoke("record", "--help").output
-    assert record.short_help
+    assert record_command.short_help
     assert "-- python server.py" in shown
     assert "127" in shown

@@ -8,7 +8,7 @@ import sys
 import httpx
 import pytest
 
-from mcp_trio import Server
+from mcp_trio._server.server import Server
 from tests.cli.conftest import HEADERS, HELLO, serving
 
 COMMAND = [sys.executable, "-m", "mcp_trio"]

@@ -7,10 +7,13 @@ import sys
 import pytest
 import trio
 
-from mcp_trio import Client, Server
-from mcp_trio._cli.recording_options import record_options
-from mcp_trio.recording import SharedRecording, check, open_recording
-from mcp_trio.transports import memory_pair
+from mcp_trio._cli.options import record_options
+from mcp_trio._client.client import Client
+from mcp_trio._journal.reader import check
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._recorder.writer import SharedRecording
+from mcp_trio._server.server import Server
+from mcp_trio._transports.lines import memory_pair
 
 NOTHING = {
     "compress": False,

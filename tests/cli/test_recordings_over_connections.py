@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_trio._replay.inputs import drive
+from mcp_trio._replay.live import drive
 from mcp_trio._replay.mock import mock_server
 from mcp_trio.examples.weather import server as weather
 from tests.ways import CONNECTIONS

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcp_trio import Client
-from mcp_trio._errors import ConnectionLost, RequestError
-from mcp_trio._replay.inputs import drive
+from mcp_trio._client.client import Client
+from mcp_trio._replay.live import drive
 from mcp_trio._replay.mock import mock_server
+from mcp_trio.errors import ConnectionLost, RequestError
 from mcp_trio.examples.weather import server as weather
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"

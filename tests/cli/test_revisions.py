@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_trio._protocol import ALL_REVISIONS
+from mcp_trio._protocol.versions import ALL_REVISIONS
 
 SOME = Path(__file__).with_name("some_server.py")
 MODERN = "2026-07-28"

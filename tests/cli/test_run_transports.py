@@ -5,9 +5,9 @@ import signal
 import pytest
 import trio
 
-from mcp_trio import Client
-from mcp_trio._errors import ConnectionLost
-from mcp_trio.transports import open_websocket_channel
+from mcp_trio._client.client import Client
+from mcp_trio._transports.websocket_client import open_websocket_channel
+from mcp_trio.errors import ConnectionLost
 
 SERVER = """
 from mcp_trio import Server

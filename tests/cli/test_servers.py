@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_trio._cli.session import _results
-from mcp_trio._errors import RecordingError
+from mcp_trio._cli.client_session import _results
+from mcp_trio.errors import RecordingError
 
 SOME = Path(__file__).with_name("some_server.py")
 ODD = Path(__file__).with_name("odd_server.py")

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from mcp_trio._cli.stories import stories
-from mcp_trio._cli.timeline import Tally, timeline
+from mcp_trio._cli.timeline import Tally, stories, timeline
 from mcp_trio._journal.reader import read_recording
 
 VERSION = "io.modelcontextprotocol/protocolVersion"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_trio._cli.sweep import swept
+from mcp_trio._cli.replay import swept
 from mcp_trio._replay.sweep import SweepReport
 
 

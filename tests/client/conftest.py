@@ -9,15 +9,17 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Server
 from mcp_trio import types as t
-from mcp_trio._client import Client
-from mcp_trio._engine import Session
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import ALL_REVISIONS, Connection, Role
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._client.client import Client
+from mcp_trio._protocol.connection import Connection
+from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.versions import ALL_REVISIONS
+from mcp_trio._server.server import Server
+from mcp_trio._session.session import Session
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import Limits
 
 OLD = ("2024-11-05",)
 """What a client or a server speaks when a test is about the oldest revision, or plays it."""

@@ -6,10 +6,11 @@ import attrs
 import trio
 import trio.testing
 
-from mcp_trio._client import Client
-from mcp_trio._protocol import ALL_REVISIONS, REVISIONS, SUBSCRIPTION_ID
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._client.client import Client
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
+from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
 
 MODERN = next(name for name in ALL_REVISIONS if REVISIONS[name].is_modern)
 LEGACY = tuple(name for name in ALL_REVISIONS if not REVISIONS[name].is_modern)

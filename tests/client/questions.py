@@ -3,8 +3,8 @@
 import attrs
 import trio.testing
 
-from mcp_trio._errors import RemoteProtocolError
-from mcp_trio._protocol import REVISIONS
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio.errors import RemoteProtocolError
 from tests.client.modern import MODERN, legacy_client, modern_client
 
 

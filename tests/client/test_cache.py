@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mcp_trio import types as t
 from mcp_trio._client.cache import Cache, cache_key
-from mcp_trio._errors import RequestError
+from mcp_trio.errors import RequestError
 from tests.client.modern import error, modern_client
 
 TOOLS = ("tools/list", b"{}")

@@ -7,8 +7,10 @@ import trio
 import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._client import Client, display_name, tool_hints
-from mcp_trio._errors import (
+from mcp_trio._client.client import Client
+from mcp_trio._client.results import display_name, tool_hints
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio.errors import (
     LocalProtocolError,
     RemoteProtocolError,
     RequestError,
@@ -16,7 +18,6 @@ from mcp_trio._errors import (
     ToolError,
     UserRejected,
 )
-from mcp_trio._protocol import REVISIONS
 from tests.client.modern import legacy_client, modern_client
 
 A, B, C, D, E = REVISIONS

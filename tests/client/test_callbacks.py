@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._client import Client
+from mcp_trio._client.client import Client
 from tests.client.conftest import OLD, connected, said, text
 
 MESSAGE = t.LoggingMessageParams(level="info", data={"sea": "calm"}, logger="weather")

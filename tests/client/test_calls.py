@@ -6,18 +6,18 @@ import trio
 import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._client import Client
-from mcp_trio._errors import (
+from mcp_trio._client.client import Client
+from mcp_trio._jsonrpc.messages import Unencodable
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import (
     LocalProtocolError,
     RemoteProtocolError,
     RequestError,
     ToolError,
     UserRejected,
 )
-from mcp_trio._limits import Limits
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
-from mcp_trio._wire import Unencodable
+from mcp_trio.limits import Limits
 from tests.client.conftest import ALL, connected, said
 
 TEXT = {"type": "text", "text": "ebb"}

@@ -4,9 +4,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, Server
-from mcp_trio._errors import LocalProtocolError, ResourceNotFound
-from mcp_trio._protocol import REVISIONS
+from mcp_trio._client.client import Client
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.server import Server
+from mcp_trio.errors import LocalProtocolError, ResourceNotFound
 from tests.client.conftest import nothing
 
 MODERN = "2026-07-28"

@@ -9,9 +9,9 @@ import trio
 import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._client import Client
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._client.client import Client
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ConnectionLost
 from tests.client.conftest import (
     Bench,
     call_that_is_lost,

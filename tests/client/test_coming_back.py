@@ -8,9 +8,12 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Client, ConnectionLost, Context, OutcomeUnknown, Server
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._client.client import Client
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ConnectionLost, OutcomeUnknown
 from tests.client.conftest import said
 from tests.client.modern import LEGACY, MODERN
 from tests.story import Story

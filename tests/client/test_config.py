@@ -6,10 +6,12 @@ from functools import partial
 import pytest
 import trio
 
-from mcp_trio import Client, ClientGroup, ConfigError, ServerConfig, read_config
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._transports.http.native import serve_native
+from mcp_trio._client.client import Client
+from mcp_trio._client.config import ServerConfig, read_config
+from mcp_trio._client.group import ClientGroup
+from mcp_trio._transports.http_server import serve_native
+from mcp_trio.errors import ConfigError, ConnectionLost
+from mcp_trio.limits import DEFAULT_LIMITS
 from tests.client.conftest import Bench, said
 
 VARIABLES = {"HOME": "/home/ada", "EMPTY": "", "TOKEN": "s3cret"}

@@ -11,10 +11,13 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Server
 from mcp_trio import types as t
-from mcp_trio._client import Client, ClientOptions, connect_client
-from mcp_trio._errors import (
+from mcp_trio._client.client import Client, ClientOptions, connect_client
+from mcp_trio._journal.reader import read_recording
+from mcp_trio._protocol.versions import ALL_REVISIONS
+from mcp_trio._server.server import Server
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import (
     ConnectionLost,
     LocalProtocolError,
     RecordingError,
@@ -22,10 +25,7 @@ from mcp_trio._errors import (
     RequestError,
     RequestTimeout,
 )
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import ALL_REVISIONS
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio.limits import Limits
 from tests.client.conftest import (
     EVERYTHING,
     OLD,

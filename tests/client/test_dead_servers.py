@@ -6,7 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, ConnectionLost, OutcomeUnknown, RequestError, Server
+from mcp_trio._client.client import Client
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ConnectionLost, OutcomeUnknown, RequestError
 
 WAYS = {
     "modern": ("/mcp", "2026-07-28"),

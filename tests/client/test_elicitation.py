@@ -10,9 +10,9 @@ import trio
 import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._client import Client
-from mcp_trio._errors import UserRejected
-from mcp_trio._limits import Limits
+from mcp_trio._client.client import Client
+from mcp_trio.errors import UserRejected
+from mcp_trio.limits import Limits
 
 C, D = "2025-06-18", "2025-11-25"
 FORM = {

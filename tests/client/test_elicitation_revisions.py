@@ -8,9 +8,9 @@ import trio
 import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._errors import UserRejected
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import REVISIONS
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio.errors import UserRejected
+from mcp_trio.limits import Limits
 from tests.client.modern import legacy_client
 from tests.client.questions import asked, check_refused
 

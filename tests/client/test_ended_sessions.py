@@ -8,7 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, ConnectionLost, OutcomeUnknown
+from mcp_trio._client.client import Client
+from mcp_trio.errors import ConnectionLost, OutcomeUnknown
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,

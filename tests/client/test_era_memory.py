@@ -7,8 +7,10 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio import Client, ClientGroup, ConnectionLost, EraMemory, RequestError
-from mcp_trio._client.era_memory import address_of, eras_of_this_run
+from mcp_trio._client.client import Client
+from mcp_trio._client.connect import EraMemory, address_of, eras_of_this_run
+from mcp_trio._client.group import ClientGroup
+from mcp_trio.errors import ConnectionLost, RequestError
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,

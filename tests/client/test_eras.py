@@ -6,18 +6,13 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Server
-from mcp_trio._client import Client
-from mcp_trio._errors import (
-    ConnectionLost,
-    RemoteProtocolError,
-    RequestError,
-    RequestTimeout,
-)
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import ALL_REVISIONS
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._client.client import Client
+from mcp_trio._protocol.versions import ALL_REVISIONS
+from mcp_trio._server.server import Server
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ConnectionLost, RemoteProtocolError, RequestError, RequestTimeout
+from mcp_trio.limits import Limits
 from tests.client.conftest import QUICK, python, said
 from tests.client.modern import CAN_ALL, DISCOVERED, LEGACY, MODERN, error, modern_client, played
 

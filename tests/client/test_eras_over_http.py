@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from mcp_trio import Client, RequestError
+from mcp_trio._client.client import Client
+from mcp_trio.errors import RequestError
 from tests.transports.http.scripted_server import Legacy, Modern, error, result, serve
 
 UNSUPPORTED = -32022

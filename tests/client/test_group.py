@@ -4,10 +4,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Server
 from mcp_trio import types as t
-from mcp_trio._client import ClientGroup
-from mcp_trio._errors import (
+from mcp_trio._client.group import ClientGroup
+from mcp_trio._server.server import Server
+from mcp_trio.errors import (
     RESOURCE_NOT_FOUND,
     ConnectionLost,
     RemoteProtocolError,

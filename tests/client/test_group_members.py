@@ -8,10 +8,11 @@ import trio
 import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._client import ClientGroup, ServerConfig
-from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestError
-from mcp_trio._limits import Limits
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._client.config import ServerConfig
+from mcp_trio._client.group import ClientGroup
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ConnectionLost, LocalProtocolError, RequestError
+from mcp_trio.limits import Limits
 from tests.client.conftest import (
     OLD,
     QUICK,

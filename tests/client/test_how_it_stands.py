@@ -7,7 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, ConnectionLost, RequestTimeout, Server
+from mcp_trio._client.client import Client
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ConnectionLost, RequestTimeout
 from tests.transports.http.scripted_server import URL, Forgetful, Legacy, Script, result
 
 LEGACY = ["2025-11-25"]

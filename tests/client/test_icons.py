@@ -2,8 +2,9 @@
 
 import pytest
 
-from mcp_trio import Limits, showable_icons
 from mcp_trio import types as t
+from mcp_trio._client.results import showable_icons
+from mcp_trio.limits import Limits
 
 PNG = "data:image/png;base64,AAAA"
 HTTPS = "https://harbour.example/i.png"

@@ -7,7 +7,9 @@ import subprocess
 import pytest
 import trio
 
-from mcp_trio import Client, ConnectionLost, Limits, OutcomeUnknown
+from mcp_trio._client.client import Client
+from mcp_trio.errors import ConnectionLost, OutcomeUnknown
+from mcp_trio.limits import Limits
 from tests.client.conftest import python
 
 PROGRAM = """

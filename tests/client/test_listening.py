@@ -7,17 +7,19 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, Server
-from mcp_trio._client.listening import Change
-from mcp_trio._errors import (
+from mcp_trio._client.client import Client
+from mcp_trio._client.subscriptions import Change
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.server import Server
+from mcp_trio.errors import (
     ConnectionLost,
     LocalProtocolError,
     RemoteProtocolError,
     RequestError,
     RequestTimeout,
 )
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import REVISIONS, SUBSCRIPTION_ID
+from mcp_trio.limits import Limits
 from tests.client.conftest import nothing
 
 MODERN = "2026-07-28"

@@ -8,8 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Change, Client, ConnectionLost, Limits, RequestError
-from mcp_trio._protocol import SUBSCRIPTION_ID
+from mcp_trio._client.client import Client
+from mcp_trio._client.subscriptions import Change
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
+from mcp_trio.errors import ConnectionLost, RequestError
+from mcp_trio.limits import Limits
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,

@@ -5,7 +5,9 @@ from functools import partial
 import pytest
 import trio
 
-from mcp_trio import Client, ConnectionLost, OutcomeUnknown, RequestError, Server
+from mcp_trio._client.client import Client
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ConnectionLost, OutcomeUnknown, RequestError
 
 
 def make_server():

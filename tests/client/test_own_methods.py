@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client import Client
-from mcp_trio._errors import LocalProtocolError, RemoteProtocolError
+from mcp_trio._client.client import Client
+from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
 from tests.client.conftest import connected
 
 

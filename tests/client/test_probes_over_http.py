@@ -12,7 +12,10 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio import Client, ConnectionLost, Limits, MCPError, OutcomeUnknown, RequestError, Server
+from mcp_trio._client.client import Client
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ConnectionLost, MCPError, OutcomeUnknown, RequestError
+from mcp_trio.limits import Limits
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("unmeasured")]
 

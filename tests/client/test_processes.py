@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client import Client
-from mcp_trio._errors import ConnectionLost, RequestTimeout
-from mcp_trio._limits import Limits
+from mcp_trio._client.client import Client
+from mcp_trio.errors import ConnectionLost, RequestTimeout
+from mcp_trio.limits import Limits
 from tests.client.conftest import (
     OLD,
     PROGRAM,

@@ -7,9 +7,9 @@ import trio
 import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._client import ModelTraits, choose_model
-from mcp_trio._errors import LocalProtocolError, UserRejected
-from mcp_trio._protocol import REVISIONS
+from mcp_trio._client.results import ModelTraits, choose_model
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio.errors import LocalProtocolError, UserRejected
 from tests.client.modern import legacy_client, modern_client
 from tests.client.questions import asked, check_refused
 

@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from mcp_trio import types as t
-from mcp_trio._client import Client
-from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestError, UserRejected
+from mcp_trio._client.client import Client
+from mcp_trio.errors import ConnectionLost, LocalProtocolError, RequestError, UserRejected
 from tests.client.conftest import OLD, connected, said, text
 
 CHANGED = "notifications/roots/list_changed"

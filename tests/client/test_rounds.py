@@ -7,15 +7,15 @@ import trio
 import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._client import Client
-from mcp_trio._errors import (
+from mcp_trio._client.client import Client
+from mcp_trio.errors import (
     ConnectionLost,
     RemoteProtocolError,
     RequestError,
     RequestTimeout,
     UserRejected,
 )
-from mcp_trio._limits import Limits
+from mcp_trio.limits import Limits
 from tests.client.conftest import said
 from tests.client.modern import LEGACY, MODERN, error, modern_client, played
 

@@ -5,9 +5,9 @@ import trio
 import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._client import Client
-from mcp_trio._errors import RequestError, UserRejected
-from mcp_trio._limits import Limits
+from mcp_trio._client.client import Client
+from mcp_trio.errors import RequestError, UserRejected
+from mcp_trio.limits import Limits
 from tests.client.conftest import OLD, connected, said, text
 
 MESSAGE = {"role": "user", "content": {"type": "text", "text": "Ebb or flow?"}}

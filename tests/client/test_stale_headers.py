@@ -2,9 +2,10 @@
 
 import pytest
 
-from mcp_trio import Client, RequestError, Server
 from mcp_trio import types as t
-from mcp_trio._errors import HEADER_MISMATCH, INVALID_PARAMS
+from mcp_trio._client.client import Client
+from mcp_trio._server.server import Server
+from mcp_trio.errors import HEADER_MISMATCH, INVALID_PARAMS, RequestError
 
 
 def make_server(*refusals):

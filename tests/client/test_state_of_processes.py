@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client import Client
+from mcp_trio._client.client import Client
 from tests.client.conftest import is_alive, python, said
 from tests.client.modern import DISCOVERED, MODERN
 

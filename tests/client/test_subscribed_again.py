@@ -5,7 +5,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, Server
+from mcp_trio._client.client import Client
+from mcp_trio._server.server import Server
 from tests.client.modern import LEGACY, MODERN
 
 URI = "tide://bergen"

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client import Client
-from mcp_trio._errors import RequestTimeout
+from mcp_trio._client.client import Client
+from mcp_trio.errors import RequestTimeout
 from tests.client.conftest import QUICK, is_alive, python, said
 from tests.client.modern import LEGACY, MODERN, legacy_client, modern_client
 

@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from mcp_trio import types as t
-from mcp_trio._client import ToolHints, display_name, tool_hints
-from mcp_trio._errors import RemoteProtocolError, RequestError, ResourceNotFound, ToolError
+from mcp_trio._client.results import ToolHints, display_name, tool_hints
+from mcp_trio.errors import RemoteProtocolError, RequestError, ResourceNotFound, ToolError
 from tests.client.conftest import connected
 from tests.client.modern import LEGACY, MODERN, error, legacy_client, modern_client
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mcp_trio._errors import LocalProtocolError
-from mcp_trio._wire import Unencodable
+from mcp_trio._jsonrpc.messages import Unencodable
+from mcp_trio.errors import LocalProtocolError
 from tests.client.conftest import connected
 
 NEEDS = [

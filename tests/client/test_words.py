@@ -2,7 +2,10 @@
 
 import pytest
 
-from mcp_trio import Client, ClientGroup, ConnectionLost, Server
+from mcp_trio._client.client import Client
+from mcp_trio._client.group import ClientGroup
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ConnectionLost
 
 
 @pytest.mark.parametrize("url", ["ws://127.0.0.1:1/ws", "tcp://127.0.0.1:1", "http://127.0.0.1:1/"])

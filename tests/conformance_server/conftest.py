@@ -11,7 +11,7 @@ import attrs
 import jsonschema
 import pytest
 
-from mcp_trio import Client
+from mcp_trio._client.client import Client
 
 OLDEST = "2024-11-05"
 SERVER = Path(__file__).parents[2] / "tools" / "conformance" / "server.py"

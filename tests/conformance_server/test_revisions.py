@@ -5,7 +5,7 @@ from our_client import Session, client_for
 from parties import Host
 from scenario import tell
 
-from mcp_trio.recording import replay
+from mcp_trio._replay.replay import replay
 
 
 @pytest.fixture

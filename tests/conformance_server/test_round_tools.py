@@ -2,7 +2,8 @@
 
 import pytest
 
-from mcp_trio import Client, RequestError
+from mcp_trio._client.client import Client
+from mcp_trio.errors import RequestError
 from mcp_trio.types import CreateMessageResult, TextContent
 
 ERAS = ["2025-11-25", "2026-07-28"]

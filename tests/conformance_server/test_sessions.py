@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcp_trio import Client
-from mcp_trio.recording import replay
+from mcp_trio._client.client import Client
+from mcp_trio._replay.replay import replay
 from mcp_trio.types import CreateMessageResult
 
 SERVER = Path(__file__).parents[2] / "tools" / "conformance" / "server.py"

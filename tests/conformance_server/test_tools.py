@@ -5,7 +5,7 @@ import msgspec
 import pytest
 import trio
 
-from mcp_trio import RequestError, ToolError, UserRejected
+from mcp_trio.errors import RequestError, ToolError, UserRejected
 from mcp_trio.types import CreateMessageResult, ImageContent, TextContent
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"

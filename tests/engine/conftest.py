@@ -11,16 +11,21 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import _schema as s
-from mcp_trio._engine import Asked, Recording, Session, Unrecorded, ask_all
+from mcp_trio import types as s
 from mcp_trio._journal.reader import read_recording
 from mcp_trio._journal.records import MarkBody, OpenBody, Record, body_of, encode_body, frame_of
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._protocol import INITIALIZED, Connection, Role
-from mcp_trio._recorder.recorder import Recorder
-from mcp_trio._testing.fake_channel import DirectFakeChannel
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._protocol.connection import Connection
+from mcp_trio._protocol.methods import INITIALIZED
+from mcp_trio._protocol.states import Role
+from mcp_trio._recorder.writer import Recorder
+from mcp_trio._session.calls import Asked
+from mcp_trio._session.input_required import ask_all
+from mcp_trio._session.journal import Recording, Unrecorded
+from mcp_trio._session.session import Session
+from mcp_trio._testing.channels import DirectFakeChannel
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.limits import DEFAULT_LIMITS
 
 SERVER_CAPABILITIES = s.ServerCapabilities(tools=s.ToolsCapability(list_changed=True), logging={})
 CLIENT_CAPABILITIES = s.ClientCapabilities(roots=s.RootsCapability(list_changed=True))

@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from mcp_trio._transports.resting import Resting, rest
+from mcp_trio._transports.socket_bytes import Resting, rest
 
 NAME = ContextVar("name", default="nobody")
 

@@ -6,14 +6,14 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._engine import Lane
+from mcp_trio._session.journal import Lane
 
 
 @pytest.fixture
 def serve_beside(nursery, make_session, handshake):
     """Start a server that does something by itself; returns it and a peer before its handshake."""
-    from mcp_trio._testing.wire_peer import WirePeer
-    from mcp_trio._transports.memory import memory_pair
+    from mcp_trio._testing.peers import WirePeer
+    from mcp_trio._transports.lines import memory_pair
 
     async def start(beside, **options):
         ours, theirs = memory_pair()

@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._testing.fake_channel import DirectFakeChannel, FakeChannel
-from mcp_trio._wire import Addressed, Lost
+from mcp_trio import types as s
+from mcp_trio._jsonrpc.messages import Addressed, Lost
+from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
+from mcp_trio.errors import ConnectionLost
 
 
 class AddressedChannel(FakeChannel):

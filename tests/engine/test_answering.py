@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import _schema as s
-from mcp_trio._engine import bare
-from mcp_trio._errors import RequestError
-from mcp_trio._testing.fake_channel import DirectFakeChannel
+from mcp_trio import types as s
+from mcp_trio._session.tasks import bare
+from mcp_trio._testing.channels import DirectFakeChannel
+from mcp_trio.errors import RequestError
 
 
 def one_error(answer):

@@ -13,12 +13,13 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_trio import _schema as s
-from mcp_trio._engine import Session
-from mcp_trio._errors import ConnectionLost, RequestError, RequestTimeout
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._protocol import Connection, Role
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio import types as s
+from mcp_trio._protocol.connection import Connection
+from mcp_trio._protocol.states import Role
+from mcp_trio._session.session import Session
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ConnectionLost, RequestError, RequestTimeout
+from mcp_trio.limits import DEFAULT_LIMITS
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 

@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._engine import WarmTasks, sheltered
+from mcp_trio._session.leader_followers import WarmTasks
+from mcp_trio._session.tasks import sheltered
 
 
 @attrs.define(eq=False)

@@ -11,11 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._engine import (
-    LANE,
+from mcp_trio._session.effects import (
     Effect,
-    Outcome,
-    Unrecorded,
+    encoded_error,
     perform,
     perform_in_passing,
     perform_in_thread,
@@ -23,8 +21,8 @@ from mcp_trio._engine import (
     takes_patch,
     time_limit,
 )
-from mcp_trio._engine.failures import encoded_error
-from mcp_trio._errors import LocalProtocolError, ToolError
+from mcp_trio._session.journal import LANE, Outcome, Unrecorded
+from mcp_trio.errors import LocalProtocolError, ToolError
 
 
 class Json:

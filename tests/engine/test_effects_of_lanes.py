@@ -6,8 +6,8 @@ import math
 import pytest
 import trio
 
-from mcp_trio._engine import randomness, read_clock, takes_patch, time_limit
-from mcp_trio._errors import LocalProtocolError
+from mcp_trio._session.effects import randomness, read_clock, takes_patch, time_limit
+from mcp_trio.errors import LocalProtocolError
 
 
 async def test_clocks_are_recorded(handle, recording, story):

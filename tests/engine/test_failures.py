@@ -11,9 +11,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._engine.failures import encoded_error, rebuilt_error
-from mcp_trio._errors import ReplayedError, RequestError
-from mcp_trio._limits import MIB
+from mcp_trio._session.effects import encoded_error, rebuilt_error
+from mcp_trio.errors import ReplayedError, RequestError
+from mcp_trio.limits import MIB
 
 
 class Coded(Exception):

@@ -7,10 +7,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import ConnectionLost, LocalProtocolError
-from mcp_trio._limits import Limits
-from mcp_trio._testing.fake_channel import DirectFakeChannel, FakeChannel
+from mcp_trio import types as s
+from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
+from mcp_trio.errors import ConnectionLost, LocalProtocolError
+from mcp_trio.limits import Limits
 
 CHANNELS = pytest.mark.parametrize("kind", [FakeChannel, DirectFakeChannel])
 

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from mcp_trio._engine import foremost
+from mcp_trio._session.tasks import foremost
 
 FAULT = KeyError("people's")
 

@@ -6,12 +6,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import _schema as s
-from mcp_trio._engine import LANE, Unrecorded
-from mcp_trio._engine.lanes import Lane, watch_lanes
-from mcp_trio._errors import LocalProtocolError
-from mcp_trio._protocol import Role
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio import types as s
+from mcp_trio._protocol.states import Role
+from mcp_trio._session.journal import LANE, Lane, Unrecorded, watch_lanes
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import LocalProtocolError
 
 
 def level(data):
@@ -103,7 +102,7 @@ def within(make_session):
 
 
 @pytest.mark.parametrize("is_inner_recorded", [True, False])
-async def test_the_lanes_of_a_session_inside_a_handler_do_not_mix_with_its_own(  # noqa: PLR0917 (fixtures)
+async def test_the_lanes_of_a_session_inside_a_handler_do_not_mix_with_its_own(
     serve_fake, call, message, recording, make_recording, within, is_inner_recorded
 ):
     inner = [make_recording() if is_inner_recorded else Unrecorded() for _ in range(2)]

@@ -10,7 +10,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._engine import Led, WarmTasks, lead
+from mcp_trio._session.leader_followers import Led, WarmTasks, lead
 from tests.engine.test_warm_tasks import Job
 
 COLOUR = ContextVar("colour", default="none")
@@ -179,7 +179,7 @@ async def test_who_holds_a_scope_open_leads_nobody(warm, autojump_clock):
 
 
 async def test_where_trio_does_not_tell_scopes_nobody_leads(serve, monkeypatch):
-    monkeypatch.setattr("mcp_trio._engine.warm_tasks._INNERMOST", "_nothing_like_it")
+    monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST", "_nothing_like_it")
     job = Job(nothing)
     serving = await serve(job)
     assert job.ended.is_set()

@@ -58,7 +58,7 @@ def kept():
 
 
 @pytest.mark.parametrize("leave_open", [bare_scope, kept_scope, kept_nursery])
-async def test_it_is_an_internal_error_of_that_request_alone(  # noqa: PLR0917 (fixtures)
+async def test_it_is_an_internal_error_of_that_request_alone(
     leave_open, kept, serve, call, logged, autojump_clock
 ):
     async def careless(handling):

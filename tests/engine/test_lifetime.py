@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._testing.fake_channel import DirectFakeChannel, FakeChannel
+from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
+from mcp_trio.errors import ConnectionLost
 
 
 def ids(frames):
@@ -237,7 +237,7 @@ async def test_a_session_that_was_shut_before_it_ran_ends_at_once(make_session):
     assert session.ended.is_set()
 
 
-async def test_a_handler_that_shields_itself_delays_only_its_own_task(  # noqa: PLR0917 (fixtures)
+async def test_a_handler_that_shields_itself_delays_only_its_own_task(
     autojump_clock, make_session, handshake, message, recording, logged
 ):
     leave = trio.Event()

@@ -13,9 +13,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._engine import Led, WarmTasks, lead
-from mcp_trio._engine.lookout import _READY_MAX, Lookout, Serving
-from mcp_trio._transports.resting import Resting
+from mcp_trio._session.leader_followers import _READY_MAX, Led, Lookout, Serving, WarmTasks, lead
+from mcp_trio._transports.socket_bytes import Resting
 from tests.engine.resting_connections import (
     NAME,
     Connection,
@@ -64,11 +63,13 @@ def poller(request, monkeypatch):
         raise OSError(24, "Too many open files")
 
     if request.param == "none":
-        monkeypatch.setattr("mcp_trio._engine.lookout.select", SimpleNamespace())
+        monkeypatch.setattr("mcp_trio._session.leader_followers.select", SimpleNamespace())
     elif request.param == "full":
-        monkeypatch.setattr("mcp_trio._engine.lookout.select", SimpleNamespace(epoll=fail))
+        monkeypatch.setattr(
+            "mcp_trio._session.leader_followers.select", SimpleNamespace(epoll=fail)
+        )
     elif request.param == "blind":
-        monkeypatch.setattr("mcp_trio._engine.warm_tasks._INNERMOST", "_nothing_like_it")
+        monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST", "_nothing_like_it")
     return request.param
 
 

@@ -7,9 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._testing.fake_channel import DirectFakeChannel, FakeChannel
+from mcp_trio import types as s
+from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
+from mcp_trio.errors import ConnectionLost
 
 
 def ids(frames):

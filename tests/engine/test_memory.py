@@ -2,8 +2,8 @@
 
 import pytest
 
-from mcp_trio._engine import LANE, Memory, Place
-from mcp_trio._errors import LocalProtocolError
+from mcp_trio._session.journal import LANE, Memory, Place
+from mcp_trio.errors import LocalProtocolError
 
 
 @pytest.fixture

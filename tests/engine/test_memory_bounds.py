@@ -5,8 +5,8 @@ import tracemalloc
 import pytest
 import trio
 
-from mcp_trio._limits import MIB
-from mcp_trio._testing.fake_channel import DirectFakeChannel
+from mcp_trio._testing.channels import DirectFakeChannel
+from mcp_trio.limits import MIB
 
 
 class Flood(DirectFakeChannel):
@@ -31,7 +31,7 @@ class Flood(DirectFakeChannel):
         pytest.param(1000, {"outbound_bytes_max": MIB}, 8, id="nothing but refusals"),
     ],
 )
-async def test_l04_a_peer_that_never_reads_costs_a_bounded_amount_and_is_given_up(  # noqa: PLR0917 (fixtures)
+async def test_l04_a_peer_that_never_reads_costs_a_bounded_amount_and_is_given_up(
     autojump_clock, make_session, handshake, nursery, small, seconds, limits, mib_max
 ):
     """Elsewhere each request that a host sends without reading answers stays in memory."""

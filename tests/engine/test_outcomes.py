@@ -4,8 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._errors import ConnectionLost, OutcomeUnknown
-from mcp_trio._testing.fake_channel import FakeChannel
+from mcp_trio._testing.channels import FakeChannel
+from mcp_trio.errors import ConnectionLost, OutcomeUnknown
 
 
 class Stuck(FakeChannel):

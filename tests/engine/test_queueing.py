@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._testing.fake_channel import DirectFakeChannel
+from mcp_trio._testing.channels import DirectFakeChannel
 
 TRACE = ContextVar("trace", default=None)
 

@@ -10,13 +10,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import _schema as s
-from mcp_trio._engine import Unrecorded
-from mcp_trio._engine.lanes import Lane
-from mcp_trio._errors import ConnectionLost, LocalProtocolError, RequestError, RequestTimeout
+from mcp_trio import types as s
 from mcp_trio._journal.records import frame_of
-from mcp_trio._testing.fake_channel import DirectFakeChannel
-from mcp_trio._wire import Oversized
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._session.journal import Lane, Unrecorded
+from mcp_trio._testing.channels import DirectFakeChannel
+from mcp_trio.errors import ConnectionLost, LocalProtocolError, RequestError, RequestTimeout
 
 
 async def test_a_whole_session_in_records(serve_fake, call, message, recording, echo):

@@ -7,8 +7,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import (
+from mcp_trio import types as s
+from mcp_trio._jsonrpc.messages import Unencodable
+from mcp_trio._protocol.versions import NEWEST_LEGACY
+from mcp_trio.errors import (
     ConnectionLost,
     LocalProtocolError,
     OutcomeUnknown,
@@ -16,8 +18,6 @@ from mcp_trio._errors import (
     RequestError,
     RequestTimeout,
 )
-from mcp_trio._protocol import NEWEST_LEGACY
-from mcp_trio._wire import Unencodable
 
 
 async def ignore(_params):

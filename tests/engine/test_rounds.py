@@ -5,11 +5,13 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import _schema as s
-from mcp_trio._engine import INSIDE, Asked, Inside, ask_all
-from mcp_trio._errors import LocalProtocolError, RemoteProtocolError
-from mcp_trio._protocol import custom_method
-from mcp_trio._wire import Unencodable
+from mcp_trio import types as s
+from mcp_trio._jsonrpc.messages import Unencodable
+from mcp_trio._protocol.methods import custom_method
+from mcp_trio._session.calls import Asked
+from mcp_trio._session.handlers import INSIDE, Inside
+from mcp_trio._session.input_required import ask_all
+from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
 
 ROOTS = Asked(method="roots/list")
 SAMPLE = Asked(

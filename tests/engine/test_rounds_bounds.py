@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._errors import ConnectionLost, RequestError
+from mcp_trio.errors import ConnectionLost, RequestError
 
 INVALID = {"code": -32602, "message": "the request state is not valid"}
 

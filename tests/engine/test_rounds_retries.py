@@ -4,9 +4,12 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._engine.rounds import binding_of
-from mcp_trio._protocol import METHODS, REVISIONS, Peer, TheirRequest
-from mcp_trio._schema import CallToolParams, ClientCapabilities
+from mcp_trio._protocol.metadata import Peer
+from mcp_trio._protocol.methods import METHODS
+from mcp_trio._protocol.requests import TheirRequest
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._session.input_required import binding_of
+from mcp_trio.types import CallToolParams, ClientCapabilities
 
 INVALID = {"code": -32602, "message": "the request state is not valid"}
 

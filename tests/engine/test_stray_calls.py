@@ -37,9 +37,9 @@ import pytest
 import trio
 
 import mcp_trio
-from mcp_trio._engine import stray_calls
-from mcp_trio._engine.lanes import LANE, Lane
-from mcp_trio._engine.strays import StrayWatch
+from mcp_trio._session import nondeterminism as stray_calls
+from mcp_trio._session.journal import LANE, Lane
+from mcp_trio._session.nondeterminism import StrayWatch
 
 
 class NotDoneError(Exception):

@@ -10,9 +10,9 @@ import time
 import pytest
 import trio
 
-from mcp_trio._engine.lanes import LANE, Lane
-from mcp_trio._engine.strays import Stray, StrayWatch, strict_watch, watching_thread
-from mcp_trio._errors import BlockedInReplay, StrayNondeterminism
+from mcp_trio._session.journal import LANE, Lane
+from mcp_trio._session.nondeterminism import Stray, StrayWatch, strict_watch, watching_thread
+from mcp_trio.errors import BlockedInReplay, StrayNondeterminism
 
 
 async def in_lane(function, *args):

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from mcp_trio._engine import together
+from mcp_trio._session.tasks import together
 
 
 async def test_the_answers_have_the_order_of_the_keys():

@@ -8,9 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._engine import WarmTasks
-from mcp_trio._engine.lanes import LANE, Lane, watch_lanes
-from mcp_trio._engine.warm_tasks import _RESTING_MAX
+from mcp_trio._session.journal import LANE, Lane, watch_lanes
+from mcp_trio._session.leader_followers import _RESTING_MAX, WarmTasks
 
 COLOUR = ContextVar("colour", default="none")
 
@@ -175,7 +174,7 @@ async def test_what_goes_wrong_at_the_end_is_not_tried_again(work):
 
 
 async def test_where_trio_does_not_tell_scopes_no_scope_is_used_twice(done, monkeypatch):
-    monkeypatch.setattr("mcp_trio._engine.warm_tasks._INNERMOST", "_nothing_like_it")
+    monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST", "_nothing_like_it")
     first, second = await done(), await done()
     assert first.scope is not second.scope
     assert second.error is None

@@ -10,12 +10,13 @@ import pytest
 import trio
 from channel_pairs import named_pipes_in
 
-from mcp_trio import Client
+from mcp_trio._client.client import Client
 from mcp_trio._journal.reader import read_recording
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._replay.replay import replay_async
 from mcp_trio.examples import named_pipes
 from mcp_trio.examples.named_pipes import open_named_pipes
 from mcp_trio.examples.weather import server
-from mcp_trio.recording import open_recording, replay_async
 from tests.client.conftest import open_descriptors
 
 

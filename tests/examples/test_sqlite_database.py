@@ -7,7 +7,7 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import ToolError
+from mcp_trio.errors import ToolError
 from mcp_trio.examples.sqlite_database import make_sample, open_database, quoted, shown
 
 # It counts for minutes.

@@ -9,12 +9,13 @@ from contextlib import closing
 import pytest
 import trio
 
-from mcp_trio import Client, ConnectionLost, RequestError, ToolError
-from mcp_trio._protocol import REVISIONS
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._client.client import Client
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._replay.replay import replay
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ConnectionLost, RequestError, ToolError
 from mcp_trio.examples.sqlite_database import make_sample
 from mcp_trio.examples.sqlite_explorer import server
-from mcp_trio.recording import replay
 
 EXPLORER = "mcp_trio.examples.sqlite_explorer"
 COMMAND = [sys.executable, "-m", "mcp_trio", "run", EXPLORER]

@@ -6,7 +6,7 @@ import msgspec
 
 from mcp_trio._journal.records import Record
 from mcp_trio._journal.redaction import Redaction, Redactor
-from mcp_trio._limits import Limits
+from mcp_trio.limits import Limits
 
 KEY = b"a key of thirty-two bytes, about"
 

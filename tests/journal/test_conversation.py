@@ -2,9 +2,9 @@
 
 import pytest
 
-from mcp_trio._errors import RecordingError
 from mcp_trio._journal.conversation import conversation, members, token_of, without_meta
 from mcp_trio._journal.records import RecordEncoder, encode_body
+from mcp_trio.errors import RecordingError
 
 OPEN = {
     "format_version": 1,

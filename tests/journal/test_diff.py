@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from mcp_trio._journal.diff import diff, role_of
-from mcp_trio._journal.frames import json_difference
+from mcp_trio._journal.diff import diff, json_difference, role_of
 from mcp_trio._journal.records import OpenBody, RecordEncoder, encode_body
 
 values = st.recursive(

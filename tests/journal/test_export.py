@@ -10,9 +10,9 @@ from msgspec import Raw
 from rdflib import Graph, Literal, URIRef
 from rdflib.compare import isomorphic, to_isomorphic
 
-from mcp_trio._errors import RecordingError
 from mcp_trio._journal.export import export_jsonld
 from mcp_trio._journal.records import Record, RecordEncoder
+from mcp_trio.errors import RecordingError
 
 # Its own JSON-LD parser is not up to date with the rest of it.
 pytestmark = pytest.mark.filterwarnings("ignore:ConjunctiveGraph is deprecated")

@@ -4,8 +4,14 @@ import msgspec
 import pytest
 
 from mcp_trio._journal.conversation import conversation
-from mcp_trio._journal.messages import message_at, message_name, messages_in, place_of_message
-from mcp_trio._journal.records import RecordEncoder, encode_body
+from mcp_trio._journal.records import (
+    RecordEncoder,
+    encode_body,
+    message_at,
+    message_name,
+    messages_in,
+    place_of_message,
+)
 from tests.journal.conftest import SECRET, redactor
 
 OPEN = {

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._errors import RecordingError
 from mcp_trio._journal.reader import Flaw, check, first_loss, read_recording
 from mcp_trio._journal.records import (
     EndBody,
@@ -16,6 +15,7 @@ from mcp_trio._journal.records import (
     encode_body,
     frame_of,
 )
+from mcp_trio.errors import RecordingError
 
 OPEN = OpenBody(transport="stdio", role="server", name="n", version="1", started="2026-11-21")
 FRAME = '{"jsonrpc":"2.0","method":"m","params":{"text":"né"}}'.encode()

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._errors import RecordingError
 from mcp_trio._journal.records import (
     KINDS,
     CommandBody,
@@ -23,6 +22,7 @@ from mcp_trio._journal.records import (
     encode_body,
     frame_of,
 )
+from mcp_trio.errors import RecordingError
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 frames = st.dictionaries(text, text, max_size=3).map(lambda value: json.dumps(value).encode())

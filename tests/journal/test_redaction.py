@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_trio._errors import RecordingError
 from mcp_trio._journal.records import Record
 from mcp_trio._journal.redaction import redactor_of
-from mcp_trio._limits import Limits
+from mcp_trio.errors import RecordingError
+from mcp_trio.limits import Limits
 from tests.journal.conftest import (
     KEY,
     SECRET,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._journal.redaction.names import DEFAULT_SECRET_NAMES, SecretNames
+from mcp_trio._journal.secrets import DEFAULT_SECRET_NAMES, SecretNames
 from tests.journal.conftest import SECRET, arguments_of, call, hidden, redactor, result, text_of
 
 ECHOES = {

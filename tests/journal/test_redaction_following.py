@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._journal.redaction.following import Following
-from mcp_trio._journal.redaction.writings import pattern_of
+from mcp_trio._journal.known_secrets import Following, pattern_of
 
 VALUE = "p@ss!w(o)r*d~/+&=\"q' ü9<\n😀>"
 TOKEN = "k@aa!z(x)w*v~/+&=\"b' é3<\n😁>"

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._journal.redaction import Redaction, Redactor
-from mcp_trio._journal.redaction.masking import masked
-from mcp_trio._wire import Decoder
+from mcp_trio._journal.redaction import Redaction, Redactor, masked
+from mcp_trio._jsonrpc.messages import Decoder
 
 decode = Decoder(json_depth_max=64).decode
 

@@ -6,13 +6,16 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Client, Context, Server
 from mcp_trio._cli.commands import commands
+from mcp_trio._client.client import Client
 from mcp_trio._journal.redaction import Redaction
 from mcp_trio._journal.secrets import likely_secrets
-from mcp_trio._recorder.options import RecordOptions
-from mcp_trio._transports.memory import memory_pair
-from mcp_trio.recording import open_recording, replay
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio._transports.lines import memory_pair
 
 PASSWORD = "Tr0ub4dor-and-3-horses"
 REVISION = "2026-07-28"

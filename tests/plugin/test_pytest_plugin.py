@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from mcp_trio import Client
-from mcp_trio.testing import simulate
+from mcp_trio._client.client import Client
+from mcp_trio._testing.simulation import simulate
 
 pytest_plugins = ["pytester"]
 

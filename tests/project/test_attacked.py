@@ -4,7 +4,8 @@ import attacked
 import trio
 import trio.testing
 
-from mcp_trio import Client, Server
+from mcp_trio._client.client import Client
+from mcp_trio._server.server import Server
 
 
 async def count():

@@ -10,7 +10,7 @@ import troubling
 from troubling import Ending
 from under_attack import Held
 
-from mcp_trio._transports.websocket.trio_sockets import unmasked
+from mcp_trio._transports.trio_websocket import unmasked
 
 EXPECTED = ["answer, closed"]
 

@@ -21,10 +21,13 @@ from facts import FACTS, has
 from features import FEATURES
 from tally import ERROR_ANSWER, QUESTIONS, Row, Tally, rows, tally_of
 
-from mcp_trio import Client, Context, MCPError, Server, UserRejected
+from mcp_trio._client.client import Client
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.revisions import REVISIONS
 from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.errors import MCPError, UserRejected
 
 OLDEST, NEWEST = FACTS.revisions[0], FACTS.revisions[-1]
 WITHOUT_SOCKETS = ("stdio", "http", "sse")

@@ -13,7 +13,7 @@ import reached
 import sessions
 from facts import FACTS, HUB
 
-from mcp_trio import Server
+from mcp_trio._server.server import Server
 
 OLDEST, NEWEST = FACTS.revisions[0], FACTS.revisions[-1]
 LEGACY = "2025-11-25"

@@ -8,9 +8,11 @@ import pytest
 from mocked import CHANGES, EXAMPLE, Outcome
 from repeating import differences, script_of, telling_of, things_in, unexpected
 
-from mcp_trio import Client, Context, Server
-from mcp_trio._replay.recorded import load_conversation
-from mcp_trio.recording import InputDifference, InputsReport
+from mcp_trio._client.client import Client
+from mcp_trio._replay.live_report import InputDifference, InputsReport
+from mcp_trio._replay.trace import load_conversation
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_trio._protocol.revisions import REVISIONS
+from mcp_trio._protocol.versions import REVISIONS
 
 PROOF = Path(__file__).parents[2] / "tools" / "proof"
 

@@ -12,7 +12,7 @@ import refused
 from changes import Change
 
 import recordings
-from mcp_trio._recorder.names import SUFFIX
+from mcp_trio._recorder.files import SUFFIX
 
 NAMED = re.compile(r"^\| `([\w-]+)` \|", re.MULTILINE)
 

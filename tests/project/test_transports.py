@@ -8,7 +8,7 @@ from proof import transports
 from proof.transports import ENVELOPE, ERAS, WAYS, differences, record, records_of
 from rich.console import Console
 
-from mcp_trio.testing import CHANNEL_CHECKS
+from mcp_trio._testing.channels import CHANNEL_CHECKS
 
 
 @pytest.mark.real_time

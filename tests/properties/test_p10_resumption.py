@@ -15,8 +15,11 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_trio import Context, Elicitation, KeyRing, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from mcp_trio._server.context import Context
+from mcp_trio._server.elicitation import Elicitation
+from mcp_trio._server.sealed_state import KeyRing
+from mcp_trio._server.server import Server
 
 some = settings(max_examples=settings().max_examples // 3)
 

@@ -11,8 +11,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, EffectTransport, Limits, MCPError, Server
-from mcp_trio._replay.waiting import Waiting
+from mcp_trio._replay.divergence import Waiting
+from mcp_trio._server.context import Context
+from mcp_trio._server.http_effects import EffectTransport
+from mcp_trio._server.server import Server
+from mcp_trio.errors import MCPError
+from mcp_trio.limits import Limits
 
 LIMITS = Limits(drain_seconds=0.003)
 TAKES_SECONDS = 0.004

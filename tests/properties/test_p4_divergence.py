@@ -11,8 +11,9 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio import Context, Server
-from mcp_trio._replay.part import Part
+from mcp_trio._replay.lane_replay import Part
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
 
 # Steps that do the same whenever they run.
 

@@ -16,9 +16,17 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio import Context, EffectTransport, Limits, Server, ToolError, effect
-from mcp_trio.recording import RecordOptions, Redaction, check, open_recording
-from mcp_trio.transports import open_stdio_channel
+from mcp_trio._journal.reader import check
+from mcp_trio._journal.redaction import Redaction
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._server.context import Context
+from mcp_trio._server.effects import effect
+from mcp_trio._server.http_effects import EffectTransport
+from mcp_trio._server.server import Server
+from mcp_trio._transports.stdio import open_stdio_channel
+from mcp_trio.errors import ToolError
+from mcp_trio.limits import Limits
 
 # Three secrets: known by their names, a number, and one that is told before anything is recorded.
 

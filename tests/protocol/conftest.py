@@ -6,8 +6,10 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from mcp_trio import _schema as s
-from mcp_trio._protocol import ALL_REVISIONS, Connection, Role
+from mcp_trio import types as s
+from mcp_trio._protocol.connection import Connection
+from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.versions import ALL_REVISIONS
 from tests.protocol.discovered import discovered
 
 CAPABILITIES = {

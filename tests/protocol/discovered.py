@@ -1,6 +1,6 @@
 """What a client has heard from a modern server."""
 
-from mcp_trio import _schema as s
+from mcp_trio import types as s
 
 
 def discovered(versions, **members):

@@ -10,9 +10,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from mcp_trio import _schema as s
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import METHODS, Admission, TheirRequest
+from mcp_trio import types as s
+from mcp_trio._protocol.methods import METHODS
+from mcp_trio._protocol.requests import Admission, TheirRequest
+from mcp_trio.limits import Limits
 
 
 def request(id_, size_bytes=1):

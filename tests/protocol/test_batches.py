@@ -5,11 +5,8 @@ import json
 import pytest
 from msgspec.json import encode
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import INVALID_REQUEST, PARSE_ERROR
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import (
-    REVISIONS,
+from mcp_trio import types as s
+from mcp_trio._protocol.connection import (
     AnswerArrived,
     BatchArrived,
     Ignored,
@@ -17,8 +14,11 @@ from mcp_trio._protocol import (
     Reply,
     RequestCancelled,
     RequestToRun,
-    Role,
 )
+from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio.errors import INVALID_REQUEST, PARSE_ERROR
+from mcp_trio.limits import Limits
 
 BATCHED = "2025-03-26"
 OTHERS = [name for name in REVISIONS if name != BATCHED]

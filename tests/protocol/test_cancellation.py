@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from mcp_trio._errors import LocalProtocolError
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import Ignored, OurMove, OurState, RequestCancelled, Role, TheirState
+from mcp_trio._protocol.connection import Ignored, RequestCancelled
+from mcp_trio._protocol.states import OurMove, OurState, Role, TheirState
+from mcp_trio.errors import LocalProtocolError
+from mcp_trio.limits import Limits
 
 
 def taken(pair, frame, id_=7):

@@ -4,22 +4,17 @@ import json
 
 import pytest
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import (
+from mcp_trio import types as s
+from mcp_trio._protocol.connection import Ignored, Reply, RequestToRun
+from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     UNSUPPORTED_PROTOCOL_VERSION,
-)
-from mcp_trio._protocol import (
-    CLIENT_CAPABILITIES,
-    PROTOCOL_VERSION,
-    REVISIONS,
-    Ignored,
-    Reply,
-    RequestToRun,
-    Role,
 )
 
 *LEGACY, MODERN = REVISIONS

@@ -5,19 +5,17 @@ import json
 import msgspec
 import pytest
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import INVALID_PARAMS, METHOD_NOT_FOUND, LocalProtocolError
-from mcp_trio._protocol import (
-    METHODS,
+from mcp_trio import types as s
+from mcp_trio._protocol.connection import (
     AnswerArrived,
     Ignored,
-    Input,
     NotificationArrived,
     Reply,
     RequestToRun,
-    Role,
-    custom_method,
 )
+from mcp_trio._protocol.methods import METHODS, custom_method
+from mcp_trio._protocol.states import Input, Role
+from mcp_trio.errors import INVALID_PARAMS, METHOD_NOT_FOUND, LocalProtocolError
 
 
 class Search(msgspec.Struct):

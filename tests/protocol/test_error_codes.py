@@ -4,12 +4,13 @@ import json
 
 import pytest
 
-from mcp_trio import _errors
-from mcp_trio._errors import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS
-from mcp_trio._protocol import REVISIONS, Role
-from mcp_trio._protocol.peers import Peer
+from mcp_trio import errors as _errors
+from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.requests import TheirRequest
-from mcp_trio._schema import ClientCapabilities, PaginatedParams
+from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio.errors import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS
+from mcp_trio.types import ClientCapabilities, PaginatedParams
 
 *LEGACY, MODERN = REVISIONS.values()
 OURS = {name: code for name, code in vars(_errors).items() if name.isupper()}

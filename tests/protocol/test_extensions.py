@@ -5,18 +5,13 @@ import json
 import msgspec
 import pytest
 
-from mcp_trio import Server
-from mcp_trio import _schema as s
-from mcp_trio._errors import METHOD_NOT_FOUND, RemoteProtocolError
-from mcp_trio._protocol import (
-    CLIENT_CAPABILITIES,
-    PROTOCOL_VERSION,
-    REVISIONS,
-    AnswerArrived,
-    Reply,
-    RequestToRun,
-    Role,
-)
+from mcp_trio import types as s
+from mcp_trio._protocol.connection import AnswerArrived, Reply, RequestToRun
+from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.server import Server
+from mcp_trio.errors import METHOD_NOT_FOUND, RemoteProtocolError
 
 *LEGACY, MODERN = REVISIONS
 MAPS = {"com.example/maps": {"scale": 5}, "com.example/tides": {}}

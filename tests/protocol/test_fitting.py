@@ -11,11 +11,11 @@ import attrs
 import msgspec
 import pytest
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import LocalProtocolError
-from mcp_trio._protocol.fitting import fitted
+from mcp_trio import types as s
+from mcp_trio._protocol.compat import fitted
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, said_by_client
-from mcp_trio._protocol.revisions import REVISIONS
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio.errors import LocalProtocolError
 
 A, B, C, D, E = REVISIONS.values()
 

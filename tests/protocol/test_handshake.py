@@ -5,25 +5,12 @@ import json
 import msgspec
 import pytest
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    LocalProtocolError,
-    RemoteProtocolError,
-)
-from mcp_trio._protocol import (
-    METHODS,
-    NEWEST_LEGACY,
-    REVISIONS,
-    AnswerArrived,
-    NotificationArrived,
-    Reply,
-    RequestToRun,
-    Role,
-    SessionState,
-    negotiated,
-)
+from mcp_trio import types as s
+from mcp_trio._protocol.connection import AnswerArrived, NotificationArrived, Reply, RequestToRun
+from mcp_trio._protocol.methods import METHODS
+from mcp_trio._protocol.states import Role, SessionState
+from mcp_trio._protocol.versions import NEWEST_LEGACY, REVISIONS, negotiated
+from mcp_trio.errors import INVALID_PARAMS, INVALID_REQUEST, LocalProtocolError, RemoteProtocolError
 
 
 def initialize(server, frame, **changes):

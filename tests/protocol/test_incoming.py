@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._errors import (
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._jsonrpc.messages import Request, Understood
+from mcp_trio._protocol.connection import (
+    AnswerArrived,
+    Ignored,
+    NotificationArrived,
+    Reply,
+    RequestToRun,
+)
+from mcp_trio._protocol.methods import METHODS
+from mcp_trio._protocol.states import Role, SessionState
+from mcp_trio.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -16,18 +27,7 @@ from mcp_trio._errors import (
     PARSE_ERROR,
     RemoteProtocolError,
 )
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import (
-    METHODS,
-    AnswerArrived,
-    Ignored,
-    NotificationArrived,
-    Reply,
-    RequestToRun,
-    Role,
-    SessionState,
-)
-from mcp_trio._wire import Oversized, Request, Understood
+from mcp_trio.limits import Limits
 
 
 @pytest.mark.requirement("ERR-01")

@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from mcp_trio import SchemaError
-from mcp_trio._limits import Limits
 from mcp_trio._protocol.json_schema import DIALECTS, Schema
+from mcp_trio.errors import SchemaError
+from mcp_trio.limits import Limits
 
 DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

@@ -4,20 +4,20 @@ import json
 
 import pytest
 
-from mcp_trio import Server
-from mcp_trio._errors import LocalProtocolError
-from mcp_trio._protocol import (
+from mcp_trio._protocol.connection import RequestToRun
+from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
     LOG_LEVEL,
     PROTOCOL_VERSION,
-    REVISIONS,
     SERVER_INFO,
     SUBSCRIPTION_ID,
-    RequestToRun,
-    Role,
     check_keys,
 )
+from mcp_trio._protocol.states import Role
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.server import Server
+from mcp_trio.errors import LocalProtocolError
 
 GOOD = [
     "",

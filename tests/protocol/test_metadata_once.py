@@ -7,17 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import INVALID_PARAMS
-from mcp_trio._protocol import (
+from mcp_trio import types as s
+from mcp_trio._protocol.connection import Reply
+from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
-    METHODS,
     PROTOCOL_VERSION,
-    Reply,
-    Role,
-    custom_method,
+    SERVER_INFO,
+    dressed,
+    metadata_of,
 )
-from mcp_trio._protocol.metadata import SERVER_INFO, dressed, metadata_of
+from mcp_trio._protocol.methods import METHODS, custom_method
+from mcp_trio._protocol.states import Role
+from mcp_trio.errors import INVALID_PARAMS
 
 MODERN = "2026-07-28"
 META = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: {}}

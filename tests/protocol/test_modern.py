@@ -6,33 +6,32 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import (
+from mcp_trio import types as s
+from mcp_trio._protocol.connection import (
+    Ignored,
+    NotificationArrived,
+    Reply,
+    RequestCancelled,
+    RequestToRun,
+)
+from mcp_trio._protocol.metadata import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    SUBSCRIPTION_ID,
+)
+from mcp_trio._protocol.methods import METHODS, custom_method
+from mcp_trio._protocol.states import Role, SessionState
+from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS
+from mcp_trio.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     UNSUPPORTED_PROTOCOL_VERSION,
     LocalProtocolError,
 )
-from mcp_trio._protocol import (
-    ALL_REVISIONS,
-    CLIENT_CAPABILITIES,
-    CLIENT_INFO,
-    LOG_LEVEL,
-    METHODS,
-    PROTOCOL_VERSION,
-    SERVER_INFO,
-    SUBSCRIPTION_ID,
-    Ignored,
-    NotificationArrived,
-    Reply,
-    RequestCancelled,
-    RequestToRun,
-    Role,
-    SessionState,
-    custom_method,
-)
-from mcp_trio._protocol.revisions import REVISIONS
 
 MODERN = "2026-07-28"
 META = {

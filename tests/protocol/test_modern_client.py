@@ -4,23 +4,18 @@ import json
 
 import pytest
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import (
-    LocalProtocolError,
-    RemoteProtocolError,
-)
-from mcp_trio._protocol import (
+from mcp_trio import types as s
+from mcp_trio._protocol.connection import AnswerArrived, Ignored
+from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
     LOG_LEVEL,
     PROTOCOL_VERSION,
     SERVER_INFO,
-    AnswerArrived,
-    Ignored,
-    Role,
-    SessionState,
 )
-from mcp_trio._protocol.revisions import REVISIONS
+from mcp_trio._protocol.states import Role, SessionState
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
 from tests.protocol.discovered import discovered
 
 MODERN = "2026-07-28"

@@ -6,21 +6,14 @@ import math
 import msgspec
 import pytest
 
-from mcp_trio import _schema as s
-from mcp_trio._errors import METHOD_NOT_FOUND, LocalProtocolError
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import (
-    METHODS,
-    NEWEST_LEGACY,
-    Ignored,
-    Input,
-    Need,
-    Reply,
-    RequestToRun,
-    Role,
-    announced,
-)
-from mcp_trio._wire import Unencodable
+from mcp_trio import types as s
+from mcp_trio._jsonrpc.messages import Unencodable
+from mcp_trio._protocol.connection import Ignored, Reply, RequestToRun
+from mcp_trio._protocol.methods import METHODS, Need, announced
+from mcp_trio._protocol.states import Input, Role
+from mcp_trio._protocol.versions import NEWEST_LEGACY
+from mcp_trio.errors import METHOD_NOT_FOUND, LocalProtocolError
+from mcp_trio.limits import Limits
 
 
 @pytest.mark.requirement("BASE-04", "BASE-02", "PROG-02", "TRAP-05")

@@ -15,22 +15,19 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from mcp_trio._errors import LocalProtocolError
-from mcp_trio._protocol import (
-    METHODS,
+from mcp_trio._jsonrpc.messages import encode_error, encode_response
+from mcp_trio._protocol.connection import (
     AnswerArrived,
     AnswerUnreadable,
     Ignored,
-    OurState,
     ProgressArrived,
     Reply,
     RequestCancelled,
     RequestToRun,
-    Role,
-    SessionState,
-    TheirState,
 )
-from mcp_trio._wire import encode_error, encode_response
+from mcp_trio._protocol.methods import METHODS
+from mcp_trio._protocol.states import OurState, Role, SessionState, TheirState
+from mcp_trio.errors import LocalProtocolError
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 

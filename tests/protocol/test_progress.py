@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._errors import INVALID_PARAMS, LocalProtocolError
-from mcp_trio._protocol import Budget, ProgressArrived, Reply, RequestToRun, Role, SessionState
+from mcp_trio._protocol.connection import ProgressArrived, Reply, RequestToRun
+from mcp_trio._protocol.requests import Budget
+from mcp_trio._protocol.states import Role, SessionState
+from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError
 
 
 def call(pair, frame, token="t", id_=1):

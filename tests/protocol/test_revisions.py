@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_trio._protocol import checked_revisions
+from mcp_trio._protocol.versions import checked_revisions
 
 MODERN = "2026-07-28"
 

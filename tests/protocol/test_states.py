@@ -5,23 +5,22 @@ from itertools import product
 import msgspec
 import pytest
 
-from mcp_trio._errors import INVALID_REQUEST, LocalProtocolError
-from mcp_trio._protocol import (
-    METHODS,
-    NEWEST_LEGACY,
+from mcp_trio._protocol.connection import Ignored, Reply
+from mcp_trio._protocol.methods import METHODS
+from mcp_trio._protocol.states import (
     OUR_MOVES,
     SESSION_MOVES,
     THEIR_MOVES,
-    Ignored,
     Input,
     OurMove,
     OurState,
-    Reply,
     Role,
     SessionState,
     TheirMove,
     TheirState,
 )
+from mcp_trio._protocol.versions import NEWEST_LEGACY
+from mcp_trio.errors import INVALID_REQUEST, LocalProtocolError
 
 # Where both roles stand in one row, the row holds for either sender.
 SESSION_COPY = """
@@ -158,7 +157,7 @@ def test_a_method_leaves_only_where_the_table_has_a_row(ready, valid_params, sta
 
 @pytest.mark.requirement("LIFE-01")
 @pytest.mark.parametrize(("state", "sender", "row"), METHOD_CELLS)
-def test_a_method_is_taken_only_where_the_table_has_a_row(  # noqa: PLR0917  fixtures and cells
+def test_a_method_is_taken_only_where_the_table_has_a_row(
     ready, frame, valid_params, state, sender, row
 ):
     connection = ready(sender.peer, state)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mcp_trio import _schema as s
-from mcp_trio._protocol.tool_results import imbalance, misused_tools
+from mcp_trio import types as s
+from mcp_trio._protocol.sampling import imbalance, misused_tools
 
 TEXT = s.TextContent(text="hm")
 

@@ -4,17 +4,13 @@ import json
 
 import pytest
 
-from mcp_trio._errors import INVALID_REQUEST, OutcomeUnknown, RemoteProtocolError
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import (
-    AnswerUnreadable,
-    Ignored,
-    Role,
-    SessionState,
-    whose_answer,
-    whose_large_answer,
-)
-from mcp_trio._wire import Decoder, Malformed, Oversized, malformed
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._jsonrpc.messages import Decoder, Malformed, malformed
+from mcp_trio._protocol.connection import AnswerUnreadable, Ignored
+from mcp_trio._protocol.requests import whose_answer, whose_large_answer
+from mcp_trio._protocol.states import Role, SessionState
+from mcp_trio.errors import INVALID_REQUEST, OutcomeUnknown, RemoteProtocolError
+from mcp_trio.limits import Limits
 
 LIMITS = Limits(frame_bytes_max=100)
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._errors import OutcomeUnknown
-from mcp_trio._protocol.http.heads import Head
+from mcp_trio._protocol.http_headers import Head
 from mcp_trio._protocol.websocket import (
     CloseCode,
     checked_token,
@@ -18,6 +17,7 @@ from mcp_trio._protocol.websocket import (
     upgrade_refusal,
     with_token,
 )
+from mcp_trio.errors import OutcomeUnknown
 
 TOKENS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1)
 HANDSHAKE = {

@@ -8,13 +8,12 @@ import attrs
 import httpx
 import trio
 
-from mcp_trio._limits import Limits
-from mcp_trio._protocol.http.gate import gate_for
-from mcp_trio._proxy.http import HttpProxy
-from mcp_trio._proxy.http_journals import Journals
+from mcp_trio._protocol.security import gate_for
+from mcp_trio._proxy.http import HttpProxy, Journals
 from mcp_trio._proxy.journal import recorded_to, start_frames
-from mcp_trio._recorder.options import options_of
-from mcp_trio._transports.http.client_link import Link
+from mcp_trio._recorder.writer import options_of
+from mcp_trio._transports.http_client_requests import Link
+from mcp_trio.limits import Limits
 from tests.transports.http.scripted_exchange import PATIENCE_SECONDS, ScriptedExchange
 from tests.transports.http.scripted_server import URL, Script
 

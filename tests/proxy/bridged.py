@@ -5,10 +5,10 @@ from functools import partial
 
 import trio
 
-from mcp_trio._limits import Limits
 from mcp_trio._proxy.bridge import Behind, front_of, serve_site, site_of
 from mcp_trio._proxy.journal import recorded_to, start_frames
-from mcp_trio._recorder.options import options_of
+from mcp_trio._recorder.writer import options_of
+from mcp_trio.limits import Limits
 
 _SOURCES = {
     "http": "http://127.0.0.1:0/here",

@@ -10,7 +10,9 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Client, Context, Server
+from mcp_trio._client.client import Client
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
 from tests.proxy.bridged import SOURCES, bridged, source
 from tests.ways import CONNECTIONS, served
 

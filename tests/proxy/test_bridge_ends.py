@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from mcp_trio import Client, Server
-from mcp_trio._errors import ConnectionLost, RequestError
-from mcp_trio._limits import Limits
+from mcp_trio._client.client import Client
 from mcp_trio._proxy.bridge import Behind, Front, site_of
-from mcp_trio.transports import open_websocket_channel
+from mcp_trio._server.server import Server
+from mcp_trio._transports.websocket_client import open_websocket_channel
+from mcp_trio.errors import ConnectionLost, RequestError
+from mcp_trio.limits import Limits
 from tests.proxy.bridged import bridged
 from tests.server.watched import watched
 from tests.ways import CONNECTIONS, opened, sent_away, served

@@ -4,13 +4,13 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Client
-from mcp_trio._errors import RecordingError
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._replay.inputs import run_inputs
+from mcp_trio._client.client import Client
+from mcp_trio._replay.live import run_inputs
 from mcp_trio._replay.mock import mock_server
+from mcp_trio._replay.replay import replay_async
+from mcp_trio.errors import RecordingError
 from mcp_trio.examples.weather import server as weather
-from mcp_trio.recording import replay_async
+from mcp_trio.limits import DEFAULT_LIMITS
 from tests.proxy.bridged import SOURCES, bridged
 from tests.ways import CONNECTIONS, served
 

@@ -11,11 +11,11 @@ import trio
 import trio.testing
 
 from mcp_trio._journal.records import encode_body
-from mcp_trio._limits import Limits
-from mcp_trio._proxy.host_to_url import UrlProxy
+from mcp_trio._proxy.bridge_sessions import UrlProxy
 from mcp_trio._proxy.journal import start_frames
-from mcp_trio._transports.http.client_channel import open_http_channel
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._transports.http_client import open_http_channel
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.limits import Limits
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,

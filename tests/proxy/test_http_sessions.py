@@ -8,8 +8,8 @@ import trio.testing
 from mcp_trio._journal.conversation import conversation
 from mcp_trio._journal.reader import read_recording
 from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.options import RecordOptions
-from mcp_trio._recorder.sink import open_recording
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._recorder.writer import RecordOptions
 from tests.transports.http.scripted_server import (
     EVENTS,
     Legacy,

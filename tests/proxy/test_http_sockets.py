@@ -9,14 +9,15 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio import Client, Context, Server
-from mcp_trio._limits import Limits
-from mcp_trio._proxy.http import Place, serve_http_proxy
-from mcp_trio._proxy.http_journals import Journals
+from mcp_trio._client.client import Client
+from mcp_trio._proxy.http import Journals, Place, serve_http_proxy
 from mcp_trio._proxy.journal import start_frames
-from mcp_trio._replay.inputs import run_inputs
+from mcp_trio._replay.live import run_inputs
 from mcp_trio._replay.mock import mock_server
-from mcp_trio._transports.http.client_link import Link, own_client
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio._transports.http_client_requests import Link, own_client
+from mcp_trio.limits import Limits
 
 ERAS = {"legacy": ("2025-11-25",), "modern": ("2026-07-28",)}
 

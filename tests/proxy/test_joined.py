@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import Limits
-from mcp_trio._proxy.joined import Joined
+from mcp_trio._proxy.bridge_sessions import Joined
 from mcp_trio._proxy.journal import start_frames
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import Limits
 
 
 def asking(number, method="tools/call", **params):

@@ -6,13 +6,13 @@ import signal
 import msgspec
 import pytest
 
-from mcp_trio._cli.check import verdict
-from mcp_trio._errors import RecordingError
+from mcp_trio._cli.inspect import verdict
 from mcp_trio._journal.reader import check, read_recording
 from mcp_trio._journal.records import GapBody, OpenBody, body_of, frame_of
-from mcp_trio._limits import Limits
 from mcp_trio._proxy.journal import FrameJournal, LineJournal, start_lines
-from mcp_trio._recorder.recorder import Recorder
+from mcp_trio._recorder.writer import Recorder
+from mcp_trio.errors import RecordingError
+from mcp_trio.limits import Limits
 
 ASKED = {
     "jsonrpc": "2.0",

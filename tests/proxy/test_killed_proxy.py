@@ -13,7 +13,7 @@ import pytest
 
 from mcp_trio._journal.reader import Flaw, read_recording
 from mcp_trio._journal.records import frame_of
-from mcp_trio._recorder.sink import open_recording
+from mcp_trio._recorder.files import open_recording
 
 KILLS = 8
 SECONDS_MAX = 30

@@ -8,14 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client
-from mcp_trio._errors import ConnectionLost, RequestError
-from mcp_trio._limits import Limits
-from mcp_trio._proxy.bridge import Behind, Front, serve_site, site_of
+from mcp_trio._client.client import Client
+from mcp_trio._jsonrpc.messages import Decoder
+from mcp_trio._proxy.bridge import Behind, Front, Site, serve_site, site_of
 from mcp_trio._proxy.journal import start_frames
-from mcp_trio._proxy.site import Site
-from mcp_trio._transports.http.stateless_channel import StatelessChannel
-from mcp_trio._wire import Decoder
+from mcp_trio._transports.http_sessions import StatelessChannel
+from mcp_trio.errors import ConnectionLost, RequestError
+from mcp_trio.limits import Limits
 
 DECODER = Decoder(json_depth_max=100)
 MODERN = "2026-07-28"

@@ -8,14 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import Limits
+from mcp_trio._jsonrpc.messages import Decoder
+from mcp_trio._proxy.bridge_sessions import Agreed, ServedConnection
 from mcp_trio._proxy.journal import start_frames
-from mcp_trio._proxy.served_connection import Agreed, ServedConnection
-from mcp_trio._transports.http.session_channel import SessionChannel
-from mcp_trio._transports.http.stateless_channel import StatelessChannel
-from mcp_trio._transports.memory import memory_pair
-from mcp_trio._wire import Decoder
+from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import Limits
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 decoder = Decoder(json_depth_max=100)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from mcp_trio._proxy.signals import until_signal
+from mcp_trio._proxy.stdio import until_signal
 
 
 async def test_without_a_signal_the_status_is_the_proxys():

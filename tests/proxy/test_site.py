@@ -9,8 +9,8 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio import Client
-from mcp_trio._errors import RequestError
+from mcp_trio._client.client import Client
+from mcp_trio.errors import RequestError
 from tests.proxy.bridged import bridged
 
 pytestmark = pytest.mark.real_time

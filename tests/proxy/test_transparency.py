@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from mcp_trio._limits import MIB
+from mcp_trio.limits import MIB
 
 SECONDS_MAX = 30
 CHUNK_BYTES = 65_536

@@ -9,8 +9,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._recorder.compressed import CompressedSink
-from mcp_trio._recorder.sink import FileSink, open_recording
+from mcp_trio._recorder.files import CompressedSink, FileSink, open_recording
 
 
 @attrs.define

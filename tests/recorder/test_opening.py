@@ -5,14 +5,13 @@ import stat
 
 import pytest
 
-from mcp_trio._errors import RecordingError
 from mcp_trio._journal.diff import diff
 from mcp_trio._journal.reader import check, read_recording
 from mcp_trio._journal.records import OpenBody, body_of
 from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.opening import begin_session, open_recorder
-from mcp_trio._recorder.options import RecordOptions
-from mcp_trio._recorder.sink import open_recording
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._recorder.writer import RecordOptions, begin_session, open_recorder
+from mcp_trio.errors import RecordingError
 from tests.recorder.conftest import FACTS
 
 ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"

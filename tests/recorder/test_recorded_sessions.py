@@ -5,18 +5,19 @@ import time
 import pytest
 import trio
 
-from mcp_trio import Client, ClientGroup, Context, Limits, RequestError, Server
+from mcp_trio._client.client import Client
+from mcp_trio._client.group import ClientGroup
+from mcp_trio._journal.reader import check, read_recording
 from mcp_trio._journal.records import EndBody, MarkBody, body_of, frame_of
 from mcp_trio._journal.redaction import Redaction
-from mcp_trio.recording import (
-    RecordOptions,
-    SharedRecording,
-    check,
-    open_recording,
-    read_recording,
-    replay_async,
-)
-from mcp_trio.transports import memory_pair
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._recorder.writer import RecordOptions, SharedRecording
+from mcp_trio._replay.replay import replay_async
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import RequestError
+from mcp_trio.limits import Limits
 
 SECRET = "correct-horse-battery"
 

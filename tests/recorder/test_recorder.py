@@ -7,9 +7,9 @@ import pytest
 
 from mcp_trio._journal.reader import Flaw, check, read_recording
 from mcp_trio._journal.records import GapBody, OpenBody, body_of, encode_body, frame_of
-from mcp_trio._limits import Limits
-from mcp_trio._recorder.recorder import Recorder
-from mcp_trio._recorder.sink import FileSink, open_recording
+from mcp_trio._recorder.files import FileSink, open_recording
+from mcp_trio._recorder.writer import Recorder
+from mcp_trio.limits import Limits
 from tests.recorder.conftest import Clock
 
 OPEN = encode_body(OpenBody(transport="t", role="server", name="n", version="1", started="s"))

@@ -4,10 +4,9 @@ import attrs
 
 from mcp_trio._journal.reader import check, read_recording
 from mcp_trio._journal.records import GapBody, OpenBody, body_of, frame_of
-from mcp_trio._limits import Limits
-from mcp_trio._recorder.recorder import Recorder
-from mcp_trio._recorder.segments import Segments
-from mcp_trio._recorder.sink import FileSink, open_recording
+from mcp_trio._recorder.files import FileSink, Segments, open_recording
+from mcp_trio._recorder.writer import Recorder
+from mcp_trio.limits import Limits
 
 OPEN = OpenBody(
     transport="t", role="server", name="secret", version="1", started="s", session="secret"

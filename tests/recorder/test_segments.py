@@ -11,15 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._errors import RecordingError
 from mcp_trio._journal.reader import Flaw, check, read_recording
 from mcp_trio._journal.records import GapBody, OpenBody, body_of
-from mcp_trio._limits import Limits
-from mcp_trio._recorder.compressed import CompressedSink
-from mcp_trio._recorder.names import first_name, later_names, segment_name
-from mcp_trio._recorder.recorder import Recorder
-from mcp_trio._recorder.segments import Segments
-from mcp_trio._recorder.sink import FileSink, open_recording
+from mcp_trio._recorder.files import (
+    CompressedSink,
+    FileSink,
+    Segments,
+    first_name,
+    later_names,
+    open_recording,
+    segment_name,
+)
+from mcp_trio._recorder.writer import Recorder
+from mcp_trio.errors import RecordingError
+from mcp_trio.limits import Limits
 from tests.recorder.conftest import Clock
 
 OPEN = OpenBody(transport="t", role="server", name="n", version="1", started="s", session="id")

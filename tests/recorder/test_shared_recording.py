@@ -3,13 +3,12 @@
 import pytest
 import trio
 
-from mcp_trio._engine import Lane, Recording
-from mcp_trio._errors import RecordingError
 from mcp_trio._journal.reader import check, read_recording
 from mcp_trio._journal.records import EndBody, MarkBody, body_of
-from mcp_trio._recorder.opening import begin_session
-from mcp_trio._recorder.options import RecordOptions, SharedRecording, options_of
-from mcp_trio._recorder.sink import open_recording
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._recorder.writer import RecordOptions, SharedRecording, begin_session, options_of
+from mcp_trio._session.journal import Lane, Recording
+from mcp_trio.errors import RecordingError
 from tests.recorder.conftest import FACTS
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from mcp_trio._errors import RecordingError
-from mcp_trio._limits import Limits
-from mcp_trio._recorder.sink import FileSink, open_recording
+from mcp_trio._recorder.files import FileSink, open_recording
+from mcp_trio.errors import RecordingError
+from mcp_trio.limits import Limits
 
 LINES = [b"one\n", b"two\n", b"three"]
 
@@ -66,7 +66,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_device_alone():
 
 FULL_DISK = """
 import resource, signal, sys
-from mcp_trio._recorder.sink import FileSink
+from mcp_trio._recorder.files import FileSink
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
 sink = FileSink(sys.argv[1])

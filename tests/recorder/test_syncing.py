@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_trio._limits import Limits
-from mcp_trio._recorder import syncing
-from mcp_trio._recorder.sink import FileSink
+from mcp_trio._recorder import files as syncing
+from mcp_trio._recorder.files import FileSink
+from mcp_trio.limits import Limits
 
 pytestmark = pytest.mark.real_time
 

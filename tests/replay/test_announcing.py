@@ -3,9 +3,10 @@
 import pytest
 import trio
 
-from mcp_trio import Context, Server
-from mcp_trio._limits import Limits
-from mcp_trio._replay import replay
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.limits import Limits
 
 OFFERS = {"tools", "resources", "prompts"}
 ANNOUNCE = "announce"

@@ -6,18 +6,12 @@ from contextlib import suppress
 import pytest
 import trio
 
-from mcp_trio import (
-    Context,
-    RequestAbandoned,
-    RequestError,
-    Roots,
-    Sampling,
-    Server,
-    ThreadContext,
-    effect,
-)
-from mcp_trio._errors import MCPError
 from mcp_trio._journal.records import encode_body
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.effects import effect
+from mcp_trio._server.elicitation import Roots, Sampling
+from mcp_trio._server.server import Server
+from mcp_trio.errors import MCPError, RequestAbandoned, RequestError
 
 QUESTIONS = (Roots(), Sampling("Why?"))
 ANSWERS = {

@@ -5,15 +5,16 @@ import json
 import pytest
 import trio
 
-from mcp_trio import Context, Server
 from mcp_trio._cli.timeline import Tally, timeline
-from mcp_trio._errors import ReplayDivergence
 from mcp_trio._journal.diff import diff
 from mcp_trio._journal.reader import read_recording
-from mcp_trio._recorder.sink import open_recording
-from mcp_trio._replay import replay
-from mcp_trio._replay.inputs import drive
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._replay.live import drive
+from mcp_trio._replay.replay import replay
 from mcp_trio._replay.sweep import sweep
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ReplayDivergence
 
 BATCHED = "2025-03-26"
 

@@ -3,8 +3,8 @@
 import attrs
 import pytest
 
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._replay.inputs import run_inputs
+from mcp_trio._replay.live import run_inputs
+from mcp_trio.limits import DEFAULT_LIMITS
 from tests.replay.conversations import answer, call, note, result, told
 
 LIMITS = attrs.evolve(DEFAULT_LIMITS, frame_bytes_max=4096)

@@ -7,11 +7,13 @@ import time
 import pytest
 import trio
 
-from mcp_trio import CapabilityMissing, RequestAbandoned, Server, ThreadContext, effect
-from mcp_trio._errors import ReplayDivergence, RequestError
-from mcp_trio._limits import Limits
-from mcp_trio._replay import replay
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import ThreadContext
+from mcp_trio._server.effects import effect
+from mcp_trio._server.server import Server
 from mcp_trio._server.threads import Bridge
+from mcp_trio.errors import CapabilityMissing, ReplayDivergence, RequestAbandoned, RequestError
+from mcp_trio.limits import Limits
 
 # The clock of a recording jumps while threads begin: nothing may be too late by that.
 LIMITS = Limits(

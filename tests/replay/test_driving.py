@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._errors import ConnectionLost, RecordingError
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._replay.inputs import drive, mock_client, run_inputs
+from mcp_trio._replay.live import drive, mock_client, run_inputs
 from mcp_trio._replay.mock import mock_server
+from mcp_trio.errors import ConnectionLost, RecordingError
 from mcp_trio.examples.weather import server as weather
+from mcp_trio.limits import DEFAULT_LIMITS
 from tests.replay.conversations import answer, call, note, result, told
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"

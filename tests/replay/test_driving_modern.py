@@ -8,11 +8,11 @@ import pytest
 import trio
 from msgspec import Raw
 
-from mcp_trio import Server
-from mcp_trio._journal.rounds import Question
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._replay.inputs import run_inputs
-from mcp_trio._replay.retries import live_keys, with_recorded_keys
+from mcp_trio._journal.conversation import Question
+from mcp_trio._replay.live import run_inputs
+from mcp_trio._replay.live_matching import live_keys, with_recorded_keys
+from mcp_trio._server.server import Server
+from mcp_trio.limits import DEFAULT_LIMITS
 from tests.replay.conversations import (
     META,
     MODERN,

@@ -8,13 +8,14 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Client, Server
-from mcp_trio._errors import ConnectionLost, LocalProtocolError, OutcomeUnknown
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._replay.inputs import mock_client, run_inputs
+from mcp_trio._client.client import Client
+from mcp_trio._jsonrpc.messages import Lost
+from mcp_trio._replay.live import mock_client, run_inputs
 from mcp_trio._replay.mock import mock_server
-from mcp_trio._wire import Lost
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ConnectionLost, LocalProtocolError, OutcomeUnknown
 from mcp_trio.examples.weather import server as weather
+from mcp_trio.limits import DEFAULT_LIMITS
 from tests.replay.conversations import call, result
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"

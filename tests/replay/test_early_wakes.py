@@ -5,8 +5,9 @@ import json
 import pytest
 import trio
 
-from mcp_trio import Context, Server
-from mcp_trio._replay import replay
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
 
 # Longer than what comes to cut it short, by less than a recorded time can tell.
 JUST_LONGER = 0.0100005

@@ -6,10 +6,13 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Client, Context, RequestError, Server
-from mcp_trio._replay.inputs import run_inputs
+from mcp_trio._client.client import Client
+from mcp_trio._replay.live import run_inputs
 from mcp_trio._replay.mock import mock_server
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import RequestError
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN = "2026-07-28"

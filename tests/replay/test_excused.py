@@ -3,9 +3,10 @@
 import pytest
 import trio
 
-from mcp_trio import Context, Server
-from mcp_trio._errors import BlockedInReplay, ReplayDivergence
-from mcp_trio._replay import replay
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.errors import BlockedInReplay, ReplayDivergence
 
 
 async def forever(ctx):

@@ -5,10 +5,12 @@ import json
 import pytest
 import trio
 
-from mcp_trio import Context, Server, effect
-from mcp_trio._recorder.options import RecordOptions
-from mcp_trio._replay import replay
-from mcp_trio._replay.loading import load_score
+from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._replay.replay import replay
+from mcp_trio._replay.trace import load_score
+from mcp_trio._server.context import Context
+from mcp_trio._server.effects import effect
+from mcp_trio._server.server import Server
 
 
 @effect

@@ -6,12 +6,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, RequestError
-from mcp_trio._errors import MockMismatch
-from mcp_trio._limits import Limits
+from mcp_trio._client.client import Client
 from mcp_trio._replay.mock import mock_server
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import MockMismatch, RequestError
+from mcp_trio.limits import Limits
 from tests.replay.conversations import call, heard, note, result, say
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"

@@ -3,10 +3,11 @@
 import pytest
 import trio
 
-from mcp_trio import Client, RequestError
+from mcp_trio._client.client import Client
 from mcp_trio._replay.mock import mock_server
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import RequestError
 from tests.replay.conversations import (
     MODERN,
     SERVER_INFO,

@@ -8,14 +8,13 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Client, Limits, RequestError
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._replay.inputs import mock_client, run_inputs
-from mcp_trio._replay.mock import mock_server
-from mcp_trio._replay.mock_session import MockSession
+from mcp_trio._client.client import Client
+from mcp_trio._replay.live import mock_client, run_inputs
+from mcp_trio._replay.mock import MockSession, mock_server
+from mcp_trio._replay.replay import replay_async
+from mcp_trio.errors import ConnectionLost, RequestError
 from mcp_trio.examples.weather import server as weather
-from mcp_trio.recording import replay_async
+from mcp_trio.limits import DEFAULT_LIMITS, Limits
 from tests.ways import WAYS, opened, sent_away, served
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"

@@ -8,13 +8,11 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio import Client, RequestError
-from mcp_trio._errors import MCPError, MockMismatch
+from mcp_trio._client.client import Client
 from mcp_trio._journal.conversation import conversation
 from mcp_trio._journal.reader import read_recording
-from mcp_trio._replay.mock import mock_server
-from mcp_trio._replay.mock_http import spoken_in
-from mcp_trio._replay.mock_session import MockSession
+from mcp_trio._replay.mock import MockSession, mock_server, spoken_in
+from mcp_trio.errors import MCPError, MockMismatch, RequestError
 from tests.replay.conversations import (
     MODERN,
     TAG,

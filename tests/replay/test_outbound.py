@@ -5,9 +5,11 @@ import functools
 import pytest
 import trio
 
-from mcp_trio import Context, Server, effect
-from mcp_trio._errors import ReplayDivergence
-from mcp_trio._replay import replay
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.effects import effect
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ReplayDivergence
 
 
 @effect

@@ -7,8 +7,12 @@ import json
 
 import trio
 
-from mcp_trio import Context, RequestAbandoned, Roots, Sampling, Server, ThreadContext, effect
 from mcp_trio._journal.records import encode_body
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.effects import effect
+from mcp_trio._server.elicitation import Roots, Sampling
+from mcp_trio._server.server import Server
+from mcp_trio.errors import RequestAbandoned
 
 MODERN = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

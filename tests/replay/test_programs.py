@@ -12,11 +12,14 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio import Context, EffectTransport, Server, ToolError, effect
-from mcp_trio._engine.schedules import seeded_schedule
-from mcp_trio._errors import MCPError, ReplayDivergence
-from mcp_trio._limits import Limits
-from mcp_trio._replay import replay
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.effects import effect
+from mcp_trio._server.http_effects import EffectTransport
+from mcp_trio._server.server import Server
+from mcp_trio._session.tasks import seeded_schedule
+from mcp_trio.errors import MCPError, ReplayDivergence, ToolError
+from mcp_trio.limits import Limits
 
 # What httpx leaves open of a response when it is cancelled is no affair of ours.
 pytestmark = [

@@ -2,11 +2,13 @@
 
 import pytest
 
-from mcp_trio import Context, Server, effect
-from mcp_trio._errors import RecordingError, ReplayDivergence
 from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.options import RecordOptions
-from mcp_trio._replay import replay
+from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.effects import effect
+from mcp_trio._server.server import Server
+from mcp_trio.errors import RecordingError, ReplayDivergence
 
 SECRET = "hunter2-hunter2"
 KEY = b"0123456789abcdef"

@@ -7,9 +7,9 @@ import threading
 import pytest
 import trio
 
-from mcp_trio._errors import RecordingError
-from mcp_trio._replay import replay, replay_async
-from mcp_trio._replay.loading import load_score
+from mcp_trio._replay.replay import replay, replay_async
+from mcp_trio._replay.trace import load_score
+from mcp_trio.errors import RecordingError
 
 
 def test_the_session_has_what_it_should_have(world, path):

@@ -6,9 +6,11 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio import Context, Elicitation, Server
-from mcp_trio._errors import MCPError
-from mcp_trio._limits import Limits
+from mcp_trio._server.context import Context
+from mcp_trio._server.elicitation import Elicitation
+from mcp_trio._server.server import Server
+from mcp_trio.errors import MCPError
+from mcp_trio.limits import Limits
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 

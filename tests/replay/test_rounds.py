@@ -6,11 +6,12 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Context, Server
-from mcp_trio._errors import RecordingError, ReplayDivergence
-from mcp_trio._limits import Limits
-from mcp_trio._replay import replay
-from mcp_trio._replay.sweep_score import load_sweep_score
+from mcp_trio._replay.replay import replay
+from mcp_trio._replay.sweep_inputs import load_sweep_score
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.errors import RecordingError, ReplayDivergence
+from mcp_trio.limits import Limits
 
 METADATA = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -3,8 +3,9 @@
 import pytest
 import trio
 
-from mcp_trio import Context, Server
-from mcp_trio._limits import Limits
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.limits import Limits
 
 AFTER_SECONDS = 0.010
 

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._schema import (
-    DEFINITIONS,
+from mcp_trio.types import (
     CreateMessageParams,
     ElicitParams,
     EmptyParams,
     InputRequest,
     ResourceContents,
 )
+from tests.schema.definitions import DEFINITIONS
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 

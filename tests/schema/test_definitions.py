@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from mcp_trio._protocol.fitting import fitted
-from mcp_trio._protocol.revisions import REVISIONS, Revision, is_between
-from mcp_trio._schema import DEFINITIONS, ElicitResult
+from mcp_trio._protocol.compat import fitted
+from mcp_trio._protocol.versions import REVISIONS, Revision, is_between
+from mcp_trio.types import ElicitResult
+from tests.schema.definitions import DEFINITIONS
 
 GRID = [
     (revision.name, name)

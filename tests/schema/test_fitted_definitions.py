@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mcp_trio._errors import LocalProtocolError
-from mcp_trio._protocol.fitting import fitted
+from mcp_trio._protocol.compat import fitted
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     PROTOCOL_VERSION,
@@ -16,9 +15,9 @@ from mcp_trio._protocol.metadata import (
     dressed,
 )
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.revisions import REVISIONS, Revision
-from mcp_trio._schema import (
-    DEFINITIONS,
+from mcp_trio._protocol.versions import REVISIONS, Revision
+from mcp_trio.errors import LocalProtocolError
+from mcp_trio.types import (
     CreateMessageResult,
     ElicitResult,
     Implementation,
@@ -26,6 +25,7 @@ from mcp_trio._schema import (
     Params,
     Result,
 )
+from tests.schema.definitions import DEFINITIONS
 
 # Kept as they come, or made by the wire: there is no struct of ours that says them.
 OPEN = {

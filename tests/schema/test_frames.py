@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcp_trio._schema import DEFINITIONS
-from mcp_trio._wire import (
+from mcp_trio._jsonrpc.messages import (
     Batch,
     Decoder,
     ErrorResponse,
@@ -18,6 +17,7 @@ from mcp_trio._wire import (
     encode_request,
     encode_response,
 )
+from tests.schema.definitions import DEFINITIONS
 
 FRAMES = sorted(name for name, row in DEFINITIONS.items() if row.envelope)
 

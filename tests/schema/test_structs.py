@@ -6,10 +6,9 @@ from typing import get_args
 import msgspec
 import pytest
 
-import mcp_trio._schema as vocabulary
 import mcp_trio.types
-from mcp_trio._schema import (
-    DEFINITIONS,
+from mcp_trio import types as vocabulary
+from mcp_trio.types import (
     CallToolParams,
     CallToolResult,
     CancelledParams,
@@ -37,6 +36,7 @@ from mcp_trio._schema import (
     Tool,
     ToolsCapability,
 )
+from tests.schema.definitions import DEFINITIONS
 
 STRUCTS = [
     each

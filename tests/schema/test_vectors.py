@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mcp_trio._schema import DEFINITIONS
+from tests.schema.definitions import DEFINITIONS
 
 VECTORS = [
     json.loads(line)

@@ -10,13 +10,14 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import KeyRing, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
-from mcp_trio._protocol.revisions import OLDEST, REVISIONS
+from mcp_trio._protocol.versions import OLDEST, REVISIONS
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.sealed_state import KeyRing
+from mcp_trio._server.server import Server
 from mcp_trio._server.signatures import ArgumentsError, Signature
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
-from mcp_trio.recording import replay
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
 
 State = TypeVar("State")
 

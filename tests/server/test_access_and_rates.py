@@ -2,7 +2,9 @@
 
 import pytest
 
-from mcp_trio import Context, RequestError, Server
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.errors import RequestError
 
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603

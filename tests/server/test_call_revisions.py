@@ -4,9 +4,13 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Audio, Context, Image, RequestError, Server, ToolError, types
-from mcp_trio._limits import Limits
-from mcp_trio._protocol.revisions import REVISIONS
+from mcp_trio import types
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.context import Context
+from mcp_trio._server.results import Audio, Image
+from mcp_trio._server.server import Server
+from mcp_trio.errors import RequestError, ToolError
+from mcp_trio.limits import Limits
 
 A, B, C, D, E = REVISIONS
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603

@@ -10,10 +10,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, Context, Server, ThreadContext
-from mcp_trio._limits import Limits
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._client.client import Client
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.server import Server
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.limits import Limits
 from tests.server.conftest import harbour, nothing
 
 EVERYTHING = {"tools", "resources", "prompts"}

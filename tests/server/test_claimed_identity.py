@@ -2,7 +2,8 @@
 
 import pytest
 
-from mcp_trio import Context, types
+from mcp_trio import types
+from mcp_trio._server.context import Context
 
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 ACCEPTED = {"action": "accept", "content": {}}

@@ -12,10 +12,11 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio import Client, Server
-from mcp_trio._errors import ConnectionLost, OutcomeUnknown, RecordingError
-from mcp_trio.recording import replay
-from mcp_trio.transports import open_websocket_channel
+from mcp_trio._client.client import Client
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.server import Server
+from mcp_trio._transports.websocket_client import open_websocket_channel
+from mcp_trio.errors import ConnectionLost, OutcomeUnknown, RecordingError
 from tests.server.watched import harbour
 from tests.story import Story
 from tests.ways import CONNECTIONS, served

@@ -10,11 +10,9 @@ import attrs
 import msgspec
 import pytest
 
-from mcp_trio import Server
-from mcp_trio._server import mistakes
-from mcp_trio._server.custom_types import TypeReader
-from mcp_trio._server.json_schemas import json_schema
-from mcp_trio._server.stand_ins import convert
+from mcp_trio._server import validation_errors as mistakes
+from mcp_trio._server.server import Server
+from mcp_trio._server.type_adapters import TypeReader, convert, json_schema
 
 Meta = msgspec.Meta
 readable = TypeReader().readable

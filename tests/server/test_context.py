@@ -4,7 +4,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, Limits, Server, ThreadContext
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.server import Server
+from mcp_trio.limits import Limits
 
 E = "2026-07-28"
 
@@ -252,8 +254,8 @@ async def test_logging_is_a_check_for_cancellation_even_of_what_is_not_told(serv
 
 @pytest.mark.requirement("LOG-13")
 async def test_a_flood_of_log_messages_waits_for_a_client_that_does_not_read(nursery):
-    from mcp_trio._testing.wire_peer import WirePeer
-    from mcp_trio._transports.memory import memory_pair
+    from mcp_trio._testing.peers import WirePeer
+    from mcp_trio._transports.lines import memory_pair
 
     told = []
     server = Server("harbour", limits=Limits(outbound_bytes_max=2000))

@@ -10,10 +10,14 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Client, ConnectionLost, Context, Limits, Server
+from mcp_trio._client.client import Client
 from mcp_trio._protocol.websocket import CloseCode
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
 from mcp_trio._transports.sockets import SocketHost, serve_sockets
-from mcp_trio.recording import replay
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import Limits
 from tests.server.watched import watched
 from tests.story import Story
 
@@ -157,7 +161,7 @@ async def test_a_hub_that_knows_nobody_without_a_token_is_not_asked_again():
 
 
 async def test_a_hub_that_closes_with_a_refusal_is_not_asked_again():
-    from mcp_trio._transports.websocket.listener import WebSocketHost, serve_websocket
+    from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
 
     async def handle(channel):
         channel._code = CloseCode.REFUSED

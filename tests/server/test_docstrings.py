@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._server.docstrings import parse_docstring
+from mcp_trio._server.signatures import parse_docstring
 
 
 def test_the_prose_before_the_first_section_is_the_description():

@@ -10,16 +10,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import (
-    Client,
-    Context,
-    LocalProtocolError,
-    RequestAbandoned,
-    Server,
-    ThreadContext,
-    effect,
-)
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._client.client import Client
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.effects import effect
+from mcp_trio._server.server import Server
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import LocalProtocolError, RequestAbandoned
 from tests.server.conftest import played_again
 
 

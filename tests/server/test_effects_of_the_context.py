@@ -10,7 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, LocalProtocolError, ThreadContext
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio.errors import LocalProtocolError
 from tests.server.conftest import played_again
 
 

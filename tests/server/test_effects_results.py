@@ -17,9 +17,9 @@ from cattrs import Converter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._limits import Limits
 from mcp_trio._server.effect_results import EffectResults
-from mcp_trio._server.ordering import JsonWriter
+from mcp_trio._server.results import JsonWriter
+from mcp_trio.limits import Limits
 
 
 class Colour(enum.Enum):

@@ -6,16 +6,12 @@ import json
 import attrs
 import pytest
 
-from mcp_trio import (
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.elicitation import Elicitation, Roots, Sampling, UrlElicitation
+from mcp_trio.errors import (
     CapabilityMissing,
-    Context,
-    Elicitation,
     LocalProtocolError,
     RemoteProtocolError,
-    Roots,
-    Sampling,
-    ThreadContext,
-    UrlElicitation,
     UrlElicitationRequired,
 )
 from tests.server.conftest import played_again

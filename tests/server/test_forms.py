@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio import LocalProtocolError
 from mcp_trio._protocol.forms import check_form
-from mcp_trio._server.forms import FormError, form_of
+from mcp_trio._server.elicitation import FormError, form_of
+from mcp_trio.errors import LocalProtocolError
 
 
 class Size(enum.Enum):

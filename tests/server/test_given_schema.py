@@ -2,8 +2,10 @@
 
 import pytest
 
-from mcp_trio import Context, SchemaError, Server, ThreadContext
-from mcp_trio._limits import Limits
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.server import Server
+from mcp_trio.errors import SchemaError
+from mcp_trio.limits import Limits
 
 SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",

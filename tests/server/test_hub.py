@@ -6,8 +6,13 @@ import ssl
 import pytest
 import trio
 
-from mcp_trio import Client, ConnectionLost, Limits, Server
-from mcp_trio.transports import listen_websocket, open_websocket_channel, read_lock_file
+from mcp_trio._client.client import Client
+from mcp_trio._server.dialing import listen_websocket
+from mcp_trio._server.server import Server
+from mcp_trio._transports.lock_file import read_lock_file
+from mcp_trio._transports.websocket_client import open_websocket_channel
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import Limits
 from tests.transports.http.conftest import certificate
 
 __all__ = ["certificate"]

@@ -6,8 +6,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, Context, RecordingError, Server, ThreadContext
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._client.client import Client
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.server import Server
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import RecordingError
 
 
 def read(path):
@@ -165,7 +168,7 @@ async def test_a_session_is_recorded_to_a_file(server, tmp_path, as_text):
 
 
 async def test_a_folder_gets_a_file_for_each_session(server, tmp_path, nursery):
-    from mcp_trio._testing.wire_peer import WirePeer
+    from mcp_trio._testing.peers import WirePeer
 
     peers = []
     for folder in (tmp_path, f"{tmp_path}/"):

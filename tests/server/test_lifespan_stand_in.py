@@ -12,8 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import BlockedInReplay, Context, ReplayDivergence, Server, effect
-from mcp_trio._server.lifespan_stand_in import LifespanStandIn
+from mcp_trio._server.context import Context
+from mcp_trio._server.effects import LifespanStandIn, effect
+from mcp_trio._server.server import Server
+from mcp_trio.errors import BlockedInReplay, ReplayDivergence
 from tests.server.conftest import played_again
 
 

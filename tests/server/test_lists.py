@@ -6,9 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Server, types
-from mcp_trio._limits import Limits
-from mcp_trio._protocol.revisions import OLDEST
+from mcp_trio import types
+from mcp_trio._protocol.versions import OLDEST
+from mcp_trio._server.server import Server
+from mcp_trio.limits import Limits
 
 INVALID_PARAMS = -32602
 
@@ -152,8 +153,8 @@ async def test_what_is_registered_is_announced(serve):
 
 
 async def test_what_is_registered_until_the_handshake_is_announced(nursery):
-    from mcp_trio._testing.wire_peer import WirePeer
-    from mcp_trio._transports.memory import memory_pair
+    from mcp_trio._testing.peers import WirePeer
+    from mcp_trio._transports.lines import memory_pair
 
     server = Server("harbour")
     ours, theirs = memory_pair()

@@ -7,9 +7,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, Context, ReplayDivergence, RequestAbandoned, Server, ThreadContext
-from mcp_trio._transports.memory import memory_pair
-from mcp_trio.recording import replay
+from mcp_trio._client.client import Client
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.server import Server
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ReplayDivergence, RequestAbandoned
 
 
 @pytest.fixture

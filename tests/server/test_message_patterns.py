@@ -7,9 +7,14 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, Context, Roots, Sampling, Server, ToolError, types
-from mcp_trio._protocol.revisions import REVISIONS
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio import types
+from mcp_trio._client.client import Client
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.context import Context
+from mcp_trio._server.elicitation import Roots, Sampling
+from mcp_trio._server.server import Server
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ToolError
 from tests.server.conftest import nothing
 
 *LEGACY, MODERN = REVISIONS

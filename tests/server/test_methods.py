@@ -8,7 +8,10 @@ import msgspec
 import pytest
 import trio.testing
 
-from mcp_trio import Context, RequestError, Server, ThreadContext, types
+from mcp_trio import types
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.server import Server
+from mcp_trio.errors import RequestError
 
 
 class Search(types.Params, kw_only=True):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_trio import Server
+from mcp_trio._server.server import Server
 
 
 def schema(**properties):

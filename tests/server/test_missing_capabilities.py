@@ -2,8 +2,9 @@
 
 import pytest
 
-from mcp_trio import Context, ThreadContext, ToolError
-from mcp_trio._protocol.revisions import REVISIONS
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio.errors import ToolError
 
 INTERNAL_ERROR, MISSING_CAPABILITY = -32603, -32021
 MODERN = "2026-07-28"

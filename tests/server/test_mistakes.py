@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from mcp_trio._limits import Limits
 from mcp_trio._server.signatures import ArgumentsError
+from mcp_trio.limits import Limits
 from tests.server.conftest import lines, lines_of, signature_of
 
 
@@ -57,7 +57,7 @@ class Row(msgspec.Struct, array_like=True):
 
 
 def test_every_wrong_argument_has_its_own_line():
-    def handler(  # noqa: PLR0917 - one of each
+    def handler(
         city: str,
         days: int,
         ratio: float,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._recorder.options import SharedRecording
-from mcp_trio._server.neighbours import Neighbours
+from mcp_trio._recorder.writer import SharedRecording
+from mcp_trio._server.handlers import Neighbours
 
 FILES = [None, "a folder", SharedRecording("one"), SharedRecording("other")]
 

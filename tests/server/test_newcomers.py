@@ -8,10 +8,11 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Client, Limits
+from mcp_trio._client.client import Client
 from mcp_trio._protocol.websocket import CloseCode
-from mcp_trio._server.newcomers import Newcomers
-from mcp_trio._transports.bell import Milestone
+from mcp_trio._server.sockets import Newcomers
+from mcp_trio._transports.concurrency import Milestone
+from mcp_trio.limits import Limits
 from tests.server.watched import watched
 from tests.ways import WAYS, opened, sent_away, served
 

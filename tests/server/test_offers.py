@@ -2,9 +2,13 @@
 
 import pytest
 
-from mcp_trio import Audio, Context, ResourceNotFound, Server, types
-from mcp_trio._limits import Limits
-from mcp_trio._protocol.revisions import REVISIONS
+from mcp_trio import types
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.context import Context
+from mcp_trio._server.results import Audio
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ResourceNotFound
+from mcp_trio.limits import Limits
 from tests.server.conftest import nothing
 
 A, B, C, D, E = REVISIONS

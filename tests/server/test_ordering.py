@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._server.ordering import JsonWriter
+from mcp_trio._server.results import JsonWriter
 
 in_order = JsonWriter().in_order
 
@@ -128,7 +128,7 @@ def test_the_order_is_the_same_whatever_the_hash_seed():
         "server = Server('s')\n"
         "@server.tool\n"
         "async def t(kinds: frozenset[str] = frozenset('abcdef')): ...\n"
-        "from mcp_trio._protocol.revisions import OLDEST\n"
+        "from mcp_trio._protocol.versions import OLDEST\n"
         "print(bytes(server._registry.page('tools/list', None, OLDEST)))\n"
     )
     runs = {

@@ -14,9 +14,11 @@ import pytest
 from annotated_types import Ge
 from hypothesis import strategies as st
 
-from mcp_trio import Audio, Image, Server, types
+from mcp_trio import types
 from mcp_trio._protocol.json_schema import Schema
-from mcp_trio._protocol.revisions import REVISIONS
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.results import Audio, Image
+from mcp_trio._server.server import Server
 
 A, B, C, D, E = REVISIONS
 
@@ -353,8 +355,7 @@ async def test_a_failure_need_not_be_of_the_schema(serve, data):
 
 @pytest.mark.requirement("TOOL-37")
 async def test_a_result_that_asks_for_input_is_no_data():
-    from mcp_trio._server.ordering import JsonWriter
-    from mcp_trio._server.results import prompt_result, resource_result, tool_result
+    from mcp_trio._server.results import JsonWriter, prompt_result, resource_result, tool_result
 
     asks = types.InputRequiredResult(request_state="s")
     assert tool_result(asks, JsonWriter()) is asks

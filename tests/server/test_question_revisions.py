@@ -3,17 +3,12 @@
 import attrs
 import pytest
 
-from mcp_trio import (
-    CapabilityMissing,
-    Context,
-    Limits,
-    LocalProtocolError,
-    RemoteProtocolError,
-    RequestError,
-    Server,
-    types,
-)
-from mcp_trio._protocol.revisions import REVISIONS
+from mcp_trio import types
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.errors import CapabilityMissing, LocalProtocolError, RemoteProtocolError, RequestError
+from mcp_trio.limits import Limits
 
 A, B, C, D, E = REVISIONS
 LEGACY, ASKS_FORMS, HAS_MODES = (A, B, C, D), (C, D, E), (D, E)

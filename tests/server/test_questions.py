@@ -2,16 +2,11 @@
 
 import pytest
 
-from mcp_trio import (
-    Context,
-    Limits,
-    LocalProtocolError,
-    RemoteProtocolError,
-    RequestError,
-    Server,
-    ThreadContext,
-    types,
-)
+from mcp_trio import types
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.server import Server
+from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, RequestError
+from mcp_trio.limits import Limits
 
 CLIENT_CAN = {"roots": {"listChanged": True}, "sampling": {}}
 

@@ -5,16 +5,10 @@ import inspect
 import attrs
 import pytest
 
-from mcp_trio import (
-    Context,
-    Elicitation,
-    Roots,
-    Sampling,
-    ThreadContext,
-    UrlElicitation,
-    UrlElicitationRequired,
-    types,
-)
+from mcp_trio import types
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.elicitation import Elicitation, Roots, Sampling, UrlElicitation
+from mcp_trio.errors import UrlElicitationRequired
 
 E = "2026-07-28"
 ALL = {

@@ -1,18 +1,13 @@
 import pytest
 import trio
 
-from mcp_trio import (
-    Context,
-    Image,
-    RequestError,
-    ResourceNotFound,
-    Server,
-    ThreadContext,
-    ToolError,
-    types,
-)
-from mcp_trio._limits import Limits
-from mcp_trio._server.templates import TemplateError
+from mcp_trio import types
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.results import Image
+from mcp_trio._server.server import Server
+from mcp_trio._server.uri_templates import TemplateError
+from mcp_trio.errors import RequestError, ResourceNotFound, ToolError
+from mcp_trio.limits import Limits
 
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603

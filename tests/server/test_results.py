@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_trio import Server
-from mcp_trio._schema import (
+from mcp_trio._server import results
+from mcp_trio._server.results import BYTES_URI, Image, JsonWriter, prompt_result
+from mcp_trio._server.server import Server
+from mcp_trio.types import (
     Annotations,
     CallToolResult,
     EmbeddedResource,
@@ -27,9 +29,6 @@ from mcp_trio._schema import (
     ResourceContents,
     TextContent,
 )
-from mcp_trio._server import results
-from mcp_trio._server.ordering import JsonWriter
-from mcp_trio._server.results import BYTES_URI, Image, prompt_result
 
 tool_result = functools.partial(results.tool_result, writer=JsonWriter())
 resource_result = functools.partial(results.resource_result, writer=JsonWriter())
@@ -195,7 +194,7 @@ def test_a_value_without_a_json_form_is_refused_by_its_type(value):
 
 def test_a_set_has_the_same_order_whatever_the_hash_seed():
     code = (
-        "from mcp_trio._server.ordering import JsonWriter;"
+        "from mcp_trio._server.results import JsonWriter;"
         "print(JsonWriter().encode({'s': {'a', 'b', 'c', 'd', 'e'}}).decode())"
     )
     runs = {

@@ -7,8 +7,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, Elicitation, LocalProtocolError, Server, ToolError
-from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio._server.context import Context
+from mcp_trio._server.elicitation import Elicitation
+from mcp_trio._server.server import Server
+from mcp_trio.errors import LocalProtocolError, ToolError
+from mcp_trio.limits import DEFAULT_LIMITS
 from tests.server.conftest import EVERYTHING
 from tests.server.rounds import (
     FALSE,

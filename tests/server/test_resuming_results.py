@@ -7,11 +7,15 @@ from types import SimpleNamespace
 import attrs
 import pytest
 
-from mcp_trio import Context, MemoryStore, Server, types
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._protocol import METHODS, TheirRequest
-from mcp_trio._protocol.peers import STRANGER
-from mcp_trio._server.resuming import _binding
+from mcp_trio import types
+from mcp_trio._protocol.metadata import STRANGER
+from mcp_trio._protocol.methods import METHODS
+from mcp_trio._protocol.requests import TheirRequest
+from mcp_trio._server.context import Context
+from mcp_trio._server.resumable import _binding
+from mcp_trio._server.sealed_state import MemoryStore
+from mcp_trio._server.server import Server
+from mcp_trio.limits import DEFAULT_LIMITS
 from tests.server.rounds import NOT_VALID, TRUE
 
 INTERNAL = {"code": -32603, "message": "internal error"}

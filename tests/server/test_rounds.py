@@ -2,8 +2,10 @@
 
 import pytest
 
-from mcp_trio import Context, Elicitation, Roots, Server, ThreadContext
-from mcp_trio._protocol.request_state import PARKED
+from mcp_trio._protocol.requests import PARKED
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.elicitation import Elicitation, Roots
+from mcp_trio._server.server import Server
 from tests.server.conftest import played_again
 
 MODERN = "2026-07-28"

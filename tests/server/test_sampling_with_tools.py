@@ -2,16 +2,11 @@
 
 import pytest
 
-from mcp_trio import (
-    CapabilityMissing,
-    Context,
-    Limits,
-    LocalProtocolError,
-    RemoteProtocolError,
-    Server,
-    ThreadContext,
-    types,
-)
+from mcp_trio import types
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.server import Server
+from mcp_trio.errors import CapabilityMissing, LocalProtocolError, RemoteProtocolError
+from mcp_trio.limits import Limits
 
 C, D = "2025-06-18", "2025-11-25"
 PLAIN = {"sampling": {}}

@@ -16,7 +16,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from mcp_trio._server.callables import name_of
+from mcp_trio._server.introspection import name_of
 from mcp_trio._server.signatures import ArgumentsError
 from tests.server.conftest import Context, lines_of, signature_of
 

@@ -3,9 +3,9 @@
 import attrs
 import trio
 
-from mcp_trio import Limits
-from mcp_trio._server.newcomers import Newcomers
-from mcp_trio._transports.bell import Milestone
+from mcp_trio._server.sockets import Newcomers
+from mcp_trio._transports.concurrency import Milestone
+from mcp_trio.limits import Limits
 
 
 @attrs.define(eq=False)

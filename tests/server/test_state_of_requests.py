@@ -6,11 +6,15 @@ import secrets
 import pytest
 import trio
 
-from mcp_trio import Context, KeyRing, RequestError, Server, ToolError, types
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import ALL_REVISIONS
+from mcp_trio import types
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL
-from mcp_trio._protocol.request_state import PARKED
+from mcp_trio._protocol.requests import PARKED
+from mcp_trio._protocol.versions import ALL_REVISIONS
+from mcp_trio._server.context import Context
+from mcp_trio._server.sealed_state import KeyRing
+from mcp_trio._server.server import Server
+from mcp_trio.errors import RequestError, ToolError
+from mcp_trio.limits import Limits
 from tests.server.rounds import NOT_VALID
 
 MODERN = "2026-07-28"

@@ -9,13 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio import KeyRing, LocalProtocolError, MemoryStore, RequestError, Server
-from mcp_trio import _schema as s
-from mcp_trio._engine import Place, Step
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._protocol.request_state import digest_of, invalid_state
-from mcp_trio._server.keys import NONCE_BYTES, check_sealing
-from mcp_trio._server.states import Binding, Sealer, State
+from mcp_trio import types as s
+from mcp_trio._protocol.requests import digest_of, invalid_state
+from mcp_trio._server.sealed_state import (
+    NONCE_BYTES,
+    Binding,
+    KeyRing,
+    MemoryStore,
+    Sealer,
+    State,
+    check_sealing,
+)
+from mcp_trio._server.server import Server
+from mcp_trio._session.journal import Place, Step
+from mcp_trio.errors import LocalProtocolError, RequestError
+from mcp_trio.limits import DEFAULT_LIMITS
 from tests.server.conftest import nothing
 from tests.server.rounds import NOT_VALID
 
@@ -265,7 +273,7 @@ async def test_without_the_extra_no_state_is_valid(serve, monkeypatch):
 
 def test_what_needs_the_extra_is_refused_early(monkeypatch):
     check_sealing()
-    monkeypatch.setattr("mcp_trio._server.keys.find_spec", lambda _name: None)
+    monkeypatch.setattr("mcp_trio._server.sealed_state.find_spec", lambda _name: None)
 
     with pytest.raises(ModuleNotFoundError, match=r"mcp_trio\[seal\]"):
         check_sealing()

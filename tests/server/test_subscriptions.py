@@ -7,17 +7,14 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, Server
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import (
-    CLIENT_CAPABILITIES,
-    PROTOCOL_VERSION,
-    REVISIONS,
-    SUBSCRIPTION_ID,
-)
+from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SUBSCRIPTION_ID
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.context import Context
 from mcp_trio._server.registry import Registry
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._server.server import Server
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.limits import Limits
 from tests.server.conftest import harbour, nothing
 
 MODERN = "2026-07-28"

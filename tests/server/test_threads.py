@@ -4,8 +4,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, RequestAbandoned, Server, ThreadContext
-from mcp_trio._limits import Limits
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.server import Server
+from mcp_trio.errors import RequestAbandoned
+from mcp_trio.limits import Limits
 
 # A thread that is abandoned runs on: each test lets its own go in the end.
 
@@ -164,8 +166,8 @@ async def test_a_context_that_outlives_its_handler_is_refused(server, serve):
 
 @pytest.mark.parametrize("is_run_over", [False, True])
 def test_a_thread_that_outlives_its_session_is_refused_and_never_hangs(gate, is_run_over):
-    from mcp_trio._testing.wire_peer import WirePeer
-    from mcp_trio._transports.memory import memory_pair
+    from mcp_trio._testing.peers import WirePeer
+    from mcp_trio._transports.lines import memory_pair
 
     server = Server("harbour")
     entered, left = threading.Event(), threading.Event()

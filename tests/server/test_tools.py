@@ -6,8 +6,10 @@ import msgspec
 import pytest
 import trio
 
-from mcp_trio import Context, RequestError, Server, ToolError
-from mcp_trio._limits import Limits
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.errors import RequestError, ToolError
+from mcp_trio.limits import Limits
 
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603

@@ -7,11 +7,13 @@ import base64
 
 import pytest
 
-from mcp_trio import Context, RemoteProtocolError, Server, types
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import ALL_REVISIONS
+from mcp_trio import types
 from mcp_trio._protocol.metadata import LOG_LEVEL
-from mcp_trio._protocol.revisions import OLDEST
+from mcp_trio._protocol.versions import ALL_REVISIONS, OLDEST
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.errors import RemoteProtocolError
+from mcp_trio.limits import Limits
 from tests.server.conftest import nothing
 
 

@@ -30,8 +30,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from mcp_trio._server.ordering import JsonWriter
-from mcp_trio._server.results import tool_result
+from mcp_trio._server.results import JsonWriter, tool_result
 from mcp_trio._server.signatures import ArgumentsError
 from tests.server.conftest import signature, signature_of
 
@@ -246,9 +245,7 @@ def encoded(sent):
 
 @pytest.mark.parametrize(("wrap", "wrap_json", "wrap_value"), NESTED)
 @pytest.mark.parametrize(("hint", "sent", "value", "refused"), TYPES)
-def test_every_type_arrives_as_itself(  # noqa: PLR0917 - a row and a way to nest it
-    hint, sent, value, refused, wrap, wrap_json, wrap_value
-):
+def test_every_type_arrives_as_itself(hint, sent, value, refused, wrap, wrap_json, wrap_value):
     found = signature(wrap(hint))
     jsonschema.Draft202012Validator.check_schema(found.schema)
     schema = jsonschema.Draft202012Validator(found.schema)

@@ -15,10 +15,13 @@ import pytest
 import trio.testing
 from cattrs import Converter
 
-from mcp_trio import Client, Context, ReplayDivergence, RequestError, Server, ToolError
-from mcp_trio._replay import replay
-from mcp_trio._server.ordering import JsonWriter
+from mcp_trio._client.client import Client
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.results import JsonWriter
+from mcp_trio._server.server import Server
 from mcp_trio._server.signatures import ArgumentsError, Signature
+from mcp_trio.errors import ReplayDivergence, RequestError, ToolError
 from tests.server import conftest
 
 Value = TypeVar("Value")

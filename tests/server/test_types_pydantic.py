@@ -12,9 +12,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, RootModel
 from pydantic.dataclasses import dataclass
 
-from mcp_trio import Server
-from mcp_trio._server.ordering import JsonWriter
-from mcp_trio._server.results import tool_result
+from mcp_trio._server.results import JsonWriter, tool_result
+from mcp_trio._server.server import Server
 from mcp_trio._server.signatures import ArgumentsError
 from tests.server.conftest import lines, read, signature, signature_of
 
@@ -353,7 +352,7 @@ async def test_a_tool_takes_and_gives_models(serve):
 def test_pydantic_is_loaded_only_by_those_who_use_it():
     code = """
 import sys
-from mcp_trio._server.ordering import JsonWriter
+from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.signatures import Signature
 class Mine:
     __get_pydantic_core_schema__ = None

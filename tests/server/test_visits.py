@@ -4,15 +4,11 @@ import uuid
 
 import pytest
 
-from mcp_trio import (
-    Context,
-    LocalProtocolError,
-    Server,
-    ThreadContext,
-    UrlElicitation,
-    UrlElicitationRequired,
-)
-from mcp_trio._limits import Limits
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.elicitation import UrlElicitation
+from mcp_trio._server.server import Server
+from mcp_trio.errors import LocalProtocolError, UrlElicitationRequired
+from mcp_trio.limits import Limits
 
 C, D = "2025-06-18", "2025-11-25"
 BOTH = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}

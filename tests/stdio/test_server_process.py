@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_trio._limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS
 
 # What a machine may take longer than it should.
 GRACE_SECONDS = 4.0

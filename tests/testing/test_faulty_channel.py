@@ -9,18 +9,12 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_trio import ConnectionLost
-from mcp_trio._limits import MIB, Limits
-from mcp_trio._testing.faults import FaultDice
-from mcp_trio.testing import (
-    CHANNEL_CHECKS,
-    Fault,
-    Faults,
-    FaultyChannel,
-    channel_pair,
-    check_channel_for,
-)
-from mcp_trio.transports import Oversized, memory_pair
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._testing.channels import CHANNEL_CHECKS, check_channel_for
+from mcp_trio._testing.faults import Fault, FaultDice, Faults, FaultyChannel, channel_pair
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import MIB, Limits
 
 LIMITS = Limits(frame_bytes_max=2 * MIB)
 FRAMES = [b'{"jsonrpc":"2.0","method":"n%d"}' % number for number in range(200)]

@@ -7,10 +7,16 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio import Client, Context, Limits, LocalProtocolError, Server, ToolError
-from mcp_trio._engine.schedules import seeded_schedule
-from mcp_trio.recording import read_recording, replay
-from mcp_trio.testing import Faults, FaultyChannel, simulate
+from mcp_trio._client.client import Client
+from mcp_trio._journal.reader import read_recording
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio._session.tasks import seeded_schedule
+from mcp_trio._testing.faults import Faults, FaultyChannel
+from mcp_trio._testing.simulation import simulate
+from mcp_trio.errors import LocalProtocolError, ToolError
+from mcp_trio.limits import Limits
 
 EVERYTHING = Faults(drop=0.03, delay=0.2, reorder=0.1, cut=0.02, corrupt=0.05, slow_reader=0.1)
 OUTCOMES = {"result", "error", "timeout", "cancelled", "lost"}

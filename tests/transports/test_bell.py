@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._transports.bell import Bell, Milestone
+from mcp_trio._transports.concurrency import Bell, Milestone
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Client, Server
-from mcp_trio._protocol import REVISIONS
-from mcp_trio.transports import LineChannel
+from mcp_trio._client.client import Client
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._server.server import Server
+from mcp_trio._transports.lines import LineChannel
 
 
 @attrs.define(eq=False)

@@ -9,9 +9,10 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import KIB, Limits
-from mcp_trio.transports import LineChannel, Oversized, memory_pair
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._transports.lines import LineChannel, memory_pair
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import KIB, Limits
 
 
 @attrs.define

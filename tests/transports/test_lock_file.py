@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from mcp_trio._errors import ConfigError
 from mcp_trio._transports.lock_file import lock_file, read_lock_file
+from mcp_trio.errors import ConfigError
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from mcp_trio._transports import lock_file as lock_files
-from mcp_trio._transports import locked_place as module
+from mcp_trio._transports import lock_file as module
 from mcp_trio._transports import sockets
-from mcp_trio._transports.locked_place import locked_place
+from mcp_trio._transports.lock_file import locked_place
 
 SECONDS = 10.0
 

@@ -11,8 +11,6 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import MIB, Limits
 from mcp_trio._transports import sockets
 from mcp_trio._transports.sockets import (
     PeerCredentials,
@@ -22,6 +20,8 @@ from mcp_trio._transports.sockets import (
     serve_sockets,
     unix_listener,
 )
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import MIB, Limits
 
 LIMITS = Limits(frame_bytes_max=2 * MIB, close_seconds=0.3)
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'

@@ -13,10 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import MIB, Limits
-from mcp_trio._transports.stderr_tail import StderrTail
-from mcp_trio.transports import open_process_channel
+from mcp_trio._transports.process import StderrTail, open_process_channel
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import MIB, Limits
 
 QUICK = Limits(close_seconds=0.2, terminate_seconds=0.2, exit_status_seconds=2)
 

@@ -10,9 +10,8 @@ import time
 import pytest
 import trio
 
-from mcp_trio._limits import Limits
-from mcp_trio._transports.stdio_server import wait_parent_death
-from mcp_trio.transports import open_stdio_channel
+from mcp_trio._transports.stdio import open_stdio_channel, wait_parent_death
+from mcp_trio.limits import Limits
 
 
 def run_server(body, *, shell="", **options):
@@ -162,8 +161,8 @@ time.sleep(60)
 
 CHILD = """
 import os, sys, trio
-from mcp_trio._limits import Limits
-from mcp_trio._transports.stdio_server import wait_parent_death
+from mcp_trio.limits import Limits
+from mcp_trio._transports.stdio import wait_parent_death
 REMOVED
 parent_pid = os.getppid()
 os.write(int(sys.argv[1]), b"ready")

@@ -5,7 +5,7 @@ import signal
 import pytest
 import trio
 
-from mcp_trio._transports.system_task import contained
+from mcp_trio._transports.concurrency import contained
 
 
 def test_faults_are_kept_alone_and_in_groups():

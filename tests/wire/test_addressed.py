@@ -3,10 +3,20 @@
 import msgspec
 import pytest
 
-from mcp_trio import ConnectionLost
-from mcp_trio._wire import Decoder, Request, Response, encode_error, encode_response, join_lines
-from mcp_trio._wire.addressed import Addressed, Lost, Understood
-from mcp_trio._wire.envelope import readdressed, renumbered
+from mcp_trio._jsonrpc.lines import join_lines
+from mcp_trio._jsonrpc.messages import (
+    Addressed,
+    Decoder,
+    Lost,
+    Request,
+    Response,
+    Understood,
+    encode_error,
+    encode_response,
+    readdressed,
+    renumbered,
+)
+from mcp_trio.errors import ConnectionLost
 
 FRAME = b'{"jsonrpc":"2.0","id":7,"result":{}}'
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._errors import INVALID_REQUEST, PARSE_ERROR
-from mcp_trio._wire import Batch, Decoder, Malformed, Notification, Request
+from mcp_trio._jsonrpc.messages import Batch, Decoder, Malformed, Notification, Request
+from mcp_trio.errors import INVALID_REQUEST, PARSE_ERROR
 
 decode = Decoder(json_depth_max=512).decode
 

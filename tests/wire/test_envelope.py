@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from mcp_trio._wire import (
+from mcp_trio._jsonrpc.messages import (
     Decoder,
     ErrorObject,
     ErrorResponse,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._wire import Oversized
-from mcp_trio._wire.event_stream import COMMENT, Event, EventParser, encode_event
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._jsonrpc.sse import COMMENT, Event, EventParser, encode_event
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._wire import LineSplitter, Oversized, join_lines
+from mcp_trio._jsonrpc.lines import LineSplitter, Oversized, join_lines
 
 KIB = 1024
 MIB = 1024 * KIB

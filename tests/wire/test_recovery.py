@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._wire.nesting import is_deeper_than
-from mcp_trio._wire.recovery import recover
+from mcp_trio._jsonrpc.messages import is_deeper_than, recover
 
 TEXTS = [
     # text, id, has_id, has_method, has_outcome

@@ -6,7 +6,7 @@ from functools import partial
 import round_trip
 import trio
 
-from mcp_trio import Client
+from mcp_trio._client.client import Client
 
 
 async def main(url: str, revision: str) -> None:

@@ -19,32 +19,38 @@ from typing import Any, ClassVar, Final, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._limits import MIB, Limits
-from mcp_trio._protocol import ALL_REVISIONS, DISCOVER, INITIALIZE, LISTEN, REVISIONS, Revision
+from mcp_trio._jsonrpc.messages import (
+    Addressed,
+    encode_notification,
+    encode_request,
+    encode_response,
+)
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
-from mcp_trio._server.announcements import Audience
-from mcp_trio._server.connections import bound_websocket
-from mcp_trio._server.http.options import HostKind
-from mcp_trio._server.http.serving import Address, serve_http
-from mcp_trio._testing.channel_contract import BOTH_ENDS, PATIENCE_SECONDS, End, MakePair
-from mcp_trio._transports.bell import Milestone
+from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, LISTEN
+from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS, Revision
+from mcp_trio._server.http_options import HostKind
+from mcp_trio._server.http_serve import Address, serve_http
+from mcp_trio._server.sockets import bound_websocket
+from mcp_trio._server.subscriptions import Audience
+from mcp_trio._testing.channels import BOTH_ENDS, PATIENCE_SECONDS, End, MakePair
+from mcp_trio._transports.channel import Channel, Received
+from mcp_trio._transports.concurrency import Milestone
 from mcp_trio._transports.descriptors import PolledDescriptor
-from mcp_trio._transports.http.session_channel import SessionChannel
-from mcp_trio._transports.sockets import SocketHost, serve_sockets, unix_listener
-from mcp_trio._wire import Addressed, encode_notification, encode_request, encode_response
-from mcp_trio.examples.named_pipes import NamedPipes, open_named_pipes
-from mcp_trio.transports import (
-    Channel,
-    LineChannel,
-    Received,
-    memory_pair,
-    open_http_channel,
-    open_process_channel,
-    open_stdio_channel,
+from mcp_trio._transports.http_client import open_http_channel
+from mcp_trio._transports.http_sessions import SessionChannel
+from mcp_trio._transports.lines import LineChannel, memory_pair
+from mcp_trio._transports.process import open_process_channel
+from mcp_trio._transports.sockets import (
+    SocketHost,
     open_tcp_channel,
     open_unix_channel,
-    open_websocket_channel,
+    serve_sockets,
+    unix_listener,
 )
+from mcp_trio._transports.stdio import open_stdio_channel
+from mcp_trio._transports.websocket_client import open_websocket_channel
+from mcp_trio.examples.named_pipes import NamedPipes, open_named_pipes
+from mcp_trio.limits import MIB, Limits
 
 LIMITS: Final = Limits(frame_bytes_max=2 * MIB, close_seconds=0.1)
 

@@ -20,20 +20,10 @@ from material import (
     text_of,
 )
 
-from mcp_trio import (
-    Context,
-    Elicitation,
-    Roots,
-    Sampling,
-    UrlElicitation,
-    UrlElicitationRequired,
-)
-from mcp_trio.types import (
-    TextContent,
-    ToolChoice,
-    ToolResultContent,
-    ToolUseContent,
-)
+from mcp_trio._server.context import Context
+from mcp_trio._server.elicitation import Elicitation, Roots, Sampling, UrlElicitation
+from mcp_trio.errors import UrlElicitationRequired
+from mcp_trio.types import TextContent, ToolChoice, ToolResultContent, ToolUseContent
 
 QUESTION = "How warm is it in Oslo?"
 

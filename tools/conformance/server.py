@@ -34,7 +34,11 @@ from material import (
 from msgspec import Meta
 from round_tools import CONNECTION_SECONDS, ROUND_TOOLS
 
-from mcp_trio import Audio, Context, Image, Limits, Server, ToolError
+from mcp_trio._server.context import Context
+from mcp_trio._server.results import Audio, Image
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ToolError
+from mcp_trio.limits import Limits
 from mcp_trio.types import EmbeddedResource, ProgressParams, ResourceLink, ToolAnnotations
 
 STEP_SECONDS = 0.05

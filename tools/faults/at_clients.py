@@ -28,8 +28,10 @@ from load import NEWEST_LEGACY
 from sitting import empty_table, show
 from under_attack import Held, descriptors_of, settled
 
-from mcp_trio import Client, Limits, MCPError
+from mcp_trio._client.client import Client
 from mcp_trio._transports.sockets import unix_listener
+from mcp_trio.errors import MCPError
+from mcp_trio.limits import Limits
 
 WAYS: Final = ("websocket", "unix", "tcp")
 LIMITS: Final = Limits(

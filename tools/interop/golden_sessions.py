@@ -19,7 +19,9 @@ from peers import HERE, HOME, PEERS, PYTHON_2, Command, MissingPeer, is_installe
 from recorded import records_of
 from worlds import arguments_of, in_environment, prepare
 
-from mcp_trio.recording import Record, diff, open_recording
+from mcp_trio._journal.diff import diff
+from mcp_trio._journal.records import Record
+from mcp_trio._recorder.files import open_recording
 
 WORLD: Final = Path("/tmp/mcp-trio-golden")
 SUFFIX: Final = ".mcprec.jsonl"

@@ -28,8 +28,9 @@ from rich.table import Table
 from sitting import empty_table, parse, peer_parser, sdks, show, sit
 from worlds import arguments_of, in_environment, prepare
 
-from mcp_trio._replay.recorded import load_conversation
-from mcp_trio.recording import InputsReport, drive
+from mcp_trio._replay.live import drive
+from mcp_trio._replay.live_report import InputsReport
+from mcp_trio._replay.trace import load_conversation
 
 AT_ONCE: Final = 2
 SESSION_SECONDS: Final = 60.0

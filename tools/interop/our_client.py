@@ -25,8 +25,11 @@ from parties import (
     unasked,
 )
 
-from mcp_trio import Client, Limits, RequestError, UserRejected
-from mcp_trio.transports import Channel, listen_websocket
+from mcp_trio._client.client import Client
+from mcp_trio._server.dialing import listen_websocket
+from mcp_trio._transports.channel import Channel
+from mcp_trio.errors import RequestError, UserRejected
+from mcp_trio.limits import Limits
 from mcp_trio.types import (
     CreateMessageParams,
     CreateMessageResult,

@@ -13,7 +13,7 @@ import msgspec
 from parties import Json
 
 from mcp_trio._journal.conversation import Conversation, Said, members, token_of, without_meta
-from mcp_trio._journal.frames import json_difference
+from mcp_trio._journal.diff import json_difference
 
 _HANDSHAKE: Final = "initialize"
 _TOKEN: Final = "progressToken"

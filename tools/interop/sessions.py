@@ -14,7 +14,7 @@ from peers import HERE, HOME, Command, Peer, Role, Transport
 from reached import ServerFailed, last_lines, reachable
 from tally import Tally, tally_of
 
-from mcp_trio import RecordingError
+from mcp_trio.errors import RecordingError
 
 OUR_SERVER: Final = HOME / "tools" / "conformance" / "server.py"
 OUR_CLIENT: Final = HERE / "our_client.py"

@@ -14,12 +14,11 @@ from facts import has
 from features import FEATURES, Passed
 from recorded import records_of
 
-from mcp_trio._journal.records import MarkBody, OpenBody, body_of
+from mcp_trio._journal.records import MarkBody, OpenBody, Record, body_of, frame_of
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION
 from mcp_trio._protocol.methods import CANCELLED, METHODS
-from mcp_trio._protocol.revisions import REVISIONS
 from mcp_trio._protocol.states import Role
-from mcp_trio.recording import Record, frame_of
+from mcp_trio._protocol.versions import REVISIONS
 
 ERROR_ANSWER: Final = "(error answer)"
 

@@ -13,15 +13,15 @@ import msgspec
 import trio
 from programs import Call, Program, Retry
 
-from mcp_trio._protocol import METHODS
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     INPUT_REQUIRED,
     LOG_LEVEL,
     PROTOCOL_VERSION,
 )
-from mcp_trio._protocol.revisions import Revision, is_between
-from mcp_trio._testing.wire_peer import WirePeer
+from mcp_trio._protocol.methods import METHODS
+from mcp_trio._protocol.versions import Revision, is_between
+from mcp_trio._testing.peers import WirePeer
 
 Message: TypeAlias = dict[str, Any]
 

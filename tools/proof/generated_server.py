@@ -10,9 +10,10 @@ from handler_steps import Act, World
 from programs import Program, Script
 from thread_steps import ThreadAct
 
-from mcp_trio import Context, Server, ThreadContext, ToolError
-from mcp_trio._errors import MCPError
-from mcp_trio._limits import Limits
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.server import Server
+from mcp_trio.errors import MCPError, ToolError
+from mcp_trio.limits import Limits
 
 # Few places, so that requests queue and are refused; a short drain, so that handlers are cut off;
 # little patience with clients that do not come back, but much with handlers that clean up: whose

@@ -13,16 +13,10 @@ import outside
 import trio
 from programs import Script, Step
 
-from mcp_trio import (
-    CapabilityMissing,
-    Context,
-    EffectTransport,
-    Elicitation,
-    Roots,
-    Sampling,
-    ToolError,
-    UrlElicitation,
-)
+from mcp_trio._server.context import Context
+from mcp_trio._server.elicitation import Elicitation, Roots, Sampling, UrlElicitation
+from mcp_trio._server.http_effects import EffectTransport
+from mcp_trio.errors import CapabilityMissing, ToolError
 
 EVENTS: Final = 3
 TOTAL: Final = "total"

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from mcp_trio._engine.lanes import Lane
+from mcp_trio._journal.reader import read_recording
 from mcp_trio._journal.records import Record, frame_of
-from mcp_trio._limits import Limits
-from mcp_trio._replay.score import is_in_passing
-from mcp_trio.recording import open_recording, read_recording
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._replay.trace import is_in_passing
+from mcp_trio._session.journal import Lane
+from mcp_trio.limits import Limits
 
 
 class Moment(NamedTuple):

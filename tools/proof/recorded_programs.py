@@ -20,10 +20,10 @@ from generated_server import server_of
 from latency_server import start_latency_server
 from programs import Program, program_of
 
-from mcp_trio._engine import Session
-from mcp_trio._protocol.revisions import REVISIONS, Revision
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._protocol.versions import REVISIONS, Revision
+from mcp_trio._session.session import Session
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
 
 SESSIONS_AT_ONCE: Final = 4
 SUFFIX: Final = ".mcprec.jsonl"

@@ -36,10 +36,11 @@ from heard import Listened, Story, outcomes_of, recorded_story, records_of
 from programs import program_of
 from recorded_programs import recording_of, state_of
 
-from mcp_trio._engine.schedules import seeded_schedule
 from mcp_trio._journal.records import body_of
-from mcp_trio._protocol.revisions import REVISIONS
-from mcp_trio.recording import RecordingError, ReplayDivergence, replay
+from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._replay.replay import replay
+from mcp_trio._session.tasks import seeded_schedule
+from mcp_trio.errors import RecordingError, ReplayDivergence
 
 HERE: Final = Path(__file__).resolve().parent
 PROCESSES_AT_ONCE: Final = 2

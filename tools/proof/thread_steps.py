@@ -11,7 +11,8 @@ import outside
 from handler_steps import TOTAL, World, form_of, questions_of, words_of
 from programs import Script, Step
 
-from mcp_trio import CapabilityMissing, ThreadContext, ToolError
+from mcp_trio._server.context import ThreadContext
+from mcp_trio.errors import CapabilityMissing, ToolError
 
 
 @attrs.define

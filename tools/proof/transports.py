@@ -27,14 +27,19 @@ from channel_pairs import Pair, named_pipes_in, over_stdio
 from rich.console import Console
 from rich.table import Table
 
-from mcp_trio import Client, Context, Server
-from mcp_trio._client.targets import Target
-from mcp_trio._errors import ReplayDivergence
-from mcp_trio._journal.frames import json_difference
+from mcp_trio._client.client import Client
+from mcp_trio._client.connect import Target
+from mcp_trio._journal.diff import json_difference
+from mcp_trio._journal.reader import read_recording
 from mcp_trio._journal.records import Record, frame_of
-from mcp_trio._limits import Limits
-from mcp_trio.recording import open_recording, read_recording, replay
-from mcp_trio.transports import Channel, memory_pair
+from mcp_trio._recorder.files import open_recording
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.lines import memory_pair
+from mcp_trio.errors import ReplayDivergence
+from mcp_trio.limits import Limits
 
 ERAS: Final = ("2025-11-25", "2026-07-28")
 _FIRST: Final = "memory"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_trio._protocol.http.mirrored import AnnotationError, parameter_paths
+from mcp_trio._protocol.http_headers import AnnotationError, parameter_paths
 
 
 def tool(**properties):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._protocol.http import Head
-from mcp_trio._protocol.http.gate import LOOPBACK, Gate, gate_for
+from mcp_trio._protocol.http_headers import Head
+from mcp_trio._protocol.security import LOOPBACK, Gate, gate_for
 
 LOCAL = gate_for([("127.0.0.1", 8000)])
 LOCAL_6 = gate_for([("::1", 8000)])

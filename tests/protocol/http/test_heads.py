@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._protocol.http import Head, accepts, media_type_of
+from mcp_trio._protocol.http_headers import Head, accepts, media_type_of
 
 JSON = "application/json"
 EVENTS = "text/event-stream"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._protocol.http import Head
-from mcp_trio._protocol.http.mirrored import (
+from mcp_trio._protocol.http_headers import (
+    Head,
     MirrorError,
     check_mirrored,
     mirrored_headers,

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from mcp_trio._protocol.http.heads import Head
-from mcp_trio._protocol.http.verdicts import (
+from mcp_trio._jsonrpc.messages import Decoder
+from mcp_trio._protocol.http_headers import Head
+from mcp_trio._protocol.http_requests import (
     STATUS_OF_ERROR,
     Ending,
     Endpoint,
@@ -17,8 +18,7 @@ from mcp_trio._protocol.http.verdicts import (
     ToSession,
 )
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
-from mcp_trio._protocol.revisions import REVISIONS
-from mcp_trio._wire import Decoder
+from mcp_trio._protocol.versions import REVISIONS
 
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
 MODERN = "2026-07-28"

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from mcp_trio import Context, Server
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
 
 
 def make_server(*, exclusive=False):

@@ -5,10 +5,12 @@ from contextlib import suppress
 import pytest
 import trio
 
-from mcp_trio import Context, Server, ThreadContext, effect
 from mcp_trio._replay.sweep import sweep
-from mcp_trio._testing.wire_peer import WirePeer
-from mcp_trio._transports.memory import memory_pair
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.effects import effect
+from mcp_trio._server.server import Server
+from mcp_trio._testing.peers import WirePeer
+from mcp_trio._transports.lines import memory_pair
 
 SCHEDULES = 20
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from mcp_trio._errors import RecordingError, SweepUnavailable
 from mcp_trio._replay import sweep as sweeping
 from mcp_trio._replay.sweep import sweep, sweep_forked
+from mcp_trio.errors import RecordingError, SweepUnavailable
 
 FORKS = 8
 

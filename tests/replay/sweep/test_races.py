@@ -7,11 +7,12 @@ import msgspec
 import pytest
 import trio
 
-from mcp_trio import Context, Server
-from mcp_trio._cli.sweep import swept
-from mcp_trio._engine.stray_calls import Stray
-from mcp_trio._errors import BlockedInReplay
+from mcp_trio._cli.replay import swept
 from mcp_trio._replay.sweep import sweep
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio._session.nondeterminism import Stray
+from mcp_trio.errors import BlockedInReplay
 
 SCHEDULES = 20
 

@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from mcp_trio import Server, effect
-from mcp_trio._errors import RecordingError
+from mcp_trio._journal.redaction import Redaction
+from mcp_trio._recorder.writer import RecordOptions, SharedRecording
 from mcp_trio._replay.sweep import sweep
-from mcp_trio.recording import RecordOptions, Redaction, SharedRecording
+from mcp_trio._server.effects import effect
+from mcp_trio._server.server import Server
+from mcp_trio.errors import RecordingError
 
 
 def test_what_was_taken_out_of_a_redacted_recording_is_not_compared(sums, world, tmp_path):

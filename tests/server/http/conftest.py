@@ -9,12 +9,13 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Context, Server
-from mcp_trio._engine import WarmTasks
-from mcp_trio._limits import Limits
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION
-from mcp_trio._server.http.app import HttpApp
-from mcp_trio._server.http.serving import app_of
+from mcp_trio._server.context import Context
+from mcp_trio._server.http_app import HttpApp
+from mcp_trio._server.http_serve import app_of
+from mcp_trio._server.server import Server
+from mcp_trio._session.leader_followers import WarmTasks
+from mcp_trio.limits import Limits
 from tests.transports.http.scripted_exchange import PATIENCE_SECONDS, ScriptedExchange
 
 BOTH = "application/json, text/event-stream"

@@ -5,8 +5,9 @@ import contextlib
 import pytest
 import trio
 
-from mcp_trio import Context, Server
-from mcp_trio._limits import Limits
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.limits import Limits
 from tests.server.http.conftest import call, harbour, hello, site_of, text
 
 

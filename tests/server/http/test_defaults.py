@@ -5,8 +5,9 @@ import inspect
 import pytest
 import trio
 
-from mcp_trio import Context, Server
-from mcp_trio._server.http.serving import Address
+from mcp_trio._server.context import Context
+from mcp_trio._server.http_serve import Address
+from mcp_trio._server.server import Server
 from tests.server.http.conftest import request
 
 

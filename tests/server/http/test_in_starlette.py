@@ -7,10 +7,11 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from mcp_trio import Client, Server
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
-from mcp_trio.transports import open_websocket_channel
+from mcp_trio._client.client import Client
+from mcp_trio._server.server import Server
+from mcp_trio._transports.hypercorn import serve_hypercorn
+from mcp_trio._transports.websocket_client import open_websocket_channel
+from mcp_trio.errors import ConnectionLost
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 

@@ -3,9 +3,9 @@
 import pytest
 import trio
 
-from mcp_trio._limits import Limits
-from mcp_trio._server.http.restarts import Restarts
-from mcp_trio.recording import RecordOptions
+from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._server.http_sessions import Restarts
+from mcp_trio.limits import Limits
 from tests.server.http.conftest import call, harbour, text
 
 LIMITS = Limits(http_restart_seconds=1, http_restart_seconds_max=4)

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from mcp_trio import Server
+from mcp_trio._server.server import Server
 
 
 @pytest.mark.parametrize("path", ["/ws", "/ws/", "/sse", "/messages", "/health"])

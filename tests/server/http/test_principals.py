@@ -7,10 +7,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, Server, ThreadContext
 from mcp_trio._journal.reader import read_recording
-from mcp_trio._journal.redaction.afterwards import redacted_again
-from mcp_trio.recording import RecordOptions, Redaction, replay
+from mcp_trio._journal.redaction import Redaction, redacted_again
+from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.server import Server
 from tests.server.http.conftest import call, hello, site_of, text
 from tests.server.http.test_serving import modern
 from tests.server.rounds import NOT_VALID, TRUE, text_of

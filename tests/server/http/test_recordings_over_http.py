@@ -4,8 +4,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, Server
-from mcp_trio.recording import replay
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
 from tests.server.http.conftest import call, site_of, text
 
 LOGS = {"io.modelcontextprotocol/logLevel": "debug"}

@@ -8,10 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Server
-from mcp_trio._engine import strays
-from mcp_trio._limits import KIB
-from mcp_trio.recording import RecordOptions, replay
+from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.server import Server
+from mcp_trio._session import nondeterminism as strays
+from mcp_trio.limits import KIB
 from tests.server.http.conftest import call, harbour, notification, site_of, text
 
 pytestmark = pytest.mark.usefixtures("unmeasured")  # memory of ours alone, too

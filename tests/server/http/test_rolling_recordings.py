@@ -4,9 +4,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, RecordingError, Server
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio.recording import RecordOptions, replay
+from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.errors import RecordingError
+from mcp_trio.limits import DEFAULT_LIMITS
 from tests.server.http.conftest import call, request, site_of, text
 from tests.server.rounds import TRUE, text_of
 

@@ -16,11 +16,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, Server
-from mcp_trio._limits import Limits
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio._server.http.serving import Address
-from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
+from mcp_trio._server.context import Context
+from mcp_trio._server.http_serve import Address
+from mcp_trio._server.server import Server
+from mcp_trio._transports.hypercorn import serve_hypercorn
+from mcp_trio.limits import Limits
 from tests.server.http.conftest import Site, call, harbour, hello, request, text
 
 HOSTS = ["native", "hypercorn"]

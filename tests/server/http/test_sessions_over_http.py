@@ -4,8 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Server
-from mcp_trio._limits import Limits
+from mcp_trio._server.server import Server
+from mcp_trio.limits import Limits
 from tests.server.http.conftest import (
     BOTH,
     call,

@@ -4,10 +4,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, Server
-from mcp_trio._limits import Limits
-from mcp_trio._protocol import ALL_REVISIONS
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SUBSCRIPTION_ID
+from mcp_trio._protocol.versions import ALL_REVISIONS
+from mcp_trio._server.context import Context
+from mcp_trio._server.server import Server
+from mcp_trio.limits import Limits
 from tests.server.http.conftest import (
     BOTH,
     MODERN,

@@ -7,14 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import _schema as s
-from mcp_trio._protocol.http.replayable import ReplayBuffer
-from mcp_trio._server.http.stores import (
-    HttpStores,
-    MemoryChanges,
-    MemorySessions,
-    SessionFacts,
-)
+from mcp_trio import types as s
+from mcp_trio._protocol.event_store import ReplayBuffer
+from mcp_trio._server.http_options import HttpStores, MemoryChanges, MemorySessions, SessionFacts
 from tests.server.http.conftest import call, harbour, notes
 
 # Second implementations, as plain as can be.

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import trio
 
-from mcp_trio._limits import Limits
+from mcp_trio.limits import Limits
 from tests.server.http.conftest import call, harbour, hello, notification, text
 
 SOON = {"http_session_unused_seconds": 50, "http_session_idle_seconds": 1000}

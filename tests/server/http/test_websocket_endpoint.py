@@ -7,10 +7,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._protocol.http.heads import Head
+from mcp_trio._protocol.http_headers import Head
 from mcp_trio._protocol.websocket import CloseCode
-from mcp_trio._server.http.asked import Asked, RefusedError
-from mcp_trio._transports.websocket.message_socket import SocketEnded
+from mcp_trio._server.http_app import Asked, RefusedError
+from mcp_trio._transports.websocket import SocketEnded
 from tests.server.http.conftest import harbour
 from tests.transports.http.scripted_exchange import ScriptedExchange
 

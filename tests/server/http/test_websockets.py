@@ -9,12 +9,13 @@ import trio
 from wsproto import events
 from wsproto.extensions import PerMessageDeflate
 
-from mcp_trio import Client, Server
-from mcp_trio._errors import ConnectionLost, RecordingError, RequestError
-from mcp_trio._limits import Limits
-from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
-from mcp_trio.recording import replay
-from mcp_trio.transports import open_websocket_channel
+from mcp_trio._client.client import Client
+from mcp_trio._replay.replay import replay
+from mcp_trio._server.server import Server
+from mcp_trio._transports.hypercorn import serve_hypercorn
+from mcp_trio._transports.websocket_client import open_websocket_channel
+from mcp_trio.errors import ConnectionLost, RecordingError, RequestError
+from mcp_trio.limits import Limits
 from tests.server.watched import harbour
 from tests.transports.websocket.conftest import raw_peer
 

@@ -14,9 +14,10 @@ import attrs
 import httpx
 import pytest
 
-from mcp_trio import MemoryStore, Server
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio.recording import SharedRecording
+from mcp_trio._recorder.writer import SharedRecording
+from mcp_trio._server.sealed_state import MemoryStore
+from mcp_trio._server.server import Server
 from tests.server.http.conftest import call, hello, request, text
 from tests.server.http.test_serving import ACCEPT, HOSTS, SECONDS, modern
 

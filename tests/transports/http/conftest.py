@@ -13,9 +13,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from mcp_trio._engine import WarmTasks
-from mcp_trio._limits import Limits
-from mcp_trio._transports.http.asgi import AsgiHost
+from mcp_trio._session.leader_followers import WarmTasks
+from mcp_trio._transports.asgi import AsgiHost
+from mcp_trio.limits import Limits
 
 
 @attrs.define
@@ -127,21 +127,21 @@ class RunningHost:
 
 
 def _hypercorn(respond, listeners, *, limits, task_status, **options):
-    from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
+    from mcp_trio._transports.hypercorn import serve_hypercorn
 
     app = AsgiHost(respond, limits=limits)
     return serve_hypercorn(app, listeners, limits=limits, task_status=task_status, **options)
 
 
 def _native(respond, listeners, *, limits, task_status):
-    from mcp_trio._transports.http.native import serve_native
+    from mcp_trio._transports.http_server import serve_native
 
     return serve_native(respond, listeners, limits=limits, task_status=task_status)
 
 
 def _resting(respond, listeners, *, limits, task_status):
     """The native one, as servers use it: its connections rest together."""
-    from mcp_trio._transports.http.native import serve_native
+    from mcp_trio._transports.http_server import serve_native
 
     return serve_native(
         respond, listeners, limits=limits, tasks_in=WarmTasks, task_status=task_status

@@ -6,9 +6,9 @@ import json
 import attrs
 import trio
 
-from mcp_trio._protocol.http.heads import Head
-from mcp_trio._transports.http.exchange import BodyTooLargeError
-from mcp_trio._wire.event_stream import EventParser
+from mcp_trio._jsonrpc.sse import EventParser
+from mcp_trio._protocol.http_headers import Head
+from mcp_trio._transports.http_response import BodyTooLargeError
 
 PATIENCE_SECONDS = 5000.0  # virtual ones
 

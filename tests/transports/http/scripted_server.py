@@ -11,8 +11,8 @@ import httpx
 import trio
 import trio.testing
 
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._transports.http.client_channel import open_http_channel
+from mcp_trio._transports.http_client import open_http_channel
+from mcp_trio.limits import DEFAULT_LIMITS
 
 JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream"}

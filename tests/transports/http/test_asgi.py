@@ -9,10 +9,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._limits import Limits
-from mcp_trio._transports.http import asgi
-from mcp_trio._transports.http.asgi import AnswerBrokenOff, AsgiHost, head_of
-from mcp_trio._transports.http.exchange import BodyTooLargeError
+from mcp_trio._transports import asgi
+from mcp_trio._transports.asgi import AnswerBrokenOff, AsgiHost, head_of
+from mcp_trio._transports.http_response import BodyTooLargeError
+from mcp_trio.limits import Limits
 
 GONE = {"type": "http.disconnect"}
 

@@ -11,12 +11,12 @@ import trio.testing
 import wsproto.connection
 from wsproto import events
 
-from mcp_trio._errors import ConnectionLost, OutcomeUnknown
-from mcp_trio._limits import Limits
-from mcp_trio._protocol.http.verdicts import Refusal
-from mcp_trio._transports.http.asgi import AnswerBrokenOff, AsgiHost
-from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
-from mcp_trio._wire.lines import Oversized
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio._transports.asgi import AnswerBrokenOff, AsgiHost
+from mcp_trio._transports.hypercorn import serve_hypercorn
+from mcp_trio.errors import ConnectionLost, OutcomeUnknown
+from mcp_trio.limits import Limits
 from tests.transports.http.http2_client import Http2Client
 from tests.transports.websocket.conftest import handing_over, raw_peer
 

@@ -7,12 +7,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._limits import Limits
-from mcp_trio._protocol.http.verdicts import Refusal
-from mcp_trio._transports.http.answer_stream import AnswerStream, Sent
-from mcp_trio._transports.http.carrying import Carrier, carried, until_gone
-from mcp_trio._transports.http.patience import Patience
-from mcp_trio._wire.event_stream import Event
+from mcp_trio._jsonrpc.sse import Event
+from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio._transports.concurrency import Patience
+from mcp_trio._transports.http_response import AnswerStream, Carrier, Sent, carried, until_gone
+from mcp_trio.limits import Limits
 from tests.transports.http.scripted_exchange import ScriptedExchange
 
 LIMITS = Limits(http_stream_after_seconds=1, http_keep_alive_seconds=10, http_write_bytes_max=200)

@@ -7,7 +7,9 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio import Client, ConnectionLost, Server
+from mcp_trio._client.client import Client
+from mcp_trio._server.server import Server
+from mcp_trio.errors import ConnectionLost
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,

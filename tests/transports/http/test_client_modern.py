@@ -7,9 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client
-from mcp_trio._errors import LocalProtocolError, OutcomeUnknown
-from mcp_trio._wire import Lost
+from mcp_trio._client.client import Client
+from mcp_trio._jsonrpc.messages import Lost
+from mcp_trio.errors import LocalProtocolError, OutcomeUnknown
 from tests.transports.http.scripted_server import (
     EVENTS,
     MODERN,

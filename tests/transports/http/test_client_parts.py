@@ -8,14 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._transports.condition import Condition
-from mcp_trio._transports.http.client_frames import agreed_version, outgoing
-from mcp_trio._transports.http.client_inbox import Inbox
-from mcp_trio._transports.http.client_link import pieces_of
-from mcp_trio._transports.http.client_tools import ToolHeaders
-from mcp_trio._wire import Decoder, Lost, Oversized
-from mcp_trio._wire.lines import one_line
+from mcp_trio._jsonrpc.lines import Oversized, one_line
+from mcp_trio._jsonrpc.messages import Decoder, Lost
+from mcp_trio._transports.connections import Condition
+from mcp_trio._transports.http_client import ToolHeaders, agreed_version, outgoing
+from mcp_trio._transports.http_client_requests import pieces_of
+from mcp_trio._transports.inboxes import ReceivedQueue
+from mcp_trio.errors import ConnectionLost
 from tests.transports.http.scripted_server import MODERN, asking, telling
 
 DECODER = Decoder(json_depth_max=64)
@@ -25,7 +24,7 @@ DECODER = Decoder(json_depth_max=64)
 
 
 async def test_all_that_waits_is_taken_at_once_and_in_order():
-    inbox = Inbox(1000)
+    inbox = ReceivedQueue(1000)
     lost = Lost(1, ConnectionLost("gone"))
     for item in (b"one", Oversized(5, b"head"), lost):
         inbox.put(item)
@@ -34,7 +33,7 @@ async def test_all_that_waits_is_taken_at_once_and_in_order():
 
 
 async def test_taking_waits_and_a_cancelled_one_loses_nothing(autojump_clock):
-    inbox = Inbox(1000)
+    inbox = ReceivedQueue(1000)
     with trio.move_on_after(1) as patience:
         await inbox.take()
     assert patience.cancelled_caught
@@ -47,7 +46,7 @@ async def test_taking_waits_and_a_cancelled_one_loses_nothing(autojump_clock):
 
 
 async def test_room_is_waited_for_until_something_is_taken(autojump_clock):
-    inbox = Inbox(300)
+    inbox = ReceivedQueue(300)
     inbox.put(b"x" * 300)
     with trio.move_on_after(1) as patience:
         await inbox.room()
@@ -59,7 +58,7 @@ async def test_room_is_waited_for_until_something_is_taken(autojump_clock):
 
 
 async def test_the_end_comes_behind_what_is_there_and_nothing_behind_the_end():
-    inbox = Inbox(1000)
+    inbox = ReceivedQueue(1000)
     inbox.put(b"one")
     inbox.end()
     inbox.put(b"two")
@@ -68,7 +67,7 @@ async def test_the_end_comes_behind_what_is_there_and_nothing_behind_the_end():
 
 
 async def test_the_end_is_told_before_another_task_runs(nursery):
-    inbox, ran = Inbox(1000), []
+    inbox, ran = ReceivedQueue(1000), []
 
     async def other():
         ran.append("other")
@@ -83,7 +82,7 @@ async def test_the_end_is_told_before_another_task_runs(nursery):
 
 
 async def test_closing_wakes_who_takes_and_who_waits_for_room():
-    inbox = Inbox(1)
+    inbox = ReceivedQueue(1)
     inbox.put(b"one")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(inbox.room)
@@ -95,7 +94,7 @@ async def test_closing_wakes_who_takes_and_who_waits_for_room():
 
 
 async def test_closing_wakes_who_waits_for_something(nursery):
-    inbox, ends = Inbox(1), []
+    inbox, ends = ReceivedQueue(1), []
 
     async def take():
         with pytest.raises(trio.ClosedResourceError):

@@ -7,9 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._errors import OutcomeUnknown
-from mcp_trio._limits import Limits
-from mcp_trio._wire import Lost
+from mcp_trio._jsonrpc.messages import Lost
+from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.limits import Limits
 from tests.transports.http.scripted_server import (
     EVENTS,
     Legacy,

@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client
-from mcp_trio._errors import ConnectionLost, OutcomeUnknown
-from mcp_trio._limits import Limits
-from mcp_trio._wire import Oversized
+from mcp_trio._client.client import Client
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio.errors import ConnectionLost, OutcomeUnknown
+from mcp_trio.limits import Limits
 from tests.transports.http.scripted_server import (
     EVENTS,
     INITIALIZE,

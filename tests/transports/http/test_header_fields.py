@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._transports.http.header_fields import encoded
+from mcp_trio._protocol.http_headers import encoded
 
 
 def test_names_are_in_lower_case_and_values_as_they_are():

@@ -5,7 +5,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._transports.http.exchange import BodyTooLargeError
+from mcp_trio._transports.http_response import BodyTooLargeError
 from tests.transports.http.conftest import say_hello
 
 # What the application is given

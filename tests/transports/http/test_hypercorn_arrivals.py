@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._transports.http.hypercorn_arrivals import Arrivals, Windows
+from mcp_trio._transports.hypercorn import Arrivals, Windows
 
 PIECE = {"type": "http.request", "body": b"x", "more_body": True}
 GONE = {"type": "http.disconnect"}

@@ -8,11 +8,9 @@ import trio
 import trio.testing
 from hypercorn.config import Config
 
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._transports.http.asgi import AsgiHost
-from mcp_trio._transports.http.hypercorn_connection import HypercornConnection
-from mcp_trio._transports.http.hypercorn_host import addresses_of
-from mcp_trio._transports.http.hypercorn_stream import BoundedStream
+from mcp_trio._transports.asgi import AsgiHost
+from mcp_trio._transports.hypercorn import BoundedStream, HypercornConnection, addresses_of
+from mcp_trio.limits import DEFAULT_LIMITS
 from tests.transports.http.conftest import say_hello
 
 

@@ -17,9 +17,9 @@ import trio
 import trio.testing
 from hypercorn.config import Config
 
-from mcp_trio._limits import Limits
-from mcp_trio._transports.http.asgi import AsgiHost
-from mcp_trio._transports.http.hypercorn_host import serve_hypercorn
+from mcp_trio._transports.asgi import AsgiHost
+from mcp_trio._transports.hypercorn import serve_hypercorn
+from mcp_trio.limits import Limits
 from tests.transports.http.conftest import say_goodbye
 from tests.transports.http.http2_client import Http2Client
 
@@ -381,7 +381,7 @@ async def test_nothing_is_said_of_the_server(opened):
 async def test_a_broken_server_is_logged_and_the_next_connection_served(
     opened, caplog, monkeypatch
 ):
-    from mcp_trio._transports.http.hypercorn_connection import HypercornConnection
+    from mcp_trio._transports.hypercorn import HypercornConnection
 
     async def serve(self, *_):
         raise KeyError("a fault of hypercorn")

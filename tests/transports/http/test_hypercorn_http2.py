@@ -11,7 +11,7 @@ import priority
 import pytest
 import trio
 
-from mcp_trio._transports.http.hypercorn_connection import HypercornConnection
+from mcp_trio._transports.hypercorn import HypercornConnection
 from tests.transports.http.conftest import say_hello
 from tests.transports.http.http2_client import Http2Client
 

@@ -6,11 +6,10 @@ import pytest
 import trio
 from hypercorn.config import Config
 
-from mcp_trio._limits import DEFAULT_LIMITS
-from mcp_trio._transports.http.asgi_upgrade import MORE
-from mcp_trio._transports.http.hypercorn_connection import HypercornConnection
-from mcp_trio._transports.http.hypercorn_stream import BoundedStream
-from mcp_trio._transports.http.native_wire import SocketEnds
+from mcp_trio._transports.asgi import MORE
+from mcp_trio._transports.hypercorn import BoundedStream, HypercornConnection
+from mcp_trio._transports.socket_bytes import SocketEnds
+from mcp_trio.limits import DEFAULT_LIMITS
 
 
 @pytest.fixture

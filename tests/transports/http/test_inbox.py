@@ -4,11 +4,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._transports.http.inbox import Inbox
+from mcp_trio._transports.inboxes import RequestInbox
 
 
 async def test_what_is_put_is_taken_in_the_same_step():
-    inbox, taken = Inbox(), []
+    inbox, taken = RequestInbox(), []
     inbox.deliver_to(taken.append)
     inbox.put(b"a")
     inbox.put(b"b")
@@ -19,7 +19,7 @@ async def test_what_is_put_is_taken_in_the_same_step():
 
 @pytest.mark.parametrize("has_ended", [False, True])
 async def test_what_came_before_is_taken_first(has_ended):
-    inbox, taken = Inbox(), []
+    inbox, taken = RequestInbox(), []
     inbox.put(b"a")
     inbox.put(b"b")
     if has_ended:
@@ -29,7 +29,7 @@ async def test_what_came_before_is_taken_first(has_ended):
 
 
 async def test_nothing_is_taken_of_one_that_is_closed_but_the_end():
-    inbox, taken = Inbox(), []
+    inbox, taken = RequestInbox(), []
     inbox.deliver_to(taken.append)
     inbox.close()
     inbox.put(b"a")
@@ -37,7 +37,7 @@ async def test_nothing_is_taken_of_one_that_is_closed_but_the_end():
 
 
 async def test_who_reads_gets_all_that_waits_and_is_woken(nursery):
-    inbox, read = Inbox(), []
+    inbox, read = RequestInbox(), []
 
     async def receive():
         while batch := await inbox.receive():

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from mcp_trio._protocol.http.replayable import ReplayBuffer
+from mcp_trio._protocol.event_store import ReplayBuffer
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
 SECONDS = 10.0

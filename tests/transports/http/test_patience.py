@@ -3,8 +3,7 @@
 import trio
 import trio.testing
 
-from mcp_trio._transports.bell import Bell
-from mcp_trio._transports.http.patience import Patience
+from mcp_trio._transports.concurrency import Bell, Patience
 
 
 def tasks():

@@ -6,13 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._limits import Limits
-from mcp_trio._transports.http.session_channel import (
-    DuplicateIdError,
-    SessionChannel,
-    TooManyStreamsError,
-)
-from mcp_trio._wire import Addressed, Batch, Decoder
+from mcp_trio._jsonrpc.messages import Addressed, Batch, Decoder
+from mcp_trio._transports.http_sessions import DuplicateIdError, SessionChannel, TooManyStreamsError
+from mcp_trio.limits import Limits
 
 DECODER = Decoder(json_depth_max=32, batch_messages_max=8)
 

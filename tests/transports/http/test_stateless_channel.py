@@ -7,10 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._limits import Limits
-from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio._transports.http.stateless_channel import StatelessChannel
-from mcp_trio._wire import (
+from mcp_trio._jsonrpc.messages import (
     Addressed,
     Decoder,
     Notification,
@@ -20,6 +17,9 @@ from mcp_trio._wire import (
     encode_notification,
     encode_response,
 )
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
+from mcp_trio._transports.http_sessions import StatelessChannel
+from mcp_trio.limits import Limits
 
 LISTEN = "subscriptions/listen"
 

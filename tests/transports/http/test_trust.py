@@ -7,9 +7,9 @@ import pytest
 import trio
 
 import mcp_trio
-from mcp_trio._errors import ConfigError
-from mcp_trio._transports.http import trust
-from mcp_trio._transports.http.client_link import own_client
+from mcp_trio._transports import http_client_requests as trust
+from mcp_trio._transports.http_client_requests import own_client
+from mcp_trio.errors import ConfigError
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import trio.testing
 import wsproto
 from wsproto import events
 
-from mcp_trio._limits import MIB, Limits
-from mcp_trio._transports.websocket.client import open_websocket_channel
-from mcp_trio._transports.websocket.listener import WebSocketHost, serve_websocket
-from mcp_trio._transports.websocket.upgrade import accepted
+from mcp_trio._transports.websocket import accepted
+from mcp_trio._transports.websocket_client import open_websocket_channel
+from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
+from mcp_trio.limits import MIB, Limits
 from tests.transports.http.conftest import certificate
 
 __all__ = ["certificate"]

@@ -7,10 +7,10 @@ import trio
 import trio.testing
 from wsproto.events import Ping
 
-from mcp_trio._errors import ConnectionLost, OutcomeUnknown
-from mcp_trio._limits import KIB, MIB, Limits
-from mcp_trio._transports.websocket.client import open_websocket_channel
-from mcp_trio.transports import Oversized
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._transports.websocket_client import open_websocket_channel
+from mcp_trio.errors import ConnectionLost, OutcomeUnknown
+from mcp_trio.limits import KIB, MIB, Limits
 from tests.transports.websocket.conftest import LIMITS
 
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'

@@ -3,9 +3,9 @@
 import pytest
 import trio
 
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._transports.websocket import client
-from mcp_trio.transports import open_websocket_channel
+from mcp_trio._transports import websocket_client as client
+from mcp_trio._transports.websocket_client import open_websocket_channel
+from mcp_trio.errors import ConnectionLost
 
 
 @pytest.fixture

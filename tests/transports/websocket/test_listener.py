@@ -9,13 +9,14 @@ import trio
 import trio.testing
 from wsproto.events import CloseConnection
 
-from mcp_trio import Client, Server
-from mcp_trio._errors import ConnectionLost
-from mcp_trio._limits import MIB, Limits
-from mcp_trio._protocol.http.verdicts import Refusal
-from mcp_trio._testing.wire_peer import notification, request
-from mcp_trio._transports.websocket.client import open_websocket_channel
-from mcp_trio._transports.websocket.listener import WebSocketHost, serve_websocket
+from mcp_trio._client.client import Client
+from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio._server.server import Server
+from mcp_trio._testing.peers import notification, request
+from mcp_trio._transports.websocket_client import open_websocket_channel
+from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import MIB, Limits
 from tests.transports.websocket.conftest import LIMITS, anybody, raw_peer
 
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'

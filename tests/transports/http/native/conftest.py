@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._limits import KIB, Limits
-from mcp_trio._transports.http.native import NativeHost
+from mcp_trio._transports.http_server import NativeHost
+from mcp_trio.limits import KIB, Limits
 
 
 @attrs.define(eq=False)

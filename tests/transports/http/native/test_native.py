@@ -11,10 +11,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._limits import KIB, Limits
-from mcp_trio._transports.http.exchange import BodyTooLargeError
-from mcp_trio._transports.http.native import NativeHost, serve_native
-from mcp_trio._transports.http.native_wire import SocketEnds
+from mcp_trio._transports.http_response import BodyTooLargeError
+from mcp_trio._transports.http_server import NativeHost, serve_native
+from mcp_trio._transports.socket_bytes import SocketEnds
+from mcp_trio.limits import KIB, Limits
 
 GET = b"GET /path HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

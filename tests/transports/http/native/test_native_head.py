@@ -6,10 +6,9 @@ import trio.testing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_trio._transports.http import native_head
-from mcp_trio._transports.http.exchange import BodyTooLargeError
-from mcp_trio._transports.http.native_chunks import ChunkedBody
-from mcp_trio._transports.http.native_head import Refused, head_bytes, read_head, written_head
+from mcp_trio._transports import http1 as native_head
+from mcp_trio._transports.http1 import ChunkedBody, Refused, head_bytes, read_head, written_head
+from mcp_trio._transports.http_response import BodyTooLargeError
 
 # The end of a head
 

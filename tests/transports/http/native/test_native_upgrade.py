@@ -7,11 +7,11 @@ import trio
 import trio.testing
 from wsproto import events
 
-from mcp_trio._limits import Limits
-from mcp_trio._protocol.http.verdicts import Refusal
-from mcp_trio._transports.http.native import serve_native
-from mcp_trio._transports.http.native_wire import SocketEnds, Wire
-from mcp_trio._transports.websocket.wire_stream import WireStream
+from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio._transports.http_server import serve_native
+from mcp_trio._transports.socket_bytes import SocketEnds, Wire
+from mcp_trio._transports.trio_websocket import WireStream
+from mcp_trio.limits import Limits
 from tests.transports.websocket.conftest import RawPeer, handing_over
 
 LIMITS = Limits(close_seconds=0.3, http_idle_seconds=2)

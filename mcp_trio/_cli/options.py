@@ -1,0 +1,511 @@
+"""How a session is recorded, as the options of a command that records."""
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar
+
+import attrs
+import click
+
+from mcp_trio.limits import MIB
+
+if TYPE_CHECKING:
+    from mcp_trio._journal.redaction import Redaction
+    from mcp_trio._recorder.writer import RecordOptions
+    from mcp_trio.errors import ConnectionLost
+
+
+# --------------------
+# Arguments and options that commands have in common: several of them as one decorator.
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def together(*parameters: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """A decorator that gives a command all of these, which `--help` shows in this order."""
+
+    def decorate(command: _Command) -> _Command:
+        for parameter in reversed(parameters):
+            command = parameter(command)
+        return command
+
+    return decorate
+
+
+# --------------------
+# A server's own command on our command line: it stands behind `--`.
+
+
+# Where in click's context the command is that stood behind `--`.
+_COMMAND: Final = "mcp_trio.command"
+
+
+class TakesCommand(click.Command):
+    """A command whose server is named by an argument, or by a command behind `--`.
+
+    `server_place` is where the argument stands in the usage; `server_words` stand for it on the
+    command line where the command behind `--` does, if it must not be left out.
+    """
+
+    server_place: ClassVar[int]
+    server_words: ClassVar[Sequence[str]] = ()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take off the command, which click would mix up with the arguments before it."""
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[_COMMAND] = args[place + 1 :]
+            args = [*self.server_words, *args[:place]]
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write both ways to name the server, a line each."""
+        pieces = self.collect_usage_pieces(ctx)
+        formatter.write_usage(ctx.command_path, " ".join(pieces))
+        del pieces[self.server_place]
+        formatter.write_usage(ctx.command_path, " ".join([*pieces, "-- COMMAND..."]), "       ")
+
+
+def command_behind(ctx: click.Context) -> Sequence[str] | None:
+    """The command that stands behind `--`; None if there is no `--`.
+
+    Raises:
+        click.UsageError: Nothing stands there.
+    """
+    command: Sequence[str] | None = ctx.meta.get(_COMMAND)
+    if command is not None and not command:
+        raise click.UsageError("no COMMAND stands behind --")
+    return command
+
+
+# --------------------
+# A server's URL on the command line, and the headers that go along with what is asked there.
+
+
+_UNAUTHORIZED: Final = 401
+
+# What begins with a request of HTTP, in which headers go along.
+_WITH_HEADERS: Final = ("http://", "https://", "ws://", "wss://")
+
+
+def is_url(word: str) -> bool:
+    """Whether a SERVER or TARGET is a URL; nothing else that it may be has this in it."""
+    return "://" in word or word.startswith("unix:")
+
+
+def checked_url(word: str) -> str:
+    """The URL, if it is one that is asked over HTTP.
+
+    Raises:
+        click.UsageError: It is none. Nothing of it is repeated, for it may have a secret in it.
+    """
+    from mcp_trio._transports.http_client import parsed_url
+
+    try:
+        parsed_url(word)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return word
+
+
+def refuse_headers(headers: Mapping[str, str], url: str | None) -> None:
+    """Refuse headers where no request would carry them; None: the server is at no URL.
+
+    Raises:
+        click.UsageError: There are some all the same.
+    """
+    if headers and not (url or "").lower().startswith(_WITH_HEADERS):
+        raise click.UsageError("--header is for a server at a URL of the web")
+
+
+def naming_header(error: "ConnectionLost") -> "ConnectionLost":
+    """The error; if the server wants to know who asks, with the option that tells it."""
+    from mcp_trio.errors import ConnectionLost
+
+    if error.http_status != _UNAUTHORIZED:
+        return error
+    return ConnectionLost(f"{error.reason} (--header)", http_status=error.http_status)
+
+
+def _headers(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> Mapping[str, str]:
+    headers: dict[str, str] = {}
+    for word in words:
+        name, value = _header(word)
+        if name.lower() in map(str.lower, headers):
+            raise click.BadParameter(f"{name} is given twice")
+        headers[name] = value
+    return headers
+
+
+def _header(word: str) -> tuple[str, str]:
+    """What is wrong is told without the value, which is a secret more often than not."""
+    from mcp_trio._client.config import expanded
+    from mcp_trio._protocol.http_headers import encoded
+
+    name, colon, text = word.partition(":")
+    if not colon:
+        raise click.BadParameter("a header is 'Name: value'")
+    try:
+        value = expanded(text.strip(), name, os.environ)
+        encoded([(name, value)])
+    except (ValueError, LookupError) as error:
+        raise click.BadParameter(str(error)) from None
+    return name, value
+
+
+# It makes up `headers`: a value for each name.
+header_option: Final = click.option(
+    "--header",
+    "headers",
+    metavar="'NAME: VALUE'",
+    multiple=True,
+    callback=_headers,
+    help="For a URL: a header of each request; ${VAR} in it is a variable of the environment.",
+)
+
+
+# --------------------
+# What commands have in common that serve, or stand between clients and a server.
+
+
+NOT_FOUND_STATUS: Final = 127
+NOT_EXECUTABLE_STATUS: Final = 126
+UNUSABLE_STATUS: Final = 2
+
+
+# Why --allow-cors is refused where a server over HTTP is behind us.
+CORS_IS_THEIRS: Final = "--allow-cors is for other servers: one over HTTP says by itself who reads"
+
+_OF_THE_WEB: Final = ("host", "port", "token", "hosts", "origins")
+
+# A row is a transport, and of which options whoever serves over it is told, by their names.
+TRANSPORTS: Final[Mapping[str, Collection[str]]] = {
+    "stdio": (),
+    "http": (*_OF_THE_WEB, "allows_cors", "server", "workers"),
+    "websocket": _OF_THE_WEB,
+    "unix": ("path",),
+    "tcp": ("host", "port", "is_open"),
+}
+
+# How those are called on the command line whose names differ.
+_FLAGS: Final = {
+    "hosts": "--allow-host",
+    "origins": "--allow-origin",
+    "allows_cors": "--allow-cors",
+    "path": "--socket",
+    "is_open": "--open",
+}
+
+# They make up `host`, `port`, `path` and `is_open`.
+_place_options: Final = together(
+    click.option(
+        "--host",
+        metavar="NAME",
+        help="For http, websocket, tcp: the interface; 127.0.0.1 by default.",
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        help="For http, websocket, tcp: 8000 by default; 0 any.",
+    ),
+    click.option("--socket", "path", metavar="PATH", help="For unix: the socket's file."),
+    click.option(
+        "--open",
+        "is_open",
+        is_flag=True,
+        help="For tcp: serve whoever reaches --host, from other machines too.",
+    ),
+)
+
+
+def flag_of(name: str) -> str:
+    """How an option is called on the command line."""
+    return _FLAGS.get(name, f"--{name}")
+
+
+def is_said(value: object) -> bool:
+    """Whether an option was given; None, False and no words say nothing."""
+    return not (value is None or value is False or value == ())
+
+
+def told_to(transport: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given, if the transport has a use for them.
+
+    Raises:
+        click.UsageError: It has none.
+    """
+    given = {name: value for name, value in said.items() if is_said(value)}
+    for name in given:
+        if name not in TRANSPORTS[transport]:
+            raise click.UsageError(f"{flag_of(name)} is not for {transport}")
+    return given
+
+
+def placed(transport: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same, and where it is served is among them if it has to be.
+
+    Raises:
+        click.UsageError: It is not, or not safe without another option; or as `told_to`.
+    """
+    place = told_to(transport, said)
+    if transport == "unix" and not place.get("path"):
+        raise click.UsageError("unix needs --socket PATH")
+    if transport == "tcp":
+        _check_tcp(**place)
+    return place
+
+
+def _check_tcp(*, host: str = "127.0.0.1", is_open: bool = False, **_: Any) -> None:
+    from mcp_trio._server.sockets import is_loopback
+
+    if not (is_open or is_loopback(host)):
+        raise click.UsageError(f"whoever reaches {host} could use this server: --open lets them")
+
+
+def where(*, path: str = "", host: str = "127.0.0.1", port: int = 8000, **_: Any) -> str:
+    """The place that is meant, as people write it."""
+    from mcp_trio._transports.sockets import netloc
+
+    return path or netloc(host, port)
+
+
+def gate_options(when: str) -> Callable[[_Command], _Command]:
+    """The options that make up `hosts` and `origins`; `when` they count."""
+    return together(
+        _gate_option("hosts", "NAME", f"{when}: a name by which clients may reach it"),
+        _gate_option("origins", "ORIGIN", f"{when}: pages of this origin may use it"),
+    )
+
+
+def _gate_option(name: str, metavar: str, who: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        flag_of(name),
+        name,
+        metavar=metavar,
+        multiple=True,
+        callback=_gated,
+        help=f"{who} (a refusal says {name}=); * for any.",
+    )
+
+
+def cors_option(when: str) -> Callable[[_Command], _Command]:
+    """The option that makes up `allows_cors`; `when` it counts."""
+    return click.option(
+        "--allow-cors",
+        "allows_cors",
+        is_flag=True,
+        help=f"{when}: tell browsers that pages of the allowed origins may read the answers (a "
+        "refusal says allows_cors=).",
+    )
+
+
+def token_option(when: str) -> Callable[[_Command], _Command]:
+    """The option that makes up `token`; `when` it counts."""
+    return click.option(
+        "--token",
+        metavar="TOKEN",
+        callback=_token,
+        help=f"{when}: serve only who brings it, as Authorization: Bearer; ${{VAR}} in it is a "
+        "variable of the environment.",
+    )
+
+
+def _gated(_: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+    from mcp_trio._protocol.security import gate_for
+
+    given: Mapping[str, Any] = {str(parameter.name): words}
+    try:
+        gate_for([], **given)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return words
+
+
+def _token(_: click.Context, __: click.Parameter, word: str | None) -> str | None:
+    """What is wrong is told without the token."""
+    from mcp_trio._client.config import expanded
+    from mcp_trio._protocol.websocket import checked_token
+
+    if word is None:
+        return None
+    try:
+        return checked_token(expanded(word, "the token", os.environ))
+    except (ValueError, LookupError) as error:
+        raise click.BadParameter(str(error)) from None
+
+
+_FOR_THE_WEB: Final = "For http, websocket"
+
+# Where something is served, and to whom: what `placed` takes, but for `server` and `workers`.
+serving_options: Final = together(
+    _place_options,
+    token_option(_FOR_THE_WEB),
+    gate_options(_FOR_THE_WEB),
+    cors_option("For http"),
+)
+
+
+@attrs.define(eq=False)
+class Attempt:
+    """Somebody tries to listen; `told` is called with the URL when they do."""
+
+    word: str
+    is_over: bool = False
+
+    def told(self, url: str) -> None:
+        """It has come to a good end, which people are told."""
+        self.is_over = True
+        click.echo(f"{self.word} {url}", err=True)
+
+
+@contextmanager
+def listening(place: str | None, word: str) -> Generator[Attempt]:
+    """Within, somebody tries to listen there; that it cannot be is a line, and ends the command.
+
+    What goes wrong when the attempt is over is no affair of the place, and raised as it is.
+    """
+    attempt = Attempt(word)
+    try:
+        yield attempt
+    except (OSError, UnicodeError) as error:  # the latter of a host that can have no such name
+        if place is None or attempt.is_over:
+            raise
+        click.echo(f"cannot listen at {place}: {_reason(error, place)}", err=True)
+        click.get_current_context().exit(UNUSABLE_STATUS)
+
+
+def _reason(error: Exception, place: str) -> str:
+    """In words, with the file that is in the way, if it is another one than that of the place."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    name = error.filename
+    is_other = name is not None and os.path.lexists(name) and not place.endswith(name)
+    return f"{error.strerror}: {name}" if is_other else error.strerror
+
+
+def check_program(context: click.Context, program: str) -> None:
+    """Ends as a shell does if there is no such program: before a file is made for nothing."""
+    if shutil.which(program):
+        return
+    if shutil.which(program, os.F_OK) or Path(program).is_dir():
+        click.echo(f"cannot start {program!r}: it is not executable", err=True)
+        context.exit(NOT_EXECUTABLE_STATUS)
+    click.echo(f"cannot start {program!r}: not found", err=True)
+    context.exit(NOT_FOUND_STATUS)
+
+
+_KEY_BYTES_MIN: Final = 16
+
+
+class _Above0(click.FloatRange):
+    """A number above 0, and one to count with: `inf` and `nan` are none."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number to count with", param, ctx)
+        return number
+
+
+_ABOVE_0: Final = _Above0(min=0, min_open=True)
+
+# What a command passes on to `record_options`.
+recording_options: Final = together(
+    click.option("--compress", is_flag=True, help="In a folder: compress the file."),
+    click.option(
+        "--segment-mib",
+        type=_ABOVE_0,
+        metavar="N",
+        help="Go on in another file, NAME.2.mcprec.jsonl, when one holds so much.",
+    ),
+    click.option(
+        "--segment-minutes", type=_ABOVE_0, metavar="N", help="The same when one is so old."
+    ),
+    click.option(
+        "--sync-seconds",
+        type=_ABOVE_0,
+        metavar="N",
+        help="Make what was recorded survive a power cut, so often.",
+    ),
+    click.option(
+        "--redact", is_flag=True, help="Replace passwords, tokens and the like before writing."
+    ),
+    click.option(
+        "--redaction-key",
+        metavar="FILE",
+        help="Redact by the key in this file, so that recordings can be compared.",
+    ),
+)
+
+
+class RecordingChoices(TypedDict):
+    """What the options say."""
+
+    compress: bool
+    segment_mib: float | None
+    segment_minutes: float | None
+    sync_seconds: float | None
+    redact: bool
+    redaction_key: str | None
+
+
+def record_options(
+    path: str, choices: RecordingChoices, *, strict: bool = False
+) -> "RecordOptions":
+    """What `record=` takes.
+
+    Raises:
+        click.UsageError: No files can be made in the folder.
+    """
+    from mcp_trio._recorder.writer import RecordOptions
+
+    _check_folder(path)
+    mib, minutes = choices["segment_mib"], choices["segment_minutes"]
+    return RecordOptions(
+        path,
+        compress=choices["compress"],
+        redaction=_redaction(choices),
+        segment_bytes_max=None if mib is None else math.ceil(mib * MIB),
+        segment_seconds_max=None if minutes is None else minutes * 60,
+        sync_seconds=choices["sync_seconds"],
+        strict=strict,
+    )
+
+
+def _check_folder(path: str) -> None:
+    """A folder gets a file with each session: what is wrong with it is said before there is one."""
+    if path.endswith("/") and not Path(path).is_dir():
+        raise click.UsageError(f"cannot record to {path}: there is no such folder")
+    if Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK):
+        raise click.UsageError(f"cannot record to {path}: no file can be made there")
+
+
+def _redaction(choices: RecordingChoices) -> "Redaction | None":
+    key = choices["redaction_key"]
+    if key is None and not choices["redact"]:
+        return None
+    from mcp_trio._journal.redaction import Redaction
+
+    return Redaction(key=None if key is None else read_key(key))
+
+
+def read_key(file: str) -> bytes:
+    """The key of redaction that a file holds, without white space around it.
+
+    Raises:
+        click.BadParameter: The file cannot be read, or is too short for a key.
+    """
+    try:
+        key = Path(file).read_bytes().strip()
+    except OSError as error:
+        raise click.BadParameter(f"cannot read the key {file}: {error.strerror}") from error
+    if len(key) < _KEY_BYTES_MIN:
+        raise click.BadParameter(f"the key in {file} has less than {_KEY_BYTES_MIN} bytes")
+    return key

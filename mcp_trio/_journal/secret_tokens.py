@@ -1,0 +1,214 @@
+"""What stands in a recording for a secret: a token of the same shape, made with a key.
+
+Digits stay digits, letters letters of the same case, and everything else stands: an e-mail address
+looks like one, a number parses, a UUID is one, a date is a date. What a secret begins with because
+all of its kind do (`sk-`, `https://`) is kept. The same value gets the same token, another value
+another one, and a token is its own token.
+"""
+
+import hashlib
+import hmac
+import re
+import string
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from math import prod
+from typing import Final
+
+from mcp_trio.limits import Limits
+
+# How long a key is that is drawn.
+KEY_BYTES: Final = 32
+
+_DIGITS: Final = string.digits
+_NONZERO: Final = "123456789"
+_OTHERS: Final = "!#$&*+-./:;=?@^_~"
+
+# So often a token of the same length is tried that no other value has; then longer ones.
+_SAME_LENGTH_TRIES: Final = 64
+# A shorter value may well be the token of another one.
+_CHANCE_CHARS_MAX: Final = 8
+_FREEDOM_MIN: Final = 1000
+
+_PREFIX: Final = re.compile(
+    r"(?:(?i:bearer|basic|token) +"
+    r"|[a-zA-Z][a-zA-Z0-9+.-]*://"
+    r"|sk-(?:proj-|ant-)?|[sr]k_(?:live|test)_|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-"
+    r"|AKIA|ASIA|AIza|ya29\.|npm_|pypi-|hf_|SG\.|eyJ)"
+)
+_NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?P<exponent>[eE][-+]?[0-9]+)?")
+_FRACTION: Final = re.compile(r"-?[0-9]+\.[0-9]+")
+_HEX: Final = re.compile(r"[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{2,})*")
+_DATE: Final = re.compile(
+    r"[0-9]{4}-[01][0-9]-[0-3][0-9]"
+    r"(?:[T ][0-2][0-9]:[0-5][0-9](?::[0-5][0-9](?:\.[0-9]+)?)?(?:Z|[+-][01][0-9]:[0-5][0-9])?)?"
+)
+# Every date of these digits is one, and every time.
+_DATE_DIGITS: Final = ("1", "9", "789", _DIGITS, "0", _NONZERO, "01", _NONZERO, "01", _DIGITS)
+_MINUTE_DIGITS: Final = ("012345", _DIGITS)
+
+Shape = list[str]
+"""The characters to choose from at each place; a single one stands."""
+
+
+def shape_of(value: str) -> Shape:
+    """The shape that a token of this value has.
+
+    If nothing in it is free, as in `----`, everything is, except in a zero.
+    """
+    kept = _PREFIX.match(value)
+    if kept:
+        rest = _shape_of_rest(value[kept.end() :])
+        if prod(map(len, rest)) >= _FREEDOM_MIN:
+            return [*kept[0], *rest]
+    shape = _shape_of_rest(value)
+    is_free = any(len(choice) > 1 for choice in shape) or _NUMBER.fullmatch(value)
+    return shape if is_free else [_OTHERS] * len(value)
+
+
+def _shape_of_rest(value: str) -> Shape:
+    for pattern, shape in _SHAPES.items():
+        if pattern.fullmatch(value):
+            return shape(value)
+    return [_choice(character) for character in value]
+
+
+def _choice(character: str) -> str:
+    """Characters of the same class, and of as many bytes."""
+    if character in string.ascii_letters:
+        return string.ascii_lowercase if character.islower() else string.ascii_uppercase
+    if character.isascii():
+        return _DIGITS if character.isdigit() else character
+    return _WIDE[len(character.encode())]
+
+
+_WIDE: Final[Mapping[int, str]] = {
+    2: "".join(map(chr, range(0xE0, 0xF7))),
+    3: "".join(map(chr, range(0x4E00, 0x4E80))),
+    4: "".join(map(chr, range(0x1F600, 0x1F640))),
+}
+
+
+def _number_shape(value: str) -> Shape:
+    """A number as it is usually written stays one: where it begins and ends, zeros are kept."""
+    match = _NUMBER.fullmatch(value)
+    assert match is not None
+    digits_end = match.start("exponent") if match["exponent"] else len(value)
+    shape = [_DIGITS if each.isdigit() else each for each in value[:digits_end]]
+    first = 1 if value.startswith("-") else 0
+    if "." in value:  # a fraction has only so many digits behind its zeros
+        zeros = len(value) - len(value[first:].lstrip("0."))
+        shape[first:zeros] = value[first:zeros]
+        first = min(zeros, digits_end - 1)
+    for at in (first, digits_end - 1):
+        shape[at] = "0" if value[at] == "0" else _NONZERO
+    if digits_end - first > _EXACT_DIGITS:
+        # Neither beyond 64 bits nor beyond what a float tells apart.
+        shape[first], shape[first + 1] = "1", shape[first + 1].replace(_DIGITS, "0")
+    return [*shape, *value[digits_end:]]
+
+
+_EXACT_DIGITS: Final = 15
+
+
+def _hex_shape(value: str) -> Shape:
+    letters = "ABCDEF" if any(map(str.isupper, value)) else "abcdef"
+    return [each if each == "-" else _DIGITS if each.isdigit() else letters for each in value]
+
+
+def _date_shape(value: str) -> Shape:
+    # The hour is 00 to 19, and so is that of an offset.
+    choices = iter((*_DATE_DIGITS, *_MINUTE_DIGITS * 2))
+    shape = [next(choices, "0") if each.isdigit() else each for each in value[:19]]
+    return [*shape, *(value[19:])]
+
+
+_SHAPES: Final[Mapping[re.Pattern[str], Callable[[str], Shape]]] = {
+    _NUMBER: _number_shape,
+    _DATE: _date_shape,
+    _HEX: _hex_shape,
+}
+
+
+class TooManySecretsError(ValueError):
+    """There is no room to follow one more secret: what it stands in must not be written."""
+
+
+class Tokens:
+    """The tokens of one recording, made with its key.
+
+    Raises:
+        ValueError: The key is empty.
+    """
+
+    def __init__(self, key: bytes, *, limits: Limits) -> None:
+        if not key:
+            raise ValueError("a redaction key must not be empty")
+        self._key = key
+        self._limits = limits
+        self._chars = 0
+        self.by_value: dict[str, str] = {}
+        self.all: set[str] = set()
+        self._adopted: set[str] = set()
+        self._made_here: set[str] = set()
+
+    def of(self, value: str) -> str:
+        """The token of a value; a token is its own, if it is adopted or too long for chance.
+
+        Raises:
+            TooManySecretsError: A limit of redaction is reached.
+        """
+        is_own = value in self._adopted or (len(value) >= _CHANCE_CHARS_MAX and value in self.all)
+        return value if is_own else self.by_value.get(value) or self._made(value)
+
+    def adopt(self, token: str) -> None:
+        """Know a token of a recording that was made before."""
+        self._adopted.add(token)
+        self.all.add(token)
+
+    def fingerprint(self) -> str:
+        """Tells keys apart, and nothing else about them."""
+        return hmac.digest(self._key, b"mcp_trio redaction", "sha256").hex()[:16]
+
+    def _made(self, value: str) -> str:
+        shape = shape_of(value)
+        if all(len(choice) == 1 for choice in shape):
+            return value
+        self._make_room(len(value))
+        token = next(filter(self._is_free, self._tries(value, shape)))
+        self.by_value[value] = token
+        self._made_here.add(token)
+        self.all.add(token)
+        return token
+
+    def _make_room(self, chars: int) -> None:
+        for setting, number in (
+            ("redaction_values_max", len(self.by_value) + 1),
+            ("redaction_chars_max", self._chars + chars),
+        ):
+            if number > getattr(self._limits, setting):
+                raise TooManySecretsError(f"more secrets than {setting} allows to follow")
+        self._chars += chars
+
+    def _tries(self, value: str, shape: Shape) -> Iterator[str]:
+        for attempt in range(_SAME_LENGTH_TRIES):
+            token = self._try(value, shape, attempt)
+            if _reads_back(token) or not _reads_back(value):
+                yield token
+        longer = _DIGITS if _NUMBER.fullmatch(value) else string.ascii_lowercase
+        for size in count(1):  # pragma: no branch  taken as long as need be
+            yield self._try(value, [*shape, *[longer] * size], _SAME_LENGTH_TRIES + size)
+
+    def _try(self, value: str, shape: Shape, attempt: int) -> str:
+        seed = hmac.digest(self._key, f"{attempt} {value}".encode(), "sha256")
+        dice = hashlib.shake_256(seed).digest(len(shape))
+        return "".join(choice[die % len(choice)] for choice, die in zip(shape, dice, strict=True))
+
+    def _is_free(self, token: str) -> bool:
+        """Whether it is no value's here; one that was adopted may be this very value's."""
+        return token not in self._made_here and token not in self.by_value
+
+
+def _reads_back(value: str) -> bool:
+    """Whether it is a decimal fraction as a writer of JSON writes it, or none at all."""
+    return not _FRACTION.fullmatch(value) or repr(float(value)) == value

@@ -1,0 +1,1 @@
+"""JSON-RPC messages and their framing: lines and event streams. Pure."""

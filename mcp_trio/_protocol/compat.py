@@ -1,0 +1,397 @@
+"""Values in the words of the other side's revision.
+
+The vocabulary has the members of all revisions. What the one spoken with does not have is left out
+if nothing depends on it, said in other words if it has some, and refused otherwise: a question that
+would mean something else must not be asked. Tables say which: `_MEMBERS` for members, `_OTHERWISE`
+for whole values that may stand where a revision does not expect them. When a method may be sent at
+all stands in its own row.
+
+Most values need no change, and are given back as they are. What is to be looked at is found out
+once for each struct and revision.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import is_
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast, get_args
+
+import attrs
+import msgspec
+
+from mcp_trio import types
+from mcp_trio._protocol.versions import REVISIONS, Revision
+from mcp_trio.errors import LocalProtocolError
+
+# More than there are structs and revisions: a person's own types may come and go.
+_REMEMBERED_MAX: Final = 1024
+
+Value = TypeVar("Value")
+_Change: TypeAlias = Callable[[Any, Revision], Any]
+_Fitter: TypeAlias = Callable[[Any, Revision], Any]
+
+
+def fitted(value: Value, revision: Revision) -> Value:
+    """The value as the revision can say it; the value itself if it can say all of it.
+
+    What is no struct of the vocabulary is said as it is.
+
+    Raises:
+        LocalProtocolError: The revision cannot say this, nor anything that means the same.
+    """
+    kind: type = type(value)
+    fit = _fitter(kind, revision)
+    return value if fit is None else fit(value, revision)
+
+
+# What becomes of a member that a revision does not have; UNSET is one that is not there.
+
+
+def _left_out(_value: Any, _revision: Revision) -> Any:
+    return msgspec.UNSET
+
+
+def _refused(what: str) -> _Change:
+    def refuse(_value: Any, revision: Revision) -> Any:
+        raise LocalProtocolError(f"revision {revision.name} has no {what}")
+
+    return refuse
+
+
+@attrs.frozen
+class _Rule:
+    """What is done to a member, or to a whole value, in the revisions for which it is needed."""
+
+    is_needed: Callable[[Revision], bool]
+    change: _Change
+
+
+def _since(name: str, otherwise: _Change = _left_out) -> _Rule:
+    place = REVISIONS[name].place
+    return _Rule(lambda revision: revision.place < place, otherwise)
+
+
+def _until(name: str) -> _Rule:
+    place = REVISIONS[name].place
+    return _Rule(lambda revision: revision.place > place, _left_out)
+
+
+# Structured content, and the schemas of tools.
+
+
+def _has_narrow_structure(revision: Revision) -> bool:
+    return revision.structured_content != "any"
+
+
+def _structure(value: Any, revision: Revision) -> Any:
+    """Only objects, or nothing at all (TRAP-69)."""
+    is_sayable = revision.structured_content == "object" and _is_object(value)
+    return value if is_sayable else msgspec.UNSET
+
+
+def _is_object(value: Any) -> bool:
+    if isinstance(value, msgspec.Raw):
+        return bytes(value).lstrip().startswith(b"{")
+    marks = ("__struct_fields__", "__attrs_attrs__", "__dataclass_fields__")
+    return isinstance(value, Mapping) or any(hasattr(value, mark) for mark in marks)
+
+
+def _output_schema(schema: dict[str, Any], revision: Revision) -> Any:
+    is_sayable = revision.structured_content == "object" and schema.get("type") == "object"
+    return _object_schema(schema, revision) if is_sayable else msgspec.UNSET
+
+
+_BOOLEANS: Final[dict[bool, dict[str, Any]]] = {True: {}, False: {"not": {}}}
+
+
+def _object_schema(schema: dict[str, Any], _revision: Revision) -> dict[str, Any]:
+    """With an object for each property: not all revisions know `true` and `false` as schemas."""
+    properties: Any = schema.get("properties")
+    if not isinstance(properties, dict):
+        return schema
+    members = cast("dict[str, Any]", properties)
+    if not any(isinstance(each, bool) for each in members.values()):
+        return schema
+    objects = {
+        name: _BOOLEANS[each] if isinstance(each, bool) else each for name, each in members.items()
+    }
+    return {**schema, "properties": objects}
+
+
+# Forms.
+
+
+def _mode(mode: types.ElicitMode, revision: Revision) -> Any:
+    return _refused("elicitation by URL")(mode, revision) if mode == "url" else msgspec.UNSET
+
+
+def _plain_form(form: dict[str, Any], revision: Revision) -> dict[str, Any]:
+    """Without choices of several, titled choices by `enumNames`, and only booleans preset."""
+    members: dict[str, dict[str, Any]] = form.get("properties", {})
+    try:
+        plain = {name: _plain_member(member, revision) for name, member in members.items()}
+    except (AttributeError, KeyError, TypeError) as error:  # what people wrote is no form at all
+        text = f"revision {revision.name} has no such form: {error!r}"
+        raise LocalProtocolError(text) from error
+    if "$schema" not in form and _is_same(members.values(), plain.values()):
+        return form
+    rest = {name: each for name, each in form.items() if name != "$schema"}
+    return {**rest, "properties": plain}
+
+
+def _plain_member(member: dict[str, Any], revision: Revision) -> dict[str, Any]:
+    kind = member.get("type")
+    if kind == "array":
+        _refused("choice of several in a form")(member, revision)
+    unknown = {"oneOf"} if kind == "boolean" else {"oneOf", "default"}
+    if unknown.isdisjoint(member):
+        return member
+    plain = {name: each for name, each in member.items() if name not in unknown}
+    choices: list[dict[str, str]] = member.get("oneOf", [])
+    if choices:
+        plain["enum"] = [choice["const"] for choice in choices]
+        plain["enumNames"] = [choice["title"] for choice in choices]
+    return plain
+
+
+def _plain_answers(content: dict[str, Any], revision: Revision) -> dict[str, Any]:
+    if any(isinstance(answer, list) for answer in content.values()):
+        _refused("choice of several in a form")(content, revision)
+    return content
+
+
+def _form_only(capability: types.ElicitationCapability, _revision: Revision) -> Any:
+    """What has modes elsewhere means forms here: who does without them can do nothing (TRAP-89)."""
+    if capability.form is None and capability.url is None:
+        return capability
+    return msgspec.UNSET if capability.form is None else types.ElicitationCapability()
+
+
+# Sampling.
+
+
+def _one_block(content: types.SamplingContent, revision: Revision) -> types.SamplingBlock:
+    if not isinstance(content, list):
+        return content
+    if len(content) != 1:
+        _refused("sampling message of several blocks")(content, revision)
+    return content[0]
+
+
+def _one_block_each(messages: list[types.SamplingMessage], _revision: Revision) -> Any:
+    """As many messages as there are blocks: the same words by the same role, one after another."""
+    if not any(isinstance(message.content, list) for message in messages):
+        return messages
+    return [
+        msgspec.structs.replace(message, content=block)
+        for message in messages
+        for block in (message.content if isinstance(message.content, list) else [message.content])
+    ]
+
+
+def _no_audio(content: types.SamplingContent, revision: Revision) -> types.SamplingContent:
+    is_audio = isinstance(content, types.AudioContent)
+    return _refused("audio in sampling")(content, revision) if is_audio else content
+
+
+_SAMPLING_CONTENT: Final = (
+    _since("2025-11-25", otherwise=_one_block),
+    _since("2025-03-26", otherwise=_no_audio),
+)
+
+
+# The tables.
+
+
+def _always(_revision: Revision) -> bool:
+    return True
+
+
+_NOWHERE: Final = _Rule(_always, _left_out)
+
+_MEMBERS: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
+    types.Result: {"result_type": (_since("2026-07-28"),)},
+    types.CacheableResult: {
+        "ttl_ms": (_since("2026-07-28"),),
+        "cache_scope": (_since("2026-07-28"),),
+    },
+    types.InputResponseParams: {
+        "input_responses": (_since("2026-07-28"),),
+        "request_state": (_since("2026-07-28"),),
+    },
+    types.InputRequest: {"params": (_Rule(_always, fitted),)},
+    types.Icons: {"icons": (_since("2025-11-25"),)},
+    types.BaseMetadata: {"title": (_since("2025-06-18"),)},
+    types.Implementation: {
+        "title": (_since("2025-06-18"),),
+        "description": (_since("2025-11-25"),),
+        "website_url": (_since("2025-11-25"),),
+    },
+    types.Annotations: {"last_modified": (_since("2025-06-18"),)},
+    types.AnnotatedModel: {"meta": (_since("2025-06-18"),)},
+    types.Resource: {"title": (_since("2025-06-18"),), "icons": (_since("2025-11-25"),)},
+    types.ResourceTemplate: {"title": (_since("2025-06-18"),), "icons": (_since("2025-11-25"),)},
+    types.ContentsHead: {"meta": (_since("2025-06-18"),)},
+    types.Prompt: {"title": (_since("2025-06-18"),), "meta": (_since("2025-06-18"),)},
+    types.Tool: {
+        "title": (_since("2025-06-18"),),
+        "meta": (_since("2025-06-18"),),
+        "annotations": (_since("2025-03-26"),),
+        "execution": (_since("2025-11-25"), _until("2025-11-25")),
+        "input_schema": (_since("2026-07-28", otherwise=_object_schema),),
+        "output_schema": (_Rule(_has_narrow_structure, _output_schema),),
+    },
+    types.CallToolResult: {"structured_content": (_Rule(_has_narrow_structure, _structure),)},
+    types.CompleteParams: {"context": (_since("2025-06-18"),)},
+    types.ProgressParams: {"message": (_since("2025-03-26"),)},
+    types.Root: {"meta": (_since("2025-06-18"),)},
+    types.RootsCapability: {"list_changed": (_until("2025-11-25"),)},  # TRAP-94
+    types.SamplingCapability: {
+        "context": (_since("2025-11-25"),),
+        "tools": (_since("2025-11-25"),),
+    },
+    types.ClientCapabilities: {
+        "elicitation": (_since("2025-06-18"), _since("2025-11-25", otherwise=_form_only)),
+        "extensions": (_since("2026-07-28"),),
+    },
+    types.ServerCapabilities: {
+        "completions": (_since("2025-03-26"),),
+        "extensions": (_since("2026-07-28"),),
+    },
+    types.ListRootsResult: {"meta": (_until("2025-11-25"),), "result_type": (_NOWHERE,)},
+    types.SamplingMessage: {"meta": (_since("2025-11-25"),), "content": _SAMPLING_CONTENT},
+    types.ToolResultContent: {"structured_content": (_Rule(_has_narrow_structure, _structure),)},
+    types.CreateMessageParams: {
+        "meta": (_until("2025-11-25"),),
+        "messages": (_since("2025-11-25", otherwise=_one_block_each),),
+        "tools": (_since("2025-11-25", otherwise=_refused("tools in sampling")),),
+        "tool_choice": (_since("2025-11-25", otherwise=_refused("choice of tools in sampling")),),
+    },
+    types.CreateMessageResult: {"result_type": (_NOWHERE,), "content": _SAMPLING_CONTENT},
+    types.ElicitParams: {
+        "meta": (_until("2025-11-25"),),
+        "mode": (_since("2025-11-25", otherwise=_mode),),
+        "requested_schema": (_since("2025-11-25", otherwise=_plain_form),),
+        "url": (_since("2025-11-25"),),
+        "elicitation_id": (_since("2025-11-25"), _until("2025-11-25")),
+    },
+    types.ElicitResult: {
+        "meta": (_until("2025-11-25"),),
+        "result_type": (_NOWHERE,),
+        "content": (_since("2025-11-25", otherwise=_plain_answers),),
+    },
+}
+"""The rules of a struct hold for its subclasses, which may have others for the same member."""
+
+
+def _audio_as_resource(audio: types.AudioContent, _revision: Revision) -> types.EmbeddedResource:
+    sound = types.ResourceContents(uri="embedded:audio", mime_type=audio.mime_type, blob=audio.data)
+    return types.EmbeddedResource(resource=sound, annotations=audio.annotations)
+
+
+def _link_as_text(link: types.ResourceLink, _revision: Revision) -> types.TextContent:
+    text = f"{link.title or link.name}: {link.uri}"
+    return types.TextContent(text=text, annotations=link.annotations)
+
+
+_OTHERWISE: Final[Mapping[type, _Rule]] = {
+    types.AudioContent: _since("2025-03-26", otherwise=_audio_as_resource),
+    types.ResourceLink: _since("2025-06-18", otherwise=_link_as_text),
+    types.ToolUseContent: _since("2025-11-25", otherwise=_refused("use of tools in sampling")),
+    types.ToolResultContent: _since("2025-11-25", otherwise=_refused("use of tools in sampling")),
+    types.ElicitParams: _since("2025-06-18", otherwise=_refused("elicitation")),
+    types.ElicitResult: _since("2025-06-18", otherwise=_refused("elicitation")),
+    types.InputRequiredResult: _since(
+        "2026-07-28", otherwise=_refused("result that asks for input")
+    ),
+}
+
+
+# What is to be done, for each struct and revision.
+
+
+class _Step(NamedTuple):
+    """How to fit one member; `absent` is its value when it is not there."""
+
+    name: str
+    absent: Any
+    change: _Change
+
+
+@functools.lru_cache(maxsize=_REMEMBERED_MAX)
+def _fitter(kind: type, revision: Revision) -> _Fitter | None:
+    """What fits the values of a type; None if each of them can be said as it is."""
+    if not issubclass(kind, types.Model):
+        return None
+    rule = _OTHERWISE.get(kind)
+    if rule is not None and rule.is_needed(revision):
+        return lambda value, revision: fitted(rule.change(value, revision), revision)
+    steps = tuple(_steps(kind, revision))
+    return functools.partial(_fitted_by, steps) if steps else None
+
+
+def _steps(kind: type[types.Model], revision: Revision) -> Iterator[_Step]:
+    rules = _rules(kind)
+    for field in msgspec.structs.fields(kind):
+        changes = [rule.change for rule in rules.get(field.name, ()) if rule.is_needed(revision)]
+        if any(_fitter(inner, revision) for inner in _structs_in(field.type)):
+            changes.append(_inner)
+        if changes:
+            yield _Step(field.name, field.default, _one_after_another(changes))
+
+
+def _rules(kind: type) -> dict[str, tuple[_Rule, ...]]:
+    bases = reversed(kind.__mro__)
+    return {name: rules for base in bases for name, rules in _MEMBERS.get(base, {}).items()}
+
+
+def _structs_in(hint: Any) -> Iterator[type[types.Model]]:
+    """The structs that a member of this type may hold."""
+    if isinstance(hint, type) and issubclass(hint, types.Model):
+        yield hint
+    for argument in get_args(hint):
+        yield from _structs_in(argument)
+
+
+def _fitted_by(steps: tuple[_Step, ...], value: Any, revision: Revision) -> Any:
+    changed: dict[str, Any] = {}
+    for name, absent, change in steps:
+        before = getattr(value, name)
+        if before is not absent:
+            after = change(before, revision)
+            if after is not before:
+                changed[name] = absent if after is msgspec.UNSET else after
+    return msgspec.structs.replace(value, **changed) if changed else value
+
+
+def _one_after_another(changes: Sequence[_Change]) -> _Change:
+    """All of them as one; most members have only one."""
+    if len(changes) == 1:
+        return changes[0]
+
+    def change(member: Any, revision: Revision) -> Any:
+        for each in changes:
+            member = each(member, revision)
+            if member is msgspec.UNSET:
+                break
+        return member
+
+    return change
+
+
+def _inner(member: Any, revision: Revision) -> Any:
+    """A member that is a struct, a list of them, or some by their keys, fitted."""
+    if isinstance(member, list):
+        items = cast("Sequence[Any]", member)
+        for each in items:
+            if fitted(each, revision) is not each:
+                return [fitted(every, revision) for every in items]
+        return items
+    if isinstance(member, dict):
+        named = cast("dict[str, Any]", member)
+        fits = {name: fitted(each, revision) for name, each in named.items()}
+        return named if _is_same(named.values(), fits.values()) else fits
+    return fitted(member, revision)
+
+
+def _is_same(before: Iterable[Any], after: Iterable[Any]) -> bool:
+    return all(map(is_, before, after))

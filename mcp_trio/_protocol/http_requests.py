@@ -1,0 +1,352 @@
+"""What becomes of an HTTP request to the MCP endpoint: a refusal, or what is to be done.
+
+Each function looks at the head, at the message in the body and at what is known of the session that
+the head names, and returns the one verdict. A server of both eras has one endpoint for both: what
+carries metadata, or names a modern revision in its head, is modern; all else is of a session.
+"""
+
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypedDict, cast
+
+import attrs
+import msgspec
+from msgspec import UNSET
+
+from mcp_trio._jsonrpc.messages import (
+    Batch,
+    Decoder,
+    Malformed,
+    Message,
+    Notification,
+    Request,
+    encode_error,
+)
+from mcp_trio._protocol.http_headers import (
+    EVENT_STREAM,
+    JSON,
+    PROTOCOL_VERSION,
+    Head,
+    Headers,
+    MirrorError,
+    check_mirrored,
+)
+from mcp_trio._protocol.metadata import PROTOCOL_VERSION as META_VERSION
+from mcp_trio._protocol.metadata import Metadata, metadata_of
+from mcp_trio._protocol.methods import INITIALIZE
+from mcp_trio._protocol.requests import RequestId
+from mcp_trio._protocol.versions import REVISIONS, Revision
+from mcp_trio.errors import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_CLIENT_CAPABILITY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
+
+SESSION_ID: Final = "Mcp-Session-Id"
+LAST_EVENT_ID: Final = "Last-Event-ID"
+
+# As heads have them.
+_SESSION_FIELD: Final = SESSION_ID.lower()
+_VERSION_FIELD: Final = PROTOCOL_VERSION.lower()
+
+_COMPLETE: Final = (Request, Notification)  # a union is made anew where it stands
+
+_ALLOWED: Final = {True: "GET, POST, DELETE", False: "POST"}
+
+STATUS_OF_ERROR: Final[Mapping[int, int]] = {
+    METHOD_NOT_FOUND: 404,
+    HEADER_MISMATCH: 400,
+    MISSING_CLIENT_CAPABILITY: 400,
+    UNSUPPORTED_PROTOCOL_VERSION: 400,
+}
+"""The status of a modern answer that is this error; of any other it is 200 (MHTTP-26, TRAP-53)."""
+
+
+@attrs.frozen(kw_only=True)
+class Refusal:
+    """The request is answered with an error, and nothing else happens."""
+
+    status: int
+    text: str
+    code: int = INVALID_REQUEST
+    id: RequestId | None = None
+    headers: Headers = ()
+    data: Any = UNSET
+
+    def body(self) -> bytes:
+        """The error as JSON-RPC has it; without an id if none was read (HTTP-03, MHTTP-28)."""
+        return encode_error(self.id, self.code, self.text, self.data)
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """A session begins with this `initialize`."""
+
+    request: Request
+
+
+class ToSession(msgspec.Struct, frozen=True):
+    """The message is for a session; what is answered on the same connection is named by its ids."""
+
+    session: str
+    message: Message | Batch
+    awaited: Sequence[RequestId]
+
+
+class Stateless(msgspec.Struct, frozen=True):
+    """A modern message, complete in itself, unless it `is_incomplete`: then it will be refused."""
+
+    message: Request | Notification
+    is_incomplete: bool = False
+
+
+class Listening(msgspec.Struct, frozen=True):
+    """A stream for what belongs to no request of the client, or the rest of one after an event."""
+
+    session: str
+    last_event_id: str | None
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """The client is done with its session."""
+
+    session: str
+
+
+Verdict: TypeAlias = Refusal | Opening | ToSession | Stateless | Listening | Ending
+
+
+class KnownSession(msgspec.Struct, frozen=True):
+    """What a verdict needs to know of a session."""
+
+    revision: Revision | None
+    principal: str | None = None
+
+
+Find: TypeAlias = Callable[[str], KnownSession | None]
+ParameterPaths: TypeAlias = Callable[[str], Mapping[str, tuple[str, ...]] | None]
+
+
+@attrs.frozen(kw_only=True, slots=False)  # as of a `Head`
+class Endpoint:
+    """The rules of one MCP endpoint.
+
+    Attributes:
+        revisions: Those that the server speaks.
+        decoder: Reads bodies.
+        find: The session of an id; None for one that is not known, or has ended.
+        parameter_paths: Of a tool, by its name, which arguments are mirrored in the head.
+    """
+
+    revisions: Collection[str]
+    decoder: Decoder
+    find: Find
+    parameter_paths: ParameterPaths
+
+    @functools.cached_property
+    def has_sessions(self) -> bool:
+        """Whether legacy revisions are spoken here."""
+        return any(REVISIONS[name].has_handshake for name in self.revisions)
+
+    @functools.cached_property
+    def is_modern(self) -> bool:
+        """Whether modern revisions are spoken here."""
+        return bool(self._modern)
+
+    @functools.cached_property
+    def _modern(self) -> frozenset[str]:
+        return frozenset(name for name in self.revisions if REVISIONS[name].is_modern)
+
+    @functools.cached_property
+    def _legacy(self) -> frozenset[str]:
+        return frozenset(self.revisions) - self._modern
+
+    def judge(self, head: Head, body: bytes = b"") -> Verdict:
+        """The verdict on a request whose body has been read."""
+        match head.method:
+            case "POST":
+                return self._post(head, body)
+            case "GET":
+                return self._get(head)
+            case "DELETE":
+                return self._delete(head)
+            case other:
+                return self._not_allowed(other)
+
+    def _not_allowed(self, method: str) -> Refusal:
+        allowed = _ALLOWED[self.has_sessions]
+        return Refusal(
+            status=405, text=f"{method} is not for this endpoint", headers=[("Allow", allowed)]
+        )
+
+    # POST.
+
+    def _post(self, head: Head, body: bytes) -> Verdict:
+        if not head.is_json:
+            return Refusal(status=415, text=f"the Content-Type of a POST is {JSON}")
+        if not (head.takes_json or head.takes_streams):
+            return Refusal(status=406, text=f"Accept names {JSON} and {EVENT_STREAM}")
+        message = self.decoder.decode(body)
+        if type(message) is Malformed:
+            return Refusal(status=400, code=message.code, text=message.message, id=message.id)
+        metadata = _metadata_in(message) if self.is_modern else None
+        if metadata is not None or self._names_modern(head):
+            return self._stateless(head, message, metadata)
+        return self._in_session(head, message)
+
+    def _names_modern(self, head: Head) -> bool:
+        """Whether the head alone says that the request is modern."""
+        return head.headers.get(_VERSION_FIELD) in self._modern
+
+    def _stateless(
+        self, head: Head, message: Message | Batch, metadata: Metadata | None
+    ) -> Verdict:
+        if not isinstance(message, _COMPLETE):
+            return Refusal(
+                status=400, text="the body of a modern POST is one request or one notification"
+            )
+        request_id = message.id if isinstance(message, Request) else None
+        try:
+            self._check_mirrored(head, message, metadata)
+        except MirrorError as error:
+            return Refusal(status=400, code=HEADER_MISMATCH, text=str(error), id=request_id)
+        except msgspec.ValidationError as error:
+            return Refusal(
+                status=400, code=INVALID_PARAMS, text=f"invalid params: {error}", id=request_id
+            )
+        if metadata is None and isinstance(message, Request):
+            text = f"invalid params: _meta lacks {META_VERSION}"
+            return Refusal(status=400, code=INVALID_PARAMS, text=text, id=request_id)
+        return Stateless(message, metadata is not None and not metadata.is_complete)
+
+    def _check_mirrored(
+        self, head: Head, message: Request | Notification, metadata: Metadata | None
+    ) -> None:
+        version = metadata.requested if metadata is not None and metadata.has_version else None
+        params = _names_in(message)
+        paths = self._paths(message.method, params)
+        check_mirrored(
+            head,
+            version=version or head.header(PROTOCOL_VERSION) or "",
+            method=message.method,
+            params=_params_of(message) if paths else params,
+            paths=paths,
+            is_request=isinstance(message, Request),
+        )
+
+    def _paths(
+        self, method: str, params: Mapping[str, Any]
+    ) -> Mapping[str, tuple[str, ...]] | None:
+        name = params.get("name")
+        if method != "tools/call" or not isinstance(name, str):
+            return None
+        return self.parameter_paths(name)
+
+    def _in_session(self, head: Head, message: Message | Batch) -> Verdict:
+        if not self.has_sessions:
+            return self._without_era(message)
+        if isinstance(message, Request) and message.method == INITIALIZE:
+            return self._opening(head, message)
+        session = self._session(head)
+        if isinstance(session, Refusal):
+            return attrs.evolve(session, id=_id_of(message))
+        refusal = _refused_batch(message, session[1]) if type(message) is Batch else None
+        return refusal or ToSession(session[0], message, _awaited(message))
+
+    def _without_era(self, message: Message | Batch) -> Refusal:
+        """What a server that speaks modern revisions only says to anything else (MHTTP-30)."""
+        return Refusal(
+            status=400,
+            code=HEADER_MISMATCH,
+            text=f"{PROTOCOL_VERSION} is missing; spoken here: {', '.join(self.revisions)};"
+            " sessions are not (revisions=, workers=1)",
+            id=_id_of(message),
+            data={"supported": [*self.revisions]},
+        )
+
+    def _opening(self, head: Head, request: Request) -> Verdict:
+        if head.header(SESSION_ID) is not None:
+            text = f"a session begins without {SESSION_ID}"
+            return Refusal(status=400, text=text, id=request.id)
+        return Opening(request)
+
+    # What names a session.
+
+    def _session(self, head: Head) -> tuple[str, KnownSession] | Refusal:
+        """The session that a head names (HTTP-48 to HTTP-51, HTTP-58 to HTTP-61)."""
+        session_id = head.headers.get(_SESSION_FIELD)
+        if session_id is None:
+            return Refusal(status=400, text=f"{SESSION_ID} is missing: initialize comes first")
+        known = self.find(session_id)
+        if known is None or known.principal != head.principal:
+            return Refusal(status=404, text="there is no such session: it has ended, or never was")
+        version = head.headers.get(_VERSION_FIELD)
+        if version is not None and version not in self._legacy:
+            return Refusal(
+                status=400,
+                text=f"unsupported {PROTOCOL_VERSION} {version[:40]!r}",
+            )
+        return session_id, known
+
+    def _get(self, head: Head) -> Verdict:
+        if not self.has_sessions or self._names_modern(head):
+            return attrs.evolve(self._not_allowed("GET"), headers=[("Allow", "POST")])
+        if not head.takes_streams:
+            return Refusal(status=406, text=f"Accept of a GET names {EVENT_STREAM}")
+        session = self._session(head)
+        if isinstance(session, Refusal):
+            return session
+        return Listening(session[0], head.header(LAST_EVENT_ID))
+
+    def _delete(self, head: Head) -> Verdict:
+        if not self.has_sessions or self._names_modern(head):
+            return attrs.evolve(self._not_allowed("DELETE"), headers=[("Allow", "POST")])
+        session = self._session(head)
+        return session if isinstance(session, Refusal) else Ending(session[0])
+
+
+def _metadata_in(message: Message | Batch) -> Metadata | None:
+    return metadata_of(message.params) if isinstance(message, _COMPLETE) else None
+
+
+class _Names(TypedDict, total=False):
+    """Of params, what may be mirrored whatever is called (`NAME_MEMBERS`)."""
+
+    name: Any
+    uri: Any
+    taskId: Any
+
+
+_decode_names: Final = cast(
+    "Callable[[msgspec.Raw], Mapping[str, Any]]", msgspec.json.Decoder(_Names).decode
+)
+_decode_params: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def _names_in(message: Request | Notification) -> Mapping[str, Any]:
+    return {} if message.params is None else _decode_names(message.params)
+
+
+def _params_of(message: Request | Notification) -> Mapping[str, Any]:
+    """All of them, arguments included, which may be many."""
+    return {} if message.params is None else _decode_params(message.params)
+
+
+def _refused_batch(batch: Batch, session: KnownSession) -> Refusal | None:
+    """Whole, or not at all: what answers a part without an id belongs to no stream (HTTP-32)."""
+    if session.revision is None or not session.revision.has_batches:
+        return Refusal(status=400, text="there are no batches in this revision")
+    bad = next((each for each in batch.messages if isinstance(each, Malformed)), None)
+    return None if bad is None else Refusal(status=400, code=bad.code, text=bad.message, id=bad.id)
+
+
+def _awaited(message: Message | Batch) -> Sequence[RequestId]:
+    if type(message) is Batch:
+        return [each.id for each in message.messages if isinstance(each, Request)]
+    return [message.id] if isinstance(message, Request) else []
+
+
+def _id_of(message: Message | Batch) -> RequestId | None:
+    return message.id if isinstance(message, Request) else None

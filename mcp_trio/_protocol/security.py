@@ -1,0 +1,216 @@
+"""Who may talk to a server over the web: one gate for all web transports, on by default.
+
+A page that a browser has loaded from anywhere can send requests to this machine. It cannot hide
+where it comes from (`Origin`), nor under which name it has found us (`Host`); programs that are no
+browsers send no `Origin`, and pass (TRAP-45).
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final
+
+import attrs
+
+from mcp_trio._protocol.http_headers import HOST, Head, Headers
+from mcp_trio._protocol.http_requests import Refusal
+
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+"""The names by which a machine reaches itself, and nobody else does."""
+
+ANY: Final = "*"
+"""Among `hosts` or `origins`: whatever is sent is allowed."""
+
+_EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - nothing is bound here
+_LOOPBACK: Final = re.compile(r"localhost|::1|127(?:\.[0-9]{1,3}){3}")
+
+_NUMBER: Final = re.compile(r"\[.*\]|[0-9.]+")
+_PAGE: Final = re.compile(rf"(?P<scheme>https?)://{HOST.pattern}")
+_ORIGIN_OF_AN_APP: Final = re.compile(r"(?!https?:)[a-z][a-z0-9+.-]*://[^\s/@,]+")
+_DEFAULT_PORTS: Final = {"http": "80", "ws": "80", "https": "443", "wss": "443"}
+
+_TOKENS: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]+")
+_SHOWN_CHARS_MAX: Final = 100
+
+_EXPOSED: Final = "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate"
+_METHODS: Final = "GET, POST, DELETE"
+_PREFLIGHT_SECONDS: Final = "600"
+
+
+@attrs.frozen(kw_only=True)
+class Gate:
+    """What is let through to a server.
+
+    Attributes:
+        hosts: Values of `Host` that are allowed, as `name:port`, or as `name` for any port; None:
+            all are.
+        origins: Values of `Origin` that are allowed beside those of the server's own pages, as
+            `scheme://host[:port]`; None: all are.
+        allows_cors: Browsers are told that pages of these origins may read what is answered.
+    """
+
+    hosts: frozenset[str] | None
+    origins: frozenset[str] | None
+    allows_cors: bool = False
+
+    def refusal(self, head: Head) -> Refusal | None:
+        """Why a request is not let through; None if it is (SEC-10, HTTP-02, HTTP-03)."""
+        if not self._allows_host(head):
+            return _refused(head, "Host", "hosts")
+        if not self._allows_origin(head):
+            return _refused(head, "Origin", "origins")
+        if not self.allows_cors and is_preflight(head):
+            text = "pages may not read what is answered here: see the server's setting allows_cors="
+            return Refusal(status=403, text=text)
+        return None
+
+    def cors_headers(self, head: Head) -> Headers:
+        """What is added to an answer, so that a page of an allowed origin may read it.
+
+        Nothing, if the request was not let through.
+        """
+        if not self.allows_cors:
+            return []
+        origin = head.headers.get("origin")
+        if origin is None or self.refusal(head) is not None:
+            return []
+        return [
+            ("Access-Control-Allow-Origin", origin),
+            ("Access-Control-Expose-Headers", _EXPOSED),
+            ("Vary", "Origin"),
+        ]
+
+    def preflight(self, head: Head) -> Headers | None:
+        """The answer to a browser that asks whether a page may send what it wants to send.
+
+        None: it is no such question, or the answer is no.
+        """
+        if not is_preflight(head):
+            return None
+        allowed = self.cors_headers(head)
+        if not allowed:
+            return None
+        answer = [
+            *allowed,
+            ("Access-Control-Allow-Methods", _METHODS),
+            ("Access-Control-Max-Age", _PREFLIGHT_SECONDS),
+        ]
+        names = head.header("access-control-request-headers")
+        if names is not None and _TOKENS.fullmatch(names):
+            # Arguments are mirrored in fields of any name, so there is no list to choose from.
+            answer.append(("Access-Control-Allow-Headers", names))
+        return answer
+
+    def _allows_host(self, head: Head) -> bool:
+        if head.host is None or self.hosts is None:
+            return head.host is not None
+        name, port = head.host
+        port = port or _DEFAULT_PORTS.get(head.scheme)
+        return name in self.hosts or f"{name}:{port}" in self.hosts
+
+    def _allows_origin(self, head: Head) -> bool:
+        origin = head.headers.get("origin")
+        if "origin" in head.repeated:
+            return False
+        if origin is None or self.origins is None or origin in self.origins:
+            return True
+        return _is_own(origin, head) and self._is_trusted(head)
+
+    def _is_trusted(self, head: Head) -> bool:
+        """Whether a name under which we were found is no trick: where any will do, a number is."""
+        is_number = head.host is not None and _NUMBER.fullmatch(head.host[0]) is not None
+        return self.hosts is not None or is_number
+
+
+def is_preflight(head: Head) -> bool:
+    """Whether with this a browser asks what a page may send."""
+    if head.method != "OPTIONS":
+        return False
+    return "access-control-request-method" in head.headers and "origin" in head.headers
+
+
+def _is_own(origin: str, head: Head) -> bool:
+    """Whether a page is of this server itself, by either scheme: TLS may end before us."""
+    page = _PAGE.fullmatch(origin)
+    if page is None or head.host is None:
+        return False
+    default, (name, port) = _DEFAULT_PORTS[page["scheme"]], head.host
+    return (page["name"], page["port"] or default) == (name, port or default)
+
+
+def _refused(head: Head, field: str, setting: str) -> Refusal:
+    """The text shows what came, and says what to do if it ought to be let through."""
+    sent = head.header(field)
+    came = "is missing" if sent is None else f"{sent[:_SHOWN_CHARS_MAX]!r} is not allowed here"
+    return Refusal(status=403, text=f"{field} {came}: see the server's setting {setting}=")
+
+
+def gate_for(
+    bound: Sequence[tuple[str, int]],
+    *,
+    hosts: Collection[str] | None = None,
+    origins: Collection[str] | None = None,
+    allows_cors: bool = False,
+) -> Gate:
+    """The gate of a server that listens at these addresses; none: it does not know where.
+
+    What the server is bound to is always allowed, and `hosts` and `origins` add to it; `*` in one
+    of them switches that check off. Without `hosts`, a server that only its own machine reaches, or
+    that does not know where it listens, is only spoken to under the names of `LOOPBACK`; any other
+    goes by any name.
+
+    Raises:
+        ValueError: One of `hosts` is no `name` or `name:port`, or one of `origins` is no
+            `scheme://host` or `scheme://host:port`.
+    """
+    names = ((name, port) for address, port in bound for name in _names(address))
+    own = [each for each in names if HOST.fullmatch(each[0])]
+    own_hosts = [f"{name}:{port}" for name, port in own] or [_bracketed(it) for it in LOOPBACK]
+    is_local = all(_LOOPBACK.fullmatch(address) for address, _ in bound)
+    if hosts is None and not is_local:
+        hosts = [ANY]
+    return Gate(
+        hosts=_allowed(hosts or (), _given_host, own_hosts),
+        origins=_allowed(origins or (), _given_origin, _own_origins(own)),
+        allows_cors=allows_cors,
+    )
+
+
+def _allowed(
+    given: Collection[str], read: Callable[[str], str], own: Iterable[str]
+) -> frozenset[str] | None:
+    read_all = {read(each) for each in given if each != ANY}
+    return None if ANY in given else frozenset(read_all.union(own))
+
+
+def _names(address: str) -> Iterator[str]:
+    """The names by which what is bound to an address is reached, as they stand in `Host`."""
+    if address in _EVERY_ADDRESS or _LOOPBACK.fullmatch(address):
+        yield from map(_bracketed, LOOPBACK)
+    if address not in _EVERY_ADDRESS:
+        yield _bracketed(address.lower())
+
+
+def _bracketed(name: str) -> str:
+    return f"[{name}]" if name.count(":") > 1 and not name.startswith("[") else name
+
+
+def _own_origins(own: Iterable[tuple[str, int]]) -> Iterator[str]:
+    for name, port in own:
+        yield from (_given_origin(f"{scheme}://{name}:{port}") for scheme in ("http", "https"))
+
+
+def _given_host(text: str) -> str:
+    host = _bracketed(text.lower())
+    if HOST.fullmatch(host) is None:
+        raise ValueError(f"hosts= takes name or name:port, unlike {text!r}")
+    return host
+
+
+def _given_origin(text: str) -> str:
+    """As browsers send it: in lower case, and without the port that its scheme has anyway."""
+    page = _PAGE.fullmatch(text.lower())
+    if page is not None:
+        return page[0].removesuffix(f":{_DEFAULT_PORTS[page['scheme']]}")
+    if _ORIGIN_OF_AN_APP.fullmatch(text) is None:
+        raise ValueError(f"origins= takes scheme://host or scheme://host:port, unlike {text!r}")
+    return text

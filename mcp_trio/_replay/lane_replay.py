@@ -1,0 +1,555 @@
+"""Mode "outbound": only what is sent is compared, so that the code behind it may be rearranged.
+
+Effects are matched by lane and name, the n-th by the n-th, and what was read in passing likewise.
+They are still done in the recorded order as far as the code comes to them in that order: a lane's
+n-th command waits for the place of its n-th in the journal, and an outcome for its own. What no
+longer comes is passed by. A lane that is needed for a frame goes on whatever it waits for.
+"""
+
+import math
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._journal.records import (
+    PATCHED,
+    TIMEOUT,
+    MarkBody,
+    Record,
+    ShutBody,
+    ValueBody,
+    body_of,
+    encode_body,
+    frame_of,
+    value_body,
+)
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._replay.divergence import Parked, Wanted, label_of
+from mcp_trio._replay.player import PAUSE_SECONDS_MAX, Abort, Player
+from mcp_trio._replay.source_locations import definition_site, site_here
+from mcp_trio._replay.trace import (
+    NS_PER_SECOND,
+    OUTCOMES,
+    Key,
+    Score,
+    is_in_passing,
+    is_keeper,
+    is_of_request,
+    is_start,
+    key_of,
+    mark_name,
+    request_frame,
+)
+from mcp_trio._server.effects import with_recorded_places
+from mcp_trio._session.input_required import PARKED_MARK
+from mcp_trio._session.journal import UNSTARTED_BODY, Lane, Outcome, take_turn
+from mcp_trio._session.session import DRAINED
+from mcp_trio.errors import BlockedInReplay
+
+# --------------------
+# The part of one session in a replay: its sequencer, which compares instead of recording.
+
+
+@attrs.define(eq=False)
+class Part:
+    """See `Sequencer`; `channel` is the session's in the file."""
+
+    player: Player
+    channel: int = 0
+
+    has_lanes: bool = attrs.field(default=True, init=False)
+    gates: bool = attrs.field(default=True, init=False)
+
+    @property
+    def seed(self) -> int | None:
+        """What the recorded session took its randomness from."""
+        return self.player.score.opening.seed
+
+    def _key(self, lane: Lane) -> Key:
+        return self.channel, lane.name
+
+    def clock_ns(self) -> int:
+        """The time of the session; nothing is dated by it in a replay."""
+        return int(self.player.clock.current_time() * NS_PER_SECOND)
+
+    # What lanes wait for.
+
+    async def turn_to_start(self, lane: Lane) -> None:
+        """See `Sequencer`; the start waits like any other resumption."""
+        await self._wait(lane, Parked(self._key(lane), lane.ordinal, at_start=True))
+
+    async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  outbound's
+        """See `Sequencer`."""
+        await self._wait(lane, Parked(self._key(lane), lane.ordinal))
+        record = self.player.cursor.record
+        assert record is not None
+        return record.kind
+
+    async def _wait(self, lane: Lane, parked: Parked) -> None:
+        player, waiting = self.player, self.player.waiting
+        if player.is_over:
+            await _abort()
+        waiting.see(parked.key)
+        is_silent = self._is_silent(lane)
+        if is_silent and not (parked.at_start or is_keeper(parked.key)):
+            waiting.note_arrival(parked.key, lane.ordinal)
+        if player.passes(parked):
+            return
+        waiting.spent_from = min(waiting.spent_from, player.score.spent_from(parked.key))
+        await waiting.park(parked, shield=not is_silent)
+        if player.is_over:
+            await _abort()
+
+    def _is_silent(self, lane: Lane) -> bool:
+        score, place = self.player.score, self.player.cursor.place
+        return score.is_silent(self._key(lane), lane.ordinal, place)
+
+    async def until_cancelled(self, lane: Lane) -> None:
+        """See `Sequencer`."""
+        await self.player.waiting.until_cancelled(self._key(lane))
+        raise Abort
+
+    async def let_thread_run(self, name: str) -> None:
+        """See `Sequencer`."""
+        await self.player.baton.take(name)
+
+    async def turn_in_thread(self, lane: Lane) -> None:
+        """See `Sequencer`."""
+        if not self.player.is_over and self._is_silent(lane):
+            await take_turn(self, lane)
+
+    def thread_stands(self) -> None:
+        """See `Sequencer`."""
+        self.player.baton.give_back()
+
+    # The moments of the session.
+
+    def took(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
+        """The number of the `in` record that was delivered."""
+        return self.player.delivered
+
+    def started(self, lane: Lane) -> None:
+        """Consume the start mark, if the start was worth one."""
+        record = self._at_cursor()
+        if record is not None and record.lane == lane.name and is_start(record):
+            self.player.cursor.advance()
+
+    def sent(self, frame: bytes, lane: Lane | None) -> None:
+        """Compare with `out`."""
+        self._consume("out", lane, frame)
+
+    def commanded(self, lane: Lane, body: bytes) -> None:
+        """Compare with `cmd`."""
+        record = self._at_cursor()
+        recorded = frame_of(record) if record is not None and record.kind == "cmd" else None
+        self._consume("cmd", lane, with_recorded_places(body, recorded))
+
+    def recorded(self, lane: Lane) -> bytes | None:
+        """The outcome at the cursor."""
+        record = self._at_cursor()
+        if record is None or record.kind not in {"res", "err"}:
+            self.player.diverge(self._wanted("res", lane, lane.ordinal + 1, None))
+        return frame_of(record)
+
+    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
+        """Compare with the recorded outcome; a cancelled call that was never made is none."""
+        is_excusable = self._is_silent(lane) or self._key(lane) in self.player.waiting.let_go
+        if kind == "cxl" and not self.player.is_over and is_excusable:
+            self._excuse(lane)
+        else:
+            self._consume(kind, lane, body)
+
+    def _excuse(self, lane: Lane) -> None:
+        """A call that the recording lacks was cancelled: it came a little too early, or is new."""
+        player, key = self.player, self._key(lane)
+        arrived = player.waiting.arrivals.pop((key, lane.ordinal), None)
+        is_early = arrived is not None and self._is_early(key, arrived, trio.current_time())
+        if player.cursor.place > player.score.last_hole and not is_early:
+            player.diverge(player.one_more(key))
+        player.excused = key
+
+    def _is_early(self, lane: Key, arrived: float, cancelled: float) -> bool:
+        """Whether a lane came a little too early to what it did not do, because it was cancelled.
+
+        Nobody knows how long a thread has calculated when it was recorded.
+        """
+        is_near = cancelled - arrived <= PAUSE_SECONDS_MAX
+        return is_near or self.player.score.is_in_thread(lane)
+
+    def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
+        """Compare with `cxl`; a request that ended long before its cancellation is another one."""
+        if not (unstarted or self.player.is_over):
+            self._check_end(lane)
+        self._consume("cxl", lane, UNSTARTED_BODY if unstarted else None)
+
+    def _check_end(self, lane: Lane) -> None:
+        player, key = self.player, self._key(lane)
+        arrived = player.waiting.first_arrival(key)
+        if arrived is None or not is_of_request(key):
+            return
+        cancelled_at = player.score.cancelled_at(key, player.cursor.place)
+        if cancelled_at is None or not self._is_early(key, arrived, cancelled_at):
+            player.diverge(self._wanted("out", lane, lane.ordinal + 1, None))
+
+    def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
+        """Compare with `mark`, by name: the value may hold facts of the machine."""
+        record = self._at_cursor()
+        body: bytes | None = encode_body(MarkBody(name=name, value=value))
+        if record is not None and record.kind == "mark" and mark_name(record) == name:
+            value, body = body_of(record, MarkBody).value, frame_of(record)
+        self._consume("mark", lane, body)
+        if name == DRAINED or (name == PARKED_MARK and value is None):
+            self.player.note_cancellation()
+        return value
+
+    def shut(self, cause: str) -> None:
+        """Compare with `shut`; what is shut because the replay is over is not compared."""
+        if not self.player.is_over:
+            record = self._at_cursor()
+            self.player.has_shut_itself = record is None or record.kind != "shut"
+            self._consume("shut", None, encode_body(ShutBody(cause=cause)))
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+    def close(self, counts: dict[str, int]) -> None:  # noqa: ARG002  the protocol's
+        """Compare with `end`, or the mark that ends one of several sessions: no turn is taken.
+
+        The counts tell nothing that the records do not.
+        """
+        player = self.player
+        if player.is_over:
+            return
+        place = player.score.endings.get(self.channel)
+        if place is not None and place >= player.cursor.place:
+            player.cursor.take_ahead(place)
+        else:
+            record = self._at_cursor()
+            self._consume("end", None, None if record is None else frame_of(record))
+
+    # What a lane reads in passing.
+
+    def valued(
+        self,
+        lane: Lane,
+        name: str,
+        arguments: bytes | None,
+        read: Callable[[], Outcome],  # noqa: ARG002  the protocol's
+    ) -> Outcome:
+        """What was read then."""
+        place = self._ahead(lane)
+        if place is None and self._is_too_early(lane):
+            return self._unread(name)
+        record = None if place is None else self.player.score.journal[place]
+        asked = value_body(name, arguments, b"null", is_error=False)
+        asked = with_recorded_places(asked, None if record is None else _asked(record))
+        if place is None or record is None or _asked(record) != self.player.redact("val", asked):
+            self._differ(lane, record, "val", asked)
+        self._take_ahead(lane, place)
+        return recorded_value(record)
+
+    def patched(self, lane: Lane, name: str) -> bool:
+        """Whether the recorded code took the new way here."""
+        return self._is_marked(lane, MarkBody(name=PATCHED, value=name))
+
+    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
+        """What the recording says; one from before there was such a mark says nothing."""
+        if self.player.is_over:
+            return is_so
+        return self._is_marked(lane, MarkBody(name=name, value=value)) or is_so
+
+    def _is_marked(self, lane: Lane, mark: MarkBody) -> bool:
+        """Whether a lane's next record is this mark; if so, it is done."""
+        place = self._ahead(lane)
+        if place is None:
+            return False
+        record = self.player.score.journal[place]
+        if record.kind != "mark" or body_of(record, MarkBody) != mark:
+            return False
+        self._take_ahead(lane, place)
+        return True
+
+    def _is_too_early(self, lane: Lane) -> bool:
+        """Whether a lane reads what it did not come to, because its request was cancelled.
+
+        It cannot wait for that here. So it gets something, and waits at its next call.
+        """
+        player, key = self.player, self._key(lane)
+        is_doomed = player.score.is_of_cancelled(key, player.cursor.place)
+        return (
+            is_doomed and self._is_silent(lane) and player.waiting.note_arrival(key, lane.ordinal)
+        )
+
+    def _unread(self, name: str) -> Outcome:
+        """Something of the right form for what was not read: nothing will come of it."""
+        if name == TIMEOUT:
+            return Outcome("res", encode_body(self.clock_ns()))
+        record = self.player.score.last_read(name)
+        if record is None:
+            raise BlockedInReplay("the recorded request was cancelled before this was read")
+        return recorded_value(record)
+
+    def _ahead(self, lane: Lane) -> int | None:
+        if self.player.is_over:
+            raise Abort
+        return self.player.cursor.find_ahead(self._key(lane), lane.ordinal + 1)
+
+    def _take_ahead(self, lane: Lane, place: int) -> None:
+        lane.next_ordinal()
+        self.player.cursor.take_ahead(place)
+
+    def _differ(self, lane: Lane, record: Record | None, kind: str, body: bytes) -> NoReturn:
+        """A lane reads something else than recorded; behind a cut nobody knows what it would."""
+        player, key, ordinal = self.player, self._key(lane), lane.ordinal + 1
+        if record is None and player.score.is_cut_before(key, ordinal):
+            player.beyond[lane.name] = site_here()
+            raise BlockedInReplay("the recording was cut before this was read")
+        place = player.score.place_of(key, ordinal)
+        player.diverge(self._wanted(kind, lane, ordinal, body), place=place)
+
+    # Comparing.
+
+    def _at_cursor(self) -> Record | None:
+        return self.player.cursor.record
+
+    def _consume(self, kind: str, lane: Lane | None, body: bytes | None) -> None:
+        player = self.player
+        if player.is_over:
+            raise Abort
+        ordinal = None if lane is None else lane.next_ordinal()
+        body = None if body is None else player.redact(kind, body)
+        record = player.cursor.record
+        if record is None and not player.score.is_complete:
+            player.finish()  # beyond the cut: nobody knows
+            raise Abort
+        if record is None or not self._is_same(record, kind, lane, ordinal, body):
+            player.diverge(self._wanted(kind, lane, ordinal, body))
+        player.cursor.advance()
+
+    def _is_same(
+        self, record: Record, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
+    ) -> bool:
+        name = None if lane is None else lane.name
+        found = (record.kind, record.channel, record.lane, record.ordinal, frame_of(record))
+        return found == (kind, self.channel, name, ordinal, body)
+
+    def _wanted(
+        self, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
+    ) -> Wanted:
+        key = None if lane is None else self._key(lane)
+        site = site_here() or self._near(key)
+        return Wanted(kind=kind, lane=key, ordinal=ordinal, body=body, site=site)
+
+    def _near(self, lane: Key | None) -> str:
+        """Where a lane was seen last, else where its handler is: an answer has no line itself."""
+        player = self.player
+        session = player.sessions.get(self.channel)
+        if lane is None or session is None:
+            return ""
+        if seen := player.waiting.sites.get(lane):
+            return f"after {seen}"
+        return definition_site(session.application, request_frame(player.score.journal, lane[1]))
+
+
+async def _abort() -> NoReturn:
+    """Raise `Abort`, but yield first: a loop that swallows it must not block the run."""
+    await trio.lowlevel.cancel_shielded_checkpoint()
+    raise Abort
+
+
+def _asked(record: Record) -> bytes | None:
+    """What was read in passing, without what it was; None if it is none of that."""
+    if record.kind != "val":
+        return None
+    body = body_of(record, ValueBody)
+    return value_body(body.name, _raw(body.arguments), b"null", is_error=False)
+
+
+def recorded_value(record: Record) -> Outcome:
+    """What was read in passing."""
+    body = body_of(record, ValueBody)
+    if body.error is not msgspec.UNSET:
+        return Outcome("err", encode_body(body.error))
+    return Outcome("res", _raw(body.value) or b"null")
+
+
+def _raw(value: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
+    return None if value is msgspec.UNSET else bytes(value)
+
+
+_NEVER: Final = math.inf
+
+
+@attrs.define(eq=False)
+class Repertoire:
+    """What the lanes of a recording did beside sending, by name.
+
+    Attributes:
+        commands: Where each lane's commands stand.
+        named: The same, by name as well; and what was read in passing.
+        outcomes: For the place of a command, that of its outcome.
+        places: All of these, which are not compared.
+    """
+
+    commands: defaultdict[Key, list[int]] = attrs.field(factory=lambda: defaultdict(list))
+    named: defaultdict[tuple[Key, str, str], list[int]] = attrs.field(
+        factory=lambda: defaultdict(list)
+    )
+    outcomes: dict[int, int] = attrs.field(factory=dict[int, int])
+    places: set[int] = attrs.field(factory=set[int])
+
+
+def repertoire_of(score: Score) -> Repertoire:
+    """The repertoire of a recording."""
+    found = Repertoire()
+    for lane, places in score.places.items():
+        for index, place in enumerate(places):
+            record = score.journal[place]
+            if record.kind == "cmd":
+                _note_command(found, score, lane, places[index : index + 2])
+            elif is_in_passing(record):
+                found.named[lane, record.kind, _name_in_passing(record)].append(place)
+                found.places.add(place)
+    return found
+
+
+def _note_command(found: Repertoire, score: Score, lane: Key, places: Sequence[int]) -> None:
+    command, *rest = places
+    found.commands[lane].append(command)
+    found.named[lane, "cmd", mark_name(score.journal[command])].append(command)
+    found.places.add(command)
+    if rest and score.journal[rest[0]].kind in OUTCOMES:
+        found.outcomes[command] = rest[0]
+        found.places.add(rest[0])
+
+
+def _name_in_passing(record: Record) -> str:
+    if record.kind == "val":
+        return mark_name(record)
+    body = body_of(record, MarkBody)
+    return f"{body.name} {body.value}"
+
+
+@attrs.define(eq=False)
+class OutboundPart(Part):
+    """A part that compares frames only; see the module.
+
+    `_issued` counts what a lane has done, and `_awaited` says where the outcome of its command is.
+    """
+
+    repertoire: Repertoire = attrs.field(kw_only=True)
+    _issued: Counter[tuple[Key, str, str]] = attrs.field(
+        factory=Counter[tuple[Key, str, str]], init=False
+    )
+    _commands: Counter[Key] = attrs.field(factory=Counter[Key], init=False)
+    _awaited: dict[Key, float] = attrs.field(factory=dict[Key, float], init=False)
+
+    async def turn(self, lane: Lane, *, commands: bool = False) -> str:
+        """See `Sequencer`."""
+        key = self._key(lane)
+        awaited = self._awaited.get(key)
+        if awaited is None and not commands:
+            return await super().turn(lane)
+        due = self._place_of_command(key) if awaited is None else awaited
+        await self._wait(lane, Parked(key, lane.ordinal, due=due))
+        if self._is_cancelled_here(key):
+            return "cxl"
+        return "cmd" if awaited is None else self.player.score.journal[int(awaited)].kind
+
+    def _place_of_command(self, lane: Key) -> float:
+        places = self.repertoire.commands[lane]
+        issued = self._commands[lane]
+        return places[issued] if issued < len(places) else -1
+
+    def _is_cancelled_here(self, lane: Key) -> bool:
+        """Whether the lane was let go only to be cancelled."""
+        record, place = self.player.cursor.record, self.player.cursor.place
+        if record is None or key_of(record) != lane:
+            return False
+        return record.kind == "cxl" and place not in self.repertoire.places
+
+    def _is_silent(self, lane: Lane) -> bool:
+        key, score, place = self._key(lane), self.player.score, self.player.cursor.place
+        if key in self._awaited or not score.is_complete:
+            return False
+        places = score.places.get(key, ())
+        to_come = len(places) - bisect_left(places, place)
+        if to_come == 1 and places[-1] not in self.repertoire.places:
+            return score.is_cancelled_end(key, places[-1])
+        return not to_come
+
+    def commanded(self, lane: Lane, body: bytes) -> None:
+        """Find the command by its name."""
+        key, name = self._key(lane), label_of("cmd", body)
+        ordinal = lane.next_ordinal()
+        place = self._next_named((key, "cmd", name))
+        if place is None and not self._may_be_unfinished(key):
+            self.player.diverge(self._wanted("cmd", lane, ordinal, body))
+        self._commands[key] += 1
+        self._awaited[key] = _NEVER if place is None else self._outcome_of(place)
+
+    def _may_be_unfinished(self, lane: Key) -> bool:
+        """Whether the lane was cut off, so that nobody knows what it would have done."""
+        score = self.player.score
+        return not score.is_complete or score.is_cancelled_end(lane, score.last_place(lane))
+
+    def _outcome_of(self, command: int) -> float:
+        return self.repertoire.outcomes.get(command, _NEVER)
+
+    def _next_named(self, name: tuple[Key, str, str]) -> int | None:
+        places, issued = self.repertoire.named[name], self._issued[name]
+        self._issued[name] += 1
+        return places[issued] if issued < len(places) else None
+
+    def recorded(self, lane: Lane) -> bytes | None:
+        """The outcome of the command."""
+        return frame_of(self.player.score.journal[int(self._awaited[self._key(lane)])])
+
+    def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
+        """An effect's outcome is not compared."""
+        if self._awaited.pop(self._key(lane), None) is None:
+            super().resumed(lane, kind, body)
+        else:
+            lane.next_ordinal()
+
+    def valued(
+        self,
+        lane: Lane,
+        name: str,
+        arguments: bytes | None,
+        read: Callable[[], Outcome],  # noqa: ARG002  the protocol's
+    ) -> Outcome:
+        """What was read then, with whatever arguments."""
+        if self.player.is_over:
+            raise Abort
+        place = self._next_named((self._key(lane), "val", name))
+        if place is None and self._is_too_early(lane):
+            return self._unread(name)
+        if place is None:
+            body = value_body(name, arguments, b"null", is_error=False)
+            self._differ(lane, None, "val", body)
+        lane.next_ordinal()
+        return recorded_value(self.player.score.journal[place])
+
+    def patched(self, lane: Lane, name: str) -> bool:
+        """Whether the recorded code took the new way anywhere in this lane."""
+        return self._next_named((self._key(lane), "mark", f"{PATCHED} {name}")) is not None
+
+    def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
+        """What it looks like here: the code around it may be another."""
+        return is_so
+
+    def _is_same(
+        self,
+        record: Record,
+        kind: str,
+        lane: Lane | None,
+        ordinal: int | None,  # noqa: ARG002  not compared
+        body: bytes | None,
+    ) -> bool:
+        return super()._is_same(record, kind, lane, record.ordinal, body)

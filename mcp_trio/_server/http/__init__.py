@@ -1,1 +1,0 @@
-"""A server over HTTP: the sessions, the application, and the ways to serve it."""

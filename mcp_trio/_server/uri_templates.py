@@ -1,0 +1,299 @@
+"""URI templates (RFC 6570, levels 1 to 3): from variables to a URI, and from a URI to variables.
+
+The table `OPERATORS` is the RFC's own (appendix A), with two columns more for matching a URI.
+
+Matching is not in the RFC, and a template may be ambiguous. These rules make it definite:
+
+- A value ends where the text or sign that follows it *first* occurs; the value of `{+path}`, which
+  may span such text, ends where it *last* occurs.
+- Two expressions that would touch without a sign between them are refused, a second `{+path}` is,
+  and `{#fragment}` anywhere but at the end.
+- A value is not empty, except after a name (`?a=`) and those of `{+a}` and `{#a}`.
+- Expressions that begin with a sign may be left out, and named values stand in any order.
+
+A value that ends at the first occurrence is matched possessively, so a hostile URI costs linear
+time; a `{+path}` in the middle may make it quadratic, which `uri_chars_max` bounds. What was
+matched is decoded and then distrusted: see `TraversalError`.
+"""
+
+import functools
+import itertools
+import re
+from collections.abc import Collection, Mapping
+from typing import Final
+from urllib.parse import quote, unquote
+
+import attrs
+
+from mcp_trio.errors import MCPError
+from mcp_trio.limits import DEFAULT_LIMITS
+
+
+class TemplateError(MCPError, ValueError):
+    """A template is malformed, ambiguous, or does not fit its handler."""
+
+
+class UriError(MCPError):
+    """A URI is refused before anybody looks at what it names."""
+
+
+class TraversalError(UriError):
+    """A matched value tries to leave its place in the path; no handler gets to see it."""
+
+
+@attrs.frozen(kw_only=True)
+class Operator:
+    """How an expression expands, and how its text is known again."""
+
+    first: str = ""
+    separator: str = ","
+    is_named: bool = False
+    if_empty: str = ""
+    keeps_reserved: bool = False
+    excludes: str = ""
+    may_hold_slash: bool = False
+
+
+_QUERY: Final = Operator(
+    first="?", separator="&", is_named=True, if_empty="=", excludes="#", may_hold_slash=True
+)
+OPERATORS: Final = {
+    "": Operator(excludes="/?#"),
+    "+": Operator(keeps_reserved=True, may_hold_slash=True),
+    "#": Operator(first="#", keeps_reserved=True, may_hold_slash=True),
+    ".": Operator(first=".", separator=".", excludes="/?#"),
+    "/": Operator(first="/", separator="/", excludes="?#"),
+    ";": Operator(first=";", separator=";", is_named=True, excludes="/?#"),
+    "?": _QUERY,
+    "&": attrs.evolve(_QUERY, first="&"),
+}
+
+_RESERVED: Final = ":/?#[]@!$&'()*+,;="
+_ASCII: Final = "".join(map(chr, range(128)))
+_BRACES: Final = re.compile(r"\{([^{}]*)\}")
+_TRIPLET: Final = re.compile(r"(%[0-9A-Fa-f]{2})")
+_BROKEN_TRIPLET: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_BAD_LITERAL: Final = re.compile(r'[\x00-\x20"<>\\^`{|}\x7f]|' + _BROKEN_TRIPLET.pattern)
+_NAME: Final = re.compile(r"(?:\w|%[0-9A-Fa-f]{2})+(?:\.(?:\w|%[0-9A-Fa-f]{2})+)*", re.ASCII)
+_TRAVERSAL: Final = re.compile(r"\0|\\|\A/|(?:\A|/)\.\.(?:/|\Z)")
+
+
+@attrs.frozen
+class Expression:
+    """What stands between two braces."""
+
+    operator: Operator
+    names: tuple[str, ...]
+
+    def expand(self, values: Mapping[str, str]) -> str:
+        """The text for those variables that have a value; for none of them, no text at all."""
+        parts = [self._part(name, values[name]) for name in self.names if name in values]
+        return self.operator.first + self.operator.separator.join(parts) if parts else ""
+
+    def _part(self, name: str, value: str) -> str:
+        encoded = _keep_reserved(value) if self.operator.keeps_reserved else quote(value, safe="")
+        if not self.operator.is_named:
+            return encoded
+        return f"{name}={encoded}" if encoded else name + self.operator.if_empty
+
+    def pattern(self, ends: list[str]) -> str:
+        """A pattern with one group: its text without the first sign, up to any of `ends`."""
+        operator = self.operator
+        # A sign joins the characters that are excluded: far cheaper than looking ahead for it.
+        excluded = operator.excludes + "".join(end for end in ends if len(end) == 1)
+        character = f"[^{re.escape(excluded)}]" if excluded else "."
+        texts = "".join(f"(?!{re.escape(end)})" for end in ends if len(end) > 1)
+        group = f"((?:{texts}{character}){'*' if operator.keeps_reserved else '++'})"
+        return f"(?:{re.escape(operator.first)}{group})?" if operator.first else group
+
+    def read(self, text: str) -> dict[str, str] | None:
+        """The values in its text, decoded; None if the text is not of this expression.
+
+        Raises:
+            TraversalError: a value is not to be trusted.
+        """
+        parts = self._read_named(text) if self.operator.is_named else self._read_in_order(text)
+        if parts is None:
+            return None
+        try:
+            decoded = {name: unquote(part, errors="strict") for name, part in parts.items()}
+        except UnicodeDecodeError:
+            return None
+        for name, value in decoded.items():
+            _refuse_traversal(name, value, may_hold_slash=self.operator.may_hold_slash)
+        return decoded
+
+    def _read_named(self, text: str) -> dict[str, str] | None:
+        pairs = [part.partition("=") for part in text.split(self.operator.separator)]
+        values = {name: value for name, _, value in pairs}
+        is_known = len(values) == len(pairs) and values.keys() <= set(self.names)
+        return values if is_known else None
+
+    def _read_in_order(self, text: str) -> dict[str, str] | None:
+        parts = text.split(self.operator.separator, len(self.names) - 1)
+        has_slash = not self.operator.may_hold_slash and any("/" in part for part in parts)
+        has_gap = not self.operator.keeps_reserved and not all(parts)
+        return None if has_slash or has_gap else dict(zip(self.names, parts, strict=False))
+
+
+Piece = str | Expression
+
+
+def _keep_reserved(value: str) -> str:
+    """What is encoded already stays; only what a URI cannot hold is encoded."""
+    parts = _TRIPLET.split(value)
+    parts[::2] = [quote(part, safe=_RESERVED) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _refuse_traversal(name: str, value: str, *, may_hold_slash: bool) -> None:
+    # Handlers decode again more often than they should, so what that would give is checked too.
+    leaves = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
+    if leaves or ("/" in value and not may_hold_slash):
+        raise TraversalError(f"{name}: a value that could leave its place in the path is refused")
+
+
+@attrs.frozen
+class UriTemplate:
+    """A parsed template: its `pieces`, ending with an expression, and then the literal `tail`."""
+
+    text: str
+    pieces: tuple[Piece, ...]
+    tail: str
+
+    @classmethod
+    def parse(cls, text: str) -> "UriTemplate":
+        """Read a template; one without any braces matches and expands to itself.
+
+        Raises:
+            TemplateError: it is malformed, beyond level 3, or cannot be matched definitely.
+        """
+        parts = _BRACES.split(text)
+        pieces: list[Piece] = []
+        for literal, body in zip(parts[:-1:2], parts[1::2], strict=True):
+            pieces += [_literal(literal, text), _expression(body, text)]
+        template = cls(text, tuple(filter(None, pieces)), _literal(parts[-1], text))
+        _refuse_ambiguity(template)
+        return template
+
+    @functools.cached_property
+    def expressions(self) -> tuple[Expression, ...]:
+        """The expressions, from left to right."""
+        return tuple(piece for piece in self.pieces if isinstance(piece, Expression))
+
+    @functools.cached_property
+    def variables(self) -> tuple[str, ...]:
+        """The names of all variables, from left to right."""
+        return tuple(name for expression in self.expressions for name in expression.names)
+
+    @functools.cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return _compile(self.pieces)
+
+    def expand(self, values: Mapping[str, str]) -> str:
+        """The URI for these values; a variable without one is left out, as the RFC has it."""
+        texts = [piece if isinstance(piece, str) else piece.expand(values) for piece in self.pieces]
+        return "".join(texts) + self.tail
+
+    def match(
+        self, uri: str, *, uri_chars_max: int = DEFAULT_LIMITS.uri_chars_max
+    ) -> dict[str, str] | None:
+        """The decoded values by which the template expands to `uri`; None if there are none.
+
+        A variable that the URI leaves out has no entry.
+
+        Raises:
+            UriError: the URI is longer than `uri_chars_max`.
+            TraversalError: a value holds a `..` segment, a backslash or NUL, begins with a slash,
+                or would after being decoded once more; or holds an encoded slash outside of
+                `{+a}`, `{#a}`, `{?a}` and `{&a}`.
+        """
+        if len(uri) > uri_chars_max:
+            raise UriError(f"the URI is longer than uri_chars_max ({uri_chars_max})")
+        plain = quote(uri, safe=_ASCII)
+        if not plain.endswith(self.tail) or _BROKEN_TRIPLET.search(plain):
+            return None
+        found = self._pattern.fullmatch(plain.removesuffix(self.tail))
+        return self._values(found.groups()) if found else None
+
+    def _values(self, texts: tuple[str | None, ...]) -> dict[str, str] | None:
+        values: dict[str, str] = {}
+        for expression, text in zip(self.expressions, texts, strict=True):
+            read = {} if text is None else expression.read(text)
+            if read is None:
+                return None
+            values |= read
+        return values
+
+    def check_parameters(self, parameters: Collection[str]) -> None:
+        """Refuse a handler whose parameters are not exactly the variables.
+
+        Raises:
+            TemplateError: naming what is missing on either side.
+        """
+        sides = {
+            "no parameter for the variable": set(self.variables) - set(parameters),
+            "no variable for the parameter": set(parameters) - set(self.variables),
+        }
+        lacks = [f"{lack} {name!r}" for lack, names in sides.items() for name in sorted(names)]
+        if lacks:
+            raise TemplateError(f"the template {self.text!r}: {'; '.join(lacks)}")
+
+
+def _literal(text: str, template: str) -> str:
+    bad = _BAD_LITERAL.search(text)
+    if bad:
+        raise TemplateError(f"the template {template!r} has a stray {bad[0]!r} in its text")
+    return quote(text, safe=_ASCII)
+
+
+def _expression(body: str, template: str) -> Expression:
+    symbol = body[:1] if body[:1] in OPERATORS else ""
+    names = tuple(body.removeprefix(symbol).split(","))
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise TemplateError(
+                f"the template {template!r}: {name!r} in {{{body}}} is no variable name "
+                "(operators beyond + # . / ; ? & and the modifiers * and :n are not supported)"
+            )
+    return Expression(OPERATORS[symbol], names)
+
+
+def _refuse_ambiguity(template: UriTemplate) -> None:
+    operators = [expression.operator for expression in template.expressions]
+    touching = itertools.starmap(_touch, itertools.pairwise(template.pieces))
+    rules = {
+        "a variable occurs twice": len(set(template.variables)) < len(template.variables),
+        "{+…} occurs twice": operators.count(OPERATORS["+"]) > 1,
+        "{#…} is not at the end": OPERATORS["#"] in operators[: None if template.tail else -1],
+        "no sign stands between two expressions": any(touching),
+    }
+    broken = [rule for rule, is_broken in rules.items() if is_broken]
+    if broken:
+        raise TemplateError(f"the template {template.text!r} is ambiguous: {'; '.join(broken)}")
+
+
+def _touch(left: Piece, right: Piece) -> bool:
+    """Also `{/a,b}{/c}` touch: the sign between them might stand between `a` and `b`."""
+    if isinstance(left, str) or isinstance(right, str):
+        return False
+    first = right.operator.first
+    return not first or (first == left.operator.separator and len(left.names) > 1)
+
+
+def _compile(pieces: tuple[Piece, ...]) -> re.Pattern[str]:
+    """Built from right to left, because a value ends where the next sign or text begins.
+
+    The signs of several expressions in a row all end it, since any of these may be left out.
+    """
+    patterns: list[str] = []
+    signs: list[str] = []
+    text: list[str] = []
+    for piece in reversed(pieces):
+        if isinstance(piece, str):
+            patterns.append(re.escape(piece))
+            signs, text = [], [piece]
+        else:
+            patterns.append(piece.pattern(signs if piece.operator.keeps_reserved else signs + text))
+            signs = [*signs, piece.operator.first]
+    return re.compile("".join(reversed(patterns)), re.DOTALL)

@@ -1,0 +1,173 @@
+"""All that is wrong with a value, in short lines, after msgspec has refused it for the first fault.
+
+The walk reads the value again, and goes down only where that fails. Every text is msgspec's own;
+where the walk goes no further, for it is bounded in depth and breadth, that text stands for all
+that lies below.
+"""
+
+import itertools
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+import attrs
+import msgspec
+
+from mcp_trio._protocol.json_schema import shown, step
+from mcp_trio._server.introspection import (
+    Faults,
+    bare,
+    fields_of,
+    fit,
+    has_fields,
+    is_array,
+    is_closed,
+    is_object,
+    is_union,
+    tag_of,
+)
+from mcp_trio._server.type_adapters import StandIn
+from mcp_trio.limits import Limits
+
+_AT: Final = " - at "
+_PLACE: Final = re.compile(r"(`key` in )?`\$([^`]*)`")
+
+
+def line(error: Exception, path: str = "") -> str:
+    """From "Expected `int`, got `str` - at `$.days[0]`" to "days[0]: expected int, got str"."""
+    before, inner, text = _taken_apart(str(error))
+    return before + _line(path + inner, _text_of(error) or text)
+
+
+def _taken_apart(text: str) -> tuple[str, str, str]:
+    """Whether it is about a key, the path to it, and what is left of the text."""
+    before = path = ""
+    while found := _PLACE.fullmatch(text.rpartition(_AT)[2]):  # the outermost comes last
+        before = before or found[1] or ""
+        path += found[2]
+        text = text.rpartition(_AT)[0]
+    return before.replace("`", ""), path, text
+
+
+def _line(path: str, text: str) -> str:
+    plain = " ".join(text.replace("`", "").split())
+    return f"{path.removeprefix('.') or 'arguments'}: {plain[:1].lower()}{plain[1:]}"
+
+
+def _text_of(error: Exception) -> str | None:
+    """The text of an error that carries more than that, such as those of attrs' validators."""
+    match error.__cause__:
+        case TypeError(args=(str(text), _, *_)) | ValueError(args=(str(text), _, *_)):
+            return text
+        case _:
+            return None
+
+
+def lines_of(
+    hint: Any, value: Any, *, read: Callable[[Any, Any], Any], limits: Limits
+) -> list[str]:
+    """One short line for each mistake in `value`, as many and as long as `limits` allow.
+
+    `read` makes a value of the readable type that it is given, or raises. There may be no line,
+    for a text can be wrong where its values are not.
+    """
+    found = _Walk(read, limits).inside(hint, value, "", limits.argument_error_depth_max)
+    return shown([*itertools.islice(found, limits.argument_error_members_max)], limits)
+
+
+@attrs.frozen
+class _Walk:
+    """Each method yields lines; none of them if that way lies no mistake."""
+
+    read: Callable[[Any, Any], Any]
+    limits: Limits
+
+    def at(self, hint: Any, value: Any, path: str, depth: int) -> Iterator[str]:
+        """What is wrong with the value itself, or else inside of it."""
+        try:
+            self.read(value, hint)
+        except msgspec.ValidationError as error:
+            inside = self.inside(hint, value, path, depth) if depth else iter(())
+            first = next(inside, None)
+            if first is None:
+                yield from _told(error, path)
+            else:
+                yield first
+                yield from inside
+
+    def inside(self, hint: Any, value: Any, path: str, depth: int) -> Iterator[str]:
+        """What is wrong with its members."""
+        hint = bare(hint)
+        if isinstance(hint, StandIn):
+            likely = hint.reading.likeliest(value)
+            return iter(()) if likely is None else self.at(likely, value, path, depth)
+        if is_union(hint):
+            likely = _likeliest(typing.get_args(hint), value)
+            return iter(()) if likely is None else self.inside(likely, value, path, depth)
+        if isinstance(value, dict) and is_object(hint):
+            walk = self._fields if has_fields(hint) else self._members
+            return walk(hint, cast("dict[str, Any]", value), path, depth - 1)
+        if isinstance(value, list) and is_array(hint):
+            return self._items(hint, cast("Sequence[Any]", value), path, depth - 1)
+        return iter(())
+
+    def _fields(self, hint: Any, value: Mapping[str, Any], path: str, depth: int) -> Iterator[str]:
+        fields = {field.wire_name: field for field in fields_of(hint)}
+        for name, field in fields.items():
+            if name in value:
+                yield from self.at(field.hint, value[name], path + self._step(name), depth)
+            elif field.is_required:
+                yield _line(path + self._step(name), "missing")
+        if is_closed(hint):
+            what = "field" if path else "argument"
+            for name in value:
+                if name not in fields and name != tag_of(hint)[1]:
+                    yield _line(path + self._step(name), f"unknown {what}")
+
+    def _members(self, hint: Any, value: Mapping[str, Any], path: str, depth: int) -> Iterator[str]:
+        _, member_hint = typing.get_args(hint) or (str, Any)
+        for key, member in itertools.islice(value.items(), self.limits.argument_error_members_max):
+            yield from self.at(member_hint, member, path + self._step(key), depth)
+
+    def _items(self, hint: Any, value: Sequence[Any], path: str, depth: int) -> Iterator[str]:
+        pairs = zip(_item_hints(hint), value, strict=False)
+        for index, (item_hint, item) in enumerate(
+            itertools.islice(pairs, self.limits.argument_error_members_max)
+        ):
+            yield from self.at(item_hint, item, f"{path}[{index}]", depth)
+
+    def _step(self, key: str) -> str:
+        """How a path goes on, past a key that may be long."""
+        return step(key[: self.limits.argument_error_chars_max])
+
+
+def _item_hints(hint: Any) -> Iterable[Any]:
+    if has_fields(hint):
+        return (field.hint for field in fields_of(hint))
+    items = typing.get_args(hint) or (Any,)
+    is_row = typing.get_origin(hint) is tuple and items[-1] is not ...
+    return items if is_row else itertools.repeat(items[0])
+
+
+def _likeliest(members: Iterable[Any], value: Any) -> Any | None:
+    """The member of a union whose mistakes are worth telling; None if the union tells more."""
+    others = [member for member in members if member is not types.NoneType]
+    if len(others) == 1:
+        return others[0]
+    likely = max(others, key=lambda member: fit(member, value))
+    return likely if fit(likely, value) >= 0 else None
+
+
+def _told(error: Exception, path: str) -> Iterator[str]:
+    """Each of several faults, if the error is of this very value; else its text."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, Faults):
+        cause = cause.__cause__
+    if cause is None or str(cause) != str(error):
+        yield line(error, path)
+        return
+    for inner, said in cause.faults:
+        _, deeper, text = _taken_apart(said)
+        yield _line(path + inner + deeper, text)

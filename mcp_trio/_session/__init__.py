@@ -1,0 +1,1 @@
+"""Sessions: the reader, dispatcher, writer and handlers of one connection."""

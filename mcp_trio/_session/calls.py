@@ -1,0 +1,317 @@
+"""The waiting side: requests of ours, from the first byte to the caller's result."""
+
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+from copy import copy
+from typing import Any, Final, TypeAlias
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._jsonrpc.messages import Lost
+from mcp_trio._protocol.connection import (
+    AnswerArrived,
+    AnswerUnreadable,
+    Connection,
+    NotificationArrived,
+    ProgressArrived,
+)
+from mcp_trio._protocol.methods import Method, ParamsToSend
+from mcp_trio._protocol.requests import OurRequest, RequestId
+from mcp_trio._session.journal import Lane, resume, take_turn
+from mcp_trio._session.send_queue import Outbox
+from mcp_trio.errors import (
+    ConnectionLost,
+    OutcomeUnknown,
+    ProtocolError,
+    RequestError,
+    RequestTimeout,
+    loss_as,
+)
+
+# --------------------
+# One request of ours that somebody waits for.
+
+
+ProgressCallback: TypeAlias = Callable[[Any], Awaitable[None] | None]
+Hear: TypeAlias = Callable[[Method, Any], bool]
+
+
+def _anything(_result: Any) -> None:
+    """Whatever has the method's shape will do."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Asked:
+    """A question to the peer, however it travels: a method of the peer's, and its params.
+
+    `check` raises `RemoteProtocolError` for a result that has the method's shape, and yet is no
+    answer to this question. `on_progress` hears of progress, where there is any.
+    """
+
+    method: str
+    params: ParamsToSend | None = None
+    check: Callable[[Any], object] = _anything
+    on_progress: ProgressCallback | None = None
+
+
+@attrs.define(eq=False)
+class Call:
+    """One waiting caller: settled by an answer or by the loss of it, never both.
+
+    `scope` is the caller's cancel scope; its deadline is the request's, and moves with progress.
+    `hear` gets each notification of a subscription at once, and says whether it goes to callbacks.
+    `about` is the peer's request whose handler asks.
+    """
+
+    request: OurRequest
+    progress_queued_max: int
+    hear: Hear | None = None
+    about: RequestId | None = None
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    answer: AnswerArrived | None = attrs.field(default=None, init=False)
+    loss: ConnectionLost | ProtocolError | None = attrs.field(default=None, init=False)
+    _progress: deque[Any] = attrs.field(factory=deque[Any], init=False)
+    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.scope.deadline = self.request.budget.deadline
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.answer is not None or self.loss is not None
+
+    @property
+    def has_result(self) -> bool:
+        """Whether it was settled by a result."""
+        return self.answer is not None and self.answer.error is None
+
+    def settle(self, answer: AnswerArrived) -> None:
+        """The answer has come; what is left of the budgets is not the callbacks' problem."""
+        self.answer = answer
+        if self.request.wants_progress:
+            self.scope.deadline = math.inf
+        self._news.set()
+
+    def lose(self, loss: ConnectionLost | ProtocolError) -> None:
+        """No answer will come, or none that can be read."""
+        self.loss = loss
+        self._news.set()
+
+    def report(self, params: Any) -> bool:
+        """Progress has come; False when an older report was dropped for it."""
+        dropped = len(self._progress) >= self.progress_queued_max
+        if dropped:
+            self._progress.popleft()
+        self._progress.append(params)
+        self.scope.deadline = self.request.budget.deadline
+        self._news.set()
+        return not dropped
+
+    async def next_report(self) -> Any:
+        """The oldest progress that is not handed on yet; None when settled, and there is none."""
+        while not (self._progress or self.is_settled):
+            self._news = trio.Event()
+            await self._news.wait()
+        return self._progress.popleft() if self._progress else None
+
+    def outcome(self) -> msgspec.Raw:
+        """The result.
+
+        Raises:
+            RequestError: The peer answered with an error.
+            ConnectionLost: The connection ended before the answer.
+            OutcomeUnknown: The answer is over `frame_bytes_max`.
+            RemoteProtocolError: The answer is no message.
+            LocalProtocolError: The channel had no way to say it; nothing was sent.
+        """
+        if self.loss is not None:
+            raise copy(self.loss)  # each caller gets one of its own: raising changes it
+        assert self.answer is not None
+        error = self.answer.error
+        if error is not None:
+            raise RequestError(error.code, error.message, _plain(error.data))
+        assert self.answer.result is not None
+        return self.answer.result
+
+
+async def deliver(on_progress: ProgressCallback | None, params: Any) -> None:
+    """Hand progress to its callback, and wait for that."""
+    assert on_progress is not None  # progress arrives only if it was asked for
+    waiting = on_progress(params)
+    if waiting is not None:
+        await waiting
+
+
+def _plain(raw: Any) -> Any:
+    return msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else None
+
+
+PROGRESS_BODY: Final = b'"progress"'
+
+
+@attrs.define(eq=False)
+class Requests:
+    """The requests of ours that are open, each with its caller.
+
+    Each ends exactly once: with a result, an error, cancelled, out of time, or lost. `loss` tells
+    why no more can be sent.
+    """
+
+    connection: Connection
+    outbox: Outbox
+    loss: ConnectionLost | None = attrs.field(default=None, init=False)
+    _calls: dict[int, Call] = attrs.field(factory=dict[int, Call], init=False)
+
+    # The caller's side.
+
+    async def request(
+        self,
+        method: str,
+        params: ParamsToSend | None = None,
+        *,
+        idle_seconds: float | None = None,
+        total_seconds: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        lane: Lane | None = None,
+        about: RequestId | None = None,
+    ) -> Any:
+        """See `Session.request`."""
+        await self.outbox.ready(lane)
+        self.check_open(lane)
+        limits = self.connection.limits
+        request = self.connection.open_request(
+            method,
+            params,
+            now=trio.current_time(),
+            idle_seconds=limits.request_idle_seconds if idle_seconds is None else idle_seconds,
+            total_seconds=limits.request_total_seconds if total_seconds is None else total_seconds,
+            wants_progress=on_progress is not None,
+        )
+        call = Call(request, limits.progress_queued_max, about=about)
+        self._calls[request.id] = call
+        self.outbox.post_now(request.frame, lane, about=about)
+        await self._wait(call, on_progress, lane)
+        if not call.is_settled:
+            raise self._timeout(request)
+        return self.connection.decode_result(request, call.outcome())
+
+    def stand(self, method: str, params: ParamsToSend, hear: Hear) -> Call:
+        """See `Session.stand`."""
+        self.check_open()
+        limits, now = self.connection.limits, trio.current_time()
+        request = self.connection.open_request(method, params, now=now)
+        call = self._calls[request.id] = Call(request, limits.progress_queued_max, hear)
+        self.outbox.post_now(request.frame)
+        return call
+
+    def leave(self, call: Call) -> None:
+        """See `Session.leave`."""
+        if not call.is_settled:
+            self._abandon(call, None)
+
+    def check_open(self, lane: Lane | None = None) -> None:
+        """Refuse what cannot be answered any more; in a lane that is an outcome.
+
+        Raises:
+            ConnectionLost: The session is closing, or has ended.
+        """
+        if self.loss is None:
+            return
+        if lane is not None:
+            self.outbox.sequencer.resumed(lane, "err")
+        raise loss_as(ConnectionLost, self.loss)  # what was not sent has no outcome
+
+    async def _wait(
+        self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
+    ) -> None:
+        """Return when the call is settled or its time is up; an answer that came counts."""
+        kind = "cxl"
+        try:
+            with call.scope:
+                await self._wait_in_turn(call, on_progress, lane)
+            if call.is_settled:
+                kind = "res" if call.has_result else "err"
+        finally:
+            if lane is not None:
+                await resume(self.outbox.sequencer, lane, kind)
+            if not call.is_settled:
+                self._abandon(call, lane)
+
+    async def _wait_in_turn(
+        self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
+    ) -> None:
+        """Progress is handed to `on_progress` in this task, in order; in a lane each is a turn."""
+        sequencer = self.outbox.sequencer
+        while True:
+            if lane is not None:
+                await take_turn(sequencer, lane)
+            report = await call.next_report()
+            if report is None:
+                return
+            if lane is not None:
+                sequencer.resumed(lane, "res", PROGRESS_BODY)
+            await deliver(on_progress, report)
+
+    def _abandon(self, call: Call, lane: Lane | None) -> None:
+        del self._calls[call.request.id]
+        reason = "timeout" if call.scope.cancelled_caught else "cancelled by the caller"
+        frame = self.connection.abandon(call.request, reason)
+        if frame is not None:
+            self.outbox.post_now(frame, lane, about=call.about)
+
+    def _timeout(self, request: OurRequest) -> RequestTimeout:
+        budget = request.budget
+        which = budget.expired(trio.current_time()) or "total"
+        seconds = {"idle": budget.idle_seconds, "total": budget.total_seconds}[which]
+        setting = f"request_{which}_seconds"
+        if seconds != getattr(self.connection.limits, setting):
+            setting = f"{which}_seconds"  # the caller's own
+        return RequestTimeout(request.method.name, which, seconds, setting)
+
+    # The dispatcher's side.
+
+    def settle(self, event: AnswerArrived) -> None:
+        """An answer has come for an open request."""
+        self._calls.pop(event.request.id).settle(event)
+
+    def fail(self, event: AnswerUnreadable) -> None:
+        """What has come for an open request is no answer that could be read."""
+        self._calls.pop(event.request.id).lose(event.error)
+
+    def settle_lost(self, lost: Lost) -> None:
+        """No answer will come for one request; one that nobody waits for any more is counted."""
+        call = self._calls.pop(int(lost.id), None)
+        if call is None:
+            self.connection.counts["late answer"] += 1
+        else:
+            self.connection.ours.abandon(call.request)
+            call.lose(lost.error)
+
+    def report(self, event: ProgressArrived) -> bool:
+        """Progress has come for an open request; False when an older report was dropped for it."""
+        event.request.budget.sign_of_life(trio.current_time())
+        return self._calls[event.request.id].report(event.params)
+
+    def passes(self, event: NotificationArrived) -> bool:
+        """Whether the callbacks are to hear of what has come for a subscription, which does now."""
+        assert event.request is not None
+        hear = self._calls[event.request.id].hear
+        return hear is None or hear(event.method, event.params)
+
+    def lose(self, loss: ConnectionLost) -> None:
+        """No more answers come: every call ends as lost, and so does every later one.
+
+        Of a call that has left it is not known what became of it; unless the channel tells that by
+        itself, as one that loses requests one by one does.
+        """
+        self.loss = loss
+        self.connection.ours.lose_all()
+        outbox = self.outbox
+        for call in self._calls.values():
+            has_left = not outbox.tells_losses and call.request.frame not in outbox.dropped
+            call.lose(loss_as(OutcomeUnknown if has_left else ConnectionLost, loss))
+        self._calls.clear()

@@ -1,0 +1,424 @@
+"""The dispatcher: one received frame, one event, one entry of a table.
+
+Everything here is synchronous. A frame is recorded first and acted upon afterwards, so the order of
+the journal is that of cause and effect. The end of a request is here as well, because it frees the
+place that a waiting request takes.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol
+
+import attrs
+
+from mcp_trio._journal.records import message_name
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._jsonrpc.messages import Lost, readdressed
+from mcp_trio._protocol.connection import (
+    AnswerArrived,
+    AnswerUnreadable,
+    BatchArrived,
+    Ignored,
+    NotificationArrived,
+    ProgressArrived,
+    Reply,
+    RequestCancelled,
+    RequestToRun,
+)
+from mcp_trio._protocol.metadata import Peer
+from mcp_trio._protocol.requests import Admission, RequestId, TheirRequest, invalid_state
+from mcp_trio._protocol.states import Input
+from mcp_trio._session.calls import Asked, Requests
+from mcp_trio._session.handlers import AccompaniedSession, Answering, Application, Handling
+from mcp_trio._session.input_required import Parking, Rounds, Stage, is_retry
+from mcp_trio._session.journal import Lane
+from mcp_trio._session.notifications import Deliveries
+from mcp_trio._session.tasks import Tasks
+from mcp_trio._transports.concurrency import Bell
+from mcp_trio.errors import SERVER_BUSY, RequestError
+
+logger = logging.getLogger("mcp_trio")
+
+MALFORMED: Final = "malformed"
+REFUSED: Final = "requests refused"
+NEGOTIATED: Final = "negotiated"
+LOST_MARK: Final = "lost"
+_NO_MESSAGES: Final = frozenset({MALFORMED, "unreadable answer"})
+_IGNORED_LEVELS: Final = {
+    MALFORMED: logging.WARNING,
+    "unknown answer": logging.WARNING,
+    "malformed notification": logging.WARNING,
+}
+
+
+class DispatchedSession(AccompaniedSession, Protocol):
+    """The session, as far as its dispatcher needs it."""
+
+    def mark_negotiated(self) -> None:
+        """A handshake has been answered."""
+        ...
+
+
+@attrs.define(eq=False)
+class Dispatcher:
+    """Takes every frame of one session, and keeps the requests of the peer until their end."""
+
+    session: DispatchedSession
+    application: Application
+    requests: Requests
+    deliveries: Deliveries
+    tasks: Tasks
+    _admission: Admission = attrs.field(init=False)
+    _handlings: dict[RequestId, Handling] = attrs.field(
+        factory=dict[RequestId, Handling], init=False
+    )
+    _parked: Parking | None = attrs.field(default=None, init=False)
+    _spoken: frozenset[str] = attrs.field(default=frozenset(), init=False)
+    _standing: int = attrs.field(default=0, init=False)
+    _idle: Bell = attrs.field(factory=Bell, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._admission = Admission(self.session.connection.limits)
+
+    @property
+    def _parking(self) -> Parking:
+        """Made for the first who needs it: handlers of legacy clients do not park."""
+        if self._parked is None:
+            self._parked = Parking(self.session.connection.limits)
+        return self._parked
+
+    def _rounds_of(self, handling: Handling) -> Rounds | None:
+        return None if handling.rounds is None else self._parking.of(handling)
+
+    def take(self, frame: bytes | Oversized) -> None:
+        """One received frame: decide what it is, record it, act. Never waits, never raises.
+
+        Its number, or for the further messages of a batch their name, names the lanes.
+        """
+        session = self.session
+        event = session.connection.receive(frame)
+        is_accepted = getattr(event, "counted", None) not in _NO_MESSAGES
+        number = session.sequencer.took(frame, embed=is_accepted)
+        self._actions[type(event)](self, event, number)
+
+    def lose(self, lost: Lost) -> None:
+        """One request of ours will have no answer, says the channel."""
+        body = {"id": lost.id, "error": str(lost.error)}
+        self.session.sequencer.marked(LOST_MARK, body)
+        self.requests.settle_lost(lost)
+
+    def _take_batch(self, event: BatchArrived, number: int | str) -> None:
+        """Each message as if it had come by itself, but that one record holds them all."""
+        connection = self.session.connection
+        for place, message in enumerate(event.messages):
+            inner = connection.take(message, event.size_bytes)
+            self._actions[type(inner)](self, inner, message_name(int(number), place))
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether a modern client has said who it is."""
+        return bool(self._spoken)
+
+    # Requests of theirs.
+
+    def _admit(self, event: RequestToRun, number: int | str) -> None:
+        request = event.request
+        can_ask = request.may_want_input
+        if request.peer.revision.is_modern:
+            self._note_peer(request.peer)
+        if can_ask and is_retry(request):
+            self._take_retry(request)
+            return
+        sequencer = self.session.sequencer
+        lane = Lane(f"r{number}", sequencer) if sequencer.has_lanes else None
+        handling = Handling(self.session, request, lane)
+        self._handlings[request.id] = handling
+        if can_ask:
+            handling.asker = self._ask
+        if request.method.is_standing or self._admission.has_place():
+            self._start(handling)
+            return
+        refusal = self._refusal(request)
+        if refusal is None:
+            self._admission.wait(request)
+        else:
+            self._end(handling, self.session.connection.error(request, SERVER_BUSY, refusal))
+
+    def _refusal(self, request: TheirRequest) -> str | None:
+        refusal, counts = self._admission.refusal(request), self.session.connection.counts
+        if refusal is not None:
+            counts[REFUSED] += 1
+            if counts[REFUSED] == 1:
+                logger.warning("%s refused: %s", request.method.name, refusal)
+        return refusal
+
+    def _start(self, handling: Handling) -> None:
+        """Let a handler run; one that stands until the end takes no place from the others."""
+        if handling.request.method.is_standing:
+            self._standing += 1
+        else:
+            self._admission.enter()
+        self.tasks.run(Answering(handling, self))
+
+    def _pass_place_on(self) -> None:
+        """A handler has left its place, to who has waited longest."""
+        waiting = self._admission.leave()
+        if waiting is None:
+            return
+        handling = self._handlings[waiting.id]
+        if handling.request is waiting:
+            self._start(handling)
+        else:
+            self._resume(handling, waiting)
+
+    def _cancel(self, event: RequestCancelled, _number: int | str) -> None:
+        request = event.request
+        logger.info("request %r was cancelled by the peer: %s", request.id, event.reason)
+        handling = self._handlings[request.id]
+        rounds = self._rounds_of(handling)
+        if rounds is not None and request in rounds.echoes:
+            rounds.echoes.remove(request)
+            self._answer(request, None, None)
+            return
+        self._stop(handling)
+        if self._admission.withdraw(request):
+            self._drop(request)
+
+    def is_cancelled(self, lane: str) -> bool:
+        """Whether the handler of a lane is there, and cancelled; a replay asks."""
+        handlings = (*self._handlings.values(), *self._parking.handlings)
+        named = (each for each in handlings if each.lane is not None and each.lane.name == lane)
+        return any(each.is_cancelled for each in named)
+
+    def _stop(self, handling: Handling) -> None:
+        rounds = self._rounds_of(handling)
+        if rounds is None:
+            handling.cancel()
+        else:
+            rounds.give_up()
+
+    def _drop(self, request: TheirRequest) -> None:
+        """A request that waited for a place ends without one."""
+        handling = self._handlings[request.id]
+        if handling.request is request:
+            self._end(handling, None)
+        else:
+            self._answer(request, None, None)
+
+    def finish(self, handling: Handling, frame: bytes | None) -> None:
+        """A handler's task is over: its answer goes out, and its place to who waits for one."""
+        rounds = self._rounds_of(handling)
+        has_place = rounds is None or rounds.is_open
+        is_answered = has_place and self._end(handling, frame)
+        if rounds is not None:
+            self._end_rounds(rounds, frame if is_answered else None)
+        if handling.request.method.is_standing:
+            self._standing -= 1
+            self._idle.ring()
+        elif has_place:
+            self._pass_place_on()
+
+    def _end(self, handling: Handling, frame: bytes | None) -> bool:
+        """The end of a request, in one step; returns whether it was answered."""
+        lane = handling.lane
+        is_answered = self._answer(handling.request, frame, lane)
+        if not is_answered:
+            self._end_lane(handling)
+        elif handling.farewell is not None:
+            self.session.outbox.post(handling.farewell, lane, about=handling.request.id)
+        return is_answered
+
+    def _end_lane(self, handling: Handling) -> None:
+        if handling.lane is not None:
+            self.session.sequencer.ended(handling.lane, unstarted=not handling.is_started)
+
+    def _answer(self, request: TheirRequest, frame: bytes | None, lane: Lane | None) -> bool:
+        """Answer a request, if it was not cancelled; the last one in flight writes by itself."""
+        outbox = self.session.outbox
+        self._handlings.pop(request.id, None)
+        if not self._handlings:
+            self._handlings.clear()  # an emptied one keeps its size
+        is_last = len(self._handlings) <= self._standing
+        is_answered = self.session.connection.finish(request) and frame is not None
+        if frame is not None and is_answered:
+            post = outbox.post_now if is_last else outbox.post
+            post(frame, lane, about=request.id, is_answer=True)
+        if is_last:
+            self._idle.ring()
+        return is_answered
+
+    # Requests of theirs that are answered by questions.
+
+    async def _ask(self, handling: Handling, asked: Sequence[Asked]) -> list[Any]:
+        rounds = self._rounds_of(handling) or self._parking.enter(Rounds(handling, self))
+        return await rounds.ask(asked)
+
+    def refusal(self, rounds: Rounds) -> str | None:
+        """See `RoundsDesk`."""
+        return self._parking.refusal(rounds)
+
+    def begin(self, rounds: Rounds) -> None:
+        """See `RoundsDesk`."""
+        self.tasks.start(rounds.keep)
+
+    def changed(self, rounds: Rounds) -> None:
+        """See `RoundsDesk`."""
+        self._parking.update(rounds)
+
+    def park(self, rounds: Rounds, frame: bytes) -> None:
+        """See `RoundsDesk`; a parked handler has no place."""
+        self._answer(rounds.handling.request, frame, rounds.lane)
+        self._answer_echoes(rounds, frame)
+        self._parking.update(rounds)
+        self._pass_place_on()
+        if self._parking.is_closed:
+            rounds.give_up()
+
+    def _take_retry(self, request: TheirRequest) -> None:
+        try:
+            reply = self._reply_to(self._parking.found(request), request)
+        except RequestError as error:
+            reply = self.session.connection.error(request, error.code, error.message)
+        if reply is not None:
+            self._answer(request, reply, None)
+
+    def _reply_to(self, rounds: Rounds, retry: TheirRequest) -> bytes | None:
+        """What a retry gets at once; None: what its handler will say."""
+        kept = rounds.kept_for(retry.params.request_state)
+        if kept is not None:
+            return readdressed(kept, retry.id)
+        if rounds.stage is not Stage.PARKED:
+            self._echo(rounds, retry)
+            return None
+        reply = rounds.read(retry)
+        if reply is None:
+            self._take_up(rounds, retry)
+        return reply
+
+    def _echo(self, rounds: Rounds, retry: TheirRequest) -> None:
+        """A retry has come once more, before it was answered: both get the same."""
+        echoes_max = self.session.connection.limits.requests_queued_max
+        if len(rounds.echoes) >= echoes_max:
+            text = f"too many requests wait for one reply (requests_queued_max={echoes_max})"
+            raise RequestError(SERVER_BUSY, text)
+        self._handlings[retry.id] = rounds.handling
+        rounds.echoes.append(retry)
+
+    def _take_up(self, rounds: Rounds, retry: TheirRequest) -> None:
+        """A retry has all the answers: it is its handler's request, when there is a place."""
+        has_place = self._admission.has_place()
+        refusal = None if has_place else self._refusal(retry)
+        if refusal is not None:
+            raise RequestError(SERVER_BUSY, refusal)
+        self._handlings[retry.id] = rounds.handling
+        if has_place:
+            self._resume(rounds.handling, retry)
+        else:
+            self._admission.wait(retry)
+            rounds.queue(retry)
+
+    def _resume(self, handling: Handling, retry: TheirRequest) -> None:
+        rounds = self._rounds_of(handling)
+        assert rounds is not None
+        self._admission.enter()
+        rounds.resume(retry)
+        self._parking.update(rounds)
+
+    def _end_rounds(self, rounds: Rounds, reply: bytes | None) -> None:
+        """A handler that has asked is over; one that was parked has had no request to end."""
+        if not rounds.is_open:
+            self._end_lane(rounds.handling)
+        rounds.end(None if self._parking.is_closed else reply)
+        self._answer_echoes(rounds, reply)
+        self._parking.leave(rounds)
+        self._idle.ring()
+
+    def _answer_echoes(self, rounds: Rounds, reply: bytes | None) -> None:
+        echoes, rounds.echoes = rounds.echoes, []
+        error = invalid_state()
+        for request in echoes:
+            frame = self.session.connection.error(request, error.code, error.message)
+            frame = frame if reply is None else readdressed(reply, request.id)
+            self._answer(request, frame, None)
+
+    def shut(self) -> None:
+        """Nothing more comes in: no retry either."""
+        self._parking.close()
+
+    # The end.
+
+    async def standing_done(self) -> None:
+        """Wait until nothing is left of what stands until the session closes."""
+        while self._standing:
+            await self._idle.wait()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is left of all that came, and nobody can come back for anything."""
+        has_rounds = self._parked is not None and not self._parked.is_empty
+        return not (self._handlings or self._standing or has_rounds)
+
+    async def handlers_done(self) -> None:
+        """Wait until no request of theirs is left, and no handler."""
+        while self._handlings or self._parking.parked:
+            await self._idle.wait()
+
+    def cancel_all(self) -> None:
+        """Cancel every handler, and drop the requests that still wait for a place."""
+        for request in self._admission.withdraw_all():
+            self._drop(request)
+        for handling in [*self._handlings.values(), *self._parking.parked]:
+            self._stop(handling)
+
+    # Everything else.
+
+    def _note_peer(self, peer: Peer) -> None:
+        """A modern client has said who it is; what it says next time may be something else."""
+        if peer.revision.name not in self._spoken:
+            self._spoken |= {peer.revision.name}
+            self.session.sequencer.marked(NEGOTIATED, facts_of(peer))
+
+    def _pass_on(self, event: NotificationArrived, number: int | str) -> None:
+        if event.method.input is Input.INITIALIZED:
+            self.session.initialized.set()
+        if event.request is None or self.requests.passes(event):
+            self.deliveries.put(event, number)
+
+    def _report(self, event: ProgressArrived, _number: int | str) -> None:
+        if not self.requests.report(event):
+            self.session.connection.counts["progress dropped"] += 1
+
+    def _settle(self, event: AnswerArrived, _number: int | str) -> None:
+        self.requests.settle(event)
+
+    def _fail(self, event: AnswerUnreadable, _number: int | str) -> None:
+        self.requests.fail(event)
+
+    def _reply(self, event: Reply, _number: int | str) -> None:
+        if event.counted is not None:
+            logger.warning("%s: %s", event.counted, event.text)
+        if event.peer is not None:
+            self._note_peer(event.peer)
+        self.session.outbox.post(event.frame, about=event.id, is_answer=True)
+        if event.negotiated:
+            self.session.mark_negotiated()
+
+    def _ignore(self, event: Ignored, _number: int | str) -> None:
+        logger.log(_IGNORED_LEVELS.get(event.counted, logging.DEBUG), "%s", event.text)
+
+    _actions: ClassVar[Mapping[type, Callable[..., None]]] = {
+        RequestToRun: _admit,
+        BatchArrived: _take_batch,
+        NotificationArrived: _pass_on,
+        RequestCancelled: _cancel,
+        ProgressArrived: _report,
+        AnswerArrived: _settle,
+        AnswerUnreadable: _fail,
+        Reply: _reply,
+        Ignored: _ignore,
+    }
+
+
+def facts_of(peer: Peer) -> dict[str, Any]:
+    """What a recording says of the other side."""
+    return {"revision": peer.revision.name, "peer": peer.info, "capabilities": peer.capabilities}

@@ -1,0 +1,113 @@
+"""Notifications on their way to people's code, which looks at them one at a time, in order.
+
+When people's code begins to look at one is a fact that a replay needs: other handlers may have gone
+on since it came. So each has a lane, `n` and the number of its `in` record, with one record: a mark
+when it is looked at, or `cxl` if the session ended before.
+"""
+
+import logging
+from collections import Counter, deque
+from typing import Final, TypeAlias
+
+import attrs
+import trio
+
+from mcp_trio._protocol.connection import NotificationArrived
+from mcp_trio._session.handlers import Application
+from mcp_trio._session.journal import Lane, Sequencer, take_turn
+from mcp_trio._session.tasks import Tasks, apart
+from mcp_trio._transports.concurrency import Bell
+
+logger = logging.getLogger("mcp_trio")
+
+DROPPED: Final = "notifications dropped"
+NOTIFIED: Final = "notified"
+
+_Queue: TypeAlias = deque[tuple[NotificationArrived, Lane | None]]
+
+
+@attrs.define(eq=False)
+class Deliveries:
+    """A bounded queue, and the task that empties it: the dispatcher never waits for a callback.
+
+    What does not fit is dropped, counted and, the first time, logged. The task is there while there
+    is something to look at, and then the queue, too.
+    """
+
+    application: Application
+    sequencer: Sequencer
+    tasks: Tasks
+    queued_max: int
+    counts: Counter[str]
+    _queue: _Queue | None = attrs.field(default=None, init=False)
+    _delivering: trio.CancelScope | None = attrs.field(default=None, init=False)
+    _done: Bell | None = attrs.field(default=None, init=False)
+
+    def put(self, event: NotificationArrived, number: int | str) -> None:
+        """Queue the notification of an `in` record, if anybody hears it."""
+        if not self.application.hears(event.method):
+            return
+        queue = self._open_queue()
+        if len(queue) < self.queued_max:
+            lane = Lane(f"n{number}", self.sequencer) if self.sequencer.has_lanes else None
+            queue.append((event, lane))
+            return
+        self.counts[DROPPED] += 1
+        if self.counts[DROPPED] == 1:
+            logger.warning(
+                "%s dropped: callbacks are slower than the peer (notifications_queued_max=%d)",
+                event.method.name,
+                self.queued_max,
+            )
+
+    def _open_queue(self) -> _Queue:
+        """The queue, of which a task takes now."""
+        if self._queue is None:
+            self._queue, scope = _Queue(), trio.CancelScope()
+            self._delivering = scope
+            self.tasks.start(self._deliver, self._queue, scope)
+        return self._queue
+
+    async def done(self) -> None:
+        """Wait until the last one was looked at."""
+        self._done = Bell()
+        while self._queue is not None:
+            await self._done.wait()
+
+    def abandon(self) -> None:
+        """Nobody looks at what is left."""
+        for _, lane in self._queue or ():
+            if lane is not None:
+                self.sequencer.ended(lane, unstarted=True)
+        if self._queue is not None and self._delivering is not None:
+            self._queue.clear()
+            self._delivering.cancel()
+
+    async def _deliver(self, queue: _Queue, scope: trio.CancelScope) -> None:
+        with scope:
+            while queue:
+                await trio.lowlevel.checkpoint()
+                await self._deliver_next(queue)
+        self._queue = self._delivering = None
+        if self._done is not None:
+            self._done.ring()
+
+    async def _deliver_next(self, queue: _Queue) -> None:
+        event, lane = queue[0]
+        if lane is not None:
+            await take_turn(self.sequencer, lane)
+            self.sequencer.marked(NOTIFIED, event.method.name, lane)
+        queue.popleft()
+        try:
+            await self.application.notified(event.method, event.params)
+        except Exception as error:  # people's own: logged, and the next one is looked at
+            _log(event, error)
+        except BaseExceptionGroup as group:
+            faults, rest = apart(group)
+            if faults is not None:
+                _log(event, faults)
+            raise rest from None
+
+
+def _log(event: NotificationArrived, error: Exception) -> None:
+    logger.error("the callback for %s failed", event.method.name, exc_info=error)

@@ -1,0 +1,293 @@
+"""The order of what goes out, and who writes it.
+
+Every frame is recorded and queued here in one synchronous step, and leaves in that order. One
+flusher is responsible for every queued frame: the end of a read batch, a direct write by the last
+request in flight, or the writer, an actor that is there while something waits for it. To a channel
+that delivers by itself everything goes directly. The journal is flushed before the bytes that it
+explains.
+
+Two kinds of frames are counted apart. Answers never wait: instead the reader stops, and no handler
+starts, while they fill the queue, so a peer that sends without reading stops itself. Our own
+requests and notifications wait for room in their caller's task and never stop the reader.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import attrs
+import trio
+
+from mcp_trio._jsonrpc.messages import Addressed
+from mcp_trio._protocol.requests import RequestId
+from mcp_trio._session.journal import Lane, Sequencer, take_turn
+from mcp_trio._session.tasks import Tasks
+from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.concurrency import Bell
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import Limits
+
+_Queue: TypeAlias = list[tuple[bytes, bool]]
+
+# What a queued frame takes besides its bytes, about: a flood of small ones must not be cheaper.
+_FRAME_BYTES = 128
+
+# How often a write is looked at before it counts as stalled.
+_LOOKS_PER_STALL = 10
+
+
+@attrs.define(eq=False)
+class Outbox:
+    """The outbound queue of one session.
+
+    `on_loss` is called, at most once, with what ended the channel's sending side. `dropped` is what
+    had not left by then, and `tells_losses` whether the channel says itself what became of the
+    rest.
+    """
+
+    channel: Channel
+    sequencer: Sequencer
+    limits: Limits
+    tasks: Tasks
+    on_loss: Callable[[Exception], None]
+    dropped: frozenset[bytes] = attrs.field(default=frozenset(), init=False)
+    tells_losses: bool = attrs.field(init=False)
+    _queue: _Queue = attrs.field(factory=_Queue, init=False)
+    _bytes: int = attrs.field(default=0, init=False)
+    _answer_bytes: int = attrs.field(default=0, init=False)
+    _gone_bytes: int = attrs.field(default=0, init=False)
+    _is_sending: bool = attrs.field(default=False, init=False)
+    _is_holding: bool = attrs.field(default=False, init=False)
+    _is_lost: bool = attrs.field(default=False, init=False)
+    _has_writer: bool = attrs.field(default=False, init=False)
+    _has_watcher: bool = attrs.field(default=False, init=False)
+    _written: Bell = attrs.field(factory=Bell, init=False)
+    _send_nowait: Callable[[Sequence[bytes]], int] | None = attrs.field(init=False)
+    _is_addressed: bool = attrs.field(init=False)
+    _is_direct: bool = attrs.field(init=False)
+    _leaves_tails: bool = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._is_addressed = getattr(self.channel, "is_addressed", False)
+        self._send_nowait = getattr(self.channel, "send_nowait", None)
+        self._is_direct = hasattr(self.channel, "deliver_to")
+        self._leaves_tails = hasattr(self.channel, "is_unfinished")
+        self.tells_losses = getattr(self.channel, "tells_losses", False)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything queued was handed to the channel, and the channel has sent it."""
+        return self._bytes == 0 and not self._has_tail()
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much memory what waits for the wire takes, about."""
+        return self._bytes
+
+    @property
+    def is_full_of_answers(self) -> bool:
+        """Whether the peer has to read before it may ask for more."""
+        return self._answer_bytes >= self.limits.outbound_bytes_max
+
+    # What goes out.
+
+    def post(
+        self,
+        frame: bytes,
+        lane: Lane | None = None,
+        *,
+        about: RequestId | None = None,
+        is_answer: bool = False,
+    ) -> None:
+        """Record and queue a frame; the writer, or the end of the read batch, writes it.
+
+        `about` is the peer's request that it belongs to, or answers.
+        """
+        self._put(frame, lane, about, is_answer=is_answer)
+        if self._is_holding:
+            return
+        if self._is_direct:
+            self.flush()
+        else:
+            self._wake_writer()
+
+    def post_now(
+        self,
+        frame: bytes,
+        lane: Lane | None = None,
+        *,
+        about: RequestId | None = None,
+        is_answer: bool = False,
+    ) -> None:
+        """Record and queue a frame, and write the queue at once if that needs no waiting."""
+        self._put(frame, lane, about, is_answer=is_answer)
+        self.flush()
+
+    def _put(
+        self, frame: bytes, lane: Lane | None, about: RequestId | None, *, is_answer: bool
+    ) -> None:
+        self.sequencer.sent(frame, lane)
+        if self._is_lost:
+            return
+        if self._is_addressed:
+            frame = Addressed(frame, about, is_answer=is_answer)
+        self._queue.append((frame, is_answer))
+        size = len(frame) + _FRAME_BYTES
+        self._bytes += size
+        if is_answer:
+            self._answer_bytes += size
+
+    # Who waits.
+
+    async def ready(self, lane: Lane | None, *, checkpoint: bool = True) -> None:
+        """Wait until a message of our own may be posted; a check for cancellation in any case.
+
+        Without `checkpoint` other tasks run only if there is no room. After a loss nobody waits:
+        what is posted then goes nowhere. Cancelled: that is recorded as the lane's outcome.
+        """
+        try:
+            if lane is not None and self.sequencer.gates:
+                await take_turn(self.sequencer, lane)
+                return
+            if checkpoint:
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            while self._bytes >= self.limits.outbound_bytes_max:
+                await self._written.wait()
+        except trio.Cancelled:
+            if lane is not None:
+                self.sequencer.resumed(lane, "cxl")
+            raise
+
+    async def room_for_answers(self) -> None:
+        """Wait until answers fill the queue no more, or until the channel is lost."""
+        while self.is_full_of_answers:
+            await self._written.wait()
+
+    async def drained(self) -> None:
+        """Wait until everything was handed to the channel, or the channel is lost."""
+        while not (self._is_lost or self.is_empty):
+            self._wake_writer()
+            await self._written.wait()
+
+    # Who writes.
+
+    def hold(self) -> None:
+        """A read batch begins: frames gather until `release`."""
+        self._is_holding = True
+
+    def release(self) -> None:
+        """The read batch ends: what gathered leaves as one write."""
+        self._is_holding = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Write now if that is possible without waiting, else leave it to the writer."""
+        if not self._queue:
+            return
+        if self._send_nowait is None or self._is_sending:
+            self._wake_writer()
+            return
+        self.sequencer.flush()
+        try:
+            taken = self._send_nowait([frame for frame, _ in self._queue])
+        except Exception:
+            taken = 0  # `send` will fail the same way, and can wait to learn why
+        gone = self._queue[:taken]
+        del self._queue[:taken]
+        self._account(gone)
+        if self._queue or self._has_tail():
+            self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        if not (self._has_writer or self._is_lost):
+            self._has_writer = True
+            self.tasks.act(self._write)
+
+    async def _write(self) -> None:
+        """The writer: sends what is queued, and what is queued meanwhile."""
+        while (self._queue or self._has_tail()) and not self._is_lost:
+            await self._send(self._next_batch())
+        self._has_writer = False
+
+    def _next_batch(self) -> _Queue:
+        """About a chunk, so that room is given back while a long queue leaves."""
+        size = count = 0
+        while count < len(self._queue) and size < self.limits.chunk_bytes:
+            size += len(self._queue[count][0])
+            count += 1
+        batch = self._queue[:count]
+        del self._queue[:count]
+        return batch
+
+    async def _send(self, batch: _Queue) -> None:
+        self._is_sending = True
+        if not self._has_watcher:
+            self._has_watcher = True
+            self.tasks.act(self._watch)
+        self.sequencer.flush()
+        try:
+            await self.channel.send([frame for frame, _ in batch])
+        except Exception as error:  # whatever a transport may raise, it ends this session alone
+            self._lose(error)
+        else:
+            self._account(batch)
+        finally:
+            self._is_sending = False
+
+    def _has_tail(self) -> bool:
+        return self._leaves_tails and bool(getattr(self.channel, "is_unfinished", False))
+
+    def _account(self, gone: _Queue) -> None:
+        if self._is_lost:
+            return
+        for frame, is_answer in gone:
+            size = len(frame) + _FRAME_BYTES
+            self._bytes -= size
+            self._gone_bytes += size
+            if is_answer:
+                self._answer_bytes -= size
+        self._written.ring()
+
+    # Who watches.
+
+    async def _watch(self) -> None:
+        """End the session when a write makes no progress for `write_stall_seconds`.
+
+        Progress is a frame handed to the channel, or its `bytes_sent` if it has one. There until
+        nothing is left to write.
+        """
+        stall_seconds = self.limits.write_stall_seconds
+        since, seen = trio.current_time(), self._progress()
+        while True:
+            await trio.sleep(stall_seconds / _LOOKS_PER_STALL)
+            if self._is_lost or self.is_empty:
+                break
+            now, progress = trio.current_time(), self._progress()
+            if progress != seen:
+                since, seen = now, progress
+            elif now - since >= stall_seconds:
+                self._lose(_stalled(stall_seconds))
+        self._has_watcher = False
+
+    def _progress(self) -> tuple[int, int]:
+        return self._gone_bytes, getattr(self.channel, "bytes_sent", 0)
+
+    def _lose(self, error: Exception) -> None:
+        if not self._is_lost:
+            self.lose()
+            self.on_loss(error)
+
+    def lose(self) -> None:
+        """Nothing more can leave: what is queued is dropped, and who waits for room is woken."""
+        self._is_lost = True
+        self.dropped |= {frame for frame, is_answer in self._queue if not is_answer}
+        self._queue.clear()
+        self._bytes = self._answer_bytes = 0
+        self._written.ring()
+
+
+def _stalled(seconds: float) -> ConnectionLost:
+    return ConnectionLost(
+        f"the peer read nothing for {seconds:g} s while messages waited (write_stall_seconds)"
+    )

@@ -1,0 +1,476 @@
+"""A session: a channel, a connection, and the tasks that there is something to do for.
+
+The rules of this folder
+------------------------
+- What arrives comes in batches to the **dispatcher**, by a synchronous call that never waits for a
+  handler: from a channel that delivers by itself, or else from the **reader**, which stops while
+  answers fill the outbox.
+- The **writer** and the direct writes live in the **outbox**; our own requests wait in `requests`;
+  a **handler** is `answering`, in a task per request, or led by who serves until it waits.
+- People's code runs in handler tasks, in the task of `deliveries`, or in the caller's own; not in
+  the reader or the dispatcher. It cannot end the session by raising.
+- What the **application** does by itself, such as announcing changes, is an actor too.
+- A session ends once, by `shut`, with a cause: `eof` (the peer finished; what runs may finish
+  within `drain_seconds`), `signal`, `closed` (we want to), `lost`. Every call in flight then ends
+  as lost, and nothing more is read.
+
+The nursery of a session
+------------------------
+All tasks of a session are in one nursery, and each is there while it has something to do; see
+`tasks`. `run` has a nursery of its own, round which it feels the caller's cancellation, which only
+shuts the session. Who has many sessions that mostly rest `begin`s them in one that they share.
+In both the actors are gone before the channel is closed, and people's code is waited for last: a
+handler that shields itself keeps the nursery open, as any nursery, but nothing else.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any, Final
+
+import attrs
+import trio
+
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._jsonrpc.messages import Lost
+from mcp_trio._protocol.connection import Connection
+from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING, ParamsToSend
+from mcp_trio._protocol.requests import RequestId
+from mcp_trio._protocol.versions import named_in
+from mcp_trio._session.calls import Call, Hear, ProgressCallback, Requests
+from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, facts_of
+from mcp_trio._session.handlers import Application
+from mcp_trio._session.journal import UNRECORDED, Lane, Recording, Sequencer, take_turn, watch_lanes
+from mcp_trio._session.leader_followers import WarmTasks
+from mcp_trio._session.notifications import Deliveries
+from mcp_trio._session.send_queue import Outbox
+from mcp_trio._session.tasks import Actor, Tasks, sheltered
+from mcp_trio._transports.channel import Channel, Received
+from mcp_trio._transports.concurrency import Milestone
+from mcp_trio.errors import ConnectionLost, MCPError, RequestError, RequestTimeout
+from mcp_trio.types import DiscoverResult, InitializeResult
+
+logger = logging.getLogger("mcp_trio")
+
+PING_LANE: Final = "ping"
+CLOSE_LANE: Final = "close"
+DRAINED: Final = "drained"
+
+_LOSS_TEXTS: Final = {
+    "eof": "the peer closed the connection",
+    "signal": "the session was ended by a signal",
+    "closed": "the session was closed on this side",
+    "lost": "the connection is lost",
+}
+
+# How a transport says that the peer is gone; anything else is a fault of the transport.
+_LOSSES: Final = (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionLost, OSError)
+
+
+@attrs.define(eq=False)
+class Session:
+    """One conversation. Give it to a nursery: `await nursery.start(session.run)`.
+
+    `cause` and `loss` tell why it ended, from the moment of `shut`, which sets `closing`: who is
+    told of that, hears of it before any call fails by it.
+    `negotiated` is set when the handshake has been answered, `initialized` when the client has
+    acknowledged that, `ended` when the channel is closed and the journal complete.
+    """
+
+    channel: Channel
+    connection: Connection
+    application: Application
+    sequencer: Sequencer = UNRECORDED
+
+    cause: str | None = attrs.field(default=None, init=False)
+    negotiated: Milestone = attrs.field(factory=Milestone, init=False)
+    initialized: Milestone = attrs.field(factory=Milestone, init=False)
+    closing: Milestone = attrs.field(factory=Milestone, init=False)
+    ended: Milestone = attrs.field(factory=Milestone, init=False)
+    outbox: Outbox = attrs.field(init=False)
+    _tasks: Tasks = attrs.field(init=False)
+    _requests: Requests = attrs.field(init=False)
+    _deliveries: Deliveries = attrs.field(init=False)
+    _dispatcher: Dispatcher = attrs.field(init=False)
+    _reading: trio.CancelScope | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        connection, application = self.connection, self.application
+        limits = connection.limits
+        lost = self._lost
+        self._tasks = Tasks(lost)
+        self.outbox = Outbox(self.channel, self.sequencer, limits, self._tasks, lost)
+        self._requests = Requests(connection, self.outbox)
+        self._deliveries = Deliveries(
+            application,
+            self.sequencer,
+            self._tasks,
+            limits.notifications_queued_max,
+            connection.counts,
+        )
+        self._dispatcher = Dispatcher(
+            self, application, self._requests, self._deliveries, self._tasks
+        )
+
+    @property
+    def loss(self) -> ConnectionLost | None:
+        """Why requests fail since the session was shut; None before."""
+        return self._requests.loss
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the peer has said who it is: by a handshake, or by a modern request."""
+        return self.negotiated.is_set() or self._dispatcher.has_spoken
+
+    @property
+    def may_be_followed(self) -> bool:
+        """Whether nothing goes on, and a recording is long: one without state can have another."""
+        sequencer = self.sequencer
+        is_long = isinstance(sequencer, Recording) and sequencer.is_long
+        return is_long and self._dispatcher.is_at_rest
+
+    # The life of a session.
+
+    async def run(
+        self, *, task_status: trio.TaskStatus["Session"] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve the channel until either side ends the session; closes the channel.
+
+        No `Exception` leaves it. Cancelled: the session is shut as `closed` and wound down in
+        bounded time, and then the cancellation goes on.
+        """
+        async with sheltered(partial(self.shut, "closed")) as warm:
+            try:
+                self.begin(warm, copy_context())
+                task_status.started(self)
+                await self.ended.wait()
+            finally:
+                self.shut("closed")  # for what is no Exception, and takes this way out
+            warm.nursery.cancel_scope.cancel()
+
+    def begin(self, warm: WarmTasks, context: Context) -> None:
+        """Serve the channel by tasks of somebody else, until it is shut.
+
+        They begin with the context variables `context`. Whoever cancels their nursery shuts its
+        sessions before, and waits until they have ended: what is cancelled first is not wound down.
+        """
+        if self.sequencer.has_lanes:
+            watch_lanes()
+        self._tasks.open(warm, context)
+        self.application.accompany(self)
+        if self.connection.limits.ping_interval_seconds is not None:
+            self._tasks.act(self._ping)
+        deliver_to = getattr(self.channel, "deliver_to", None)
+        if deliver_to is None:
+            self._tasks.act(self._read)
+        else:
+            deliver_to(self._take_delivered)
+
+    def act(self, actor: Actor) -> None:
+        """Begin what the application does by itself; what it raises is logged."""
+        self._tasks.act(partial(_logged, actor))
+
+    def shut(self, cause: str, loss: ConnectionLost | None = None) -> None:
+        """Begin to close, from any task; only the first call counts.
+
+        Every call in flight ends with `ConnectionLost` at once. Handlers may finish when the peer
+        closed (`eof`), within `drain_seconds`; otherwise they are cancelled. Callbacks for what has
+        arrived before have `drain_seconds`, or else `close_seconds`.
+        """
+        if self.cause is not None:
+            return
+        self.cause = cause
+        self.sequencer.shut(cause)
+        self._dispatcher.shut()
+        if cause == "lost":
+            self.outbox.lose()
+        if self._reading is not None:
+            self._reading.cancel()
+        self._requests.lose(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
+        self.closing.set()
+        self._tasks.start(self._end)
+
+    def _lost(self, error: Exception) -> None:
+        if not isinstance(error, _LOSSES):
+            logger.error("the transport failed", exc_info=error)
+        if self.cause is None:
+            logger.info("the session ends: %s", error)
+        loss = error
+        if not isinstance(loss, ConnectionLost):
+            loss = ConnectionLost(f"{_LOSS_TEXTS['lost']}: {error!r}")
+            loss.__cause__ = error
+        self.shut("lost", loss)
+
+    async def _end(self) -> None:
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()  # no time for more than to close
+            await self._wind_down()
+        finally:
+            self.application.depart()
+            await self._tasks.end_actors()
+            await self._close()
+
+    async def _wind_down(self) -> None:
+        limits = self.connection.limits
+        if self.cause == "eof":
+            with trio.move_on_after(limits.drain_seconds):
+                await self._dispatcher.handlers_done()
+                await self._deliveries.done()
+        else:
+            with trio.move_on_after(limits.close_seconds):
+                await self._dispatcher.standing_done()
+        await self._mark_drained()
+        self._dispatcher.cancel_all()
+        with trio.move_on_after(limits.close_seconds) as patience:
+            await self._dispatcher.handlers_done()
+        if patience.cancelled_caught:
+            logger.error(
+                "a handler shields itself: still there %g s after its cancellation",
+                limits.close_seconds,
+            )
+        with trio.move_on_after(limits.close_seconds):
+            await self.outbox.drained()
+        if self.cause != "eof":  # what has come before the end is looked at here, too
+            with trio.move_on_after(limits.close_seconds):
+                await self._deliveries.done()
+
+    async def _mark_drained(self) -> None:
+        """Record when handlers are cancelled, so that a replay does it at the same place."""
+        if self.sequencer.has_lanes:
+            lane = Lane(CLOSE_LANE)
+            await take_turn(self.sequencer, lane)
+            self.sequencer.marked(DRAINED, None, lane)
+
+    async def _close(self) -> None:
+        limits = self.connection.limits
+        ladder_seconds = limits.close_seconds + limits.terminate_seconds + limits.kill_seconds
+        self.outbox.lose()
+        self.outbox.dropped = frozenset()  # it may be large, and nobody asks any more
+        try:
+            with trio.move_on_after(ladder_seconds + limits.exit_status_seconds, shield=True):
+                await self.channel.aclose()
+        except Exception:
+            logger.exception("the transport failed to close")
+        self.connection.close()
+        self._deliveries.abandon()
+        try:
+            self.sequencer.close(dict(self.connection.counts))
+        finally:
+            self.ended.set()
+
+    # Receiving.
+
+    async def _read(self) -> None:
+        try:
+            with trio.CancelScope() as self._reading:
+                while self.cause is None:
+                    await self.outbox.room_for_answers()
+                    self._take_batch(await self.channel.receive())
+        except Exception as error:  # whatever a transport may raise, it ends this session alone
+            self._lost(error)
+
+    def _take_delivered(self, batch: Sequence[Received]) -> None:
+        """What a channel delivers by itself, which has room for all answers."""
+        try:
+            self._take_batch(batch)
+        except Exception as error:  # ours: it ends this session, and not who delivers
+            self._lost(error)
+
+    def _take_batch(self, batch: Sequence[Received]) -> None:
+        if self.cause is not None:
+            return  # it came while the session was shut, and stays unread
+        if not batch:
+            self.shut("eof")
+            return
+        self.outbox.hold()
+        for frame in batch:
+            if isinstance(frame, Lost):
+                self._dispatcher.lose(frame)
+            else:
+                self._dispatcher.take(frame)
+        self.outbox.release()
+
+    def take(self, frame: bytes | Oversized) -> None:
+        """Act upon one received frame; never waits, never raises."""
+        self._dispatcher.take(frame)
+
+    def is_cancelled(self, lane: str) -> bool:
+        """Whether the handler that has a lane is there, and was cancelled."""
+        return self._dispatcher.is_cancelled(lane)
+
+    # Sending.
+
+    async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
+        """Send a notification that belongs to no request.
+
+        Raises:
+            LocalProtocolError: The protocol forbids it now.
+            Unencodable: The params cannot be written as JSON.
+            ConnectionLost: The session is closing, or has ended.
+        """
+        await self.outbox.ready(None)
+        self._requests.check_open()
+        self.outbox.post_now(self.connection.notification(method, params))
+
+    async def request(
+        self,
+        method: str,
+        params: ParamsToSend | None = None,
+        *,
+        idle_seconds: float | None = None,
+        total_seconds: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        lane: Lane | None = None,
+        about: RequestId | None = None,
+    ) -> Any:
+        """The peer's typed result; `about` is the request of theirs that this one is asked for.
+
+        Cancelled, or out of time: the peer is told, once, and a late answer is only counted. What
+        `on_progress` raises goes to the caller, in whose task it runs; the request is cancelled.
+
+        Raises:
+            RequestError: The peer answered with an error.
+            RequestTimeout: A budget ran out; defaults are `request_idle_seconds` (started again by
+                progress) and `request_total_seconds`.
+            ConnectionLost: The session ended first, or had ended.
+            LocalProtocolError: The protocol forbids the request now; nothing was sent.
+            OutcomeUnknown: The answer is over `frame_bytes_max`.
+            RemoteProtocolError: The answer is no message, or does not have the method's shape.
+            Unencodable: The params cannot be written as JSON; nothing was sent.
+        """
+        return await self._requests.request(
+            method,
+            params,
+            idle_seconds=idle_seconds,
+            total_seconds=total_seconds,
+            on_progress=on_progress,
+            lane=lane,
+            about=about,
+        )
+
+    def stand(self, method: str, params: ParamsToSend, hear: Hear) -> Call:
+        """Send a request that is open until the peer ends it, the session ends, or we `leave` it.
+
+        It has no budgets, and nobody waits: look at what comes back, whether it `is_settled`, and
+        its `outcome`. `hear` gets each notification that belongs to it, before anything else is
+        read, and must be quick; it says whether that goes to the callbacks as well.
+
+        Raises:
+            LocalProtocolError: The protocol forbids it now; nothing was sent.
+            Unencodable: The params cannot be written as JSON; nothing was sent.
+            ConnectionLost: The session is closing, or has ended.
+        """
+        return self._requests.stand(method, params, hear)
+
+    def leave(self, call: Call) -> None:
+        """Nobody wants to hear any more: the peer is told, once, if the request is still open."""
+        self._requests.leave(call)
+
+    # A client's handshake or discovery; two actors: what the application does by itself, and pings.
+
+    async def initialize(self) -> None:
+        """The client's handshake; when it fails, or is cancelled, the session is shut (CANC-03).
+
+        Refused, the session goes on, for a modern server may be there.
+
+        Raises:
+            RequestError: The server refuses.
+            RemoteProtocolError: The server chose an unknown revision (LIFE-09).
+            RequestTimeout: No answer within `initialize_seconds`.
+            ConnectionLost: As `request`.
+        """
+        seconds = self.connection.limits.initialize_seconds
+        try:
+            result = await self._offer(seconds)
+            frame = self.connection.accept_initialize(result)
+        except RequestTimeout:
+            self.shut("closed")
+            raise RequestTimeout(INITIALIZE, "total", seconds, "initialize_seconds") from None
+        except RequestError:
+            raise
+        except (MCPError, trio.Cancelled):
+            self.shut("closed")
+            raise
+        self.outbox.post_now(frame)
+        self.mark_negotiated()
+        self.initialized.set()
+
+    async def _offer(self, seconds: float) -> InitializeResult:
+        """The answer to our newest revision, or to another if an error names one (TRAP-16)."""
+        connection = self.connection
+        offer = partial(self.request, INITIALIZE, idle_seconds=seconds, total_seconds=seconds)
+        result: InitializeResult
+        try:
+            result = await offer(connection.initialize_params())
+        except RequestError as refusal:
+            if not connection.can_offer_another(named_in(refusal.data)):
+                raise
+            result = await offer(connection.initialize_params())
+        return result
+
+    async def discover(self, seconds: float) -> DiscoverResult:
+        """What a modern server says of itself; nothing is settled before `accept`.
+
+        When it fails the session goes on, for a legacy server may be there; cancelled, it is shut.
+
+        Raises:
+            RequestTimeout: No answer within `seconds`.
+            RemoteProtocolError: The answer is none.
+            RequestError, ConnectionLost: As `request`.
+        """
+        try:
+            result: DiscoverResult = await self.request(
+                DISCOVER, idle_seconds=seconds, total_seconds=seconds
+            )
+        except trio.Cancelled:
+            self.shut("closed")
+            raise
+        return result
+
+    def accept(self, discovered: DiscoverResult) -> None:
+        """Go on with a modern server, without a handshake.
+
+        Raises:
+            RemoteProtocolError: There is no modern revision that both sides speak.
+        """
+        self.connection.accept_discovery(discovered)
+        self.mark_negotiated()
+        self.initialized.set()
+
+    def mark_negotiated(self) -> None:
+        """The handshake has been answered, or a client has accepted what was discovered."""
+        peer = self.connection.peer
+        assert peer is not None
+        self.sequencer.marked(NEGOTIATED, facts_of(peer))
+        self.negotiated.set()
+
+    async def _ping(self) -> None:
+        limits = self.connection.limits
+        interval_seconds = limits.ping_interval_seconds
+        assert interval_seconds is not None
+        seconds = limits.ping_answer_seconds
+        lane = Lane(PING_LANE) if self.sequencer.has_lanes else None
+        while self.cause is None:
+            await trio.sleep(interval_seconds)
+            revision = self.connection.revision
+            if revision is None:
+                continue  # a modern client never says hello, and is not to be asked anything
+            method = DISCOVER if revision.is_modern else PING
+            try:
+                await self.request(method, idle_seconds=seconds, total_seconds=seconds, lane=lane)
+            except RequestTimeout:
+                if not self.outbox.is_empty:
+                    continue  # what stands before it is still leaving, and the outbox sees to that
+                logger.warning("the peer did not answer a ping within %g s", seconds)
+                text = f"no answer to a ping within {seconds:g} s (ping_answer_seconds)"
+                self._lost(ConnectionLost(text))
+            except MCPError as error:
+                logger.debug("a ping ended without a result: %s", error)
+
+
+async def _logged(actor: Actor) -> None:
+    try:
+        await actor()
+    except Exception:
+        logger.exception("what the application does beside the session failed")

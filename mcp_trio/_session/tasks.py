@@ -1,0 +1,249 @@
+"""The tasks of a session, each of which is there while it has something to do.
+
+A session has no task that waits for work. It is given a nursery, and the dispatcher, which is
+called with what arrives, starts there what has to be done: a handler for each request (by a task
+that may be warm from another one: `warm_tasks.py`), a callback for each notification, and the
+session's own **actors**. Those are few:
+
+- the reader, where the channel does not deliver by itself;
+- the writer, and who watches it, while something waits to be written;
+- what the application does by itself, while it does;
+- pings, if they are wished.
+
+So a session over HTTP that rests has no task at all. Actors are gone before the channel is closed,
+whatever people's code in the same nursery does.
+"""
+
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import Context
+from functools import partial
+from types import ModuleType
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+import attrs
+import trio
+
+from mcp_trio._session.leader_followers import Job, WarmTasks
+from mcp_trio._transports.concurrency import Bell, tell_when_cancelled
+
+# --------------------
+# Exceptions in groups: which of them are people's faults, and which go on.
+
+
+_Error = TypeVar("_Error", Exception, BaseException)
+
+
+def bare(error: _Error) -> _Error:
+    """The one exception inside groups of one: what people's own nursery wrapped."""
+    inside = _members(error)
+    return bare(inside[0]) if len(inside) == 1 else error
+
+
+def apart(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:
+    """People's faults in a group, and what is none and goes on, such as `Cancelled`."""
+    faults, rest = group.split(Exception)
+    assert rest is not None  # or it were an ExceptionGroup
+    return None if faults is None else bare(faults), rest
+
+
+def foremost(group: BaseExceptionGroup) -> BaseException:
+    """What leaves a nursery that nobody is to know of: a fault bare, even beside a cancellation.
+
+    The group itself, if there is no fault in it, or something besides that is neither.
+    """
+    if isinstance(group, ExceptionGroup):
+        return bare(cast("Exception", group))
+    _, others = group.split((Exception, trio.Cancelled))
+    fault, _ = apart(group)
+    return group if fault is None or others is not None else fault
+
+
+def _members(error: _Error) -> Sequence[_Error]:
+    if not isinstance(error, BaseExceptionGroup):
+        return ()
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return cast("Sequence[_Error]", group.exceptions)
+
+
+# --------------------
+# The same thing done for several keys at once; exceptions arrive bare.
+
+
+Key = TypeVar("Key")
+Answer = TypeVar("Answer")
+
+
+async def together(
+    keys: Iterable[Key],
+    ask: Callable[[Key], Awaitable[Answer]],
+    *,
+    note: str | None = None,
+    meanwhile: Callable[[], Awaitable[None]] | None = None,
+) -> dict[Key, Answer]:
+    """What `ask` gave for each key, in the order of the keys.
+
+    A failure cancels the rest and is raised as it is, with a `note` that names its key; of several
+    that came in the same moment the first in the order of the keys. It counts also if the calling
+    task is cancelled by now, of which that will hear again; an interrupt is raised as it is.
+    `meanwhile` is done in the calling task.
+    """
+    answers = dict[Key, Answer]()
+    failures = dict[Key, Exception]()
+
+    async def ask_one(key: Key) -> None:
+        try:
+            answers[key] = await ask(key)
+        except Exception as error:
+            if note is not None:
+                error.add_note(note.format(key))
+            failures[key] = error
+            nursery.cancel_scope.cancel()
+
+    keys = list(keys)
+    try:
+        async with trio.open_nursery() as nursery:
+            for key in keys:
+                nursery.start_soon(ask_one, key)
+            if meanwhile is not None:
+                await meanwhile()
+    except BaseExceptionGroup as group:  # of what is no failure of a key
+        if group.subgroup(KeyboardInterrupt) is not None:
+            raise KeyboardInterrupt from None
+        if not failures or group.split(trio.Cancelled)[1] is not None:
+            raise
+    if failures:
+        raise failures[min(failures, key=keys.index)]
+    return {key: answers[key] for key in keys}
+
+
+# --------------------
+# A Trio run whose tasks take turns as a seed says: the one use of what Trio keeps for its tests.
+#
+# Trio shuffles tasks that are ready at the same moment, and has no public way to say how. What its
+# own tests use for that is used here and nowhere else.
+
+
+_FLAG: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
+
+
+@contextmanager
+def seeded_schedule(seed: int | str) -> Generator[None]:
+    """The `trio.run` inside the block takes its tasks in an order that `seed` decides.
+
+    It holds for this process, not for other threads of it; afterwards all is as it was.
+
+    Raises:
+        RuntimeError: This Trio has no such flag any more.
+    """
+    scheduler, dice = _scheduler()
+    flag, state = getattr(scheduler, _FLAG), dice.getstate()
+    setattr(scheduler, _FLAG, True)
+    dice.seed(seed)
+    try:
+        yield
+    finally:
+        setattr(scheduler, _FLAG, flag)
+        dice.setstate(state)
+
+
+def _scheduler() -> tuple[ModuleType, random.Random]:
+    scheduler = getattr(getattr(trio, "_core", None), "_run", None)
+    dice = getattr(scheduler, "_r", None)
+    if not (isinstance(dice, random.Random) and hasattr(scheduler, _FLAG)):
+        text = f"Trio {trio.__version__} cannot be told by a seed in which order tasks run"
+        raise RuntimeError(text)
+    assert isinstance(scheduler, ModuleType)
+    return scheduler, dice
+
+
+Actor: TypeAlias = Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[WarmTasks]:
+    """Tasks of which nobody feels the caller's cancellation; `on_cancelled` is told of it.
+
+    It is called at the end of the block as well.
+    """
+    async with trio.open_nursery() as outer:
+        outer.start_soon(tell_when_cancelled, on_cancelled)
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as inner:
+                warm = WarmTasks(inner)
+                try:
+                    yield warm
+                finally:
+                    warm.close()
+        outer.cancel_scope.cancel()
+
+
+@attrs.define(eq=False)
+class Tasks:
+    """Where a session starts its tasks; what was started before `open` begins with it.
+
+    What an actor's transport raises beside a cancellation is told to `on_fault`, and does not
+    leave.
+    """
+
+    on_fault: Callable[[Exception], None]
+    _warm: WarmTasks | None = attrs.field(default=None, init=False)
+    _context: Context | None = attrs.field(default=None, init=False)
+    _early: tuple[Callable[[], None], ...] = attrs.field(default=(), init=False)
+    _acting: tuple[trio.CancelScope, ...] = attrs.field(default=(), init=False)
+    _gone: Bell | None = attrs.field(default=None, init=False)
+
+    def open(self, warm: WarmTasks, context: Context) -> None:
+        """All tasks are among `warm` from now on, and begin with the context variables `context`.
+
+        Otherwise a handler that waited for a place would begin with those of the one that left it.
+        """
+        self._warm, self._context = warm, context
+        early, self._early = self._early, ()
+        for start in early:
+            start()
+
+    def start(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        """Begin a task that ends by itself, or is cancelled by who started it."""
+        if self._warm is None or self._context is None:
+            self._early = (*self._early, partial(self.start, function, *arguments))
+        else:
+            self._context.run(self._warm.nursery.start_soon, function, *arguments)
+
+    def run(self, job: Job) -> None:
+        """Have a handler run, in a task that may have run others before."""
+        if self._warm is None or self._context is None:
+            self._early = (*self._early, partial(self.run, job))
+        else:
+            self._warm.start(job, self._context)
+
+    def act(self, actor: Actor) -> None:
+        """Begin an actor."""
+        scope = trio.CancelScope()
+        self._acting = (*self._acting, scope)
+        self.start(self._act, actor, scope)
+
+    async def _act(self, actor: Actor, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                try:
+                    await actor()
+                except BaseExceptionGroup as group:
+                    fault, rest = apart(group)
+                    if fault is not None:
+                        self.on_fault(fault)
+                    raise rest from None
+        finally:
+            self._acting = tuple(each for each in self._acting if each is not scope)
+            if self._gone is not None:
+                self._gone.ring()
+
+    async def end_actors(self) -> None:
+        """Cancel the actors, and wait for their end, shielded."""
+        for scope in self._acting:
+            scope.cancel()
+        self._gone = Bell()
+        with trio.CancelScope(shield=True):
+            while self._acting:
+                await self._gone.wait()

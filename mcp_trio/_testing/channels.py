@@ -1,0 +1,604 @@
+"""A channel whose every move a test decides: what arrives, and when and whether sending works."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, Literal, TypeAlias, cast
+
+import attrs
+import trio
+import trio.testing
+
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._jsonrpc.messages import Addressed
+from mcp_trio._transports.channel import Channel, Received
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import DEFAULT_LIMITS, KIB, MIB, Limits
+
+# --------------------
+# The contract of `Channel`, as checks that any transport can be put through.
+#
+# Each check is given two fresh ends of one connection and raises AssertionError, saying what it
+# expected; one that has nothing to look at, because a channel lacks an optional member, says so
+# instead. A check that fails only by waiting for ever is cut off: a channel has `PATIENCE_SECONDS`
+# for what should happen, and counts as waiting after `QUIET_SECONDS` in which nothing did.
+
+
+PATIENCE_SECONDS: Final = 10.0
+QUIET_SECONDS: Final = 0.3
+
+_BIG_FRAME_BYTES: Final = 1 * MIB
+_BUFFERED_BYTES_MAX: Final = 64 * MIB
+_CANCELLED_RECEIVES_MAX: Final = 1000
+
+# In so much time a send of more than a connection holds has come to wait.
+_STUCK_SECONDS: Final = 0.1
+_SHOWN_CHARACTERS_MAX: Final = 160
+
+MakePair: TypeAlias = Callable[[], Awaitable[tuple[Channel, Channel]]]
+"""Gives two ends of one connection, connected anew each time."""
+
+Check: TypeAlias = Callable[[Channel, Channel, Limits], Awaitable[str | None]]
+"""Looks at the first of two ends; why there is nothing to look at, or None."""
+
+End: TypeAlias = Literal[0, 1]
+"""The place of a channel in its pair."""
+
+BOTH_ENDS: Final[tuple[End, End]] = (0, 1)
+
+Take: TypeAlias = Callable[[Sequence[Received]], None]
+
+_LOST: Final = (trio.BrokenResourceError, ConnectionLost)
+_OVER: Final = (*_LOST, trio.ClosedResourceError)
+
+
+async def check_channel(make_pair: MakePair, *, limits: Limits = DEFAULT_LIMITS) -> list[str]:
+    """Puts a transport through all of CHANNEL_CHECKS, from both ends; returns their names.
+
+    `make_pair` gives two connected channels each time; `limits` is what it made them with.
+
+    Raises:
+        AssertionError: A check failed; its name is in the text.
+    """
+    for name in CHANNEL_CHECKS:
+        await check_channel_for(name, make_pair, limits=limits)
+    return list(CHANNEL_CHECKS)
+
+
+async def check_channel_for(
+    name: str,
+    make_pair: MakePair,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    ends: Collection[End] = BOTH_ENDS,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> str | None:
+    """Runs the one check called `name`, once from each of `ends`.
+
+    Returns why there is nothing to check, such as that an optional member is not there; or None.
+
+    Raises:
+        AssertionError: The check failed.
+    """
+    nothing: str | None = None
+    for end in ends:
+        pair = await make_pair()
+        nothing = await _run(name, pair[end], pair[1 - end], limits, patience_seconds) or nothing
+    return nothing
+
+
+async def _run(
+    name: str, one: Channel, other: Channel, limits: Limits, patience_seconds: float
+) -> str | None:
+    try:
+        with trio.fail_after(patience_seconds):
+            return await CHANNEL_CHECKS[name](one, other, limits)
+    except trio.TooSlowError as error:
+        wanted = CHANNEL_CHECKS[name].__doc__
+        raise AssertionError(
+            f"{name}: not over after {patience_seconds:g} s; it wants: {wanted}"
+        ) from error
+    except Exception as error:
+        raise AssertionError(f"{name}: {_first(error)!r}") from error
+    finally:
+        async with trio.open_nursery() as nursery:  # at once: some wait for the peer's close
+            nursery.start_soon(_close, one)
+            nursery.start_soon(_close, other)
+
+
+async def _close(channel: Channel) -> None:
+    # A close that raises or hangs has a check of its own, and must not hide what failed here.
+    with suppress(Exception), trio.move_on_after(PATIENCE_SECONDS, shield=True):
+        await channel.aclose()
+
+
+def _first(error: Exception) -> Exception:
+    """What went wrong, without the groups that nurseries put round it."""
+    if isinstance(error, ExceptionGroup):
+        return _first(cast("ExceptionGroup[Exception]", error).exceptions[0])
+    return error
+
+
+async def what_is_sent_arrives_unchanged(one: Channel, other: Channel, _limits: Limits) -> None:
+    """Both directions carry bytes verbatim."""
+    frames = [
+        b'{"jsonrpc":"2.0","method":"check"}',
+        '{"jsonrpc":"2.0","method":"prüfen","params":{"text":"\\n\u2028\U0001f642"}}'.encode(),
+    ]
+    for sender, receiver in ((one, other), (other, one)):
+        await _send(sender, frames)
+        _expect(await _receive(receiver, len(frames)), frames, "the frames that were sent")
+
+
+async def order_is_kept(one: Channel, other: Channel, _limits: Limits) -> None:
+    """Frames of many sends arrive in the order of the sends."""
+    frames = [_frame(number) for number in range(300)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send_one_by_one, one, frames)
+        _expect(await _receive(other, len(frames)), frames, "all frames in order")
+
+
+async def many_frames_go_in_one_send(one: Channel, other: Channel, _limits: Limits) -> None:
+    """One send takes any number of frames, also more than the connection holds."""
+    frames = [_frame(number) for number in range(5_000)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send, one, frames)
+        _expect(await _receive(other, len(frames)), frames, "all frames in order")
+
+
+async def a_big_frame_arrives_whole(one: Channel, other: Channel, _limits: Limits) -> None:
+    """A frame of one MiB arrives as one, and so does the next."""
+    frames = [_frame(1, size=_BIG_FRAME_BYTES), _frame(2)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send, one, frames)
+        _expect(await _receive(other, len(frames)), frames, "both frames")
+
+
+async def both_ends_send_at_once(one: Channel, other: Channel, _limits: Limits) -> None:
+    """A send that waits for the peer keeps nobody from receiving."""
+    frames = [_frame(number, size=64 * KIB) for number in range(16)]
+    async with trio.open_nursery() as nursery:
+        for sender, receiver in ((one, other), (other, one)):
+            nursery.start_soon(_send, sender, frames)
+            nursery.start_soon(_receive, receiver, len(frames))
+
+
+async def an_oversized_frame_is_reported(one: Channel, other: Channel, limits: Limits) -> None:
+    """A frame over `frame_bytes_max` is reported once, and the channel goes on behind it."""
+    frames = [_frame(1, size=limits.frame_bytes_max + 1), _frame(2)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send, one, frames)
+        oversized, following = await _receive(other, len(frames))
+    _require(isinstance(oversized, Oversized), "an Oversized in the place of the first frame")
+    _expect(following, frames[1], "the frame behind it")
+
+
+async def closing_is_seen_by_the_peer(one: Channel, other: Channel, _limits: Limits) -> None:
+    """What was sent before the close arrives, then the end, and then the end again."""
+    await _send(one, [_frame(1)])
+    await one.aclose()
+    _expect(await _receive(other, 1), [_frame(1)], "the frame that was sent before the close")
+    for _ in range(2):
+        _require(await _has_ended(other), "an empty receive, or ConnectionLost, after a close")
+
+
+async def sending_to_a_closed_peer_ends(one: Channel, other: Channel, _limits: Limits) -> None:
+    """Each send to a peer that is gone raises or loses its frames; none waits."""
+    await other.aclose()
+    for number in range(64):
+        try:
+            await _send(one, [_frame(number, size=4 * KIB)])
+        except _LOST:
+            return
+
+
+async def closing_twice_is_closing_once(one: Channel, _other: Channel, _limits: Limits) -> None:
+    """A second close does nothing, also from two tasks at once; afterwards the channel refuses."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.aclose)
+        nursery.start_soon(one.aclose)
+    await one.aclose()
+    for use in (one.receive, partial(_send, one, [_frame(1)])):
+        try:
+            await use()
+        except trio.ClosedResourceError:
+            continue
+        raise AssertionError("expected trio.ClosedResourceError from a channel that we closed")
+
+
+async def closing_wakes_a_receive(one: Channel, _other: Channel, _limits: Limits) -> None:
+    """A close from another task ends the receive that waits."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_receive_until_closed, one)
+        await trio.testing.wait_all_tasks_blocked()
+        await one.aclose()
+
+
+async def a_cancelled_close_closes(one: Channel, other: Channel, _limits: Limits) -> None:
+    """Closing in a cancelled scope closes all the same."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await one.aclose()
+    _require(await _has_ended(other), "the peer to see the end after a cancelled close")
+
+
+async def a_cancelled_receive_loses_nothing(one: Channel, other: Channel, _limits: Limits) -> None:
+    """Whenever a receive is cancelled, the next one goes on where it was."""
+    frames = [_frame(number, size=10_000) for number in range(100)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send_one_by_one, one, frames)
+        received: list[Received] = []
+        for turn in range(_CANCELLED_RECEIVES_MAX):
+            if len(received) < len(frames):
+                received += await _receive_cancelled(other, passes=turn % 8)
+        received += await _receive(other, len(frames) - len(received))
+    _expect(received, frames, "all frames in order, though receives were cancelled")
+
+
+async def a_full_channel_makes_the_sender_wait(
+    one: Channel, _other: Channel, _limits: Limits
+) -> None:
+    """Nobody reads: sooner or later a send waits. Without that, memory is the only bound."""
+    frame = _frame(1, size=256 * KIB)
+    for _ in range(_BUFFERED_BYTES_MAX // len(frame)):
+        with trio.move_on_after(QUIET_SECONDS) as quiet:
+            await _send(one, [frame])
+        if quiet.cancelled_caught:
+            return
+    raise AssertionError(
+        f"expected a send to wait before {_BUFFERED_BYTES_MAX} bytes that nobody reads"
+    )
+
+
+async def closing_wakes_a_send(one: Channel, _other: Channel, _limits: Limits) -> None:
+    """A close from another task ends the send that waits for the peer."""
+    frames = [_frame(1, size=256 * KIB)] * (_BUFFERED_BYTES_MAX // (256 * KIB))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send_until_closed, one, frames)
+        await trio.sleep(_STUCK_SECONDS)
+        await one.aclose()
+
+
+async def a_cancelled_send_leaves_whole_frames(
+    one: Channel, other: Channel, _limits: Limits
+) -> None:
+    """Behind a send that was cancelled nothing is torn: more is refused, or arrives in order."""
+    frames, last = [_frame(number, size=64 * KIB) for number in range(256)], _frame(-1)
+    with trio.move_on_after(_STUCK_SECONDS):
+        await _send(one, frames)
+    received: list[Received] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_receive_all, other, received)
+        with suppress(*_OVER):
+            await _send(one, [last])
+        await one.aclose()
+    has_gone_on = received[-1:] == [last]
+    whole = received[:-1] if has_gone_on else _without_piece(received, frames)
+    _expect(whole, frames[: len(whole)], "whole frames, and a piece of one at the end at most")
+
+
+async def every_call_lets_others_run(one: Channel, other: Channel, _limits: Limits) -> None:
+    """A send and a receive are checkpoints of Trio also where they need not wait."""
+    for frames in ([], [_frame(1)]):
+        with trio.testing.assert_checkpoints():
+            await _send(one, frames)
+    await _send(one, [_frame(2)])
+    received: list[Received] = []
+    while len(received) < 2:  # noqa: PLR2004  the two that were sent
+        with trio.testing.assert_checkpoints():
+            received += await _some(other)
+
+
+async def sending_nothing_sends_nothing(one: Channel, other: Channel, _limits: Limits) -> None:
+    """A send of no frames returns, and the peer hears nothing of it."""
+    await _send(one, [])
+    await _send(one, [_frame(1)])
+    _expect(await _receive(other, 1), [_frame(1)], "the one frame that was sent")
+
+
+async def a_direct_send_takes_whole_frames(
+    one: Channel, other: Channel, _limits: Limits
+) -> str | None:
+    """If there is `send_nowait`: what it says it took arrives whole, and in its place."""
+    send_nowait: Callable[[Sequence[bytes]], int] | None = getattr(one, "send_nowait", None)
+    if send_nowait is None:
+        return "it has no send_nowait"
+    takes_all = getattr(one, "deliver_to", None) is not None
+    frames = [_frame(number, size=10_000) for number in range(20 if takes_all else 2_000)]
+    taken = send_nowait(_for(one, frames))
+    if takes_all:
+        _expect(taken, len(frames), "all frames to be taken by a channel with deliver_to")
+    else:
+        _require(taken < len(frames), "frames to be taken, but not 20 MB of them")
+        taken += send_nowait(_for(one, frames[taken:]))  # may finish a frame, and begin another
+    expected = [*frames[:taken], _frame(-1)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send, one, expected[-1:])
+        received = await _receive(other, len(expected))
+    _expect(received, expected, "the frames taken, then the next one")
+    is_unfinished = getattr(one, "is_unfinished", False if takes_all else None)
+    _expect(is_unfinished, expected=False, what="is_unfinished after a whole send")
+    return None
+
+
+async def progress_is_counted(one: Channel, other: Channel, _limits: Limits) -> str | None:
+    """If there is `bytes_sent`: it grows by at least what was sent, already during the send."""
+    before: int | None = getattr(one, "bytes_sent", None)
+    if before is None:
+        return "it has no bytes_sent"
+    frame = _frame(1, size=_BIG_FRAME_BYTES)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send, one, [frame, frame])
+        await _receive(other, 1)
+        _require(getattr(one, "bytes_sent", 0) > before, "bytes_sent to grow during a send")
+        await _receive(other, 1)
+    _require(
+        getattr(one, "bytes_sent", 0) >= before + 2 * len(frame),
+        "bytes_sent to grow by what was sent",
+    )
+    return None
+
+
+async def what_arrives_is_delivered(one: Channel, other: Channel, _limits: Limits) -> str | None:
+    """If there is `deliver_to`: it is given what arrives, with nobody receiving, and the end."""
+    deliver_to: Callable[[Take], None] | None = getattr(one, "deliver_to", None)
+    if deliver_to is None:
+        return "it has no deliver_to"
+    taken: list[Received] = []
+    ended = trio.Event()
+
+    def take(messages: Sequence[Received]) -> None:
+        taken.extend(messages)
+        if not messages:
+            ended.set()
+
+    deliver_to(take)
+    frames = [_frame(number) for number in range(3)]
+    await _send_one_by_one(other, frames)
+    await other.aclose()
+    await ended.wait()
+    _expect(taken, frames, "all frames in order")
+    return None
+
+
+CHANNEL_CHECKS: Final[dict[str, Check]] = {
+    check.__name__: check
+    for check in (
+        what_is_sent_arrives_unchanged,
+        order_is_kept,
+        many_frames_go_in_one_send,
+        a_big_frame_arrives_whole,
+        both_ends_send_at_once,
+        an_oversized_frame_is_reported,
+        closing_is_seen_by_the_peer,
+        sending_to_a_closed_peer_ends,
+        closing_twice_is_closing_once,
+        closing_wakes_a_receive,
+        a_cancelled_close_closes,
+        a_cancelled_receive_loses_nothing,
+        a_cancelled_send_leaves_whole_frames,
+        closing_wakes_a_send,
+        every_call_lets_others_run,
+        sending_nothing_sends_nothing,
+        a_full_channel_makes_the_sender_wait,
+        a_direct_send_takes_whole_frames,
+        progress_is_counted,
+        what_arrives_is_delivered,
+    )
+}
+"""Every check by its name, so that a test can be parametrised with them."""
+
+
+def _frame(number: int, *, size: int = 0) -> bytes:
+    """A notification of at least `size` bytes."""
+    head = b'{"jsonrpc":"2.0","method":"check","params":{"number":%d,"padding":"' % number
+    return head + b"x" * (size - len(head)) + b'"}}'
+
+
+async def _send_one_by_one(channel: Channel, frames: Sequence[bytes]) -> None:
+    for frame in frames:
+        await _send(channel, [frame])
+
+
+async def _send(channel: Channel, frames: Sequence[bytes]) -> None:
+    await channel.send(_for(channel, frames))
+
+
+def _for(channel: Channel, frames: Sequence[bytes]) -> Sequence[bytes]:
+    """The frames as this channel takes them; if it wants an address, they belong to no request."""
+    if getattr(channel, "is_addressed", False):
+        return [Addressed(frame, None) for frame in frames]
+    return frames
+
+
+async def _receive(channel: Channel, count: int) -> list[Received]:
+    """Exactly the next `count` messages."""
+    received: list[Received] = []
+    while len(received) < count:
+        received += await _some(channel)
+    _require(len(received) == count, f"{count} messages, and not {len(received)}")
+    return received
+
+
+async def _some(channel: Channel) -> Sequence[Received]:
+    frames = await channel.receive()
+    _require(bool(frames), "messages, and not the end")
+    return frames
+
+
+async def _receive_cancelled(channel: Channel, *, passes: int) -> list[Received]:
+    """What arrives until the scheduler has run everybody `passes` times."""
+    received: list[Received] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel, nursery.cancel_scope, passes)
+        received += await _some(channel)
+        nursery.cancel_scope.cancel()
+    return received
+
+
+async def _cancel(scope: trio.CancelScope, passes: int) -> None:
+    for _ in range(passes):
+        await trio.lowlevel.checkpoint()
+    scope.cancel()
+
+
+async def _has_ended(channel: Channel) -> bool:
+    try:
+        return not await channel.receive()
+    except ConnectionLost:
+        return True
+
+
+async def _receive_all(channel: Channel, received: list[Received]) -> None:
+    with suppress(ConnectionLost):
+        while frames := await channel.receive():
+            received += frames
+
+
+def _without_piece(received: list[Received], frames: Sequence[bytes]) -> list[Received]:
+    """What was received, without a last piece of a frame of which no more came."""
+    place = len(received) - 1
+    is_piece = 0 <= place < len(frames) and frames[place].startswith(_bytes(received[place]))
+    return received[:place] if is_piece else received
+
+
+def _bytes(message: Received) -> bytes:
+    return message if isinstance(message, bytes) else b"no piece"
+
+
+async def _send_until_closed(channel: Channel, frames: Sequence[bytes]) -> None:
+    with suppress(*_OVER):
+        await _send(channel, frames)
+
+
+async def _receive_until_closed(channel: Channel) -> None:
+    try:
+        frames = await channel.receive()
+    except (trio.ClosedResourceError, ConnectionLost):
+        return
+    _require(not frames, "no message from a channel that was closed")
+
+
+def _require(holds: bool, what: str) -> None:  # noqa: FBT001 (the one thing an assertion is about)
+    if not holds:
+        raise AssertionError(f"expected {what}")
+
+
+def _expect(found: object, expected: object, what: str) -> None:
+    if found != expected:
+        raise AssertionError(f"expected {what}: {_short(expected)}, not {_short(found)}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    beginning = text[:_SHOWN_CHARACTERS_MAX]
+    return text if text == beginning else f"{beginning}… ({len(text)} characters)"
+
+
+_BATCHES_MAX: Final = 10_000
+
+
+@attrs.define(eq=False)
+class FakeChannel:
+    """A `Channel` without a wire.
+
+    Received is what was fed. What was sent is kept as `writes`, one entry for each `send` or
+    `send_nowait` that took frames, and as `sent`, frame by frame. `sends` counts the calls of
+    `send`. While it `is_stuck`, a `send` waits and nothing can go without waiting. An error that
+    was set is raised by the method it is named for.
+    """
+
+    transport = "fake"
+
+    is_stuck: bool = attrs.field(default=False, init=False)
+    send_error: Exception | None = attrs.field(default=None, init=False)
+    close_error: Exception | None = attrs.field(default=None, init=False)
+    writes: list[list[bytes]] = attrs.field(factory=list[list[bytes]], init=False)
+    sends: int = attrs.field(default=0, init=False)
+    is_sending: bool = attrs.field(default=False, init=False)
+    is_closed: bool = attrs.field(default=False, init=False)
+    _moved: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _put: trio.MemorySendChannel[list[bytes | Oversized] | Exception] = attrs.field(init=False)
+    _fed: trio.MemoryReceiveChannel[list[bytes | Oversized] | Exception] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._put, self._fed = trio.open_memory_channel[list[bytes | Oversized] | Exception](
+            _BATCHES_MAX
+        )
+
+    @property
+    def sent(self) -> list[bytes]:
+        """Every frame that was sent."""
+        return [frame for write in self.writes for frame in write]
+
+    def feed(self, *frames: bytes | Oversized) -> None:
+        """Frames arrive, in one batch; none at all is the end."""
+        self._put.send_nowait(list(frames))
+
+    def break_down(self, error: Exception) -> None:
+        """The next `receive` raises."""
+        self._put.send_nowait(error)
+
+    def release(self) -> None:
+        """The peer reads again, or an error that was set comes out."""
+        self.is_stuck = False
+        self._moved.unpark_all()
+
+    async def receive(self) -> Sequence[bytes | Oversized]:
+        """See `Channel.receive`."""
+        item = await self._fed.receive()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    async def send(self, frames: Sequence[bytes]) -> None:
+        """See `Channel.send`."""
+        self.sends += 1
+        self.is_sending = True
+        try:
+            await trio.lowlevel.checkpoint()
+            while self.is_stuck:
+                await self._moved.park()
+            self._write(frames)
+        finally:
+            self.is_sending = False
+
+    async def aclose(self) -> None:
+        """See `Channel.aclose`."""
+        self.is_closed = True
+        if self.close_error is not None:
+            raise self.close_error
+        await trio.lowlevel.checkpoint()
+
+    def _write(self, frames: Sequence[bytes]) -> None:
+        if self.send_error is not None:
+            raise self.send_error
+        self.writes.append(list(frames))
+
+
+@attrs.define(eq=False)
+class DirectFakeChannel(FakeChannel):
+    """A `FakeChannel` that can also send without waiting.
+
+    It takes at most `frames_nowait_max` frames at a time; the last of them stays unfinished while
+    `leaves_tail` is set.
+    """
+
+    frames_nowait_max: int = attrs.field(default=1_000_000, init=False)
+    leaves_tail: bool = attrs.field(default=False, init=False)
+    is_unfinished: bool = attrs.field(default=False, init=False)
+
+    def send_nowait(self, frames: Sequence[bytes]) -> int:
+        """See `mcp_trio.transports.Channel`."""
+        assert not self.is_sending, "a direct write while the writer is inside send"
+        if self.is_stuck:
+            return 0
+        taken = frames[: self.frames_nowait_max]
+        self._write(taken)
+        self.is_unfinished = self.leaves_tail
+        return len(taken)
+
+    async def send(self, frames: Sequence[bytes]) -> None:
+        """See `Channel.send`."""
+        await super().send(frames)
+        self.is_unfinished = False

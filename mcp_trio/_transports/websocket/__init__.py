@@ -1,1 +1,0 @@
-"""WebSocket: channels of one message for each text message, at both ends."""

@@ -1,0 +1,163 @@
+"""The client's end of WebSocket: from a URL to a channel."""
+
+import functools
+import ssl
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+import attrs
+import trio
+
+from mcp_trio._protocol.http_headers import encoded
+from mcp_trio._protocol.websocket import bearer, offered_subprotocols
+from mcp_trio._transports.channel import words_of
+from mcp_trio._transports.trio_websocket import (
+    HandshakeFailed,
+    TrioSocket,
+    client_socket,
+    over_wire,
+)
+from mcp_trio._transports.websocket import WebSocketChannel, begin_channel
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import DEFAULT_LIMITS, Limits
+
+_PORTS: Final = {"ws": 80, "wss": 443}
+
+_trusted_by_system: Final = functools.cache(ssl.create_default_context)  # it reads a long file
+
+
+async def open_websocket_channel(
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    token: str | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> WebSocketChannel:
+    """A channel to the server at `url`, with an open WebSocket.
+
+    `headers` go along with the request. `token` is sent as `Authorization: Bearer`, and offered as
+    a subprotocol too, for servers that look there. `ssl_context` is for `wss://`, which otherwise
+    trusts whom the system trusts. Proxies are not used.
+
+    Raises:
+        ConnectionLost: The server cannot be reached within `http_head_seconds`, or refuses.
+        ValueError: `url` is no URL of WebSocket, or a header or the token none.
+    """
+    address = _address(url)
+    if ssl_context is not None and not address.is_secure:
+        raise ValueError("ssl_context is for wss://")
+    asked = _Asked(
+        address=address,
+        fields=encoded([*{**bearer(token), **(headers or {})}.items()]),
+        token=token,
+        ssl_context=ssl_context,
+        limits=limits,
+    )
+    return await begin_channel(asked.opened(), name=address.name, limits=limits)
+
+
+@attrs.frozen
+class _Address:
+    scheme: str
+    host: str
+    port: int
+    target: str
+    path: str
+
+    @property
+    def is_secure(self) -> bool:
+        return self.scheme == "wss"
+
+    @property
+    def netloc(self) -> str:
+        """As it stands in the header `Host`."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return name if self.port == _PORTS[self.scheme] else f"{name}:{self.port}"
+
+    @property
+    def name(self) -> str:
+        """The URL, without what may be secret in it."""
+        return f"{self.scheme}://{self.netloc}{self.path}"
+
+
+def _address(url: str) -> _Address:
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError("the URL of a WebSocket begins with ws:// or wss:// and its host")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a URL of WebSocket has no user in it: use headers= or token=")
+    path = parts.path or "/"
+    target = f"{path}?{parts.query}" if parts.query else path
+    port = parts.port or _PORTS[parts.scheme]
+    return _Address(parts.scheme, parts.hostname, port, target, path)
+
+
+@attrs.frozen(kw_only=True)
+class _Asked:
+    address: _Address
+    fields: Sequence[tuple[bytes, bytes]]
+    token: str | None
+    ssl_context: ssl.SSLContext | None
+    limits: Limits
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[TrioSocket, None]:
+        """The socket, open within the block."""
+        seconds, name = self.limits.http_head_seconds, self.address.name
+        with trio.CancelScope() as patience:
+            patience.deadline = trio.current_time() + seconds
+            try:
+                stream = await self._connected()
+            except OSError as error:
+                raise ConnectionLost(f"cannot connect to {name}: {words_of(error)}") from error
+            try:
+                async with self._upgraded(stream) as socket:
+                    patience.deadline = float("inf")
+                    yield socket
+            except HandshakeFailed as failure:
+                raise self._refused(failure) from None
+        if patience.cancelled_caught:
+            raise ConnectionLost(f"{name} did not answer in {seconds:g} s (http_head_seconds)")
+
+    async def _connected(self) -> trio.abc.Stream:
+        address = self.address
+        if not address.is_secure:
+            plain = await trio.open_tcp_stream(address.host, address.port)
+            return over_wire(plain, self.limits)
+        stream = await trio.open_ssl_over_tcp_stream(
+            address.host,
+            address.port,
+            ssl_context=self.ssl_context or _trusted_by_system(),
+            https_compatible=True,
+        )
+        try:
+            await stream.do_handshake()  # that nobody vouches for it is said here
+        except BaseException as error:
+            await trio.aclose_forcefully(stream)
+            if isinstance(error, trio.BrokenResourceError):
+                raise OSError(f"{error.__cause__ or 'it hung up'} (TLS)") from error
+            raise
+        return stream
+
+    def _upgraded(self, stream: trio.abc.Stream) -> AbstractAsyncContextManager[TrioSocket]:
+        return client_socket(
+            stream,
+            host=self.address.netloc,
+            target=self.address.target,
+            subprotocols=offered_subprotocols(self.token),
+            fields=self.fields,
+            limits=self.limits,
+        )
+
+    def _refused(self, failure: HandshakeFailed) -> ConnectionLost:
+        name = self.address.name
+        if failure.status is None:
+            return ConnectionLost(f"{name} {failure}")
+        text = " ".join(failure.body.decode(errors="replace").split())
+        said = f": {text[: self.limits.fault_text_chars_max]}" if text else ""
+        return ConnectionLost(
+            f"{name} answered HTTP {failure.status}{said}", http_status=failure.status
+        )

@@ -1,0 +1,214 @@
+"""A server's end of WebSocket: what is done with a connection until it is a channel, and after."""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final, NoReturn, TypeAlias, cast
+
+import attrs
+import trio
+
+from mcp_trio._protocol.http_headers import JSON, Head
+from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio._transports.concurrency import tell_when_cancelled
+from mcp_trio._transports.http1 import Refused, head_bytes, read_head, written_head, written_refusal
+from mcp_trio._transports.socket_bytes import client_of
+from mcp_trio._transports.trio_websocket import (
+    HandshakeFailed,
+    TrioSocket,
+    linger,
+    over_wire,
+    server_socket,
+)
+from mcp_trio._transports.websocket import WebSocketChannel, accepted
+from mcp_trio.limits import Limits
+
+# --------------------
+# A request to become a WebSocket, on a stream of which we have read it ourselves.
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class StreamUpgrade:
+    """See `Upgrade`.
+
+    Attributes:
+        stream: The connection.
+        head: What was read of it.
+        received: The bytes of that, and what came behind them.
+        limits: How large a message may be.
+    """
+
+    stream: trio.abc.Stream
+    head: Head
+    received: bytes | bytearray
+    limits: Limits
+
+    async def refuse(self, refusal: Refusal) -> None:
+        """See `Upgrade.refuse`."""
+        body = refusal.body()
+        headers = [("Content-Type", JSON), *refusal.headers]
+        framing = b"content-length: %d\r\n" % len(body)
+        head = written_head(refusal.status, headers, framing=framing, is_last=True)
+        await answer_last(self.stream, head + body, self.limits)
+
+    @asynccontextmanager
+    async def opened(self, subprotocol: str | None) -> AsyncGenerator[TrioSocket, None]:
+        """See `Upgrade.opened`; the stream is closed with the block."""
+        received = bytearray(self.received)
+        length = head_bytes(received, 0, bytes_max=self.limits.http_head_bytes_max)
+        opening = server_socket(
+            self.stream,
+            head=bytes(received[:length]),
+            rest=bytes(received[length:]),
+            subprotocol=subprotocol,
+            limits=self.limits,
+        )
+        try:
+            async with opening as socket:
+                yield socket
+        except HandshakeFailed as failure:
+            raise trio.BrokenResourceError(str(failure)) from None
+
+
+async def answer_last(stream: trio.abc.Stream, answer: bytes, limits: Limits) -> None:
+    """The last thing that is said, to somebody who may still be talking."""
+    with trio.move_on_after(limits.close_seconds), suppress(trio.BrokenResourceError):
+        await stream.send_all(answer)
+        await linger(stream)
+
+
+logger = logging.getLogger("mcp_trio")
+
+Admit: TypeAlias = Callable[[Head], Awaitable[Head | Refusal]]
+"""Who may come: the head, with the principal; or what is answered instead."""
+
+Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
+"""What is done with a channel; it is closed afterwards."""
+
+Listener: TypeAlias = trio.SocketListener | trio.SSLListener[trio.SocketStream]
+
+# So many times `http_connections_max` are told why they are refused; others are closed at once.
+_TOLD_FACTOR: Final = 2
+
+
+@attrs.frozen
+class _Origin:
+    """Where a request comes from, beside what it says itself."""
+
+    scheme: str
+    client: str | None
+
+
+@attrs.define(kw_only=True, eq=False)
+class WebSocketHost:
+    """The connections to one endpoint; no fault of one of them hurts the others."""
+
+    admit: Admit
+    handle: Handle
+    limits: Limits
+    _count: int = attrs.field(default=0, init=False)
+    _channels: set[WebSocketChannel] = attrs.field(factory=set[WebSocketChannel], init=False)
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        """Serve a fresh connection until it ends, and close it."""
+        self._count += 1
+        origin = _origin(stream)
+        stream = over_wire(stream, self.limits)
+        try:
+            if self._count <= self.limits.http_connections_max:
+                await self._serve(stream, origin)
+            elif self._count <= _TOLD_FACTOR * self.limits.http_connections_max:
+                refused = Refused(503, "there are too many connections (http_connections_max)")
+                await answer_last(stream, written_refusal(refused), self.limits)
+        except trio.BrokenResourceError:
+            pass  # the client has gone away, which ends a connection like any other way
+        except Exception:
+            logger.exception("a WebSocket connection failed")
+        finally:
+            self._count -= 1
+            await trio.aclose_forcefully(stream)
+
+    async def _serve(self, stream: trio.abc.Stream, origin: _Origin) -> None:
+        received = bytearray()
+        try:
+            head = await self._head_in_time(stream, received, origin)
+        except Refused as refused:
+            await answer_last(stream, written_refusal(refused), self.limits)
+            return
+        await self.serve_upgrade(stream, head, received)
+
+    async def _head_in_time(
+        self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
+    ) -> Head:
+        seconds = self.limits.http_head_seconds
+        with trio.move_on_after(seconds):
+            return await self._read_head(stream, received, origin)
+        raise Refused(408, f"the head has not come for {seconds:g} s (http_head_seconds)")
+
+    async def _read_head(
+        self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
+    ) -> Head:
+        length = searched = 0
+        while not length:
+            chunk = await stream.receive_some(self.limits.chunk_bytes)
+            if not chunk:
+                raise trio.BrokenResourceError("the client has gone away")
+            received += chunk
+            length = head_bytes(received, searched, bytes_max=self.limits.http_head_bytes_max)
+            searched = len(received)
+        request = read_head(bytes(received[:length]), origin.client)
+        if request.body_bytes != 0:
+            raise Refused(400, "what becomes a WebSocket has no body")
+        return attrs.evolve(request.head, scheme=origin.scheme)
+
+    async def serve_upgrade(self, stream: trio.abc.Stream, head: Head, received: bytearray) -> None:
+        """Serve a connection of which a head was read; `received` is that, and what came behind.
+
+        Raises:
+            trio.BrokenResourceError: The client has gone away.
+        """
+        upgrade = StreamUpgrade(stream=stream, head=head, received=received, limits=self.limits)
+        admitted = await self.admit(head)
+        if isinstance(admitted, Refusal):
+            await upgrade.refuse(admitted)
+            return
+        channel = await accepted(upgrade, admitted, self.limits)
+        self._channels.add(channel)
+        try:
+            await self.handle(channel)
+        finally:
+            await channel.aclose()
+            self._channels.discard(channel)
+
+    def goes_away(self) -> None:
+        """The server stops: whoever is connected is told so when its channel is closed."""
+        for channel in self._channels:
+            channel.goes_away()
+
+
+async def serve_websocket(
+    listeners: Sequence[Listener],
+    host: WebSocketHost,
+    *,
+    task_status: trio.TaskStatus[Sequence[Listener]] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
+    """Serve whoever connects, until it is cancelled; closes the listeners.
+
+    Cancelled: no more connections are taken, and each `handle` is cancelled; returns when these
+    have returned and their channels are closed.
+    """
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tell_when_cancelled, host.goes_away)
+        await trio.serve_listeners(
+            host.serve,
+            cast("list[trio.SocketListener]", list(listeners)),
+            handler_nursery=nursery,
+            task_status=cast("trio.TaskStatus[list[trio.SocketListener]]", task_status),
+        )
+
+
+def _origin(stream: trio.abc.Stream) -> _Origin:
+    if isinstance(stream, trio.SSLStream):
+        secured = cast("trio.SSLStream[trio.SocketStream]", stream)
+        return _Origin("https", client_of(secured.transport_stream))
+    return _Origin("http", client_of(stream))
