@@ -276,8 +276,8 @@ class ReplayDivergence(MCPError):
         recorded: str = "",
         replayed: str = "",
         hint: str = "",
-        parked: Mapping[str, str] | None = None,
-        strays: Sequence[object] = (),
+        suspended: Mapping[str, str] | None = None,
+        untracked_calls: Sequence[object] = (),
     ) -> None:
         super().__init__(message)
         self.record = record
@@ -288,15 +288,15 @@ class ReplayDivergence(MCPError):
         self.recorded = recorded
         self.replayed = replayed
         self.hint = hint
-        self.parked: dict[str, str] = dict(parked or {})
-        self.strays: list[object] = list(strays)
+        self.suspended: dict[str, str] = dict(suspended or {})
+        self.untracked_calls: list[object] = list(untracked_calls)
 
 
 class BlockedInReplay(MCPError):
     """A replayed handler reached for the outside world; the text names the effect to write."""
 
 
-class StrayNondeterminism(MCPError):
+class UntrackedNondeterminism(MCPError):
     """A handler that is strictly recorded did what a replay cannot repeat; the call was not done.
 
     The text names the call, its file and line, and what to use instead.
@@ -309,3 +309,7 @@ class SweepUnavailable(MCPError):
 
 class MockMismatch(MCPError):
     """A client asked a mocked server what was not recorded, or did not ask all that was."""
+
+
+class Unencodable(ValueError):
+    """A value cannot be sent as JSON; the text says why."""

@@ -48,8 +48,8 @@ class Limits:
     elicitations_remembered_max: int = 1024
 
     # Handlers that wait for their client's next round.
-    handlers_parked_max: int = 256
-    parked_seconds: float = 600.0
+    handlers_suspended_max: int = 256
+    suspended_seconds: float = 600.0
     replies_kept_bytes_max: int = 8 * MIB
 
     # What a modern request's rounds take along.

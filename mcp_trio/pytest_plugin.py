@@ -24,13 +24,12 @@ import pytest
 if TYPE_CHECKING:
     import trio.testing
 
-    from mcp_trio._client.client import Client, ClientOptions
+    from mcp_trio import Client, Server
+    from mcp_trio._client.client import ClientOptions
     from mcp_trio._client.connect import Target
-    from mcp_trio._replay.live_report import InputsReport
-    from mcp_trio._replay.mock import MockServer
-    from mcp_trio._replay.replay import ReplayReport
-    from mcp_trio._server.server import Server
-    from mcp_trio._transports.channel import Channel
+    from mcp_trio.recording import InputsReport, ReplayReport
+    from mcp_trio.testing import MockServer
+    from mcp_trio.transports import Channel
 
 Mode = Literal["strict", "outbound", "inputs"]
 RecordMode = Literal["none", "once", "new", "all"]
@@ -58,7 +57,7 @@ _RECORD_HELP: Final = (
 )
 
 
-class StrayWarning(pytest.PytestWarning):
+class UntrackedCallWarning(pytest.PytestWarning):
     """A replayed handler read a clock, dice or the like behind the back of its context."""
 
 
@@ -168,7 +167,7 @@ def mcp_client() -> "Callable[..., Client]":
     """
 
     def connect(target: "Target", **options: "Unpack[ClientOptions]") -> "Client":
-        from mcp_trio._client.client import Client
+        from mcp_trio import Client
 
         return Client(target, **options)
 
@@ -225,7 +224,7 @@ class Replay:
         """Replay the marker's recording, or the one at `path`, against `server`.
 
         Runs to its end before it returns, also inside a Trio program. Calls that a replay could
-        not repeat come as `StrayWarning`. With mode "inputs" `server` may be any target of a
+        not repeat come as `UntrackedCallWarning`. With mode "inputs" `server` may be any target of a
         client, such as a command or the URL of another process.
         """
         __tracebackhide__ = True
@@ -233,8 +232,8 @@ class Replay:
         if mode == "inputs":
             return _drive(file, server, self._place.ignore)
         report = _replay(file, server, mode)
-        for stray in report.strays:
-            self._node.warn(StrayWarning(str(stray)))
+        for untracked_call in report.untracked_calls:
+            self._node.warn(UntrackedCallWarning(str(untracked_call)))
         return report
 
 
@@ -255,7 +254,7 @@ class Mock:
         or something recorded was not asked.
         """
         __tracebackhide__ = True
-        from mcp_trio._replay.mock import mock_server
+        from mcp_trio.testing import mock_server
 
         mock = _or_fail(partial(mock_server, self._place.given(path)))
         if strict:
@@ -367,9 +366,8 @@ class RecordedClient:
 
     async def _is_still_true(self) -> bool:
         """Whether the target would say today what is recorded."""
-        from mcp_trio._replay.live import run_inputs
-        from mcp_trio._replay.replay import replay_async
         from mcp_trio.errors import RecordingError, ReplayDivergence
+        from mcp_trio.recording import replay_async, run_inputs
 
         try:
             if self._is_server:
@@ -380,7 +378,7 @@ class RecordedClient:
             return False
 
     def _recorded_client(self) -> "Client":
-        from mcp_trio._client.client import Client
+        from mcp_trio import Client
 
         if self._is_server:
             return Client(_ServedRecorded(self._server, self._part), **self._options)
@@ -388,8 +386,8 @@ class RecordedClient:
 
     def _mocked_client(self) -> "Client":
         __tracebackhide__ = True
-        from mcp_trio._client.client import Client
-        from mcp_trio._replay.mock import mock_server
+        from mcp_trio import Client
+        from mcp_trio.testing import mock_server
 
         mock = self._mock = _or_fail(partial(mock_server, self._path))
         return Client(mock, **self._options)
@@ -412,14 +410,14 @@ class _ServedRecorded:
 
 def _replay(path: Path, server: "Server", mode: Literal["strict", "outbound"]) -> "ReplayReport":
     __tracebackhide__ = True
-    from mcp_trio._replay.replay import replay
+    from mcp_trio.recording import replay
 
     return _or_fail(lambda: _outside_trio(partial(replay, path, server, mode=mode)))
 
 
 def _drive(path: Path, target: "Target", ignore: Sequence[str]) -> "InputsReport":
     __tracebackhide__ = True
-    from mcp_trio._replay.live import drive
+    from mcp_trio.recording import drive
 
     report = _or_fail(lambda: _outside_trio(partial(drive, path, target, ignore=ignore)))
     if not report.is_same:
@@ -430,7 +428,7 @@ def _drive(path: Path, target: "Target", ignore: Sequence[str]) -> "InputsReport
 def _or_fail(work: Callable[[], Result]) -> Result:
     """What `work` returns; what the engine raises fails the test, with its text and no more."""
     __tracebackhide__ = True
-    from mcp_trio.errors import MCPError
+    from mcp_trio import MCPError
 
     try:
         return work()

@@ -12,7 +12,7 @@ from mcp_trio._replay.live import drive, run_inputs
 from mcp_trio._replay.live_report import InputDifference, InputsReport
 from mcp_trio._replay.replay import ReplayReport, replay, replay_async
 from mcp_trio._replay.sweep import ScheduleDifference, SweepReport, sweep
-from mcp_trio._session.nondeterminism import Stray
+from mcp_trio._session.nondeterminism import UntrackedCall
 from mcp_trio.errors import RecordingError, ReplayDivergence
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "ReplayReport",
     "ScheduleDifference",
     "SharedRecording",
-    "Stray",
+    "UntrackedCall",
     "SweepReport",
     "check",
     "diff",

@@ -10,13 +10,19 @@ import attrs
 import trio
 from msgspec import Meta
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import effect
-from mcp_trio._server.elicitation import Elicitation, Roots, Sampling, UrlElicitation
-from mcp_trio._server.results import Audio
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ToolError, UrlElicitationRequired
-from mcp_trio.limits import Limits
+from mcp_trio import (
+    Audio,
+    Context,
+    Elicitation,
+    Limits,
+    Roots,
+    Sampling,
+    Server,
+    ToolError,
+    UrlElicitation,
+    effect,
+)
+from mcp_trio.errors import UrlElicitationRequired
 from mcp_trio.types import (
     ElicitParams,
     Icon,
@@ -156,7 +162,7 @@ async def advise(*, ctx: Context) -> str:
 
 # rounds (2026-07-28): handlers that are parked while their client is asked.
 
-rounds = Server("rounds", limits=Limits(handlers_in_flight_max=2, parked_seconds=0.1))
+rounds = Server("rounds", limits=Limits(handlers_in_flight_max=2, suspended_seconds=0.1))
 _voyages: list[str] = []
 
 
@@ -202,9 +208,9 @@ async def muster(hands: int, *, ctx: Context) -> list[str]:
         await ctx.info(list(aboard))
 
     async def ring() -> None:
-        for bell in range(1, 4):
+        for wakeup in range(1, 4):
             await ctx.sleep(0.003)
-            await ctx.progress(bell, 3)
+            await ctx.progress(wakeup, 3)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ring)

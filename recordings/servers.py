@@ -10,12 +10,8 @@ import base64
 import httpx
 import trio
 
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.effects import effect
-from mcp_trio._server.http_effects import EffectTransport
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ConnectionLost, ToolError
-from mcp_trio.limits import Limits
+from mcp_trio import ConnectionLost, Context, Limits, Server, ThreadContext, ToolError, effect
+from mcp_trio.http import EffectTransport
 
 # counter: shared state, and updates that are lost because a handler asks the client in between.
 

@@ -5,73 +5,16 @@ import importlib
 import inspect
 import json
 import pkgutil
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import mcp_trio
 
-NAMES = [
-    "Answer",
-    "Audio",
-    "BlockedInReplay",
-    "CapabilityMissing",
-    "Change",
-    "Changes",
-    "Client",
-    "ClientGroup",
-    "ConfigError",
-    "ConnectionLost",
-    "Context",
-    "EffectTransport",
-    "Elicitation",
-    "EraMemory",
-    "EventStore",
-    "HttpStores",
-    "Image",
-    "KeyRing",
-    "Limits",
-    "LocalProtocolError",
-    "MCPError",
-    "MemoryStore",
-    "ModelTraits",
-    "OutcomeUnknown",
-    "ProtocolError",
-    "RecordingError",
-    "RemoteProtocolError",
-    "ReplayDivergence",
-    "ReplayedError",
-    "RequestAbandoned",
-    "RequestError",
-    "RequestTimeout",
-    "ResourceNotFound",
-    "Roots",
-    "Sampling",
-    "SchemaError",
-    "Server",
-    "ServerConfig",
-    "SessionFacts",
-    "SessionStore",
-    "StateStore",
-    "StrayNondeterminism",
-    "Subscription",
-    "SweepUnavailable",
-    "ThreadContext",
-    "ToolError",
-    "ToolHints",
-    "Unencodable",
-    "UrlElicitation",
-    "UrlElicitationRequired",
-    "UserRejected",
-    "choose_model",
-    "connect_client",
-    "display_name",
-    "effect",
-    "read_config",
-    "showable_icons",
-    "tool_hints",
-]
+NAMES = sorted(re.findall(r" as (\w+)", Path(mcp_trio.__file__).with_suffix(".pyi").read_text()))
 
 HEAVY = {
     "anyio",
@@ -89,7 +32,8 @@ HEAVY = {
     "zstandard",
 }
 
-FACES = ["mcp_trio", "mcp_trio.types", "mcp_trio.transports", "mcp_trio.testing"]
+FACES = ["http", "hosts", "recording", "testing", "transports"]
+DEFINING = ["errors", "limits", "types"]
 
 
 def loaded_by(code):
@@ -104,7 +48,7 @@ def loaded_by(code):
 
 def test_the_public_names_change_on_purpose_only():
     assert sorted(mcp_trio.__all__) == NAMES
-    assert mcp_trio.__all__ == list(mcp_trio._HOMES)
+    assert len(NAMES) <= 30
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -116,28 +60,12 @@ def test_a_public_name_can_be_imported_and_says_what_it_is(name):
 
 
 def test_a_name_that_is_not_public_is_no_attribute():
-    with pytest.raises(AttributeError, match="module 'mcp_trio' has no attribute 'Sever'"):
+    with pytest.raises(AttributeError, match="No mcp_trio attribute Sever"):
         mcp_trio.Sever  # noqa: B018
 
 
-def test_type_checkers_see_the_same_names_as_the_interpreter():
-    tree = ast.parse(inspect.getsource(mcp_trio))
-    (checked,) = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    ]
-    seen = {
-        alias.asname: node.module
-        for node in checked.body
-        for alias in node.names
-        if alias.asname == alias.name
-    }
-    assert seen == mcp_trio._HOMES
-
-
 def test_the_import_costs_next_to_nothing():
-    more = loaded_by("import mcp_trio") - loaded_by("import trio, msgspec")
+    more = loaded_by("import mcp_trio") - loaded_by("import trio, msgspec, lazy_loader")
     assert {name for name in more if not name.startswith("mcp_trio")} == set()
     assert not any(name.startswith("mcp_trio._server") for name in more)
 
@@ -154,20 +82,18 @@ def test_a_server_loads_no_client_and_a_client_no_server():
     assert not any("._server" in name for name in loaded_by("from mcp_trio import Client"))
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_every_name_of_a_face_is_there(face):
-    module = importlib.import_module(face)
-    missing = [name for name in module.__all__ if not hasattr(module, name)]
+@pytest.mark.parametrize("name", [*FACES, *DEFINING])
+def test_a_public_module_says_what_it_is_for_and_has_the_names_that_it_lists(name):
+    module = importlib.import_module(f"mcp_trio.{name}")
+    missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
     assert missing == []
     assert inspect.getdoc(module)
 
 
-def test_every_public_module_is_a_face():
+def test_every_public_module_is_known():
     public = {
-        f"mcp_trio.{module.name}"
+        module.name
         for module in pkgutil.iter_modules(mcp_trio.__path__)
         if not module.name.startswith("_")
     }
-    assert public - {"mcp_trio.examples", "mcp_trio.pytest_plugin", "mcp_trio.recording"} == set(
-        FACES[1:]
-    )
+    assert public == {*FACES, *DEFINING, "examples", "pytest_plugin"}

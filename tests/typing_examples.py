@@ -7,16 +7,27 @@ from typing import Any, Literal, assert_type
 
 import trio
 
-from mcp_trio._client.client import Client, connect_client
-from mcp_trio._client.config import ServerConfig, read_config
-from mcp_trio._client.group import ClientGroup
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.elicitation import Answer, Elicitation, Roots, Sampling, UrlElicitation
-from mcp_trio._server.results import Image
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost, RequestError, ToolError, UserRejected
-from mcp_trio.limits import Limits
+from mcp_trio import (
+    Answer,
+    Client,
+    ClientGroup,
+    ConnectionLost,
+    Context,
+    Elicitation,
+    Image,
+    Limits,
+    RequestError,
+    Roots,
+    Sampling,
+    Server,
+    ThreadContext,
+    ToolError,
+    UrlElicitation,
+    UserRejected,
+    connect_client,
+)
+from mcp_trio.hosts import ServerConfig, read_config
+from mcp_trio.transports import memory_pair
 from mcp_trio.types import (
     CallToolResult,
     ClientCapabilities,
@@ -121,7 +132,7 @@ async def functions_stay_themselves() -> None:
 async def ask(ctx: Context, question: CreateMessageParams) -> str:
     """Use everything that a context has."""
     assert_type(ctx.request_id, int | str)
-    assert_type(ctx.revision, str)
+    assert_type(ctx.protocol_version, str)
     assert_type(ctx.client_info, Implementation | None)
     assert_type(ctx.client_capabilities, ClientCapabilities)
     assert_type(ctx.client_can("roots"), bool)
@@ -187,7 +198,7 @@ async def call() -> None:
     async with Client(["python", "server.py"], env={"A": "b"}) as client:
         assert_type(client.server_info, Implementation)
         assert_type(client.server_capabilities, ServerCapabilities)
-        assert_type(client.revision, str)
+        assert_type(client.protocol_version, str)
         assert_type(await client.list_tools(), list[Tool])
         assert_type(await client.list_resources(), list[Resource])
         assert_type(await client.list_resource_templates(), list[ResourceTemplate])

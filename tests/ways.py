@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 import trio
 import trio.testing
 
+from mcp_trio import ConnectionLost
 from mcp_trio._transports.connections import ConnectionOptions, open_connection
-from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS
 
 CONNECTIONS = ("websocket", "unix", "tcp")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import trio
 
-from mcp_trio._server.context import Context
+from mcp_trio import Context
 
 
 async def echo(text: str) -> str:

@@ -8,13 +8,13 @@ from typing import Final, Literal
 
 import attrs
 
+from mcp_trio import Server
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX, SUFFIX, segment_name
-from mcp_trio._server.server import Server
 from mcp_trio.examples import sqlite_explorer, weather
 
 HOME: Final = Path(__file__).resolve().parent.parent
 RECORDINGS: Final = HOME / "recordings"
-REFUSED: Final = RECORDINGS / "refused"
+REJECTED: Final = RECORDINGS / "refused"
 
 Role = Literal["server", "client", "proxy"]
 
@@ -73,14 +73,22 @@ _OF_SERVERS_PY: Final = (
     *("auction", "cancelled", "counter", "deadlines", "leaving"),
     *("http", "ledger", "nursery", "patched", "relay", "shared", "stopped"),
 )
-_OF_LATER_REVISIONS: Final = ("batches", "structured", "forms", "rounds", "crew", "galley", "tides")
+_OF_LATER_PROTOCOL_VERSIONS: Final = (
+    "batches",
+    "structured",
+    "forms",
+    "rounds",
+    "crew",
+    "galley",
+    "tides",
+)
 _PUBLISHED: Final = ("everything", "filesystem", "memory", "time", "git")
 
 GOLDEN: Final[Mapping[str, Golden]] = {
     golden.name: golden
     for golden in (
         *(Golden(name=name, server=name) for name in _OF_SERVERS_PY),
-        *(Golden(name=name, server=name) for name in _OF_LATER_REVISIONS),
+        *(Golden(name=name, server=name) for name in _OF_LATER_PROTOCOL_VERSIONS),
         Golden(name="effects", server="effects", is_seeded=True),
         Golden(name="threads", server="threads", is_seeded=True),
         Golden(name="unpatched", server="patched", recorded="unpatched"),
@@ -168,7 +176,7 @@ def _load(path: Path, name: str) -> Server:
 
 # The examples keep nothing between sessions.
 _LOADERS: Final[Mapping[str, Callable[[str], Server]]] = {
-    **dict.fromkeys(_OF_LATER_REVISIONS, _of_later_servers_py),
+    **dict.fromkeys(_OF_LATER_PROTOCOL_VERSIONS, _of_later_servers_py),
     "weather": lambda _: weather.server,
     "sqlite": lambda _: sqlite_explorer.server,
     "first conformance": _first_conformance,

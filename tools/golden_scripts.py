@@ -19,9 +19,9 @@ from mcp_trio._protocol.metadata import (
     PROTOCOL_VERSION,
     TRACE,
 )
-from mcp_trio._protocol.versions import REVISIONS, Revision
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio._session.session import Session
-from mcp_trio._testing.peers import WirePeer
+from mcp_trio.testing import WirePeer
 
 Message: TypeAlias = dict[str, Any]
 Script: TypeAlias = Callable[[WirePeer, Session], Awaitable[None]]
@@ -78,7 +78,7 @@ class Speaker:
     """
 
     peer: WirePeer
-    revision: Revision
+    protocol_version: ProtocolVersion
     ways: Mapping[int, Sequence[str]]
     nursery: trio.Nursery
     after_ms: float
@@ -86,8 +86,10 @@ class Speaker:
 
     async def begin(self) -> None:
         """Shake hands, if there is a handshake; listen from now on."""
-        if self.revision.has_handshake:
-            await self.peer.handshake(revision=self.revision.name, capabilities=CAPABILITIES)
+        if self.protocol_version.has_handshake:
+            await self.peer.handshake(
+                protocol_version=self.protocol_version.name, capabilities=CAPABILITIES
+            )
         self.nursery.start_soon(self._receive)
 
     async def say(self, step: Step) -> None:
@@ -104,11 +106,11 @@ class Speaker:
 
     def _complete(self, message: Message) -> Message:
         """A modern request says everything about itself."""
-        if self.revision.has_handshake or "id" not in message or "method" not in message:
+        if self.protocol_version.has_handshake or "id" not in message or "method" not in message:
             return message
         params = message.get("params", {})
         meta = params.get("_meta", {}) | {
-            PROTOCOL_VERSION: self.revision.name,
+            PROTOCOL_VERSION: self.protocol_version.name,
             CLIENT_CAPABILITIES: CAPABILITIES,
             CLIENT_INFO: {"name": "wire peer", "version": "0"},
             LOG_LEVEL: "info",
@@ -204,7 +206,7 @@ def _said_by_model(params: Message) -> Message:
 
 
 def client(
-    revision: str,
+    protocol_version: str,
     *script: Step,
     ways: Mapping[int, Sequence[str]] | None = None,
     after_ms: float = 2,
@@ -213,7 +215,9 @@ def client(
 
     async def run(peer: WirePeer, _session: Session) -> None:
         async with trio.open_nursery() as nursery:
-            speaker = Speaker(peer, REVISIONS[revision], ways or {}, nursery, after_ms)
+            speaker = Speaker(
+                peer, PROTOCOL_VERSIONS[protocol_version], ways or {}, nursery, after_ms
+            )
             await speaker.begin()
             for step in script:
                 await speaker.say(step)

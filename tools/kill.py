@@ -30,16 +30,12 @@ from typing import Final, NamedTuple
 import msgspec
 import trio
 
-from mcp_trio._journal.reader import Flaw, read_recording
-from mcp_trio._journal.records import Record, frame_of
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._recorder.writer import RecordOptions, open_recorder
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
+from mcp_trio._recorder.writer import open_recorder
 from mcp_trio._session.journal import Recording
-from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.stdio import open_stdio_channel
 from mcp_trio.errors import RecordingError
+from mcp_trio.recording import Flaw, Record, RecordOptions, frame_of, open_recording, read_recording
+from mcp_trio.transports import Channel, open_stdio_channel
 
 IN_FLIGHT_MIN: Final = 16
 IN_FLIGHT_AIM: Final = 48
@@ -133,10 +129,10 @@ def _run_child(
 class Flood:
     """Keeps calls in flight over a child's pipes, and everything that came back."""
 
-    def __init__(self, child: Child, dice: random.Random) -> None:
+    def __init__(self, child: Child, random_source: random.Random) -> None:
         self.frames: list[bytes] = []
         self._child = child
-        self._dice = dice
+        self._random_source = random_source
         self._calls = 0
         self._pings = 0
         self._answers = 0
@@ -153,7 +149,7 @@ class Flood:
     def pump(self, seconds: float) -> None:
         """Send the calls that are due, and read what comes within so much time."""
         due = [self._call() for _ in range(self.in_flight, IN_FLIGHT_AIM)]
-        due += [self._ping() for _ in due if self._dice.random() < PING_SHARE]
+        due += [self._ping() for _ in due if self._random_source.random() < PING_SHARE]
         if due:  # a pipe has room for all calls in flight: this never waits
             os.write(self._child.to_child, b"".join(due))
         if self._poll.poll(seconds * 1000) and not self.read():
@@ -172,7 +168,10 @@ class Flood:
 
     def _call(self) -> bytes:
         self._calls += 1
-        arguments = {"steps": self._dice.randrange(4), "ms": self._dice.uniform(0, 1)}
+        arguments = {
+            "steps": self._random_source.randrange(4),
+            "ms": self._random_source.uniform(0, 1),
+        }
         params = {"name": "work", "arguments": arguments, "_meta": {"progressToken": self._calls}}
         call = {"jsonrpc": "2.0", "id": self._calls, "method": "tools/call", "params": params}
         return msgspec.json.encode(call) + b"\n"
@@ -211,12 +210,12 @@ class Trial(NamedTuple):
         return self.in_flight >= IN_FLIGHT_MIN and not self.has_gap
 
 
-def try_kill(serve: Serve, recording: RecordOptions, dice: random.Random) -> Trial:
+def try_kill(serve: Serve, recording: RecordOptions, random_source: random.Random) -> Trial:
     """Flood a new server, kill it at a random instant, and read its recording."""
     child = fork_server(serve, recording)
-    flood = Flood(child, dice)
+    flood = Flood(child, random_source)
     try:
-        _flood_for_a_while(flood, dice)
+        _flood_for_a_while(flood, random_source)
         frames_before = len(flood.frames)
     finally:
         os.kill(child.pid, signal.SIGKILL)
@@ -228,15 +227,15 @@ def try_kill(serve: Serve, recording: RecordOptions, dice: random.Random) -> Tri
     return _judge(flood, frames_before, recording)
 
 
-def _flood_for_a_while(flood: Flood, dice: random.Random) -> None:
-    at_once = dice.random() < AT_ONCE_SHARE
-    frames_before = 0 if at_once else dice.randint(1, FRAMES_BEFORE_MAX)
+def _flood_for_a_while(flood: Flood, random_source: random.Random) -> None:
+    at_once = random_source.random() < AT_ONCE_SHARE
+    frames_before = 0 if at_once else random_source.randint(1, FRAMES_BEFORE_MAX)
     give_up = time.monotonic() + TRIAL_SECONDS_MAX
     while len(flood.frames) < frames_before:
         if time.monotonic() > give_up:
             raise RuntimeError(f"no {frames_before} frames within {TRIAL_SECONDS_MAX:g} s")
         flood.pump(1.0)
-    kill_at = time.monotonic() + dice.uniform(0, DELAY_MS_MAX) / 1000
+    kill_at = time.monotonic() + random_source.uniform(0, DELAY_MS_MAX) / 1000
     while time.monotonic() < kill_at:
         flood.pump(0)
 

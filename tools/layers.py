@@ -25,7 +25,7 @@ from importlinter.contracts.layers import LayersContract
 HOME: Final = Path(__file__).resolve().parent.parent
 CHAIN_FILES_AIM: Final = 7
 
-FACES: Final = ("__init__", "transports", "recording", "testing")
+FACES: Final = ("__init__", "transports", "recording", "http", "hosts", "testing")
 FACE_FUNCTIONS: Final = ("__getattr__", "__dir__")
 
 CALLS_OUTSIDE: Final = (

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 from golden import HOME
 
 from mcp_trio._journal.secrets import SHAPES
-from mcp_trio._recorder.files import COMPRESSED_SUFFIX, open_recording
+from mcp_trio._recorder.files import COMPRESSED_SUFFIX
+from mcp_trio.recording import open_recording
 
 # Names that say nothing, however many machines and people have them.
 ORDINARY: Final = frozenset({"admin", "build", "localhost", "root", "runner", "server", "user"})

@@ -2,7 +2,7 @@
 
 Some run a server of `recordings/servers.py` over memory against a client that is scripted here;
 for the others `python tools/interop/install.py` has to have installed the peers. What is left is
-`recordings/NAME.mcprec.jsonl`, and of `refused` the bad ones, which are made of the good ones. No
+`recordings/NAME.mcprec.jsonl`, and of `rejected` the bad ones, which are made of the good ones. No
 two runs are alike, since times are real: look at what has changed before it is committed. What a
 version of the package has recorded is never made anew by a later one: replays of it are promised.
 """
@@ -19,19 +19,17 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import trio
-from golden import GOLDEN, HOME, KEY, RECORDINGS, REFUSED, SIDES, load_server
+from golden import GOLDEN, HOME, KEY, RECORDINGS, REJECTED, SIDES, load_server
 from golden_scripts import SCRIPTS as LATER_SCRIPTS
 from leaks import leaks, lines_of, names_of_this_machine
-from refused import TABLE
+from rejected import TABLE
 
-from mcp_trio._client.client import Client
-from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.writer import RecordOptions, SharedRecording
-from mcp_trio._server.server import Server
+from mcp_trio import Client, Server
 from mcp_trio._session.session import Session
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
 from mcp_trio.examples import weather
+from mcp_trio.recording import RecordOptions, Redaction, SharedRecording
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 
 Script: TypeAlias = Callable[[WirePeer, Session], Awaitable[None]]
 Message: TypeAlias = dict[str, Any]
@@ -384,12 +382,12 @@ def make(name: str) -> None:
             print((RECORDINGS / path.name).relative_to(HOME), flush=True)
 
 
-def make_refused() -> None:
+def make_rejected() -> None:
     """Make the bad ones of the good ones."""
-    REFUSED.mkdir(exist_ok=True)
-    for refused in TABLE:
-        refused.path.write_bytes(refused.made())
-        print(refused.path.relative_to(HOME))
+    REJECTED.mkdir(exist_ok=True)
+    for rejected in TABLE:
+        rejected.path.write_bytes(rejected.made())
+        print(rejected.path.relative_to(HOME))
 
 
 def main() -> None:
@@ -401,7 +399,7 @@ def main() -> None:
         parser.error(f"no recordings: {', '.join(sorted(unknown))}")
     for name in chosen:
         if name == "refused":
-            make_refused()
+            make_rejected()
         elif not any(name == client and server in chosen for client, server in SIDES):
             make(name)
 

@@ -25,15 +25,12 @@ from typing import Any, Final
 from changes import CHANGES, Change, changes
 from golden import GOLDEN, RECORDINGS, SIDES, STRICTLY, Golden, load_server
 from leaks import leaks, lines_of, names_of_this_machine
-from refused import TABLE, complaints
+from rejected import TABLE, complaints
 
 from mcp_trio._cli.inspect import is_whole, verdict
-from mcp_trio._journal.diff import diff
-from mcp_trio._journal.reader import check, read_recording
-from mcp_trio._journal.records import Record
-from mcp_trio._recorder.files import SUFFIX, open_recording
-from mcp_trio._replay.replay import replay
+from mcp_trio._recorder.files import SUFFIX
 from mcp_trio.errors import RecordingError, ReplayDivergence
+from mcp_trio.recording import Record, check, diff, open_recording, read_recording, replay
 
 HASH_SEEDS: Final = (0, 1, 2, 3)
 REPLAYS_PER_PROCESS: Final = 5
@@ -194,7 +191,7 @@ def hold_other(golden: Golden) -> list[str]:
         failures.append(verdict(report))
     if golden.role != (role := role_of(golden)):
         failures.append(f"of role {role}, not {golden.role}")
-    if (said := refusal(golden)) is None:
+    if (said := rejection(golden)) is None:
         failures.append(f"replays, though it should not yet: {golden.replays}")
     elif golden.replays not in said:
         failures.append(f"replay refuses it otherwise: {said}")
@@ -212,7 +209,7 @@ def role_of(golden: Golden) -> str:
     return role
 
 
-def refusal(golden: Golden) -> str | None:
+def rejection(golden: Golden) -> str | None:
     """What replay says when it refuses a recording; None if it does not."""
     try:
         replay(golden.path, load_server(golden.server))
@@ -238,14 +235,14 @@ def records_of(golden: Golden) -> Iterator[Record]:
     return (item for item in items if isinstance(item, Record))
 
 
-def hold_refused() -> list[str]:
+def hold_rejected() -> list[str]:
     """See that the bad ones are refused; returns what is wrong."""
-    print(f"\n{'recording, refused':28}{'check':64}replay")
+    print(f"\n{'recording, rejected':28}{'check':64}replay")
     failures: list[str] = []
-    for refused in TABLE:
-        found = complaints(refused)
-        print(f"{refused.name:28}{refused.check:64}{'FAILED' if found else refused.replay}")
-        failures += [f"refused/{refused.name}: {text}" for text in found]
+    for rejected in TABLE:
+        found = complaints(rejected)
+        print(f"{rejected.name:28}{rejected.check:64}{'FAILED' if found else rejected.replay}")
+        failures += [f"refused/{rejected.name}: {text}" for text in found]
     return failures
 
 
@@ -253,7 +250,7 @@ def hold_files() -> list[str]:
     """See that all files are known, small, and hold nothing that is nobody's business."""
     paths = sorted(RECORDINGS.rglob(f"*{SUFFIX}*"))
     of_golden = [file for golden in GOLDEN.values() for file in golden.files]
-    known = {*of_golden, *(refused.path for refused in TABLE)}
+    known = {*of_golden, *(rejected.path for rejected in TABLE)}
     failures = [f"{path.name}: not in the tables, or not here" for path in {*paths} ^ known]
     names = names_of_this_machine()
     for path in paths:
@@ -281,7 +278,7 @@ def main() -> None:
         print(json.dumps(replay_all(seed)))
         return
     begin = time.perf_counter()
-    failures = [*hold_all_replayed(), *hold_others(), *hold_refused(), *hold_files()]
+    failures = [*hold_all_replayed(), *hold_others(), *hold_rejected(), *hold_files()]
     print(f"held in {time.perf_counter() - begin:.1f} s, {len(failures)} complaints")
     for failure in failures:
         print(f"\n{failure}")

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 TOOLS: Final = Path(__file__).resolve().parent
 TESTS: Final = TOOLS.parent / "tests"
 
-REVISIONS: Final = {
+PROTOCOL_VERSIONS: Final = {
     "A": "2024-11-05",
     "B": "2025-03-26",
     "C": "2025-06-18",
@@ -36,7 +36,7 @@ GATED_AREAS: Final = (
     *("STDIO", "CANC", "PROG", "PING", "TOOL", "RES", "PROM", "COMP", "LOG", "PAG", "CACHE"),
     *("ROOT", "SAMP", "ELIC", "MRTR", "SUB", "ICON", "JSCH", "SSE", "HTTP", "MHTTP", "HDR", "SEC"),
 )
-GATES: Final = dict.fromkeys(REVISIONS.values(), GATED_AREAS)
+GATES: Final = dict.fromkeys(PROTOCOL_VERSIONS.values(), GATED_AREAS)
 
 # The traps of the other areas, with tasks or with tokens; all the rest need a test.
 TRAPS_LATER: Final = frozenset(f"TRAP-{number:02}" for number in range(109, 128))
@@ -55,11 +55,11 @@ FIELDS: Final = {
 
 
 class Requirement(NamedTuple):
-    """One rule of the specification; `revisions` has a letter for each in which it holds."""
+    """One rule of the specification; `protocol_versions` has a letter for each in which it holds."""
 
     id: str
     area: str
-    revisions: str
+    protocol_versions: str
     who: str
     level: str
     text: str
@@ -70,9 +70,11 @@ class Requirement(NamedTuple):
         """The level, prohibitions counted with their duties."""
         return self.level.removesuffix(" NOT")
 
-    def holds_in(self, revision: str) -> bool:
+    def holds_in(self, protocol_version: str) -> bool:
         """Tell whether the rule holds in a revision, given by its date."""
-        return any(REVISIONS.get(letter) == revision for letter in self.revisions)
+        return any(
+            PROTOCOL_VERSIONS.get(letter) == protocol_version for letter in self.protocol_versions
+        )
 
 
 class Trap(NamedTuple):
@@ -188,27 +190,27 @@ def bad_ticks(ticks: Iterable[Tick], known: set[str]) -> Iterator[str]:
             yield f"{tick.where}: {tick.id!r} is no requirement"
 
 
-def gaps_at_the_gate(
+def gaps_at_the_host_check(
     requirements: list[Requirement], ticked: set[str], exceptions: list[Untested]
 ) -> Iterator[str]:
     """Find duties at the gate that nobody ticks, and more exceptions than are allowed."""
     excepted = {exception.id for exception in exceptions}
-    for revision, areas in GATES.items():
+    for protocol_version, areas in GATES.items():
         duties = {
             row.id: row
             for row in requirements
-            if row.area in areas and row.strength != "MAY" and row.holds_in(revision)
+            if row.area in areas and row.strength != "MAY" and row.holds_in(protocol_version)
         }
         for row in duties.values():
             if row.id not in ticked | excepted:
-                yield f"{row.id}: {row.level}, {revision}, not ticked: {row.text}"
+                yield f"{row.id}: {row.level}, {protocol_version}, not ticked: {row.text}"
         allowed = len(duties) * EXCEPTIONS_PER_CENT_MAX // 100
         count = len(excepted & duties.keys())
         if count > allowed:
-            yield f"{revision}: {count} exceptions, {allowed} allowed for {len(duties)} duties"
+            yield f"{protocol_version}: {count} exceptions, {allowed} allowed for {len(duties)} duties"
 
 
-def traps_at_the_gate(traps: Iterable[Trap], ticked: set[str]) -> Iterator[str]:
+def traps_at_the_host_check(traps: Iterable[Trap], ticked: set[str]) -> Iterator[str]:
     """Find traps of the areas at the gate that no test walks into."""
     for trap in traps:
         if trap.id not in ticked | TRAPS_LATER:
@@ -223,13 +225,13 @@ def share(rows: Iterable[Requirement], ticked: set[str]) -> str:
 
 def coverage_table(requirements: list[Requirement], ticked: set[str]) -> Iterator[str]:
     """Yield a line an area: ticked of all, by revision and by level."""
-    columns = [*REVISIONS.values(), *LEVELS, "all"]
+    columns = [*PROTOCOL_VERSIONS.values(), *LEVELS, "all"]
     yield f"{'area':8}" + "".join(f"{column:>12}" for column in columns)
     areas = list(dict.fromkeys(row.area for row in requirements))
     for area in [*areas, "total"]:
         rows = [row for row in requirements if area in {row.area, "total"}]
         parts = [
-            *([row for row in rows if row.holds_in(date)] for date in REVISIONS.values()),
+            *([row for row in rows if row.holds_in(date)] for date in PROTOCOL_VERSIONS.values()),
             *([row for row in rows if row.strength == level] for level in LEVELS),
             rows,
         ]
@@ -244,14 +246,16 @@ def uncovered_lines(
     for row in requirements:
         if row.id not in ticked:
             reason = reasons.get(row.id, "")
-            yield f"{row.id} {row.revisions} {row.who} {row.level}{reason}: {row.text}"
+            yield f"{row.id} {row.protocol_versions} {row.who} {row.level}{reason}: {row.text}"
 
 
 def read_options(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Trace requirements to tests.")
     parser.add_argument("--area", action="append", help="only this area; may be given again")
-    parser.add_argument("--revision", choices=REVISIONS.values(), help="only what holds in it")
+    parser.add_argument(
+        "--protocol-version", choices=PROTOCOL_VERSIONS.values(), help="only what holds in it"
+    )
     parser.add_argument("--level", choices=LEVELS, help="only this level, prohibitions included")
     parser.add_argument("--uncovered", action="store_true", help="list what no test ticks")
     parser.add_argument("--check", action="store_true", help="no table: only check the data files")
@@ -266,7 +270,7 @@ def chosen(requirements: list[Requirement], options: argparse.Namespace) -> list
         row
         for row in requirements
         if (not options.area or row.area in options.area)
-        and (not options.revision or row.holds_in(options.revision))
+        and (not options.protocol_version or row.holds_in(options.protocol_version))
         and (not options.level or row.strength == options.level)
     ]
 
@@ -288,8 +292,8 @@ def main(arguments: list[str]) -> int:
         *bad_ids(requirements, traps),
         *bad_exceptions(exceptions, known, ticked),
         *bad_ticks(ticks, known),
-        *(gaps_at_the_gate(requirements, ticked, exceptions) if options.gate else ()),
-        *(traps_at_the_gate(traps, ticked) if options.gate else ()),
+        *(gaps_at_the_host_check(requirements, ticked, exceptions) if options.host_check else ()),
+        *(traps_at_the_host_check(traps, ticked) if options.host_check else ()),
     ]
     print(*problems, sep="\n", end="\n" if problems else "")
     print(f"{len(requirements)} requirements, {len(traps)} traps, {len(problems)} problems")

@@ -21,19 +21,19 @@ from mcp_trio._cli.options import (
     header_option,
     is_url,
     naming_header,
-    refuse_headers,
+    reject_headers,
     together,
 )
 from mcp_trio._cli.output import bars_hidden, echo_error, printable
 from mcp_trio._cli.targets import load_server
-from mcp_trio._client.client import DEFAULT_REVISIONS, Client
+from mcp_trio._client.client import DEFAULT_PROTOCOL_VERSIONS, Client
 from mcp_trio._client.config import ServerConfig, read_config
 from mcp_trio._client.connect import Target, starts_command, url_of
 from mcp_trio._journal.reader import Flaw, first_loss, read_recording
 from mcp_trio._journal.records import frame_of
 from mcp_trio._jsonrpc.messages import Decoder, Response
 from mcp_trio._protocol.forms import choices_of, mistakes_in, with_defaults
-from mcp_trio._protocol.versions import ALL_REVISIONS
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio._recorder.files import open_recording
 from mcp_trio.errors import ConnectionLost, RecordingError, RequestTimeout
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -68,7 +68,7 @@ class Choices:
     timeout: float | None
     log_level: LoggingLevel | None
     stderr: bool
-    revision: str | None
+    protocol_version: str | None
     yes: bool
 
     @property
@@ -124,8 +124,8 @@ server_parameters: Final = together(
         help="Pass on the stderr of the server's command; else its end stands in errors.",
     ),
     click.option(
-        "--revision",
-        type=click.Choice(ALL_REVISIONS),
+        "--protocol-version",
+        type=click.Choice(ALL_PROTOCOL_VERSIONS),
         help="Speak this revision of the protocol, and no other.",
     ),
     click.option(
@@ -384,11 +384,13 @@ async def _converse(
 
 def _client(choices: Choices, record: Path | None) -> Client:
     target = _target(choices)
-    refuse_headers(choices.headers, url_of(target))
+    reject_headers(choices.headers, url_of(target))
     return Client(
         target,
         name="mcp-trio",
-        revisions=DEFAULT_REVISIONS if choices.revision is None else (choices.revision,),
+        protocol_versions=DEFAULT_PROTOCOL_VERSIONS
+        if choices.protocol_version is None
+        else (choices.protocol_version,),
         limits=choices.limits,
         record=record,
         raise_tool_errors=False,

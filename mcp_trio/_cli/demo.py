@@ -37,7 +37,7 @@ Examples:
     type=click.Path(file_okay=False),
     help="Leave the recordings of both sides in this folder.",
 )
-def demo(keep: str | None) -> None:
+def demo_command(keep: str | None) -> None:
     """Record a session with the example server, replay it byte for byte, and show it."""
     from mcp_trio._cli.inspect import print_timeline
     from mcp_trio._cli.replay import replayed
@@ -101,7 +101,7 @@ async def _talk(client: "Client") -> None:
     tools = await client.list_tools()
     _say(f"  it offers {', '.join(tool.name for tool in tools)}")
     async with trio.open_nursery() as nursery:
-        for call in (_forecast, _impatient, _refused, _warmest, _read, _prompt):
+        for call in (_forecast, _impatient, _rejected, _warmest, _read, _prompt):
             nursery.start_soon(call, client)
 
 
@@ -124,7 +124,7 @@ async def _impatient(client: "Client") -> None:
     _say(f"  forecast for Lima: {'cancelled' if scope.cancelled_caught else 'was faster'}")
 
 
-async def _refused(client: "Client") -> None:
+async def _rejected(client: "Client") -> None:
     from mcp_trio.errors import ToolError
 
     try:

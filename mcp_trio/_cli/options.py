@@ -113,7 +113,7 @@ def checked_url(word: str) -> str:
     return word
 
 
-def refuse_headers(headers: Mapping[str, str], url: str | None) -> None:
+def reject_headers(headers: Mapping[str, str], url: str | None) -> None:
     """Refuse headers where no request would carry them; None: the server is at no URL.
 
     Raises:
@@ -274,15 +274,15 @@ def where(*, path: str = "", host: str = "127.0.0.1", port: int = 8000, **_: Any
     return path or netloc(host, port)
 
 
-def gate_options(when: str) -> Callable[[_Command], _Command]:
+def host_check_options(when: str) -> Callable[[_Command], _Command]:
     """The options that make up `hosts` and `origins`; `when` they count."""
     return together(
-        _gate_option("hosts", "NAME", f"{when}: a name by which clients may reach it"),
-        _gate_option("origins", "ORIGIN", f"{when}: pages of this origin may use it"),
+        _host_check_option("hosts", "NAME", f"{when}: a name by which clients may reach it"),
+        _host_check_option("origins", "ORIGIN", f"{when}: pages of this origin may use it"),
     )
 
 
-def _gate_option(name: str, metavar: str, who: str) -> Callable[[_Command], _Command]:
+def _host_check_option(name: str, metavar: str, who: str) -> Callable[[_Command], _Command]:
     return click.option(
         flag_of(name),
         name,
@@ -316,11 +316,11 @@ def token_option(when: str) -> Callable[[_Command], _Command]:
 
 
 def _gated(_: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
-    from mcp_trio._protocol.security import gate_for
+    from mcp_trio._protocol.security import host_check_for
 
     given: Mapping[str, Any] = {str(parameter.name): words}
     try:
-        gate_for([], **given)
+        host_check_for([], **given)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     return words
@@ -345,7 +345,7 @@ _FOR_THE_WEB: Final = "For http, websocket"
 serving_options: Final = together(
     _place_options,
     token_option(_FOR_THE_WEB),
-    gate_options(_FOR_THE_WEB),
+    host_check_options(_FOR_THE_WEB),
     cors_option("For http"),
 )
 

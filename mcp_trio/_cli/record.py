@@ -15,13 +15,13 @@ from mcp_trio._cli.options import (
     checked_url,
     command_behind,
     cors_option,
-    gate_options,
     header_option,
+    host_check_options,
     listening,
     naming_header,
     record_options,
     recording_options,
-    refuse_headers,
+    reject_headers,
     token_option,
     told_to,
     where,
@@ -29,7 +29,7 @@ from mcp_trio._cli.options import (
 from mcp_trio._cli.output import echo_error
 
 if TYPE_CHECKING:
-    from mcp_trio._proxy.bridge import Behind, Front
+    from mcp_trio._proxy.bridge import Front, Upstream
     from mcp_trio._recorder.writer import RecordOptions
 
 
@@ -98,7 +98,7 @@ Examples:
     callback=_address,
     help="Take clients over HTTP there, instead of a host over stdio; port 0 is any.",
 )
-@gate_options("With --listen")
+@host_check_options("With --listen")
 @cors_option("With --listen and COMMAND")
 @header_option
 @recording_options
@@ -132,14 +132,14 @@ def record_command(
     if command:
         check_program(context, command[0])
 
-    from mcp_trio._proxy.bridge import Behind
+    from mcp_trio._proxy.bridge import Upstream
 
-    behind = Behind(target=target, headers=headers)
+    upstream = Upstream(target=target, headers=headers)
     front = _recording_front(
         address, hosts=hosts or None, origins=origins or None, allows_cors=allows_cors
     )
     try:
-        status = _recorded(front, behind, options)
+        status = _recorded(front, upstream, options)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     context.exit(status)
@@ -154,7 +154,7 @@ def _recording_front(address: Address | None, **who: Any) -> "Front":
     return Front(kind="http", place=Place(host=address.host, port=address.port, **who))
 
 
-def _recorded(front: "Front", behind: "Behind", record: "RecordOptions") -> int:
+def _recorded(front: "Front", upstream: "Upstream", record: "RecordOptions") -> int:
     """The exit status, when all is over."""
     from mcp_trio._proxy.bridge import run_bridge
     from mcp_trio.errors import ConnectionLost
@@ -163,7 +163,7 @@ def _recorded(front: "Front", behind: "Behind", record: "RecordOptions") -> int:
     listens_at = None if front.kind == "stdio" else where(host=place.host, port=place.port)
     try:
         with listening(listens_at, "recording") as attempt:
-            return run_bridge(front, behind, record=record, told=attempt.told)
+            return run_bridge(front, upstream, record=record, told=attempt.told)
     except ConnectionLost as error:
         echo_error(str(error))
         return NOT_EXECUTABLE_STATUS
@@ -215,7 +215,7 @@ Examples:
 @recording_options
 @header_option
 @token_option("From http:// and ws://")
-@gate_options("From http:// and ws://")
+@host_check_options("From http:// and ws://")
 @cors_option("From http://, unless TO is http(s)://")
 @click.option(
     "--open", "is_open", is_flag=True, help="From tcp://: whoever reaches us from elsewhere may."
@@ -244,7 +244,7 @@ def bridge_command(
     if record is None and any(choices.values()):
         raise click.UsageError("what is said of the recording needs --record PATH")
     options = None if record is None else record_options(record, choices)
-    behind = _behind(context, url, headers)
+    upstream = _upstream(context, url, headers)
     said = {
         "token": token,
         "hosts": hosts,
@@ -253,48 +253,48 @@ def bridge_command(
         "is_open": is_open,
     }
     try:
-        front = _front(source, behind, said)
+        front = _front(source, upstream, said)
         with listening(None if front.kind == "stdio" else source, "listening at") as attempt:
             status = _told_of_loss(
-                behind, partial(run_bridge, front, behind, record=options, told=attempt.told)
+                upstream, partial(run_bridge, front, upstream, record=options, told=attempt.told)
             )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     context.exit(status)
 
 
-def _told_of_loss(behind: "Behind", run: Callable[[], int]) -> int:
+def _told_of_loss(upstream: "Upstream", run: Callable[[], int]) -> int:
     """The status; that a command cannot be started is one, as with `record`."""
     from mcp_trio.errors import ConnectionLost
 
     try:
         return run()
     except ConnectionLost as error:
-        if isinstance(behind.target, str):
+        if isinstance(upstream.target, str):
             raise naming_header(error) from error
         echo_error(str(error))
         return NOT_EXECUTABLE_STATUS
 
 
-def _behind(context: click.Context, url: str | None, headers: Mapping[str, str]) -> "Behind":
-    from mcp_trio._proxy.bridge import Behind, check_server_url
+def _upstream(context: click.Context, url: str | None, headers: Mapping[str, str]) -> "Upstream":
+    from mcp_trio._proxy.bridge import Upstream, check_server_url
 
     command = command_behind(context)
     if (url is None) is (command is None):
         raise click.UsageError("name one server: its URL, or its COMMAND behind --")
-    refuse_headers(headers, url)
+    reject_headers(headers, url)
     if command is not None:
         check_program(context, command[0])
-        return Behind(target=command)
+        return Upstream(target=command)
     assert url is not None
     try:
         check_server_url(url)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    return Behind(target=url, headers=headers)
+    return Upstream(target=url, headers=headers)
 
 
-def _front(source: str, behind: "Behind", said: Mapping[str, Any]) -> "Front":
+def _front(source: str, upstream: "Upstream", said: Mapping[str, Any]) -> "Front":
     """See `front_of`; with who may come."""
     import attrs
 
@@ -303,7 +303,7 @@ def _front(source: str, behind: "Behind", said: Mapping[str, Any]) -> "Front":
 
     front = front_of(source)
     who = told_to(front.kind, said)
-    if "allows_cors" in who and has_url(behind.target):
+    if "allows_cors" in who and has_url(upstream.target):
         raise click.UsageError(CORS_IS_THEIRS)
     is_open = who.pop("is_open", False)
     return attrs.evolve(front, place=attrs.evolve(front.place, **who), is_open=is_open)

@@ -153,11 +153,11 @@ def _target(file: str, output: str | None, *, in_place: bool) -> str | None:
         raise click.UsageError("either --in-place or -o")
     if len(files_of(file)) > 1:
         raise click.UsageError("the recording has several files: write it to another one, with -o")
-    _refuse_open_recording(file)
+    _reject_open_recording(file)
     return os.path.realpath(file)  # what a link leads to holds the secrets, not the link
 
 
-def _refuse_open_recording(file: str) -> None:
+def _reject_open_recording(file: str) -> None:
     """A session that is still recorded to the file would go on in one that has no name any more."""
     try:
         with Path(file).open("rb") as opened:

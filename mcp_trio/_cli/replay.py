@@ -15,7 +15,7 @@ from mcp_trio._cli.options import (
     header_option,
     is_url,
     naming_header,
-    refuse_headers,
+    reject_headers,
     together,
 )
 
@@ -73,7 +73,7 @@ inputs_parameters: Final = together(
         help="With the same: which session, in a recording of several.",
     ),
     click.option(
-        "--revision",
+        "--protocol-version",
         metavar="REV",
         help="With the same: the revision to speak, of the era that was recorded.",
     ),
@@ -89,7 +89,7 @@ def drive_inputs(
     headers: Mapping[str, str],
     ignore: Sequence[str] = (),
     channel: int | None = None,
-    revision: str | None = None,
+    protocol_version: str | None = None,
     timeout: float | None = None,
     as_json: bool = False,
 ) -> None:
@@ -101,7 +101,7 @@ def drive_inputs(
         headers=headers,
         ignore=ignore,
         channel=channel,
-        revision=revision,
+        protocol_version=protocol_version,
         timeout=timeout,
     )
     if as_json:
@@ -121,7 +121,7 @@ def driven(
     headers: Mapping[str, str],
     ignore: Sequence[str] = (),
     channel: int | None = None,
-    revision: str | None = None,
+    protocol_version: str | None = None,
     timeout: float | None = None,
 ) -> "InputsReport":
     """What became of the recorded requests at TARGET or URL, or at the command behind `--`.
@@ -139,14 +139,14 @@ def driven(
     # A server in this process prints where it likes, but stdout is for what differs.
     with contextlib.redirect_stdout(sys.stderr), naming(file), patience("asking the server"):
         server, is_command = _server(ctx, target)
-        refuse_headers(headers, server if isinstance(server, str) else None)
+        reject_headers(headers, server if isinstance(server, str) else None)
         try:
             return drive(
                 file,
                 server,
                 ignore=ignore,
                 channel=channel,
-                revision=revision,
+                protocol_version=protocol_version,
                 limits=_limits(timeout),
                 inherit_env=is_command,
                 headers=headers,
@@ -263,7 +263,7 @@ def replay_command(
         raise click.UsageError("name a TARGET or a URL, or a COMMAND behind --")
     elif any(choices.values()):
         raise click.UsageError(
-            "--header, --ignore, --timeout, --channel, --revision and --json go with --inputs"
+            "--header, --ignore, --timeout, --channel, --protocol-version and --json go with --inputs"
         )
     else:
         _replay(file, target, mode, key)
@@ -291,7 +291,7 @@ def replayed(report: "ReplayReport", seconds: float) -> str:
         f"the same, byte for byte: {played}{ending}",
         f"recorded in {report.recorded_seconds:.3f} s, replayed in {seconds * 1000:.1f} ms",
         *(f"note: {note}" for note in report.notes),
-        *(f"stray: {stray}" for stray in report.strays),
+        *(f"stray: {untracked_call}" for untracked_call in report.untracked_calls),
         *(f"beyond the cut: lane {lane} {site}" for lane, site in report.beyond.items()),
     ]
     return "\n".join(lines)
@@ -358,7 +358,7 @@ def swept(report: "SweepReport", file: str, target: str) -> str:
     more = len(report.differences) - _DIFFERENCES_SHOWN_MAX
     if more > 0:
         lines.append(f"and {more} more")
-    lines += [f"stray: {stray}" for stray in report.strays]
+    lines += [f"stray: {untracked_call}" for untracked_call in report.untracked_calls]
     if not report.is_clean:
         first = report.failing_seeds[0]
         lines.append(f"one of them alone: mcp-trio sweep {file} {target} --seed {first}")

@@ -95,7 +95,7 @@ def mock_command(
 ) -> None:
     """Stand in for the server of the recording FILE, or for its client."""
     if role == "client":
-        _refuse(of_server)
+        _reject(of_server)
         report = driven(context, file, target, ignore=("$",), channel=channel, headers=headers)
         click.echo(report.summary)
         context.exit(0 if report.answered else 1)
@@ -104,7 +104,7 @@ def mock_command(
     _mock_server(context, file, channel=channel, **of_server)
 
 
-def _refuse(of_server: Mapping[str, Any]) -> None:
+def _reject(of_server: Mapping[str, Any]) -> None:
     given = [name for name, value in of_server.items() if is_said(value)]
     if given:
         raise click.UsageError(f"{flag_of(given[0])} is not for --as client")
@@ -159,7 +159,7 @@ class Served(NamedTuple):
 
     target: str
     record: "RecordOptions | None"
-    revisions: Sequence[str]
+    protocol_versions: Sequence[str]
     transport: str
     place: Mapping[str, Any]
 
@@ -168,8 +168,8 @@ class Served(NamedTuple):
         from mcp_trio._cli.targets import load_server
 
         server = load_server(self.target)
-        if self.revisions:
-            server.revisions = self.revisions
+        if self.protocol_versions:
+            server.protocol_versions = self.protocol_versions
         return server
 
 
@@ -231,11 +231,11 @@ def _check_sessions(record: "RecordOptions | None", transport: str) -> None:
         )
 
 
-def _revisions(_: click.Context, __: click.Parameter, words: str | None) -> Sequence[str]:
-    from mcp_trio._protocol.versions import checked_revisions
+def _protocol_versions(_: click.Context, __: click.Parameter, words: str | None) -> Sequence[str]:
+    from mcp_trio._protocol.versions import checked_protocol_versions
 
     try:
-        return () if words is None else checked_revisions(words.split(","))
+        return () if words is None else checked_protocol_versions(words.split(","))
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -293,9 +293,9 @@ Examples:
     help="For http: so many processes, for modern clients only; 1 by default.",
 )
 @click.option(
-    "--revisions",
+    "--protocol-versions",
     metavar="REV,...",
-    callback=_revisions,
+    callback=_protocol_versions,
     help="Speak these revisions of the protocol only.",
 )
 @click.option(
@@ -321,7 +321,7 @@ def run_command(
     origins: tuple[str, ...],
     server: str | None,
     workers: int | None,
-    revisions: Sequence[str],
+    protocol_versions: Sequence[str],
     record: str | None,
     *,
     allows_cors: bool,
@@ -345,7 +345,7 @@ def run_command(
         "server": server,
         "workers": workers,
     }
-    served = Served(target, options, revisions, transport, placed(transport, said))
+    served = Served(target, options, protocol_versions, transport, placed(transport, said))
     if transport == "stdio":
         _serve_stdio(served)
     else:

@@ -174,7 +174,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     to. `request` is the record of the request that the row is about, and `method` its method, or
     the notification's. `took_ms` is the time since that request, for a row that answers or ends it.
     `story` is the record of the first request of several rounds, and `round` the number of the
-    round; the first request itself does not know yet that there will be more. `revision` is the one
+    round; the first request itself does not know yet that there will be more. `protocol_version` is the one
     that a modern request is made under, or that a handshake has agreed on; `client` is who says to
     have made the modern request that the row is about. A flaw of the file has a row without a
     record.
@@ -195,7 +195,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: Outcome | None = None
     story: int | None = None
     round: int | None = None
-    revision: str | None = None
+    protocol_version: str | None = None
     client: str | None = None
     note: str = ""
 
@@ -227,7 +227,7 @@ class Tally:
     answers: int = 0
     cancelled: int = 0
     errors: int = 0
-    revisions: dict[str, None] = attrs.field(factory=dict[str, None])
+    protocol_versions: dict[str, None] = attrs.field(factory=dict[str, None])
 
 
 _decoder: Final = Decoder(json_depth_max=DEFAULT_LIMITS.json_depth_max)
@@ -288,8 +288,8 @@ def _row(seen: _Seen, record: Record, told: Row) -> Row:
     )
     if row.outcome == "error":
         seen.tally.errors += 1
-    if row.revision is not None:
-        seen.tally.revisions[row.revision] = None
+    if row.protocol_version is not None:
+        seen.tally.protocol_versions[row.protocol_version] = None
     return row
 
 
@@ -410,7 +410,7 @@ def _request(seen: _Seen, message: Request, place: _Place) -> Row:
     seen.tally.requests += 1
     seen.asked[place.direction, message.id] = asked
     seen.asked_in_lane[f"r{message_name(record.number, place.index)}"] = asked
-    token, revision = meta.get("progressToken"), meta.get(PROTOCOL_VERSION)
+    token, protocol_version = meta.get("progressToken"), meta.get(PROTOCOL_VERSION)
     if isinstance(token, int | str):
         seen.asked_by_token[place.direction, token] = asked
     row = Row(
@@ -418,7 +418,7 @@ def _request(seen: _Seen, message: Request, place: _Place) -> Row:
         what=text,
         id=message.id,
         note=responses_text(responses_in(message.params)) if is_retry else "",
-        revision=revision if isinstance(revision, str) else None,
+        protocol_version=protocol_version if isinstance(protocol_version, str) else None,
     )
     return _about(row, asked)
 
@@ -473,7 +473,7 @@ def _response(seen: _Seen, message: Response, place: _Place) -> Row:
     if asking is not None:
         return _of_story(msgspec.structs.replace(row, note=asked_text(asking)), asked.round)
     agreed = result.get("protocolVersion") if asked.method == INITIALIZE else None
-    return msgspec.structs.replace(row, revision=agreed) if isinstance(agreed, str) else row
+    return msgspec.structs.replace(row, protocol_version=agreed) if isinstance(agreed, str) else row
 
 
 def _error_response(seen: _Seen, message: ErrorResponse, place: _Place) -> Row:
@@ -768,6 +768,6 @@ def slowest(found: Iterable[_Exchange]) -> str:
 def totals(tally: Tally) -> str:
     """A tally in one line."""
     counts = attrs.asdict(tally, filter=lambda _, value: isinstance(value, int))
-    revisions = ", ".join(map(printable, tally.revisions))
-    spoken = (f"revision {revisions}",) if revisions else ()
+    protocol_versions = ", ".join(map(printable, tally.protocol_versions))
+    spoken = (f"revision {protocol_versions}",) if protocol_versions else ()
     return ", ".join((*(f"{name} {count}" for name, count in counts.items()), *spoken))

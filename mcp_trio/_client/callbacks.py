@@ -292,10 +292,10 @@ class Callbacks:
         """
         has_tools = params.tools is not None or params.tool_choice is not None
         if has_tools and not self.sampling_tools:
-            raise _refusal("sampling/createMessage", "sampling.tools was not announced")
+            raise _rejection("sampling/createMessage", "sampling.tools was not announced")
         fault = imbalance(params.messages)
         if fault is not None:
-            raise _refusal("sampling/createMessage", fault)
+            raise _rejection("sampling/createMessage", fault)
         sampling: Any = self.sampling
         given = [params, report]
         result: Any = await _settled(sampling(*given[: 2 if _wants_report(sampling) else 1]))
@@ -315,7 +315,7 @@ class Callbacks:
         """
         mode = params.mode or "form"
         if mode not in self.elicitation_modes:
-            raise _refusal("elicitation/create", f"the mode {mode!r} was not announced")
+            raise _rejection("elicitation/create", f"the mode {mode!r} was not announced")
         if params.elicitation_id is not None:
             self.awaits(params.elicitation_id)
         elicitation: Any = self.elicitation
@@ -366,7 +366,7 @@ _NOTIFICATIONS: Final[dict[str, Callable[[Callbacks, Any], Awaitable[None] | Non
 }
 
 
-def _refusal(method: str, why: str) -> RequestError:
+def _rejection(method: str, why: str) -> RequestError:
     return RequestError(INVALID_PARAMS, f"{method}: {why}")
 
 

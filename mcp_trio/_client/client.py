@@ -41,12 +41,12 @@ from mcp_trio._client.callbacks import (
 from mcp_trio._client.connect import (
     Address,
     Era,
-    EraMemory,
     Lifetime,
     ProcessOptions,
     Spawn,
     Stderr,
     Target,
+    VersionMemory,
     WebOptions,
     address_of,
     can_start,
@@ -57,7 +57,7 @@ from mcp_trio._client.connect import (
     open_target,
     shaken_hands,
     speaks_legacy,
-    speaks_modern,
+    speaks_stateless,
     tells_of_another_era,
     url_of,
 )
@@ -94,7 +94,11 @@ from mcp_trio._protocol.methods import (
     custom_method,
 )
 from mcp_trio._protocol.states import Role
-from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS, checked_revisions
+from mcp_trio._protocol.versions import (
+    ALL_PROTOCOL_VERSIONS,
+    PROTOCOL_VERSIONS,
+    checked_protocol_versions,
+)
 from mcp_trio._recorder.writer import RecordTo, Story, begin_session
 from mcp_trio._session.calls import ProgressCallback
 from mcp_trio._session.handlers import Application
@@ -137,7 +141,7 @@ if TYPE_CHECKING:
 # What can be chosen about a client and about a call, by name.
 
 
-DEFAULT_REVISIONS: Final = ALL_REVISIONS
+DEFAULT_PROTOCOL_VERSIONS: Final = ALL_PROTOCOL_VERSIONS
 """What a client speaks that was not told otherwise: modern servers are tried first."""
 
 Trace: TypeAlias = Callable[[], Mapping[str, str]]
@@ -165,14 +169,14 @@ class _SharedOptions(TypedDict, total=False):
 
     name: str
     version: str
-    revisions: Sequence[str]
+    protocol_versions: Sequence[str]
     limits: Limits
     record: RecordTo | None
     restart: bool
     cache: bool
     raise_tool_errors: bool
     log_level: LoggingLevel | None
-    eras: EraMemory | None
+    eras: VersionMemory | None
     extensions: Mapping[str, Mapping[str, Any]] | None
     sampling_tools: bool
     elicitation_modes: Collection[ElicitMode]
@@ -288,8 +292,8 @@ class Settings:
     target: Target
     name: str = attrs.field(default="mcp_trio", kw_only=True)
     version: str = attrs.field(default=__version__, kw_only=True)
-    revisions: Sequence[str] = attrs.field(
-        default=DEFAULT_REVISIONS, kw_only=True, converter=checked_revisions
+    protocol_versions: Sequence[str] = attrs.field(
+        default=DEFAULT_PROTOCOL_VERSIONS, kw_only=True, converter=checked_protocol_versions
     )
     limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
     record: RecordTo | None = attrs.field(default=None, kw_only=True)
@@ -303,7 +307,7 @@ class Settings:
     token: str | None = attrs.field(default=None, kw_only=True)
     ssl_context: "ssl.SSLContext | None" = attrs.field(default=None, kw_only=True)
     state_changed: OnState | None = attrs.field(default=None, kw_only=True)
-    eras: EraMemory | None = attrs.field(default=None, kw_only=True)
+    eras: VersionMemory | None = attrs.field(default=None, kw_only=True)
     cache: bool = attrs.field(default=True, kw_only=True)
     log: LogCallback | None = attrs.field(default=None, kw_only=True)
     log_level: types.LoggingLevel | None = attrs.field(default=None, kw_only=True)
@@ -367,7 +371,7 @@ class Conversation(Settings):
     _target_name: str = attrs.field(default="", init=False)
     _spawn: Spawn = attrs.field(default=in_system_task, init=False)
     _lifetime: Lifetime | None = attrs.field(default=None, init=False)
-    _own_eras: EraMemory = attrs.field(factory=EraMemory, init=False)
+    _own_eras: VersionMemory = attrs.field(factory=VersionMemory, init=False)
     _starting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _callbacks: Callbacks = attrs.field(init=False)
     _methods: Mapping[str, Method] = attrs.field(init=False)
@@ -508,7 +512,7 @@ class Conversation(Settings):
         if self.state_changed is not None:
             self.state_changed(state, reason)
 
-    def _remembered(self) -> tuple[EraMemory, Address | None]:
+    def _remembered(self) -> tuple[VersionMemory, Address | None]:
         """Where the era of the server is kept, and under what.
 
         Nobody else's memory counts for what is no URL.
@@ -517,23 +521,25 @@ class Conversation(Settings):
         if url is None:
             return self._own_eras, None
         eras = eras_of_this_run() if self.eras is None else self.eras
-        return eras, address_of(url, http=self.http, revisions=tuple(self.revisions))
+        return eras, address_of(
+            url, http=self.http, protocol_versions=tuple(self.protocol_versions)
+        )
 
     @property
     def _era(self) -> Era:
         """What the server of the session turned out to be."""
-        if self._is_modern:
+        if self._is_stateless:
             return "modern"
         return "HTTP+SSE" if getattr(self._session.channel, "is_old", False) else "legacy"
 
     async def _begin_as(self, era: Era | None) -> None:
         """Open a session, and agree as with a server of that era; with none, find it out."""
         lifetime = await self._open(is_old=era == "HTTP+SSE")
-        asks = speaks_modern(self.revisions) and era in _UNKNOWN
-        is_modern = asks and await self._discover(lifetime)
+        asks = speaks_stateless(self.protocol_versions) and era in _UNKNOWN
+        is_stateless = asks and await self._discover(lifetime)
         lifetime = self._lifetime or lifetime  # it may have been started again
         session = lifetime.session
-        if not is_modern and await self._agree(lifetime, partial(shaken_hands, session)):
+        if not is_stateless and await self._agree(lifetime, partial(shaken_hands, session)):
             for step in (self._tell_log_level, self._listening.begin_legacy):
                 await self._agree(lifetime, partial(step, session))
         else:
@@ -576,7 +582,7 @@ class Conversation(Settings):
             our_capabilities=capabilities,
             limits=self.limits,
             methods=self._methods,
-            revisions=self.revisions,
+            protocol_versions=self.protocol_versions,
             own_metadata=self._own_metadata,
         )
 
@@ -584,7 +590,7 @@ class Conversation(Settings):
         """What each request says beside what it has to: the trace, to a modern server the level."""
         said: dict[str, Any] = {} if self.trace is None else {**trace_of(self.trace())}
         level = self._wanted_level
-        if level is not None and self._is_modern:
+        if level is not None and self._is_stateless:
             said[LOG_LEVEL] = level
         return said
 
@@ -598,7 +604,7 @@ class Conversation(Settings):
         try:
             return await self._agree(lifetime, partial(discovered, lifetime.session))
         except ConnectionLost:
-            can_shake_hands = speaks_legacy(self.revisions) and can_start(self.target)
+            can_shake_hands = speaks_legacy(self.protocol_versions) and can_start(self.target)
             if not can_shake_hands or self._is_closed:
                 raise
         logger.info("%s has ended when it was asked for its revisions", self._target_name)
@@ -745,11 +751,11 @@ class Conversation(Settings):
         return self._connection.instructions
 
     @property
-    def revision(self) -> str:
+    def protocol_version(self) -> str:
         """The revision of the protocol that both sides agreed on."""
-        revision = self._connection.revision
-        assert revision is not None
-        return revision.name
+        protocol_version = self._connection.protocol_version
+        assert protocol_version is not None
+        return protocol_version.name
 
     @property
     def counts(self) -> dict[str, int]:
@@ -757,10 +763,12 @@ class Conversation(Settings):
         return dict(self._session.connection.counts)
 
     @property
-    def _is_modern(self) -> bool:
+    def _is_stateless(self) -> bool:
         """Whether the server is known to be of a revision without handshake."""
-        revision = None if self._lifetime is None else self._lifetime.session.connection.revision
-        return revision is not None and revision.is_modern
+        protocol_version = (
+            None if self._lifetime is None else self._lifetime.session.connection.protocol_version
+        )
+        return protocol_version is not None and protocol_version.is_stateless
 
     @property
     def _known_name(self) -> str:
@@ -920,7 +928,7 @@ class Client(Conversation):
             send=send,
             answer=self._callbacks.answer,
             capabilities=self._callbacks.capabilities(),
-            revision=REVISIONS[self.revision],
+            protocol_version=PROTOCOL_VERSIONS[self.protocol_version],
             limits=self.limits,
             total_seconds=total_seconds,
         )
@@ -943,7 +951,7 @@ class Client(Conversation):
 
     def _cache_key(self, method: str, params: ParamsToSend | None) -> CacheKey | None:
         """Only modern servers say for how long a result holds."""
-        return cache_key(method, params) if self.cache and self._is_modern else None
+        return cache_key(method, params) if self.cache and self._is_stateless else None
 
     async def _ask(self, method: str, params: ParamsToSend | None, options: Any) -> Any:
         session = await self._living_session()
@@ -1132,7 +1140,9 @@ class Client(Conversation):
         Raises:
             LocalProtocolError: The server does not offer completions; not all revisions can tell.
         """
-        if REVISIONS[self.revision].announces_completions and not self.server_can("completions"):
+        if PROTOCOL_VERSIONS[self.protocol_version].announces_completions and not self.server_can(
+            "completions"
+        ):
             raise LocalProtocolError("the server capability 'completions' is not announced")
         params = complete_params(ref, argument, value, context)
         result: types.CompleteResult = await self.request("completion/complete", params, **options)
@@ -1141,7 +1151,7 @@ class Client(Conversation):
     async def ping(self, **options: Unpack[CallOptions]) -> None:
         """Returns when the server has answered; a modern one is asked what it speaks."""
         self._cache.forget(DISCOVER)  # it is the answer that counts
-        await self.request(DISCOVER if self._is_modern else PING, **options)
+        await self.request(DISCOVER if self._is_stateless else PING, **options)
 
     async def set_log_level(
         self, level: types.LoggingLevel, **options: Unpack[CallOptions]
@@ -1150,7 +1160,7 @@ class Client(Conversation):
 
         A modern server hears of it with each request.
         """
-        if not self._is_modern:
+        if not self._is_stateless:
             await self.request("logging/setLevel", types.SetLevelParams(level=level), **options)
         self._want_log_level(level)
 
@@ -1190,7 +1200,7 @@ class Client(Conversation):
             ResourceNotFound: A modern server does not tell of changes of the resource.
         """
         session = await self._living_session()
-        if not self._is_modern:
+        if not self._is_stateless:
             await self.request(SUBSCRIBE, types.SubscribeParams(uri=uri), **options)
             self._listening.remember(uri)
         elif self.server_can("resources.subscribe"):
@@ -1201,7 +1211,7 @@ class Client(Conversation):
     async def unsubscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
         """The end of a subscription."""
         session = await self._living_session()
-        if self._is_modern:
+        if self._is_stateless:
             await self._listening.remove(session, uri, seconds=shortest_seconds(options))
         else:
             await self.request(UNSUBSCRIBE, types.UnsubscribeParams(uri=uri), **options)
@@ -1217,7 +1227,7 @@ class Client(Conversation):
         """
         session = self._session
         self._replace_roots(roots)
-        if not self._is_modern:
+        if not self._is_stateless:
             await session.notify(_ROOTS_CHANGED)
 
     async def notify_roots_changed(self) -> None:

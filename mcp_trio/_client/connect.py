@@ -29,7 +29,7 @@ import trio
 
 from mcp_trio._client.config import ServerConfig
 from mcp_trio._protocol.methods import DISCOVER
-from mcp_trio._protocol.versions import MODERN_CODES, named_in, newest
+from mcp_trio._protocol.versions import STATELESS_CODES, named_in, newest
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import bare
 from mcp_trio._transports.channel import Channel
@@ -206,7 +206,7 @@ def _is_channel(target: object) -> bool:
 
 
 async def _open_url(url: str, means: _Means) -> Connected:
-    _refuse_process_options(means)
+    _reject_process_options(means)
     web = means.web
     if is_of_connection(url):
         return await _open_connection(url, web, means.limits)
@@ -240,7 +240,7 @@ async def _open_connection(url: str, web: WebOptions, limits: Limits) -> Connect
 
 
 async def _open_command(command: Command, means: _Means) -> Connected:
-    _refuse_web_options(means)
+    _reject_web_options(means)
     process = means.process
     channel = await open_process_channel(
         command,
@@ -268,24 +268,24 @@ async def _open_config(config: ServerConfig, means: _Means) -> Connected:
 
 
 async def _open_server(server: Serving, means: _Means) -> Connected:
-    _refuse_process_options(means)
-    _refuse_web_options(means)
+    _reject_process_options(means)
+    _reject_web_options(means)
     ours, theirs = memory_pair(limits=means.limits)
     return Connected(ours, "the server object", Served(server, theirs))
 
 
 async def _open_channel(channel: Channel, means: _Means) -> Connected:
-    _refuse_process_options(means)
-    _refuse_web_options(means)
+    _reject_process_options(means)
+    _reject_web_options(means)
     return Connected(channel, "the server")
 
 
-def _refuse_process_options(means: _Means) -> None:
+def _reject_process_options(means: _Means) -> None:
     if means.process != ProcessOptions():
         raise TypeError("env, inherit_env, cwd and stderr are for commands only")
 
 
-def _refuse_web_options(means: _Means) -> None:
+def _reject_web_options(means: _Means) -> None:
     if means.web != NO_WEB_OPTIONS:
         raise TypeError("http, headers, token and ssl_context are for URLs only")
 
@@ -429,14 +429,14 @@ _COMPLETE: Final = (None, "complete")
 _Reply: TypeAlias = DiscoverResult | RequestError | RequestTimeout | RemoteProtocolError
 
 
-def speaks_modern(revisions: Sequence[str]) -> bool:
+def speaks_stateless(protocol_versions: Sequence[str]) -> bool:
     """Whether there is one among them that has no handshake."""
-    return newest(revisions, has_handshake=False) is not None
+    return newest(protocol_versions, has_handshake=False) is not None
 
 
-def speaks_legacy(revisions: Sequence[str]) -> bool:
+def speaks_legacy(protocol_versions: Sequence[str]) -> bool:
     """Whether there is one among them that has a handshake."""
-    return newest(revisions, has_handshake=True) is not None
+    return newest(protocol_versions, has_handshake=True) is not None
 
 
 async def discovered(session: Session) -> bool:
@@ -448,7 +448,7 @@ async def discovered(session: Session) -> bool:
         RequestTimeout: It is silent, and there is no handshake to try instead.
         ConnectionLost: It has ended.
     """
-    ours = session.connection.revisions
+    ours = session.connection.protocol_versions
     reply = await _probe(session)
     if _names_ours(session, reply):
         reply = await _probe(session)
@@ -462,7 +462,7 @@ async def discovered(session: Session) -> bool:
         return True
     if speaks_legacy([name for name in ours if name in supported]):
         return False
-    raise _refusal(reply, supported, ours)
+    raise _rejection(reply, supported, ours)
 
 
 async def shaken_hands(session: Session) -> bool:
@@ -474,18 +474,18 @@ async def shaken_hands(session: Session) -> bool:
     """
     try:
         await session.initialize()
-    except RequestError as refusal:
-        if not (_may_be_modern(session, refusal) and await _is_discovered(session)):
+    except RequestError as rejection:
+        if not (_may_be_stateless(session, rejection) and await _is_discovered(session)):
             raise
         return False
     return True
 
 
-def _may_be_modern(session: Session, refusal: RequestError) -> bool:
+def _may_be_stateless(session: Session, rejection: RequestError) -> bool:
     """Whether there is reason to ask again; before the handshake, only the question can be late."""
     connection = session.connection
-    has_reason = refusal.code in MODERN_CODES or connection.counts["late answer"] > 0
-    return has_reason and speaks_modern(connection.revisions)
+    has_reason = rejection.code in STATELESS_CODES or connection.counts["late answer"] > 0
+    return has_reason and speaks_stateless(connection.protocol_versions)
 
 
 async def _is_discovered(session: Session) -> bool:
@@ -501,7 +501,7 @@ async def _is_discovered(session: Session) -> bool:
 async def _probe(session: Session) -> _Reply:
     """What the server answers; if there is no handshake to try instead, it has the time of one."""
     limits = session.connection.limits
-    has_other_way = speaks_legacy(session.connection.revisions)
+    has_other_way = speaks_legacy(session.connection.protocol_versions)
     seconds = limits.probe_seconds if has_other_way else limits.initialize_seconds
     try:
         result = await session.discover(seconds)
@@ -516,7 +516,7 @@ def _supported(reply: _Reply) -> Sequence[str] | None:
     """What the server says that it speaks; None when nothing tells that it is modern."""
     if isinstance(reply, DiscoverResult):
         return reply.supported_versions
-    if isinstance(reply, RequestError) and reply.code in MODERN_CODES:
+    if isinstance(reply, RequestError) and reply.code in STATELESS_CODES:
         return named_in(reply.data)
     return None
 
@@ -527,8 +527,8 @@ def _names_ours(session: Session, reply: _Reply) -> bool:
     As long as there is only one of these it is the one that was refused, by a server that was not
     yet what it is now, or stands behind others that are not (VER-03).
     """
-    is_refusal = isinstance(reply, RequestError) and reply.code == UNSUPPORTED_PROTOCOL_VERSION
-    return is_refusal and session.connection.choose(_supported(reply) or ()) is not None
+    is_rejection = isinstance(reply, RequestError) and reply.code == UNSUPPORTED_PROTOCOL_VERSION
+    return is_rejection and session.connection.choose(_supported(reply) or ()) is not None
 
 
 def _unfit(session: Session, reply: Exception) -> Exception:
@@ -536,13 +536,13 @@ def _unfit(session: Session, reply: Exception) -> Exception:
     limits = session.connection.limits
     if isinstance(reply, RequestTimeout):
         return RequestTimeout(DISCOVER, "total", limits.initialize_seconds, "initialize_seconds")
-    ours = ", ".join(session.connection.revisions)
+    ours = ", ".join(session.connection.protocol_versions)
     error = RemoteProtocolError(f"the server does not speak {ours}: {reply}")
     error.__cause__ = reply
     return error
 
 
-def _refusal(reply: _Reply, supported: Sequence[str], ours: Sequence[str]) -> Exception:
+def _rejection(reply: _Reply, supported: Sequence[str], ours: Sequence[str]) -> Exception:
     names_ours = any(name in ours for name in supported)
     if isinstance(reply, RequestError) and (names_ours or not supported):
         return reply  # its own words say more
@@ -569,11 +569,11 @@ class Address(NamedTuple):
     port: int | None
     path: str
     http: "weakref.ref[httpx.AsyncClient] | None"
-    revisions: tuple[str, ...]
+    protocol_versions: tuple[str, ...]
 
 
 def address_of(
-    url: str, *, http: "httpx.AsyncClient | None", revisions: tuple[str, ...]
+    url: str, *, http: "httpx.AsyncClient | None", protocol_versions: tuple[str, ...]
 ) -> Address | None:
     """What is remembered of `url` belongs here; None if it is no URL, as who opens it will say."""
     try:
@@ -582,11 +582,13 @@ def address_of(
     except ValueError:
         return None
     reference = None if http is None else weakref.ref(http)
-    return Address(parts.scheme, parts.hostname or "", port, parts.path, reference, revisions)
+    return Address(
+        parts.scheme, parts.hostname or "", port, parts.path, reference, protocol_versions
+    )
 
 
 @attrs.define(eq=False, repr=False)
-class EraMemory:
+class VersionMemory:
     """Which era the servers at URLs are of; the one that was noted first is forgotten first.
 
     One is there for each run of Trio. Make another, for `Client(eras=…)`, to keep clients apart, or
@@ -614,15 +616,15 @@ class EraMemory:
         self._eras.pop(address, None)
 
 
-_ours: Final = trio.lowlevel.RunVar[EraMemory]("eras")
+_ours: Final = trio.lowlevel.RunVar[VersionMemory]("eras")
 
 
-def eras_of_this_run() -> EraMemory:
+def eras_of_this_run() -> VersionMemory:
     """The memory of those who were given none; another run of Trio knows nothing of it."""
     try:
         return _ours.get()
     except LookupError:
-        memory = EraMemory()
+        memory = VersionMemory()
         _ours.set(memory)
         return memory
 

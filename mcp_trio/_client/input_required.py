@@ -11,9 +11,9 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._protocol.compat import fitted
+from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.methods import METHODS, Method, ParamsToSend, announced
-from mcp_trio._protocol.versions import Revision
+from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._session.tasks import together
 from mcp_trio.errors import RemoteProtocolError, RequestError, RequestTimeout, UserRejected
 from mcp_trio.limits import Limits
@@ -37,7 +37,7 @@ class Rounds:
     send: Send
     answer: Answer
     capabilities: ClientCapabilities
-    revision: Revision
+    protocol_version: ProtocolVersion
     limits: Limits
     total_seconds: float | None
 
@@ -109,7 +109,7 @@ class Rounds:
 
     def _encoded(self, answer: msgspec.Struct) -> msgspec.Raw:
         """An answer in the words of the server's revision."""
-        return msgspec.Raw(msgspec.json.encode(fitted(answer, self.revision)))
+        return msgspec.Raw(msgspec.json.encode(downgraded(answer, self.protocol_version)))
 
     def _params(self, request: InputRequest) -> Any:
         """What is asked, once all of it is known to be a question that was allowed (MRTR-07)."""

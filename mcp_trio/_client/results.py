@@ -9,7 +9,6 @@ import attrs
 import msgspec
 
 from mcp_trio import types
-from mcp_trio._jsonrpc.messages import Unencodable
 from mcp_trio._protocol.json_schema import Schema
 from mcp_trio.errors import (
     INVALID_PARAMS,
@@ -17,6 +16,7 @@ from mcp_trio.errors import (
     RemoteProtocolError,
     RequestError,
     SchemaError,
+    Unencodable,
 )
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 from mcp_trio.types import (

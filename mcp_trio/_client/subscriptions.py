@@ -30,7 +30,7 @@ from mcp_trio._protocol.methods import (
 )
 from mcp_trio._session.calls import Call
 from mcp_trio._session.session import Session
-from mcp_trio._transports.connections import Dice, pause_seconds
+from mcp_trio._transports.connections import RandomSource, pause_seconds
 from mcp_trio.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -116,7 +116,7 @@ class Subscription:
     is_passed_on: bool = attrs.field(default=False, kw_only=True)
     trouble: str = attrs.field(default="", init=False)
     is_given_up: bool = attrs.field(default=False, init=False)
-    _dice: Dice = attrs.field(default=random.random, kw_only=True)
+    _random_source: RandomSource = attrs.field(default=random.random, kw_only=True)
     _session: Session = attrs.field(init=False)
     _call: Call = attrs.field(init=False)
     _is_acknowledged: bool = attrs.field(default=False, init=False)
@@ -260,11 +260,11 @@ class Subscription:
     def _is_final(self, error: MCPError) -> bool:
         """Whether there is no use in another try: the session is over, or the server refuses."""
         status = error.http_status if isinstance(error, ConnectionLost) else None
-        is_refused = status is not None and status < _SERVER_ERROR
-        return is_refused or self._session.cause is not None
+        is_rejected = status is not None and status < _SERVER_ERROR
+        return is_rejected or self._session.cause is not None
 
     async def _pause(self) -> None:
-        seconds = pause_seconds(self._breaks, self._limits, self._dice)
+        seconds = pause_seconds(self._breaks, self._limits, self._random_source)
         self._breaks += 1
         with trio.move_on_after(seconds):
             await self._session.closing.wait()

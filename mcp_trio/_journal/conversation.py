@@ -164,7 +164,7 @@ def _retry(params: Raw | None) -> _Retry | None:
 
 
 Sender = Literal["client", "server"]
-SaidKind = Literal["request", "notification", "result", "error"]
+MessageKind = Literal["request", "notification", "result", "error"]
 Id = int | str
 _Members = dict[str, Any]
 
@@ -195,7 +195,7 @@ class _Asked(msgspec.Struct):
     meta: _Meta = msgspec.field(name="_meta", default_factory=_Meta)
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message; those of a batch have the same `record`, and their `place` in it.
 
     `body` is its params, result or error as JSON, None for absent params. `about` is the index of
@@ -211,7 +211,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     place: int
     time_ns: int
     sender: Sender
-    kind: SaidKind
+    kind: MessageKind
     method: str
     id: Id | None = None
     body: Raw | None = None
@@ -233,11 +233,11 @@ class Conversation:
     """
 
     opening: OpenBody
-    said: tuple[Said, ...]
+    said: tuple[RecordedMessage, ...]
     unreadable: int
 
     @cached_property
-    def answers(self) -> Mapping[int, Said]:
+    def answers(self) -> Mapping[int, RecordedMessage]:
         """The answers, by the indexes of their requests."""
         return {each.about: each for each in self.said if each.is_answer and each.about is not None}
 
@@ -248,22 +248,22 @@ class Conversation:
         return frozenset(about for about in found if about is not None)
 
     @cached_property
-    def modern_request(self) -> Said | None:
+    def stateless_request(self) -> RecordedMessage | None:
         """The last request of a modern client; None if there was only a session of a legacy one."""
         requests = reversed(self.of("client", "request"))
-        return next((each for each in requests if revision_of(each.body) is not None), None)
+        return next((each for each in requests if protocol_version_of(each.body) is not None), None)
 
-    def of(self, sender: Sender, *kinds: SaidKind) -> list[Said]:
+    def of(self, sender: Sender, *kinds: MessageKind) -> list[RecordedMessage]:
         """The messages of these kinds that one side sent."""
         return [each for each in self.said if each.sender == sender and each.kind in kinds]
 
-    def owned_by(self, owner: int | None) -> list[Said]:
+    def owned_by(self, owner: int | None) -> list[RecordedMessage]:
         """What the server said due to a message of the client; None: before there was any."""
         return self._owned.get(owner, [])
 
     @cached_property
-    def _owned(self) -> Mapping[int | None, list[Said]]:
-        owned: dict[int | None, list[Said]] = {}
+    def _owned(self) -> Mapping[int | None, list[RecordedMessage]]:
+        owned: dict[int | None, list[RecordedMessage]] = {}
         for each in self.said:
             if each.sender == "server":
                 owned.setdefault(each.owner, []).append(each)
@@ -328,7 +328,7 @@ def reference_of(message: Notification) -> Id | None:
     return reference if type(reference) in {int, str} else None
 
 
-def revision_of(params: Raw | None) -> str | None:
+def protocol_version_of(params: Raw | None) -> str | None:
     """The revision that a modern request is made under; None for any other."""
     version = _meta_of(params).version
     return version if isinstance(version, str) else None
@@ -346,7 +346,7 @@ class _Teller:
     """Listens to one frame after the other, and knows who asked what."""
 
     role: str = attrs.field(kw_only=True)
-    said: list[Said] = attrs.field(factory=list[Said], init=False)
+    said: list[RecordedMessage] = attrs.field(factory=list[RecordedMessage], init=False)
     unreadable: int = attrs.field(default=0, init=False)
     _decoder: Decoder = attrs.field(
         factory=lambda: Decoder(json_depth_max=DEFAULT_LIMITS.json_depth_max), init=False
@@ -373,7 +373,7 @@ class _Teller:
 
     def _tell(self, record: Record, place: int, message: Message) -> None:
         sender: Sender = "client" if (record.kind == "in") is (self.role != "client") else "server"
-        said = Said(
+        said = RecordedMessage(
             index=len(self.said),
             record=record.number,
             place=place,
@@ -417,7 +417,7 @@ class _Teller:
         return self._answer("error", message, sender, Raw(msgspec.json.encode(message.error)))
 
     def _answer(
-        self, kind: SaidKind, message: Response | ErrorResponse, sender: Sender, body: Raw
+        self, kind: MessageKind, message: Response | ErrorResponse, sender: Sender, body: Raw
     ) -> _Members:
         about = self._requests.get(("requestId", _OTHER[sender], message.id))
         method = "" if about is None else self.said[about].method
@@ -434,7 +434,7 @@ class _Teller:
         asker = sender if message.method == CANCELLED else _OTHER[sender]
         return self._requests.get((REFERENCES[message.method], asker, reference))
 
-    def _note(self, said: Said) -> None:
+    def _note(self, said: RecordedMessage) -> None:
         if said.kind == "request":
             self._requests["requestId", said.sender, said.id] = said.index
             token = token_of(said.body)
@@ -447,7 +447,7 @@ class _Teller:
         if said.about is not None and (said.is_answer or said.method == CANCELLED):
             self._in_flight.pop(said.about, None)
 
-    def _owner(self, said: Said, lane: str | None) -> int | None:
+    def _owner(self, said: RecordedMessage, lane: str | None) -> int | None:
         """Whoever asked for it, else the request that was asked last and is open, else the last.
 
         What a subscription tells was asked for long ago, and is due to what happens meanwhile; so

@@ -55,14 +55,14 @@ def export_jsonld(record: Record, *, with_record: bool = False) -> list[bytes]:
 
 
 def _messages(record: Record) -> Sequence[dict[str, Any]]:
-    frame: Any = json.loads(frame_of(record) or b"", parse_constant=_refuse)
+    frame: Any = json.loads(frame_of(record) or b"", parse_constant=_reject)
     messages = cast("Sequence[Any]", frame) if isinstance(frame, list) else [frame]
     if not all(isinstance(message, dict) for message in messages):
         raise RecordingError(f"record {record.number}: JSON, but no message")
     return messages
 
 
-def _refuse(constant: str) -> None:
+def _reject(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 

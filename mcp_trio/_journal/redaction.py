@@ -301,10 +301,10 @@ class Redaction:
 
     def __attrs_post_init__(self) -> None:
         for name in ("keys", "secrets"):
-            _refuse_text(name, getattr(self, name))
+            _reject_text(name, getattr(self, name))
 
 
-def _refuse_text(name: str, value: object) -> None:
+def _reject_text(name: str, value: object) -> None:
     """A text is a collection of texts to Python, each a single character."""
     if isinstance(value, str):
         raise TypeError(f"{name} takes a collection of texts, not one text")
@@ -469,7 +469,7 @@ class Redactor:
 
     def _ask(self) -> None:
         values = self._secrets() if callable(self._secrets) else self._secrets
-        _refuse_text("secrets", values)
+        _reject_text("secrets", values)
         for value in values:
             if len(value) < self._follow_chars_min:
                 raise ValueError(

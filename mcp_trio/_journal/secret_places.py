@@ -195,7 +195,7 @@ class Zones:
         self._frames = {key: self._frame(key) for key in ("", *PARAMS, *paths)}
         for key, each in self._paths.items():
             for steps in each:
-                self._refuse_protocol(key, steps)
+                self._reject_protocol(key, steps)
 
     def last_names(self) -> frozenset[str]:
         """The names in which the paths end: one stands in each record that a path is about."""
@@ -218,7 +218,7 @@ class Zones:
         paths = [steps for each in keys for steps in self._paths.get(each, ())]
         return _hiding_all(zone, [*paths, *self._answers])
 
-    def _refuse_protocol(self, key: str, steps: _Steps) -> None:
+    def _reject_protocol(self, key: str, steps: _Steps) -> None:
         everywhere = [*self._bodies.values(), *self._frames.values()]
         own = self._bodies.get(key) or self._frames[key]
         zones = everywhere if key == EVERYWHERE else [own]

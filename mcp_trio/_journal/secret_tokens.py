@@ -201,8 +201,10 @@ class Tokens:
 
     def _try(self, value: str, shape: Shape, attempt: int) -> str:
         seed = hmac.digest(self._key, f"{attempt} {value}".encode(), "sha256")
-        dice = hashlib.shake_256(seed).digest(len(shape))
-        return "".join(choice[die % len(choice)] for choice, die in zip(shape, dice, strict=True))
+        random_source = hashlib.shake_256(seed).digest(len(shape))
+        return "".join(
+            choice[die % len(choice)] for choice, die in zip(shape, random_source, strict=True)
+        )
 
     def _is_free(self, token: str) -> bool:
         """Whether it is no value's here; one that was adopted may be this very value's."""

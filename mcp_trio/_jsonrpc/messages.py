@@ -9,7 +9,13 @@ import attrs
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from mcp_trio.errors import INVALID_REQUEST, PARSE_ERROR, ConnectionLost, LocalProtocolError
+from mcp_trio.errors import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    ConnectionLost,
+    LocalProtocolError,
+    Unencodable,
+)
 from mcp_trio.limits import DEFAULT_LIMITS
 
 # --------------------
@@ -264,10 +270,6 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     """A frame that is an array: its messages, in order; there is at least one."""
 
     messages: Sequence[Message]
-
-
-class Unencodable(ValueError):  # noqa: N818  named for what the value is
-    """A value cannot be sent as JSON; the text says why."""
 
 
 # Stands where a member is absent, whatever its type.

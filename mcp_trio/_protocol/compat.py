@@ -19,18 +19,18 @@ import attrs
 import msgspec
 
 from mcp_trio import types
-from mcp_trio._protocol.versions import REVISIONS, Revision
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio.errors import LocalProtocolError
 
 # More than there are structs and revisions: a person's own types may come and go.
 _REMEMBERED_MAX: Final = 1024
 
 Value = TypeVar("Value")
-_Change: TypeAlias = Callable[[Any, Revision], Any]
-_Fitter: TypeAlias = Callable[[Any, Revision], Any]
+_Change: TypeAlias = Callable[[Any, ProtocolVersion], Any]
+_Fitter: TypeAlias = Callable[[Any, ProtocolVersion], Any]
 
 
-def fitted(value: Value, revision: Revision) -> Value:
+def downgraded(value: Value, protocol_version: ProtocolVersion) -> Value:
     """The value as the revision can say it; the value itself if it can say all of it.
 
     What is no struct of the vocabulary is said as it is.
@@ -39,52 +39,52 @@ def fitted(value: Value, revision: Revision) -> Value:
         LocalProtocolError: The revision cannot say this, nor anything that means the same.
     """
     kind: type = type(value)
-    fit = _fitter(kind, revision)
-    return value if fit is None else fit(value, revision)
+    fit = _fitter(kind, protocol_version)
+    return value if fit is None else fit(value, protocol_version)
 
 
 # What becomes of a member that a revision does not have; UNSET is one that is not there.
 
 
-def _left_out(_value: Any, _revision: Revision) -> Any:
+def _left_out(_value: Any, _protocol_version: ProtocolVersion) -> Any:
     return msgspec.UNSET
 
 
-def _refused(what: str) -> _Change:
-    def refuse(_value: Any, revision: Revision) -> Any:
-        raise LocalProtocolError(f"revision {revision.name} has no {what}")
+def _rejected(what: str) -> _Change:
+    def reject(_value: Any, protocol_version: ProtocolVersion) -> Any:
+        raise LocalProtocolError(f"revision {protocol_version.name} has no {what}")
 
-    return refuse
+    return reject
 
 
 @attrs.frozen
 class _Rule:
     """What is done to a member, or to a whole value, in the revisions for which it is needed."""
 
-    is_needed: Callable[[Revision], bool]
+    is_needed: Callable[[ProtocolVersion], bool]
     change: _Change
 
 
 def _since(name: str, otherwise: _Change = _left_out) -> _Rule:
-    place = REVISIONS[name].place
-    return _Rule(lambda revision: revision.place < place, otherwise)
+    place = PROTOCOL_VERSIONS[name].place
+    return _Rule(lambda protocol_version: protocol_version.place < place, otherwise)
 
 
 def _until(name: str) -> _Rule:
-    place = REVISIONS[name].place
-    return _Rule(lambda revision: revision.place > place, _left_out)
+    place = PROTOCOL_VERSIONS[name].place
+    return _Rule(lambda protocol_version: protocol_version.place > place, _left_out)
 
 
 # Structured content, and the schemas of tools.
 
 
-def _has_narrow_structure(revision: Revision) -> bool:
-    return revision.structured_content != "any"
+def _has_narrow_structure(protocol_version: ProtocolVersion) -> bool:
+    return protocol_version.structured_content != "any"
 
 
-def _structure(value: Any, revision: Revision) -> Any:
+def _structure(value: Any, protocol_version: ProtocolVersion) -> Any:
     """Only objects, or nothing at all (TRAP-69)."""
-    is_sayable = revision.structured_content == "object" and _is_object(value)
+    is_sayable = protocol_version.structured_content == "object" and _is_object(value)
     return value if is_sayable else msgspec.UNSET
 
 
@@ -95,15 +95,15 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, Mapping) or any(hasattr(value, mark) for mark in marks)
 
 
-def _output_schema(schema: dict[str, Any], revision: Revision) -> Any:
-    is_sayable = revision.structured_content == "object" and schema.get("type") == "object"
-    return _object_schema(schema, revision) if is_sayable else msgspec.UNSET
+def _output_schema(schema: dict[str, Any], protocol_version: ProtocolVersion) -> Any:
+    is_sayable = protocol_version.structured_content == "object" and schema.get("type") == "object"
+    return _object_schema(schema, protocol_version) if is_sayable else msgspec.UNSET
 
 
 _BOOLEANS: Final[dict[bool, dict[str, Any]]] = {True: {}, False: {"not": {}}}
 
 
-def _object_schema(schema: dict[str, Any], _revision: Revision) -> dict[str, Any]:
+def _object_schema(schema: dict[str, Any], _protocol_version: ProtocolVersion) -> dict[str, Any]:
     """With an object for each property: not all revisions know `true` and `false` as schemas."""
     properties: Any = schema.get("properties")
     if not isinstance(properties, dict):
@@ -120,17 +120,19 @@ def _object_schema(schema: dict[str, Any], _revision: Revision) -> dict[str, Any
 # Forms.
 
 
-def _mode(mode: types.ElicitMode, revision: Revision) -> Any:
-    return _refused("elicitation by URL")(mode, revision) if mode == "url" else msgspec.UNSET
+def _mode(mode: types.ElicitMode, protocol_version: ProtocolVersion) -> Any:
+    return (
+        _rejected("elicitation by URL")(mode, protocol_version) if mode == "url" else msgspec.UNSET
+    )
 
 
-def _plain_form(form: dict[str, Any], revision: Revision) -> dict[str, Any]:
+def _plain_form(form: dict[str, Any], protocol_version: ProtocolVersion) -> dict[str, Any]:
     """Without choices of several, titled choices by `enumNames`, and only booleans preset."""
     members: dict[str, dict[str, Any]] = form.get("properties", {})
     try:
-        plain = {name: _plain_member(member, revision) for name, member in members.items()}
+        plain = {name: _plain_member(member, protocol_version) for name, member in members.items()}
     except (AttributeError, KeyError, TypeError) as error:  # what people wrote is no form at all
-        text = f"revision {revision.name} has no such form: {error!r}"
+        text = f"revision {protocol_version.name} has no such form: {error!r}"
         raise LocalProtocolError(text) from error
     if "$schema" not in form and _is_same(members.values(), plain.values()):
         return form
@@ -138,10 +140,10 @@ def _plain_form(form: dict[str, Any], revision: Revision) -> dict[str, Any]:
     return {**rest, "properties": plain}
 
 
-def _plain_member(member: dict[str, Any], revision: Revision) -> dict[str, Any]:
+def _plain_member(member: dict[str, Any], protocol_version: ProtocolVersion) -> dict[str, Any]:
     kind = member.get("type")
     if kind == "array":
-        _refused("choice of several in a form")(member, revision)
+        _rejected("choice of several in a form")(member, protocol_version)
     unknown = {"oneOf"} if kind == "boolean" else {"oneOf", "default"}
     if unknown.isdisjoint(member):
         return member
@@ -153,13 +155,13 @@ def _plain_member(member: dict[str, Any], revision: Revision) -> dict[str, Any]:
     return plain
 
 
-def _plain_answers(content: dict[str, Any], revision: Revision) -> dict[str, Any]:
+def _plain_answers(content: dict[str, Any], protocol_version: ProtocolVersion) -> dict[str, Any]:
     if any(isinstance(answer, list) for answer in content.values()):
-        _refused("choice of several in a form")(content, revision)
+        _rejected("choice of several in a form")(content, protocol_version)
     return content
 
 
-def _form_only(capability: types.ElicitationCapability, _revision: Revision) -> Any:
+def _form_only(capability: types.ElicitationCapability, _protocol_version: ProtocolVersion) -> Any:
     """What has modes elsewhere means forms here: who does without them can do nothing (TRAP-89)."""
     if capability.form is None and capability.url is None:
         return capability
@@ -169,15 +171,19 @@ def _form_only(capability: types.ElicitationCapability, _revision: Revision) -> 
 # Sampling.
 
 
-def _one_block(content: types.SamplingContent, revision: Revision) -> types.SamplingBlock:
+def _one_block(
+    content: types.SamplingContent, protocol_version: ProtocolVersion
+) -> types.SamplingBlock:
     if not isinstance(content, list):
         return content
     if len(content) != 1:
-        _refused("sampling message of several blocks")(content, revision)
+        _rejected("sampling message of several blocks")(content, protocol_version)
     return content[0]
 
 
-def _one_block_each(messages: list[types.SamplingMessage], _revision: Revision) -> Any:
+def _one_block_each(
+    messages: list[types.SamplingMessage], _protocol_version: ProtocolVersion
+) -> Any:
     """As many messages as there are blocks: the same words by the same role, one after another."""
     if not any(isinstance(message.content, list) for message in messages):
         return messages
@@ -188,9 +194,11 @@ def _one_block_each(messages: list[types.SamplingMessage], _revision: Revision) 
     ]
 
 
-def _no_audio(content: types.SamplingContent, revision: Revision) -> types.SamplingContent:
+def _no_audio(
+    content: types.SamplingContent, protocol_version: ProtocolVersion
+) -> types.SamplingContent:
     is_audio = isinstance(content, types.AudioContent)
-    return _refused("audio in sampling")(content, revision) if is_audio else content
+    return _rejected("audio in sampling")(content, protocol_version) if is_audio else content
 
 
 _SAMPLING_CONTENT: Final = (
@@ -202,7 +210,7 @@ _SAMPLING_CONTENT: Final = (
 # The tables.
 
 
-def _always(_revision: Revision) -> bool:
+def _always(_protocol_version: ProtocolVersion) -> bool:
     return True
 
 
@@ -218,7 +226,7 @@ _MEMBERS: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
         "input_responses": (_since("2026-07-28"),),
         "request_state": (_since("2026-07-28"),),
     },
-    types.InputRequest: {"params": (_Rule(_always, fitted),)},
+    types.InputRequest: {"params": (_Rule(_always, downgraded),)},
     types.Icons: {"icons": (_since("2025-11-25"),)},
     types.BaseMetadata: {"title": (_since("2025-06-18"),)},
     types.Implementation: {
@@ -263,8 +271,8 @@ _MEMBERS: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
     types.CreateMessageParams: {
         "meta": (_until("2025-11-25"),),
         "messages": (_since("2025-11-25", otherwise=_one_block_each),),
-        "tools": (_since("2025-11-25", otherwise=_refused("tools in sampling")),),
-        "tool_choice": (_since("2025-11-25", otherwise=_refused("choice of tools in sampling")),),
+        "tools": (_since("2025-11-25", otherwise=_rejected("tools in sampling")),),
+        "tool_choice": (_since("2025-11-25", otherwise=_rejected("choice of tools in sampling")),),
     },
     types.CreateMessageResult: {"result_type": (_NOWHERE,), "content": _SAMPLING_CONTENT},
     types.ElicitParams: {
@@ -283,12 +291,16 @@ _MEMBERS: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
 """The rules of a struct hold for its subclasses, which may have others for the same member."""
 
 
-def _audio_as_resource(audio: types.AudioContent, _revision: Revision) -> types.EmbeddedResource:
+def _audio_as_resource(
+    audio: types.AudioContent, _protocol_version: ProtocolVersion
+) -> types.EmbeddedResource:
     sound = types.ResourceContents(uri="embedded:audio", mime_type=audio.mime_type, blob=audio.data)
     return types.EmbeddedResource(resource=sound, annotations=audio.annotations)
 
 
-def _link_as_text(link: types.ResourceLink, _revision: Revision) -> types.TextContent:
+def _link_as_text(
+    link: types.ResourceLink, _protocol_version: ProtocolVersion
+) -> types.TextContent:
     text = f"{link.title or link.name}: {link.uri}"
     return types.TextContent(text=text, annotations=link.annotations)
 
@@ -296,12 +308,12 @@ def _link_as_text(link: types.ResourceLink, _revision: Revision) -> types.TextCo
 _OTHERWISE: Final[Mapping[type, _Rule]] = {
     types.AudioContent: _since("2025-03-26", otherwise=_audio_as_resource),
     types.ResourceLink: _since("2025-06-18", otherwise=_link_as_text),
-    types.ToolUseContent: _since("2025-11-25", otherwise=_refused("use of tools in sampling")),
-    types.ToolResultContent: _since("2025-11-25", otherwise=_refused("use of tools in sampling")),
-    types.ElicitParams: _since("2025-06-18", otherwise=_refused("elicitation")),
-    types.ElicitResult: _since("2025-06-18", otherwise=_refused("elicitation")),
+    types.ToolUseContent: _since("2025-11-25", otherwise=_rejected("use of tools in sampling")),
+    types.ToolResultContent: _since("2025-11-25", otherwise=_rejected("use of tools in sampling")),
+    types.ElicitParams: _since("2025-06-18", otherwise=_rejected("elicitation")),
+    types.ElicitResult: _since("2025-06-18", otherwise=_rejected("elicitation")),
     types.InputRequiredResult: _since(
-        "2026-07-28", otherwise=_refused("result that asks for input")
+        "2026-07-28", otherwise=_rejected("result that asks for input")
     ),
 }
 
@@ -318,22 +330,26 @@ class _Step(NamedTuple):
 
 
 @functools.lru_cache(maxsize=_REMEMBERED_MAX)
-def _fitter(kind: type, revision: Revision) -> _Fitter | None:
+def _fitter(kind: type, protocol_version: ProtocolVersion) -> _Fitter | None:
     """What fits the values of a type; None if each of them can be said as it is."""
     if not issubclass(kind, types.Model):
         return None
     rule = _OTHERWISE.get(kind)
-    if rule is not None and rule.is_needed(revision):
-        return lambda value, revision: fitted(rule.change(value, revision), revision)
-    steps = tuple(_steps(kind, revision))
-    return functools.partial(_fitted_by, steps) if steps else None
+    if rule is not None and rule.is_needed(protocol_version):
+        return lambda value, protocol_version: downgraded(
+            rule.change(value, protocol_version), protocol_version
+        )
+    steps = tuple(_steps(kind, protocol_version))
+    return functools.partial(_downgraded_by, steps) if steps else None
 
 
-def _steps(kind: type[types.Model], revision: Revision) -> Iterator[_Step]:
+def _steps(kind: type[types.Model], protocol_version: ProtocolVersion) -> Iterator[_Step]:
     rules = _rules(kind)
     for field in msgspec.structs.fields(kind):
-        changes = [rule.change for rule in rules.get(field.name, ()) if rule.is_needed(revision)]
-        if any(_fitter(inner, revision) for inner in _structs_in(field.type)):
+        changes = [
+            rule.change for rule in rules.get(field.name, ()) if rule.is_needed(protocol_version)
+        ]
+        if any(_fitter(inner, protocol_version) for inner in _structs_in(field.type)):
             changes.append(_inner)
         if changes:
             yield _Step(field.name, field.default, _one_after_another(changes))
@@ -352,12 +368,12 @@ def _structs_in(hint: Any) -> Iterator[type[types.Model]]:
         yield from _structs_in(argument)
 
 
-def _fitted_by(steps: tuple[_Step, ...], value: Any, revision: Revision) -> Any:
+def _downgraded_by(steps: tuple[_Step, ...], value: Any, protocol_version: ProtocolVersion) -> Any:
     changed: dict[str, Any] = {}
     for name, absent, change in steps:
         before = getattr(value, name)
         if before is not absent:
-            after = change(before, revision)
+            after = change(before, protocol_version)
             if after is not before:
                 changed[name] = absent if after is msgspec.UNSET else after
     return msgspec.structs.replace(value, **changed) if changed else value
@@ -368,9 +384,9 @@ def _one_after_another(changes: Sequence[_Change]) -> _Change:
     if len(changes) == 1:
         return changes[0]
 
-    def change(member: Any, revision: Revision) -> Any:
+    def change(member: Any, protocol_version: ProtocolVersion) -> Any:
         for each in changes:
-            member = each(member, revision)
+            member = each(member, protocol_version)
             if member is msgspec.UNSET:
                 break
         return member
@@ -378,19 +394,19 @@ def _one_after_another(changes: Sequence[_Change]) -> _Change:
     return change
 
 
-def _inner(member: Any, revision: Revision) -> Any:
+def _inner(member: Any, protocol_version: ProtocolVersion) -> Any:
     """A member that is a struct, a list of them, or some by their keys, fitted."""
     if isinstance(member, list):
         items = cast("Sequence[Any]", member)
         for each in items:
-            if fitted(each, revision) is not each:
-                return [fitted(every, revision) for every in items]
+            if downgraded(each, protocol_version) is not each:
+                return [downgraded(every, protocol_version) for every in items]
         return items
     if isinstance(member, dict):
         named = cast("dict[str, Any]", member)
-        fits = {name: fitted(each, revision) for name, each in named.items()}
+        fits = {name: downgraded(each, protocol_version) for name, each in named.items()}
         return named if _is_same(named.values(), fits.values()) else fits
-    return fitted(member, revision)
+    return downgraded(member, protocol_version)
 
 
 def _is_same(before: Iterable[Any], after: Iterable[Any]) -> bool:

@@ -44,7 +44,7 @@ from mcp_trio._jsonrpc.messages import (
     malformed,
 )
 from mcp_trio._protocol import methods
-from mcp_trio._protocol.compat import fitted
+from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import (
     COMPLETE,
     INPUT_REQUIRED,
@@ -84,10 +84,10 @@ from mcp_trio._protocol.states import (
     TheirState,
 )
 from mcp_trio._protocol.versions import (
-    ALL_REVISIONS,
+    ALL_PROTOCOL_VERSIONS,
     NEWEST_LEGACY,
-    REVISIONS,
-    Revision,
+    PROTOCOL_VERSIONS,
+    ProtocolVersion,
     negotiated,
     newest,
 )
@@ -218,7 +218,7 @@ def _counter() -> Counter[str]:
 class Outgoing:
     """The state of one end, and what leaves it; `Connection` adds what arrives.
 
-    `revision`, `peer_info`, `peer_capabilities` and `instructions` (a client's view of the server's
+    `protocol_version`, `peer_info`, `peer_capabilities` and `instructions` (a client's view of the server's
     text, a server's own) are settled by the handshake, or by a client's discovery, and `peer` is
     all of them. `counts` holds every fault and curiosity that was not worth an error, by name.
 
@@ -237,7 +237,7 @@ class Outgoing:
     limits: Limits = DEFAULT_LIMITS
     methods: Mapping[str, Method] = METHODS
     declare: Callable[[], types.ServerCapabilities] | None = None
-    revisions: Sequence[str] = ALL_REVISIONS
+    protocol_versions: Sequence[str] = ALL_PROTOCOL_VERSIONS
     own_metadata: Callable[[], Mapping[str, Any]] = dict[str, Any]
     result_types: Mapping[str, Any] = _NONE
 
@@ -261,9 +261,9 @@ class Outgoing:
         return self._signature
 
     @property
-    def revision(self) -> Revision | None:
+    def protocol_version(self) -> ProtocolVersion | None:
         """What was agreed on; None before."""
-        return None if self.peer is None else self.peer.revision
+        return None if self.peer is None else self.peer.protocol_version
 
     @property
     def peer_info(self) -> types.Implementation | None:
@@ -294,7 +294,7 @@ class Outgoing:
                 `params` hold metadata that are not the caller's to say; nothing was entered.
             Unencodable: The params cannot be written as JSON; nothing was entered.
         """
-        row = self._sendable(method, self._revision_of(method), is_request=True)
+        row = self._sendable(method, self._protocol_version_of(method), is_request=True)
         check_reserved(params)
         request_id = self.ours.next_id()
         params = self._complete(row, params)
@@ -302,7 +302,7 @@ class Outgoing:
             params = with_token(params, request_id)
         depth_max = self.limits.json_depth_max
         frame = encode_request(request_id, method, params, json_depth_max=depth_max)
-        self._move(self.our_role, self._kind(row, self._revision_of(method)))
+        self._move(self.our_role, self._kind(row, self._protocol_version_of(method)))
         budget = Budget(started=now, idle_seconds=idle_seconds, total_seconds=total_seconds)
         request = OurRequest(request_id, row, frame, budget, wants_progress)
         self.ours.add(request)
@@ -310,21 +310,21 @@ class Outgoing:
 
     def _complete(self, row: Method, params: ParamsToSend | None) -> ParamsToSend | None:
         """The params in the words of the other side, with what each request has to say."""
-        revision = self._revision_of(row.name)
-        params = fitted(params, revision)
+        protocol_version = self._protocol_version_of(row.name)
+        params = downgraded(params, protocol_version)
         own = self.own_metadata() if self.our_role is Role.CLIENT else dict[str, Any]()
-        if revision.is_modern:
-            own = {**own, **said_by_client(revision, self.our_capabilities, self.our_info)}
+        if protocol_version.is_stateless:
+            own = {**own, **said_by_client(protocol_version, self.our_capabilities, self.our_info)}
         return with_meta(params, own) if own else params
 
-    def _revision_of(self, method: str) -> Revision:
+    def _protocol_version_of(self, method: str) -> ProtocolVersion:
         """What a message of ours is written in, also before anything was agreed on."""
         if self.peer is not None:
-            return self.peer.revision
-        modern = newest(self.revisions, has_handshake=False)
-        if method == methods.DISCOVER and modern is not None:
-            return modern
-        return newest(self.revisions, has_handshake=True) or NEWEST_LEGACY
+            return self.peer.protocol_version
+        stateless = newest(self.protocol_versions, has_handshake=False)
+        if method == methods.DISCOVER and stateless is not None:
+            return stateless
+        return newest(self.protocol_versions, has_handshake=True) or NEWEST_LEGACY
 
     def decode_result(self, request: OurRequest, raw: Raw) -> Any:
         """The typed result of a request of ours; of a modern one perhaps that it wants input.
@@ -335,7 +335,7 @@ class Outgoing:
         """
         method, kind = request.method, COMPLETE
         try:
-            if self.revision is not None and self.revision.is_modern:
+            if self.protocol_version is not None and self.protocol_version.is_stateless:
                 kind = msgspec.json.decode(raw, type=_Kind).result_type
             if kind == COMPLETE:
                 return method.decode_result(raw)
@@ -367,7 +367,7 @@ class Outgoing:
         """What a client sends first: our newest revision with a handshake (LIFE-02, LIFE-04)."""
         assert isinstance(self.our_capabilities, types.ClientCapabilities)
         return types.InitializeParams(
-            protocol_version=self._revision_of(methods.INITIALIZE).name,
+            protocol_version=self._protocol_version_of(methods.INITIALIZE).name,
             capabilities=self.our_capabilities,
             client_info=self.our_info,
         )
@@ -380,18 +380,18 @@ class Outgoing:
                 disconnects (LIFE-09).
             LocalProtocolError: There was no such answer; nothing is settled.
         """
-        revision = REVISIONS.get(result.protocol_version)
+        protocol_version = PROTOCOL_VERSIONS.get(result.protocol_version)
         if (
-            revision is None
-            or not revision.has_handshake
-            or result.protocol_version not in self.revisions
+            protocol_version is None
+            or not protocol_version.has_handshake
+            or result.protocol_version not in self.protocol_versions
         ):
-            known = ", ".join(self.revisions)
+            known = ", ".join(self.protocol_versions)
             raise RemoteProtocolError(
                 f"the server chose revision {result.protocol_version!r}; known here: {known}"
             )
         frame = self.notification(methods.INITIALIZED)
-        self.settle(revision, result.capabilities, result.server_info)
+        self.settle(protocol_version, result.capabilities, result.server_info)
         self.instructions = result.instructions
         return frame
 
@@ -400,16 +400,18 @@ class Outgoing:
 
         From then on nothing else is spoken here (TRAP-16).
         """
-        refused = self._revision_of(methods.INITIALIZE).name
-        common = [name for name in self.revisions if name in supported and name != refused]
+        rejected = self._protocol_version_of(methods.INITIALIZE).name
+        common = [name for name in self.protocol_versions if name in supported and name != rejected]
         if newest(common, has_handshake=True) is None:
             return False
-        self.revisions = common
+        self.protocol_versions = common
         return True
 
-    def choose(self, supported: Sequence[str]) -> Revision | None:
+    def choose(self, supported: Sequence[str]) -> ProtocolVersion | None:
         """The newest modern revision that both sides speak; None if there is none (TRAP-19)."""
-        return newest([name for name in self.revisions if name in supported], has_handshake=False)
+        return newest(
+            [name for name in self.protocol_versions if name in supported], has_handshake=False
+        )
 
     def accept_discovery(self, result: types.DiscoverResult) -> None:
         """Settle what a modern server says of itself.
@@ -417,9 +419,9 @@ class Outgoing:
         Raises:
             RemoteProtocolError: There is no modern revision that both sides speak.
         """
-        revision = self.choose(result.supported_versions)
-        if revision is None:
-            theirs, ours = ", ".join(result.supported_versions), ", ".join(self.revisions)
+        protocol_version = self.choose(result.supported_versions)
+        if protocol_version is None:
+            theirs, ours = ", ".join(result.supported_versions), ", ".join(self.protocol_versions)
             raise RemoteProtocolError(
                 f"the server speaks {theirs or 'nothing'}; known here: {ours}"
             )
@@ -428,19 +430,22 @@ class Outgoing:
             info = None if said is None else msgspec.convert(said, types.Implementation)
         except msgspec.ValidationError:  # nothing may depend on it (DISC-07)
             info = None
-        self.settle(revision, result.capabilities, info)
+        self.settle(protocol_version, result.capabilities, info)
         self.instructions = result.instructions
 
     def settle(
         self,
-        revision: Revision,
+        protocol_version: ProtocolVersion,
         capabilities: Capabilities,
         info: types.Implementation | None,
         principal: str | None = None,
     ) -> None:
         """It is known from now on whom we talk with."""
         self.peer = Peer(
-            revision=revision, capabilities=capabilities, info=info, principal=principal
+            protocol_version=protocol_version,
+            capabilities=capabilities,
+            info=info,
+            principal=principal,
         )
 
     # Answers, and what is told.
@@ -452,9 +457,9 @@ class Outgoing:
             LocalProtocolError: The revision cannot say this at all.
             Unencodable: The result cannot be written as JSON, or is too large.
         """
-        revision = request.peer.revision
-        result = fitted(result, revision)
-        if revision.is_modern:
+        protocol_version = request.peer.protocol_version
+        result = downgraded(result, protocol_version)
+        if protocol_version.is_stateless:
             result = dressed(result, request.method, self.signature)
         return encode_response(request.id, result, json_depth_max=self.limits.json_depth_max)
 
@@ -464,7 +469,7 @@ class Outgoing:
         Raises:
             Unencodable: The data cannot be written as JSON.
         """
-        return encode_error(request.id, request.peer.revision.code_of(code), message, data)
+        return encode_error(request.id, request.peer.protocol_version.code_of(code), message, data)
 
     def notification(
         self,
@@ -482,14 +487,16 @@ class Outgoing:
                 or about a request.
             Unencodable: The params cannot be written as JSON.
         """
-        revision = self._revision_of(method) if request is None else request.peer.revision
+        protocol_version = (
+            self._protocol_version_of(method) if request is None else request.peer.protocol_version
+        )
         is_honoured = request is not None and request.method.is_standing
-        row = self._sendable(method, revision, is_request=False, is_honoured=is_honoured)
+        row = self._sendable(method, protocol_version, is_request=False, is_honoured=is_honoured)
         if row.input is Input.REFERENCE:
             raise LocalProtocolError(f"{method} is about a request: call progress() or abandon()")
-        params = fitted(params, revision)
+        params = downgraded(params, protocol_version)
         frame = encode_notification(method, params, json_depth_max=self.limits.json_depth_max)
-        self._move(self.our_role, self._kind(row, revision))
+        self._move(self.our_role, self._kind(row, protocol_version))
         return frame
 
     def progress(
@@ -510,7 +517,9 @@ class Outgoing:
         params = report(request, progress, total, message)
         if params is None or not self._is_legal(self.our_role, Input.REFERENCE):
             return None
-        return encode_notification(methods.PROGRESS, fitted(params, request.peer.revision))
+        return encode_notification(
+            methods.PROGRESS, downgraded(params, request.peer.protocol_version)
+        )
 
     def tear_down(self, request: TheirRequest) -> bytes:
         """The frame that tells a client of the end of its subscription (SUB-15)."""
@@ -546,7 +555,12 @@ class Outgoing:
     # What both directions ask.
 
     def _sendable(
-        self, method: str, revision: Revision, *, is_request: bool, is_honoured: bool = False
+        self,
+        method: str,
+        protocol_version: ProtocolVersion,
+        *,
+        is_request: bool,
+        is_honoured: bool = False,
     ) -> Method:
         """The row of a message that may leave; one that is `honoured` was promised before."""
         row = self.methods.get(method)
@@ -554,28 +568,28 @@ class Outgoing:
             raise LocalProtocolError(unknown(method, self.our_role, is_request=is_request))
         if self.our_role not in row.senders:
             raise LocalProtocolError(f"a {self.our_role.value} does not send {method}")
-        if not row.is_of(revision):
-            raise LocalProtocolError(f"there is no {method} in revision {revision.name}")
-        if not self._is_legal(self.our_role, self._kind(row, revision)):
+        if not row.is_of(protocol_version):
+            raise LocalProtocolError(f"there is no {method} in revision {protocol_version.name}")
+        if not self._is_legal(self.our_role, self._kind(row, protocol_version)):
             raise LocalProtocolError(
                 f"{method} is not allowed now: the session is {self.state.name}"
             )
-        if not (is_honoured or self._is_announced(row.need, revision)):
+        if not (is_honoured or self._is_announced(row.need, protocol_version)):
             raise LocalProtocolError(f"{method} needs the {row.need}, which is not announced")
         return row
 
-    def _kind(self, row: Method, revision: Revision) -> Input:
+    def _kind(self, row: Method, protocol_version: ProtocolVersion) -> Input:
         """What a message of ours is to the session table."""
         if row.input is Input.REFERENCE:
             return row.input
-        return Input.STATELESS if revision.is_modern else row.input
+        return Input.STATELESS if protocol_version.is_stateless else row.input
 
-    def _is_announced(self, need: Need | None, revision: Revision) -> bool:
+    def _is_announced(self, need: Need | None, protocol_version: ProtocolVersion) -> bool:
         if need is None:
             return True
         if need.holder is not self.our_role:
             return announced(self.peer_capabilities, need.path)
-        is_declared_anew = revision.is_modern and self.our_role is Role.SERVER
+        is_declared_anew = protocol_version.is_stateless and self.our_role is Role.SERVER
         ours = self.declared() if is_declared_anew else self.our_capabilities
         return announced(ours, need.path)
 
@@ -607,11 +621,11 @@ class _Kind(msgspec.Struct, rename="camel", gc=False):
     result_type: str = COMPLETE
 
 
-class _Refused(Exception):  # noqa: N818  what becomes of a request, and no fault of ours
+class _Rejected(Exception):  # noqa: N818  what becomes of a request, and no fault of ours
     """A request is answered with an error before any handler sees it."""
 
     def __init__(
-        self, code: int, text: str, *, counted: str = "refused", data: Any = UNSET
+        self, code: int, text: str, *, counted: str = "rejected", data: Any = UNSET
     ) -> None:
         super().__init__(text)
         self.code = code
@@ -620,8 +634,8 @@ class _Refused(Exception):  # noqa: N818  what becomes of a request, and no faul
         self.data = data
 
 
-def _without_metadata() -> _Refused:
-    return _Refused(INVALID_PARAMS, f"invalid params: _meta lacks {PROTOCOL_VERSION}")
+def _without_metadata() -> _Rejected:
+    return _Rejected(INVALID_PARAMS, f"invalid params: _meta lacks {PROTOCOL_VERSION}")
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -634,7 +648,7 @@ class Connection(Outgoing):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._has_sessions = newest(self.revisions, has_handshake=True) is not None
+        self._has_sessions = newest(self.protocol_versions, has_handshake=True) is not None
         self._decoder = Decoder(
             json_depth_max=self.limits.json_depth_max,
             batch_messages_max=self.limits.batch_messages_max,
@@ -661,13 +675,13 @@ class Connection(Outgoing):
         self.counts[counted] += 1
         return Ignored(counted, self._brief(text))
 
-    def _refusal(
+    def _rejection(
         self,
         request_id: RequestId | None,
         code: int,
         text: str,
         *,
-        counted: str = "refused",
+        counted: str = "rejected",
         data: Any = UNSET,
     ) -> Reply:
         self.counts[counted] += 1
@@ -713,25 +727,25 @@ class Connection(Outgoing):
         """A server answers a bad frame if its id is known or not needed; a client only counts."""
         is_request = self.our_role is Role.SERVER and message.is_request
         if is_request and (message.id is not None or self._has_errors_without_id()):
-            return self._refusal(message.id, message.code, message.message, counted="malformed")
+            return self._rejection(message.id, message.code, message.message, counted="malformed")
         return self._ignored("malformed", f"{message.message} ({size_bytes} bytes)")
 
     def _has_errors_without_id(self) -> bool:
         """Whether the peer knows them, whichever revision it speaks (BASE-07, BASE-08)."""
-        spoken = [REVISIONS[name] for name in self.revisions]
-        spoken = [self.peer.revision] if self.peer is not None else spoken
-        return all(revision.has_errors_without_id for revision in spoken)
+        spoken = [PROTOCOL_VERSIONS[name] for name in self.protocol_versions]
+        spoken = [self.peer.protocol_version] if self.peer is not None else spoken
+        return all(protocol_version.has_errors_without_id for protocol_version in spoken)
 
     def _take_batch(self, batch: Batch, size_bytes: int) -> Event:
         """Only the one revision that has them takes batches, once it is settled (TRAP-01)."""
-        if self.peer is not None and self.peer.revision.has_batches:
+        if self.peer is not None and self.peer.protocol_version.has_batches:
             return BatchArrived(batch.messages, size_bytes // len(batch.messages))
         text = "not a message: there are no batches in this revision"
-        refused = Malformed(INVALID_REQUEST, text, id=None, is_request=True)
-        return self._take_bad(refused, size_bytes)
+        rejected = Malformed(INVALID_REQUEST, text, id=None, is_request=True)
+        return self._take_bad(rejected, size_bytes)
 
     def _take_request(self, message: Request, size_bytes: int) -> Event:
-        if self._is_client_of_modern():
+        if self._is_client_of_stateless():
             # A modern server asks nothing, and a client sends no answers (BASE-22, BASE-23).
             return self._ignored("request of a server", f"the server sent {message.method}")
         metadata = metadata_of(message.params)
@@ -740,74 +754,86 @@ class Connection(Outgoing):
                 return self._take_of_session(message, size_bytes)
             return self._take_stateless(message, metadata, size_bytes)
         except msgspec.MsgspecError as error:
-            return self._refusal(message.id, INVALID_PARAMS, f"invalid params: {error}")
-        except _Refused as refused:
-            return self._refusal(
-                message.id, refused.code, refused.text, counted=refused.counted, data=refused.data
+            return self._rejection(message.id, INVALID_PARAMS, f"invalid params: {error}")
+        except _Rejected as rejected:
+            return self._rejection(
+                message.id,
+                rejected.code,
+                rejected.text,
+                counted=rejected.counted,
+                data=rejected.data,
             )
 
     def _take_of_session(self, message: Request, size_bytes: int) -> Event:
         if not self._has_sessions and message.method != methods.INITIALIZE:
             raise _without_metadata()
-        peer = self.peer or attrs.evolve(STRANGER, revision=self._revision_of(methods.INITIALIZE))
-        row = self._known(message, peer.revision)
+        peer = self.peer or attrs.evolve(
+            STRANGER, protocol_version=self._protocol_version_of(methods.INITIALIZE)
+        )
+        row = self._known(message, peer.protocol_version)
         if not self._move(self.their_role, row.input):
             text = f"{row.name} is not allowed now: the session is {self.state.name}"
-            raise _Refused(INVALID_REQUEST, text, counted="out of order")
+            raise _Rejected(INVALID_REQUEST, text, counted="out of order")
         self._check_need(row, self.our_capabilities)
         try:
             return self._accept(row, message, size_bytes, peer)
-        except (msgspec.MsgspecError, _Refused):
+        except (msgspec.MsgspecError, _Rejected):
             if row.input is Input.INITIALIZE:
                 self._move(self.our_role, Input.INITIALIZE_ERROR)
             raise
 
     def _take_stateless(self, message: Request, metadata: Metadata, size_bytes: int) -> Event:
         peer = self._peer_by(metadata)
-        row = self._known(message, peer.revision)
+        row = self._known(message, peer.protocol_version)
         if not self._move(self.their_role, Input.STATELESS):
             text = f"{row.name} is not allowed now: the session is {self.state.name}"
-            raise _Refused(INVALID_REQUEST, text, counted="out of order")
+            raise _Rejected(INVALID_REQUEST, text, counted="out of order")
         self._check_need(row, self.declared())
         return self._accept(row, message, size_bytes, peer, metadata)
 
     def _peer_by(self, metadata: Metadata) -> Peer:
         """Who has sent a request, in a modern revision that is spoken here (VER-02)."""
-        revision = REVISIONS.get(metadata.requested)
-        if revision is None or revision.has_handshake or revision.name not in self.revisions:
+        protocol_version = PROTOCOL_VERSIONS.get(metadata.requested)
+        if (
+            protocol_version is None
+            or protocol_version.has_handshake
+            or protocol_version.name not in self.protocol_versions
+        ):
             raise self._unsupported(metadata.requested)
         if self._principal is None:
             return metadata.peer
         return attrs.evolve(metadata.peer, principal=self._principal)
 
-    def _unsupported(self, requested: str) -> _Refused:
-        text = f"unsupported protocol version {requested!r}: {', '.join(self.revisions)} are spoken"
-        data = {"supported": list(self.revisions), "requested": requested}
-        return _Refused(UNSUPPORTED_PROTOCOL_VERSION, text, data=data)
+    def _unsupported(self, requested: str) -> _Rejected:
+        text = f"unsupported protocol version {requested!r}: {', '.join(self.protocol_versions)} are spoken"
+        data = {"supported": list(self.protocol_versions), "requested": requested}
+        return _Rejected(UNSUPPORTED_PROTOCOL_VERSION, text, data=data)
 
-    def _known(self, message: Request, revision: Revision) -> Method:
+    def _known(self, message: Request, protocol_version: ProtocolVersion) -> Method:
         """The row of a method that this side takes now, under an id that is free."""
         row = self.methods.get(message.method)
         if row is None or not row.is_request or self.their_role not in row.senders:
-            raise _Refused(METHOD_NOT_FOUND, f"method not found: {message.method}")
-        if not row.is_of(revision):
-            raise self._foreign(row, revision)
+            raise _Rejected(METHOD_NOT_FOUND, f"method not found: {message.method}")
+        if not row.is_of(protocol_version):
+            raise self._foreign(row, protocol_version)
         if self.theirs.get(message.id) is not None:
             text = f"an unfinished request has the same id: {message.id!r}"
-            raise _Refused(INVALID_REQUEST, text, counted="duplicate id")
+            raise _Rejected(INVALID_REQUEST, text, counted="duplicate id")
         return row
 
-    def _foreign(self, row: Method, revision: Revision) -> _Refused:
+    def _foreign(self, row: Method, protocol_version: ProtocolVersion) -> _Rejected:
         """A modern method without metadata, or one that this revision does not have."""
-        modern = newest(self.revisions, has_handshake=False)
-        if modern is not None and revision.has_handshake and row.is_of(modern):
+        stateless = newest(self.protocol_versions, has_handshake=False)
+        if stateless is not None and protocol_version.has_handshake and row.is_of(stateless):
             return _without_metadata()
-        return _Refused(METHOD_NOT_FOUND, f"method not found: {row.name} (not in {revision.name})")
+        return _Rejected(
+            METHOD_NOT_FOUND, f"method not found: {row.name} (not in {protocol_version.name})"
+        )
 
     def _check_need(self, row: Method, capabilities: Capabilities) -> None:
         if row.need is not None and not announced(capabilities, row.need.path):
             text = f"method not found: {row.name} (the {row.need} is not announced)"
-            raise _Refused(METHOD_NOT_FOUND, text)
+            raise _Rejected(METHOD_NOT_FOUND, text)
 
     def _accept(
         self,
@@ -835,24 +861,24 @@ class Connection(Outgoing):
         return Reply(encode_response(request_id, types.EmptyResult()), request_id)
 
     def _answer_initialize(self, request_id: RequestId, params: types.InitializeParams) -> Reply:
-        revision = negotiated(params.protocol_version, self.revisions)
-        if revision is None:
+        protocol_version = negotiated(params.protocol_version, self.protocol_versions)
+        if protocol_version is None:
             raise self._unsupported(params.protocol_version)
         capabilities = self.declare_once()
-        self.settle(revision, params.capabilities, params.client_info, self._principal)
+        self.settle(protocol_version, params.capabilities, params.client_info, self._principal)
         self._move(self.our_role, Input.INITIALIZE_RESULT)
         result = types.InitializeResult(
-            protocol_version=revision.name,
+            protocol_version=protocol_version.name,
             capabilities=capabilities,
             server_info=self.our_info,
             instructions=self.instructions,
         )
-        frame = encode_response(request_id, fitted(result, revision))
+        frame = encode_response(request_id, downgraded(result, protocol_version))
         return Reply(frame, request_id, negotiated=True)
 
     def _answer_discover(self, request_id: RequestId, _params: types.EmptyParams) -> Reply:
         result = types.DiscoverResult(
-            supported_versions=list(self.revisions),
+            supported_versions=list(self.protocol_versions),
             capabilities=self.declared(),
             instructions=self.instructions,
         )
@@ -863,7 +889,7 @@ class Connection(Outgoing):
         row = self.methods.get(message.method)
         if row is None or row.is_request or self.their_role not in row.senders:
             return self._ignored("unknown notification", f"unknown notification {message.method}")
-        if not row.is_of(self._revision_of(row.name)):
+        if not row.is_of(self._protocol_version_of(row.name)):
             text = f"there is no {row.name} in this revision"
             return self._ignored("unknown notification", text)
         kind = self._kind_of_theirs(row, message)
@@ -871,9 +897,9 @@ class Connection(Outgoing):
             text = f"{row.name} came out of order: the session is {self.state.name}"
             return self._ignored("out of order", text)
         # A server may log before its capabilities are known here (LIFE-13).
-        is_promised = row.is_subscribed and self._is_client_of_modern()  # by an acknowledgement
+        is_promised = row.is_subscribed and self._is_client_of_stateless()  # by an acknowledgement
         is_known = self.peer is not None and not is_promised
-        if is_known and not self._is_announced(row.need, self._revision_of(row.name)):
+        if is_known and not self._is_announced(row.need, self._protocol_version_of(row.name)):
             text = f"{row.name} came, but the {row.need} was not announced"
             return self._ignored("not announced", text)
         try:
@@ -887,20 +913,22 @@ class Connection(Outgoing):
         """What a notification is to the session table; a client's is modern if it says so."""
         if self.our_role is Role.SERVER and metadata_of(message.params) is not None:
             return Input.REFERENCE if row.input is Input.REFERENCE else Input.STATELESS
-        return self._kind(row, self._revision_of(row.name))
+        return self._kind(row, self._protocol_version_of(row.name))
 
     def _notified(self, row: Method, params: Any) -> Event:
         if row.name == methods.CANCELLED:
             return self._take_cancelled(params)
         if row.name == methods.PROGRESS:
             return self._take_progress(params)
-        if row.is_subscribed and self._is_client_of_modern():
+        if row.is_subscribed and self._is_client_of_stateless():
             return self._take_told(row, params)
         return NotificationArrived(row, params)
 
-    def _is_client_of_modern(self) -> bool:
+    def _is_client_of_stateless(self) -> bool:
         peer = self.peer
-        return self.our_role is Role.CLIENT and peer is not None and peer.revision.is_modern
+        return (
+            self.our_role is Role.CLIENT and peer is not None and peer.protocol_version.is_stateless
+        )
 
     def _take_told(self, row: Method, params: types.Params) -> Event:
         """What a modern server tells belongs to a subscription, by its id alone (SUB-09)."""
@@ -912,7 +940,7 @@ class Connection(Outgoing):
         return NotificationArrived(row, params, request)
 
     def _take_cancelled(self, params: types.CancelledParams) -> Event:
-        if self._is_client_of_modern():
+        if self._is_client_of_stateless():
             return self._take_tear_down(params)
         request = self.theirs.get(params.request_id)
         if request is None:  # finished, unknown, or `initialize`, which is never open (CANC-07)

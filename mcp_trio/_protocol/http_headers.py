@@ -192,7 +192,7 @@ Paths: TypeAlias = Mapping[str, tuple[str, ...]]
 _SHOWN_CHARS_MAX: Final = 100
 
 
-class MirrorError(ValueError):
+class HeaderMismatchError(ValueError):
     """A value cannot be mirrored, or head and body do not say the same; the text names the field.
 
     A server answers such a request with 400 and `HEADER_MISMATCH`.
@@ -231,7 +231,7 @@ def unwrapped(text: str) -> str:
             character should have been wrapped (HDR-30).
     """
     if not _RECEIVED.fullmatch(text):
-        raise MirrorError("has characters that are sent as Base64 only")
+        raise HeaderMismatchError("has characters that are sent as Base64 only")
     inner = text.removeprefix(_PREFIX).removesuffix(_SUFFIX)
     if len(inner) != len(text) - len(_PREFIX + _SUFFIX):
         return text
@@ -241,7 +241,7 @@ def unwrapped(text: str) -> str:
             return value.decode()
     except (binascii.Error, UnicodeDecodeError):
         pass
-    raise MirrorError("has bad Base64 between its markers")
+    raise HeaderMismatchError("has bad Base64 between its markers")
 
 
 # Annotations of schemas --------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def _rendered(value: Any, field: str) -> str | None:
     if not isinstance(value, int):
         return value if isinstance(value, str) else None
     if abs(value) > _EXACT_MAX:
-        raise MirrorError(f"{field} mirrors an integer beyond 2^53 - 1")
+        raise HeaderMismatchError(f"{field} mirrors an integer beyond 2^53 - 1")
     return str(value)
 
 
@@ -371,7 +371,7 @@ def _named(method: str, params: Mapping[str, Any] | None) -> str | None:
 # Both sides --------------------------------------------------------------------------------------
 
 
-def mirrored_headers(
+def headers_from_body(
     *, version: str, method: str, params: Mapping[str, Any] | None, paths: Paths | None
 ) -> Headers:
     """What a client sends beside a request (HDR-01 to HDR-04, HDR-09, HDR-19, HDR-25).
@@ -382,7 +382,7 @@ def mirrored_headers(
         MirrorError: The method cannot be said in a head, or an integer is too large (HDR-14).
     """
     if not _PLAIN.fullmatch(method) or method != method.strip(OUTER_SPACE):
-        raise MirrorError(f"{METHOD} cannot repeat {method[:_SHOWN_CHARS_MAX]!r}")
+        raise HeaderMismatchError(f"{METHOD} cannot repeat {method[:_SHOWN_CHARS_MAX]!r}")
     headers = [(PROTOCOL_VERSION, version), (METHOD, method)]
     name = _named(method, params)
     if name is not None:
@@ -394,7 +394,7 @@ def mirrored_headers(
     return headers
 
 
-def check_mirrored(
+def check_headers_match(
     head: Head,
     *,
     version: str,
@@ -424,7 +424,7 @@ def check_mirrored(
 def _sent(head: Head, field: str) -> str | None:
     """The text of a field; of one that came twice, others may have read the other text."""
     if field.lower() in head.repeated:
-        raise MirrorError(f"{field} came more than once")
+        raise HeaderMismatchError(f"{field} came more than once")
     return head.header(field)
 
 
@@ -432,8 +432,8 @@ def _decoded(head: Head, field: str) -> str | None:
     text = _sent(head, field)
     try:
         return None if text is None else unwrapped(text)
-    except MirrorError as error:
-        raise MirrorError(f"{field} {error}") from None
+    except HeaderMismatchError as error:
+        raise HeaderMismatchError(f"{field} {error}") from None
 
 
 def _check_argument(head: Head, field: str, value: Any) -> None:
@@ -447,8 +447,8 @@ def _check_same(field: str, sent: str | None, said: str | None) -> None:
     if sent == said:
         return
     if sent is None:
-        raise MirrorError(f"{field} is missing; the body says {_shown(said)}")
-    raise MirrorError(f"{field} is {_shown(sent)}; the body says {_shown(said)}")
+        raise HeaderMismatchError(f"{field} is missing; the body says {_shown(said)}")
+    raise HeaderMismatchError(f"{field} is {_shown(sent)}; the body says {_shown(said)}")
 
 
 def _shown(value: str | None) -> str:

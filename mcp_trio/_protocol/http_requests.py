@@ -27,15 +27,15 @@ from mcp_trio._protocol.http_headers import (
     JSON,
     PROTOCOL_VERSION,
     Head,
+    HeaderMismatchError,
     Headers,
-    MirrorError,
-    check_mirrored,
+    check_headers_match,
 )
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION as META_VERSION
 from mcp_trio._protocol.metadata import Metadata, metadata_of
 from mcp_trio._protocol.methods import INITIALIZE
 from mcp_trio._protocol.requests import RequestId
-from mcp_trio._protocol.versions import REVISIONS, Revision
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio.errors import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -66,7 +66,7 @@ STATUS_OF_ERROR: Final[Mapping[int, int]] = {
 
 
 @attrs.frozen(kw_only=True)
-class Refusal:
+class Rejection:
     """The request is answered with an error, and nothing else happens."""
 
     status: int
@@ -115,13 +115,13 @@ class Ending(msgspec.Struct, frozen=True):
     session: str
 
 
-Verdict: TypeAlias = Refusal | Opening | ToSession | Stateless | Listening | Ending
+RoutingResult: TypeAlias = Rejection | Opening | ToSession | Stateless | Listening | Ending
 
 
 class KnownSession(msgspec.Struct, frozen=True):
     """What a verdict needs to know of a session."""
 
-    revision: Revision | None
+    protocol_version: ProtocolVersion | None
     principal: str | None = None
 
 
@@ -140,7 +140,7 @@ class Endpoint:
         parameter_paths: Of a tool, by its name, which arguments are mirrored in the head.
     """
 
-    revisions: Collection[str]
+    protocol_versions: Collection[str]
     decoder: Decoder
     find: Find
     parameter_paths: ParameterPaths
@@ -148,22 +148,24 @@ class Endpoint:
     @functools.cached_property
     def has_sessions(self) -> bool:
         """Whether legacy revisions are spoken here."""
-        return any(REVISIONS[name].has_handshake for name in self.revisions)
+        return any(PROTOCOL_VERSIONS[name].has_handshake for name in self.protocol_versions)
 
     @functools.cached_property
-    def is_modern(self) -> bool:
+    def is_stateless(self) -> bool:
         """Whether modern revisions are spoken here."""
-        return bool(self._modern)
+        return bool(self._stateless)
 
     @functools.cached_property
-    def _modern(self) -> frozenset[str]:
-        return frozenset(name for name in self.revisions if REVISIONS[name].is_modern)
+    def _stateless(self) -> frozenset[str]:
+        return frozenset(
+            name for name in self.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
+        )
 
     @functools.cached_property
     def _legacy(self) -> frozenset[str]:
-        return frozenset(self.revisions) - self._modern
+        return frozenset(self.protocol_versions) - self._stateless
 
-    def judge(self, head: Head, body: bytes = b"") -> Verdict:
+    def judge(self, head: Head, body: bytes = b"") -> RoutingResult:
         """The verdict on a request whose body has been read."""
         match head.method:
             case "POST":
@@ -175,59 +177,59 @@ class Endpoint:
             case other:
                 return self._not_allowed(other)
 
-    def _not_allowed(self, method: str) -> Refusal:
+    def _not_allowed(self, method: str) -> Rejection:
         allowed = _ALLOWED[self.has_sessions]
-        return Refusal(
+        return Rejection(
             status=405, text=f"{method} is not for this endpoint", headers=[("Allow", allowed)]
         )
 
     # POST.
 
-    def _post(self, head: Head, body: bytes) -> Verdict:
+    def _post(self, head: Head, body: bytes) -> RoutingResult:
         if not head.is_json:
-            return Refusal(status=415, text=f"the Content-Type of a POST is {JSON}")
+            return Rejection(status=415, text=f"the Content-Type of a POST is {JSON}")
         if not (head.takes_json or head.takes_streams):
-            return Refusal(status=406, text=f"Accept names {JSON} and {EVENT_STREAM}")
+            return Rejection(status=406, text=f"Accept names {JSON} and {EVENT_STREAM}")
         message = self.decoder.decode(body)
         if type(message) is Malformed:
-            return Refusal(status=400, code=message.code, text=message.message, id=message.id)
-        metadata = _metadata_in(message) if self.is_modern else None
-        if metadata is not None or self._names_modern(head):
-            return self._stateless(head, message, metadata)
+            return Rejection(status=400, code=message.code, text=message.message, id=message.id)
+        metadata = _metadata_in(message) if self.is_stateless else None
+        if metadata is not None or self._names_stateless(head):
+            return self._stateless_request(head, message, metadata)
         return self._in_session(head, message)
 
-    def _names_modern(self, head: Head) -> bool:
+    def _names_stateless(self, head: Head) -> bool:
         """Whether the head alone says that the request is modern."""
-        return head.headers.get(_VERSION_FIELD) in self._modern
+        return head.headers.get(_VERSION_FIELD) in self._stateless
 
-    def _stateless(
+    def _stateless_request(
         self, head: Head, message: Message | Batch, metadata: Metadata | None
-    ) -> Verdict:
+    ) -> RoutingResult:
         if not isinstance(message, _COMPLETE):
-            return Refusal(
+            return Rejection(
                 status=400, text="the body of a modern POST is one request or one notification"
             )
         request_id = message.id if isinstance(message, Request) else None
         try:
-            self._check_mirrored(head, message, metadata)
-        except MirrorError as error:
-            return Refusal(status=400, code=HEADER_MISMATCH, text=str(error), id=request_id)
+            self._check_headers_match(head, message, metadata)
+        except HeaderMismatchError as error:
+            return Rejection(status=400, code=HEADER_MISMATCH, text=str(error), id=request_id)
         except msgspec.ValidationError as error:
-            return Refusal(
+            return Rejection(
                 status=400, code=INVALID_PARAMS, text=f"invalid params: {error}", id=request_id
             )
         if metadata is None and isinstance(message, Request):
             text = f"invalid params: _meta lacks {META_VERSION}"
-            return Refusal(status=400, code=INVALID_PARAMS, text=text, id=request_id)
+            return Rejection(status=400, code=INVALID_PARAMS, text=text, id=request_id)
         return Stateless(message, metadata is not None and not metadata.is_complete)
 
-    def _check_mirrored(
+    def _check_headers_match(
         self, head: Head, message: Request | Notification, metadata: Metadata | None
     ) -> None:
         version = metadata.requested if metadata is not None and metadata.has_version else None
         params = _names_in(message)
         paths = self._paths(message.method, params)
-        check_mirrored(
+        check_headers_match(
             head,
             version=version or head.header(PROTOCOL_VERSION) or "",
             method=message.method,
@@ -244,67 +246,69 @@ class Endpoint:
             return None
         return self.parameter_paths(name)
 
-    def _in_session(self, head: Head, message: Message | Batch) -> Verdict:
+    def _in_session(self, head: Head, message: Message | Batch) -> RoutingResult:
         if not self.has_sessions:
             return self._without_era(message)
         if isinstance(message, Request) and message.method == INITIALIZE:
             return self._opening(head, message)
         session = self._session(head)
-        if isinstance(session, Refusal):
+        if isinstance(session, Rejection):
             return attrs.evolve(session, id=_id_of(message))
-        refusal = _refused_batch(message, session[1]) if type(message) is Batch else None
-        return refusal or ToSession(session[0], message, _awaited(message))
+        rejection = _rejected_batch(message, session[1]) if type(message) is Batch else None
+        return rejection or ToSession(session[0], message, _awaited(message))
 
-    def _without_era(self, message: Message | Batch) -> Refusal:
+    def _without_era(self, message: Message | Batch) -> Rejection:
         """What a server that speaks modern revisions only says to anything else (MHTTP-30)."""
-        return Refusal(
+        return Rejection(
             status=400,
             code=HEADER_MISMATCH,
-            text=f"{PROTOCOL_VERSION} is missing; spoken here: {', '.join(self.revisions)};"
+            text=f"{PROTOCOL_VERSION} is missing; spoken here: {', '.join(self.protocol_versions)};"
             " sessions are not (revisions=, workers=1)",
             id=_id_of(message),
-            data={"supported": [*self.revisions]},
+            data={"supported": [*self.protocol_versions]},
         )
 
-    def _opening(self, head: Head, request: Request) -> Verdict:
+    def _opening(self, head: Head, request: Request) -> RoutingResult:
         if head.header(SESSION_ID) is not None:
             text = f"a session begins without {SESSION_ID}"
-            return Refusal(status=400, text=text, id=request.id)
+            return Rejection(status=400, text=text, id=request.id)
         return Opening(request)
 
     # What names a session.
 
-    def _session(self, head: Head) -> tuple[str, KnownSession] | Refusal:
+    def _session(self, head: Head) -> tuple[str, KnownSession] | Rejection:
         """The session that a head names (HTTP-48 to HTTP-51, HTTP-58 to HTTP-61)."""
         session_id = head.headers.get(_SESSION_FIELD)
         if session_id is None:
-            return Refusal(status=400, text=f"{SESSION_ID} is missing: initialize comes first")
+            return Rejection(status=400, text=f"{SESSION_ID} is missing: initialize comes first")
         known = self.find(session_id)
         if known is None or known.principal != head.principal:
-            return Refusal(status=404, text="there is no such session: it has ended, or never was")
+            return Rejection(
+                status=404, text="there is no such session: it has ended, or never was"
+            )
         version = head.headers.get(_VERSION_FIELD)
         if version is not None and version not in self._legacy:
-            return Refusal(
+            return Rejection(
                 status=400,
                 text=f"unsupported {PROTOCOL_VERSION} {version[:40]!r}",
             )
         return session_id, known
 
-    def _get(self, head: Head) -> Verdict:
-        if not self.has_sessions or self._names_modern(head):
+    def _get(self, head: Head) -> RoutingResult:
+        if not self.has_sessions or self._names_stateless(head):
             return attrs.evolve(self._not_allowed("GET"), headers=[("Allow", "POST")])
         if not head.takes_streams:
-            return Refusal(status=406, text=f"Accept of a GET names {EVENT_STREAM}")
+            return Rejection(status=406, text=f"Accept of a GET names {EVENT_STREAM}")
         session = self._session(head)
-        if isinstance(session, Refusal):
+        if isinstance(session, Rejection):
             return session
         return Listening(session[0], head.header(LAST_EVENT_ID))
 
-    def _delete(self, head: Head) -> Verdict:
-        if not self.has_sessions or self._names_modern(head):
+    def _delete(self, head: Head) -> RoutingResult:
+        if not self.has_sessions or self._names_stateless(head):
             return attrs.evolve(self._not_allowed("DELETE"), headers=[("Allow", "POST")])
         session = self._session(head)
-        return session if isinstance(session, Refusal) else Ending(session[0])
+        return session if isinstance(session, Rejection) else Ending(session[0])
 
 
 def _metadata_in(message: Message | Batch) -> Metadata | None:
@@ -334,12 +338,14 @@ def _params_of(message: Request | Notification) -> Mapping[str, Any]:
     return {} if message.params is None else _decode_params(message.params)
 
 
-def _refused_batch(batch: Batch, session: KnownSession) -> Refusal | None:
+def _rejected_batch(batch: Batch, session: KnownSession) -> Rejection | None:
     """Whole, or not at all: what answers a part without an id belongs to no stream (HTTP-32)."""
-    if session.revision is None or not session.revision.has_batches:
-        return Refusal(status=400, text="there are no batches in this revision")
+    if session.protocol_version is None or not session.protocol_version.has_batches:
+        return Rejection(status=400, text="there are no batches in this revision")
     bad = next((each for each in batch.messages if isinstance(each, Malformed)), None)
-    return None if bad is None else Refusal(status=400, code=bad.code, text=bad.message, id=bad.id)
+    return (
+        None if bad is None else Rejection(status=400, code=bad.code, text=bad.message, id=bad.id)
+    )
 
 
 def _awaited(message: Message | Batch) -> Sequence[RequestId]:

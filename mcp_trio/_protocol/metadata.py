@@ -16,9 +16,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from mcp_trio import types
-from mcp_trio._protocol.compat import fitted
+from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.methods import Method, ParamsToSend, announced
-from mcp_trio._protocol.versions import OLDEST, REVISIONS, Revision
+from mcp_trio._protocol.versions import OLDEST, PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio.errors import LocalProtocolError
 
 # --------------------
@@ -41,7 +41,7 @@ class Peer:
         principal: Who it is, as the transport has made sure; None where it cannot.
     """
 
-    revision: Revision
+    protocol_version: ProtocolVersion
     capabilities: Capabilities
     info: types.Implementation | None = None
     log_level: types.LoggingLevel | None = None
@@ -53,7 +53,7 @@ class Peer:
         return announced(self.capabilities, capability)
 
 
-STRANGER: Final = Peer(revision=OLDEST, capabilities=types.ClientCapabilities())
+STRANGER: Final = Peer(protocol_version=OLDEST, capabilities=types.ClientCapabilities())
 """Who has said nothing yet."""
 
 
@@ -130,7 +130,7 @@ class Metadata:
         members = self._members
         capabilities = _there(members.capabilities, CLIENT_CAPABILITIES)
         return Peer(
-            revision=REVISIONS[self.requested],
+            protocol_version=PROTOCOL_VERSIONS[self.requested],
             capabilities=_as(types.ClientCapabilities, capabilities, CLIENT_CAPABILITIES),
             info=_if_there(types.Implementation, members.info, CLIENT_INFO),
             log_level=_if_there(_LEVEL, members.log_level, LOG_LEVEL),
@@ -302,12 +302,12 @@ def trace_of(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def said_by_client(
-    revision: Revision, capabilities: Any, info: types.Implementation
+    protocol_version: ProtocolVersion, capabilities: Any, info: types.Implementation
 ) -> dict[str, Any]:
     """What a client says in each of its modern requests (META-11 to META-13)."""
     return {
-        PROTOCOL_VERSION: revision.name,
-        CLIENT_CAPABILITIES: fitted(capabilities, revision),
+        PROTOCOL_VERSION: protocol_version.name,
+        CLIENT_CAPABILITIES: downgraded(capabilities, protocol_version),
         CLIENT_INFO: info,
     }
 

@@ -13,7 +13,7 @@ import msgspec
 
 from mcp_trio import types
 from mcp_trio._protocol.states import Input, Role
-from mcp_trio._protocol.versions import Revision, is_between
+from mcp_trio._protocol.versions import ProtocolVersion, is_between
 
 CLIENT: Final = frozenset({Role.CLIENT})
 SERVER: Final = frozenset({Role.SERVER})
@@ -87,9 +87,9 @@ class Method:
         default=attrs.Factory(_decoder_of_result, takes_self=True), init=False, eq=False, repr=False
     )
 
-    def is_of(self, revision: Revision) -> bool:
+    def is_of(self, protocol_version: ProtocolVersion) -> bool:
         """Whether a revision has this method."""
-        return is_between(revision, self.since, self.until)
+        return is_between(protocol_version, self.since, self.until)
 
     def decode_params(self, raw: msgspec.Raw | bytes | None) -> Any:
         """The params of this method; absent ones read as an empty object.
@@ -176,7 +176,7 @@ _ROOT_CHANGES: Final = Need(holder=Role.CLIENT, path="roots.listChanged")
 
 # The last revision with a handshake, and the first without.
 _LEGACY: Final = "2025-11-25"
-_MODERN: Final = "2026-07-28"
+_STATELESS: Final = "2026-07-28"
 
 _ROWS: Final = (
     _request(
@@ -188,7 +188,12 @@ _ROWS: Final = (
         until=_LEGACY,
     ),
     _request(
-        DISCOVER, CLIENT, types.EmptyParams, types.DiscoverResult, since=_MODERN, is_cacheable=True
+        DISCOVER,
+        CLIENT,
+        types.EmptyParams,
+        types.DiscoverResult,
+        since=_STATELESS,
+        is_cacheable=True,
     ),
     _request(PING, BOTH, types.EmptyParams, types.EmptyResult, kind=Input.PING, until=_LEGACY),
     _request(
@@ -275,7 +280,7 @@ _ROWS: Final = (
         until=_LEGACY,
     ),
     _request(
-        LISTEN, CLIENT, types.ListenParams, types.ListenResult, since=_MODERN, is_standing=True
+        LISTEN, CLIENT, types.ListenParams, types.ListenResult, since=_STATELESS, is_standing=True
     ),
     _request(
         "sampling/createMessage",
@@ -347,7 +352,7 @@ _ROWS: Final = (
         until=_LEGACY,
     ),
     _notification(
-        ACKNOWLEDGED, SERVER, types.AcknowledgedParams, since=_MODERN, is_subscribed=True
+        ACKNOWLEDGED, SERVER, types.AcknowledgedParams, since=_STATELESS, is_subscribed=True
     ),
 )
 

@@ -81,7 +81,7 @@ class Budget:
 # nothing of what is wrong with it.
 
 
-PARKED: Final = "parked."
+SUSPENDED: Final = "parked."
 """How the state of a handler begins that waits here; any other was sealed, or is none of ours."""
 
 # What a retry brings anew, or has besides what it repeats.
@@ -147,7 +147,7 @@ class TheirRequest(msgspec.Struct, gc=False, eq=False):
     @property
     def may_want_input(self) -> bool:
         """Whether its answer may be that input is required (MRTR-03)."""
-        return self.peer.revision.is_modern and self.has_rounds
+        return self.peer.protocol_version.is_stateless and self.has_rounds
 
     def move(self, move: TheirMove) -> TheirState:
         """Take one row of the table.
@@ -332,7 +332,7 @@ class Admission:
         """A handler takes a place."""
         self.running += 1
 
-    def refusal(self, request: TheirRequest) -> str | None:
+    def rejection(self, request: TheirRequest) -> str | None:
         """Why the request cannot even wait, naming the setting; None when there is room."""
         if len(self._queue) >= self.limits.requests_queued_max:
             return f"too many requests wait (requests_queued_max={self.limits.requests_queued_max})"

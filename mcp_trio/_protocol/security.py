@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from mcp_trio._protocol.http_headers import HOST, Head, Headers
-from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio._protocol.http_requests import Rejection
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 """The names by which a machine reaches itself, and nobody else does."""
@@ -37,7 +37,7 @@ _PREFLIGHT_SECONDS: Final = "600"
 
 
 @attrs.frozen(kw_only=True)
-class Gate:
+class HostCheck:
     """What is let through to a server.
 
     Attributes:
@@ -52,15 +52,15 @@ class Gate:
     origins: frozenset[str] | None
     allows_cors: bool = False
 
-    def refusal(self, head: Head) -> Refusal | None:
+    def rejection(self, head: Head) -> Rejection | None:
         """Why a request is not let through; None if it is (SEC-10, HTTP-02, HTTP-03)."""
         if not self._allows_host(head):
-            return _refused(head, "Host", "hosts")
+            return _rejected(head, "Host", "hosts")
         if not self._allows_origin(head):
-            return _refused(head, "Origin", "origins")
+            return _rejected(head, "Origin", "origins")
         if not self.allows_cors and is_preflight(head):
             text = "pages may not read what is answered here: see the server's setting allows_cors="
-            return Refusal(status=403, text=text)
+            return Rejection(status=403, text=text)
         return None
 
     def cors_headers(self, head: Head) -> Headers:
@@ -71,7 +71,7 @@ class Gate:
         if not self.allows_cors:
             return []
         origin = head.headers.get("origin")
-        if origin is None or self.refusal(head) is not None:
+        if origin is None or self.rejection(head) is not None:
             return []
         return [
             ("Access-Control-Allow-Origin", origin),
@@ -137,20 +137,20 @@ def _is_own(origin: str, head: Head) -> bool:
     return (page["name"], page["port"] or default) == (name, port or default)
 
 
-def _refused(head: Head, field: str, setting: str) -> Refusal:
+def _rejected(head: Head, field: str, setting: str) -> Rejection:
     """The text shows what came, and says what to do if it ought to be let through."""
     sent = head.header(field)
     came = "is missing" if sent is None else f"{sent[:_SHOWN_CHARS_MAX]!r} is not allowed here"
-    return Refusal(status=403, text=f"{field} {came}: see the server's setting {setting}=")
+    return Rejection(status=403, text=f"{field} {came}: see the server's setting {setting}=")
 
 
-def gate_for(
+def host_check_for(
     bound: Sequence[tuple[str, int]],
     *,
     hosts: Collection[str] | None = None,
     origins: Collection[str] | None = None,
     allows_cors: bool = False,
-) -> Gate:
+) -> HostCheck:
     """The gate of a server that listens at these addresses; none: it does not know where.
 
     What the server is bound to is always allowed, and `hosts` and `origins` add to it; `*` in one
@@ -168,7 +168,7 @@ def gate_for(
     is_local = all(_LOOPBACK.fullmatch(address) for address, _ in bound)
     if hosts is None and not is_local:
         hosts = [ANY]
-    return Gate(
+    return HostCheck(
         hosts=_allowed(hosts or (), _given_host, own_hosts),
         origins=_allowed(origins or (), _given_origin, _own_origins(own)),
         allows_cors=allows_cors,

@@ -23,18 +23,18 @@ from mcp_trio.errors import (
 # The codes that JSON-RPC leaves to servers.
 _SERVER_CODES: Final = range(-32099, -31999)
 
-MODERN_CODES: Final = frozenset(
+STATELESS_CODES: Final = frozenset(
     {HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION}
 )
 """Those of them that modern revisions define; only these tell that a server is modern."""
 
 
-def _is_modern(revision: "Revision") -> bool:
-    return not revision.has_handshake
+def _is_stateless(protocol_version: "ProtocolVersion") -> bool:
+    return not protocol_version.has_handshake
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Revision:
+class ProtocolVersion:
     """The facts of one published revision.
 
     Attributes:
@@ -70,22 +70,22 @@ class Revision:
     has_url_elicitation: bool = False
     has_elicitation_ids: bool = False
     primes_streams: bool = False
-    is_modern: bool = attrs.field(
-        default=attrs.Factory(_is_modern, takes_self=True), init=False, repr=False
+    is_stateless: bool = attrs.field(
+        default=attrs.Factory(_is_stateless, takes_self=True), init=False, repr=False
     )
 
     def code_of(self, code: int) -> int:
         """The code that says the same here, for an error that we answer with (ERR-06 to ERR-10)."""
-        if not self.reserves_codes or code not in _SERVER_CODES or code in MODERN_CODES:
+        if not self.reserves_codes or code not in _SERVER_CODES or code in STATELESS_CODES:
             return code
         return self.resource_not_found_code if code == RESOURCE_NOT_FOUND else INTERNAL_ERROR
 
 
 _ALL: Final = (
-    Revision(name="2024-11-05", place=0, announces_completions=False),
-    Revision(name="2025-03-26", place=1, has_batches=True),
-    Revision(name="2025-06-18", place=2, structured_content="object"),
-    Revision(
+    ProtocolVersion(name="2024-11-05", place=0, announces_completions=False),
+    ProtocolVersion(name="2025-03-26", place=1, has_batches=True),
+    ProtocolVersion(name="2025-06-18", place=2, structured_content="object"),
+    ProtocolVersion(
         name="2025-11-25",
         place=3,
         announces_context=True,
@@ -96,7 +96,7 @@ _ALL: Final = (
         has_errors_without_id=True,
         argument_errors_are_results=True,
     ),
-    Revision(
+    ProtocolVersion(
         name="2026-07-28",
         place=4,
         announces_context=True,
@@ -110,40 +110,42 @@ _ALL: Final = (
     ),
 )
 
-REVISIONS: Final = {revision.name: revision for revision in _ALL}
+PROTOCOL_VERSIONS: Final = {protocol_version.name: protocol_version for protocol_version in _ALL}
 """All that are known here, by name, from the oldest."""
 
-ALL_REVISIONS: Final = tuple(revision.name for revision in reversed(_ALL))
+ALL_PROTOCOL_VERSIONS: Final = tuple(protocol_version.name for protocol_version in reversed(_ALL))
 """Their names, from the newest."""
 
 
 OLDEST: Final = _ALL[0]
-NEWEST_LEGACY: Final = next(revision for revision in reversed(_ALL) if revision.has_handshake)
+NEWEST_LEGACY: Final = next(
+    protocol_version for protocol_version in reversed(_ALL) if protocol_version.has_handshake
+)
 
 
 @functools.cache
-def is_between(revision: Revision, since: str | None, until: str | None) -> bool:
+def is_between(protocol_version: ProtocolVersion, since: str | None, until: str | None) -> bool:
     """Whether a revision is one of those from `since` to `until`; None is no bound."""
-    began = since is None or REVISIONS[since].place <= revision.place
-    return began and (until is None or revision.place <= REVISIONS[until].place)
+    began = since is None or PROTOCOL_VERSIONS[since].place <= protocol_version.place
+    return began and (until is None or protocol_version.place <= PROTOCOL_VERSIONS[until].place)
 
 
-def checked_revisions(names: Collection[str]) -> tuple[str, ...]:
+def checked_protocol_versions(names: Collection[str]) -> tuple[str, ...]:
     """The names of the revisions that one side speaks, from the newest.
 
     Raises:
         ValueError: There is none, or one that is not known here.
     """
-    unknown = [name for name in names if name not in REVISIONS]
+    unknown = [name for name in names if name not in PROTOCOL_VERSIONS]
     if unknown or not names:
-        known = ", ".join(ALL_REVISIONS)
+        known = ", ".join(ALL_PROTOCOL_VERSIONS)
         raise ValueError(f"unknown revisions {unknown}: choose from {known}")
-    return tuple(name for name in ALL_REVISIONS if name in names)
+    return tuple(name for name in ALL_PROTOCOL_VERSIONS if name in names)
 
 
-def newest(names: Sequence[str], *, has_handshake: bool) -> Revision | None:
+def newest(names: Sequence[str], *, has_handshake: bool) -> ProtocolVersion | None:
     """The newest revision of an era among `names`, which begin with the newest."""
-    rows = (REVISIONS[name] for name in names if name in REVISIONS)
+    rows = (PROTOCOL_VERSIONS[name] for name in names if name in PROTOCOL_VERSIONS)
     return next((row for row in rows if row.has_handshake is has_handshake), None)
 
 
@@ -154,13 +156,13 @@ def named_in(data: Any) -> list[str]:
     return [name for name in names if isinstance(name, str)]
 
 
-def negotiated(requested: str, spoken: Sequence[str]) -> Revision | None:
+def negotiated(requested: str, spoken: Sequence[str]) -> ProtocolVersion | None:
     """The revision a server answers `initialize` with; None if it speaks none with a handshake.
 
     The requested one when it is spoken here, otherwise our newest with a handshake (LIFE-06,
     LIFE-07, LIFE-08): a mismatch is an offer, not an error.
     """
-    known = REVISIONS.get(requested)
+    known = PROTOCOL_VERSIONS.get(requested)
     if known is not None and known.has_handshake and requested in spoken:
         return known
     return newest(spoken, has_handshake=True)

@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 
 from mcp_trio._protocol.http_headers import Head, Headers
-from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio.errors import ConnectionLost, OutcomeUnknown
 
 # Subprotocols and tokens --------------------------------------------------------------------------
@@ -112,25 +112,25 @@ def asks_for_websocket(head: Head) -> bool:
     return "upgrade" in head.headers and "websocket" in _elements(head, "upgrade")
 
 
-def upgrade_refusal(head: Head, *, path: str) -> Refusal | None:
+def upgrade_rejection(head: Head, *, path: str) -> Rejection | None:
     """Why a request that was let through the gate becomes no WebSocket; None if it does."""
     if head.path.rstrip("/") != path.rstrip("/"):
-        return Refusal(status=404, text=f"nothing is here; the WebSocket endpoint is {path}")
+        return Rejection(status=404, text=f"nothing is here; the WebSocket endpoint is {path}")
     if head.method != "GET":
         text = f"{head.method} is not for this endpoint"
-        return Refusal(status=405, text=text, headers=[("Allow", "GET")])
+        return Rejection(status=405, text=text, headers=[("Allow", "GET")])
     if not asks_for_websocket(head):
         return _upgrade_required("this endpoint speaks WebSocket and nothing else")
     if head.header("sec-websocket-version") != _VERSION:
         return _upgrade_required(f"the version of WebSocket is {_VERSION}")
     if "upgrade" not in _elements(head, "connection") or not _has_key(head):
-        return Refusal(status=400, text="this is no handshake of WebSocket")
+        return Rejection(status=400, text="this is no handshake of WebSocket")
     return None
 
 
-def _upgrade_required(text: str) -> Refusal:
+def _upgrade_required(text: str) -> Rejection:
     headers: Headers = [("Upgrade", "websocket"), ("Sec-WebSocket-Version", _VERSION)]
-    return Refusal(status=426, text=text, headers=headers)
+    return Rejection(status=426, text=text, headers=headers)
 
 
 def _elements(head: Head, name: str) -> list[str]:
@@ -158,7 +158,7 @@ class CloseCode(IntEnum):
     NO_CODE = 1005  # never sent: the peer closed without one
     BROKEN_OFF = 1006  # never sent: the connection ended without a close
     NOT_UTF8 = 1007  # text that is none
-    REFUSED = 1008  # never by us: who may not come is refused before the upgrade
+    REJECTED = 1008  # never by us: who may not come is refused before the upgrade
     TOO_LARGE = 1009  # never by us: what is over `frame_bytes_max` is answered by an error
     FAILED = 1011  # a defect of ours; a peer that is silent
     RESTARTING = 1012  # never by us
@@ -172,7 +172,7 @@ _MEANINGS: Final[Mapping[int, str]] = {
     CloseCode.NOT_TEXT: "does not take the kind of message that we sent",
     CloseCode.BROKEN_OFF: "broke the connection off",
     CloseCode.NOT_UTF8: "says that our text was no UTF-8",
-    CloseCode.REFUSED: "refuses us",
+    CloseCode.REJECTED: "refuses us",
     CloseCode.TOO_LARGE: "does not take a message as large as ours",
     CloseCode.FAILED: "failed",
     CloseCode.RESTARTING: "restarts",

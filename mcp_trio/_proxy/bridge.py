@@ -18,7 +18,7 @@ import trio
 
 from mcp_trio._client.connect import ProcessOptions, WebOptions, has_url, open_target
 from mcp_trio._jsonrpc.messages import Request
-from mcp_trio._protocol.versions import ALL_REVISIONS
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio._proxy.bridge_sessions import (
     Agreed,
     Clients,
@@ -38,7 +38,7 @@ from mcp_trio._server.http_options import HttpOptions
 from mcp_trio._server.http_serve import Address, serve_http
 from mcp_trio._server.sockets import WebSocketOptions, serve_tcp, serve_unix, serve_websocket
 from mcp_trio._transports.channel import Channel, Received
-from mcp_trio._transports.concurrency import Milestone
+from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel
 from mcp_trio.errors import ConnectionLost
@@ -78,9 +78,9 @@ class SiteSession:
 
     site: "Site"
     clients: Clients
-    closing: Milestone = attrs.field(factory=Milestone, init=False)
+    closing: LightEvent = attrs.field(factory=LightEvent, init=False)
     connection: Agreed = attrs.field(factory=Agreed, init=False)
-    negotiated: Milestone = attrs.field(init=False)
+    negotiated: LightEvent = attrs.field(init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -103,18 +103,18 @@ class SiteSession:
 
     async def run(self) -> None:
         """Serves until the client is done, or the server has ended; modern clients: for ever."""
-        is_modern = isinstance(self.clients, StatelessChannel)
+        is_stateless = isinstance(self.clients, StatelessChannel)
         try:
             with self._scope:
                 while first := await self.clients.receive():
-                    await self._serve(first, is_modern=is_modern)
-                    if not is_modern:
+                    await self._serve(first, is_stateless=is_stateless)
+                    if not is_stateless:
                         break
         finally:
             self.closing.set()
             await self.clients.aclose()
 
-    async def _serve(self, first: Sequence[Received], *, is_modern: bool) -> None:
+    async def _serve(self, first: Sequence[Received], *, is_stateless: bool) -> None:
         limits, journal, exit_status = self.site.limits, self.site.start(), None
         try:
             server = await self.site.open()
@@ -125,7 +125,7 @@ class SiteSession:
                     journal=journal,
                     agreed=self.connection,
                     limits=limits,
-                    is_modern=is_modern,
+                    is_stateless=is_stateless,
                 )
                 await served.run(first)
             finally:
@@ -158,7 +158,7 @@ class Site(StandIn[SiteSession]):
     joined: type[Joined] = Joined
     start: Callable[[], FrameJournal]
     cause: Cause = attrs.field(default="closed", init=False)
-    spoken: Sequence[str] = attrs.field(default=ALL_REVISIONS, init=False)
+    spoken: Sequence[str] = attrs.field(default=ALL_PROTOCOL_VERSIONS, init=False)
 
     def opened(self, channel: Channel) -> tuple[SiteSession, Callable[[], Awaitable[None]]]:
         """See `StandIn.opened`."""
@@ -223,7 +223,7 @@ class Front:
 
 
 @attrs.frozen(kw_only=True)
-class Behind:
+class Upstream:
     """The server.
 
     Attributes:
@@ -352,7 +352,7 @@ _FRONTS: Final[Mapping[str, Callable[[str, SplitResult], Front]]] = {
 
 def run_bridge(
     front: Front,
-    behind: Behind,
+    upstream: Upstream,
     *,
     record: RecordOptions | None = None,
     told: Callable[[str], None],
@@ -373,32 +373,32 @@ def run_bridge(
         OSError: The address cannot be bound.
         ValueError: The gate's settings are none, or the server's URL is none.
     """
-    target = behind.target
+    target = upstream.target
     if front.kind == "stdio" and not isinstance(target, str):
         return run_stdio_proxy(target, record=record, limits=limits)
     if front.kind == "http" and isinstance(target, str) and has_url(target):
         return run_http_proxy(
-            front.place, target, record=record, told=told, headers=behind.headers, limits=limits
+            front.place, target, record=record, told=told, headers=upstream.headers, limits=limits
         )
     if front.kind == "stdio":
-        return trio.run(_run_stdio, behind, record, limits)
-    return trio.run(_run_listening, front, behind, record, told, limits)
+        return trio.run(_run_stdio, upstream, record, limits)
+    return trio.run(_run_listening, front, upstream, record, told, limits)
 
 
-async def _run_stdio(behind: Behind, record: RecordOptions | None, limits: Limits) -> int:
+async def _run_stdio(upstream: Upstream, record: RecordOptions | None, limits: Limits) -> int:
     parent_pid = os.getppid()
     check_is_free(record)
-    journal = start_frames(record, transport="stdio", name=behind.name, limits=limits)
+    journal = start_frames(record, transport="stdio", name=upstream.name, limits=limits)
     descriptors = divert_stdio()
 
     async def serve() -> int:
         try:
-            server = await behind.open(limits)
+            server = await upstream.open(limits)
         except ConnectionLost:
             journal.shut("lost")
             raise
         client = open_stdio_channel(*descriptors, limits=limits)
-        joined = behind.joined(client=client, server=server, journal=journal, limits=limits)
+        joined = upstream.joined(client=client, server=server, journal=journal, limits=limits)
         return await joined.run(parent_pid=parent_pid)
 
     try:
@@ -409,29 +409,29 @@ async def _run_stdio(behind: Behind, record: RecordOptions | None, limits: Limit
 
 async def _run_listening(
     front: Front,
-    behind: Behind,
+    upstream: Upstream,
     record: RecordOptions | None,
     told: Callable[[str], None],
     limits: Limits,
 ) -> int:
     with recorded_to(record) as recording:
         start = partial(
-            start_frames, recording, transport=front.kind, name=behind.name, limits=limits
+            start_frames, recording, transport=front.kind, name=upstream.name, limits=limits
         )
-        site = site_of(front, behind, start=start, limits=limits)
+        site = site_of(front, upstream, start=start, limits=limits)
         serve = partial(serve_site, front, site, told)
         return await until_signal(serve, shut=partial(site.shut, "signal"))
 
 
-def site_of(front: Front, behind: Behind, *, start: Callable[..., Any], limits: Limits) -> Site:
+def site_of(front: Front, upstream: Upstream, *, start: Callable[..., Any], limits: Limits) -> Site:
     """What clients get to see of the server."""
-    if not isinstance(behind.target, str):
+    if not isinstance(upstream.target, str):
         connections_max = limits.http_connections_max if front.kind == "http" else _PROCESSES_MAX
         limits = attrs.evolve(
             limits, http_sessions_max=_PROCESSES_MAX, http_connections_max=connections_max
         )
-    opening = partial(behind.open, limits)
-    return Site(open=opening, joined=behind.joined, start=start, limits=limits)
+    opening = partial(upstream.open, limits)
+    return Site(open=opening, joined=upstream.joined, start=start, limits=limits)
 
 
 async def serve_site(front: Front, site: Site, told: Callable[[str], None]) -> int:

@@ -39,11 +39,11 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._protocol.methods import INITIALIZE
 from mcp_trio._protocol.requests import whose_answer, whose_large_answer
-from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS, Revision
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._proxy.journal import FrameJournal
 from mcp_trio._transports.channel import Channel, Received
-from mcp_trio._transports.concurrency import Milestone
+from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.http_client import agreed_version
 from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
 from mcp_trio._transports.process import ProcessChannel
@@ -98,7 +98,7 @@ class Joined:
     journal: FrameJournal
     limits: Limits
     has_begun: bool = attrs.field(default=False, init=False)
-    closing: Milestone = attrs.field(factory=Milestone, init=False)
+    closing: LightEvent = attrs.field(factory=LightEvent, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _open: dict[Id, str] = attrs.field(factory=dict[Id, str], init=False)
     _settled: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -172,7 +172,7 @@ class Joined:
         if isinstance(item, Oversized):
             self.journal.discards("in", item)
             text = f"larger than frame_bytes_max ({self.limits.frame_bytes_max})"
-            await self.refuse(malformed(item.head, INVALID_REQUEST, text))
+            await self.reject(malformed(item.head, INVALID_REQUEST, text))
             return
         assert isinstance(item, bytes)
         self.journal.counts["in_bytes"] += len(item)
@@ -190,7 +190,7 @@ class Joined:
         elif isinstance(message, Notification) and message.method == CANCELLED:
             self._settle(reference_of(message))
 
-    async def refuse(self, message: Malformed, _: bytes = b"") -> None:
+    async def reject(self, message: Malformed, _: bytes = b"") -> None:
         """Answer what is no message, if it may wait for that."""
         if message.is_request and message.id is not None:
             await self._answer(message.id, message.code, message.message)
@@ -321,14 +321,18 @@ _TO_SERVER: Final[Mapping[type[Message], Callable[..., Awaitable[None]]]] = {
     Notification: UrlProxy.tell,
     Response: UrlProxy.reply,
     ErrorResponse: UrlProxy.reply,
-    Malformed: UrlProxy.refuse,
+    Malformed: UrlProxy.reject,
 }
 
 
 _Id = int | str
 
 # How streams are where a revision was agreed on that nobody here knows.
-_LIKELIEST: Final = next(REVISIONS[name] for name in ALL_REVISIONS if REVISIONS[name].has_handshake)
+_LIKELIEST: Final = next(
+    PROTOCOL_VERSIONS[name]
+    for name in ALL_PROTOCOL_VERSIONS
+    if PROTOCOL_VERSIONS[name].has_handshake
+)
 
 _HUNG_UP: Final = "the server has closed the connection"
 
@@ -337,10 +341,10 @@ Clients: TypeAlias = SessionChannel | StatelessChannel
 
 @attrs.define(eq=False)
 class Agreed:
-    """What a server and its client have agreed on; `revision` is None before the handshake."""
+    """What a server and its client have agreed on; `protocol_version` is None before the handshake."""
 
-    revision: Revision | None = None
-    negotiated: Milestone = attrs.field(factory=Milestone, init=False)
+    protocol_version: ProtocolVersion | None = None
+    negotiated: LightEvent = attrs.field(factory=LightEvent, init=False)
 
     @property
     def peer_info(self) -> None:
@@ -369,7 +373,7 @@ class ServedConnection:
     journal: FrameJournal
     agreed: Agreed
     limits: Limits
-    is_modern: bool
+    is_stateless: bool
     _taken: deque[Received] = attrs.field(factory=deque[Received], init=False)
     _open: dict[_Id, Request] = attrs.field(factory=dict[_Id, Request], init=False)
     _why: str = attrs.field(default="the proxy has stopped the server", init=False)
@@ -429,7 +433,7 @@ class ServedConnection:
 
     def _without_taken_token(self, request: Request, line: bytes) -> bytes:
         """The line; who chose the token of another's open request goes without progress."""
-        token = token_of(request.params) if self.is_modern else None
+        token = token_of(request.params) if self.is_stateless else None
         if token is None or self._asked_with(token) is None:
             return line
         params = members(request.params)
@@ -480,14 +484,14 @@ class ServedConnection:
         self.journal.flush()
         parts = [line] if len(messages) == 1 else messages_in(line)
         for message, part in zip(messages, parts, strict=True):
-            if isinstance(message, Request) and self.is_modern:
-                await self._refuse(message)
+            if isinstance(message, Request) and self.is_stateless:
+                await self._reject(message)
             elif isinstance(message, Malformed):
                 self._fail(whose_answer(message), f"an answer that is {message.message}")
             else:
                 self.clients.send_nowait([self._addressed(message, part)])
 
-    async def _refuse(self, request: Request) -> None:
+    async def _reject(self, request: Request) -> None:
         text = "a modern client takes no requests"
         answer = self.journal.answer(request.id, METHOD_NOT_FOUND, text)
         self.journal.passes("in", answer)
@@ -509,7 +513,7 @@ class ServedConnection:
     def _agree(self, answer: Response | ErrorResponse) -> None:
         if isinstance(answer, Response):
             version = agreed_version(answer.result) or ""
-            self.agreed.revision = REVISIONS.get(version, _LIKELIEST)
+            self.agreed.protocol_version = PROTOCOL_VERSIONS.get(version, _LIKELIEST)
             self.agreed.negotiated.set()
 
     def _about(self, message: Request | Notification) -> _Id | None:

@@ -5,7 +5,7 @@ What the two notice of it should be nothing but that address. So
 - Every path and method passes, with its head and its body; `Host` becomes the server's, and what
   belongs to one connection stays there. `Accept-Encoding` alone is changed, to `identity`: what a
   server would compress, nobody between could read.
-- Statuses and bodies come back as they are, and streams as they come: see `passage`.
+- Statuses and bodies come back as they are, and streams as they come: see `proxied_exchange`.
 - What happens to one side happens to the other. A client that goes away takes its request with it;
   an answer that breaks off breaks off; a server that does not answer is a 502 that says so.
 - Nothing but messages is recorded: no header but the ids of sessions and events, no credentials,
@@ -24,7 +24,7 @@ import attrs
 import httpx
 import trio
 
-from mcp_trio._journal.conversation import CANCELLED, revision_of, token_of
+from mcp_trio._journal.conversation import CANCELLED, protocol_version_of, token_of
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
     Decoder,
@@ -44,9 +44,9 @@ from mcp_trio._protocol.http_headers import (
     encoded,
     media_type_of,
 )
-from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID, Refusal
+from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID, Rejection
 from mcp_trio._protocol.methods import INITIALIZE
-from mcp_trio._protocol.security import Gate, gate_for, is_preflight
+from mcp_trio._protocol.security import HostCheck, host_check_for, is_preflight
 from mcp_trio._protocol.websocket import checked_token, has_token
 from mcp_trio._proxy.journal import Cause, FrameJournal, recorded_to, start_frames
 from mcp_trio._proxy.stdio import until_signal
@@ -322,7 +322,7 @@ _BAD_GATEWAY: Final = 502
 
 
 @attrs.define(kw_only=True, eq=False)
-class Passage:
+class ProxiedExchange:
     """One exchange, from its body on.
 
     Attributes:
@@ -373,7 +373,7 @@ class Passage:
         journal = self.kept.journal
         self._note(error="the client went away")
         for request in self._open.values():
-            if revision_of(request.params) is not None:
+            if protocol_version_of(request.params) is not None:
                 params = {"requestId": request.id, "reason": "the client went away"}
                 journal.passes("in", encode_notification(CANCELLED, params), envelope=_GONE)
         journal.flush()
@@ -384,7 +384,7 @@ class Passage:
         try:
             response = await self.link.http.send(self._request(), stream=True)
         except httpx.RequestError as error:
-            await self._refuse(str(self.link.loss_of(error)))
+            await self._reject(str(self.link.loss_of(error)))
             return
         try:
             await self._pass_answer(response)
@@ -405,19 +405,19 @@ class Passage:
             extensions={"timeout": timeout.as_dict()},
         )
 
-    async def _refuse(self, why: str) -> None:
+    async def _reject(self, why: str) -> None:
         """Answers instead of the server."""
         request_id = next(iter(self._open), None)
         text = f"the proxy has no answer of its server: {why}"
-        refusal = Refusal(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text, id=request_id)
+        rejection = Rejection(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text, id=request_id)
         self._note(status=_BAD_GATEWAY, error=why)
-        await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], refusal.body())
+        await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], rejection.body())
 
     async def _pass_answer(self, response: httpx.Response) -> None:
         try:
             fields = self._fields(response)
         except ValueError as error:
-            await self._refuse(f"{self.link.name} answered what cannot be passed on: {error}")
+            await self._reject(f"{self.link.name} answered what cannot be passed on: {error}")
             return
         self._learn(response)
         try:
@@ -443,7 +443,7 @@ class Passage:
         if self._has_begun:
             self._note(error=why)
         else:
-            await self._refuse(why)
+            await self._reject(why)
 
     def _learn(self, response: httpx.Response) -> None:
         """What the head of an answer tells of sessions."""
@@ -604,7 +604,7 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @attrs.frozen(kw_only=True)
 class Place:
-    """Where a proxy listens, and who may come there; see `gate_for`.
+    """Where a proxy listens, and who may come there; see `host_check_for`.
 
     Attributes:
         host: The name or number of an interface.
@@ -640,7 +640,7 @@ class HttpProxy:
     """
 
     link: Link
-    gate: Gate
+    host_check: HostCheck
     journals: Journals
     limits: Limits
     path: str | None = None
@@ -654,32 +654,32 @@ class HttpProxy:
         """Pass one exchange, unless the gate refuses it or its body is too large."""
         bytes_max = self.limits.frame_bytes_max
         with suppress(trio.BrokenResourceError):
-            refusal = self.gate.refusal(exchange.head) or self._unknown(exchange.head)
-            if refusal is None:
+            rejection = self.host_check.rejection(exchange.head) or self._unknown(exchange.head)
+            if rejection is None:
                 try:
                     body = await exchange.body(bytes_max)
                 except BodyTooLargeError:
                     text = f"the body is larger than frame_bytes_max ({bytes_max})"
-                    refusal = Refusal(status=413, text=text)
+                    rejection = Rejection(status=413, text=text)
                 else:
                     await self._pass(exchange, body)
                     return
-            await self._refuse(exchange, refusal)
+            await self._reject(exchange, rejection)
 
-    def _unknown(self, head: Head) -> Refusal | None:
+    def _unknown(self, head: Head) -> Rejection | None:
         # A browser asks by OPTIONS what a page may send, and brings nothing with that.
         if self.token is None or is_preflight(head) or has_token(head, self.token):
             return None
         headers = [("WWW-Authenticate", "Bearer")]
-        return Refusal(status=401, text="it is not known who sends this (token)", headers=headers)
+        return Rejection(status=401, text="it is not known who sends this (token)", headers=headers)
 
-    async def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
+    async def _reject(self, exchange: Exchange, rejection: Rejection) -> None:
         with self.journals.used(None, ()) as kept:
-            facts = {"method": exchange.head.method, "status": refusal.status}
-            kept.journal.mark(HTTP_MARK, facts | {"error": refusal.text})
+            facts = {"method": exchange.head.method, "status": rejection.status}
+            kept.journal.mark(HTTP_MARK, facts | {"error": rejection.text})
             kept.journal.flush()
-            headers = [("Content-Type", JSON), *refusal.headers]
-            await exchange.answer(refusal.status, headers, refusal.body())
+            headers = [("Content-Type", JSON), *rejection.headers]
+            await exchange.answer(rejection.status, headers, rejection.body())
 
     async def _pass(self, exchange: Exchange, body: bytes) -> None:
         head, target = exchange.head, self._target(exchange.head)
@@ -688,7 +688,7 @@ class HttpProxy:
         is_endpoint = is_old or path.rstrip("/") == self.link.url.path.rstrip("/")
         messages = self._decoder.messages(body) if is_endpoint and body else ()
         with self.journals.used(target if is_old else head.header(SESSION_ID), messages) as kept:
-            passage = Passage(
+            proxied_exchange = ProxiedExchange(
                 exchange=exchange,
                 target=target,
                 fields=self._fields(head),
@@ -700,7 +700,7 @@ class HttpProxy:
                 link=self.link,
                 limits=self.limits,
             )
-            await passage.run()
+            await proxied_exchange.run()
 
     def _target(self, head: Head) -> str:
         """What of the server's is asked for."""
@@ -735,10 +735,12 @@ async def serve_http_proxy(
     listeners = await trio.open_tcp_listeners(place.port, host=place.host)
     try:
         bound = [listener.socket.getsockname()[:2] for listener in listeners]
-        gate = gate_for(bound, hosts=place.hosts, origins=place.origins, allows_cors=True)
+        host_check = host_check_for(
+            bound, hosts=place.hosts, origins=place.origins, allows_cors=True
+        )
         proxy = HttpProxy(
             link=link,
-            gate=gate,
+            host_check=host_check,
             journals=journals,
             limits=link.limits,
             path=place.path,

@@ -14,7 +14,7 @@ from mcp_trio._journal.redaction import Redactor
 from mcp_trio._replay.source_locations import is_alive, site_here, site_of
 from mcp_trio._replay.trace import (
     Key,
-    Score,
+    Trace,
     call_text,
     is_in_passing,
     key_of,
@@ -22,7 +22,7 @@ from mcp_trio._replay.trace import (
     request_of,
     seconds_of,
 )
-from mcp_trio._session.nondeterminism import Stray
+from mcp_trio._session.nondeterminism import UntrackedCall
 from mcp_trio.errors import ReplayDivergence
 
 # --------------------
@@ -30,7 +30,7 @@ from mcp_trio.errors import ReplayDivergence
 
 
 @attrs.define(eq=False)
-class Parked:
+class Suspended:
     """A lane that waits for its turn.
 
     `at_start` says that its handler has not begun. `due` is the place in the journal from which it
@@ -65,7 +65,7 @@ class Waiting:
     no turn left.
     """
 
-    parked: dict[Key, Parked] = attrs.field(factory=dict[Key, Parked], init=False)
+    suspended: dict[Key, Suspended] = attrs.field(factory=dict[Key, Suspended], init=False)
     doomed: dict[Key, Doomed] = attrs.field(factory=dict[Key, Doomed], init=False)
     tasks: dict[Key, trio.lowlevel.Task] = attrs.field(
         factory=dict[Key, trio.lowlevel.Task], init=False
@@ -82,15 +82,15 @@ class Waiting:
         self.tasks[lane] = trio.lowlevel.current_task()
         self.sites[lane] = site_here() or self.sites.get(lane, "")
 
-    async def park(self, parked: Parked, *, shield: bool) -> None:
+    async def suspend(self, suspended: Suspended, *, shield: bool) -> None:
         """Wait until `give_turn`, or until all are woken."""
-        self.parked[parked.key] = parked
-        parked.scope.shield = shield
-        with parked.scope:
+        self.suspended[suspended.key] = suspended
+        suspended.scope.shield = shield
+        with suspended.scope:
             try:
-                await parked.turn.wait()
+                await suspended.turn.wait()
             finally:
-                self.parked.pop(parked.key, None)
+                self.suspended.pop(suspended.key, None)
 
     def note_arrival(self, lane: Key, ordinal: int) -> bool:
         """The calling task comes to what is not recorded; returns whether it is not cancelled."""
@@ -120,21 +120,21 @@ class Waiting:
 
     def give_turn(self, lane: Key) -> None:
         """Let a lane go on, if it waits for its turn."""
-        parked = self.parked.pop(lane, None)
-        if parked is not None:
-            parked.turn.set()
+        suspended = self.suspended.pop(lane, None)
+        if suspended is not None:
+            suspended.turn.set()
 
     def wake_all(self) -> None:
         """The replay is over."""
-        for parked in self.parked.values():
-            parked.turn.set()
+        for suspended in self.suspended.values():
+            suspended.turn.set()
         for doomed in self.doomed.values():
             doomed.woken.set()
 
     def where(self) -> dict[str, str]:
         """For each lane but the calling one, the line at which it waits."""
         return {
-            name_of(key): site_of(task) + (" (for its turn)" if key in self.parked else "")
+            name_of(key): site_of(task) + (" (for its turn)" if key in self.suspended else "")
             for key, task in self.tasks.items()
             if is_alive(task) and task is not trio.lowlevel.current_task()
         }
@@ -175,28 +175,28 @@ class Finding:
     """A divergence at `score.journal[place]`, or beyond the end.
 
     `wanted` is what came instead, if anything did; `problem`, what went wrong outside the records.
-    `waiting` says where each lane waits, `strays` which calls went past the context. `redactor`
+    `waiting` says where each lane waits, `untracked_calls` which calls went past the context. `redactor`
     tells what was taken out of the recording.
     """
 
-    score: Score
+    trace: Trace
     place: int
     wanted: Wanted | None = None
     problem: str = ""
     waiting: Mapping[str, str] = attrs.field(factory=dict[str, str])
-    strays: Sequence[Stray] = ()
+    untracked_calls: Sequence[UntrackedCall] = ()
     is_strict: bool = True
     redactor: Redactor | None = None
 
     @property
     def missing(self) -> int | None:
         """The number of the record that should stand here, if the file lacks one."""
-        return self.score.missing.get(self.place)
+        return self.trace.missing.get(self.place)
 
     @property
     def record(self) -> Record | None:
         """What is recorded here; None if that is missing, or nothing more is recorded."""
-        journal = self.score.journal
+        journal = self.trace.journal
         is_here = self.missing is None and self.place < len(journal)
         return journal[self.place] if is_here else None
 
@@ -210,14 +210,14 @@ class Finding:
     @property
     def total(self) -> int:
         """How many records there are."""
-        journal = self.score.journal
+        journal = self.trace.journal
         return journal[-1].number + 1 if journal else 1
 
     @property
     def lane(self) -> Key | None:
         """Who differs: the lane that was recorded here, or the one that does something more."""
         is_surplus = self.record is None or (self.wanted is not None and self.wanted.kind is None)
-        journal = self.score.journal
+        journal = self.trace.journal
         here = journal[self.place] if self.place < len(journal) else None
         recorded = None if here is None or here.lane is None else key_of(here)
         acting = None if self.wanted is None else self.wanted.lane
@@ -243,7 +243,7 @@ class Finding:
     @property
     def _is_blocked(self) -> bool:
         lane = self.lane
-        return any(s.is_outside and lane and s.lane == lane[1] for s in self.strays)
+        return any(s.is_outside and lane and s.lane == lane[1] for s in self.untracked_calls)
 
     def _kind_of_other(self, record: Record, wanted: Wanted) -> str:
         """Two things stand against each other."""
@@ -273,10 +273,10 @@ class Finding:
 
     def _comes_later(self, wanted: Wanted) -> bool:
         """Whether the same thing is recorded of the same lane further on."""
-        score = self.score
-        everywhere = range(len(score.journal))
-        places = everywhere if wanted.lane is None else score.places.get(wanted.lane, ())
-        return any(p > self.place and is_same(score.journal[p], wanted) for p in places)
+        trace = self.trace
+        everywhere = range(len(trace.journal))
+        places = everywhere if wanted.lane is None else trace.places.get(wanted.lane, ())
+        return any(p > self.place and is_same(trace.journal[p], wanted) for p in places)
 
 
 def is_same(record: Record, wanted: Wanted) -> bool:
@@ -347,9 +347,9 @@ def describe(finding: Finding) -> ReplayDivergence:
         f"  replay:   {replayed}",
         *_places(finding),
         f"  meaning:  {hint}",
-        f"  parked:   {_parked(finding.waiting)}",
-        *(f"  stray:    {stray}" for stray in finding.strays),
-        *(f"  file:     {note}" for note in finding.score.notes),
+        f"  parked:   {_suspended(finding.waiting)}",
+        *(f"  stray:    {untracked_call}" for untracked_call in finding.untracked_calls),
+        *(f"  file:     {note}" for note in finding.trace.notes),
         f"  choose:   {' | '.join(_choices(finding))}",
     ]
     record, lane = finding.record, finding.lane
@@ -363,8 +363,8 @@ def describe(finding: Finding) -> ReplayDivergence:
         recorded=recorded,
         replayed=replayed,
         hint=hint,
-        parked=finding.waiting,
-        strays=finding.strays,
+        suspended=finding.waiting,
+        untracked_calls=finding.untracked_calls,
     )
 
 
@@ -388,7 +388,7 @@ def _headline(finding: Finding) -> str:
 
 
 def _request_text(finding: Finding, lane: Key) -> str:
-    text = call_text(request_frame(finding.score.journal, lane[1]))
+    text = call_text(request_frame(finding.trace.journal, lane[1]))
     return text and f"{text}, "
 
 
@@ -499,7 +499,7 @@ _HINTS: Final[Mapping[str, Callable[[Finding], str]]] = {
 
 def _beside(finding: Finding) -> str:
     """Whose doing it may be as well."""
-    others = finding.score.sessions_beside
+    others = finding.trace.sessions_beside
     if not others:
         return ""
     sessions = "other session was" if others == 1 else "other sessions were"
@@ -513,7 +513,7 @@ def _doing(kind: str | None) -> str:
     return _DOINGS.get(kind or "", str(kind))
 
 
-def _parked(waiting: Mapping[str, str]) -> str:
+def _suspended(waiting: Mapping[str, str]) -> str:
     return ", ".join(f"{lane} {site}".rstrip() for lane, site in waiting.items()) or "nothing"
 
 

@@ -21,7 +21,7 @@ from mcp_trio._journal.conversation import (
     REFERENCES,
     SUBSCRIPTION,
     Conversation,
-    Said,
+    RecordedMessage,
     members,
     without_meta,
 )
@@ -40,9 +40,9 @@ from mcp_trio._protocol.metadata import SERVER_INFO
 from mcp_trio._protocol.methods import DISCOVER, PING
 from mcp_trio._replay.live_matching import (
     AGREED,
-    Correspondence,
     Key,
-    check_revision,
+    ResponseMatcher,
+    check_protocol_version,
     key_of,
     with_recorded_keys,
 )
@@ -77,7 +77,7 @@ _SILENCES_MAX: Final = 2
 
 
 @attrs.define(kw_only=True, eq=False)
-class Driver:
+class RequestDriver:
     """Drives one live server.
 
     `lost` is why the server could not be driven to the end, if it could not, and `unreached` is the
@@ -85,7 +85,7 @@ class Driver:
     in time, by index.
     """
 
-    played: Correspondence
+    played: ResponseMatcher
     channel: Channel
     limits: Limits
     lost: str | None = attrs.field(default=None, init=False)
@@ -135,7 +135,7 @@ class Driver:
             if frame is not None:
                 self._wire.say(frame)
 
-    async def _wait_for(self, said: Said) -> None:
+    async def _wait_for(self, said: RecordedMessage) -> None:
         key = key_of(said)
         if self.played.never_comes(said):
             return
@@ -144,7 +144,7 @@ class Driver:
         elif key not in self._given_up and not await self._comes(said):
             self._given_up.add(key)
 
-    async def _wait_for_answer(self, said: Said) -> None:
+    async def _wait_for_answer(self, said: RecordedMessage) -> None:
         heard_before = self._heard_count
         if await self._comes(said):
             self._silences = 0
@@ -154,7 +154,7 @@ class Driver:
             if self._silences >= _SILENCES_MAX:
                 self._lose(f"it has left {_SILENCES_MAX} requests without a word")
 
-    async def _comes(self, said: Said) -> bool:
+    async def _comes(self, said: RecordedMessage) -> bool:
         """Whether the live server says it in time."""
         played, limits = self.played, self.limits
         seconds = min(limits.drive_unasked_seconds, limits.request_idle_seconds)
@@ -164,7 +164,7 @@ class Driver:
             await self._until(lambda: self._comes_after_replies(said), rest_seconds)
         return played.has_come(said)
 
-    def _comes_after_replies(self, said: Said) -> bool:
+    def _comes_after_replies(self, said: RecordedMessage) -> bool:
         """Whether it has come, or never will; sends what the server may be waiting for."""
         self._send(self.played.due_replies())
         return self.played.has_come(said) or not self.played.may_come(said)
@@ -221,10 +221,10 @@ class Driver:
 
 def _last_ping(recorded: Conversation) -> bytes:
     """A request that every server answers at once; modern ones have no other than discovery."""
-    modern = recorded.modern_request
-    if modern is None:
+    stateless = recorded.stateless_request
+    if stateless is None:
         return encode_request(_LAST_PING, PING)
-    meta: dict[str, Any] = members(modern.body)["_meta"]
+    meta: dict[str, Any] = members(stateless.body)["_meta"]
     meta.pop("progressToken", None)
     return encode_request(_LAST_PING, DISCOVER, {"_meta": meta})
 
@@ -236,7 +236,7 @@ def _last_ping(recorded: Conversation) -> bytes:
 _NAMES: Final = ("name", "uri")
 
 
-def report_of(driver: Driver, rules: IgnoreRules) -> InputsReport:
+def report_of(driver: RequestDriver, rules: IgnoreRules) -> InputsReport:
     """Compare what was recorded with what a driver has heard.
 
     What a lost server could not say any more is not told one by one: it is one difference.
@@ -268,7 +268,7 @@ def title(method: str, params: Raw | None) -> str:
 
 
 class _Comparison:
-    def __init__(self, played: Correspondence, rules: IgnoreRules, *, is_lost: bool) -> None:
+    def __init__(self, played: ResponseMatcher, rules: IgnoreRules, *, is_lost: bool) -> None:
         self._played = played
         self._rules = rules
         self._is_lost = is_lost
@@ -284,7 +284,7 @@ class _Comparison:
                 self._compare(said, about, _recorded_outcome(answer), _outcome(live, answer))
             elif said.index in self._played.lost:
                 self._add_lost(about, said)
-            elif answer is not None and not self._played.is_farewell(answer):
+            elif answer is not None and not self._played.is_final(answer):
                 self._add_missing("late" if said.index in late else "missing", about, said)
             elif live is not None and said.index in recorded.cancelled:
                 self.add("extra", f"{about}, which was cancelled", said)
@@ -299,7 +299,7 @@ class _Comparison:
                 self._compare(said, about, _what_is_said(said), _what_is_said(live))
 
     def notifications(self) -> None:
-        recorded: dict[Key, list[Said]] = {}
+        recorded: dict[Key, list[RecordedMessage]] = {}
         for said in self._played.recorded.of("server", "notification"):
             recorded.setdefault(key_of(said), []).append(said)
         for key in recorded | self._played.told:
@@ -310,10 +310,12 @@ class _Comparison:
         for message in self._played.strangers:
             self.add("extra", _STRANGERS[type(message)](message))
 
-    def _pair(self, recorded: Sequence[Said], told: Sequence[Notification], about: str) -> None:
+    def _pair(
+        self, recorded: Sequence[RecordedMessage], told: Sequence[Notification], about: str
+    ) -> None:
         """The same ones are a pair, and the others in their order; what is left is one-sided."""
         rest = [_what_is_said(each) for each in told]
-        changed: list[tuple[Said, bytes]] = []
+        changed: list[tuple[RecordedMessage, bytes]] = []
         for said in recorded:
             content = _what_is_said(said)
             if content in rest:
@@ -323,7 +325,7 @@ class _Comparison:
         for (said, content), live in zip(changed, rest, strict=False):
             self._compare(said, about, content, live)
         for said, _ in changed[len(rest) :]:
-            if not self._played.is_farewell(said):
+            if not self._played.is_final(said):
                 self._add_missing("missing", about, said)
         for _ in rest[len(changed) :]:
             self.add("extra", about)
@@ -334,18 +336,18 @@ class _Comparison:
         said = self._played.recorded.said[index]
         return f"{method} for {title(said.method, said.body)}"
 
-    def _compare(self, said: Said, about: str, recorded: bytes, live: bytes) -> None:
+    def _compare(self, said: RecordedMessage, about: str, recorded: bytes, live: bytes) -> None:
         for path, old, new in json_difference(recorded, live):
             if self._rules.ignores(path, old, new):
                 self.ignored += 1
             else:
                 self.add("changed", about, said, path=path, recorded=old, live=new)
 
-    def _add_lost(self, about: str, said: Said) -> None:
+    def _add_lost(self, about: str, said: RecordedMessage) -> None:
         if not self._is_lost:
             self.add("lost", about, said, live=self._played.lost[said.index])
 
-    def _add_missing(self, what: What, about: str, said: Said) -> None:
+    def _add_missing(self, what: What, about: str, said: RecordedMessage) -> None:
         if not self._is_lost:
             self.add(what, about, said)
 
@@ -353,7 +355,7 @@ class _Comparison:
         self,
         what: What,
         about: str,
-        said: Said | None = None,
+        said: RecordedMessage | None = None,
         *,
         path: str = "",
         recorded: Any = UNSET,
@@ -371,12 +373,12 @@ class _Comparison:
         )
 
 
-def _recorded_outcome(answer: Said) -> bytes:
+def _recorded_outcome(answer: RecordedMessage) -> bytes:
     body = answer.body if answer.kind == "error" else _told_result(answer.body, answer.method)
     return msgspec.json.encode({answer.kind: body})
 
 
-def _outcome(live: Response | ErrorResponse, recorded: Said) -> bytes:
+def _outcome(live: Response | ErrorResponse, recorded: RecordedMessage) -> bytes:
     if isinstance(live, ErrorResponse):
         return msgspec.json.encode({"error": live.error})
     result = live.result
@@ -401,9 +403,9 @@ def _told_result(result: Raw | None, method: str) -> Any:
     return {**inner, "_meta": meta} if meta else inner
 
 
-def _what_is_said(message: Said | Request | Notification) -> bytes:
+def _what_is_said(message: RecordedMessage | Request | Notification) -> bytes:
     """Its params, without what says how it is asked or which request it is about."""
-    body = message.body if isinstance(message, Said) else message.params
+    body = message.body if isinstance(message, RecordedMessage) else message.params
     params = without_meta(body)
     params.pop(REFERENCES.get(message.method, ""), None)
     return msgspec.json.encode({"params": params}, order="deterministic")
@@ -435,7 +437,7 @@ def drive(
     *,
     ignore: Collection[str] = (),
     channel: int | None = None,
-    revision: str | None = None,
+    protocol_version: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
     inherit_env: bool = False,
     headers: Mapping[str, str] | None = None,
@@ -445,7 +447,7 @@ def drive(
     `path` is a recording of any role, by whomever. Ids, progress tokens, and cursors and URIs that
     the client had from the server are those of the live session; times and cursors in answers do
     not count, and neither do the places that `ignore` names (see `IgnoreRules`). Questions of the
-    server get the recorded replies, by requests or in rounds. `revision` is another one to speak,
+    server get the recorded replies, by requests or in rounds. `protocol_version` is another one to speak,
     of the era in which the client spoke. `headers` go along with each request to a URL. How the
     recorded client was connected does not matter. Starts a Trio run of its own; see `run_inputs`.
 
@@ -453,7 +455,7 @@ def drive(
         RecordingError: The file is no recording, or holds several sessions: choose a `channel`.
         ConnectionLost: A command could not be started, or the server at a URL does not take the
             first request. What happens later is in the report.
-        ValueError: A path in `ignore` is none, or the client cannot speak that `revision`, or a URL
+        ValueError: A path in `ignore` is none, or the client cannot speak that `protocol_version`, or a URL
             is none.
     """
 
@@ -463,7 +465,7 @@ def drive(
             target,
             ignore=ignore,
             channel=channel,
-            revision=revision,
+            protocol_version=protocol_version,
             limits=limits,
             inherit_env=inherit_env,
             headers=headers,
@@ -478,7 +480,7 @@ async def run_inputs(
     *,
     ignore: Collection[str] = (),
     channel: int | None = None,
-    revision: str | None = None,
+    protocol_version: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
     inherit_env: bool = False,
     headers: Mapping[str, str] | None = None,
@@ -492,15 +494,15 @@ async def run_inputs(
         RecordingError: As `drive`; so do the others.
     """
     recorded = load_conversation(path, channel=channel)
-    if revision is not None:
-        check_revision(recorded, revision)
+    if protocol_version is not None:
+        check_protocol_version(recorded, protocol_version)
         ignore = (*ignore, AGREED)
     rules = IgnoreRules(ignore)
-    played = Correspondence(recorded, revision)
+    played = ResponseMatcher(recorded, protocol_version)
     process = ProcessOptions(inherit_env=inherit_env)
     web = WebOptions(headers=headers) if headers else NO_WEB_OPTIONS
     connected = await open_target(target, process=process, web=web, limits=limits)
-    driver = Driver(played=played, channel=connected.channel, limits=limits)
+    driver = RequestDriver(played=played, channel=connected.channel, limits=limits)
     await driver.run(connected.served)
     if driver.unreached is not None:
         raise driver.unreached

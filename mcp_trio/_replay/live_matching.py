@@ -20,11 +20,11 @@ from mcp_trio._journal.conversation import (
     Asking,
     Conversation,
     Question,
-    Said,
+    RecordedMessage,
     asking_of,
     members,
+    protocol_version_of,
     reference_of,
-    revision_of,
     subscription_of,
     token_of,
     without_meta,
@@ -41,7 +41,7 @@ from mcp_trio._jsonrpc.messages import (
     encode_response,
 )
 from mcp_trio._protocol.methods import INITIALIZE, PING
-from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS
 from mcp_trio._replay.live_messages import (
     answer_frame,
     id_of,
@@ -60,7 +60,7 @@ _IS_HANDED_ON: Final = re.compile(r"(^|[._])(id|uri|cursor|token)$|[a-z](Id|Uri|
 
 
 @attrs.define
-class HandedOn:
+class ForwardedValues:
     """Recorded texts, and what the live server has said instead of each."""
 
     _instead: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
@@ -159,34 +159,38 @@ AGREED = "$.result.protocolVersion"
 """Where a handshake's answer says the revision."""
 
 
-def check_revision(recorded: Conversation, revision: str) -> None:
+def check_protocol_version(recorded: Conversation, protocol_version: str) -> None:
     """Refuse a revision under which a recorded client cannot say what it said.
 
     Raises:
         ValueError: It is unknown, or of an era in which the client has asked nothing.
     """
-    fitting = revisions_of(recorded)
-    if revision not in fitting:
+    fitting = protocol_versions_of(recorded)
+    if protocol_version not in fitting:
         known = ", ".join(fitting) or "none"
-        raise ValueError(f"what was recorded cannot be said under {revision}, but under: {known}")
+        raise ValueError(
+            f"what was recorded cannot be said under {protocol_version}, but under: {known}"
+        )
 
 
-def revisions_of(recorded: Conversation) -> Sequence[str]:
+def protocol_versions_of(recorded: Conversation) -> Sequence[str]:
     """The revisions of the eras that a recorded client spoke, from the newest."""
     requests = recorded.of("client", "request")
     has_handshake = any(each.method == INITIALIZE for each in requests)
-    is_modern = recorded.modern_request is not None
-    eras = {*([True] if has_handshake else ()), *([False] if is_modern else ())}
-    return [name for name in ALL_REVISIONS if REVISIONS[name].has_handshake in eras]
+    is_stateless = recorded.stateless_request is not None
+    eras = {*([True] if has_handshake else ()), *([False] if is_stateless else ())}
+    return [name for name in ALL_PROTOCOL_VERSIONS if PROTOCOL_VERSIONS[name].has_handshake in eras]
 
 
-def under_revision(said: Said, params: dict[str, Any], revision: str) -> dict[str, Any]:
+def under_protocol_version(
+    said: RecordedMessage, params: dict[str, Any], protocol_version: str
+) -> dict[str, Any]:
     """The params of a recorded message with another revision, where they say one of its era."""
-    has_handshake = REVISIONS[revision].has_handshake
+    has_handshake = PROTOCOL_VERSIONS[protocol_version].has_handshake
     if said.method == INITIALIZE and has_handshake:
-        params["protocolVersion"] = revision
-    if revision_of(said.body) is not None and not has_handshake:
-        params["_meta"][VERSION] = revision
+        params["protocolVersion"] = protocol_version
+    if protocol_version_of(said.body) is not None and not has_handshake:
+        params["_meta"][VERSION] = protocol_version
     return params
 
 
@@ -198,17 +202,17 @@ Key = tuple[str, int | None]
 
 
 @attrs.define(eq=False)
-class Correspondence:
+class ResponseMatcher:
     """The recorded conversation, and what the live server says of it.
 
     `answers` and `questions` are by the indexes of the recorded requests, `told` are notifications.
     `strangers` are messages that were never recorded: questions, and answers to nothing. `lost` are
     the requests whose answers will not come, with the reasons.
-    `revision` is what requests are made under instead of the recorded one.
+    `protocol_version` is what requests are made under instead of the recorded one.
     """
 
     recorded: Conversation
-    revision: str | None = None
+    protocol_version: str | None = None
     sent: set[int] = attrs.field(factory=set[int], init=False)
     answers: dict[int, Answer] = attrs.field(factory=dict[int, Answer], init=False)
     questions: dict[int, Request] = attrs.field(factory=dict[int, Request], init=False)
@@ -217,9 +221,9 @@ class Correspondence:
     )
     strangers: list[Message] = attrs.field(factory=list[Message], init=False)
     lost: dict[int, str] = attrs.field(factory=dict[int, str], init=False)
-    _handed_on: HandedOn = attrs.field(factory=HandedOn, init=False)
+    _forwarded_values: ForwardedValues = attrs.field(factory=ForwardedValues, init=False)
     _open_requests: set[int] = attrs.field(factory=set[int], init=False)
-    _open_questions: list[Said] = attrs.field(init=False)
+    _open_questions: list[RecordedMessage] = attrs.field(init=False)
     _unreplied: set[int] = attrs.field(factory=set[int], init=False)
     _ordinals: dict[int, int] = attrs.field(init=False)
     _last_of_client: int = attrs.field(init=False)
@@ -236,7 +240,7 @@ class Correspondence:
 
     # What the client says.
 
-    def frame(self, said: Said) -> bytes | None:
+    def frame(self, said: RecordedMessage) -> bytes | None:
         """The frame that says to the live server what the recorded client said.
 
         None if it cannot be said: it is about a question that was not asked, in a round or by a
@@ -249,14 +253,14 @@ class Correspondence:
             self._note_sent(said)
         return frame
 
-    def _note_sent(self, said: Said) -> None:
+    def _note_sent(self, said: RecordedMessage) -> None:
         self.sent.add(said.index)
         if said.about is not None and said.is_answer:
             self._unreplied.discard(said.about)
         elif said.kind == "request" and self._keeps_waiting(said):
             self._open_requests.add(said.index)
 
-    def _keeps_waiting(self, said: Said) -> bool:
+    def _keeps_waiting(self, said: RecordedMessage) -> bool:
         """Whether what the server says may be due to a request: a subscription tells for ever."""
         return said.index not in self.recorded.cancelled and said.method != LISTEN
 
@@ -267,7 +271,7 @@ class Correspondence:
             if reply is not None and (before is None or reply.index < before):
                 yield self.frame(reply)
 
-    def _live_frame(self, said: Said) -> bytes | None:
+    def _live_frame(self, said: RecordedMessage) -> bytes | None:
         match said.kind:
             case "request":
                 params = self._params(said)
@@ -278,7 +282,7 @@ class Correspondence:
                 question = None if said.about is None else self.questions.get(said.about)
                 return None if question is None else answer_frame(said, question.id)
 
-    def _params(self, said: Said) -> dict[str, Any] | None:
+    def _params(self, said: RecordedMessage) -> dict[str, Any] | None:
         """The params of a request; None for a retry if the live server has not asked."""
         params = self._rewritten(said)
         if said.retries is None:
@@ -292,7 +296,7 @@ class Correspondence:
         answer = self.answers.get(index)
         return asking_of(answer.result) if isinstance(answer, Response) else None
 
-    def _live_reference(self, said: Said) -> int | str | None:
+    def _live_reference(self, said: RecordedMessage) -> int | str | None:
         """The live id or token of the request that a notification of the client is about."""
         if said.about is None:
             return None
@@ -301,11 +305,11 @@ class Correspondence:
         question = self.questions.get(said.about)
         return None if question is None else token_of(question.params)
 
-    def _rewritten(self, said: Said) -> dict[str, Any]:
-        rewritten: dict[str, Any] = self._handed_on.rewritten(members(said.body))
-        if self.revision is None:
+    def _rewritten(self, said: RecordedMessage) -> dict[str, Any]:
+        rewritten: dict[str, Any] = self._forwarded_values.rewritten(members(said.body))
+        if self.protocol_version is None:
             return rewritten
-        return under_revision(said, rewritten, self.revision)
+        return under_protocol_version(said, rewritten, self.protocol_version)
 
     # What the server says.
 
@@ -331,7 +335,7 @@ class Correspondence:
         self._open_requests.discard(index)
         recorded = self.recorded.answers.get(index)
         if recorded is not None and recorded.body is not None and isinstance(message, Response):
-            self._handed_on.learn(recorded.body, message.result)
+            self._forwarded_values.learn(recorded.body, message.result)
 
     def _hear_notification(self, message: Notification) -> None:
         self.told.setdefault((message.method, self._about(message)), []).append(message)
@@ -380,7 +384,7 @@ class Correspondence:
         """Whether the live server has said anything."""
         return bool(self.answers or self.questions or self.told or self.strangers)
 
-    def has_come(self, said: Said) -> bool:
+    def has_come(self, said: RecordedMessage) -> bool:
         """Whether the live server has said what the recorded one said."""
         if said.is_answer:
             return said.about is None or said.about in self.answers or said.about in self.lost
@@ -388,18 +392,18 @@ class Correspondence:
             return said.index in self.questions
         return len(self.told.get(key_of(said), ())) >= self._ordinals[said.index]
 
-    def may_come(self, said: Said) -> bool:
+    def may_come(self, said: RecordedMessage) -> bool:
         """Whether a request is open that such a message could be due to."""
         if said.is_answer:
             return said.about not in self.recorded.cancelled
         return bool(self._open_requests)
 
-    def never_comes(self, said: Said) -> bool:
+    def never_comes(self, said: RecordedMessage) -> bool:
         """Whether it answers what was not said again, or is a farewell."""
         is_unasked = said.is_answer and said.about is not None and said.about not in self.sent
-        return is_unasked or self.is_farewell(said)
+        return is_unasked or self.is_final(said)
 
-    def is_farewell(self, said: Said) -> bool:
+    def is_final(self, said: RecordedMessage) -> bool:
         """Whether it ends a subscription because the client has left, which this one never does."""
         asked = None if said.about is None else self.recorded.said[said.about]
         is_of_subscription = asked is not None and asked.method == LISTEN
@@ -407,7 +411,7 @@ class Correspondence:
         return is_of_subscription and is_end and said.index > self._last_of_client
 
 
-def key_of(said: Said) -> Key:
+def key_of(said: RecordedMessage) -> Key:
     """What tells a recorded notification apart.
 
     Which question is taken back does not: those of concurrent requests are often the same.

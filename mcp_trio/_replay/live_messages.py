@@ -12,7 +12,7 @@ from mcp_trio._journal.conversation import (
     REFERENCES,
     SUBSCRIPTION,
     Id,
-    Said,
+    RecordedMessage,
     members,
     subscription_of,
     token_of,
@@ -52,14 +52,16 @@ def index_of(id: Id | None) -> int | None:  # noqa: A002  the specification's wo
     return id - 1 if isinstance(id, int) else None
 
 
-def request_frame(said: Said, params: dict[str, Any]) -> bytes:
+def request_frame(said: RecordedMessage, params: dict[str, Any]) -> bytes:
     """A recorded request with its `params` as they are now."""
     if token_of(said.body) is not None:
         params["_meta"]["progressToken"] = id_of(said.index)
     return encode_request(id_of(said.index), said.method, None if said.body is None else params)
 
 
-def notification_frame(said: Said, params: dict[str, Any], reference: Id | None) -> bytes | None:
+def notification_frame(
+    said: RecordedMessage, params: dict[str, Any], reference: Id | None
+) -> bytes | None:
     """A recorded notification; `reference` is the live id or token of the request it is about.
 
     That may be the request of its subscription. None if there has to be one and there is none.
@@ -75,7 +77,7 @@ def notification_frame(said: Said, params: dict[str, Any], reference: Id | None)
     return encode_notification(said.method, None if said.body is None else params)
 
 
-def answer_frame(said: Said, request_id: Id) -> bytes:
+def answer_frame(said: RecordedMessage, request_id: Id) -> bytes:
     """A recorded result or error, for a live request."""
     assert said.body is not None
     if said.kind == "result" and subscription_of(said.body) is not None:

@@ -16,10 +16,10 @@ from mcp_trio._journal.conversation import (
     PROGRESS,
     Conversation,
     Id,
-    Said,
+    RecordedMessage,
     members,
+    protocol_version_of,
     reference_of,
-    revision_of,
     token_of,
 )
 from mcp_trio._jsonrpc.messages import (
@@ -35,7 +35,7 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._protocol.metadata import SERVER_INFO
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING
-from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS, Revision
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio._replay.live_messages import (
     Wire,
     answer_frame,
@@ -49,7 +49,7 @@ from mcp_trio._replay.trace import load_conversation
 from mcp_trio._server.http_app import StandIn
 from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.concurrency import Milestone
+from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.http_sessions import StatelessChannel
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_parent_death
 from mcp_trio.errors import (
@@ -100,24 +100,24 @@ def _ping(_: Conversation, request: Request) -> bytes:
 
 def _initialize(recorded: Conversation, request: Request) -> bytes | None:
     """A modern server shakes no hands."""
-    revision = _modern_revision(recorded)
-    if revision is None:
+    protocol_version = _stateless_protocol_version(recorded)
+    if protocol_version is None:
         return None
     requested = members(request.params).get("protocolVersion")
-    data = {"supported": [revision], "requested": requested}
+    data = {"supported": [protocol_version], "requested": requested}
     text = "this is a mock: only a modern session was recorded"
     return encode_error(request.id, UNSUPPORTED_PROTOCOL_VERSION, text, data)
 
 
 def _discover(recorded: Conversation, request: Request) -> bytes:
     """A legacy server does not know the word, and a modern one has to."""
-    revision = _modern_revision(recorded)
-    if revision is None:
+    protocol_version = _stateless_protocol_version(recorded)
+    if protocol_version is None:
         text = "this is a mock: only a legacy session was recorded"
         return encode_error(request.id, METHOD_NOT_FOUND, text)
     discovered = {
         "resultType": "complete",
-        "supportedVersions": [revision],
+        "supportedVersions": [protocol_version],
         "capabilities": _capabilities(recorded),
         "ttlMs": 0,
         "cacheScope": "private",
@@ -126,9 +126,9 @@ def _discover(recorded: Conversation, request: Request) -> bytes:
     return encode_response(request.id, discovered)
 
 
-def _modern_revision(recorded: Conversation) -> str | None:
-    request = recorded.modern_request
-    return None if request is None else revision_of(request.body)
+def _stateless_protocol_version(recorded: Conversation) -> str | None:
+    request = recorded.stateless_request
+    return None if request is None else protocol_version_of(request.body)
 
 
 def _capabilities(recorded: Conversation) -> Mapping[str, Any]:
@@ -169,7 +169,7 @@ class MockSession:
 
     `misses` are the requests that were not recorded; `matching` knows the recorded ones that
     nobody has asked. With `repeats`, each of these may be asked anew once it is answered.
-    `negotiated` is set when the handshake has been answered, under `revision`; `closing` when the
+    `negotiated` is set when the handshake has been answered, under `protocol_version`; `closing` when the
     session begins to end. The client `has_begun` when it has asked something.
     """
 
@@ -184,9 +184,9 @@ class MockSession:
     ) -> None:
         self.misses: list[Miss] = []
         self.matching = Matching(recorded)
-        self.negotiated = Milestone()
-        self.closing = Milestone()
-        self.revision: Revision | None = None
+        self.negotiated = LightEvent()
+        self.closing = LightEvent()
+        self.protocol_version: ProtocolVersion | None = None
         self.has_begun = False
         self._repeats = repeats
         self._playing = trio.CancelScope()
@@ -273,21 +273,21 @@ class MockSession:
         elif (answer := answer_of_era(self._recorded, request)) is not None:
             self._wire.say(answer, request.id, is_answer=True)
         else:
-            self._refuse(request)
+            self._reject(request)
 
-    def _found(self, method: str, params: Raw | None) -> Said | None:
+    def _found(self, method: str, params: Raw | None) -> RecordedMessage | None:
         """The recorded request that is to be played; None if there is none any more."""
         said = self.matching.find(method, params)
         if said is None and self._repeats:
             said = self.matching.find_anew(method, params, self._unanswered)
         return said
 
-    def _answer_again(self, said: Said, request_id: Id) -> None:
+    def _answer_again(self, said: RecordedMessage, request_id: Id) -> None:
         answer = self._recorded.answers.get(said.index)
         if answer is not None:
             self._wire.say(answer_frame(answer, request_id), request_id, is_answer=True)
 
-    def _refuse(self, request: Request) -> None:
+    def _reject(self, request: Request) -> None:
         miss = self.matching.miss(request.method, request.params)
         self.misses.append(miss)
         code = INVALID_PARAMS if miss.nearest else METHOD_NOT_FOUND
@@ -323,7 +323,7 @@ class MockSession:
 
     # What the server says due to it.
 
-    def _act(self, owner: Said | None, request_id: Id | None = None) -> None:
+    def _act(self, owner: RecordedMessage | None, request_id: Id | None = None) -> None:
         """Say now what nothing has to be waited for, and the rest in a task of its own."""
         lines = self._due_to(owner)
         place = 0
@@ -336,11 +336,15 @@ class MockSession:
                 self._scopes[request_id] = scope
             self._nursery.start_soon(self._perform, owner, place, request_id, scope)
 
-    def _due_to(self, owner: Said | None) -> Sequence[Said]:
+    def _due_to(self, owner: RecordedMessage | None) -> Sequence[RecordedMessage]:
         return self._recorded.owned_by(None if owner is None else owner.index)
 
     async def _perform(
-        self, owner: Said | None, begin_place: int, request_id: Id | None, scope: trio.CancelScope
+        self,
+        owner: RecordedMessage | None,
+        begin_place: int,
+        request_id: Id | None,
+        scope: trio.CancelScope,
     ) -> None:
         lines, begin_ns = self._due_to(owner), 0 if owner is None else owner.time_ns
         begin = trio.current_time()
@@ -354,10 +358,10 @@ class MockSession:
         if request_id is not None:
             self._scopes.pop(request_id, None)
 
-    def _may_say(self, lines: Sequence[Said], place: int) -> bool:
+    def _may_say(self, lines: Sequence[RecordedMessage], place: int) -> bool:
         return not self._is_paced and self._awaited(lines, place) is None
 
-    def _awaited(self, lines: Sequence[Said], place: int) -> trio.Event | None:
+    def _awaited(self, lines: Sequence[RecordedMessage], place: int) -> trio.Event | None:
         """A reply that the recorded server had before it went on here, and that is not there."""
         for question in lines[:place]:
             reply = self._recorded.answers.get(question.index)
@@ -366,7 +370,7 @@ class MockSession:
                 return self._unreplied[question.index]
         return None
 
-    def _say(self, said: Said) -> None:
+    def _say(self, said: RecordedMessage) -> None:
         match said.kind:
             case "request":
                 self._asked.add(said.index)
@@ -379,28 +383,30 @@ class MockSession:
                 if said.about in self._live:
                     self._answer(said, self._live[said.about].id)
 
-    def _answer(self, said: Said, request_id: Id) -> None:
+    def _answer(self, said: RecordedMessage, request_id: Id) -> None:
         assert said.about is not None
         self._unanswered.discard(said.about)
         if said.method == INITIALIZE and said.kind == "result":
             agreed = members(said.body).get("protocolVersion")
-            self.revision = REVISIONS.get(agreed) if isinstance(agreed, str) else None
+            self.protocol_version = (
+                PROTOCOL_VERSIONS.get(agreed) if isinstance(agreed, str) else None
+            )
             self.negotiated.set()
         self._wire.say(answer_frame(said, request_id), request_id, is_answer=True)
 
-    def _tell(self, said: Said) -> None:
+    def _tell(self, said: RecordedMessage) -> None:
         frame = notification_frame(said, members(said.body), self._live_reference(said))
         if frame is not None:
             self._wire.say(frame, self._live_about(said))
 
-    def _live_about(self, said: Said) -> Id | None:
+    def _live_about(self, said: RecordedMessage) -> Id | None:
         """The live request that it comes with: the one that it is about, or is due to."""
         for index in (said.about, said.owner):
             if index in self._live:
                 return self._live[index].id
         return None
 
-    def _live_reference(self, said: Said) -> Id | None:
+    def _live_reference(self, said: RecordedMessage) -> Id | None:
         """The token or id that the live client gave, or the id of what is taken back."""
         about = said.about
         if about in self._live and said.method == PROGRESS:
@@ -425,8 +431,12 @@ def spoken_in(recorded: Conversation) -> Sequence[str]:
     given = [
         each for each in asked if each.index in answers and answers[each.index].kind == "result"
     ]
-    handshakes = {revision_of(each.body) is None for each in given or asked} or {True}
-    return [name for name in ALL_REVISIONS if REVISIONS[name].has_handshake in handshakes]
+    handshakes = {protocol_version_of(each.body) is None for each in given or asked} or {True}
+    return [
+        name
+        for name in ALL_PROTOCOL_VERSIONS
+        if PROTOCOL_VERSIONS[name].has_handshake in handshakes
+    ]
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -496,7 +506,7 @@ class MockServer:
     _is_strict: bool = attrs.field(alias="strict", default=False)
     _is_paced: bool = attrs.field(alias="pace", default=False)
     _misses: list[Miss] = attrs.field(factory=list[Miss], init=False)
-    _unused: list[Said] = attrs.field(init=False)
+    _unused: list[RecordedMessage] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._unused = self._recorded.of("client", "request")

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import UNSET, Raw
 
-from mcp_trio._journal.conversation import RESPONSES, Conversation, Said, without_meta
+from mcp_trio._journal.conversation import RESPONSES, Conversation, RecordedMessage, without_meta
 from mcp_trio._journal.diff import Place, json_difference
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING
 from mcp_trio._replay.live_report import value_text
@@ -57,20 +57,20 @@ class Matching:
     def __init__(self, recorded: Conversation) -> None:
         self._requests = recorded.of("client", "request")
         self._open_requests = list(self._requests)
-        self._asked_requests: list[Said] = []
+        self._asked_requests: list[RecordedMessage] = []
         self._open_notifications = recorded.of("client", "notification")
         always = (_fits, _fits_but_for_answers)
         self._fit = (*always, _fits_in_shape) if recorded.opening.redaction else always
 
     @property
-    def unused(self) -> list[Said]:
+    def unused(self) -> list[RecordedMessage]:
         """The recorded requests that nobody has asked yet.
 
         Which era a server is of need not be asked.
         """
         return [each for each in self._open_requests if each.method != DISCOVER]
 
-    def find(self, method: str, params: Raw | None) -> Said | None:
+    def find(self, method: str, params: Raw | None) -> RecordedMessage | None:
         """The first open request of this method and these params, without `_meta`."""
         said = self._first(self._open_requests, method, params)
         if said is not None:
@@ -78,7 +78,9 @@ class Matching:
             self._asked_requests.append(said)
         return said
 
-    def find_anew(self, method: str, params: Raw | None, busy: Container[int]) -> Said | None:
+    def find_anew(
+        self, method: str, params: Raw | None, busy: Container[int]
+    ) -> RecordedMessage | None:
         """The request that fits and was asked longest ago; none of those whose index is `busy`."""
         free = [each for each in self._asked_requests if each.index not in busy]
         said = self._first(free, method, params)
@@ -87,19 +89,21 @@ class Matching:
             self._asked_requests.append(said)
         return said
 
-    def find_again(self, method: str, params: Raw | None) -> Said | None:
+    def find_again(self, method: str, params: Raw | None) -> RecordedMessage | None:
         """The last request that fits, open or not, if clients ask it as often as they like."""
         if method not in _REPEATABLE and not method.endswith(_REPEATABLE_END):
             return None
         return self._first(self._requests[::-1], method, params)
 
-    def _first(self, requests: Sequence[Said], method: str, params: Raw | None) -> Said | None:
+    def _first(
+        self, requests: Sequence[RecordedMessage], method: str, params: Raw | None
+    ) -> RecordedMessage | None:
         asked = _asked(params)
         same = [each for each in requests if each.method == method]
         fitting = (each for fits in self._fit for each in same if fits(each, asked))
         return next(fitting, None)
 
-    def find_notification(self, method: str) -> Said | None:
+    def find_notification(self, method: str) -> RecordedMessage | None:
         """The first open notification of this method."""
         said = next((each for each in self._open_notifications if each.method == method), None)
         if said is not None:
@@ -115,26 +119,26 @@ class Matching:
         return Miss(method, without_meta(params), nearest)
 
 
-def _fits(said: Said, asked: bytes) -> bool:
+def _fits(said: RecordedMessage, asked: bytes) -> bool:
     return said.method in _ALIKE_WHATEVER_PARAMS or not _differing(said, asked)
 
 
-def _fits_but_for_answers(said: Said, asked: bytes) -> bool:
+def _fits_but_for_answers(said: RecordedMessage, asked: bytes) -> bool:
     return _has_fitting_answers(said, asked) and not _differing_calls(said, asked)
 
 
-def _fits_in_shape(said: Said, asked: bytes) -> bool:
+def _fits_in_shape(said: RecordedMessage, asked: bytes) -> bool:
     places = _differing_calls(said, asked)
     is_same = all(_shape(old) == _shape(new) for _, old, new in places)
     return is_same and _has_fitting_answers(said, asked)
 
 
-def _differing_calls(said: Said, asked: bytes) -> list[Place]:
+def _differing_calls(said: RecordedMessage, asked: bytes) -> list[Place]:
     """Where they differ beside their answers."""
     return [each for each in _differing(said, asked) if _ANSWERS.match(each[0]) is None]
 
 
-def _has_fitting_answers(said: Said, asked: bytes) -> bool:
+def _has_fitting_answers(said: RecordedMessage, asked: bytes) -> bool:
     recorded, live = (_answers(params) for params in (_asked(said.body), asked))
     return recorded.keys() == live.keys() and all(
         _answer_fits(answer, live[key]) for key, answer in recorded.items()
@@ -167,7 +171,7 @@ def _class(character: str) -> str:
     return "a" if character.islower() else "A" if character.isupper() else character
 
 
-def _differing(said: Said, asked: bytes) -> Sequence[Place]:
+def _differing(said: RecordedMessage, asked: bytes) -> Sequence[Place]:
     """Where what a live request asks for differs from what a recorded one did."""
     return json_difference(_asked(said.body), asked)
 
@@ -177,11 +181,11 @@ def _asked(params: Raw | None) -> bytes:
     return msgspec.json.encode({"arguments": {}, **without_meta(params)})
 
 
-def _paths(said: Said, asked: bytes) -> Sequence[str]:
+def _paths(said: RecordedMessage, asked: bytes) -> Sequence[str]:
     return [path for path, *_ in _differing(said, asked)]
 
 
-def _told(said: Said, paths: Sequence[str]) -> str:
+def _told(said: RecordedMessage, paths: Sequence[str]) -> str:
     if not paths:
         return f"record {said.record}, which was asked already"
     more = ", …" if len(paths) > _PATHS_MAX else ""

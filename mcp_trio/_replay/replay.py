@@ -17,13 +17,13 @@ import trio
 from mcp_trio._journal.redaction import redactor_of
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.lane_replay import OutboundPart, Part, repertoire_of
-from mcp_trio._replay.player import Abort, Baton, Player, unshield
+from mcp_trio._replay.replayer import Abort, Baton, Replayer, unshield
+from mcp_trio._replay.session_replay import OutboundReplay, SessionReplay, repertoire_of
 from mcp_trio._replay.source_locations import site_of_error
-from mcp_trio._replay.trace import Score, is_of_request, load_score, seconds_of
-from mcp_trio._server.effects import LifespanStandIn
+from mcp_trio._replay.trace import Trace, is_of_request, load_trace, seconds_of
+from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._session.journal import Sequencer
-from mcp_trio._session.nondeterminism import Stray, StrayWatch
+from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
 from mcp_trio.limits import Limits
@@ -95,7 +95,7 @@ class ReplayReport:
     recorded_seconds: float
     notes: tuple[str, ...]
     beyond: dict[str, str] = attrs.field(factory=dict[str, str])
-    strays: tuple[Stray, ...] = ()
+    untracked_calls: tuple[UntrackedCall, ...] = ()
 
 
 def replay(
@@ -134,18 +134,22 @@ def replay(
     """
     if mode not in get_args(Mode):
         raise ValueError(f"unknown mode {mode!r}: one of {', '.join(get_args(Mode))}")
-    score = load_score(path)
+    trace = load_trace(path)
     clock = VirtualClock()
     baton = Baton(clock, server.limits.replay_thread_seconds)
-    player, part = _MODES[mode](score, clock, baton)
-    if score.opening.redaction is not None:
-        player.redactor = redactor_of(score.opening.redaction, score.journal, key)
-    world = _stand_in(player) if lifespan is None else lifespan(server)
-    watch = StrayWatch(on_stray=player.note_stray, blocks=True) if watches else nullcontext()
-    trio.run(_run, player, functools.partial(_open, server, part), world, watch, clock=clock)
-    if player.divergence is not None:
-        raise player.divergence
-    return _report(player)
+    replayer, part = _MODES[mode](trace, clock, baton)
+    if trace.opening.redaction is not None:
+        replayer.redactor = redactor_of(trace.opening.redaction, trace.journal, key)
+    world = _stand_in(replayer) if lifespan is None else lifespan(server)
+    watch = (
+        UntrackedCallWatch(on_untracked_call=replayer.note_untracked_call, blocks=True)
+        if watches
+        else nullcontext()
+    )
+    trio.run(_run, replayer, functools.partial(_open, server, part), world, watch, clock=clock)
+    if replayer.divergence is not None:
+        raise replayer.divergence
+    return _report(replayer)
 
 
 async def replay_async(
@@ -171,25 +175,27 @@ async def replay_async(
     )
 
 
-def _stand_in(player: Player) -> AbstractAsyncContextManager[Any]:
-    has_lifespan = player.score.opening.lifespan
-    return nullcontext(LifespanStandIn(on_use=player.note_use) if has_lifespan else None)
+def _stand_in(replayer: Replayer) -> AbstractAsyncContextManager[Any]:
+    has_lifespan = replayer.trace.opening.lifespan
+    return nullcontext(ReplayLifespan(on_use=replayer.note_use) if has_lifespan else None)
 
 
-def _open(server: Replayable, part: Callable[[int], Part], lifespan: Any, channel: int) -> Session:
+def _open(
+    server: Replayable, part: Callable[[int], SessionReplay], lifespan: Any, channel: int
+) -> Session:
     return server.open_session(SilentChannel(), sequencer=part(channel), lifespan=lifespan)
 
 
-def _report(player: Player) -> ReplayReport:
-    journal = player.score.journal
+def _report(replayer: Replayer) -> ReplayReport:
+    journal = replayer.trace.journal
     return ReplayReport(
-        records=player.cursor.place,
-        requests=sum(map(is_of_request, player.score.places)),
-        is_complete=player.score.is_complete,
+        records=replayer.cursor.place,
+        requests=sum(map(is_of_request, replayer.trace.places)),
+        is_complete=replayer.trace.is_complete,
         recorded_seconds=seconds_of(journal[-1]) if journal else 0.0,
-        notes=player.score.notes,
-        beyond=player.beyond,
-        strays=tuple(player.strays),
+        notes=replayer.trace.notes,
+        beyond=replayer.beyond,
+        untracked_calls=tuple(replayer.untracked_calls),
     )
 
 
@@ -197,23 +203,25 @@ def _report(player: Player) -> ReplayReport:
 
 
 def _strict(
-    score: Score, clock: VirtualClock, baton: Baton
-) -> tuple[Player, Callable[[int], Part]]:
-    player = Player(score, clock, baton)
-    return player, functools.partial(Part, player)
+    trace: Trace, clock: VirtualClock, baton: Baton
+) -> tuple[Replayer, Callable[[int], SessionReplay]]:
+    replayer = Replayer(trace, clock, baton)
+    return replayer, functools.partial(SessionReplay, replayer)
 
 
 def _outbound(
-    score: Score, clock: VirtualClock, baton: Baton
-) -> tuple[Player, Callable[[int], Part]]:
-    repertoire = repertoire_of(score)
+    trace: Trace, clock: VirtualClock, baton: Baton
+) -> tuple[Replayer, Callable[[int], SessionReplay]]:
+    repertoire = repertoire_of(trace)
     passes_by = repertoire.places.__contains__
-    player = Player(score, clock, baton, passes_by=passes_by, is_strict=False)
-    return player, functools.partial(OutboundPart, player, repertoire=repertoire)
+    replayer = Replayer(trace, clock, baton, passes_by=passes_by, is_strict=False)
+    return replayer, functools.partial(OutboundReplay, replayer, repertoire=repertoire)
 
 
 _MODES: Final[
-    dict[str, Callable[[Score, VirtualClock, Baton], tuple[Player, Callable[[int], Part]]]]
+    dict[
+        str, Callable[[Trace, VirtualClock, Baton], tuple[Replayer, Callable[[int], SessionReplay]]]
+    ]
 ] = {"strict": _strict, "outbound": _outbound}
 
 
@@ -225,7 +233,7 @@ class _Fault(Exception):  # noqa: N818  it carries an error, and is none itself
 
 
 async def _run(
-    player: Player,
+    replayer: Replayer,
     open_session: Callable[[Any, int], Session],
     lifespan: AbstractAsyncContextManager[Any],
     watch: AbstractContextManager[object],
@@ -233,16 +241,16 @@ async def _run(
     scope = trio.CancelScope()
     errors: list[BaseException] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_end_what_does_not_end, player, scope)
+        nursery.start_soon(_end_what_does_not_end, replayer, scope)
         try:
             with scope, watch, _faults():
                 async with lifespan as value:
-                    errors += await _played(player, functools.partial(open_session, value))
+                    errors += await _played(replayer, functools.partial(open_session, value))
         except _Fault as fault:
             errors.append(fault)
-        await player.baton.wait_until_free()
+        await replayer.baton.wait_until_free()
         nursery.cancel_scope.cancel()
-    _judge(player, errors)
+    _judge(replayer, errors)
 
 
 @contextmanager
@@ -253,7 +261,9 @@ def _faults() -> Generator[None]:
         raise _Fault from error
 
 
-async def _played(player: Player, open_session: Callable[[int], Session]) -> list[BaseException]:
+async def _played(
+    replayer: Replayer, open_session: Callable[[int], Session]
+) -> list[BaseException]:
     """Play; returns what broke out of the sessions."""
     try:
         async with trio.open_nursery() as nursery:
@@ -264,28 +274,28 @@ async def _played(player: Player, open_session: Callable[[int], Session]) -> lis
                 await nursery.start(session.run)
                 return session
 
-            await player.play(begin)
+            await replayer.play(begin)
             nursery.cancel_scope.cancel()
     except BaseException as error:
         return list(_leaves(error))
     return []
 
 
-async def _end_what_does_not_end(player: Player, scope: trio.CancelScope) -> None:
+async def _end_what_does_not_end(replayer: Replayer, scope: trio.CancelScope) -> None:
     """Whenever tasks spin, or do not end when they should, cancel them, shields or not."""
     main = trio.lowlevel.current_task().parent_nursery
     assert main is not None
     while True:
-        await player.clock.trouble.wait()
-        player.clock.trouble = trio.Event()
-        if not player.is_over:
-            player.fail(player.clock.reason)
-        player.baton.give_up()
+        await replayer.clock.trouble.wait()
+        replayer.clock.trouble = trio.Event()
+        if not replayer.is_over:
+            replayer.fail(replayer.clock.reason)
+        replayer.baton.give_up()
         scope.cancel()
         unshield(main.parent_task)
 
 
-def _judge(player: Player, errors: Sequence[BaseException]) -> None:
+def _judge(replayer: Replayer, errors: Sequence[BaseException]) -> None:
     """What broke out of the session: our own `Abort`, a person at the keyboard, or a failure."""
     for error in errors:
         if isinstance(error, KeyboardInterrupt):
@@ -295,7 +305,7 @@ def _judge(player: Player, errors: Sequence[BaseException]) -> None:
             raise error.__cause__
     for error in errors:
         if not isinstance(error, Abort | trio.Cancelled):
-            player.fail(f"{type(error).__name__}: {error}  {site_of_error(error)}".rstrip())
+            replayer.fail(f"{type(error).__name__}: {error}  {site_of_error(error)}".rstrip())
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -32,21 +32,21 @@ import trio
 from mcp_trio._journal.diff import json_difference
 from mcp_trio._journal.records import LOCK, SLEEP, TIMEOUT, CommandBody, ErrorBody, encode_body
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._replay.player import unshield
 from mcp_trio._replay.replay import Replayable, SilentChannel
+from mcp_trio._replay.replayer import unshield
 from mcp_trio._replay.sweep_inputs import (
     Input,
     Outcomes,
     RequestOutcome,
-    SweepScore,
+    SweepTrace,
     Told,
-    load_sweep_score,
+    load_sweep_trace,
     passing_command,
 )
 from mcp_trio._replay.trace import NS_PER_SECOND, message_of
-from mcp_trio._server.effects import LifespanStandIn
+from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._session.journal import Lane, Outcome
-from mcp_trio._session.nondeterminism import Stray, StrayWatch
+from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import BlockedInReplay, SweepUnavailable
@@ -122,11 +122,11 @@ class JumpingClock(trio.abc.Clock):
 class SweepSequencer:
     """Stands where a live session has its recorder, and answers what the outside would.
 
-    It `gates` only so that effects ask it for their outcomes: each turn comes at once, but lets
+    It `host_checks` only so that effects ask it for their outcomes: each turn comes at once, but lets
     other tasks run first.
     """
 
-    score: SweepScore
+    trace: SweepTrace
     seed: int | None
     dice_seed: int
     clock: JumpingClock
@@ -136,7 +136,7 @@ class SweepSequencer:
     changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     answer: Callable[[float, bytes], None] = attrs.field(init=False)
     has_lanes: bool = attrs.field(default=True, init=False)
-    gates: bool = attrs.field(default=True, init=False)
+    host_checks: bool = attrs.field(default=True, init=False)
     _begun: dict[str, tuple[float, Told]] = attrs.field(
         factory=dict[str, tuple[float, Told]], init=False
     )
@@ -165,7 +165,7 @@ class SweepSequencer:
 
     def _answer(self, lane: Lane, method: str, request_id: object) -> None:
         nth = self._next("asked", lane, method)
-        recorded = self.score.answers.get((lane.name, method), ())
+        recorded = self.trace.answers.get((lane.name, method), ())
         if nth < len(recorded):
             answer = msgspec.json.decode(recorded[nth], type=dict[str, msgspec.Raw])
             answer["id"] = msgspec.Raw(encode_body(request_id))
@@ -210,7 +210,7 @@ class SweepSequencer:
         command = msgspec.json.decode(body, type=CommandBody)
         self.outcomes.commanded(lane.name, command)
         nth = self._next("effect", lane, command.name)
-        recorded = self.score.effects.get((lane.name, command.name), ())
+        recorded = self.trace.effects.get((lane.name, command.name), ())
         seconds = _seconds_of_context(command)
         if seconds is not None and all(map(_says_nothing, recorded)):
             told = _DONE
@@ -253,7 +253,7 @@ class SweepSequencer:
     ) -> Outcome:
         """What was read then; what is read now, if it is a clock and was not, or a deadline."""
         nth = self._next("value", lane, name)
-        recorded = self.score.values.get((lane.name, name), ())
+        recorded = self.trace.values.get((lane.name, name), ())
         command = None if arguments is None else passing_command(name, arguments)
         if command is None:
             is_read = nth >= len(recorded)
@@ -267,7 +267,7 @@ class SweepSequencer:
 
     def patched(self, lane: Lane, name: str) -> bool:
         """Whether the lane knew the change."""
-        return (lane.name, name) in self.score.patches
+        return (lane.name, name) in self.trace.patches
 
     def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
         """What it looks like here: deadlines pass when they do in this schedule."""
@@ -292,8 +292,8 @@ class SweepSequencer:
         return self._counts[key] - 1
 
     def _delay(self, what: str, lane: Lane, name: str, nth: int) -> float:
-        dice = Random(f"{self.dice_seed}:{what}:{lane.name}:{name}:{nth}")  # noqa: S311  a schedule
-        return dice.uniform(0, _DELAY_FACTOR * self.score.longest_seconds)
+        random_source = Random(f"{self.dice_seed}:{what}:{lane.name}:{name}:{nth}")  # noqa: S311  a schedule
+        return random_source.uniform(0, _DELAY_FACTOR * self.trace.longest_seconds)
 
 
 _DONE: Final = Told("res", b"null")
@@ -328,7 +328,7 @@ def _unrecorded(name: str) -> Told:
 class Conductor:
     """Sends what the client sent, and waits for what it waited for, but not for ever."""
 
-    score: SweepScore
+    trace: SweepTrace
     session: Session
     sequencer: SweepSequencer
     nursery: trio.Nursery
@@ -340,16 +340,16 @@ class Conductor:
 
     async def run(self) -> None:
         """Returns when all requests that were answered are, or never will be."""
-        score = self.score
-        delays = sum(map(len, score.effects.values())) + sum(map(len, score.answers.values()))
-        longest_seconds = score.longest_seconds * _DELAY_FACTOR * delays
-        with trio.move_on_at(score.seconds + longest_seconds + _PATIENCE_SECONDS):
+        trace = self.trace
+        delays = sum(map(len, trace.effects.values())) + sum(map(len, trace.answers.values()))
+        longest_seconds = trace.longest_seconds * _DELAY_FACTOR * delays
+        with trio.move_on_at(trace.seconds + longest_seconds + _PATIENCE_SECONDS):
             answers = 0
-            for given in score.inputs:
-                await self._until(score.answered[answers : given.after])
+            for given in trace.inputs:
+                await self._until(trace.answered[answers : given.after])
                 await self._give(given)
                 answers = given.after
-            await self._until(score.answered[answers:])
+            await self._until(trace.answered[answers:])
 
     async def _until(self, lanes: Sequence[str]) -> None:
         for lane in lanes:
@@ -413,14 +413,14 @@ class SweepReport(msgspec.Struct, kw_only=True, frozen=True):
     """A sweep: how many schedules were run, and to how many different ends they came.
 
     `differences` are those to the recording, by seed; a failing seed alone is run again with
-    `seed=`. `strays` are what the first schedule read beside the context: clocks and dice that no
+    `seed=`. `untracked_calls` are what the first schedule read beside the context: clocks and dice that no
     seed decides, and which may be why schedules differ.
     """
 
     schedules: int
     outcomes: int
     differences: tuple[ScheduleDifference, ...]
-    strays: tuple[Stray, ...]
+    untracked_calls: tuple[UntrackedCall, ...]
     seconds: float
 
     @property
@@ -439,7 +439,7 @@ class ScheduleOutcome(msgspec.Struct, kw_only=True, frozen=True):
 
     digest: str
     differences: tuple[ScheduleDifference, ...]
-    strays: tuple[Stray, ...]
+    untracked_calls: tuple[UntrackedCall, ...]
 
 
 def sweep(
@@ -468,10 +468,10 @@ def sweep(
     """
     if isinstance(target, str):
         return _swept_elsewhere(path, target, schedules=schedules, seed=seed)
-    score, begin = load_sweep_score(path), time.perf_counter()
+    trace, begin = load_sweep_trace(path), time.perf_counter()
     first, *others = _seeds(schedules, seed)
-    outcomes = [_checked(run_schedule(score, target(), first, is_watched=True))]
-    outcomes += [run_schedule(score, target(), each) for each in others]
+    outcomes = [_checked(run_schedule(trace, target(), first, is_watched=True))]
+    outcomes += [run_schedule(trace, target(), each) for each in others]
     return _report(outcomes, begin)
 
 
@@ -489,15 +489,15 @@ def sweep_forked(
     """
     if not hasattr(os, "fork"):
         raise SweepUnavailable("this system cannot fork a process for each schedule")
-    score, begin = load_sweep_score(path), time.perf_counter()
+    trace, begin = load_sweep_trace(path), time.perf_counter()
     first, *others = _seeds(schedules, seed)
-    outcomes = [_checked(_fork(score, server, first, is_watched=True).outcome())]
+    outcomes = [_checked(_fork(trace, server, first, is_watched=True).outcome())]
     running: deque[_Fork] = deque()
     try:
         for each in others:
             if len(running) == _FORKS:
                 outcomes.append(running.popleft().outcome())
-            running.append(_fork(score, server, each))
+            running.append(_fork(trace, server, each))
         while running:
             outcomes.append(running.popleft().outcome())
     finally:
@@ -513,9 +513,9 @@ def _seeds(schedules: int, seed: int | None) -> Sequence[int]:
 
 
 def _checked(outcome: ScheduleOutcome) -> ScheduleOutcome:
-    for stray in outcome.strays:
-        if stray.is_outside:
-            raise BlockedInReplay(f"a sweep cannot let handlers do this: {stray}")
+    for untracked_call in outcome.untracked_calls:
+        if untracked_call.is_outside:
+            raise BlockedInReplay(f"a sweep cannot let handlers do this: {untracked_call}")
     return outcome
 
 
@@ -524,7 +524,7 @@ def _report(outcomes: Sequence[ScheduleOutcome], begin: float) -> SweepReport:
         schedules=len(outcomes),
         outcomes=len({outcome.digest for outcome in outcomes}),
         differences=tuple(each for outcome in outcomes for each in outcome.differences),
-        strays=outcomes[0].strays,
+        untracked_calls=outcomes[0].untracked_calls,
         seconds=time.perf_counter() - begin,
     )
 
@@ -536,7 +536,7 @@ def _swept_elsewhere(
     path: str | os.PathLike[str], target: str, *, schedules: int, seed: int | None
 ) -> SweepReport:
     _seeds(schedules, seed)
-    load_sweep_score(path)
+    load_sweep_trace(path)
     command = [sys.executable, "-m", "mcp_trio", "sweep", os.fspath(path), target, "--json"]
     options = ["--schedules", str(schedules)] if seed is None else ["--seed", str(seed)]
     run = subprocess.run([*command, *options], capture_output=True, check=False)
@@ -573,11 +573,11 @@ class _Fork:
         os.waitpid(self.process, 0)
 
 
-def _fork(score: SweepScore, server: Replayable, seed: int, *, is_watched: bool = False) -> _Fork:
+def _fork(trace: SweepTrace, server: Replayable, seed: int, *, is_watched: bool = False) -> _Fork:
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:  # pragma: no cover  a fork takes its measurements with it
-        _tell(writing, functools.partial(run_schedule, score, server, seed, is_watched=is_watched))
+        _tell(writing, functools.partial(run_schedule, trace, server, seed, is_watched=is_watched))
     os.close(writing)
     return _Fork(seed, process, reading)
 
@@ -601,7 +601,7 @@ def _tell(writing: int, run: Callable[[], ScheduleOutcome]) -> None:  # pragma: 
 
 
 def run_schedule(
-    score: SweepScore, server: Replayable, seed: int, *, is_watched: bool = False
+    trace: SweepTrace, server: Replayable, seed: int, *, is_watched: bool = False
 ) -> ScheduleOutcome:
     """One schedule of a fresh server, in this process.
 
@@ -610,30 +610,33 @@ def run_schedule(
     Raises:
         SweepUnavailable: This Trio has no flag for its schedule any more.
     """
-    clock, strays = JumpingClock(), dict[Stray, None]()
-    sequencer = SweepSequencer(score, score.opening.seed, seed, clock)
-    watch = StrayWatch(on_stray=lambda stray: strays.update({stray: None}), blocks=True)
+    clock, untracked_calls = JumpingClock(), dict[UntrackedCall, None]()
+    sequencer = SweepSequencer(trace, trace.opening.seed, seed, clock)
+    watch = UntrackedCallWatch(
+        on_untracked_call=lambda untracked_call: untracked_calls.update({untracked_call: None}),
+        blocks=True,
+    )
     try:
         with seeded_schedule(seed):
-            trio.run(_run, score, server, sequencer, watch if is_watched else None, clock=clock)
+            trio.run(_run, trace, server, sequencer, watch if is_watched else None, clock=clock)
     except RuntimeError as error:
         raise SweepUnavailable(str(error)) from error
-    return _judged(score, sequencer, seed, tuple(strays))
+    return _judged(trace, sequencer, seed, tuple(untracked_calls))
 
 
 async def _run(
-    score: SweepScore,
+    trace: SweepTrace,
     server: Replayable,
     sequencer: SweepSequencer,
-    watch: StrayWatch | None,
+    watch: UntrackedCallWatch | None,
 ) -> None:
-    lifespan = LifespanStandIn() if score.opening.lifespan else None
+    lifespan = ReplayLifespan() if trace.opening.lifespan else None
     session = server.open_session(SilentChannel(), sequencer=sequencer, lifespan=lifespan)
     clock = sequencer.clock
     with watch or nullcontext():
         async with trio.open_nursery() as nursery:
             await nursery.start(session.run)
-            await Conductor(score, session, sequencer, nursery).run()
+            await Conductor(trace, session, sequencer, nursery).run()
             clock.is_over = True
             clock.on_standstill = functools.partial(unshield, trio.lowlevel.current_task())
             nursery.cancel_scope.cancel()
@@ -643,20 +646,23 @@ async def _run(
 
 
 def _judged(
-    score: SweepScore, sequencer: SweepSequencer, seed: int, strays: tuple[Stray, ...]
+    trace: SweepTrace,
+    sequencer: SweepSequencer,
+    seed: int,
+    untracked_calls: tuple[UntrackedCall, ...],
 ) -> ScheduleOutcome:
     swept = sequencer.outcomes
     differences: list[ScheduleDifference] = []
-    for lane, recorded in score.outcomes.requests.items():
+    for lane, recorded in trace.outcomes.requests.items():
         now = swept.requests.get(lane, RequestOutcome())
         was_cancelled = lane in sequencer.done and not now.is_answered
         if recorded.is_answered and not was_cancelled:
-            for path, left, right in _differences(*score.without_secrets(recorded, now)):
+            for path, left, right in _differences(*trace.without_secrets(recorded, now)):
                 differences.append(
                     ScheduleDifference(
                         seed=seed,
                         lane=lane,
-                        call=score.calls.get(lane, ""),
+                        call=trace.calls.get(lane, ""),
                         path=path,
                         recorded=_shown(left),
                         swept=_shown(right),
@@ -665,7 +671,7 @@ def _judged(
     return ScheduleOutcome(
         digest=_digest(swept),
         differences=tuple(differences[:_DIFFERENCES_PER_SCHEDULE_MAX]),
-        strays=strays,
+        untracked_calls=untracked_calls,
     )
 
 

@@ -37,7 +37,7 @@ from mcp_trio._replay.trace import (
     root_of,
     seconds_of,
 )
-from mcp_trio._session.input_required import PARKED_MARK
+from mcp_trio._session.input_required import SUSPENDED_MARK
 from mcp_trio.errors import RecordingError
 
 # These do not end as recorded: a lock excludes, and a sleep takes the time that it says.
@@ -116,7 +116,7 @@ def passing_command(name: str, arguments: bytes) -> CommandBody:
 
 
 @attrs.frozen(kw_only=True)
-class SweepScore:
+class SweepTrace:
     """A recorded session, taken apart.
 
     Attributes:
@@ -167,7 +167,7 @@ def _mask(token: re.Match[bytes]) -> bytes:
     return _MASK * len(token[0])
 
 
-def load_sweep_score(path: str | os.PathLike[str]) -> SweepScore:
+def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
     """Read a recording of role `server`, of one session.
 
     Raises:
@@ -181,7 +181,7 @@ def load_sweep_score(path: str | os.PathLike[str]) -> SweepScore:
         reading.read(record)
     redaction = loaded.opening.redaction
     redactor = None if redaction is None else redactor_of(redaction, loaded.journal)
-    return reading.score(loaded.opening, redactor)
+    return reading.trace(loaded.opening, redactor)
 
 
 _Found = defaultdict[tuple[str, str], list[Told]]
@@ -217,11 +217,11 @@ class _Reading:
         if read is not None:
             read(self, record)
 
-    def score(self, opening: OpenBody, redactor: Redactor | None) -> SweepScore:
+    def trace(self, opening: OpenBody, redactor: Redactor | None) -> SweepTrace:
         """All of it; an effect that goes on where the recording was cut never ends."""
         for lane, (command, _) in self._running.items():
             self.effects[lane, command.name].append(Told("cxl", b"null"))
-        return SweepScore(
+        return SweepTrace(
             opening=opening,
             inputs=self.inputs,
             answered=self.answered,
@@ -309,7 +309,7 @@ class _Reading:
     def marked(self, record: Record) -> None:
         """`mark`."""
         body = body_of(record, MarkBody)
-        if body.name == PARKED_MARK:
+        if body.name == SUSPENDED_MARK:
             raise RecordingError(
                 "a sweep does not take a recording in which handlers asked in rounds: with which"
                 " state a client comes back is not known before they have asked"

@@ -38,7 +38,7 @@ from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
 from mcp_trio._server.handlers import BESIDE, THREAD_MARK
 from mcp_trio._server.subscriptions import CHOICE
-from mcp_trio._session.input_required import KEEPER, PARKED_MARK
+from mcp_trio._session.input_required import KEEPER, SUSPENDED_MARK
 from mcp_trio._session.journal import START_ORDINAL
 from mcp_trio._session.session import DRAINED
 from mcp_trio.errors import RecordingError
@@ -99,7 +99,7 @@ _IN_PASSING: Final = frozenset({PATCHED, RAN_OUT, CAME_BACK})
 
 
 @attrs.frozen(kw_only=True)
-class Score:
+class Trace:
     """What a replay has to do again, and what is known about the file.
 
     Attributes:
@@ -279,7 +279,7 @@ def is_expired(record: Record) -> bool:
     """Whether a record tells that nobody has come back to a handler that had asked."""
     return (
         record.kind == "mark"
-        and mark_name(record) == PARKED_MARK
+        and mark_name(record) == SUSPENDED_MARK
         and body_of(record, MarkBody).value is None
     )
 
@@ -427,7 +427,7 @@ def _before_loss(records: list[Record], notes: list[str]) -> list[Record]:
 # As the player needs it.
 
 
-def load_score(path: str | os.PathLike[str]) -> Score:
+def load_trace(path: str | os.PathLike[str]) -> Trace:
     """A recording as the player needs it.
 
     Raises:
@@ -435,7 +435,7 @@ def load_score(path: str | os.PathLike[str]) -> Score:
     """
     loaded = load(path, purpose="strict replay")
     journal = loaded.journal
-    return Score(
+    return Trace(
         opening=loaded.opening,
         journal=journal,
         missing=_missing(journal, loaded.numbers),

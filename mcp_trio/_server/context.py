@@ -484,7 +484,7 @@ async def visit_first(handling: Handling, served: ServedSession, error: Exceptio
     if not isinstance(required, UrlElicitationRequired):
         raise error
     visits: list[UrlElicitation] = required.elicitations
-    if handling.request.peer.revision.has_elicitation_ids:
+    if handling.request.peer.protocol_version.has_elicitation_ids:
         params = params_of_visits(handling, served, visits)
         raise RequestError(URL_ELICITATION_REQUIRED, str(required), {"elicitations": params})
     agreed = await answers(handling, served, visits)
@@ -520,7 +520,7 @@ class Context(Asking):
         """
 
         def make() -> LoggingMessageParams | None:
-            if not self._gate.lets(level):
+            if not self._host_check.lets(level):
                 return None
             return LoggingMessageParams(level=level, data=data, logger=logger)
 

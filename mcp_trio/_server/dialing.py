@@ -28,9 +28,9 @@ from mcp_trio._transports.concurrency import tell_when_cancelled
 from mcp_trio._transports.connections import (
     Condition,
     ConnectionOptions,
-    Dice,
     NamedChannel,
     OnState,
+    RandomSource,
     open_connection,
     pause_seconds,
 )
@@ -146,7 +146,7 @@ class _Line:
     condition: Condition
     serve: Callable[..., Awaitable[None]]
     on_open: Callable[[str], None]
-    dice: Dice = random.random
+    random_source: RandomSource = random.random
     _channel: NamedChannel | None = attrs.field(default=None, init=False)
 
     async def keep(self) -> None:
@@ -168,7 +168,7 @@ class _Line:
         while True:
             has_served = await self._serve_once()
             failures = 0 if has_served else failures + 1
-            seconds = pause_seconds(failures, self.limits, self.dice)
+            seconds = pause_seconds(failures, self.limits, self.random_source)
             logger.debug("the hub is dialled again in %.2f s", seconds)
             await trio.sleep(seconds)
 
@@ -193,9 +193,9 @@ class _Line:
         self.on_open(channel.name)
         kept = _Kept()
         await self.serve(channel, task_status=kept)
-        refusal: ConnectionLost | None = getattr(channel, "refusal", None)
-        if refusal is not None:
-            raise loss_as(ConnectionLost, refusal)
+        rejection: ConnectionLost | None = getattr(channel, "refusal", None)
+        if rejection is not None:
+            raise loss_as(ConnectionLost, rejection)
         session = kept.session
         assert session is not None
         self._retry(str(session.loss))

@@ -47,12 +47,12 @@ class _Results:
         try:
             body = self.writer.encode(value)
         except Exception as error:  # people's types and hooks may raise anything
-            self._refuse("has no JSON form", error)
+            self._reject("has no JSON form", error)
         if len(body) > self.bytes_max:
-            self._refuse(f"has {len(body)} bytes as JSON (effect_bytes_max={self.bytes_max})")
+            self._reject(f"has {len(body)} bytes as JSON (effect_bytes_max={self.bytes_max})")
         result = self.decoded(body)
         if not self._is_kept(value, body, result):
-            self._refuse(f"is not the same after a way through JSON: {self._advice()}")
+            self._reject(f"is not the same after a way through JSON: {self._advice()}")
         return result, body
 
     def decoded(self, body: bytes) -> Any:
@@ -60,7 +60,7 @@ class _Results:
         try:
             return self._decode(body)
         except Exception as error:  # as above
-            self._refuse(f"is not what it is annotated with, {self.hint}", error)
+            self._reject(f"is not what it is annotated with, {self.hint}", error)
 
     def _is_kept(self, value: Any, body: bytes, result: Any) -> bool:
         if _is_open(self.hint):
@@ -73,7 +73,7 @@ class _Results:
             return "annotate what the function returns"
         return f"as {self.hint} it would lose something"
 
-    def _refuse(self, why: str, cause: Exception | None = None) -> NoReturn:
+    def _reject(self, why: str, cause: Exception | None = None) -> NoReturn:
         reason = "" if cause is None else f": {cause}"
         raise TypeError(f"the result of the effect {self.name} {why}{reason}") from cause
 

@@ -30,7 +30,7 @@ _PLACE: Final = re.compile(rf"<{re.escape(ROOT)}(\.\w+)*>")
 
 # Whatever Python does with an object beside passing it on, asking for its attributes, and showing
 # it by `repr`.
-_REFUSED: Final = (
+_REJECTED: Final = (
     *("__await__", "__aenter__", "__aexit__", "__enter__", "__exit__", "__call__"),
     *("__iter__", "__next__", "__aiter__", "__anext__", "__reversed__", "__len__"),
     *("__contains__", "__getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"),
@@ -46,7 +46,7 @@ def _untold(_place: str, _instead: str) -> None:
     """Who raises says it."""
 
 
-class LifespanStandIn:
+class ReplayLifespan:
     """Stands for the lifespan's value, or for an attribute of it; may only be passed to effects.
 
     `on_use` is called with its place, and what to use instead, when it is used otherwise.
@@ -61,18 +61,18 @@ class LifespanStandIn:
         object.__setattr__(self, "_path", path)
         object.__setattr__(self, "_on_use", on_use)
 
-    def __getattr__(self, name: str) -> "LifespanStandIn":
+    def __getattr__(self, name: str) -> "ReplayLifespan":
         """Another stand-in, for what Python does not ask for by itself."""
         if name.startswith("__"):
             raise AttributeError(name)
-        return LifespanStandIn(f"{self._path}.{name}", on_use=self._on_use)
+        return ReplayLifespan(f"{self._path}.{name}", on_use=self._on_use)
 
     def __repr__(self) -> str:
         """Where it comes from."""
         return f"<{self._path}, which a replay does not have>"
 
 
-def refuse(stand_in: LifespanStandIn, *_: Any, **__: Any) -> NoReturn:
+def reject(stand_in: ReplayLifespan, *_: Any, **__: Any) -> NoReturn:
     """Whatever was done with a stand-in.
 
     Raises:
@@ -92,7 +92,7 @@ def refuse(stand_in: LifespanStandIn, *_: Any, **__: Any) -> NoReturn:
     )
 
 
-def place_of(stand_in: LifespanStandIn) -> str:
+def place_of(stand_in: ReplayLifespan) -> str:
     """How an effect's arguments tell that this is one of them."""
     path: str = object.__getattribute__(stand_in, "_path")
     return f"<{path}>"
@@ -123,15 +123,15 @@ def _filled(value: Any, recorded: Any) -> Any:
     return value
 
 
-for _name in _REFUSED:
-    setattr(LifespanStandIn, _name, refuse)
+for _name in _REJECTED:
+    setattr(ReplayLifespan, _name, reject)
 
 
 # --------------------
 # The handler that is at work, for code that was not given its context.
 
 
-class Ambient(msgspec.Struct, eq=False):
+class CurrentContext(msgspec.Struct, eq=False):
     """A handler's request and session; `bridge` leads to the loop from a handler in a thread."""
 
     handling: Handling
@@ -139,16 +139,20 @@ class Ambient(msgspec.Struct, eq=False):
     bridge: Bridge | None = None
 
 
-AMBIENT: Final[ContextVar[Ambient | None]] = ContextVar("mcp_trio_ambient", default=None)
+CURRENT_CONTEXT: Final[ContextVar[CurrentContext | None]] = ContextVar(
+    "mcp_trio_ambient", default=None
+)
 
 
-def at_work() -> Ambient | None:
+def at_work() -> CurrentContext | None:
     """The handler in which the caller runs; None outside of handlers, and inside of effects."""
-    ambient = AMBIENT.get()
+    current_context = CURRENT_CONTEXT.get()
     inside = INSIDE.get()
-    if ambient is None or (inside is not None and inside.handling is ambient.handling):
+    if current_context is None or (
+        inside is not None and inside.handling is current_context.handling
+    ):
         return None
-    return ambient
+    return current_context
 
 
 # --------------------
@@ -188,8 +192,8 @@ def effect_of(
         TypeError: Its annotation cannot be resolved, or what it returns has no JSON form.
         BlockedInReplay: It is a method of the lifespan's value, which a replay does not have.
     """
-    if isinstance(called := behind(function), LifespanStandIn):
-        refuse(called)
+    if isinstance(called := behind(function), ReplayLifespan):
+        reject(called)
     return Effect(
         name=name_of(function),
         arguments=functools.partial(_arguments, served, function, args, keywords),
@@ -245,7 +249,7 @@ class _Keeper:
     served: ServedSession
 
     def kept(self, value: Any, levels: int = _WALKED_LEVELS) -> bytes:
-        if isinstance(value, LifespanStandIn):
+        if isinstance(value, ReplayLifespan):
             return encode_body(place_of(value))
         if isinstance(value, Facts) or self._is_of_lifespan(value):
             return _OPAQUE
@@ -306,11 +310,11 @@ def effect(function: F, /) -> F:
 def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def call(*args: Any, **keywords: Any) -> Any:
-        ambient = at_work()
-        if ambient is None:
+        current_context = at_work()
+        if current_context is None:
             return await function(*args, **keywords)
-        made = effect_of(ambient.served, function, args, keywords)
-        return await perform(ambient.handling, made)
+        made = effect_of(current_context.served, function, args, keywords)
+        return await perform(current_context.handling, made)
 
     return call
 
@@ -318,12 +322,12 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
 def _blocking(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        ambient = at_work()
-        if ambient is None:
+        current_context = at_work()
+        if current_context is None:
             return function(*args, **keywords)
-        made = effect_of(ambient.served, function, args, keywords)
-        if ambient.bridge is None:
-            return perform_in_passing(ambient.handling, made)
-        return perform_in_thread(ambient.bridge.call, ambient.handling, made)
+        made = effect_of(current_context.served, function, args, keywords)
+        if current_context.bridge is None:
+            return perform_in_passing(current_context.handling, made)
+        return perform_in_thread(current_context.bridge.call, current_context.handling, made)
 
     return call

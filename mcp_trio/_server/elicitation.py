@@ -155,7 +155,7 @@ def _form_of_hint(kind: Any) -> Form:
 
 def _form_by_schema(schema: dict[str, Any]) -> Form:
     for name, member in members_of(schema).items():
-        _refuse_unfit(name, member)
+        _reject_unfit(name, member)
     check_form(schema)
     return Form(schema, dict)
 
@@ -173,7 +173,7 @@ def _object(properties: dict[str, Any], required: Sequence[str]) -> dict[str, An
     return {**schema, "required": [*required]} if required else schema
 
 
-def refuse_link(text: str) -> None:
+def reject_link(text: str) -> None:
     """Refuse a text of a form that leads elsewhere (ELIC-43).
 
     Raises:
@@ -183,11 +183,11 @@ def refuse_link(text: str) -> None:
         raise LocalProtocolError(f"a form has no links: ask by elicit_url instead of {text!r}")
 
 
-def _refuse_unfit(name: str, member: Mapping[str, Any]) -> None:
+def _reject_unfit(name: str, member: Mapping[str, Any]) -> None:
     if member.get("format") == "password" or SECRETS.covers(name):
         raise LocalProtocolError(f"{name}: a form asks for no secrets: ask by elicit_url")
     for words in _kept(member, _WORDS).values():
-        refuse_link(words)
+        reject_link(words)
 
 
 # The members of a class -------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class _Member:
             self.readable = TypeReader().readable(self.hint)
             self.told = _flat(json_schema(self.readable))
         except TypeError as error:
-            raise self._refusal(str(error)) from error
+            raise self._rejection(str(error)) from error
 
     def read(self, value: Any) -> Any:
         """The value, from what was filled in."""
@@ -281,7 +281,7 @@ class _Member:
 
     def schema(self) -> dict[str, Any]:
         """What the form says of it."""
-        _refuse_unfit(self.name, self.told)
+        _reject_unfit(self.name, self.told)
         return {**_kept(self.told, _WORDS), **self._shape()}
 
     def _shape(self) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class _Member:
             return {"type": "string", **self._chosen(choices, "oneOf")}
         kind = told.get("type")
         if kind not in _LIMITS:
-            raise self._refusal(f"a form is flat, and has no {name_of(self.core)}")
+            raise self._rejection(f"a form is flat, and has no {name_of(self.core)}")
         shape = {"type": kind, **_limits(told, _LIMITS[kind])}
         if kind == "array":
             return {**shape, "items": self._items()}
@@ -303,18 +303,18 @@ class _Member:
         is_row = others not in ([], [...])
         choices = None if is_row or not is_array(self.core) else _choices(bare(inner))
         if choices is None:
-            raise self._refusal("a list in a form is of choices: of Literal or Enum")
+            raise self._rejection("a list in a form is of choices: of Literal or Enum")
         chosen = self._chosen(choices, "anyOf")
         return chosen if "anyOf" in chosen else {"type": "string", **chosen}
 
     def _chosen(self, choices: Mapping[Any, str | None], titled: str) -> dict[str, Any]:
         if not all(isinstance(value, str) for value in choices):
-            raise self._refusal("the choices of a form are texts")
+            raise self._rejection("the choices of a form are texts")
         if None in choices.values():
             return {"enum": [*choices]}
         return {titled: [{"const": it, "title": title} for it, title in choices.items()]}
 
-    def _refusal(self, text: str) -> TypeError:
+    def _rejection(self, text: str) -> TypeError:
         return TypeError(f"{self.owner}, {self.name}: {text}")
 
 
@@ -376,8 +376,10 @@ TOKENS: Final = 1024
 _SPOKEN: Final = (TextContent, ImageContent, AudioContent, ToolResultContent)
 
 Block: TypeAlias = TextContent | ImageContent | AudioContent | ToolResultContent
-Said: TypeAlias = str | Block | SamplingMessage | CreateMessageResult | Sequence[ToolResultContent]
-Question: TypeAlias = CreateMessageParams | Said | Sequence[Said]
+RecordedMessage: TypeAlias = (
+    str | Block | SamplingMessage | CreateMessageResult | Sequence[ToolResultContent]
+)
+Question: TypeAlias = CreateMessageParams | RecordedMessage | Sequence[RecordedMessage]
 """What the model is asked: a text, which the user says, or a conversation, or everything.
 
 What the model said before stands in a conversation as the result that it came by; after that, a
@@ -516,11 +518,11 @@ def askable(
     Raises:
         CapabilityMissing: It has not announced that it can be asked one of them.
     """
-    refuse_unannounced(handling.request.peer, questions)
+    reject_unannounced(handling.request.peer, questions)
     return [_with_id(handling, served, question) for question in questions]
 
 
-def refuse_unannounced(peer: Peer, questions: Sequence[Ask[Any]]) -> None:
+def reject_unannounced(peer: Peer, questions: Sequence[Ask[Any]]) -> None:
     """Refuse what cannot be asked of this client.
 
     Raises:
@@ -578,7 +580,7 @@ class Elicitation(Ask[Answer[T]]):
 
     def asked(self) -> Asked:
         """See `Ask`."""
-        refuse_link(self.message)
+        reject_link(self.message)
         params = ElicitParams(message=self.message, mode="form", requested_schema=self._form.schema)
         return Asked(method=_ELICIT, params=params, check=self.read)
 
@@ -605,7 +607,7 @@ class UrlElicitation(Ask[Answer[None]]):
 
     def needs(self, peer: Peer) -> Mapping[str, Any]:
         """See `Ask`."""
-        can = peer.revision.has_url_elicitation and peer.can("elicitation.url")
+        can = peer.protocol_version.has_url_elicitation and peer.can("elicitation.url")
         return {} if can else {"elicitation": {"url": {}}}
 
     def asked(self) -> Asked:
@@ -625,7 +627,7 @@ def _with_id(handling: Handling, served: ServedSession, question: Ask[Any]) -> A
     """The question, with an id if it is of a visit whose end the client may hear of (ELIC-28)."""
     if not isinstance(question, UrlElicitation):
         return question
-    if not handling.request.peer.revision.has_elicitation_ids:
+    if not handling.request.peer.protocol_version.has_elicitation_ids:
         return attrs.evolve(question, elicitation_id=None)
     elicitation_id = question.elicitation_id or _drawn_id(handling)
     served.elicitations.begin(elicitation_id)
@@ -710,7 +712,11 @@ class Sampling(Ask[CreateMessageResult]):
         if uses_tools and not peer.can("sampling.tools"):
             missing["tools"] = {}
         uses_context = params.include_context not in (None, "none")
-        if uses_context and peer.revision.announces_context and not peer.can("sampling.context"):
+        if (
+            uses_context
+            and peer.protocol_version.announces_context
+            and not peer.can("sampling.context")
+        ):
             missing["context"] = {}
         return {} if peer.can("sampling") and not missing else {"sampling": missing}
 

@@ -31,7 +31,7 @@ _SEVERITY: Final = {level: severity for severity, level in enumerate(LEVELS)}
 
 
 @attrs.define
-class LogGate:
+class LogLevelFilter:
     """Which log messages a client wants; everything until it says, and nothing for None."""
 
     level: LoggingLevel | None = "debug"
@@ -62,7 +62,7 @@ class ServedSession(Protocol):
 
     server: Offering
     lifespan: Any
-    gate: LogGate
+    host_check: LogLevelFilter
 
     @property
     def elicitations(self) -> OpenElicitations:
@@ -103,15 +103,19 @@ class Facts:
         return self._handling.request.peer
 
     @property
-    def _gate(self) -> LogGate:
+    def _host_check(self) -> LogLevelFilter:
         """A modern request says itself what it wants to hear of, and else hears of nothing."""
         peer = self._peer
-        return LogGate(peer.log_level) if peer.revision.is_modern else self._served.gate
+        return (
+            LogLevelFilter(peer.log_level)
+            if peer.protocol_version.is_stateless
+            else self._served.host_check
+        )
 
     @property
     def log_level(self) -> LoggingLevel | None:
         """The least severe level that the client wants to hear of; None: it wants none."""
-        return self._gate.level
+        return self._host_check.level
 
     @property
     def request_id(self) -> int | str:
@@ -129,9 +133,9 @@ class Facts:
         return self._handling.request.progress_token
 
     @property
-    def revision(self) -> str:
+    def protocol_version(self) -> str:
         """The revision of the protocol that the client speaks."""
-        return self._peer.revision.name
+        return self._peer.protocol_version.name
 
     @property
     def client_info(self) -> Implementation | None:

@@ -13,8 +13,8 @@ from mcp_trio._protocol.methods import LISTEN, Method
 from mcp_trio._protocol.requests import TheirRequest
 from mcp_trio._recorder.writer import RecordTo, SharedRecording
 from mcp_trio._server.context import Context, ThreadContext, visit_first
-from mcp_trio._server.effects import AMBIENT, Ambient
-from mcp_trio._server.facts import LogGate
+from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
+from mcp_trio._server.facts import LogLevelFilter
 from mcp_trio._server.http_effects import SessionHttp
 from mcp_trio._server.registration import Offering
 from mcp_trio._server.registry import (
@@ -66,7 +66,7 @@ class _Tally:
 
 
 @attrs.define(eq=False)
-class Neighbours:
+class SessionCounter:
     """The open sessions of one server object, by where each is recorded.
 
     What a handler reads of memory that sessions share may come from another session, which the
@@ -103,30 +103,30 @@ _ALONE: Final = _Tally(come=1)
 class Beside:
     """An open session, and those that were open while it was."""
 
-    _neighbours: Neighbours
+    _session_counter: SessionCounter
     _same: _Tally
     _file: SharedRecording | None
     _others_gone_before: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._others_gone_before = self._neighbours.all.gone - self._same.gone
+        self._others_gone_before = self._session_counter.all.gone - self._same.gone
 
     def count(self) -> int:
         """How many there were, but for those in the same file."""
-        return self._neighbours.all.come - self._same.come - self._others_gone_before
+        return self._session_counter.all.come - self._same.come - self._others_gone_before
 
     def leave(self) -> None:
         """It is open no more."""
-        self._neighbours.all.gone += 1
+        self._session_counter.all.gone += 1
         if self._file is not None:
             self._same.gone += 1
             if self._same.come == self._same.gone:
-                self._neighbours.forget(self._file)
+                self._session_counter.forget(self._file)
 
 
 @attrs.define(eq=False)
 class RecordingBeside(Recording):
-    """A recording that ends with the count of `Neighbours`, if there were any."""
+    """A recording that ends with the count of `SessionCounter`, if there were any."""
 
     beside: Callable[[], int] = attrs.field(kw_only=True)
 
@@ -154,7 +154,7 @@ class Serving:
     lifespan: Any
     http: SessionHttp
     rounds: SealedRounds
-    gate: LogGate = attrs.field(factory=LogGate, init=False)
+    host_check: LogLevelFilter = attrs.field(factory=LogLevelFilter, init=False)
     _session: AccompaniedSession = attrs.field(init=False)
     _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
     _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
@@ -259,11 +259,11 @@ class Serving:
     async def list_page(self, handling: Handling, params: types.PaginatedParams) -> msgspec.Raw:
         """Answer any of `LISTS`."""
         request = handling.request
-        return self.registry.page(request.method.name, params.cursor, request.peer.revision)
+        return self.registry.page(request.method.name, params.cursor, request.peer.protocol_version)
 
     async def set_level(self, _: Handling, params: types.SetLevelParams) -> types.EmptyResult:
         """Answer `logging/setLevel`."""
-        self.gate.level = params.level
+        self.host_check.level = params.level
         return types.EmptyResult()
 
     async def call_tool(
@@ -276,20 +276,20 @@ class Serving:
         """
         tool = self.registry.tools.get(params.name)
         if tool is None:
-            raise self._refusal(INVALID_PARAMS, f"unknown tool: {params.name}")
+            raise self._rejection(INVALID_PARAMS, f"unknown tool: {params.name}")
         raw = None if params.arguments is msgspec.UNSET else params.arguments
         try:
             arguments = _decoded(tool.signature.decode, raw)
         except RequestError as error:
-            if not handling.request.peer.revision.argument_errors_are_results:
+            if not handling.request.peer.protocol_version.argument_errors_are_results:
                 raise
             return _failure(error.message)
         try:
             value = await self._run(tool, handling, arguments)
             return _converted(tool, tool_result, value, self.server.writer, tool.output)
         except Exception as error:
-            failure, revision = bare(error), handling.request.peer.revision
-            told = ToolError if revision.is_modern else ToolError | CapabilityMissing
+            failure, protocol_version = bare(error), handling.request.peer.protocol_version
+            told = ToolError if protocol_version.is_stateless else ToolError | CapabilityMissing
             if not isinstance(failure, told):
                 raise
             return _failure(str(failure))
@@ -320,7 +320,7 @@ class Serving:
             failure = bare(error)
             if not isinstance(failure, RequestError) or failure.code != RESOURCE_NOT_FOUND:
                 raise
-            if handling.request.peer.revision.resource_not_found_code == failure.code:
+            if handling.request.peer.protocol_version.resource_not_found_code == failure.code:
                 raise  # as it is: recordings hold what these revisions were told
             said, data = self._brief(failure.message), failure.data or {"uri": uri}
             raise ResourceNotFound(uri, message=said, data=data) from error
@@ -332,9 +332,9 @@ class Serving:
         try:
             found = self.registry.find_resource(uri)
         except UriError as error:
-            raise self._refusal(INVALID_PARAMS, str(error), {"uri": uri}) from error
+            raise self._rejection(INVALID_PARAMS, str(error), {"uri": uri}) from error
         if found is None:
-            raise self._refusal(RESOURCE_NOT_FOUND, f"resource not found: {uri}", {"uri": uri})
+            raise self._rejection(RESOURCE_NOT_FOUND, f"resource not found: {uri}", {"uri": uri})
         return found
 
     async def subscribe(self, _: Handling, params: types.SubscribeParams) -> types.EmptyResult:
@@ -377,9 +377,9 @@ class Serving:
         arguments = registry.arguments_of(target)
         if arguments is None:
             what = f"unknown {target[0].removesuffix('s')}: {target[1]}"
-            raise self._refusal(INVALID_PARAMS, what)
+            raise self._rejection(INVALID_PARAMS, what)
         if argument.name not in arguments:
-            raise self._refusal(INVALID_PARAMS, f"unknown argument: {argument.name}")
+            raise self._rejection(INVALID_PARAMS, f"unknown argument: {argument.name}")
         completion = registry.completions.get((target, argument.name))
         if completion is None:
             return completion_result(None)
@@ -392,12 +392,12 @@ class Serving:
         """Answer `prompts/get`."""
         prompt = self.registry.prompts.get(params.name)
         if prompt is None:
-            raise self._refusal(INVALID_PARAMS, f"unknown prompt: {params.name}")
+            raise self._rejection(INVALID_PARAMS, f"unknown prompt: {params.name}")
         arguments = _decoded(prompt.signature.decode_text, params.arguments or {})
         value = await self._run(prompt, handling, arguments)
         return _converted(prompt, prompt_result, prompt.description, value)
 
-    def _refusal(self, code: int, text: str, data: Any = None) -> RequestError:
+    def _rejection(self, code: int, text: str, data: Any = None) -> RequestError:
         return RequestError(code, self._brief(text), data)
 
     def _brief(self, text: str) -> str:
@@ -423,7 +423,7 @@ class Serving:
         signature = registered.signature
         asks = signature.context_parameter is not None
         context = Context(handling, self, limiter) if asks else None
-        AMBIENT.set(Ambient(handling, self))
+        CURRENT_CONTEXT.set(CurrentContext(handling, self))
         value: Any = signature.handler(**signature.bind(arguments, context))
         return await value if hasattr(value, "__await__") else value
 
@@ -436,12 +436,12 @@ class Serving:
     ) -> Any:
         lane, sequencer = handling.current_lane(), handling.session.sequencer
         if lane is not None:
-            if sequencer.gates:
+            if sequencer.host_checks:
                 await sequencer.turn(lane)
             sequencer.marked(THREAD_MARK, registered.name, lane)
         bridge = Bridge(registered.name, sequencer, lane, handling.scope)
         context = ThreadContext(handling, self, bridge)
-        outer = AMBIENT.set(Ambient(handling, self, bridge))
+        outer = CURRENT_CONTEXT.set(CurrentContext(handling, self, bridge))
         try:
             return await run_in_thread(
                 registered.signature.handler,
@@ -452,7 +452,7 @@ class Serving:
         finally:
             abandon_effect(handling)
             bridge.end()
-            AMBIENT.reset(outer)  # the caller's, if this is a resource that a handler reads
+            CURRENT_CONTEXT.reset(outer)  # the caller's, if this is a resource that a handler reads
 
 
 def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:

@@ -23,13 +23,13 @@ from mcp_trio._protocol.http_requests import (
     Ending,
     Listening,
     Opening,
-    Refusal,
+    Rejection,
     Stateless,
     ToSession,
 )
 from mcp_trio._protocol.requests import RequestId
-from mcp_trio._protocol.security import Gate, is_preflight
-from mcp_trio._protocol.websocket import upgrade_refusal
+from mcp_trio._protocol.security import HostCheck, is_preflight
+from mcp_trio._protocol.websocket import upgrade_rejection
 from mcp_trio._server.http_options import Verify
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
 from mcp_trio._server.sockets import Door, verified
@@ -37,7 +37,7 @@ from mcp_trio._server.subscriptions import Audience
 from mcp_trio._session.leader_followers import Led, WarmTasks, lead
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.concurrency import Faults, Patience, contained
+from mcp_trio._transports.concurrency import Faults, TimerQueue, contained
 from mcp_trio._transports.http_response import (
     AnswerStream,
     BodyTooLargeError,
@@ -59,12 +59,12 @@ if TYPE_CHECKING:
 # One request to a served application, as the endpoints see it.
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """The request is answered with this refusal."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.text)
-        self.refusal = refusal
+    def __init__(self, rejection: Rejection) -> None:
+        super().__init__(rejection.text)
+        self.rejection = rejection
 
 
 class Asked(msgspec.Struct, eq=False):
@@ -93,7 +93,7 @@ class Asked(msgspec.Struct, eq=False):
             return await self.exchange.body(self.bytes_max)
         except BodyTooLargeError:
             text = f"the body is larger than frame_bytes_max ({self.bytes_max})"
-            raise RefusedError(Refusal(status=413, text=text)) from None
+            raise RejectedError(Rejection(status=413, text=text)) from None
 
     async def answer(self, status: int, headers: Headers = (), body: bytes = b"") -> None:
         """Give a whole answer.
@@ -103,14 +103,14 @@ class Asked(msgspec.Struct, eq=False):
         """
         await self.exchange.answer(status, [*headers, *self.headers], body)
 
-    async def refuse(self, refusal: Refusal) -> None:
+    async def reject(self, rejection: Rejection) -> None:
         """Answer with an error.
 
         Raises:
             trio.BrokenResourceError: The client is gone.
         """
-        headers = [("Content-Type", JSON), *refusal.headers]
-        await self.answer(refusal.status, headers, refusal.body())
+        headers = [("Content-Type", JSON), *rejection.headers]
+        await self.answer(rejection.status, headers, rejection.body())
 
 
 def only(asked: Asked, method: str) -> None:
@@ -121,7 +121,7 @@ def only(asked: Asked, method: str) -> None:
     """
     if asked.head.method != method:
         text = f"{asked.head.method} is not for this endpoint"
-        raise RefusedError(Refusal(status=405, text=text, headers=[("Allow", method)]))
+        raise RejectedError(Rejection(status=405, text=text, headers=[("Allow", method)]))
 
 
 # --------------------
@@ -144,10 +144,10 @@ class McpEndpoint:
 
     runtime: Runtime
     streams_answers: bool = attrs.field(kw_only=True, default=False)
-    _patience: Patience = attrs.field(init=False)
+    _timer_queue: TimerQueue = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._patience = Patience(self.runtime.server.limits.http_watch_after_seconds)
+        self._timer_queue = TimerQueue(self.runtime.server.limits.http_watch_after_seconds)
 
     async def respond(self, asked: Asked) -> None:
         """Answer one request.
@@ -158,15 +158,17 @@ class McpEndpoint:
         """
         body = await asked.body() if asked.head.method == "POST" else b""
         if self.runtime.is_closing:
-            raise RefusedError(closing())
+            raise RejectedError(closing())
         verdict = self.runtime.endpoint.judge(asked.head, body)
         await _EFFECTS[type(verdict)](self, asked, verdict, body)
 
-    async def refuse(self, asked: Asked, refusal: Refusal, _body: bytes) -> None:
+    async def reject(self, asked: Asked, rejection: Rejection, _body: bytes) -> None:
         """Nothing else happens; but a session that lives elsewhere has not ended (HTTP-51)."""
-        if refusal.status == HTTPStatus.NOT_FOUND and await self._is_elsewhere(asked.head):
-            refusal = attrs.evolve(refusal, status=HTTPStatus.MISDIRECTED_REQUEST, text=_ELSEWHERE)
-        await asked.refuse(refusal)
+        if rejection.status == HTTPStatus.NOT_FOUND and await self._is_elsewhere(asked.head):
+            rejection = attrs.evolve(
+                rejection, status=HTTPStatus.MISDIRECTED_REQUEST, text=_ELSEWHERE
+            )
+        await asked.reject(rejection)
 
     async def _is_elsewhere(self, head: Head) -> bool:
         session_id = head.header(SESSION_ID)
@@ -209,7 +211,7 @@ class McpEndpoint:
                 asked, lambda: channel.deliver(body, verdict.message, awaited, is_narrow=narrow)
             )
         except (DuplicateIdError, TooManyStreamsError) as error:
-            raise RefusedError(_undeliverable(error, awaited[0])) from None
+            raise RejectedError(_undeliverable(error, awaited[0])) from None
         assert stream is not None
         return self._carry(asked, begun, stream, awaited[0], led)
 
@@ -234,7 +236,7 @@ class McpEndpoint:
             if led is not None:
                 await lead(led)
             is_answered = stream.is_ended
-            has_stayed = await carried(asked.exchange, carrier, stream, self._patience)
+            has_stayed = await carried(asked.exchange, carrier, stream, self._timer_queue)
         finally:
             if not is_answered:  # else it has been used just now
                 begun.used_at = trio.current_time()
@@ -265,7 +267,7 @@ class McpEndpoint:
         asked: Asked,
         begun: HttpSession,
         stream: AnswerStream,
-        why_unanswered: Callable[[], Refusal | None] = lambda: None,
+        why_unanswered: Callable[[], Rejection | None] = lambda: None,
     ) -> Carrier:
         channel, primes = begun.channel, begun.primes_streams
         return Carrier(
@@ -281,10 +283,10 @@ class McpEndpoint:
 
     async def answer(self, asked: Asked, verdict: Stateless, _body: bytes) -> None:
         """Answer a modern message; its client's going away cancels it (MHTTP-22)."""
-        self.runtime.renew_modern()
+        self.runtime.renew_stateless()
         channel, limits = self.runtime.stateless, self.runtime.server.limits
-        if not self.runtime.has_modern:
-            raise RefusedError(_lost(getattr(verdict.message, "id", None)))
+        if not self.runtime.has_stateless:
+            raise RejectedError(_lost(getattr(verdict.message, "id", None)))
         if isinstance(verdict.message, Notification):
             channel.notify(verdict.message)
             await asked.answer(202)
@@ -303,11 +305,11 @@ class McpEndpoint:
         try:
             if led is not None:
                 await lead(led)
-            await carried(asked.exchange, carrier, slot.stream, self._patience)
+            await carried(asked.exchange, carrier, slot.stream, self._timer_queue)
         finally:
             channel.abandon(slot)
 
-    def _why_unanswered(self, request_id: RequestId) -> Refusal:
+    def _why_unanswered(self, request_id: RequestId) -> Rejection:
         return (closing if self.runtime.is_closing else _lost)(request_id)
 
 
@@ -320,17 +322,17 @@ def begun_session(
         RefusedError: There is no place for it.
     """
     if runtime.is_closing:
-        raise RefusedError(closing(request_id))
+        raise RejectedError(closing(request_id))
     try:
         return runtime.begin_session(asked.head.principal, transport=transport)
     except TooManySessionsError:
-        raise RefusedError(too_many_sessions(request_id)) from None
+        raise RejectedError(too_many_sessions(request_id)) from None
 
 
-def too_many_sessions(request_id: RequestId | None = None) -> Refusal:
+def too_many_sessions(request_id: RequestId | None = None) -> Rejection:
     """The refusal of a session for which there is no place."""
     text = "there are too many sessions (http_sessions_max)"
-    return Refusal(status=503, code=SERVER_BUSY, text=text, id=request_id)
+    return Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
 
 
 def _listened_to(channel: SessionChannel, last_event_id: str | None) -> AnswerStream:
@@ -342,14 +344,14 @@ def _listened_to(channel: SessionChannel, last_event_id: str | None) -> AnswerSt
     if not last_event_id:
         if channel.unasked.is_carried:
             text = "this stream is open already, on another connection"
-            raise RefusedError(Refusal(status=409, text=text))
+            raise RejectedError(Rejection(status=409, text=text))
         return channel.unasked
     try:
         stream = channel.resumed(last_event_id)
     except LookupError as error:
-        raise RefusedError(Refusal(status=400, text=str(error))) from None
+        raise RejectedError(Rejection(status=400, text=str(error))) from None
     if stream.is_ended and not stream.has_waiting:
-        raise RefusedError(_nothing_behind(last_event_id))
+        raise RejectedError(_nothing_behind(last_event_id))
     return stream
 
 
@@ -357,7 +359,7 @@ def _named(begun: HttpSession) -> list[tuple[str, str]]:
     return [(SESSION_ID, begun.id)] if begun.is_negotiated else []
 
 
-def _ended(begun: HttpSession, request_id: RequestId | None) -> Refusal | None:
+def _ended(begun: HttpSession, request_id: RequestId | None) -> Rejection | None:
     """Why a request was not answered; None: the client has cancelled it.
 
     No 404: that would say that nothing of it was done, and to try again in a new session.
@@ -365,23 +367,23 @@ def _ended(begun: HttpSession, request_id: RequestId | None) -> Refusal | None:
     if not begun.is_closed:
         return None
     text = "the session was closed before this was answered"
-    return Refusal(status=503, code=SERVER_BUSY, text=text, id=request_id)
+    return Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
 
 
-def closing(request_id: RequestId | None = None) -> Refusal:
+def closing(request_id: RequestId | None = None) -> Rejection:
     """The refusal of whatever comes too late."""
-    return Refusal(status=503, code=SERVER_BUSY, text="the server is closing", id=request_id)
+    return Rejection(status=503, code=SERVER_BUSY, text="the server is closing", id=request_id)
 
 
-def _lost(request_id: RequestId | None) -> Refusal:
+def _lost(request_id: RequestId | None) -> Rejection:
     text = "the session of modern requests was lost, and another one is about to begin"
-    return Refusal(status=503, code=SERVER_BUSY, text=text, id=request_id)
+    return Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
 
 
-def _nothing_behind(event_id: str) -> Refusal:
+def _nothing_behind(event_id: str) -> Rejection:
     """An empty stream would have the TypeScript SDK come back again and again."""
     text = f"the stream of event {event_id!r} has ended: nothing comes behind it"
-    return Refusal(status=405, text=text, headers=[("Allow", "POST, DELETE")])
+    return Rejection(status=405, text=text, headers=[("Allow", "POST, DELETE")])
 
 
 def _status_of(code: int) -> int:
@@ -393,16 +395,16 @@ def _bad(_code: int) -> int:
     return 400
 
 
-def _undeliverable(error: Exception, request_id: RequestId) -> Refusal:
+def _undeliverable(error: Exception, request_id: RequestId) -> Rejection:
     if isinstance(error, DuplicateIdError):
         text = f"an unfinished request has the same id: {request_id!r}"
-        return Refusal(status=400, text=text, id=request_id)
+        return Rejection(status=400, text=text, id=request_id)
     text = "too many requests of this session wait for answers (http_streams_max)"
-    return Refusal(status=429, code=SERVER_BUSY, text=text, id=request_id)
+    return Rejection(status=429, code=SERVER_BUSY, text=text, id=request_id)
 
 
 _EFFECTS: Final[Mapping[type[Any], Callable[..., Awaitable[object]]]] = {
-    Refusal: McpEndpoint.refuse,
+    Rejection: McpEndpoint.reject,
     Opening: McpEndpoint.open,
     ToSession: McpEndpoint.deliver,
     Listening: McpEndpoint.listen,
@@ -452,8 +454,10 @@ class SseEndpoints:
         begun = self._session(asked)
         message = self.runtime.endpoint.decoder.decode(body)
         if isinstance(message, Malformed):
-            refusal = Refusal(status=400, code=message.code, text=message.message, id=message.id)
-            raise RefusedError(refusal)
+            rejection = Rejection(
+                status=400, code=message.code, text=message.message, id=message.id
+            )
+            raise RejectedError(rejection)
         begun.channel.deliver(body, message)
         await asked.answer(202)
 
@@ -461,7 +465,7 @@ class SseEndpoints:
         session_id = parse_qs(asked.head.query).get("session_id", [""])[0]
         known = self.runtime.sessions.known(session_id, transport="sse")
         if known is None or known.principal != asked.head.principal:
-            raise RefusedError(Refusal(status=404, text="there is no such session"))
+            raise RejectedError(Rejection(status=404, text="there is no such session"))
         return self.runtime.sessions.used(session_id)
 
 
@@ -487,8 +491,10 @@ class WebSocketEndpoint:
         Raises:
             RefusedError: Always.
         """
-        refusal = upgrade_refusal(asked.head, path=self.door.path)
-        raise RefusedError(refusal or Refusal(status=400, text="this is no handshake of WebSocket"))
+        rejection = upgrade_rejection(asked.head, path=self.door.path)
+        raise RejectedError(
+            rejection or Rejection(status=400, text="this is no handshake of WebSocket")
+        )
 
     async def upgrade(self, upgrade: Upgrade) -> None:
         """Make a WebSocket of a request, and serve it until its session has ended; or refuse it.
@@ -498,18 +504,18 @@ class WebSocketEndpoint:
             RecordingError: The recording cannot be made.
         """
         admitted = await self.door.admit(upgrade.head)
-        if isinstance(admitted, Refusal):
-            await upgrade.refuse(admitted)
+        if isinstance(admitted, Rejection):
+            await upgrade.reject(admitted)
             return
         if self.runtime.is_closing:
-            await upgrade.refuse(closing())
+            await upgrade.reject(closing())
             return
         try:
             with self.runtime.sessions.place():
                 channel = await accepted(upgrade, admitted, self.runtime.server.limits)
                 await self.runtime.serve(channel)
         except TooManySessionsError:
-            await upgrade.refuse(too_many_sessions())
+            await upgrade.reject(too_many_sessions())
 
 
 # --------------------
@@ -537,7 +543,7 @@ class HttpApp:
     """
 
     runtime: Runtime
-    gate: Gate
+    host_check: HostCheck
     path: str = "/mcp"
     verify: Verify | None = None
     streams_answers: bool = False
@@ -566,14 +572,14 @@ class HttpApp:
     async def respond(self, exchange: Exchange) -> None:
         """Answer one request; a client that goes away ends it, and nothing else."""
         head = exchange.head
-        headers = self.gate.cors_headers(head)
+        headers = self.host_check.cors_headers(head)
         asked = Asked(exchange, head, headers, self.runtime.server.limits.frame_bytes_max)
         self._answering += 1
         try:
             try:
                 await self._respond(asked)
-            except RefusedError as error:
-                await asked.refuse(error.refusal)
+            except RejectedError as error:
+                await asked.reject(error.rejection)
         except trio.BrokenResourceError:
             pass  # its client has gone away
         finally:
@@ -589,12 +595,12 @@ class HttpApp:
     # Each coroutine on the way takes its part of each wait: who only chooses gives back the next.
 
     def _respond(self, asked: Asked) -> Awaitable[None]:
-        preflight = self.gate.preflight(asked.head) if is_preflight(asked.head) else None
+        preflight = self.host_check.preflight(asked.head) if is_preflight(asked.head) else None
         if preflight is not None:
             return asked.exchange.answer(204, preflight)
-        refusal = self.gate.refusal(asked.head)
-        if refusal is not None:
-            raise RefusedError(refusal)
+        rejection = self.host_check.rejection(asked.head)
+        if rejection is not None:
+            raise RejectedError(rejection)
         if asked.head.path == _HEALTH:  # who asks that is a balancer, and nobody in particular
             return _tell_health(asked)
         route = self._route(asked.head.path)
@@ -604,14 +610,14 @@ class HttpApp:
         route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
         if route is None:
             text = f"nothing is here; the MCP endpoint is {self.path}"
-            raise RefusedError(Refusal(status=404, text=text))
+            raise RejectedError(Rejection(status=404, text=text))
         return route
 
 
 async def _verified(asked: Asked, verify: Verify, route: _Route) -> None:
     head = await verified(asked.head, verify)
-    if isinstance(head, Refusal):
-        raise RefusedError(head)
+    if isinstance(head, Rejection):
+        raise RejectedError(head)
     asked.head = head
     await route(asked)
 
@@ -768,7 +774,7 @@ class StandIn(ABC, Generic[SessionT]):
         """There is none."""
         return nullcontext()
 
-    def mirrored_parameters(self, tool: str) -> None:
+    def param_header_paths(self, tool: str) -> None:
         """Not known: what clients repeat in their heads is not held against what they say."""
 
     def begin_session(

@@ -59,7 +59,7 @@ class HttpResponse(msgspec.Struct, frozen=True):
 class EffectTransport(httpx.AsyncBaseTransport):
     """Makes the requests of an `httpx.AsyncClient` effects of the handler that sends them.
 
-        httpx.AsyncClient(transport=mcp_trio.EffectTransport())
+        httpx.AsyncClient(transport=mcp_trio.http.EffectTransport())
 
     Outside of handlers, and inside of other effects, it does nothing by itself. In a handler
     responses are read whole, up to `http_body_bytes_max`; what they hold beside status, body and
@@ -77,10 +77,10 @@ class EffectTransport(httpx.AsyncBaseTransport):
         Raises:
             httpx.TransportError: There was none; in a handler also if its body is too large.
         """
-        ambient = at_work()
-        if ambient is None:
+        current_context = at_work()
+        if current_context is None:
             return await self._sender().handle_async_request(request)
-        server = ambient.served.server
+        server = current_context.served.server
         bytes_max = server.limits.http_body_bytes_max
         told = _request(request, await request.aread(), bytes_max)
         effect: Effect[HttpResponse] = Effect(
@@ -89,7 +89,7 @@ class EffectTransport(httpx.AsyncBaseTransport):
             run=functools.partial(_send, self._sender, request, bytes_max),
             codec=server.effect_results.of(_send),
         )
-        return _response(await perform(ambient.handling, effect), request)
+        return _response(await perform(current_context.handling, effect), request)
 
     async def aclose(self) -> None:
         """Close what sends, if anything was sent."""

@@ -35,7 +35,7 @@ class SessionFacts:
     """
 
     principal: str | None
-    revision: str
+    protocol_version: str
     client: types.Implementation | None
     capabilities: Capabilities | None
 

@@ -24,8 +24,8 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 import attrs
 import trio
 
-from mcp_trio._protocol.security import gate_for
-from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._protocol.security import host_check_for
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._recorder.writer import SharedRecording, keeps_each_session
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_options import HostKind, HttpOptions, HttpStores
@@ -288,7 +288,7 @@ def app_of(
         raise TypeError(f'not an option here: {", ".join(sorted(unknown))} (workers= is for "run")')
     if not keeps_each_session(options.get("record")):
         raise ValueError("over HTTP, record to a folder or a SharedRecording: sessions are many")
-    gate = gate_for(
+    host_check = host_check_for(
         bound,
         hosts=options.get("hosts"),
         origins=options.get("origins"),
@@ -296,11 +296,11 @@ def app_of(
     )
     runtime = Runtime(server, options.get("record"), options.get("stores") or HttpStores())
     verify = verify_of(options.get("token"), options.get("verify"))
-    door = Door(gate=gate, path=options.get("ws_path", "/ws"), verify=verify)
+    door = Door(host_check=host_check, path=options.get("ws_path", "/ws"), verify=verify)
     has_websocket = options.get("has_websocket", True)
     return HttpApp(
         runtime=runtime,
-        gate=gate,
+        host_check=host_check,
         path=options.get("path", "/mcp"),
         verify=verify,
         streams_answers=options.get("streams_answers", False),
@@ -450,7 +450,7 @@ class ServesProcesses(ServesSessions, Protocol):
         """Serves in one process, until cancelled; reports the URL."""
         ...
 
-    def speak_modern_only(self) -> None:
+    def speak_stateless_only(self) -> None:
         """There are no sessions here."""
         ...
 
@@ -569,10 +569,10 @@ def check_for_workers(server: ServesProcesses, options: HttpOptions, number: int
     Raises:
         ValueError: It says what.
     """
-    refusals = {
+    rejections = {
         "there is at least one of workers": number < 1,
         "workers serve modern revisions only, and revisions= names none": not any(
-            REVISIONS[name].is_modern for name in server.spoken
+            PROTOCOL_VERSIONS[name].is_stateless for name in server.spoken
         ),
         "states=MemoryStore() is of one process: workers need another store": isinstance(
             server.states, MemoryStore
@@ -581,15 +581,15 @@ def check_for_workers(server: ServesProcesses, options: HttpOptions, number: int
             options.get("record"), SharedRecording
         ),
     }
-    for text, is_so in refusals.items():
+    for text, is_so in rejections.items():
         if is_so:
             raise ValueError(text)
 
 
 def _become_worker(server: ServesProcesses) -> None:
     """No client is routed to who knows it: there are no sessions, and no handler waits for one."""
-    server.speak_modern_only()
-    server.limits = attrs.evolve(server.limits, handlers_parked_max=0)
+    server.speak_stateless_only()
+    server.limits = attrs.evolve(server.limits, handlers_suspended_max=0)
 
 
 async def _serve_on(

@@ -19,16 +19,16 @@ import trio
 from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._protocol.metadata import Capabilities
-from mcp_trio._protocol.versions import Revision
+from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._recorder.writer import RecordTo
 from mcp_trio._server.http_effects import SessionHttp
 from mcp_trio._server.http_options import HttpStores, SessionFacts
-from mcp_trio._server.sockets import HasLifespan, Newcomers
+from mcp_trio._server.sockets import HandshakeTimeouts, HasLifespan
 from mcp_trio._server.subscriptions import Audience
 from mcp_trio._session.leader_followers import WarmTasks
 from mcp_trio._session.tasks import sheltered
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.concurrency import Milestone
+from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.connections import doubled_seconds
 from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
 from mcp_trio._transports.websocket import WebSocketChannel
@@ -85,7 +85,7 @@ class Agreed(Protocol):
     """What the two sides of a session have agreed on."""
 
     @property
-    def revision(self) -> Revision | None:
+    def protocol_version(self) -> ProtocolVersion | None:
         """The revision that is spoken; None before the handshake."""
         ...
 
@@ -106,8 +106,8 @@ class RunningSession(Protocol):
     `closing` is set when it begins to end, `negotiated` when the handshake has been answered.
     """
 
-    closing: Milestone
-    negotiated: Milestone
+    closing: LightEvent
+    negotiated: LightEvent
 
     @property
     def connection(self) -> Agreed:
@@ -153,8 +153,10 @@ class HttpSession:
     @property
     def primes_streams(self) -> bool:
         """Whether its client knows of events without a message (TRAP-37)."""
-        revision = None if self.session is None else self.session.connection.revision
-        return revision is not None and revision.primes_streams
+        protocol_version = (
+            None if self.session is None else self.session.connection.protocol_version
+        )
+        return protocol_version is not None and protocol_version.primes_streams
 
     def close(self) -> None:
         """The client is done, or was too long away."""
@@ -205,10 +207,10 @@ class Sessions:
         """The handshake has been answered: others may know of the session from now on."""
         assert session.session is not None
         connection = session.session.connection
-        assert connection.revision is not None
+        assert connection.protocol_version is not None
         facts = SessionFacts(
             principal=session.principal,
-            revision=connection.revision.name,
+            protocol_version=connection.protocol_version.name,
             client=connection.peer_info,
             capabilities=connection.peer_capabilities,
         )
@@ -262,7 +264,9 @@ class Sessions:
         if found is None or found.is_closed or found.channel.transport != transport:
             return None
         connection = None if found.session is None else found.session.connection
-        return KnownSession(None if connection is None else connection.revision, found.principal)
+        return KnownSession(
+            None if connection is None else connection.protocol_version, found.principal
+        )
 
     def forget(self, session: HttpSession) -> None:
         """It has ended (HTTP-51)."""
@@ -316,7 +320,7 @@ class ServesSessions(HasLifespan, Protocol):
         """Those that it speaks, from the newest."""
         ...
 
-    def mirrored_parameters(self, tool: str) -> Any:
+    def param_header_paths(self, tool: str) -> Any:
         """Which arguments of a tool are mirrored in the head; None if it is not known."""
         ...
 
@@ -371,9 +375,9 @@ class Runtime:
     _variables: Context = attrs.field(init=False)
     _lifespan: Any = attrs.field(default=None, init=False)
     _http: SessionHttp = attrs.field(init=False)
-    _modern: StatelessSession | None = attrs.field(default=None, init=False)
+    _stateless: StatelessSession | None = attrs.field(default=None, init=False)
     _renewable_at: float = attrs.field(default=-math.inf, init=False)
-    _newcomers: Newcomers = attrs.field(init=False)
+    _handshake_timeouts: HandshakeTimeouts = attrs.field(init=False)
     _closing: trio.Event = attrs.field(factory=trio.Event, init=False)
     _connected: dict[WebSocketChannel, RunningSession] = attrs.field(
         factory=dict[WebSocketChannel, RunningSession], init=False
@@ -382,14 +386,14 @@ class Runtime:
     def __attrs_post_init__(self) -> None:
         limits = self.server.limits
         self.sessions, self.stateless = Sessions(limits, self.stores), StatelessChannel(limits)
-        self._newcomers = Newcomers(limits)
+        self._handshake_timeouts = HandshakeTimeouts(limits)
         self.endpoint = Endpoint(
-            revisions=self.server.spoken,
+            protocol_versions=self.server.spoken,
             decoder=Decoder(
                 json_depth_max=limits.json_depth_max, batch_messages_max=limits.batch_messages_max
             ),
             find=self.sessions.known,
-            parameter_paths=self.server.mirrored_parameters,
+            parameter_paths=self.server.param_header_paths,
         )
 
     async def run(
@@ -420,10 +424,10 @@ class Runtime:
         self._variables = copy_context()
         async with trio.open_nursery() as beside:
             beside.start_soon(self.sessions.expire)
-            beside.start_soon(self._newcomers.see_off)
+            beside.start_soon(self._handshake_timeouts.see_off)
             async with sheltered(self.close) as self.warm:
                 try:
-                    self._begin_modern(beside)
+                    self._begin_stateless(beside)
                     task_status.started(self)
                     await self._closing.wait()
                 finally:
@@ -431,14 +435,14 @@ class Runtime:
                     self._shut_all()
             beside.cancel_scope.cancel()
 
-    def _begin_modern(self, beside: trio.Nursery) -> None:
-        if self.endpoint.is_modern:
-            self._modern = self._start(self.stateless)
-            beside.start_soon(self._keep_modern, self._modern)
+    def _begin_stateless(self, beside: trio.Nursery) -> None:
+        if self.endpoint.is_stateless:
+            self._stateless = self._start(self.stateless)
+            beside.start_soon(self._keep_stateless, self._stateless)
 
     def _shut_all(self) -> None:
         """Each session winds down, in bounded time."""
-        begun = [self._modern, *(each.session for each in self.sessions)]
+        begun = [self._stateless, *(each.session for each in self.sessions)]
         for session in begun:
             if session is not None:
                 session.shut("closed")
@@ -453,54 +457,54 @@ class Runtime:
     # The session of all modern requests.
 
     @property
-    def has_modern(self) -> bool:
+    def has_stateless(self) -> bool:
         """Whether it is there; it is not for a while after it was lost."""
-        return self._modern is not None and not self._modern.closing.is_set()
+        return self._stateless is not None and not self._stateless.closing.is_set()
 
-    def renew_modern(self) -> None:
+    def renew_stateless(self) -> None:
         """At rest, a long recording ends: what follows has one of its own, and replays alone.
 
         Where that cannot begin, the old one goes on, and it is tried again after a while.
         """
-        before = self._modern
+        before = self._stateless
         if self.record is None or before is None or before.closing.is_set():
             return
         may_follow = self.stateless.is_resting and before.may_be_followed
         now = trio.current_time()
         if not may_follow or now < self._renewable_at:
             return
-        if self._begin_modern_again() is None:
+        if self._begin_stateless_again() is None:
             self._renewable_at = now + self.server.limits.journal_retry_seconds
         else:
             before.shut("closed")
 
-    async def _keep_modern(self, modern: StatelessSession) -> None:
+    async def _keep_stateless(self, stateless: StatelessSession) -> None:
         """Begin another one each time that a defect of ours has ended it."""
         restarts = Restarts(self.server.limits)
         while True:
             began_at = trio.current_time()
-            await modern.closing.wait()
+            await stateless.closing.wait()
             if self.is_closing:
                 return
-            if self._modern is not None and self._modern is not modern:  # it was renewed
-                modern = self._modern
+            if self._stateless is not None and self._stateless is not stateless:  # it was renewed
+                stateless = self._stateless
                 continue
             pause_seconds = restarts.pause_seconds(trio.current_time() - began_at)
             logger.error("the session of modern requests was lost; anew in %g s", pause_seconds)
             with trio.move_on_after(pause_seconds):
                 await self._closing.wait()
                 return
-            modern = self._begin_modern_again() or modern
+            stateless = self._begin_stateless_again() or stateless
 
-    def _begin_modern_again(self) -> StatelessSession | None:
+    def _begin_stateless_again(self) -> StatelessSession | None:
         channel = StatelessChannel(self.server.limits)
         try:
-            self._modern = self._start(channel)
+            self._stateless = self._start(channel)
         except Exception:
             logger.exception("the session of modern requests cannot begin")
             return None
         self.stateless = channel
-        return self._modern
+        return self._stateless
 
     # Sessions.
 
@@ -544,7 +548,7 @@ class Runtime:
                 return
             ended = trio.Event()
             session = self._start(channel, ended.set)
-            self._newcomers.welcome(channel).started(session)
+            self._handshake_timeouts.welcome(channel).started(session)
             self._connected[channel] = session
             try:
                 await ended.wait()

@@ -31,7 +31,7 @@ class Faults(ValueError):  # noqa: N818 - one error, many faults
 
 _ODD_FLAGS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
-_REFUSED_KINDS: Final = {
+_REJECTED_KINDS: Final = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
     inspect.Parameter.VAR_POSITIONAL: "takes any number of values (*)",
     inspect.Parameter.VAR_KEYWORD: "takes any names (**)",
@@ -87,7 +87,7 @@ def returns_awaitable(function: Any) -> bool:
         return False
 
 
-def refuse_unnameable(handler: Any, function: types.FunctionType) -> None:
+def reject_unnameable(handler: Any, function: types.FunctionType) -> None:
     """Refuse parameters that arguments by name can never fill.
 
     Raises:
@@ -98,9 +98,9 @@ def refuse_unnameable(handler: Any, function: types.FunctionType) -> None:
     if not (code.co_flags & _ODD_FLAGS or code.co_posonlyargcount):
         return
     for parameter in inspect.signature(handler).parameters.values():
-        if parameter.kind in _REFUSED_KINDS:
+        if parameter.kind in _REJECTED_KINDS:
             raise TypeError(
-                f"{place(function, parameter.name)} {_REFUSED_KINDS[parameter.kind]}, "
+                f"{place(function, parameter.name)} {_REJECTED_KINDS[parameter.kind]}, "
                 "but arguments arrive by name; name each parameter"
             )
 

@@ -40,7 +40,7 @@ from mcp_trio._server.registry import (
 )
 from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.sealed_state import KeyRing, StateStore, check_sealing
-from mcp_trio._server.signatures import GivenSchema, Signature, WholeSignature
+from mcp_trio._server.signatures import GivenSchema, RawSignature, Signature
 from mcp_trio._server.structured_output import GivenOutput
 from mcp_trio._server.subscriptions import Audience, list_changed
 from mcp_trio._server.threads import Locks
@@ -360,7 +360,7 @@ class Offering:
 
         def register(handler: F) -> F:
             options: PromptOptions = {"name": name, "thread": thread}
-            made = self._made(handler, options, kind=WholeSignature)
+            made = self._made(handler, options, kind=RawSignature)
             method = RegisteredMethod(**made, row=row_of(name, made["signature"]))
             self._registry.add_method(method)
             return handler

@@ -21,13 +21,13 @@ import attrs
 import msgspec
 
 from mcp_trio import types
-from mcp_trio._protocol.compat import fitted
+from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import check_keys
 from mcp_trio._protocol.methods import METHODS, Method, custom_method
 from mcp_trio._protocol.states import Input, Role
-from mcp_trio._protocol.versions import Revision
+from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._server.results import JsonWriter
-from mcp_trio._server.signatures import Signature, WholeSignature, mirrored_by
+from mcp_trio._server.signatures import RawSignature, Signature, param_headers_of
 from mcp_trio._server.structured_output import GivenOutput, Output, output_of
 from mcp_trio._server.uri_templates import UriTemplate
 from mcp_trio.errors import INVALID_PARAMS, RequestError
@@ -127,14 +127,14 @@ class RegisteredTool(RegisteredEntry):
         return self.given_output or output_of(self.signature, structured=self.structured)
 
     @functools.cached_property
-    def mirrored(self) -> Mapping[str, tuple[str, ...]]:
+    def param_headers(self) -> Mapping[str, tuple[str, ...]]:
         """The paths of arguments that clients mirror in an HTTP request's head, by the field.
 
         Raises:
             TypeError: The schema cannot be made.
-            ValueError: See `mirrored_by`.
+            ValueError: See `param_headers_of`.
         """
-        return mirrored_by(self.signature.schema)
+        return param_headers_of(self.signature.schema)
 
     def definition(self) -> types.Tool:
         """Its row in `tools/list`."""
@@ -241,7 +241,7 @@ def check_name(name: str) -> None:
         raise ValueError(f"a client does not send {name}")
 
 
-def row_of(name: str, signature: WholeSignature) -> Method:
+def row_of(name: str, signature: RawSignature) -> Method:
     """The row of a method, with the params that its handler is annotated with.
 
     Raises:
@@ -283,7 +283,7 @@ Target: TypeAlias = tuple[str, str]
 """What is completed: "prompts" or "resources", and the name or URI template in there."""
 
 
-class CompletionSignature(WholeSignature):
+class CompletionSignature(RawSignature):
     """What a completion takes: the text so far, and perhaps the arguments that are settled."""
 
     values_max: ClassVar[int] = 2
@@ -365,7 +365,7 @@ class Registry:
     methods: dict[str, RegisteredMethod] = attrs.field(factory=dict[str, Any], init=False)
     rows: dict[str, Method] = attrs.field(factory=lambda: dict(METHODS), init=False)
     _tables: Mapping[str, dict[str, Any]] = attrs.field(init=False)
-    _pages: dict[tuple[str, str | None, Revision], msgspec.Raw] = attrs.field(
+    _pages: dict[tuple[str, str | None, ProtocolVersion], msgspec.Raw] = attrs.field(
         factory=dict[Any, msgspec.Raw], init=False
     )
     _kinds: frozenset[str] | None = attrs.field(default=None, init=False)
@@ -505,7 +505,9 @@ class Registry:
         """The resources at one URI, or the templates."""
         return [row for row in tuple(self.resources.values()) if row.is_static is is_static]
 
-    def page(self, method: str, cursor: str | None, revision: Revision) -> msgspec.Raw:
+    def page(
+        self, method: str, cursor: str | None, protocol_version: ProtocolVersion
+    ) -> msgspec.Raw:
         """One encoded page of the list that `method` asks for, a row of `LISTS`.
 
         Raises:
@@ -513,14 +515,14 @@ class Registry:
             TypeError: Something in it cannot be listed; a note names it.
         """
         pages = self._pages
-        kept = pages.get((method, cursor, revision))
+        kept = pages.get((method, cursor, protocol_version))
         if kept is None:
             rows = list(LISTS[method].rows(self))
             start = 0 if cursor is None else _start(method, cursor, rows)
             made = self._make_page(method, rows, start)
-            kept = msgspec.Raw(_encode(fitted(made, revision)))
+            kept = msgspec.Raw(_encode(downgraded(made, protocol_version)))
             if start % self.limits.page_items_max == 0:  # what clients make up costs no memory
-                pages[method, cursor, revision] = kept
+                pages[method, cursor, protocol_version] = kept
         return kept
 
     def _make_page(
@@ -543,13 +545,13 @@ class Registry:
             return None  # who asks for the list will hear of it
         return digest.hexdigest()[:_DIGEST_CHARS]
 
-    def mirrored_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+    def param_header_paths(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """Which arguments of a tool stand in the head of an HTTP request too, and in which field.
 
         None: there is no such tool.
         """
         registered = self.tools.get(tool)
-        return None if registered is None else registered.mirrored
+        return None if registered is None else registered.param_headers
 
     def tool_schemas(self) -> dict[str, Any]:
         """The schemas of the tools' arguments, by name; without those that cannot be listed."""

@@ -22,11 +22,11 @@ import trio
 
 from mcp_trio import types
 from mcp_trio._journal.records import encode_body
-from mcp_trio._protocol.compat import fitted
+from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import INPUT_REQUIRED, dressed
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import TheirRequest, digest_of, invalid_state
-from mcp_trio._server.elicitation import Ask, ask_of, askable, refuse_unannounced
+from mcp_trio._server.elicitation import Ask, ask_of, askable, reject_unannounced
 from mcp_trio._server.facts import ServedSession
 from mcp_trio._server.registry import RegisteredEntry
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State, StateStore
@@ -88,7 +88,7 @@ class SealedRounds:
             LocalProtocolError: It asks in a wrong way, or what it keeps is too large.
             Exception: What it raises.
         """
-        if handling.request.peer.revision.is_modern:
+        if handling.request.peer.protocol_version.is_stateless:
             return self._answer_round(handling, served)
         return self._answer_in_session(handling, served)
 
@@ -139,7 +139,7 @@ class SealedRounds:
         if not isinstance(result, types.InputRequiredResult):
             return result
         asks = _asks_of(result)
-        refuse_unannounced(handling.request.peer, list(asks.values()))
+        reject_unannounced(handling.request.peer, list(asks.values()))
         requests = {
             key: types.InputRequest(method=asked.method, params=asked.params)
             for key, asked in ((key, ask.asked()) for key, ask in asks.items())
@@ -237,7 +237,9 @@ class SealedRounds:
         assert self.store is not None
         request, signature = handling.request, handling.session.connection.signature
         if isinstance(result, types.Model):
-            result = dressed(fitted(result, request.peer.revision), request.method, signature)
+            result = dressed(
+                downgraded(result, request.peer.protocol_version), request.method, signature
+            )
         seconds = self.sealer.limits.chain_seconds
         return functools.partial(
             self.store.keep, _key(state), msgspec.json.encode(result), seconds=seconds

@@ -25,10 +25,14 @@ import trio
 from mcp_trio import types
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.states import Role
-from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS, checked_revisions
+from mcp_trio._protocol.versions import (
+    ALL_PROTOCOL_VERSIONS,
+    PROTOCOL_VERSIONS,
+    checked_protocol_versions,
+)
 from mcp_trio._recorder.writer import RecordTo, begin_session, options_of
 from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.handlers import Neighbours, RecordingBeside, Serving
+from mcp_trio._server.handlers import RecordingBeside, Serving, SessionCounter
 from mcp_trio._server.http_effects import SessionHttp
 from mcp_trio._server.http_options import HostKind, HttpOptions, RunHttpOptions
 from mcp_trio._server.registration import Offering
@@ -128,11 +132,11 @@ class Server(Offering):
     icons: Sequence[types.Icon] | None = attrs.field(default=None, kw_only=True)
     website_url: str | None = attrs.field(default=None, kw_only=True)
     lifespan: Lifespan | None = attrs.field(default=None, kw_only=True)
-    revisions: Sequence[str] = attrs.field(
-        default=ALL_REVISIONS, kw_only=True, converter=checked_revisions
+    protocol_versions: Sequence[str] = attrs.field(
+        default=ALL_PROTOCOL_VERSIONS, kw_only=True, converter=checked_protocol_versions
     )
 
-    _neighbours: Neighbours = attrs.field(factory=Neighbours, init=False)
+    _session_counter: SessionCounter = attrs.field(factory=SessionCounter, init=False)
     _in_sessions: dict[type, Any] = attrs.field(factory=dict[type, Any], init=False)
 
     _contexts: ClassVar = (Context, ThreadContext)
@@ -165,7 +169,7 @@ class Server(Offering):
             instructions=self.instructions,
             limits=self.limits,
             methods=self._registry.rows,
-            revisions=self.revisions,
+            protocol_versions=self.protocol_versions,
         )
         http = http or SessionHttp(self.limits.close_seconds)
         rounds = SealedRounds(
@@ -223,9 +227,11 @@ class Server(Offering):
         finally:
             await channel.aclose()  # the peer of a server that never came to be learns it so
 
-    def speak_modern_only(self) -> None:
+    def speak_stateless_only(self) -> None:
         """Speak no revision that has sessions, from now on."""
-        self.revisions = [name for name in self.revisions if REVISIONS[name].is_modern]
+        self.protocol_versions = [
+            name for name in self.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
+        ]
 
     @property
     def audience(self) -> Audience:
@@ -235,7 +241,7 @@ class Server(Offering):
     @property
     def spoken(self) -> Sequence[str]:
         """The revisions that are spoken, from the newest."""
-        return self.revisions
+        return self.protocol_versions
 
     def entered_lifespan(self) -> AbstractAsyncContextManager[Any]:
         """The lifespan, to be entered; its value is what handlers get."""
@@ -289,7 +295,7 @@ class Server(Offering):
     def _opened(
         self, channel: Channel, *, lifespan: Any, http: SessionHttp, record: RecordTo | None
     ) -> Session:
-        beside = self._neighbours.join(record)
+        beside = self._session_counter.join(record)
         try:
             sequencer = self._sequencer(channel, record, beside.count)
         except BaseException:
@@ -299,9 +305,9 @@ class Server(Offering):
         session.ended.when_set(beside.leave)
         return session
 
-    def mirrored_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+    def param_header_paths(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """Which arguments of a tool stand in the head of an HTTP request too; None: unknown."""
-        return self._registry.mirrored_parameters(tool)
+        return self._registry.param_header_paths(tool)
 
     async def serve_stdio(
         self,

@@ -18,7 +18,7 @@ from mcp_trio._protocol.json_schema import Schema
 from mcp_trio._server.introspection import (
     place,
     plain_function,
-    refuse_unnameable,
+    reject_unnameable,
     resolved_hint,
     resolved_return,
 )
@@ -240,7 +240,7 @@ class Signature:
 
     def __attrs_post_init__(self) -> None:
         self._function = plain_function(self.handler)
-        refuse_unnameable(self.handler, self._function)
+        reject_unnameable(self.handler, self._function)
 
     @functools.cached_property
     def docstring(self) -> Docstring:
@@ -374,7 +374,7 @@ class Signature:
 # Which arguments of our own tools clients repeat in the head of an HTTP request.
 
 
-def mirrored_by(schema: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+def param_headers_of(schema: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
     """The path of each argument that is mirrored, by its field (HDR-08).
 
     Raises:
@@ -400,7 +400,7 @@ def _property_at(schema: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[st
 
 
 @attrs.define(kw_only=True, eq=False, slots=False)  # as what it extends
-class WholeSignature(Signature):
+class RawSignature(Signature):
     """A signature whose first parameter besides the context takes everything, whatever its name."""
 
     values_max: ClassVar[int] = 1
@@ -439,7 +439,7 @@ class WholeSignature(Signature):
 
 
 @attrs.define(kw_only=True, eq=False, slots=False)  # as what it extends
-class GivenSchema(WholeSignature):
+class GivenSchema(RawSignature):
     """The signature of such a tool: its arguments are one dict.
 
     Raises:
@@ -455,7 +455,7 @@ class GivenSchema(WholeSignature):
         super().__attrs_post_init__()
         if self.given.get("type") != "object":
             raise ValueError('an input schema has "type": "object" at its root')
-        mirrored_by(self.given)
+        param_headers_of(self.given)
         self._checker = Schema(self.given, of="arguments", limits=self.limits)
 
     @functools.cached_property

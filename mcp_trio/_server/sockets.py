@@ -26,13 +26,13 @@ import attrs
 import trio
 
 from mcp_trio._protocol.http_headers import Head
-from mcp_trio._protocol.http_requests import Refusal
-from mcp_trio._protocol.security import LOOPBACK, Gate, gate_for
+from mcp_trio._protocol.http_requests import Rejection
+from mcp_trio._protocol.security import LOOPBACK, HostCheck, host_check_for
 from mcp_trio._protocol.websocket import (
     CloseCode,
     checked_token,
     has_token,
-    upgrade_refusal,
+    upgrade_rejection,
     with_token,
 )
 from mcp_trio._recorder.writer import RecordTo, keeps_each_session
@@ -40,7 +40,7 @@ from mcp_trio._server.http_effects import SessionHttp
 from mcp_trio._server.http_options import Verify, WhoMayCome
 from mcp_trio._session.tasks import foremost
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.concurrency import Milestone, tell_when_cancelled
+from mcp_trio._transports.concurrency import LightEvent, tell_when_cancelled
 from mcp_trio._transports.sockets import (
     Authorize,
     SocketHost,
@@ -70,7 +70,7 @@ _PAUSE_SECONDS_MAX: Final = 10.0
 class Introduced(Protocol):
     """A session, as far as it is needed here; `closing` is set when it begins to end."""
 
-    closing: Milestone
+    closing: LightEvent
 
     @property
     def has_begun(self) -> bool:
@@ -92,7 +92,7 @@ class Telling(Protocol):
 
 
 @attrs.frozen(eq=False)
-class Newcomer:
+class PendingHandshake:
     """A connection whose session is there, and since when."""
 
     channel: Channel
@@ -123,26 +123,26 @@ class Welcomed:
     """
 
     _channel: Channel
-    _wait_for: Callable[[Newcomer], object]
+    _wait_for: Callable[[PendingHandshake], object]
 
     def started(self, session: Introduced) -> None:
         """See `trio.TaskStatus`."""
-        self._wait_for(Newcomer(self._channel, session, trio.current_time()))
+        self._wait_for(PendingHandshake(self._channel, session, trio.current_time()))
 
 
 @attrs.define(eq=False)
-class Newcomers:
+class HandshakeTimeouts:
     """Those that have not begun yet, or are not known to have."""
 
     limits: Limits
-    _waiting: list[Newcomer] = attrs.field(factory=list[Newcomer], init=False)
+    _waiting: list[PendingHandshake] = attrs.field(factory=list[PendingHandshake], init=False)
 
     def welcome(self, channel: Channel) -> Welcomed:
         """One more."""
         return Welcomed(channel, self._wait_for)
 
-    def _wait_for(self, newcomer: Newcomer) -> None:
-        self._waiting.append(newcomer)
+    def _wait_for(self, pending_handshake: PendingHandshake) -> None:
+        self._waiting.append(pending_handshake)
 
     async def see_off(self) -> NoReturn:
         """Send away who has not begun for `first_request_seconds`.
@@ -240,13 +240,13 @@ async def seeing_off(
     serve: Serve, limits: Limits, hold: Callable[[Handle, Limits], Awaitable[None]]
 ) -> None:
     """Let `hold` serve its connections; who asks nothing for `first_request_seconds` has to go."""
-    newcomers = Newcomers(limits)
+    handshake_timeouts = HandshakeTimeouts(limits)
 
     async def handle(channel: Channel) -> None:
-        await serve(channel, task_status=newcomers.welcome(channel))
+        await serve(channel, task_status=handshake_timeouts.welcome(channel))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(newcomers.see_off)
+        nursery.start_soon(handshake_timeouts.see_off)
         await hold(handle, limits)
 
 
@@ -286,25 +286,25 @@ class Door:
         verify: Who somebody is; without it nobody is anybody, and all may come.
     """
 
-    gate: Gate
+    host_check: HostCheck
     path: str
     verify: Verify | None
 
-    async def admit(self, head: Head) -> Head | Refusal:
+    async def admit(self, head: Head) -> Head | Rejection:
         """The head, with the principal; or why not."""
-        refusal = self.gate.refusal(head) or upgrade_refusal(head, path=self.path)
-        if refusal is not None:
-            return refusal
+        rejection = self.host_check.rejection(head) or upgrade_rejection(head, path=self.path)
+        if rejection is not None:
+            return rejection
         head = with_token(head)
         return head if self.verify is None else await verified(head, self.verify)
 
 
-async def verified(head: Head, verify: Verify) -> Head | Refusal:
+async def verified(head: Head, verify: Verify) -> Head | Rejection:
     """The head, with the principal; or the refusal of who is nobody."""
     principal = await verify(head)
     if principal is None:
         text = "it is not known who sends this (token=, verify=)"
-        return Refusal(status=401, text=text, headers=[("WWW-Authenticate", "Bearer")])
+        return Rejection(status=401, text=text, headers=[("WWW-Authenticate", "Bearer")])
     return attrs.evolve(head, principal=principal)
 
 
@@ -315,7 +315,9 @@ def door_of(options: WebSocketOptions, bound: Sequence[tuple[str, int]]) -> Door
         ValueError: There are both `token` and `verify`, or one of the settings is none.
     """
     return Door(
-        gate=gate_for(bound, hosts=options.get("hosts"), origins=options.get("origins")),
+        host_check=host_check_for(
+            bound, hosts=options.get("hosts"), origins=options.get("origins")
+        ),
         path=options.get("path", "/ws"),
         verify=verify_of(options.get("token"), options.get("verify")),
     )

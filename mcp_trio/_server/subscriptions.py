@@ -21,7 +21,7 @@ from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, 
 from mcp_trio._protocol.requests import RequestId
 from mcp_trio._session.handlers import AccompaniedSession, Handling, HandlingSession
 from mcp_trio._session.journal import Lane
-from mcp_trio._transports.concurrency import Bell
+from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio.errors import SERVER_BUSY, RequestError
 from mcp_trio.limits import Limits
 from mcp_trio.types import (
@@ -87,7 +87,7 @@ class Listener(ABC):
     _token: trio.lowlevel.TrioToken = attrs.field(init=False)
     _changes: dict[Notice, int] = attrs.field(factory=dict[Notice, int], init=False)
     _pending: dict[Notice, None] = attrs.field(factory=dict[Notice, None], init=False)
-    _news: Bell = attrs.field(factory=Bell, init=False)
+    _news: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     @property
     def about(self) -> RequestId | None:
@@ -144,7 +144,7 @@ class Listener(ABC):
 
     async def _tell_next(self, lane: Lane | None) -> bool:
         """Send what is pending longest; returns whether nothing comes any more."""
-        await self.session.outbox.ready(lane)
+        await self.session.send_queue.ready(lane)
         choice = self._choice(lane)
         if choice is not None and choice != END:
             await self._send(choice, lane)
@@ -186,7 +186,7 @@ class Listener(ABC):
             await self._news.wait()
         if self._changes[method, uri] == changes:
             del self._pending[method, uri]
-        self.session.outbox.post_now(self.frame(method, uri), lane, about=self.about)
+        self.session.send_queue.post_now(self.frame(method, uri), lane, about=self.about)
 
 
 @attrs.define(eq=False)
@@ -240,7 +240,7 @@ class Announcer(Listener):
         """See `Listener.is_due`: a handshake that is still to come declares what is there then."""
         connection, need = self.session.connection, METHODS[notice[0]].need
         assert need is not None
-        has_session = connection.revision is not None
+        has_session = connection.protocol_version is not None
         return has_session and announced(connection.our_capabilities, need.path)
 
     def frame(self, method: str, uri: str | None) -> bytes:
@@ -330,7 +330,7 @@ class Subscription(Listener):
             await self.tell_all(handling.lane)
         finally:
             self.leave()
-        handling.farewell = handling.session.connection.tear_down(handling.request)
+        handling.final_message = handling.session.connection.tear_down(handling.request)
         return ListenResult(meta=self.meta)
 
     def is_wanted(self, notice: Notice) -> bool:

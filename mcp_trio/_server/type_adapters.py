@@ -474,7 +474,7 @@ class ConverterReading(ByOne):
         try:
             return self.converter.structure(taken, self.hint)
         except Exception as error:
-            if not _is_refusal(error):
+            if not _is_rejection(error):
                 raise
             raise Faults([*_cattrs_errors(error, value, self.hint, "")]) from error
 
@@ -482,7 +482,7 @@ class ConverterReading(ByOne):
 # Its errors -------------------------------------------------------------------------------------
 
 # What code that takes a value apart raises, when that is not of the form it expects.
-_REFUSALS: Final = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
+_REJECTIONS: Final = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 # Texts that Python itself gives to a `ValueError`, and that mean nothing to the caller.
 _CATTRS_JARGON: Final = re.compile(
     "invalid literal for |could not convert |(?:not enough|too many) values to unpack"
@@ -496,11 +496,11 @@ def _extra_keys_error() -> "type[ForbiddenExtraKeysError]":
     return errors.ForbiddenExtraKeysError
 
 
-def _is_refusal(error: Exception) -> bool:
+def _is_rejection(error: Exception) -> bool:
     if isinstance(error, ExceptionGroup):
         inner = cast("ExceptionGroup[Exception]", error).exceptions
-        return all(map(_is_refusal, inner))
-    return isinstance(error, (*_REFUSALS, _extra_keys_error()))
+        return all(map(_is_rejection, inner))
+    return isinstance(error, (*_REJECTIONS, _extra_keys_error()))
 
 
 def _cattrs_errors(error: Any, value: Any, hint: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -628,7 +628,7 @@ class PydanticReading:
         try:
             # As JSON, for only so does a strict model take a date or a tuple.
             return _adapter(self.hint).validate_json(_encode(value))
-        except _refusal() as error:
+        except _rejection() as error:
             raise Faults([*_pydantic_errors(error, value)]) from error
 
     def likeliest(self, _value: Any) -> Any | None:
@@ -658,9 +658,9 @@ class PydanticReading:
 
 
 @functools.cache
-def _refusal() -> type[Exception]:
-    refusal: type[Exception] = importlib.import_module("pydantic").ValidationError
-    return refusal
+def _rejection() -> type[Exception]:
+    rejection: type[Exception] = importlib.import_module("pydantic").ValidationError
+    return rejection
 
 
 @functools.cache
@@ -753,7 +753,7 @@ class _Found:
         definitions: dict[str, Any] = {}
         while len(wanted) > len(hints):
             hints = wanted
-            _refuse_unreadable(hints)
+            _reject_unreadable(hints)
             schemas, definitions = msgspec.json.schema_components(
                 hints, schema_hook=self._hook, ref_template=_PLACE + "{name}"
             )
@@ -768,7 +768,7 @@ class _Found:
         return {"$ref": _mark(self.stand_ins.index(kind))}
 
 
-def _refuse_unreadable(hints: Iterable[Any]) -> None:
+def _reject_unreadable(hints: Iterable[Any]) -> None:
     for hint in hints:
         msgspec.json.Decoder(hint)
 
@@ -788,7 +788,7 @@ def _resolved(schema: Any, replaced: dict[str, Any]) -> Any:
     return _resolved(found, replaced) | members
 
 
-_REFUSES_UNIONS: Final = "Type unions"
+_REJECTS_UNIONS: Final = "Type unions"
 
 
 @attrs.frozen(eq=False)
@@ -882,7 +882,7 @@ def _is_union_accepted(union: Any) -> bool:
     try:
         msgspec.json.Decoder(union)
     except TypeError as error:
-        return not str(error).startswith(_REFUSES_UNIONS)
+        return not str(error).startswith(_REJECTS_UNIONS)
     return True
 
 

@@ -120,7 +120,7 @@ class Expression:
         except UnicodeDecodeError:
             return None
         for name, value in decoded.items():
-            _refuse_traversal(name, value, may_hold_slash=self.operator.may_hold_slash)
+            _reject_traversal(name, value, may_hold_slash=self.operator.may_hold_slash)
         return decoded
 
     def _read_named(self, text: str) -> dict[str, str] | None:
@@ -146,7 +146,7 @@ def _keep_reserved(value: str) -> str:
     return "".join(parts)
 
 
-def _refuse_traversal(name: str, value: str, *, may_hold_slash: bool) -> None:
+def _reject_traversal(name: str, value: str, *, may_hold_slash: bool) -> None:
     # Handlers decode again more often than they should, so what that would give is checked too.
     leaves = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
     if leaves or ("/" in value and not may_hold_slash):
@@ -173,7 +173,7 @@ class UriTemplate:
         for literal, body in zip(parts[:-1:2], parts[1::2], strict=True):
             pieces += [_literal(literal, text), _expression(body, text)]
         template = cls(text, tuple(filter(None, pieces)), _literal(parts[-1], text))
-        _refuse_ambiguity(template)
+        _reject_ambiguity(template)
         return template
 
     @functools.cached_property
@@ -259,7 +259,7 @@ def _expression(body: str, template: str) -> Expression:
     return Expression(OPERATORS[symbol], names)
 
 
-def _refuse_ambiguity(template: UriTemplate) -> None:
+def _reject_ambiguity(template: UriTemplate) -> None:
     operators = [expression.operator for expression in template.expressions]
     touching = itertools.starmap(_touch, itertools.pairwise(template.pieces))
     rules = {

@@ -21,7 +21,7 @@ from mcp_trio._protocol.connection import (
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import OurRequest, RequestId
 from mcp_trio._session.journal import Lane, resume, take_turn
-from mcp_trio._session.send_queue import Outbox
+from mcp_trio._session.send_queue import SendQueue
 from mcp_trio.errors import (
     ConnectionLost,
     OutcomeUnknown,
@@ -162,7 +162,7 @@ class Requests:
     """
 
     connection: Connection
-    outbox: Outbox
+    send_queue: SendQueue
     loss: ConnectionLost | None = attrs.field(default=None, init=False)
     _calls: dict[int, Call] = attrs.field(factory=dict[int, Call], init=False)
 
@@ -180,7 +180,7 @@ class Requests:
         about: RequestId | None = None,
     ) -> Any:
         """See `Session.request`."""
-        await self.outbox.ready(lane)
+        await self.send_queue.ready(lane)
         self.check_open(lane)
         limits = self.connection.limits
         request = self.connection.open_request(
@@ -193,7 +193,7 @@ class Requests:
         )
         call = Call(request, limits.progress_queued_max, about=about)
         self._calls[request.id] = call
-        self.outbox.post_now(request.frame, lane, about=about)
+        self.send_queue.post_now(request.frame, lane, about=about)
         await self._wait(call, on_progress, lane)
         if not call.is_settled:
             raise self._timeout(request)
@@ -205,7 +205,7 @@ class Requests:
         limits, now = self.connection.limits, trio.current_time()
         request = self.connection.open_request(method, params, now=now)
         call = self._calls[request.id] = Call(request, limits.progress_queued_max, hear)
-        self.outbox.post_now(request.frame)
+        self.send_queue.post_now(request.frame)
         return call
 
     def leave(self, call: Call) -> None:
@@ -222,7 +222,7 @@ class Requests:
         if self.loss is None:
             return
         if lane is not None:
-            self.outbox.sequencer.resumed(lane, "err")
+            self.send_queue.sequencer.resumed(lane, "err")
         raise loss_as(ConnectionLost, self.loss)  # what was not sent has no outcome
 
     async def _wait(
@@ -237,7 +237,7 @@ class Requests:
                 kind = "res" if call.has_result else "err"
         finally:
             if lane is not None:
-                await resume(self.outbox.sequencer, lane, kind)
+                await resume(self.send_queue.sequencer, lane, kind)
             if not call.is_settled:
                 self._abandon(call, lane)
 
@@ -245,7 +245,7 @@ class Requests:
         self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
     ) -> None:
         """Progress is handed to `on_progress` in this task, in order; in a lane each is a turn."""
-        sequencer = self.outbox.sequencer
+        sequencer = self.send_queue.sequencer
         while True:
             if lane is not None:
                 await take_turn(sequencer, lane)
@@ -261,7 +261,7 @@ class Requests:
         reason = "timeout" if call.scope.cancelled_caught else "cancelled by the caller"
         frame = self.connection.abandon(call.request, reason)
         if frame is not None:
-            self.outbox.post_now(frame, lane, about=call.about)
+            self.send_queue.post_now(frame, lane, about=call.about)
 
     def _timeout(self, request: OurRequest) -> RequestTimeout:
         budget = request.budget
@@ -310,8 +310,8 @@ class Requests:
         """
         self.loss = loss
         self.connection.ours.lose_all()
-        outbox = self.outbox
+        send_queue = self.send_queue
         for call in self._calls.values():
-            has_left = not outbox.tells_losses and call.request.frame not in outbox.dropped
+            has_left = not send_queue.tells_losses and call.request.frame not in send_queue.dropped
             call.lose(loss_as(OutcomeUnknown if has_left else ConnectionLost, loss))
         self._calls.clear()

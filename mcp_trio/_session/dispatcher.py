@@ -30,17 +30,17 @@ from mcp_trio._protocol.requests import Admission, RequestId, TheirRequest, inva
 from mcp_trio._protocol.states import Input
 from mcp_trio._session.calls import Asked, Requests
 from mcp_trio._session.handlers import AccompaniedSession, Answering, Application, Handling
-from mcp_trio._session.input_required import Parking, Rounds, Stage, is_retry
+from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, is_retry
 from mcp_trio._session.journal import Lane
 from mcp_trio._session.notifications import Deliveries
 from mcp_trio._session.tasks import Tasks
-from mcp_trio._transports.concurrency import Bell
+from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio.errors import SERVER_BUSY, RequestError
 
 logger = logging.getLogger("mcp_trio")
 
 MALFORMED: Final = "malformed"
-REFUSED: Final = "requests refused"
+REJECTED: Final = "requests refused"
 NEGOTIATED: Final = "negotiated"
 LOST_MARK: Final = "lost"
 _NO_MESSAGES: Final = frozenset({MALFORMED, "unreadable answer"})
@@ -72,23 +72,23 @@ class Dispatcher:
     _handlings: dict[RequestId, Handling] = attrs.field(
         factory=dict[RequestId, Handling], init=False
     )
-    _parked: Parking | None = attrs.field(default=None, init=False)
+    _suspended: SuspendedHandlers | None = attrs.field(default=None, init=False)
     _spoken: frozenset[str] = attrs.field(default=frozenset(), init=False)
     _standing: int = attrs.field(default=0, init=False)
-    _idle: Bell = attrs.field(factory=Bell, init=False)
+    _idle: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._admission = Admission(self.session.connection.limits)
 
     @property
-    def _parking(self) -> Parking:
+    def _suspended_handlers(self) -> SuspendedHandlers:
         """Made for the first who needs it: handlers of legacy clients do not park."""
-        if self._parked is None:
-            self._parked = Parking(self.session.connection.limits)
-        return self._parked
+        if self._suspended is None:
+            self._suspended = SuspendedHandlers(self.session.connection.limits)
+        return self._suspended
 
     def _rounds_of(self, handling: Handling) -> Rounds | None:
-        return None if handling.rounds is None else self._parking.of(handling)
+        return None if handling.rounds is None else self._suspended_handlers.of(handling)
 
     def take(self, frame: bytes | Oversized) -> None:
         """One received frame: decide what it is, record it, act. Never waits, never raises.
@@ -124,7 +124,7 @@ class Dispatcher:
     def _admit(self, event: RequestToRun, number: int | str) -> None:
         request = event.request
         can_ask = request.may_want_input
-        if request.peer.revision.is_modern:
+        if request.peer.protocol_version.is_stateless:
             self._note_peer(request.peer)
         if can_ask and is_retry(request):
             self._take_retry(request)
@@ -138,19 +138,19 @@ class Dispatcher:
         if request.method.is_standing or self._admission.has_place():
             self._start(handling)
             return
-        refusal = self._refusal(request)
-        if refusal is None:
+        rejection = self._rejection(request)
+        if rejection is None:
             self._admission.wait(request)
         else:
-            self._end(handling, self.session.connection.error(request, SERVER_BUSY, refusal))
+            self._end(handling, self.session.connection.error(request, SERVER_BUSY, rejection))
 
-    def _refusal(self, request: TheirRequest) -> str | None:
-        refusal, counts = self._admission.refusal(request), self.session.connection.counts
-        if refusal is not None:
-            counts[REFUSED] += 1
-            if counts[REFUSED] == 1:
-                logger.warning("%s refused: %s", request.method.name, refusal)
-        return refusal
+    def _rejection(self, request: TheirRequest) -> str | None:
+        rejection, counts = self._admission.rejection(request), self.session.connection.counts
+        if rejection is not None:
+            counts[REJECTED] += 1
+            if counts[REJECTED] == 1:
+                logger.warning("%s refused: %s", request.method.name, rejection)
+        return rejection
 
     def _start(self, handling: Handling) -> None:
         """Let a handler run; one that stands until the end takes no place from the others."""
@@ -186,7 +186,7 @@ class Dispatcher:
 
     def is_cancelled(self, lane: str) -> bool:
         """Whether the handler of a lane is there, and cancelled; a replay asks."""
-        handlings = (*self._handlings.values(), *self._parking.handlings)
+        handlings = (*self._handlings.values(), *self._suspended_handlers.handlings)
         named = (each for each in handlings if each.lane is not None and each.lane.name == lane)
         return any(each.is_cancelled for each in named)
 
@@ -224,8 +224,8 @@ class Dispatcher:
         is_answered = self._answer(handling.request, frame, lane)
         if not is_answered:
             self._end_lane(handling)
-        elif handling.farewell is not None:
-            self.session.outbox.post(handling.farewell, lane, about=handling.request.id)
+        elif handling.final_message is not None:
+            self.session.send_queue.post(handling.final_message, lane, about=handling.request.id)
         return is_answered
 
     def _end_lane(self, handling: Handling) -> None:
@@ -234,14 +234,14 @@ class Dispatcher:
 
     def _answer(self, request: TheirRequest, frame: bytes | None, lane: Lane | None) -> bool:
         """Answer a request, if it was not cancelled; the last one in flight writes by itself."""
-        outbox = self.session.outbox
+        send_queue = self.session.send_queue
         self._handlings.pop(request.id, None)
         if not self._handlings:
             self._handlings.clear()  # an emptied one keeps its size
         is_last = len(self._handlings) <= self._standing
         is_answered = self.session.connection.finish(request) and frame is not None
         if frame is not None and is_answered:
-            post = outbox.post_now if is_last else outbox.post
+            post = send_queue.post_now if is_last else send_queue.post
             post(frame, lane, about=request.id, is_answer=True)
         if is_last:
             self._idle.ring()
@@ -250,12 +250,12 @@ class Dispatcher:
     # Requests of theirs that are answered by questions.
 
     async def _ask(self, handling: Handling, asked: Sequence[Asked]) -> list[Any]:
-        rounds = self._rounds_of(handling) or self._parking.enter(Rounds(handling, self))
+        rounds = self._rounds_of(handling) or self._suspended_handlers.enter(Rounds(handling, self))
         return await rounds.ask(asked)
 
-    def refusal(self, rounds: Rounds) -> str | None:
+    def rejection(self, rounds: Rounds) -> str | None:
         """See `RoundsDesk`."""
-        return self._parking.refusal(rounds)
+        return self._suspended_handlers.rejection(rounds)
 
     def begin(self, rounds: Rounds) -> None:
         """See `RoundsDesk`."""
@@ -263,20 +263,20 @@ class Dispatcher:
 
     def changed(self, rounds: Rounds) -> None:
         """See `RoundsDesk`."""
-        self._parking.update(rounds)
+        self._suspended_handlers.update(rounds)
 
-    def park(self, rounds: Rounds, frame: bytes) -> None:
+    def suspend(self, rounds: Rounds, frame: bytes) -> None:
         """See `RoundsDesk`; a parked handler has no place."""
         self._answer(rounds.handling.request, frame, rounds.lane)
         self._answer_echoes(rounds, frame)
-        self._parking.update(rounds)
+        self._suspended_handlers.update(rounds)
         self._pass_place_on()
-        if self._parking.is_closed:
+        if self._suspended_handlers.is_closed:
             rounds.give_up()
 
     def _take_retry(self, request: TheirRequest) -> None:
         try:
-            reply = self._reply_to(self._parking.found(request), request)
+            reply = self._reply_to(self._suspended_handlers.found(request), request)
         except RequestError as error:
             reply = self.session.connection.error(request, error.code, error.message)
         if reply is not None:
@@ -287,7 +287,7 @@ class Dispatcher:
         kept = rounds.kept_for(retry.params.request_state)
         if kept is not None:
             return readdressed(kept, retry.id)
-        if rounds.stage is not Stage.PARKED:
+        if rounds.stage is not Stage.SUSPENDED:
             self._echo(rounds, retry)
             return None
         reply = rounds.read(retry)
@@ -307,9 +307,9 @@ class Dispatcher:
     def _take_up(self, rounds: Rounds, retry: TheirRequest) -> None:
         """A retry has all the answers: it is its handler's request, when there is a place."""
         has_place = self._admission.has_place()
-        refusal = None if has_place else self._refusal(retry)
-        if refusal is not None:
-            raise RequestError(SERVER_BUSY, refusal)
+        rejection = None if has_place else self._rejection(retry)
+        if rejection is not None:
+            raise RequestError(SERVER_BUSY, rejection)
         self._handlings[retry.id] = rounds.handling
         if has_place:
             self._resume(rounds.handling, retry)
@@ -322,15 +322,15 @@ class Dispatcher:
         assert rounds is not None
         self._admission.enter()
         rounds.resume(retry)
-        self._parking.update(rounds)
+        self._suspended_handlers.update(rounds)
 
     def _end_rounds(self, rounds: Rounds, reply: bytes | None) -> None:
         """A handler that has asked is over; one that was parked has had no request to end."""
         if not rounds.is_open:
             self._end_lane(rounds.handling)
-        rounds.end(None if self._parking.is_closed else reply)
+        rounds.end(None if self._suspended_handlers.is_closed else reply)
         self._answer_echoes(rounds, reply)
-        self._parking.leave(rounds)
+        self._suspended_handlers.leave(rounds)
         self._idle.ring()
 
     def _answer_echoes(self, rounds: Rounds, reply: bytes | None) -> None:
@@ -343,7 +343,7 @@ class Dispatcher:
 
     def shut(self) -> None:
         """Nothing more comes in: no retry either."""
-        self._parking.close()
+        self._suspended_handlers.close()
 
     # The end.
 
@@ -355,27 +355,27 @@ class Dispatcher:
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing is left of all that came, and nobody can come back for anything."""
-        has_rounds = self._parked is not None and not self._parked.is_empty
+        has_rounds = self._suspended is not None and not self._suspended.is_empty
         return not (self._handlings or self._standing or has_rounds)
 
     async def handlers_done(self) -> None:
         """Wait until no request of theirs is left, and no handler."""
-        while self._handlings or self._parking.parked:
+        while self._handlings or self._suspended_handlers.suspended:
             await self._idle.wait()
 
     def cancel_all(self) -> None:
         """Cancel every handler, and drop the requests that still wait for a place."""
         for request in self._admission.withdraw_all():
             self._drop(request)
-        for handling in [*self._handlings.values(), *self._parking.parked]:
+        for handling in [*self._handlings.values(), *self._suspended_handlers.suspended]:
             self._stop(handling)
 
     # Everything else.
 
     def _note_peer(self, peer: Peer) -> None:
         """A modern client has said who it is; what it says next time may be something else."""
-        if peer.revision.name not in self._spoken:
-            self._spoken |= {peer.revision.name}
+        if peer.protocol_version.name not in self._spoken:
+            self._spoken |= {peer.protocol_version.name}
             self.session.sequencer.marked(NEGOTIATED, facts_of(peer))
 
     def _pass_on(self, event: NotificationArrived, number: int | str) -> None:
@@ -399,7 +399,7 @@ class Dispatcher:
             logger.warning("%s: %s", event.counted, event.text)
         if event.peer is not None:
             self._note_peer(event.peer)
-        self.session.outbox.post(event.frame, about=event.id, is_answer=True)
+        self.session.send_queue.post(event.frame, about=event.id, is_answer=True)
         if event.negotiated:
             self.session.mark_negotiated()
 
@@ -421,4 +421,8 @@ class Dispatcher:
 
 def facts_of(peer: Peer) -> dict[str, Any]:
     """What a recording says of the other side."""
-    return {"revision": peer.revision.name, "peer": peer.info, "capabilities": peer.capabilities}
+    return {
+        "revision": peer.protocol_version.name,
+        "peer": peer.info,
+        "capabilities": peer.capabilities,
+    }

@@ -242,7 +242,11 @@ async def _begin(handling: Handling, effect: Effect[Any], lane: Lane | None) -> 
     """The outcome, if a replay has one; None: the effect is to be run now, and to be ended."""
     await command(handling, effect, lane)
     sequencer = handling.session.sequencer
-    return None if lane is None or not sequencer.gates else await _recorded(sequencer, lane, effect)
+    return (
+        None
+        if lane is None or not sequencer.host_checks
+        else await _recorded(sequencer, lane, effect)
+    )
 
 
 async def command(handling: Handling, effect: Effect[Any], lane: Lane | None) -> None:
@@ -253,7 +257,7 @@ async def command(handling: Handling, effect: Effect[Any], lane: Lane | None) ->
     sequencer = handling.session.sequencer
     body = effect.command()
     try:
-        if sequencer.gates:
+        if sequencer.host_checks:
             await take_turn(sequencer, lane, commands=True)
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -467,7 +471,7 @@ def _deadline(handling: Handling, lane: Lane | None, seconds: float) -> float:
             return Outcome("res", encode_body(sequencer.clock_ns()))
 
         outcome = sequencer.valued(lane, TIMEOUT, encode_body({"seconds": seconds}), say)
-        if sequencer.gates:
+        if sequencer.host_checks:
             now = msgspec.json.decode(outcome.body, type=int) / _NS_PER_SECOND
     return now + seconds
 

@@ -16,15 +16,14 @@ import msgspec
 import trio
 
 from mcp_trio import types
-from mcp_trio._jsonrpc.messages import Unencodable
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import RequestId, TheirRequest
 from mcp_trio._session.calls import Asked, ProgressCallback
 from mcp_trio._session.journal import Lane, Memory, Sequencer, enter_lane, lane_in
-from mcp_trio._session.send_queue import Outbox
+from mcp_trio._session.send_queue import SendQueue
 from mcp_trio._session.tasks import apart, bare
-from mcp_trio._transports.concurrency import Milestone
+from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio.errors import (
     INTERNAL_ERROR,
     MISSING_CLIENT_CAPABILITY,
@@ -32,6 +31,7 @@ from mcp_trio.errors import (
     LocalProtocolError,
     RequestError,
     ToolError,
+    Unencodable,
 )
 from mcp_trio.types import InputRequiredResult
 
@@ -64,12 +64,12 @@ class HandlingSession(Protocol):
         ...
 
     @property
-    def outbox(self) -> Outbox:
+    def send_queue(self) -> SendQueue:
         """Where messages leave."""
         ...
 
     @property
-    def closing(self) -> Milestone:
+    def closing(self) -> LightEvent:
         """Set when the session begins to close."""
         ...
 
@@ -122,7 +122,7 @@ class Handling(msgspec.Struct, eq=False):
     resumable handler has a `memory` of its earlier rounds, and asks by an `asker` of its own. One
     that has asked, and waits for the answers here, has `rounds`: its request may be another one by
     and by, and in between there is none.
-    `questions` counts what the client was asked. A `farewell` is a frame that goes out behind the
+    `questions` counts what the client was asked. A `final_message` is a frame that goes out behind the
     answer.
     """
 
@@ -138,7 +138,7 @@ class Handling(msgspec.Struct, eq=False):
     asker: Asker | None = None
     rounds: Exchange | None = None
     questions: int = 0
-    farewell: bytes | None = None
+    final_message: bytes | None = None
     _scope: trio.CancelScope | None = None
     _notifications: int = 0
 
@@ -196,7 +196,7 @@ class Handling(msgspec.Struct, eq=False):
         await self._tell(frame)
 
     def _notification(self, method: str, params: ParamsToSend | None) -> bytes:
-        request = self.request if self.request.peer.revision.is_modern else None
+        request = self.request if self.request.peer.protocol_version.is_stateless else None
         return self.session.connection.notification(method, params, request=request)
 
     async def ask(
@@ -213,7 +213,7 @@ class Handling(msgspec.Struct, eq=False):
         Raises:
             LocalProtocolError: The peer is a modern client: a server sends it no requests.
         """
-        if self.request.peer.revision.is_modern:
+        if self.request.peer.protocol_version.is_stateless:
             name = self.request.method.name
             raise LocalProtocolError(f"{method} cannot be asked while {name} of this client runs")
         return await self.session.request(
@@ -254,12 +254,12 @@ class Handling(msgspec.Struct, eq=False):
         What it looks at, other tasks change. So it is called in the lane's turn, and there is a
         record of the call also when nothing is sent.
         """
-        lane, outbox = self.current_lane(), self.session.outbox
+        lane, send_queue = self.current_lane(), self.session.send_queue
         self._notifications += 1
         is_due = self._notifications % NOTIFICATIONS_PER_CHECKPOINT == 0
         if is_due:
-            outbox.flush()
-        await outbox.ready(lane, checkpoint=is_due)
+            send_queue.flush()
+        await send_queue.ready(lane, checkpoint=is_due)
         if self.rounds is not None:
             await self._between_rounds(self.rounds, lane)
         try:
@@ -270,18 +270,18 @@ class Handling(msgspec.Struct, eq=False):
         if frame is None:
             self._keep_unsent(lane, "res")
         else:
-            outbox.post(frame, lane, about=self.request.id)
+            send_queue.post(frame, lane, about=self.request.id)
 
     async def _between_rounds(self, rounds: Exchange, lane: Lane | None) -> None:
         """Wait until there is a request to speak about; in a replay it is the lane's turn then."""
-        while not (rounds.is_open or self.is_cancelled or self.session.sequencer.gates):
+        while not (rounds.is_open or self.is_cancelled or self.session.sequencer.host_checks):
             try:
                 await rounds.opened()
             except trio.Cancelled:
                 if lane is not None:
                     self.session.sequencer.resumed(lane, "cxl")
                 raise
-            await self.session.outbox.ready(lane)
+            await self.session.send_queue.ready(lane)
 
     def _has_hearer(self) -> bool:
         """Whether there is a request to speak about, and its client has not heard this before."""
@@ -301,7 +301,7 @@ class AccompaniedSession(HandlingSession, Protocol):
     """The session, as far as its application needs it outside of requests."""
 
     @property
-    def initialized(self) -> Milestone:
+    def initialized(self) -> LightEvent:
         """Set when the handshake is complete on both sides."""
         ...
 
@@ -372,7 +372,7 @@ class Answering(msgspec.Struct, eq=False):
     @property
     def wants_own_task(self) -> bool:
         """See `Job`: in a replay, a handler is known by its task."""
-        return self.handling.session.sequencer.gates
+        return self.handling.session.sequencer.host_checks
 
     @property
     def is_cancelled(self) -> bool:
@@ -388,7 +388,7 @@ class Answering(msgspec.Struct, eq=False):
         """See `Job`."""
         handling = self.handling
         lane, sequencer = handling.lane, handling.session.sequencer
-        if lane is not None and sequencer.gates:
+        if lane is not None and sequencer.host_checks:
             await sequencer.turn_to_start(lane)
         handling.enter(scope)
         self.frame = await _answer(handling, self.desk.application)
@@ -401,15 +401,15 @@ class Answering(msgspec.Struct, eq=False):
     async def end(self) -> None:
         """See `Job`."""
         lane, sequencer = self.handling.lane, self.handling.session.sequencer
-        if lane is not None and sequencer.gates and await sequencer.turn(lane) == "cxl":
+        if lane is not None and sequencer.host_checks and await sequencer.turn(lane) == "cxl":
             self.frame = None  # the recorded handler was cancelled at its very end
         self.desk.finish(self.handling, self.frame)
 
 
 async def _answer(handling: Handling, application: Application) -> bytes | None:
     """The one frame that answers a request, whatever its handler did; None: it was cancelled."""
-    if handling.session.outbox.is_full_of_answers:
-        await handling.session.outbox.room_for_answers()
+    if handling.session.send_queue.is_full_of_answers:
+        await handling.session.send_queue.room_for_answers()
     if handling.is_cancelled:
         return None
     handling.is_started = True
@@ -468,7 +468,7 @@ def _failure(handling: Handling, error: Exception) -> bytes:
             return told(request, error.code, error.message, data)
         except Unencodable:
             return told(request, error.code, "the error cannot be sent as JSON")
-    if isinstance(error, CapabilityMissing) and request.peer.revision.is_modern:
+    if isinstance(error, CapabilityMissing) and request.peer.protocol_version.is_stateless:
         data = {"requiredCapabilities": error.required}
         return told(request, MISSING_CLIENT_CAPABILITY, str(error), data)
     if isinstance(error, ToolError | CapabilityMissing):

@@ -13,9 +13,9 @@ import trio
 
 from mcp_trio import types
 from mcp_trio._journal.records import encode_body
-from mcp_trio._protocol.compat import fitted
+from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.requests import PARKED, TheirRequest, digest_of, invalid_state
+from mcp_trio._protocol.requests import SUSPENDED, TheirRequest, digest_of, invalid_state
 from mcp_trio._session.calls import Asked
 from mcp_trio._session.effects import Effect, command, perform_once
 from mcp_trio._session.handlers import Handling
@@ -72,7 +72,7 @@ async def run_resumably(
     """
     watch_lanes()
     memory.has_changed = functools.partial(_has_changed, handling)
-    handling.memory, parked = memory, handling.asker
+    handling.memory, suspended = memory, handling.asker
     handling.asker = functools.partial(_ask_all, memory)
     result, fault = None, None
     async with trio.open_nursery() as nursery:
@@ -85,7 +85,7 @@ async def run_resumably(
             fault = error
         finally:
             LANE.set(memory.lane.outer)
-            handling.memory, handling.asker = None, parked
+            handling.memory, handling.asker = None, suspended
         nursery.cancel_scope.cancel()
     if fault is not None:
         raise fault
@@ -235,7 +235,7 @@ class _Answer:
 # over. In a replay the mark decides. A retry makes no lane, for it starts nothing.
 
 
-PARKED_MARK: Final = "parked"
+SUSPENDED_MARK: Final = "parked"
 KEEPER: Final = "ask"
 """What a keeper's lane ends with, behind a dot."""
 
@@ -246,7 +246,7 @@ class Stage(enum.Enum):
     """Where a handler stands towards its client."""
 
     OPEN = enum.auto()  # a request waits for its answer
-    PARKED = enum.auto()  # it has been answered by questions, and no retry is there
+    SUSPENDED = enum.auto()  # it has been answered by questions, and no retry is there
     QUEUED = enum.auto()  # the retry is there, and waits for a place
     OVER = enum.auto()  # the last answer has gone out
 
@@ -254,7 +254,7 @@ class Stage(enum.Enum):
 class RoundsDesk(Protocol):
     """Who has the requests of all handlers."""
 
-    def refusal(self, rounds: "Rounds") -> str | None:
+    def rejection(self, rounds: "Rounds") -> str | None:
         """Why a handler cannot ask now; None if it can."""
         ...
 
@@ -266,7 +266,7 @@ class RoundsDesk(Protocol):
         """Its questions have changed."""
         ...
 
-    def park(self, rounds: "Rounds", frame: bytes) -> None:
+    def suspend(self, rounds: "Rounds", frame: bytes) -> None:
         """Answer the handler's request by its questions."""
         ...
 
@@ -340,7 +340,7 @@ class Rounds:
     @property
     def is_waiting(self) -> bool:
         """Whether the handler waits for its client, or will when its questions are out."""
-        return self.stage in {Stage.PARKED, Stage.QUEUED} or bool(self._open)
+        return self.stage in {Stage.SUSPENDED, Stage.QUEUED} or bool(self._open)
 
     @property
     def states(self) -> list[str]:
@@ -395,9 +395,9 @@ class Rounds:
         settled, request = trio.Event(), self.handling.request
         questions = [_Question(each, _input_request(each), settled) for each in asked]
         wanted = {str(place): question for place, question in enumerate(questions)}
-        frame = self.handling.session.connection.response(request, _wanted(wanted, PARKED))
+        frame = self.handling.session.connection.response(request, _wanted(wanted, SUSPENDED))
         for question in questions:  # what the handler does with the params is nothing to the round
-            params = fitted(question.request.params, request.peer.revision)
+            params = downgraded(question.request.params, request.peer.protocol_version)
             question.request.params = msgspec.Raw(msgspec.json.encode(params))
         return questions, len(frame)
 
@@ -410,9 +410,9 @@ class Rounds:
         if size_bytes > bytes_max:
             text = f"the questions take {size_bytes} bytes, over frame_bytes_max={bytes_max}"
             raise LocalProtocolError(text)
-        refusal = self.desk.refusal(self)
-        if refusal is not None:
-            raise RequestError(SERVER_BUSY, refusal)
+        rejection = self.desk.rejection(self)
+        if rejection is not None:
+            raise RequestError(SERVER_BUSY, rejection)
         if not self._asked:
             self.desk.begin(self)
         for question in questions:
@@ -464,7 +464,7 @@ class Rounds:
     async def _occasion(self) -> None:
         """Wait until there is something to do; a replay knows when that was."""
         sequencer = self.handling.session.sequencer
-        if self.lane is not None and sequencer.gates:
+        if self.lane is not None and sequencer.host_checks:
             await sequencer.turn(self.lane)
             return
         while True:
@@ -479,29 +479,29 @@ class Rounds:
             await self._news.wait()
 
     async def _act(self) -> None:
-        state = f"{PARKED}{secrets.token_urlsafe(_STATE_BYTES)}" if self._has_to_ask else None
+        state = f"{SUSPENDED}{secrets.token_urlsafe(_STATE_BYTES)}" if self._has_to_ask else None
         if self.lane is not None:
-            state = self.handling.session.sequencer.marked(PARKED_MARK, state, self.lane)
+            state = self.handling.session.sequencer.marked(SUSPENDED_MARK, state, self.lane)
         if state is None:
             self._expire()
             return
         while not self._has_to_ask:  # a replay that is behind
             await self._next_news()
-        self._park(state)
+        self._suspend(state)
 
-    def _park(self, state: str) -> None:
+    def _suspend(self, state: str) -> None:
         handling, self._sent = self.handling, dict(self._open)
         connection = handling.session.connection
         frame = connection.response(handling.request, _wanted(self._sent, state))
         self._kept = None if self.state is None else (self.state, frame)
-        self.state, self.stage = state, Stage.PARKED
-        self._deadline = trio.current_time() + connection.limits.parked_seconds
+        self.state, self.stage = state, Stage.SUSPENDED
+        self._deadline = trio.current_time() + connection.limits.suspended_seconds
         self._opened = trio.Event()
-        self.desk.park(self, frame)
+        self.desk.suspend(self, frame)
 
     def _expire(self) -> None:
         """Nobody has come back in time."""
-        if self.stage is Stage.PARKED:
+        if self.stage is Stage.SUSPENDED:
             self.give_up()
         self.state = self._kept = None
         self._keeping.cancel()
@@ -566,7 +566,7 @@ class Rounds:
             self.forget()
             return
         self._kept = (self.state, reply)
-        seconds = self.handling.session.connection.limits.parked_seconds
+        seconds = self.handling.session.connection.limits.suspended_seconds
         self._deadline = trio.current_time() + seconds
         self._news.set()
 
@@ -619,11 +619,11 @@ def is_retry(request: TheirRequest) -> bool:
     Any other state is the business of the handler's application.
     """
     state = request.params.request_state
-    return state is not None and state.startswith(PARKED)
+    return state is not None and state.startswith(SUSPENDED)
 
 
 @attrs.define(eq=False)
-class Parking:
+class SuspendedHandlers:
     """The rounds of a session's handlers; bounded in number, bytes and, by their keepers, in time.
 
     `is_closed` says that no retry will come any more.
@@ -637,7 +637,7 @@ class Parking:
     _known: dict[Rounds, list[str]] = attrs.field(factory=dict[Rounds, list[str]], init=False)
 
     @property
-    def parked(self) -> list[Handling]:
+    def suspended(self) -> list[Handling]:
         """The handlers that have no request, and are not over."""
         return [rounds.handling for rounds in self._waiting if not rounds.is_open]
 
@@ -658,7 +658,7 @@ class Parking:
             rounds.forget()
             self._learn(rounds)
         for rounds in self._waiting:
-            if rounds.stage is Stage.PARKED:
+            if rounds.stage is Stage.SUSPENDED:
                 rounds.give_up()
 
     def of(self, handling: Handling) -> Rounds | None:
@@ -675,9 +675,9 @@ class Parking:
         del self._rounds[rounds.handling]
         self.update(rounds)
 
-    def refusal(self, rounds: Rounds) -> str | None:
+    def rejection(self, rounds: Rounds) -> str | None:
         """Why a handler cannot ask, naming the setting; None when there is room."""
-        handlers_max = self.limits.handlers_parked_max
+        handlers_max = self.limits.handlers_suspended_max
         if rounds in self._waiting or len(self._waiting) < handlers_max:
             return None
         if not handlers_max:
@@ -717,7 +717,7 @@ class Parking:
         """Give up replies that are kept, from the oldest, until the others are not too many."""
         keeping = [rounds for rounds in self._known if rounds.kept_bytes]
         size_bytes = sum(rounds.kept_bytes for rounds in keeping)
-        over = len(keeping) - self.limits.handlers_parked_max
+        over = len(keeping) - self.limits.handlers_suspended_max
         for rounds in keeping:
             if over <= 0 and size_bytes <= self.limits.replies_kept_bytes_max:
                 return

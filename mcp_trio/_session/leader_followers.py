@@ -39,7 +39,7 @@ import trio
 
 from mcp_trio._session.journal import as_spawned
 from mcp_trio._session.nondeterminism import is_watched
-from mcp_trio._transports.concurrency import Milestone
+from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.socket_bytes import Resting
 
 # --------------------
@@ -314,7 +314,7 @@ class WarmTasks:
     _nobodys: Context = attrs.field(factory=Context, init=False)
     _unneeded: int = attrs.field(default=0, init=False)
     _has_watcher: bool = attrs.field(default=False, init=False)
-    _closing: Milestone = attrs.field(factory=Milestone, init=False)
+    _closing: LightEvent = attrs.field(factory=LightEvent, init=False)
     _is_holding: bool = attrs.field(default=False, init=False)
     _held: Led | None = attrs.field(default=None, init=False)
     _lookout: Lookout = attrs.field(factory=Lookout, init=False)

@@ -4,7 +4,7 @@ A replay gives a handler the same answers as when it was recorded, but only to w
 its context. A clock that it reads by itself, a random number, a socket, a thread are strays. A
 profile function on the loop's thread, and on the threads of `def` handlers, looks at every call: by
 name, by module or as a bound method, it is the same function that is called in the end. Which ones,
-`stray_calls` says.
+`untracked_call_calls` says.
 
 Only what people's code does in a lane counts. An effect's function runs without a lane, and is
 there to do just this. Since looking at a call costs as much as many calls do, the loop's thread has
@@ -39,17 +39,17 @@ import msgspec
 import trio
 
 from mcp_trio._session.journal import LANE
-from mcp_trio.errors import BlockedInReplay, StrayNondeterminism
+from mcp_trio.errors import BlockedInReplay, UntrackedNondeterminism
 
 # --------------------
-# Which calls are strays, and who did them: the tables behind `strays`.
+# Which calls are strays, and who did them: the tables behind `untracked_calls`.
 #
 # A call counts as that of the nearest code of people below it on the stack. Standard library code
 # in between does what it does for its caller, with the exceptions that are in the tables: a log
 # record's time, for one, is nobody's input.
 
 
-class Stray(msgspec.Struct, frozen=True, kw_only=True):
+class UntrackedCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call beside the context: what was called, where ("at desk.py:12"), and what to use instead.
 
     `is_outside` tells the worse kind: one that reaches the outside world, and would do so again in
@@ -281,14 +281,14 @@ def row_of_code(frame: FrameType) -> Row | None:
     return _ROWS.get(code)
 
 
-def stray_of(frame: FrameType, row: Row, lane: str) -> Stray | None:
+def untracked_call_of(frame: FrameType, row: Row, lane: str) -> UntrackedCall | None:
     """Judge a call by who does it; `frame` calls what the row names. None: it is no stray."""
     found = _callers(frame, row.rule)
     if found is None:
         return None
     doer, called = found
     rule = row.rule if called is None else _BY_MODULE.get(_module(called), row.rule)
-    return Stray(
+    return UntrackedCall(
         call=row.name if called is None else _public_name(called),
         site=_site(doer),
         lane=lane,
@@ -301,18 +301,18 @@ logger = logging.getLogger("mcp_trio")
 
 
 @attrs.define(eq=False, kw_only=True)
-class StrayWatch:
-    """Calls `on_stray` at each stray call of the tasks that begin while it is entered.
+class UntrackedCallWatch:
+    """Calls `on_untracked_call` at each stray call of the tasks that begin while it is entered.
 
     A context manager, entered inside a Trio run; several may be, by different tasks. What
-    `on_stray` raises is raised at the call, which is not done then.
+    `on_untracked_call` raises is raised at the call, which is not done then.
 
-    With `blocks`, a call that reaches the outside raises `BlockedInReplay`, after `on_stray`.
+    With `blocks`, a call that reaches the outside raises `BlockedInReplay`, after `on_untracked_call`.
     """
 
-    on_stray: Callable[[Stray], None]
+    on_untracked_call: Callable[[UntrackedCall], None]
     blocks: bool = False
-    _token: "Token[StrayWatch | None] | None" = attrs.field(default=None, init=False)
+    _token: "Token[UntrackedCallWatch | None] | None" = attrs.field(default=None, init=False)
 
     def __enter__(self) -> Self:
         """Watch from now on."""
@@ -326,17 +326,17 @@ class StrayWatch:
         _WATCH.reset(self._token)
         _uninstall()
 
-    def see(self, stray: Stray) -> None:
+    def see(self, untracked_call: UntrackedCall) -> None:
         """A stray call is about to be done.
 
         Raises:
             BlockedInReplay: See the class.
         """
-        self.on_stray(stray)
-        if self.blocks and stray.is_outside:
+        self.on_untracked_call(untracked_call)
+        if self.blocks and untracked_call.is_outside:
             raise BlockedInReplay(
-                f"{stray.call}() {stray.site} reaches the outside world, which a replay has none"
-                f" of: use {stray.instead}, so that its result is recorded"
+                f"{untracked_call.call}() {untracked_call.site} reaches the outside world, which a replay has none"
+                f" of: use {untracked_call.instead}, so that its result is recorded"
             )
 
 
@@ -345,13 +345,13 @@ def is_watched(context: Context) -> bool:
     return context.get(_WATCH) is not None
 
 
-def strict_watch() -> StrayWatch:
-    """The watch of a strict recording: every stray call raises `StrayNondeterminism`."""
-    return StrayWatch(on_stray=_refuse)
+def strict_watch() -> UntrackedCallWatch:
+    """The watch of a strict recording: every stray call raises `UntrackedNondeterminism`."""
+    return UntrackedCallWatch(on_untracked_call=_reject)
 
 
-def _refuse(stray: Stray) -> None:
-    raise StrayNondeterminism(f"a replay of this would differ: {stray}")
+def _reject(untracked_call: UntrackedCall) -> None:
+    raise UntrackedNondeterminism(f"a replay of this would differ: {untracked_call}")
 
 
 @contextmanager
@@ -372,7 +372,7 @@ def watching_thread() -> Generator[None, None, None]:
 
 # The profile function of a thread.
 
-_WATCH: Final[ContextVar[StrayWatch | None]] = ContextVar("mcp_trio_strays", default=None)
+_WATCH: Final[ContextVar[UntrackedCallWatch | None]] = ContextVar("mcp_trio_strays", default=None)
 _ProfileFunction = Callable[[FrameType, str, Any], object]
 
 
@@ -401,9 +401,9 @@ class _Hook:
         watch, lane = _WATCH.get(), LANE.get()
         if watch is None or lane is None:
             return
-        stray = stray_of(frame, row, lane.name)
-        if stray is not None:
-            watch.see(stray)
+        untracked_call = untracked_call_of(frame, row, lane.name)
+        if untracked_call is not None:
+            watch.see(untracked_call)
 
     def arm(self) -> None:
         """Look from now on, unless a profiler is there that cannot be called from here."""

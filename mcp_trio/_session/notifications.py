@@ -16,7 +16,7 @@ from mcp_trio._protocol.connection import NotificationArrived
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import Lane, Sequencer, take_turn
 from mcp_trio._session.tasks import Tasks, apart
-from mcp_trio._transports.concurrency import Bell
+from mcp_trio._transports.concurrency import Wakeup
 
 logger = logging.getLogger("mcp_trio")
 
@@ -41,7 +41,7 @@ class Deliveries:
     counts: Counter[str]
     _queue: _Queue | None = attrs.field(default=None, init=False)
     _delivering: trio.CancelScope | None = attrs.field(default=None, init=False)
-    _done: Bell | None = attrs.field(default=None, init=False)
+    _done: Wakeup | None = attrs.field(default=None, init=False)
 
     def put(self, event: NotificationArrived, number: int | str) -> None:
         """Queue the notification of an `in` record, if anybody hears it."""
@@ -70,7 +70,7 @@ class Deliveries:
 
     async def done(self) -> None:
         """Wait until the last one was looked at."""
-        self._done = Bell()
+        self._done = Wakeup()
         while self._queue is not None:
             await self._done.wait()
 

@@ -22,7 +22,7 @@ from mcp_trio._protocol.requests import RequestId
 from mcp_trio._session.journal import Lane, Sequencer, take_turn
 from mcp_trio._session.tasks import Tasks
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.concurrency import Bell
+from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
 
@@ -36,7 +36,7 @@ _LOOKS_PER_STALL = 10
 
 
 @attrs.define(eq=False)
-class Outbox:
+class SendQueue:
     """The outbound queue of one session.
 
     `on_loss` is called, at most once, with what ended the channel's sending side. `dropped` is what
@@ -60,7 +60,7 @@ class Outbox:
     _is_lost: bool = attrs.field(default=False, init=False)
     _has_writer: bool = attrs.field(default=False, init=False)
     _has_watcher: bool = attrs.field(default=False, init=False)
-    _written: Bell = attrs.field(factory=Bell, init=False)
+    _written: Wakeup = attrs.field(factory=Wakeup, init=False)
     _send_nowait: Callable[[Sequence[bytes]], int] | None = attrs.field(init=False)
     _is_addressed: bool = attrs.field(init=False)
     _is_direct: bool = attrs.field(init=False)
@@ -145,7 +145,7 @@ class Outbox:
         what is posted then goes nowhere. Cancelled: that is recorded as the lane's outcome.
         """
         try:
-            if lane is not None and self.sequencer.gates:
+            if lane is not None and self.sequencer.host_checks:
                 await take_turn(self.sequencer, lane)
                 return
             if checkpoint:

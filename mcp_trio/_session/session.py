@@ -44,10 +44,10 @@ from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import UNRECORDED, Lane, Recording, Sequencer, take_turn, watch_lanes
 from mcp_trio._session.leader_followers import WarmTasks
 from mcp_trio._session.notifications import Deliveries
-from mcp_trio._session.send_queue import Outbox
+from mcp_trio._session.send_queue import SendQueue
 from mcp_trio._session.tasks import Actor, Tasks, sheltered
 from mcp_trio._transports.channel import Channel, Received
-from mcp_trio._transports.concurrency import Milestone
+from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio.errors import ConnectionLost, MCPError, RequestError, RequestTimeout
 from mcp_trio.types import DiscoverResult, InitializeResult
 
@@ -84,11 +84,11 @@ class Session:
     sequencer: Sequencer = UNRECORDED
 
     cause: str | None = attrs.field(default=None, init=False)
-    negotiated: Milestone = attrs.field(factory=Milestone, init=False)
-    initialized: Milestone = attrs.field(factory=Milestone, init=False)
-    closing: Milestone = attrs.field(factory=Milestone, init=False)
-    ended: Milestone = attrs.field(factory=Milestone, init=False)
-    outbox: Outbox = attrs.field(init=False)
+    negotiated: LightEvent = attrs.field(factory=LightEvent, init=False)
+    initialized: LightEvent = attrs.field(factory=LightEvent, init=False)
+    closing: LightEvent = attrs.field(factory=LightEvent, init=False)
+    ended: LightEvent = attrs.field(factory=LightEvent, init=False)
+    send_queue: SendQueue = attrs.field(init=False)
     _tasks: Tasks = attrs.field(init=False)
     _requests: Requests = attrs.field(init=False)
     _deliveries: Deliveries = attrs.field(init=False)
@@ -100,8 +100,8 @@ class Session:
         limits = connection.limits
         lost = self._lost
         self._tasks = Tasks(lost)
-        self.outbox = Outbox(self.channel, self.sequencer, limits, self._tasks, lost)
-        self._requests = Requests(connection, self.outbox)
+        self.send_queue = SendQueue(self.channel, self.sequencer, limits, self._tasks, lost)
+        self._requests = Requests(connection, self.send_queue)
         self._deliveries = Deliveries(
             application,
             self.sequencer,
@@ -184,7 +184,7 @@ class Session:
         self.sequencer.shut(cause)
         self._dispatcher.shut()
         if cause == "lost":
-            self.outbox.lose()
+            self.send_queue.lose()
         if self._reading is not None:
             self._reading.cancel()
         self._requests.lose(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
@@ -230,7 +230,7 @@ class Session:
                 limits.close_seconds,
             )
         with trio.move_on_after(limits.close_seconds):
-            await self.outbox.drained()
+            await self.send_queue.drained()
         if self.cause != "eof":  # what has come before the end is looked at here, too
             with trio.move_on_after(limits.close_seconds):
                 await self._deliveries.done()
@@ -245,8 +245,8 @@ class Session:
     async def _close(self) -> None:
         limits = self.connection.limits
         ladder_seconds = limits.close_seconds + limits.terminate_seconds + limits.kill_seconds
-        self.outbox.lose()
-        self.outbox.dropped = frozenset()  # it may be large, and nobody asks any more
+        self.send_queue.lose()
+        self.send_queue.dropped = frozenset()  # it may be large, and nobody asks any more
         try:
             with trio.move_on_after(ladder_seconds + limits.exit_status_seconds, shield=True):
                 await self.channel.aclose()
@@ -265,7 +265,7 @@ class Session:
         try:
             with trio.CancelScope() as self._reading:
                 while self.cause is None:
-                    await self.outbox.room_for_answers()
+                    await self.send_queue.room_for_answers()
                     self._take_batch(await self.channel.receive())
         except Exception as error:  # whatever a transport may raise, it ends this session alone
             self._lost(error)
@@ -283,13 +283,13 @@ class Session:
         if not batch:
             self.shut("eof")
             return
-        self.outbox.hold()
+        self.send_queue.hold()
         for frame in batch:
             if isinstance(frame, Lost):
                 self._dispatcher.lose(frame)
             else:
                 self._dispatcher.take(frame)
-        self.outbox.release()
+        self.send_queue.release()
 
     def take(self, frame: bytes | Oversized) -> None:
         """Act upon one received frame; never waits, never raises."""
@@ -309,9 +309,9 @@ class Session:
             Unencodable: The params cannot be written as JSON.
             ConnectionLost: The session is closing, or has ended.
         """
-        await self.outbox.ready(None)
+        await self.send_queue.ready(None)
         self._requests.check_open()
-        self.outbox.post_now(self.connection.notification(method, params))
+        self.send_queue.post_now(self.connection.notification(method, params))
 
     async def request(
         self,
@@ -392,7 +392,7 @@ class Session:
         except (MCPError, trio.Cancelled):
             self.shut("closed")
             raise
-        self.outbox.post_now(frame)
+        self.send_queue.post_now(frame)
         self.mark_negotiated()
         self.initialized.set()
 
@@ -403,8 +403,8 @@ class Session:
         result: InitializeResult
         try:
             result = await offer(connection.initialize_params())
-        except RequestError as refusal:
-            if not connection.can_offer_another(named_in(refusal.data)):
+        except RequestError as rejection:
+            if not connection.can_offer_another(named_in(rejection.data)):
                 raise
             result = await offer(connection.initialize_params())
         return result
@@ -453,14 +453,14 @@ class Session:
         lane = Lane(PING_LANE) if self.sequencer.has_lanes else None
         while self.cause is None:
             await trio.sleep(interval_seconds)
-            revision = self.connection.revision
-            if revision is None:
+            protocol_version = self.connection.protocol_version
+            if protocol_version is None:
                 continue  # a modern client never says hello, and is not to be asked anything
-            method = DISCOVER if revision.is_modern else PING
+            method = DISCOVER if protocol_version.is_stateless else PING
             try:
                 await self.request(method, idle_seconds=seconds, total_seconds=seconds, lane=lane)
             except RequestTimeout:
-                if not self.outbox.is_empty:
+                if not self.send_queue.is_empty:
                     continue  # what stands before it is still leaving, and the outbox sees to that
                 logger.warning("the peer did not answer a ping within %g s", seconds)
                 text = f"no answer to a ping within {seconds:g} s (ping_answer_seconds)"

@@ -26,7 +26,7 @@ import attrs
 import trio
 
 from mcp_trio._session.leader_followers import Job, WarmTasks
-from mcp_trio._transports.concurrency import Bell, tell_when_cancelled
+from mcp_trio._transports.concurrency import Wakeup, tell_when_cancelled
 
 # --------------------
 # Exceptions in groups: which of them are people's faults, and which go on.
@@ -137,25 +137,25 @@ def seeded_schedule(seed: int | str) -> Generator[None]:
     Raises:
         RuntimeError: This Trio has no such flag any more.
     """
-    scheduler, dice = _scheduler()
-    flag, state = getattr(scheduler, _FLAG), dice.getstate()
+    scheduler, random_source = _scheduler()
+    flag, state = getattr(scheduler, _FLAG), random_source.getstate()
     setattr(scheduler, _FLAG, True)
-    dice.seed(seed)
+    random_source.seed(seed)
     try:
         yield
     finally:
         setattr(scheduler, _FLAG, flag)
-        dice.setstate(state)
+        random_source.setstate(state)
 
 
 def _scheduler() -> tuple[ModuleType, random.Random]:
     scheduler = getattr(getattr(trio, "_core", None), "_run", None)
-    dice = getattr(scheduler, "_r", None)
-    if not (isinstance(dice, random.Random) and hasattr(scheduler, _FLAG)):
+    random_source = getattr(scheduler, "_r", None)
+    if not (isinstance(random_source, random.Random) and hasattr(scheduler, _FLAG)):
         text = f"Trio {trio.__version__} cannot be told by a seed in which order tasks run"
         raise RuntimeError(text)
     assert isinstance(scheduler, ModuleType)
-    return scheduler, dice
+    return scheduler, random_source
 
 
 Actor: TypeAlias = Callable[[], Awaitable[None]]
@@ -192,7 +192,7 @@ class Tasks:
     _context: Context | None = attrs.field(default=None, init=False)
     _early: tuple[Callable[[], None], ...] = attrs.field(default=(), init=False)
     _acting: tuple[trio.CancelScope, ...] = attrs.field(default=(), init=False)
-    _gone: Bell | None = attrs.field(default=None, init=False)
+    _gone: Wakeup | None = attrs.field(default=None, init=False)
 
     def open(self, warm: WarmTasks, context: Context) -> None:
         """All tasks are among `warm` from now on, and begin with the context variables `context`.
@@ -243,7 +243,7 @@ class Tasks:
         """Cancel the actors, and wait for their end, shielded."""
         for scope in self._acting:
             scope.cancel()
-        self._gone = Bell()
+        self._gone = Wakeup()
         with trio.CancelScope(shield=True):
             while self._acting:
                 await self._gone.wait()

@@ -83,7 +83,7 @@ class Fault:
 
 
 @attrs.define(eq=False)
-class FaultDice:
+class FaultSource:
     """What goes wrong in one direction of a channel, in the order in which frames pass.
 
     The same seed and number of frames give the same faults, however many reads brought them.
@@ -106,18 +106,18 @@ class FaultDice:
     def throw(self) -> Fault | None:
         """What happens to the next frame, if anything does."""
         self._frames += 1
-        dice = self._of_frames
-        drawn = [dice.random() < getattr(self.faults, kind) for kind in _FRAME_FAULTS]
+        random_source = self._of_frames
+        drawn = [random_source.random() < getattr(self.faults, kind) for kind in _FRAME_FAULTS]
         for kind, is_drawn in zip(_FRAME_FAULTS, drawn, strict=True):
             if is_drawn:
-                return self._happens(kind, self._waits(dice) if kind == "delay" else 0.0)
+                return self._happens(kind, self._waits(random_source) if kind == "delay" else 0.0)
         return None
 
     def throw_for_a_read(self) -> Fault | None:
         """Whether the next read is a slow one."""
-        dice = self._of_reads
-        is_drawn = dice.random() < self.faults.slow_reader
-        return self._happens("slow_reader", self._waits(dice)) if is_drawn else None
+        random_source = self._of_reads
+        is_drawn = random_source.random() < self.faults.slow_reader
+        return self._happens("slow_reader", self._waits(random_source)) if is_drawn else None
 
     def corrupted(self, frame: bytes) -> bytes:
         """The frame with one byte that is another, and no end of a line; an empty one as it is."""
@@ -127,8 +127,8 @@ class FaultDice:
         other = self._of_frames.choice(_PRINTABLE.replace(frame[place : place + 1], b""))
         return frame[:place] + bytes([other]) + frame[place + 1 :]
 
-    def _waits(self, dice: random.Random) -> float:
-        return dice.uniform(0, self.faults.delay_seconds_max)
+    def _waits(self, random_source: random.Random) -> float:
+        return random_source.uniform(0, self.faults.delay_seconds_max)
 
     def _happens(self, kind: FaultKind, seconds: float) -> Fault:
         fault = Fault(kind, self.direction, self._frames, seconds)
@@ -167,8 +167,8 @@ class FaultyChannel:
     faults: Faults = attrs.field(default=NO_FAULTS, kw_only=True)
     seed: int | str = attrs.field(default=0, kw_only=True)
     events: list[Fault] = attrs.field(factory=list[Fault], init=False)
-    _out: FaultDice = attrs.field(init=False)
-    _in: FaultDice = attrs.field(init=False)
+    _out: FaultSource = attrs.field(init=False)
+    _in: FaultSource = attrs.field(init=False)
     _arrived: deque[_Arrived] = attrs.field(factory=deque[_Arrived], init=False)
     _held: _Arrived | None = attrs.field(default=None, init=False)
     _reads_at: float | None = attrs.field(default=None, init=False)
@@ -179,8 +179,8 @@ class FaultyChannel:
 
     def __attrs_post_init__(self) -> None:
         # Dice of its own for each direction: what one does changes nothing for the other.
-        self._out = FaultDice(self.faults, "out", self.events, str(self.seed))
-        self._in = FaultDice(self.faults, "in", self.events, str(self.seed))
+        self._out = FaultSource(self.faults, "out", self.events, str(self.seed))
+        self._in = FaultSource(self.faults, "in", self.events, str(self.seed))
 
     @property
     def transport(self) -> str:

@@ -132,7 +132,7 @@ class WirePeer:
     async def handshake(
         self,
         *,
-        revision: str = OLDEST.name,
+        protocol_version: str = OLDEST.name,
         capabilities: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Be a client up to `initialized`; returns the server's answer.
@@ -141,7 +141,7 @@ class WirePeer:
             EOFError: The server has closed.
         """
         params = {
-            "protocolVersion": revision,
+            "protocolVersion": protocol_version,
             "capabilities": capabilities or {},
             "clientInfo": {"name": "wire peer", "version": "0"},
         }
@@ -153,7 +153,7 @@ class WirePeer:
     async def answer_initialize(
         self,
         *,
-        revision: str = OLDEST.name,
+        protocol_version: str = OLDEST.name,
         capabilities: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Be a legacy server up to `initialized`; returns the client's request for `initialize`.
@@ -169,7 +169,7 @@ class WirePeer:
             await self.send({"id": asked["id"], "error": unknown})
             asked = await self.receive()
         result = {
-            "protocolVersion": revision,
+            "protocolVersion": protocol_version,
             "capabilities": capabilities or {},
             "serverInfo": {"name": "wire peer", "version": "0"},
         }

@@ -107,7 +107,7 @@ class SimulationReport:
         )
 
 
-class TalliedClient(Client):
+class CountingClient(Client):
     """A client that keeps each request and how it ended, as its caller was told."""
 
     def __attrs_post_init__(self) -> None:
@@ -248,16 +248,16 @@ class _World:
 
     async def _live(self, number: int, arrival_seconds: float) -> None:
         """One session, from the client's coming until nothing of it is left on either side."""
-        dice = random.Random(f"{self.seed}:{number}")  # noqa: S311  no secret
-        await trio.sleep(dice.uniform(0, arrival_seconds))
+        random_source = random.Random(f"{self.seed}:{number}")  # noqa: S311  no secret
+        await trio.sleep(random_source.uniform(0, arrival_seconds))
         ours, theirs = channel_pair(
             faults=self.faults, seed=f"{self.seed}:{number}", limits=self.limits
         )
-        client = TalliedClient(ours, limits=self.limits)
+        client = CountingClient(ours, limits=self.limits)
         try:
             async with trio.open_nursery() as nursery:
                 session = await nursery.start(self._serve, theirs)
-                end = await self._tell(client, dice)
+                end = await self._tell(client, random_source)
             self._check(client.connection, client.requests)
             self._check(session.connection, ())
         except BaseException as error:
@@ -270,10 +270,10 @@ class _World:
     async def _serve(self, channel: Channel, *, task_status: trio.TaskStatus[Session]) -> None:
         await self.server.serve(channel, record=self.record, task_status=task_status)
 
-    async def _tell(self, client: TalliedClient, dice: random.Random) -> str:
+    async def _tell(self, client: CountingClient, random_source: random.Random) -> str:
         try:
             async with client:
-                await self.story(client, dice)
+                await self.story(client, random_source)
         except Exception as error:
             if not _is_of_the_engine(error):
                 raise

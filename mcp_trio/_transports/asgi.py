@@ -27,7 +27,7 @@ import trio
 
 from mcp_trio._jsonrpc.lines import Oversized, bounded
 from mcp_trio._protocol.http_headers import JSON, Head, Headers, encoded, fields_of
-from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.http_response import BodyTooLargeError, Responder
 from mcp_trio._transports.inboxes import ReceivedQueue
@@ -91,15 +91,15 @@ class AsgiUpgrade:
     limits: Limits
     is_stuck: bool = attrs.field(default=False, init=False)
 
-    async def refuse(self, refusal: Refusal) -> None:
-        """See `Upgrade.refuse`; a server that can say no more says 403."""
+    async def reject(self, rejection: Rejection) -> None:
+        """See `Upgrade.reject`; a server that can say no more says 403."""
         if _ANSWERS not in self.extensions:
-            await self._say({"type": "websocket.close", "code": int(CloseCode.REFUSED)})
+            await self._say({"type": "websocket.close", "code": int(CloseCode.REJECTED)})
             return
-        body = refusal.body()
+        body = rejection.body()
         length = ("Content-Length", str(len(body)))
-        headers = encoded([("Content-Type", JSON), length, *refusal.headers])
-        start = {"type": f"{_ANSWERS}.start", "status": refusal.status, "headers": headers}
+        headers = encoded([("Content-Type", JSON), length, *rejection.headers])
+        start = {"type": f"{_ANSWERS}.start", "status": rejection.status, "headers": headers}
         await self._say(start)
         await self._say({"type": f"{_ANSWERS}.body", "body": body})
 
@@ -364,7 +364,7 @@ class AsgiHost:
             case "websocket" if self._upgraded is not None and trio.lowlevel.in_trio_task():
                 await self._upgrade(scope, receive, send, self._upgraded)
             case "websocket":
-                await _refuse_websocket(receive, send)
+                await _reject_websocket(receive, send)
             case unknown:
                 raise NotImplementedError(f"ASGI scope {unknown!r}")
 
@@ -372,9 +372,9 @@ class AsgiHost:
         exchange = AsgiExchange(scope, receive, send, limits=self._limits)
         try:
             if self._is_long(scope):
-                exchange.refuse(_LONG, self._long_text)
+                exchange.reject(_LONG, self._long_text)
             elif _has_two_lengths(exchange.head):
-                exchange.refuse(_AMBIGUOUS)
+                exchange.reject(_AMBIGUOUS)
             else:
                 await self._respond_guarded(exchange)
             await exchange.finish()
@@ -392,7 +392,7 @@ class AsgiHost:
             send=send,
             limits=self._limits,
         )
-        await serve_upgrade(upgrade, self._refuse_long if self._is_long(scope) else upgraded)
+        await serve_upgrade(upgrade, self._reject_long if self._is_long(scope) else upgraded)
         if upgrade.is_stuck:
             raise AnswerBrokenOff
 
@@ -404,8 +404,8 @@ class AsgiHost:
     def _long_text(self) -> str:
         return f"the head is longer than http_head_bytes_max ({self._limits.http_head_bytes_max})"
 
-    async def _refuse_long(self, upgrade: Upgrade) -> None:
-        await upgrade.refuse(Refusal(status=_LONG, text=self._long_text))
+    async def _reject_long(self, upgrade: Upgrade) -> None:
+        await upgrade.reject(Rejection(status=_LONG, text=self._long_text))
 
     async def _respond_guarded(self, exchange: "AsgiExchange") -> None:
         try:
@@ -439,7 +439,7 @@ async def _say_no_trio(send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def _refuse_websocket(receive: Receive, send: Send) -> None:
+async def _reject_websocket(receive: Receive, send: Send) -> None:
     await receive()
     await send({"type": "websocket.close", "code": 1000})
 
@@ -524,8 +524,8 @@ class AsgiExchange:
         if await self._has_taken_all(body, bytes_max):
             return bytes(body)
         seconds = self._limits.http_body_seconds
-        with trio.move_on_after(seconds) as patience:
-            await self._take_rest(body, bytes_max, patience)
+        with trio.move_on_after(seconds) as timer_queue:
+            await self._take_rest(body, bytes_max, timer_queue)
             return bytes(body)
         self._status_unsaid = _SLOW
         raise trio.BrokenResourceError(f"the body has not come for {seconds} s (http_body_seconds)")
@@ -539,13 +539,15 @@ class AsgiExchange:
                 return True
         return False
 
-    async def _take_rest(self, body: bytearray, bytes_max: int, patience: trio.CancelScope) -> None:
+    async def _take_rest(
+        self, body: bytearray, bytes_max: int, timer_queue: trio.CancelScope
+    ) -> None:
         """In a time that begins anew with each `chunk_bytes` of it."""
         mark = len(body) + self._limits.chunk_bytes
         while not await self._has_taken_last(body, bytes_max):
             if len(body) >= mark:
                 mark = len(body) + self._limits.chunk_bytes
-                patience.deadline = trio.current_time() + self._limits.http_body_seconds
+                timer_queue.deadline = trio.current_time() + self._limits.http_body_seconds
 
     async def _has_taken_last(self, body: bytearray, bytes_max: int) -> bool:
         """Take a piece; over HTTP/1.1 the last is known by the length, and its sign not awaited."""
@@ -608,7 +610,7 @@ class AsgiExchange:
         await self._put_body(b"", more_body=False)
         self._stage = _Stage.WHOLE
 
-    def refuse(self, status: int, text: str = "") -> None:
+    def reject(self, status: int, text: str = "") -> None:
         """Nobody is to see the request: it is too long, or other ones to those before us."""
         self._status_unsaid, self._text_unsaid = status, text
 

@@ -20,7 +20,7 @@ import trio
 Told: TypeAlias = Callable[[], object]
 
 
-class Bell(msgspec.Struct, eq=False):
+class Wakeup(msgspec.Struct, eq=False):
     """Wakes whoever waits, as often as it is rung; who of them runs first is for Trio to say."""
 
     _waiting: dict[trio.lowlevel.Task, None] | None = None
@@ -50,7 +50,7 @@ class Bell(msgspec.Struct, eq=False):
                 trio.lowlevel.reschedule(task)
 
 
-class Milestone(Bell, eq=False):
+class LightEvent(Wakeup, eq=False):
     """Something that happens once; like `trio.Event`, and functions may hear of it as well."""
 
     _told: tuple[Told, ...] | None = ()
@@ -90,7 +90,7 @@ class Milestone(Bell, eq=False):
 
 
 @attrs.define(eq=False)
-class Patience:
+class TimerQueue:
     """Rings for who has waited for `seconds`, while the wait goes on.
 
     A scope with a deadline for each wait would cost more than all else that is done to carry an
@@ -99,19 +99,19 @@ class Patience:
 
     seconds: float
     # By the ends, since all last equally long.
-    _ends: dict[Bell, float] = attrs.field(factory=dict[Bell, float], init=False)
+    _ends: dict[Wakeup, float] = attrs.field(factory=dict[Wakeup, float], init=False)
     _is_running: bool = attrs.field(default=False, init=False)
 
-    async def wait(self, bell: Bell) -> None:
+    async def wait(self, wakeup: Wakeup) -> None:
         """Wait until it is rung by others, or until that has taken too long."""
-        self._ends[bell] = trio.current_time() + self.seconds
+        self._ends[wakeup] = trio.current_time() + self.seconds
         if not self._is_running:
             self._is_running = True
             trio.lowlevel.spawn_system_task(self._run)
         try:
-            await bell.wait()
+            await wakeup.wait()
         finally:
-            self._ends.pop(bell, None)
+            self._ends.pop(wakeup, None)
 
     async def _run(self) -> None:
         try:
@@ -122,10 +122,10 @@ class Patience:
             self._is_running = False
 
     def _ring(self, now: float) -> None:
-        due = list(takewhile(lambda bell: self._ends[bell] <= now, self._ends))
-        for bell in due:
-            del self._ends[bell]
-            bell.ring()
+        due = list(takewhile(lambda wakeup: self._ends[wakeup] <= now, self._ends))
+        for wakeup in due:
+            del self._ends[wakeup]
+            wakeup.ring()
 
 
 # --------------------

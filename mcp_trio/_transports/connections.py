@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 # How long whoever lost its server waits before it comes back.
 
 
-Dice: TypeAlias = Callable[[], float]
+RandomSource: TypeAlias = Callable[[], float]
 """Gives numbers from 0 to 1, so that clients that were cut off together do not come back so."""
 
 
-def pause_seconds(failures: int, limits: Limits, dice: Dice) -> float:
+def pause_seconds(failures: int, limits: Limits, random_source: RandomSource) -> float:
     """The pause behind so many failures in a row: longer and longer, up to a bound."""
     first_seconds = limits.http_retry_ms / 1000
     doubled = doubled_seconds(failures, first_seconds, limits.http_reconnect_seconds_max)
-    return doubled * (1 + dice()) / 2
+    return doubled * (1 + random_source()) / 2
 
 
 def doubled_seconds(failures: int, first_seconds: float, seconds_max: float) -> float:
@@ -153,14 +153,14 @@ async def _open_websocket(url: str, options: ConnectionOptions, limits: Limits) 
 
 
 async def _open_unix(url: str, options: ConnectionOptions, limits: Limits) -> NamedChannel:
-    _refuse_web_options(options)
+    _reject_web_options(options)
     from mcp_trio._transports.sockets import open_unix_channel
 
     return await open_unix_channel(url.partition(":")[2], limits=limits)
 
 
 async def _open_tcp(url: str, options: ConnectionOptions, limits: Limits) -> NamedChannel:
-    _refuse_web_options(options)
+    _reject_web_options(options)
     from mcp_trio._transports.sockets import open_tcp_channel
 
     parts = urlsplit(url)
@@ -169,7 +169,7 @@ async def _open_tcp(url: str, options: ConnectionOptions, limits: Limits) -> Nam
     return await open_tcp_channel(parts.hostname, parts.port, limits=limits)
 
 
-def _refuse_web_options(options: ConnectionOptions) -> None:
+def _reject_web_options(options: ConnectionOptions) -> None:
     if options.headers or options.token is not None or options.ssl_context is not None:
         raise TypeError("headers, token and ssl_context are for URLs of the web only")
 

@@ -21,7 +21,7 @@ from mcp_trio._transports.http_response import BodyTooLargeError
 
 
 @attrs.frozen
-class Refused(Exception):  # noqa: N818 - what became of the request, which is at fault
+class Rejected(Exception):  # noqa: N818 - what became of the request, which is at fault
     """A request that no application sees: the status that it is answered with, and why."""
 
     status: int
@@ -80,7 +80,7 @@ def head_bytes(received: bytearray, searched: int, *, bytes_max: int) -> int:
     at = received.find(_PROPER_END, start)  # one that is improper and came before is refused later
     length = at + len(_PROPER_END) if at >= 0 else _improper_end(received, start)
     if (length or len(received)) > bytes_max:
-        raise Refused(431, f"the head is longer than http_head_bytes_max ({bytes_max})")
+        raise Rejected(431, f"the head is longer than http_head_bytes_max ({bytes_max})")
     if not length:
         _check_beginning(received, searched)
     return length
@@ -96,7 +96,7 @@ def _check_beginning(received: bytearray, searched: int) -> None:
     is_text = received[0] > ord(" ")
     has_new_line = received.find(b"\n") >= searched
     if not is_text or (has_new_line and not _REQUEST_LINE.match(received)):
-        raise Refused(400, "this is not HTTP/1.1")
+        raise Rejected(400, "this is not HTTP/1.1")
 
 
 def read_head(raw: bytes, client: str | None) -> RequestHead:
@@ -141,9 +141,9 @@ def _remembered_head(raw: bytes, client: str | None) -> RequestHead:
 
 def _read_head(raw: bytes, client: str | None) -> RequestHead:
     if not _STRICT.fullmatch(raw):
-        raise Refused(400, "the head has a folded line, a lone CR or LF, or a control character")
+        raise Rejected(400, "the head has a folded line, a lone CR or LF, or a control character")
     if raw.count(b"\n") > _FIELDS_MAX + 2:
-        raise Refused(431, f"the head has more than {_FIELDS_MAX} fields")
+        raise Rejected(431, f"the head has more than {_FIELDS_MAX} fields")
     request = _parsed(raw)
     method = request.method.decode("ascii")
     target = _target(method, request.target)
@@ -164,10 +164,10 @@ def _parsed(raw: bytes) -> h11.Request:
     try:
         request = parser.next_event()
     except h11.RemoteProtocolError as error:
-        raise Refused(400, "the head is malformed") from error
+        raise Rejected(400, "the head is malformed") from error
     assert isinstance(request, h11.Request)
     if request.http_version not in _VERSIONS:
-        raise Refused(400, "this is not HTTP/1.1")
+        raise Rejected(400, "this is not HTTP/1.1")
     return request
 
 
@@ -176,9 +176,9 @@ def _body_bytes(fields: Mapping[str, str], *, is_new: bool) -> int | None:
     if "transfer-encoding" not in fields:
         return int(fields.get("content-length", "0"))
     if "content-length" in fields:
-        raise Refused(400, "the head has both Content-Length and Transfer-Encoding")
+        raise Rejected(400, "the head has both Content-Length and Transfer-Encoding")
     if not is_new:
-        raise Refused(400, "HTTP/1.0 has no Transfer-Encoding")
+        raise Rejected(400, "HTTP/1.0 has no Transfer-Encoding")
     return None
 
 
@@ -189,7 +189,7 @@ def _target(method: str, target: bytes) -> str:
         return text
     match = _TARGET.fullmatch(text)
     if match is None or method == "CONNECT":
-        raise Refused(400, "the target is neither a path nor a URL")
+        raise Rejected(400, "the target is neither a path nor a URL")
     path = match["path"] or match["rest"] or "/"
     return path if path.startswith("/") else f"/{path}"
 
@@ -197,7 +197,7 @@ def _target(method: str, target: bytes) -> str:
 def _awaits_continue(head: Head) -> bool:
     expected = head.header("expect")
     if expected is not None and expected.lower() != "100-continue":
-        raise Refused(417, "nothing but 100-continue can be expected")
+        raise Rejected(417, "nothing but 100-continue can be expected")
     return expected is not None
 
 
@@ -253,11 +253,11 @@ def _written(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
     return line + b"".join([b"%b: %b\r\n" % field for field in fields])
 
 
-def written_refusal(refusal: Refused) -> bytes:
+def written_rejection(rejection: Rejected) -> bytes:
     """A whole answer, the last one of its connection."""
-    text = refusal.text.encode()
+    text = rejection.text.encode()
     framing = b"content-length: %d\r\n" % len(text)
-    return written_head(refusal.status, _PLAIN_TEXT, framing=framing, is_last=True) + text
+    return written_head(rejection.status, _PLAIN_TEXT, framing=framing, is_last=True) + text
 
 
 _LINE_BYTES_MAX: Final = 4096
@@ -312,7 +312,7 @@ class ChunkedBody:
         self._framing_bytes += length
         is_too_long = not length and len(received) >= _LINE_BYTES_MAX
         if is_too_long or self._framing_bytes > self.framing_bytes_max + len(self.data):
-            raise Refused(400, "the chunks of the body are more frame than data")
+            raise Rejected(400, "the chunks of the body are more frame than data")
         line = bytes(received[:length])
         del received[:length]
         if length:
@@ -325,14 +325,14 @@ class ChunkedBody:
         elif self._is_in_trailers and line == _EMPTY:
             self.is_ended = True
         elif self._is_behind_data or (self._is_in_trailers and not _TRAILER.fullmatch(line)):
-            raise Refused(400, "the body is not in chunks")
+            raise Rejected(400, "the body is not in chunks")
         elif not self._is_in_trailers:
             self._read_size(line)
 
     def _read_size(self, line: bytes) -> None:
         match = _SIZE.fullmatch(line)
         if match is None:
-            raise Refused(400, "the body is not in chunks")
+            raise Rejected(400, "the body is not in chunks")
         self._left = int(match[1], 16)
         self._is_in_trailers = not self._left
         if len(self.data) + self._left > self.bytes_max:

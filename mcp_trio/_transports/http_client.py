@@ -36,23 +36,23 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio._protocol.http_headers import (
     JSON,
     AnnotationError,
+    HeaderMismatchError,
     Headers,
-    MirrorError,
+    headers_from_body,
     media_type_of,
-    mirrored_headers,
     parameter_paths,
 )
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
-from mcp_trio._protocol.versions import MODERN_CODES
+from mcp_trio._protocol.versions import STATELESS_CODES
 from mcp_trio._transports.concurrency import Faults, contained
-from mcp_trio._transports.connections import Condition, Dice, OnState, State
+from mcp_trio._transports.connections import Condition, OnState, RandomSource, State
 from mcp_trio._transports.http_client_requests import (
     EventStream,
     HasLeft,
     Link,
     OldStream,
-    Refused,
+    Rejected,
     SessionOver,
     is_stream,
     own_client,
@@ -244,7 +244,7 @@ LIST_TOOLS: Final = "tools/list"
 _OVER: Final = "the server has ended the session"
 
 # Faults of the network, of the server and of a caller; what else is raised is one of ours.
-_EXPECTED: Final = (httpx.RequestError, Refused, ConnectionLost, MirrorError)
+_EXPECTED: Final = (httpx.RequestError, Rejected, ConnectionLost, HeaderMismatchError)
 
 
 @attrs.define(eq=False)
@@ -280,8 +280,8 @@ class Exchange:
 
 def _may_resume(exchange: Exchange, stream: EventStream) -> bool:
     """Modern streams are never resumed (MHTTP-25), nor what left us no place to go on from."""
-    is_modern = exchange.sent.version is not None
-    return not (is_modern or stream.last_id is None or stream.is_cut or stream.is_lost)
+    is_stateless = exchange.sent.version is not None
+    return not (is_stateless or stream.last_id is None or stream.is_cut or stream.is_lost)
 
 
 def _broken(stream: EventStream) -> str:
@@ -302,14 +302,14 @@ class Exchanges:
     inbox: ReceivedQueue
     condition: Condition
     decoder: Decoder
-    dice: Dice
+    random_source: RandomSource
     is_old: bool = False
     has_ended: bool = attrs.field(default=False, init=False)
     bytes_left: int = attrs.field(default=0, init=False)
     nursery: trio.Nursery = attrs.field(init=False)
     _open: dict[int | str, Exchange] = attrs.field(factory=dict[int | str, Exchange], init=False)
     _tools: ToolHeaders = attrs.field(init=False)
-    _modern_version: str | None = attrs.field(default=None, init=False)
+    _stateless_version: str | None = attrs.field(default=None, init=False)
     _endpoint: httpx.URL | None = attrs.field(default=None, init=False)
     _is_forgotten: bool = attrs.field(default=False, init=False)
     _decided: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -342,7 +342,7 @@ class Exchanges:
         self._lose(exchange, self._loss_of(error))
 
     def _loss_of(self, error: Exception) -> ConnectionLost | LocalProtocolError:
-        if isinstance(error, MirrorError):
+        if isinstance(error, HeaderMismatchError):
             return LocalProtocolError(str(error))
         loss = self.link.loss_of(error)
         if isinstance(error, httpx.RequestError):
@@ -365,8 +365,8 @@ class Exchanges:
         stream = self._stream(exchange)
         try:
             await self._post(exchange, stream)
-        except Refused as refused:
-            await self._take_refusal(exchange, refused)
+        except Rejected as rejected:
+            await self._take_rejection(exchange, rejected)
         if self._endpoint is not None:
             await exchange.settled.wait()
         while not exchange.is_settled:
@@ -399,7 +399,7 @@ class Exchanges:
         return EventStream(
             link=self.link,
             take=partial(self.take, exchange=exchange),
-            dice=self.dice,
+            random_source=self.random_source,
             condition=self.condition,
             away_seconds=math.inf if exchange is None else self.link.limits.http_resume_seconds,
         )
@@ -408,14 +408,14 @@ class Exchanges:
         """What goes along: of the message itself, of the session, or nothing."""
         version = sent.version
         if version is None and self.link.version is None and sent.method is not None:
-            version = self._modern_version  # modern notifications do not say it
+            version = self._stateless_version  # modern notifications do not say it
         if self._endpoint is not None or sent.method == INITIALIZE:
             return []
         if version is None or sent.method is None:
             return self.link.of_session()
         paths = self._tools.paths_of(sent.tool)
         params = sent.params(is_whole=bool(paths))
-        return mirrored_headers(version=version, method=sent.method, params=params, paths=paths)
+        return headers_from_body(version=version, method=sent.method, params=params, paths=paths)
 
     # Answers.
 
@@ -455,7 +455,7 @@ class Exchanges:
             self.link.version = agreed_version(answer.result)
         if sent.version is None:
             return frame
-        self._modern_version = sent.version
+        self._stateless_version = sent.version
         return self._tools.learn(frame) if sent.method == LIST_TOOLS else frame
 
     async def _take_body(self, response: httpx.Response, exchange: Exchange) -> None:
@@ -466,25 +466,25 @@ class Exchanges:
             self.inbox.put(body)
             raise OutcomeUnknown(f"an answer over frame_bytes_max ({limits.frame_bytes_max})")
         if body and media_type_of(response.headers.get("content-type")) != JSON:
-            raise Refused(response, body)
+            raise Rejected(response, body)
         if body:
             await self.take(body, exchange)
         if not exchange.is_settled:
             raise OutcomeUnknown(f"HTTP {response.status_code} without an answer in it")
 
-    async def _take_refusal(self, exchange: Exchange, refused: Refused) -> None:
+    async def _take_rejection(self, exchange: Exchange, rejected: Rejected) -> None:
         """Clients decide by the body, and by the status only where that says nothing (TRAP-53)."""
         method = exchange.sent.method
-        answer = self._error_in(refused.body, exchange)
+        answer = self._error_in(rejected.body, exchange)
         if answer is not None:
             await self.take(answer, exchange)
-        elif refused.is_client_error and method == DISCOVER:
-            unknown = f"HTTP {refused.status} {refused.phrase}"
+        elif rejected.is_client_error and method == DISCOVER:
+            unknown = f"HTTP {rejected.status} {rejected.phrase}"
             await self.take(encode_error(exchange.id, METHOD_NOT_FOUND, unknown), exchange)
-        elif refused.is_client_error and method == INITIALIZE and self._endpoint is None:
-            await self._fall_back(exchange, refused)
+        elif rejected.is_client_error and method == INITIALIZE and self._endpoint is None:
+            await self._fall_back(exchange, rejected)
         else:
-            raise refused
+            raise rejected
 
     def _error_in(self, body: bytes, exchange: Exchange) -> bytes | None:
         """The body as the answer to its request; some servers have another id in it, or none.
@@ -494,10 +494,10 @@ class Exchanges:
         than HTTP+SSE.
         """
         frame = one_line(body)
-        refusal = self.decoder.decode(frame)
-        if not isinstance(refusal, ErrorResponse):
+        rejection = self.decoder.decode(frame)
+        if not isinstance(rejection, ErrorResponse):
             return None
-        is_vague = refusal.id is None and refusal.error.code not in MODERN_CODES
+        is_vague = rejection.id is None and rejection.error.code not in STATELESS_CODES
         if is_vague and exchange.sent.method in (DISCOVER, INITIALIZE):
             return None
         return readdressed(frame, exchange.id)
@@ -517,16 +517,16 @@ class Exchanges:
         self._endpoint = old.endpoint
         return old.trouble
 
-    async def _fall_back(self, exchange: Exchange, refused: Refused) -> None:
+    async def _fall_back(self, exchange: Exchange, rejected: Rejected) -> None:
         trouble = await self._find_endpoint()
         if self._endpoint is None:
-            loss = refused.loss(self.link)
+            loss = rejected.loss(self.link)
             words = f"{loss}; as for HTTP+SSE: {trouble}"
             raise ConnectionLost(words, http_status=loss.http_status)
         try:
             await self._post(exchange, self._stream(exchange))
-        except Refused as again:
-            await self._take_refusal(exchange, again)
+        except Rejected as again:
+            await self._take_rejection(exchange, again)
 
     async def _hear_old(self, old: OldStream) -> None:
         await old.run()
@@ -548,8 +548,8 @@ class Exchanges:
     async def _cancel(self, sent: Outgoing, request_id: int | str) -> None:
         """Modern servers see it by the end of the stream alone (MHTTP-13); others are told."""
         exchange = self._open.get(request_id)
-        is_modern = self.link.version is None if exchange is None else exchange.sent.version
-        if not is_modern:
+        is_stateless = self.link.version is None if exchange is None else exchange.sent.version
+        if not is_stateless:
             await self._deliver(sent)
         if exchange is not None:
             self._open.pop(request_id, None)
@@ -561,11 +561,11 @@ class Exchanges:
         what = sent.method or "an answer"
         whole = self.bytes_left + len(sent.frame)
         try:
-            with trio.fail_after(seconds) as patience:
+            with trio.fail_after(seconds) as timer_queue:
 
                 def has_left(size: int) -> None:
                     self.bytes_left += size
-                    patience.deadline = trio.current_time() + seconds
+                    timer_queue.deadline = trio.current_time() + seconds
 
                 await self._post_only(sent, has_left)
         except SessionOver:
@@ -614,7 +614,7 @@ class Exchanges:
         except SessionOver:
             if stream.has_begun:  # else the server has no such stream, and says so by 404
                 self._be_forgotten()
-        except (Refused, ConnectionLost) as error:  # which is normal: 405 (TRAP-42)
+        except (Rejected, ConnectionLost) as error:  # which is normal: 405 (TRAP-42)
             logger.debug("no stream of its own: %s", self.link.loss_of(error))
         except Exception:
             logger.exception("the stream of the server failed")
@@ -673,7 +673,7 @@ class HttpChannel:
     _bytes_asked: int = attrs.field(default=0, init=False)
     _link: Link = attrs.field(alias="link")
     _condition: Condition = attrs.field(alias="condition")
-    _dice: Dice = attrs.field(alias="dice")
+    _random_source: RandomSource = attrs.field(alias="random_source")
     _has_own_client: bool = attrs.field(alias="has_own_client")
     _is_old: bool = attrs.field(alias="is_old")
     _decoder: Decoder = attrs.field(init=False)
@@ -693,7 +693,7 @@ class HttpChannel:
             inbox=self._inbox,
             condition=self._condition,
             decoder=self._decoder,
-            dice=self._dice,
+            random_source=self._random_source,
             is_old=self._is_old,
         )
 
@@ -835,14 +835,14 @@ async def open_http_channel(
     headers: Mapping[str, str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
     on_state: OnState | None = None,
-    dice: Dice = random.random,
+    random_source: RandomSource = random.random,
     is_old: bool = False,
 ) -> HttpChannel:
     """A channel to the server at `url`; nothing is sent before the first frame.
 
     `http` brings proxies, certificates, authorization and the time that connecting may take; it is
     used and not closed, and how long an answer may take is not for it to say. `headers` go along
-    with each request. `on_state` is told how the connection stands, with a reason. `dice` spreads
+    with each request. `on_state` is told how the connection stands, with a reason. `random_source` spreads
     the pauses before a stream is resumed. `is_old` says that the server was found to speak HTTP+SSE
     only: that is tried first, and everything else if it does not any more.
 
@@ -854,7 +854,7 @@ async def open_http_channel(
     channel = HttpChannel(
         link=Link(http=client, url=parsed, headers=headers or {}, limits=limits),
         condition=Condition(on_state),
-        dice=dice,
+        random_source=random_source,
         has_own_client=http is None,
         is_old=is_old,
     )

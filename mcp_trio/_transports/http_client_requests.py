@@ -22,7 +22,7 @@ from mcp_trio._protocol.http_headers import (
 )
 from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID
 from mcp_trio._transports.channel import words_of
-from mcp_trio._transports.connections import Condition, Dice, pause_seconds
+from mcp_trio._transports.connections import Condition, RandomSource, pause_seconds
 from mcp_trio.errors import ConfigError, ConnectionLost, OutcomeUnknown
 from mcp_trio.limits import Limits
 
@@ -112,7 +112,7 @@ class SessionOver(Exception):  # noqa: N818  an event, and no fault of anybody
     """The server does not know our session any more (HTTP-51)."""
 
 
-class Refused(Exception):  # noqa: N818  named for what happened
+class Rejected(Exception):  # noqa: N818  named for what happened
     """The server answered a request with a status that is no success, or with another media type.
 
     `body` is the begin of its body, `location` where it sends us instead.
@@ -252,7 +252,7 @@ class Link:
             return
         if response.status_code == NOT_FOUND and SESSION_ID in response.request.headers:
             raise SessionOver
-        raise Refused(response, await self.begin_of(response))
+        raise Rejected(response, await self.begin_of(response))
 
     async def begin_of(self, response: httpx.Response) -> bytes:
         """As much of a body as can be told of."""
@@ -282,7 +282,7 @@ class Link:
         """What a caller gets to hear of what went wrong with a request."""
         if isinstance(error, ConnectionLost):
             return error
-        if isinstance(error, Refused):
+        if isinstance(error, Rejected):
             return error.loss(self)
         rows = ((what, kind) for causes, what, kind in _LOSSES if isinstance(error, causes))
         what, kind = next(rows, _OTHER_LOSS)
@@ -355,7 +355,7 @@ class EventStream:
 
     link: Link
     take: Take
-    dice: Dice
+    random_source: RandomSource
     condition: Condition
     away_seconds: float = math.inf
     has_begun: bool = attrs.field(default=False, init=False)
@@ -442,10 +442,10 @@ class EventStream:
                 await self.read(response)
         except httpx.RequestError as error:
             self._fail(str(error) or type(error).__name__)
-        except Refused as refused:
-            if refused.status < SERVER_ERROR:
+        except Rejected as rejected:
+            if rejected.status < SERVER_ERROR:
                 raise
-            self._fail(f"HTTP {refused.status} {refused.phrase}")
+            self._fail(f"HTTP {rejected.status} {rejected.phrase}")
         finally:
             self.decided.set()
 
@@ -467,7 +467,7 @@ class EventStream:
         if asked_seconds is not None and not self.failures:
             return max(asked_seconds, _PAUSE_SECONDS_MIN)
         left_seconds = self._away_until - trio.current_time()
-        pause = pause_seconds(self.failures, self.link.limits, self.dice)
+        pause = pause_seconds(self.failures, self.link.limits, self.random_source)
         return max(min(pause, left_seconds), asked_seconds or 0.0)
 
 
@@ -499,8 +499,8 @@ class OldStream:
         """Read it to its end; the endpoint has to be there within `probe_seconds` (SSE-02)."""
         seconds = self.link.limits.probe_seconds
         try:
-            with trio.fail_after(seconds) as patience:
-                await self._read(patience)
+            with trio.fail_after(seconds) as timer_queue:
+                await self._read(timer_queue)
             self.trouble = "the server's stream ended"
         except trio.TooSlowError:
             self.trouble = f"no endpoint within probe_seconds ({seconds:g})"
@@ -509,7 +509,7 @@ class OldStream:
         finally:
             self.decided.set()
 
-    async def _read(self, patience: trio.CancelScope) -> None:
+    async def _read(self, timer_queue: trio.CancelScope) -> None:
         parser = EventParser(event_bytes_max=self.link.limits.frame_bytes_max)
         async with self.link.listen() as response:
             await self.link.check(response)
@@ -517,12 +517,12 @@ class OldStream:
             async with pieces_of(response) as pieces:
                 async for piece in pieces:
                     for event in parser.feed(piece):
-                        await self._hear(event, patience)
+                        await self._hear(event, timer_queue)
 
-    async def _hear(self, event: Event | Oversized, patience: trio.CancelScope) -> None:
+    async def _hear(self, event: Event | Oversized, timer_queue: trio.CancelScope) -> None:
         if self.endpoint is None:
             self.endpoint = self._endpoint_of(event)
-            patience.deadline = math.inf
+            timer_queue.deadline = math.inf
             self.decided.set()
         elif isinstance(event, Oversized):
             await self.take(event)

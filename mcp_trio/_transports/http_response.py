@@ -15,9 +15,9 @@ import trio
 
 from mcp_trio._jsonrpc.sse import COMMENT, Event, encode_event
 from mcp_trio._protocol.http_headers import EVENT_STREAM, JSON, Head, Headers
-from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.requests import RequestId
-from mcp_trio._transports.concurrency import Bell, Patience
+from mcp_trio._transports.concurrency import TimerQueue, Wakeup
 from mcp_trio.limits import Limits
 
 # --------------------
@@ -140,7 +140,7 @@ class AnswerStream(msgspec.Struct, eq=False):
     dropped: int = 0
     _waiting: list[Sent] = []
     _bytes: int = 0
-    _news: Bell = msgspec.field(default_factory=Bell)
+    _news: Wakeup = msgspec.field(default_factory=Wakeup)
 
     @property
     def answers(self) -> Sequence[bytes] | None:
@@ -254,12 +254,12 @@ class AnswerStream(msgspec.Struct, eq=False):
         with trio.move_on_after(seconds):
             await self.news()
 
-    async def soon_by(self, patience: Patience) -> None:
+    async def soon_by(self, timer_queue: TimerQueue) -> None:
         """The same, by the time of many; where there are news, a check for cancellation."""
         if self.has_news:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
-            await patience.wait(self._news)
+            await timer_queue.wait(self._news)
 
     async def news(self) -> None:
         """Wait until there is some; a checkpoint in any case."""
@@ -318,7 +318,7 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
     begin: Callable[[], str | None] = _nothing
     first_event: Event | None = None
     last_id: Callable[[], str] | None = None
-    why_unanswered: Callable[[], Refusal | None] = _nothing
+    why_unanswered: Callable[[], Rejection | None] = _nothing
     wants_stream: bool = False
 
     async def carry(self, exchange: Exchange, stream: AnswerStream) -> None:
@@ -362,10 +362,10 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
         return _OK, [*STREAM_HEADERS, *self.headers], events
 
     def _why(self) -> Whole:
-        refusal = self.why_unanswered()
-        if refusal is None:
+        rejection = self.why_unanswered()
+        if rejection is None:
             return _ACCEPTED, self.headers, b""
-        return refusal.status, [*_JSON_HEADERS, *self.headers], refusal.body()
+        return rejection.status, [*_JSON_HEADERS, *self.headers], rejection.body()
 
     def _status(self, frame: bytes) -> int:
         if self.status_of is None:
@@ -466,17 +466,17 @@ def _encoded(taken: Sequence[Sent]) -> bytes:
 
 
 async def carried(
-    exchange: Exchange, carrier: Carrier, stream: AnswerStream, patience: Patience
+    exchange: Exchange, carrier: Carrier, stream: AnswerStream, timer_queue: TimerQueue
 ) -> bool:
     """Carry, but stop when the client goes away; returns whether it stayed to the end.
 
-    Most answers come while there is `patience`, and need nobody to watch.
+    Most answers come while there is `timer_queue`, and need nobody to watch.
 
     Raises:
         trio.BrokenResourceError: The client was gone when such an answer came.
     """
     if not stream.is_ended:
-        await stream.soon_by(patience)
+        await stream.soon_by(timer_queue)
     if not stream.is_ended:
         return await until_gone(exchange, partial(carrier.carry, exchange, stream))
     await exchange.answer(*carrier.whole(exchange.head, stream))

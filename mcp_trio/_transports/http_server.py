@@ -20,14 +20,14 @@ from mcp_trio._protocol.websocket import asks_for_websocket
 from mcp_trio._transports.http1 import (
     CONTINUE,
     ChunkedBody,
-    Refused,
+    Rejected,
     RequestHead,
     has_body,
     head_bytes,
     is_remembered,
     read_head,
     written_head,
-    written_refusal,
+    written_rejection,
 )
 from mcp_trio._transports.http_response import BodyTooLargeError, Responder
 from mcp_trio._transports.socket_bytes import Ends, SocketEnds, Wire, client_of
@@ -94,7 +94,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     head: Head
     may_lead: bool = False
     answered: Answer = Answer.NONE
-    refusal: Refused | None = None
+    rejection: Rejected | None = None
     is_last: bool
     _body: bytes | None = None
     _has_chunks_begun: bool = False
@@ -121,9 +121,9 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         if self._body is None:
             try:
                 self._body = await self._read(bytes_max)
-            except Refused as refusal:
-                self.refusal = refusal
-                raise trio.BrokenResourceError(refusal.text) from refusal
+            except Rejected as rejection:
+                self.rejection = rejection
+                raise trio.BrokenResourceError(rejection.text) from rejection
             if self._was_read is not None:
                 self._was_read.set()
         return self._body
@@ -154,9 +154,9 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         try:
             is_there = await self.wire.receive_until(is_whole, seconds=seconds)
         except trio.BrokenResourceError as error:  # who has closed one half may read the other
-            raise Refused(400, "the body has not come to its end") from error
+            raise Rejected(400, "the body has not come to its end") from error
         if not is_there:
-            raise Refused(408, f"the body has not come for {seconds:g} s (http_body_seconds)")
+            raise Rejected(408, f"the body has not come for {seconds:g} s (http_body_seconds)")
 
     def skip_body(self) -> None:
         """Makes way for the next request, after an answer that was not the last one."""
@@ -291,8 +291,8 @@ class NativeConnection:
             while raw := await self._next_head():
                 if not await self._serve_request(raw):
                     break
-        except Refused as refusal:
-            await self.wire.write(written_refusal(refusal))
+        except Rejected as rejection:
+            await self.wire.write(written_rejection(rejection))
         await self.wire.linger()
 
     # Requests
@@ -323,7 +323,7 @@ class NativeConnection:
 
         if not await self.wire.receive_until(is_whole, seconds=limits.http_head_seconds):
             seconds = limits.http_head_seconds
-            raise Refused(408, f"the head has not come for {seconds:g} s (http_head_seconds)")
+            raise Rejected(408, f"the head has not come for {seconds:g} s (http_head_seconds)")
         return length
 
     # Answers
@@ -342,8 +342,8 @@ class NativeConnection:
         except BaseExceptionGroup as group:  # of what is no Exception, but perhaps not only of that
             raise self._log_errors_of(exchange, group) from None
         if exchange.answered is Answer.NONE:
-            if exchange.refusal is not None:
-                raise exchange.refusal
+            if exchange.rejection is not None:
+                raise exchange.rejection
             await exchange.answer(500, [])
         if exchange.answered is Answer.BEGUN or exchange.is_last:
             return False  # the client sees that a half of an answer lacks its end
@@ -362,7 +362,7 @@ class NativeConnection:
     async def _upgrade(self, raw: bytes, request: RequestHead, upgraded: Upgraded) -> None:
 
         if request.body_bytes != 0:
-            raise Refused(400, "what becomes a WebSocket has no body")
+            raise Rejected(400, "what becomes a WebSocket has no body")
         await hand_over(self.wire, raw, request.head, upgraded)
 
     def _log_errors_of(
@@ -377,7 +377,7 @@ class NativeConnection:
 
     def _log(self, exchange: NativeExchange, error: BaseException) -> None:
         """That a client has gone away, or has sent a body that is none, is no fault of anybody."""
-        is_gone = self.wire.is_broken or self.wire.has_ended or exchange.refusal is not None
+        is_gone = self.wire.is_broken or self.wire.has_ended or exchange.rejection is not None
         if not (is_gone and _is_broken(error)):
             head = exchange.head
             logger.error("the answer to %s %s failed", head.method, head.path, exc_info=error)
@@ -391,7 +391,7 @@ def _is_broken(error: BaseException) -> bool:
 
 
 _LOOKS_PER_IDLE_TIME: Final = 8
-_FULL: Final = Refused(503, "there are too many connections (http_connections_max)")
+_FULL: Final = Rejected(503, "there are too many connections (http_connections_max)")
 
 
 class Serves(Protocol):
@@ -469,7 +469,7 @@ class NativeHost:
         )
         try:
             if len(self._connections) >= self.limits.http_connections_max:
-                await connection.wire.write(written_refusal(_FULL))
+                await connection.wire.write(written_rejection(_FULL))
                 return
             self._connections.add(connection)
             await connection.serve()

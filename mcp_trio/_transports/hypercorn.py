@@ -43,7 +43,7 @@ from mcp_trio._transports.asgi import (
     Scope,
     Send,
 )
-from mcp_trio._transports.concurrency import Bell
+from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio._transports.hypercorn_websocket import ToldWebSocket, stream_of
 from mcp_trio._transports.socket_bytes import WITH_ADDRESSES, SocketEnds
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -76,8 +76,8 @@ class Arrivals:
 
     waiting_max: int = _ALONE_MAX
     _waiting: deque[Message] = attrs.field(factory=deque[Message], init=False)
-    _news: Bell = attrs.field(factory=Bell, init=False)
-    _room: Bell = attrs.field(factory=Bell, init=False)
+    _news: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _room: Wakeup = attrs.field(factory=Wakeup, init=False)
     _is_over: bool = attrs.field(default=False, init=False)
 
     def is_waiting(self) -> bool:
@@ -262,7 +262,7 @@ async def _create_stream(
         protocol.connection.reset_stream(request.stream_id, ErrorCodes.PROTOCOL_ERROR)
 
 
-def forget_refused(protocol: H2Protocol) -> None:
+def forget_rejected(protocol: H2Protocol) -> None:
     """No application was run for these, which wanted to be WebSockets; so nobody closes them."""
     forgive(protocol)
     for number in [each for each, stream in protocol.streams.items() if stream.closed]:
@@ -324,7 +324,7 @@ class BoundedStream:
     bytes_sent: int = attrs.field(default=0, init=False)
     is_holding: bool = attrs.field(default=False, init=False)
     _held: bytes = attrs.field(default=b"", init=False)
-    _has_sent: Bell = attrs.field(factory=Bell, init=False)
+    _has_sent: Wakeup = attrs.field(factory=Wakeup, init=False)
     _is_closing: bool = attrs.field(default=False, init=False)
     _is_cut: bool = attrs.field(default=False, init=False)
     _sending_since: float = attrs.field(default=math.inf, init=False)
@@ -501,7 +501,7 @@ class HypercornConnection:
     _nursery: trio.Nursery = attrs.field(init=False)
     _sending: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _requests: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
-    _rests: Bell = attrs.field(factory=Bell, init=False)
+    _rests: Wakeup = attrs.field(factory=Wakeup, init=False)
     _is_stopping: bool = attrs.field(default=False, init=False)
     _is_ending: bool = attrs.field(default=False, init=False)
     _shaking: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -567,7 +567,7 @@ class HypercornConnection:
                 break
             await self._hypercorn.handle(RawData(bytes(data)))
             if isinstance(self._hypercorn.protocol, H2Protocol):
-                forget_refused(self._hypercorn.protocol)
+                forget_rejected(self._hypercorn.protocol)
             if not data:
                 break
         await self._hypercorn.handle(Closed())
@@ -912,7 +912,7 @@ class _Server:
         ends = SocketEnds(fd=transport.socket.detach(), chunk_bytes=self.limits.chunk_bytes)
         stream = BoundedStream(ends, self.limits)
         if len(self._connections) >= self.limits.http_connections_max:
-            await self._refuse(stream)
+            await self._reject(stream)
             return
         connection = HypercornConnection(self.app, stream, self.limits, client, server)
         self._connections.add(connection)
@@ -926,7 +926,7 @@ class _Server:
             if self.is_stopping.is_set() and not self._connections:
                 self._is_quiet.set()
 
-    async def _refuse(self, stream: BoundedStream) -> None:
+    async def _reject(self, stream: BoundedStream) -> None:
         logger.warning("a connection was refused: http_connections_max are open")
         try:
             if self.tls is None:

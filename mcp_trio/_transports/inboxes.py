@@ -9,7 +9,7 @@ import trio
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import Lost
 from mcp_trio._transports.channel import Received
-from mcp_trio._transports.concurrency import Bell
+from mcp_trio._transports.concurrency import Wakeup
 
 # --------------------
 # What HTTP requests bring to a session.
@@ -26,7 +26,7 @@ class RequestInbox:
     _waiting: tuple[Received, ...] = attrs.field(default=(), init=False)
     _has_eof: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
-    _news: Bell = attrs.field(factory=Bell, init=False)
+    _news: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     def deliver_to(self, take: Take) -> None:
         """See `Channel`; what waits is taken now."""

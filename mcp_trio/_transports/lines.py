@@ -191,12 +191,12 @@ class LineChannel:
 
     async def aclose(self) -> None:
         """See `Channel.aclose`."""
-        self.refuse()
+        self.reject()
         self.source.close()
         self.sink.close()
         await trio.lowlevel.checkpoint()
 
-    def refuse(self) -> None:
+    def reject(self) -> None:
         """From now on every call but `aclose` raises; both ends are still open."""
         self._is_closed = True
 

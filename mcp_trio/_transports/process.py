@@ -371,7 +371,7 @@ class ProcessChannel:
             (child.terminate, limits.terminate_seconds),
             (child.kill, limits.kill_seconds),
         )
-        self._lines.refuse()
+        self._lines.reject()
         child.stdout.interrupt()  # whoever receives must be gone before the rest is discarded
         try:
             async with trio.open_nursery() as nursery:

@@ -111,7 +111,7 @@ class SocketChannel(LineChannel):
         await trio.lowlevel.checkpoint()
 
     async def _leave(self) -> None:
-        self.refuse()
+        self.reject()
         self.ends.interrupt()
         self.ends.shut_writing()
         try:

@@ -581,11 +581,11 @@ async def client_socket(
 
         connection = await _before_the_end(reader.stream, handshake)
         if connection is None:
-            raise await _refusal(reader)
+            raise await _rejection(reader)
         yield _opened(connection, reader)
 
 
-async def _refusal(reader: _Reader) -> HandshakeFailed:
+async def _rejection(reader: _Reader) -> HandshakeFailed:
     await reader.stop()
     fault = reader.fault
     if isinstance(fault, ConnectionRejected):

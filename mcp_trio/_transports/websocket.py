@@ -12,7 +12,7 @@ import trio
 from mcp_trio._jsonrpc.lines import Oversized, one_line
 from mcp_trio._jsonrpc.messages import from_principal
 from mcp_trio._protocol.http_headers import Head
-from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.websocket import CloseCode, chosen_subprotocol, loss_by_peer, loss_by_us
 from mcp_trio._transports.concurrency import Faults, contained
 from mcp_trio.errors import ConnectionLost
@@ -126,7 +126,7 @@ class WebSocketChannel:
 
     name: str
     principal: str | None = None
-    refusal: ConnectionLost | None = attrs.field(default=None, init=False)
+    rejection: ConnectionLost | None = attrs.field(default=None, init=False)
     _socket: MessageSocket = attrs.field(alias="socket")
     _limits: Limits = attrs.field(alias="limits")
     _code: CloseCode = attrs.field(default=CloseCode.DONE, init=False)
@@ -211,7 +211,7 @@ class WebSocketChannel:
             self._loss = loss_by_us(self.name, self._code, ended.reason)
         else:
             self._loss = loss_by_peer(self.name, ended.code, ended.reason)
-            self.refusal = self._loss if ended.code == CloseCode.REFUSED else None
+            self.rejection = self._loss if ended.code == CloseCode.REJECTED else None
 
     def _check_open(self) -> None:
         if self._is_closing:
@@ -247,11 +247,11 @@ class WebSocketChannel:
             await trio.sleep(limits.websocket_ping_seconds)
             asked_at = trio.current_time()
             try:
-                with trio.move_on_after(limits.websocket_pong_seconds) as patience:
+                with trio.move_on_after(limits.websocket_pong_seconds) as timer_queue:
                     await self._socket.ping()
             except trio.BrokenResourceError:
                 return  # whoever receives hears of it
-            if patience.cancelled_caught and self._socket.is_silent_since(asked_at):
+            if timer_queue.cancelled_caught and self._socket.is_silent_since(asked_at):
                 self.fail(loss_by_us(self.name, CloseCode.FAILED), CloseCode.FAILED)
                 return
 
@@ -364,7 +364,7 @@ class Upgrade(Protocol):
         """What came."""
         ...
 
-    async def refuse(self, refusal: Refusal) -> None:
+    async def reject(self, rejection: Rejection) -> None:
         """Answer with an error; nothing more is done with the connection.
 
         Raises:

@@ -107,19 +107,19 @@ class _Asked:
     async def opened(self) -> AsyncGenerator[TrioSocket, None]:
         """The socket, open within the block."""
         seconds, name = self.limits.http_head_seconds, self.address.name
-        with trio.CancelScope() as patience:
-            patience.deadline = trio.current_time() + seconds
+        with trio.CancelScope() as timer_queue:
+            timer_queue.deadline = trio.current_time() + seconds
             try:
                 stream = await self._connected()
             except OSError as error:
                 raise ConnectionLost(f"cannot connect to {name}: {words_of(error)}") from error
             try:
                 async with self._upgraded(stream) as socket:
-                    patience.deadline = float("inf")
+                    timer_queue.deadline = float("inf")
                     yield socket
             except HandshakeFailed as failure:
-                raise self._refused(failure) from None
-        if patience.cancelled_caught:
+                raise self._rejected(failure) from None
+        if timer_queue.cancelled_caught:
             raise ConnectionLost(f"{name} did not answer in {seconds:g} s (http_head_seconds)")
 
     async def _connected(self) -> trio.abc.Stream:
@@ -152,7 +152,7 @@ class _Asked:
             limits=self.limits,
         )
 
-    def _refused(self, failure: HandshakeFailed) -> ConnectionLost:
+    def _rejected(self, failure: HandshakeFailed) -> ConnectionLost:
         name = self.address.name
         if failure.status is None:
             return ConnectionLost(f"{name} {failure}")

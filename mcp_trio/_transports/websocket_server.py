@@ -9,9 +9,15 @@ import attrs
 import trio
 
 from mcp_trio._protocol.http_headers import JSON, Head
-from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports.concurrency import tell_when_cancelled
-from mcp_trio._transports.http1 import Refused, head_bytes, read_head, written_head, written_refusal
+from mcp_trio._transports.http1 import (
+    Rejected,
+    head_bytes,
+    read_head,
+    written_head,
+    written_rejection,
+)
 from mcp_trio._transports.socket_bytes import client_of
 from mcp_trio._transports.trio_websocket import (
     HandshakeFailed,
@@ -43,12 +49,12 @@ class StreamUpgrade:
     received: bytes | bytearray
     limits: Limits
 
-    async def refuse(self, refusal: Refusal) -> None:
-        """See `Upgrade.refuse`."""
-        body = refusal.body()
-        headers = [("Content-Type", JSON), *refusal.headers]
+    async def reject(self, rejection: Rejection) -> None:
+        """See `Upgrade.reject`."""
+        body = rejection.body()
+        headers = [("Content-Type", JSON), *rejection.headers]
         framing = b"content-length: %d\r\n" % len(body)
-        head = written_head(refusal.status, headers, framing=framing, is_last=True)
+        head = written_head(rejection.status, headers, framing=framing, is_last=True)
         await answer_last(self.stream, head + body, self.limits)
 
     @asynccontextmanager
@@ -79,7 +85,7 @@ async def answer_last(stream: trio.abc.Stream, answer: bytes, limits: Limits) ->
 
 logger = logging.getLogger("mcp_trio")
 
-Admit: TypeAlias = Callable[[Head], Awaitable[Head | Refusal]]
+Admit: TypeAlias = Callable[[Head], Awaitable[Head | Rejection]]
 """Who may come: the head, with the principal; or what is answered instead."""
 
 Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
@@ -118,8 +124,8 @@ class WebSocketHost:
             if self._count <= self.limits.http_connections_max:
                 await self._serve(stream, origin)
             elif self._count <= _TOLD_FACTOR * self.limits.http_connections_max:
-                refused = Refused(503, "there are too many connections (http_connections_max)")
-                await answer_last(stream, written_refusal(refused), self.limits)
+                rejected = Rejected(503, "there are too many connections (http_connections_max)")
+                await answer_last(stream, written_rejection(rejected), self.limits)
         except trio.BrokenResourceError:
             pass  # the client has gone away, which ends a connection like any other way
         except Exception:
@@ -132,8 +138,8 @@ class WebSocketHost:
         received = bytearray()
         try:
             head = await self._head_in_time(stream, received, origin)
-        except Refused as refused:
-            await answer_last(stream, written_refusal(refused), self.limits)
+        except Rejected as rejected:
+            await answer_last(stream, written_rejection(rejected), self.limits)
             return
         await self.serve_upgrade(stream, head, received)
 
@@ -143,7 +149,7 @@ class WebSocketHost:
         seconds = self.limits.http_head_seconds
         with trio.move_on_after(seconds):
             return await self._read_head(stream, received, origin)
-        raise Refused(408, f"the head has not come for {seconds:g} s (http_head_seconds)")
+        raise Rejected(408, f"the head has not come for {seconds:g} s (http_head_seconds)")
 
     async def _read_head(
         self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
@@ -158,7 +164,7 @@ class WebSocketHost:
             searched = len(received)
         request = read_head(bytes(received[:length]), origin.client)
         if request.body_bytes != 0:
-            raise Refused(400, "what becomes a WebSocket has no body")
+            raise Rejected(400, "what becomes a WebSocket has no body")
         return attrs.evolve(request.head, scheme=origin.scheme)
 
     async def serve_upgrade(self, stream: trio.abc.Stream, head: Head, received: bytearray) -> None:
@@ -169,8 +175,8 @@ class WebSocketHost:
         """
         upgrade = StreamUpgrade(stream=stream, head=head, received=received, limits=self.limits)
         admitted = await self.admit(head)
-        if isinstance(admitted, Refusal):
-            await upgrade.refuse(admitted)
+        if isinstance(admitted, Rejection):
+            await upgrade.reject(admitted)
             return
         channel = await accepted(upgrade, admitted, self.limits)
         self._channels.add(channel)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import trio
 
-from mcp_trio._jsonrpc.lines import LineSplitter
-from mcp_trio._transports.channel import Received
+from mcp_trio.transports import LineSplitter, Received
 
 
 class NamedPipes:

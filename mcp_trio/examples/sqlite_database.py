@@ -17,7 +17,7 @@ from typing import TypeAlias
 import attrs
 import trio
 
-from mcp_trio.errors import ToolError
+from mcp_trio import ToolError
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -31,13 +31,13 @@ BUSY_SECONDS_MAX = 5.0
 STEPS_BETWEEN_CHECKS = 10_000  # of SQLite's virtual machine: a fraction of a millisecond
 
 # What nobody may: other files, and transactions that outlive their statement.
-ACTIONS_REFUSED = {
+ACTIONS_REJECTED = {
     sqlite3.SQLITE_ATTACH,
     sqlite3.SQLITE_DETACH,
     sqlite3.SQLITE_TRANSACTION,
     sqlite3.SQLITE_SAVEPOINT,
 }
-FUNCTIONS_REFUSED = {"load_extension", "fts3_tokenizer"}
+FUNCTIONS_REJECTED = {"load_extension", "fts3_tokenizer"}
 PRAGMAS = {  # those that only describe; full text search asks for `data_version`
     *("table_list", "table_info", "table_xinfo", "index_list", "index_info", "index_xinfo"),
     *("foreign_key_list", "data_version"),
@@ -131,12 +131,12 @@ def verdict(action: int, first: str | None, second: str | None, *_: str | None) 
 
     Writing is none of its business: virtual tables prepare for it even where they are only read.
     """
-    refused = (
-        action in ACTIONS_REFUSED
-        or (action == sqlite3.SQLITE_FUNCTION and second in FUNCTIONS_REFUSED)
+    rejected = (
+        action in ACTIONS_REJECTED
+        or (action == sqlite3.SQLITE_FUNCTION and second in FUNCTIONS_REJECTED)
         or (action == sqlite3.SQLITE_PRAGMA and first not in PRAGMAS)
     )
-    return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY if rejected else sqlite3.SQLITE_OK
 
 
 def is_given_up() -> bool:

@@ -24,10 +24,7 @@ from urllib.parse import quote
 
 from msgspec import Meta
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
-from mcp_trio.errors import RequestError
+from mcp_trio import Context, RequestError, Server, effect
 from mcp_trio.examples.production_logging import configure_logging
 from mcp_trio.examples.sqlite_database import (
     Cell,

@@ -19,10 +19,7 @@ from contextlib import nullcontext
 import attrs
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
+from mcp_trio import Client, Context, Server, effect
 from mcp_trio.types import TextContent
 
 

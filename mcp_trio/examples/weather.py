@@ -11,9 +11,7 @@ import attrs
 import trio
 from msgspec import Meta
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ToolError
+from mcp_trio import Context, Server, ToolError
 
 server: Server = Server(
     "weather", version="1.0", instructions="Ask for a forecast before you advise."

@@ -4,9 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.results import Audio
-from mcp_trio._server.server import Server
+from mcp_trio import Audio, Context, Server
 from mcp_trio.types import CallToolResult, ResourceLink, TextContent
 
 server = Server("asking", version="1")

@@ -5,10 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import trio
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.results import Image
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ToolError
+from mcp_trio import Context, Image, Server, ToolError
 
 server = Server("some", version="1")
 

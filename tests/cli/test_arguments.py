@@ -42,7 +42,7 @@ def typed(*words):
     return tool_arguments(read_words(words), SCHEMA)
 
 
-def refusal(call, *arguments):
+def rejection(call, *arguments):
     with pytest.raises(click.UsageError) as caught:
         call(*arguments)
     assert "\n" not in caught.value.message
@@ -95,17 +95,17 @@ def test_a_value_is_what_the_schema_wants(word, value):
         ("count:=x", "count: not JSON: "),
     ],
 )
-def test_a_value_that_the_schema_does_not_want_is_refused_in_one_line(word, text):
-    assert refusal(typed, word).startswith(text)
+def test_a_value_that_the_schema_does_not_want_is_rejected_in_one_line(word, text):
+    assert rejection(typed, word).startswith(text)
 
 
 @pytest.mark.parametrize("word", ["city", "=Oslo", ":=1", ""])
-def test_a_word_that_is_no_argument_is_refused(word):
-    assert refusal(read_words, [word]).startswith(f"{word!r} is no argument: write key=value")
+def test_a_word_that_is_no_argument_is_rejected(word):
+    assert rejection(read_words, [word]).startswith(f"{word!r} is no argument: write key=value")
 
 
-def test_a_name_that_is_given_twice_is_refused():
-    assert refusal(read_words, ["a=1", "b=2", "a:=1"]) == "a: given twice; a list is a:='[...]'"
+def test_a_name_that_is_given_twice_is_rejected():
+    assert rejection(read_words, ["a=1", "b=2", "a:=1"]) == "a: given twice; a list is a:='[...]'"
 
 
 def test_a_single_object_is_all_arguments():
@@ -114,14 +114,14 @@ def test_a_single_object_is_all_arguments():
 
 
 def test_an_object_among_others_is_no_argument():
-    assert "is no argument" in refusal(read_words, ["a=1", "{}"])
+    assert "is no argument" in rejection(read_words, ["a=1", "{}"])
 
 
 def test_a_file_can_hold_all_arguments(tmp_path):
     path = tmp_path / "arguments.json"
     path.write_bytes(b'{"a": 1}\n')
     assert read_words([f"@{path}"]) == {"a": 1}
-    assert refusal(read_words, [f"@{path}.not"]).endswith(
+    assert rejection(read_words, [f"@{path}.not"]).endswith(
         "cannot be read: No such file or directory"
     )
 
@@ -136,15 +136,15 @@ def test_stdin_can_hold_all_arguments():
 
 
 @pytest.mark.parametrize("text", ["{", "{}x", '{"a":1', "{" * 5000])
-def test_what_is_no_object_is_refused(text):
-    assert refusal(read_words, [text]).startswith("the arguments are not a JSON object: ")
+def test_what_is_no_object_is_rejected(text):
+    assert rejection(read_words, [text]).startswith("the arguments are not a JSON object: ")
 
 
 def test_a_prompts_arguments_are_texts():
     assert prompt_arguments(read_words(["a=1", 'b:="x"'])) == {"a": "1", "b": "x"}
     assert prompt_arguments({"a": "1"}) == {"a": "1"}
-    assert refusal(prompt_arguments, {"a": 1}) == "a: the arguments of a prompt are texts"
-    assert refusal(prompt_arguments, read_words(["a:=1"])).startswith("a: ")
+    assert rejection(prompt_arguments, {"a": 1}) == "a: the arguments of a prompt are texts"
+    assert rejection(prompt_arguments, read_words(["a:=1"])).startswith("a: ")
 
 
 def test_the_arguments_of_a_schema_are_named_as_they_are_typed():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mcp_trio._cli.recordings import records_of
-from mcp_trio._journal.records import frame_of
+from mcp_trio.recording import frame_of
 
 SOME = Path(__file__).with_name("some_server.py")
 ODD = ["--", sys.executable, str(Path(__file__).with_name("odd_server.py"))]
@@ -114,7 +114,7 @@ def test_a_tool_that_failed_says_so_on_stderr_and_by_the_status(invoke):
     assert json.loads(shown.stdout)["isError"] is True
 
 
-def test_a_refusal_of_the_server_is_one_line_and_status_1(invoke):
+def test_a_rejection_of_the_server_is_one_line_and_status_1(invoke):
     shown = invoke("call", SOME, "missing")
     assert shown.exit_code == 1
     assert shown.stderr.count("\n") == 1
@@ -188,7 +188,7 @@ def test_read_as_json_is_the_result_to_the_byte(invoke, tmp_path):
     assert json.loads(path.read_bytes()) == json.loads(shown.stdout)
 
 
-def test_read_refuses_a_blob_that_is_none_and_names_it(invoke):
+def test_read_rejects_a_blob_that_is_none_and_names_it(invoke):
     shown = invoke("read", "odd://a", *ODD)
     assert shown.exit_code == 1
     assert shown.stderr.startswith("odd://b: the data are not base64: ")

@@ -10,7 +10,7 @@ from functools import partial
 import httpx
 import pytest
 
-from mcp_trio._server.server import Server
+from mcp_trio import Server
 from tests.cli.conftest import HEADERS, HELLO, serving
 
 COMMAND = [sys.executable, "-m", "mcp_trio", "bridge"]
@@ -68,7 +68,7 @@ def bridge(*arguments, said=b"", **variables):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_does_not_go_together_is_refused(invoke, arguments, words):
+def test_what_does_not_go_together_is_rejected(invoke, arguments, words):
     shown = invoke("bridge", *arguments)
     assert shown.exit_code == 2
     assert words in shown.output
@@ -127,8 +127,8 @@ def test_a_token_is_asked_for_and_kept_and_headers_go_along(
     def use(near):
         assert near.endswith("/near")
         with httpx.Client(headers=HEADERS) as client:
-            refused = client.post(near, json=HELLO)
-            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            rejected = client.post(near, json=HELLO)
+            assert (rejected.status_code, rejected.headers["www-authenticate"]) == (401, "Bearer")
             hello = client.post(near, json=HELLO, headers={"Authorization": "Bearer t"})
             return hello.json()["result"]["serverInfo"]["name"]
 
@@ -157,9 +157,9 @@ def test_a_token_opens_the_web_to_other_servers(while_listening, way):
     def use(url):
         assert url.endswith(path)
         at = url.replace("ws://", "http://")
-        refused = ask(at, headers=headers)
+        rejected = ask(at, headers=headers)
         taken = ask(at, headers=headers | {"Authorization": "Bearer t"})
-        return refused.status_code, taken.status_code
+        return rejected.status_code, taken.status_code
 
     code = "from mcp_trio import Server; Server('there').run()"
     given = ("bridge", f"{way}://127.0.0.1:0", "--token", "t", "--", sys.executable, "-c", code)

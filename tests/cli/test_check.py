@@ -78,7 +78,7 @@ def test_a_gap_that_lost_nothing_is_told_and_the_recording_is_whole(write, invok
     assert shown.exit_code == 0
 
 
-def test_what_is_no_recording_is_refused(tmp_path, invoke):
+def test_what_is_no_recording_is_rejected(tmp_path, invoke):
     assert invoke("check", tmp_path / "missing.mcprec.jsonl").exit_code == 2
     empty = tmp_path / "empty.mcprec.jsonl"
     empty.touch()

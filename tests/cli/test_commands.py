@@ -9,11 +9,11 @@ import click
 import pytest
 
 import mcp_trio as package
+from mcp_trio import RequestError
 from mcp_trio._cli import main
 from mcp_trio._cli.commands import COMMANDS, GROUPS, commands
 from mcp_trio._cli.output import size
 from mcp_trio._journal.records import KINDS
-from mcp_trio.errors import RequestError
 
 
 def modules_after(code):
@@ -97,7 +97,7 @@ def test_an_unknown_command_is_a_usage_error(invoke):
     assert "No such command 'serve'" in shown.output
 
 
-def test_an_unknown_transport_is_refused_and_the_known_one_named(invoke):
+def test_an_unknown_transport_is_rejected_and_the_known_one_named(invoke):
     shown = invoke("run", "--transport", "pigeon", "server.py")
     assert shown.exit_code == 2
     assert "'pigeon' is not one of 'stdio', 'http', 'websocket', 'unix', 'tcp'" in shown.output

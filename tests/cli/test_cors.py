@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mcp_trio._server.server import Server
+from mcp_trio import Server
 from tests.cli.conftest import serving
 
 WEATHER = Path(__file__).parents[2] / "recordings" / "weather.mcprec.jsonl"
@@ -44,9 +44,9 @@ def test_a_page_may_read_what_is_answered_if_that_is_said(
     while_listening, tmp_path, monkeypatch, command, said
 ):
     monkeypatch.chdir(tmp_path)
-    before, behind = COMMANDS[command]
+    before, upstream = COMMANDS[command]
     options, status, words = ANSWERS[said]
-    _, answer = while_listening(ask, *before, *options, *behind)
+    _, answer = while_listening(ask, *before, *options, *upstream)
     assert answer.status_code == status
     assert words in answer.text
     allowed = answer.headers.get("access-control-allow-origin")

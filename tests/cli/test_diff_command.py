@@ -112,7 +112,7 @@ def test_flaws_are_told_and_what_is_whole_is_compared(two, invoke):
     assert "only in B" in shown.stdout
 
 
-def test_what_is_no_recording_is_refused_and_named(two, invoke, tmp_path):
+def test_what_is_no_recording_is_rejected_and_named(two, invoke, tmp_path):
     a, _ = two(SESSION, SESSION)
     other = tmp_path / "other.jsonl"
     other.write_text("{}\n")

@@ -14,8 +14,8 @@ from mcp_trio._cli.client_session import answer_of, asked, by_defaults
 from mcp_trio.types import ElicitParams
 
 ASKING = Path(__file__).with_name("asking_server.py")
-MODERN = "2026-07-28"
-WITH_URLS = ["2025-11-25", MODERN]
+STATELESS = "2026-07-28"
+WITH_URLS = ["2025-11-25", STATELESS]
 WITH_FORMS = ["2025-06-18", *WITH_URLS]
 
 
@@ -153,36 +153,36 @@ def test_who_is_asked_depends_on_the_terminal(monkeypatch, capsys):
 # The command.
 
 
-@pytest.mark.parametrize("revision", WITH_FORMS)
-def test_a_call_declines_and_says_so_where_there_is_no_terminal(invoke, revision):
-    done = invoke("call", ASKING, "plan", "--revision", revision)
+@pytest.mark.parametrize("protocol_version", WITH_FORMS)
+def test_a_call_declines_and_says_so_where_there_is_no_terminal(invoke, protocol_version):
+    done = invoke("call", ASKING, "plan", "--protocol-version", protocol_version)
     assert (done.exit_code, done.stdout) == (0, "decline: None\n")
     assert "the server asks: Where to?\ndeclined: stdin is no terminal" in done.stderr
 
 
-@pytest.mark.parametrize("revision", WITH_FORMS)
-def test_a_call_takes_the_defaults_if_it_is_told_so(invoke, revision):
-    done = invoke("call", ASKING, "easy", "--yes", "--revision", revision)
+@pytest.mark.parametrize("protocol_version", WITH_FORMS)
+def test_a_call_takes_the_defaults_if_it_is_told_so(invoke, protocol_version):
+    done = invoke("call", ASKING, "easy", "--yes", "--protocol-version", protocol_version)
     assert done.stdout == "accept: Easy(level='low')\n"
-    assert invoke("call", ASKING, "plan", "--yes", "--revision", revision).stdout == (
-        "decline: None\n"
-    )
+    assert invoke(
+        "call", ASKING, "plan", "--yes", "--protocol-version", protocol_version
+    ).stdout == ("decline: None\n")
 
 
-@pytest.mark.parametrize("revision", WITH_URLS)
-def test_a_url_is_not_visited_by_nobody(invoke, revision):
-    done = invoke("call", ASKING, "visit", "--yes", "--revision", revision)
+@pytest.mark.parametrize("protocol_version", WITH_URLS)
+def test_a_url_is_not_visited_by_nobody(invoke, protocol_version):
+    done = invoke("call", ASKING, "visit", "--yes", "--protocol-version", protocol_version)
     assert done.stdout == "decline\n"
     assert "nobody is there to visit https://example.com/sign" in done.stderr
 
 
-@pytest.mark.parametrize("revision", WITH_FORMS)
-def test_a_person_at_a_terminal_fills_in_a_form(revision):
+@pytest.mark.parametrize("protocol_version", WITH_FORMS)
+def test_a_person_at_a_terminal_fills_in_a_form(protocol_version):
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "mcp_trio", "call", str(ASKING), "plan"]
     os.write(ours, b"Oslo\n3\nn\ny\n")
     done = subprocess.run(
-        [*command, "--revision", revision],
+        [*command, "--protocol-version", protocol_version],
         check=False,
         stdin=theirs,
         capture_output=True,
@@ -199,17 +199,21 @@ def test_a_person_at_a_terminal_fills_in_a_form(revision):
 
 
 def test_structured_content_is_printed_unless_a_text_says_the_same(invoke):
-    assert invoke("call", ASKING, "structured", "--revision", MODERN).stdout == '{"a":1}\n'
-    shown = invoke("call", ASKING, "apart", "--revision", MODERN).stdout
+    assert (
+        invoke("call", ASKING, "structured", "--protocol-version", STATELESS).stdout == '{"a":1}\n'
+    )
+    shown = invoke("call", ASKING, "apart", "--protocol-version", STATELESS).stdout
     assert shown == 'other\n{\n  "b": [\n    2\n  ]\n}\n'
 
 
 def test_sound_and_links_are_told_for_what_they_are(invoke):
-    shown = invoke("call", ASKING, "media", "--revision", MODERN).stdout
+    shown = invoke("call", ASKING, "media", "--protocol-version", STATELESS).stdout
     assert shown == "[audio: audio/wav, 10 bytes]\n[link: some://link, text/plain]\n"
 
 
 def test_the_result_of_the_last_round_is_the_one_that_json_shows(invoke):
-    shown = invoke("call", ASKING, "easy", "--yes", "--json", "--revision", MODERN).stdout
+    shown = invoke(
+        "call", ASKING, "easy", "--yes", "--json", "--protocol-version", STATELESS
+    ).stdout
     assert '"text":"accept: Easy(level=\'low\')"' in shown
     assert "input_required" not in shown

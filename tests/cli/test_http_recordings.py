@@ -20,13 +20,13 @@ def recorded(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("recorded")
     with serving(weather, record=folder) as url:
-        for revision in ("2025-11-25", "2026-07-28"):
-            words = ["call", url, "forecast", "city=Oslo", "--revision", revision]
+        for protocol_version in ("2025-11-25", "2026-07-28"):
+            words = ["call", url, "forecast", "city=Oslo", "--protocol-version", protocol_version]
             assert CliRunner().invoke(commands, words).exit_code == 0
     files = {}
     for file in folder.iterdir():
         named = next(line for line in file.read_text().splitlines() if "negotiated" in line)
-        files[json.loads(named)["f"]["value"]["revision"]] = file
+        files[json.loads(named)["f"]["value"]["protocol_version"]] = file
     return files
 
 
@@ -35,7 +35,7 @@ def file(request, recorded):
     return recorded[request.param]
 
 
-def test_the_timeline_says_over_what_it_was_recorded_and_under_which_revision(
+def test_the_timeline_says_over_what_it_was_recorded_and_under_which_protocol_version(
     invoke, recorded, file
 ):
     shown = invoke("show", file).stdout

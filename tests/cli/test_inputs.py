@@ -158,7 +158,7 @@ def test_what_is_no_recording_is_told_in_a_line(invoke, tmp_path):
         (("--inputs", WEATHER, "--ignore", "result"), "'result' is no path"),
     ],
 )
-def test_what_does_not_go_together_is_refused(invoke, given, text):
+def test_what_does_not_go_together_is_rejected(invoke, given, text):
     shown = invoke("replay", RECORDINGS / "weather.mcprec.jsonl", *given)
     assert shown.exit_code == 2
     assert text in shown.stderr

@@ -129,12 +129,12 @@ def test_a_live_server_that_answers_nothing_is_a_status(invoke, write):
         (("--channel", "7"), "nothing was said on channel 7"),
     ],
 )
-def test_what_does_not_go_together_is_refused(invoke, given, text):
+def test_what_does_not_go_together_is_rejected(invoke, given, text):
     shown = invoke("mock", EVERYTHING, *given)
     assert shown.exit_code == 2
     assert text in shown.stderr
 
 
-def test_what_is_no_recording_is_refused(invoke, tmp_path):
+def test_what_is_no_recording_is_rejected(invoke, tmp_path):
     shown = invoke("mock", tmp_path / "missing")
     assert (shown.exit_code, "missing" in shown.stderr) == (2, True)

@@ -98,8 +98,8 @@ def test_the_files_that_the_readme_names_are_there():
 
 
 def test_the_limits_that_the_readme_names_are_there():
-    from mcp_trio._recorder.writer import RecordOptions
-    from mcp_trio.limits import Limits
+    from mcp_trio import Limits
+    from mcp_trio.recording import RecordOptions
 
     known = {field.name for kind in (Limits, RecordOptions) for field in attrs.fields(kind)}
     named = set(re.findall(r"`(\w+_(?:max|seconds|ms|bytes))\b", README))

@@ -84,7 +84,7 @@ def test_a_command_that_cannot_be_started_is_told_in_a_line(tmp_path, make, stat
         ("no/such/folder/x", "No such file or directory"),
     ],
 )
-def test_a_file_that_cannot_be_recorded_to_is_refused_before_anything_is_started(
+def test_a_file_that_cannot_be_recorded_to_is_rejected_before_anything_is_started(
     tmp_path, place, text
 ):
     (tmp_path / "holds something").write_text("precious")

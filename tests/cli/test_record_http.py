@@ -8,7 +8,7 @@ import sys
 import httpx
 import pytest
 
-from mcp_trio._server.server import Server
+from mcp_trio import Server
 from tests.cli.conftest import HEADERS, HELLO, serving
 
 COMMAND = [sys.executable, "-m", "mcp_trio"]
@@ -134,7 +134,7 @@ def test_between_a_host_and_a_url(tmp_path, invoke, server):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_does_not_go_together_is_refused(tmp_path, invoke, arguments, words):
+def test_what_does_not_go_together_is_rejected(tmp_path, invoke, arguments, words):
     shown = invoke("record", "-o", tmp_path, *arguments)
     assert shown.exit_code == 2
     assert words in shown.output

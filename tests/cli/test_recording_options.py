@@ -7,13 +7,10 @@ import sys
 import pytest
 import trio
 
+from mcp_trio import Client, Server
 from mcp_trio._cli.options import record_options
-from mcp_trio._client.client import Client
-from mcp_trio._journal.reader import check
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._recorder.writer import SharedRecording
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
+from mcp_trio.recording import SharedRecording, check, open_recording
+from mcp_trio.transports import memory_pair
 
 NOTHING = {
     "compress": False,
@@ -107,14 +104,14 @@ def test_a_proxied_session_is_recorded_as_told(target, tmp_path):
 
 
 @pytest.mark.parametrize("option", [["--redact"], ["--strict"], ["--segment-mib", "1"]])
-def test_what_is_said_of_no_recording_is_refused(invoke, target, option):
+def test_what_is_said_of_no_recording_is_rejected(invoke, target, option):
     done = invoke("run", target, *option)
     assert (done.exit_code, "needs --record PATH" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("option", ["--segment-mib", "--segment-minutes", "--sync-seconds"])
 @pytest.mark.parametrize("number", ["0", "-1", "nan", "inf", "many"])
-def test_a_number_that_makes_no_sense_is_refused(invoke, target, option, number):
+def test_a_number_that_makes_no_sense_is_rejected(invoke, target, option, number):
     done = invoke("run", target, "--record", "x", option, number)
     assert (done.exit_code, f"Invalid value for '{option}'" in done.stderr) == (2, True)
 
@@ -148,7 +145,7 @@ def test_what_is_wrong_with_a_folder_is_said_before_anything_begins(
     assert "no file can be made there" in " ".join(done.stderr.split())
 
 
-def test_a_key_that_is_none_is_refused(invoke, tmp_path):
+def test_a_key_that_is_none_is_rejected(invoke, tmp_path):
     (tmp_path / "short").write_bytes(b"123")
     for name, told in (("short", "has less than 16 bytes"), ("none", "cannot read the key")):
         options = ["-o", tmp_path / "x", "--redaction-key", tmp_path / name, "--", sys.executable]
@@ -185,7 +182,7 @@ def test_sessions_in_one_file_are_told_apart(tmp_path, invoke):
     assert f"shown: {len(chosen)} of {len(rows)} rows" in shown
 
 
-def test_a_later_segment_is_refused_and_the_first_named(target, tmp_path, invoke):
+def test_a_later_segment_is_rejected_and_the_first_named(target, tmp_path, invoke):
     path = tmp_path / "trip.mcprec.jsonl"
     mcp_trio("run", target, "--record", path, "--segment-mib", "0.0001")
     assert invoke("check", path).exit_code == 0

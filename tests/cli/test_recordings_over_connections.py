@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mcp_trio._replay.live import drive
-from mcp_trio._replay.mock import mock_server
 from mcp_trio.examples.weather import server as weather
+from mcp_trio.recording import drive
+from mcp_trio.testing import mock_server
 from tests.ways import CONNECTIONS
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 WEATHER = RECORDINGS / "weather.mcprec.jsonl"
-MODERN = RECORDINGS / "tides.mcprec.jsonl"
+STATELESS = RECORDINGS / "tides.mcprec.jsonl"
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_what_differs_at_a_url_is_a_status(invoke, at, way, write):
 
 
 @pytest.mark.parametrize("way", CONNECTIONS)
-@pytest.mark.parametrize("path", [WEATHER, MODERN], ids=["legacy", "modern"])
+@pytest.mark.parametrize("path", [WEATHER, STATELESS], ids=["legacy", "stateless"])
 def test_a_mock_is_what_was_recorded(invoke, at, way, path):
     shown = invoke("replay", path, at(way, mock_server(path)))
     assert shown.stdout.startswith("no differences, ")
@@ -71,7 +71,7 @@ def test_a_url_where_nobody_listens_is_told_in_a_line(invoke, nobody, way, comma
 
 
 @pytest.mark.parametrize("url", ["tcp://there", "ws://", "tcp://127.0.0.1:1/path"])
-def test_a_url_that_is_none_is_refused(invoke, url):
+def test_a_url_that_is_none_is_rejected(invoke, url):
     shown = invoke("replay", WEATHER, url)
     assert shown.exit_code == 2
     assert "Error: the URL of a " in shown.stderr

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.live import drive
-from mcp_trio._replay.mock import mock_server
-from mcp_trio.errors import ConnectionLost, RequestError
+from mcp_trio import Client, ConnectionLost, RequestError
 from mcp_trio.examples.weather import server as weather
+from mcp_trio.recording import drive
+from mcp_trio.testing import mock_server
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 WEATHER = RECORDINGS / "weather.mcprec.jsonl"
-MODERN = RECORDINGS / "tides.mcprec.jsonl"
+STATELESS = RECORDINGS / "tides.mcprec.jsonl"
 HTTP = ("--transport", "http", "--port", "0")
 
 
@@ -38,8 +37,8 @@ def test_a_url_is_asked_what_a_recorded_client_asked(invoke, serve, given):
     assert (shown.stdout, shown.exit_code) == ("no differences, 6 of 6 requests answered\n", 0)
 
 
-def test_a_modern_recording_is_asked_again_too(invoke, serve):
-    shown = invoke("replay", MODERN, serve(mock_server(MODERN)))
+def test_a_stateless_recording_is_asked_again_too(invoke, serve):
+    shown = invoke("replay", STATELESS, serve(mock_server(STATELESS)))
     assert shown.stdout.startswith("no differences, ")
     assert shown.exit_code == 0
 
@@ -72,7 +71,7 @@ def test_a_url_that_cannot_be_asked_is_told_in_a_line(invoke, serve, nobody, com
 
 
 @pytest.mark.parametrize("command", [("replay",), ("mock", "--as", "client")])
-def test_what_is_no_url_of_http_is_refused(invoke, command):
+def test_what_is_no_url_of_http_is_rejected(invoke, command):
     name, *options = command
     shown = invoke(name, WEATHER, "ftp://there/mcp", *options)
     assert shown.exit_code == 2
@@ -151,7 +150,7 @@ def test_a_port_that_is_taken_is_told_in_a_line(invoke):
         (("--header", "X: 1"), "a server is named with --as client only"),
     ],
 )
-def test_what_does_not_go_together_is_refused(invoke, given, text):
+def test_what_does_not_go_together_is_rejected(invoke, given, text):
     shown = invoke("mock", WEATHER, *given)
     assert shown.exit_code == 2
     assert text in shown.stderr

@@ -116,7 +116,7 @@ def test_a_cut_recording_stays_cut(path, invoke):
     assert "not closed" in invoke("check", path).output
 
 
-def test_a_damaged_recording_is_refused(path, invoke):
+def test_a_damaged_recording_is_rejected(path, invoke):
     path.write_bytes(path.read_bytes().replace(b'"n":2', b'"n":3'))
     before = path.read_bytes()
     done = invoke("redact", path, "--in-place")

@@ -10,7 +10,7 @@ import pytest
         (["--key", "/does/not/exist"], "cannot read the key /does/not/exist"),
     ],
 )
-def test_odd_options_are_refused(invoke, tmp_path, write, options, told):
+def test_odd_options_are_rejected(invoke, tmp_path, write, options, told):
     target = tmp_path / "server.py"
     target.write_text('from mcp_trio import Server\n\nserver = Server("x")\n')
     shown = invoke("replay", write(), target, *options)

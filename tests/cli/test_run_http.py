@@ -14,7 +14,16 @@ server = Server("there")
 """
 
 
-ARGUMENTS = ["run", "there.py", "--transport", "http", "--port", "0", "--revisions", "2026-07-28"]
+ARGUMENTS = [
+    "run",
+    "there.py",
+    "--transport",
+    "http",
+    "--port",
+    "0",
+    "--protocol-versions",
+    "2026-07-28",
+]
 
 
 @pytest.fixture(autouse=True)

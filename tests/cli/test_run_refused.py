@@ -20,9 +20,9 @@ BEGIN = "from contextlib import asynccontextmanager\nfrom mcp_trio import Memory
 HTTP = ("--transport", "http")
 FILE = ("--record", "one.mcprec.jsonl")
 
-REFUSED = {
+REJECTED = {
     "legacy workers": (
-        ["plain.py", *HTTP, "--workers", "2", "--revisions", "2025-11-25"],
+        ["plain.py", *HTTP, "--workers", "2", "--protocol-versions", "2025-11-25"],
         "workers serve modern revisions only",
     ),
     "workers with states of one process": (
@@ -70,35 +70,35 @@ TAKEN = {
 
 
 @pytest.fixture
-def refused(invoke, tmp_path, monkeypatch):
+def rejected(invoke, tmp_path, monkeypatch):
     """What `run` says when it refuses; the servers are files of the folder that it runs in."""
     monkeypatch.chdir(tmp_path)
     for name, text in SERVERS.items():
         (tmp_path / name).write_text(BEGIN + text)
 
-    def refused(*arguments):
+    def rejected(*arguments):
         shown = invoke("run", *arguments)
         assert shown.exit_code == 2
         return " ".join(shown.stderr.split())
 
-    return refused
+    return rejected
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_contradicts_itself_is_refused_before_anything_is_served(name, refused):
-    arguments, complaint = REFUSED[name]
-    assert complaint in refused(*arguments)
+@pytest.mark.parametrize("name", REJECTED)
+def test_what_contradicts_itself_is_rejected_before_anything_is_served(name, rejected):
+    arguments, complaint = REJECTED[name]
+    assert complaint in rejected(*arguments)
 
 
 @pytest.mark.parametrize("way", TAKEN)
-def test_a_port_that_is_taken_is_named(way, refused):
+def test_a_port_that_is_taken_is_named(way, rejected):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = refused("plain.py", *TAKEN[way], "--port", str(port))
+        said = rejected("plain.py", *TAKEN[way], "--port", str(port))
     assert said.startswith(f"cannot listen at 127.0.0.1:{port}: Address already in use")
 
 
-def test_what_a_lifespan_raises_is_its_own_and_keeps_its_traceback(refused, invoke):
+def test_what_a_lifespan_raises_is_its_own_and_keeps_its_traceback(rejected, invoke):
     with pytest.raises(OSError, match="the disk is in use"):
         invoke("run", "broken.py", *HTTP, "--port", "0")
-    assert "cannot listen" in refused("broken.py", "--transport", "unix", "--socket", "plain.py")
+    assert "cannot listen" in rejected("broken.py", "--transport", "unix", "--socket", "plain.py")

@@ -5,9 +5,8 @@ import signal
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._transports.websocket_client import open_websocket_channel
-from mcp_trio.errors import ConnectionLost
+from mcp_trio import Client, ConnectionLost
+from mcp_trio.transports import open_websocket_channel
 
 SERVER = """
 from mcp_trio import Server
@@ -58,7 +57,7 @@ def test_a_server_is_served_until_a_signal_comes(while_listening, tmp_path, tran
     assert shown.stderr.startswith("serving ")
 
 
-REFUSED = {
+REJECTED = {
     "--socket is not for tcp": ["--transport", "tcp", "--socket", "x"],
     "--allow-host is not for unix": ["--transport", "unix", "--allow-host", "x"],
     "--workers is not for websocket": ["--transport", "websocket", "--workers", "2"],
@@ -76,8 +75,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("complaint", REFUSED)
-def test_what_a_transport_has_no_use_for_is_refused(complaint, invoke):
-    shown = invoke("run", "server.py", *REFUSED[complaint])
+@pytest.mark.parametrize("complaint", REJECTED)
+def test_what_a_transport_has_no_use_for_is_rejected(complaint, invoke):
+    shown = invoke("run", "server.py", *REJECTED[complaint])
     assert shown.exit_code == 2
     assert complaint in " ".join(shown.output.split())

@@ -87,7 +87,7 @@ def test_progress_belongs_to_the_request_that_gave_the_token(write, invoke):
         (["--kind", "in,inn"], "no kind 'inn'; there are open, in, "),
     ],
 )
-def test_a_choice_that_cannot_be_is_refused(write, invoke, options, text):
+def test_a_choice_that_cannot_be_is_rejected(write, invoke, options, text):
     done = invoke("show", *options, write())
     assert done.exit_code == 2
     assert text in done.output

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mcp_trio._cli.timeline import Row, Tally, timeline
-from mcp_trio._journal.reader import read_recording
+from mcp_trio.recording import read_recording
 
 
 def request(id_, method, **params):
@@ -146,9 +146,9 @@ def test_what_is_no_message_is_marked_and_its_size_told(write):
     assert row.note.startswith("-32700: ")
 
 
-def test_the_refusal_of_what_is_no_message_is_its_answer(write):
-    refusal = {"jsonrpc": "2.0", "id": 7, "error": {"code": -32700, "message": "cut off"}}
-    _, answer = rows_of(write(("in", b'{"id":7,"method":"ping"'), ("out", refusal)))
+def test_the_rejection_of_what_is_no_message_is_its_answer(write):
+    rejection = {"jsonrpc": "2.0", "id": 7, "error": {"code": -32700, "message": "cut off"}}
+    _, answer = rows_of(write(("in", b'{"id":7,"method":"ping"'), ("out", rejection)))
     assert facts(answer, "what", "took_ms", "outcome") == ("answer no message", 1.0, "error")
 
 
@@ -163,7 +163,7 @@ def test_records_that_are_no_frames_are_told_too(write):
     shown = rows_of(
         write(
             ("mark", {"name": "start", "value": None}, "r1", 0),
-            ("mark", {"name": "negotiated", "value": {"revision": "x"}}),
+            ("mark", {"name": "negotiated", "value": {"protocol_version": "x"}}),
             ("res", {"value": 1}, "r1", 1),
             ("err", {"type": "KeyError", "text": "x"}, "r1", 2),
             ("shut", {"cause": "eof"}),
@@ -272,7 +272,7 @@ def test_flaws_are_shown_at_their_places(write, invoke):
     assert "flaws 1" in shown.output
 
 
-def test_a_file_that_is_no_recording_is_refused(tmp_path, invoke):
+def test_a_file_that_is_no_recording_is_rejected(tmp_path, invoke):
     path = tmp_path / "other.jsonl"
     path.write_text("{}\n", encoding="utf-8")
     for arguments in (["show", path], ["show", "--json", path], ["show", tmp_path / "missing"]):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mcp_trio._cli.timeline import Tally, stories, timeline
-from mcp_trio._journal.reader import read_recording
+from mcp_trio.recording import read_recording
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 META = {VERSION: "2026-07-28"}
@@ -138,13 +138,13 @@ def test_the_lane_of_a_handler_has_all_rounds(write, invoke):
 # Which revision.
 
 
-def test_a_modern_request_says_its_revision(write, invoke):
+def test_a_stateless_request_says_its_protocol_version(write, invoke):
     path = write(*TWO_ROUNDS)
-    assert rows_of(path)[1].revision == "2026-07-28"
+    assert rows_of(path)[1].protocol_version == "2026-07-28"
     assert invoke("show", path).output.endswith(", revision 2026-07-28\n")
 
 
-def test_the_answer_to_a_handshake_says_the_revision_and_a_mix_all_of_them(write, invoke):
+def test_the_answer_to_a_handshake_says_the_protocol_version_and_a_mix_all_of_them(write, invoke):
     hello = message(id=1, method="initialize", params={"protocolVersion": "2025-11-25"})
     path = write(
         ("in", hello),
@@ -152,14 +152,19 @@ def test_the_answer_to_a_handshake_says_the_revision_and_a_mix_all_of_them(write
         ("in", call(2, _meta={VERSION: "\x1b"})),
         ("in", call(3, _meta={VERSION: 5})),
     )
-    assert facts(rows_of(path)[1:5], "revision") == [(None,), ("2025-06-18",), ("\x1b",), (None,)]
+    assert facts(rows_of(path)[1:5], "protocol_version") == [
+        (None,),
+        ("2025-06-18",),
+        ("\x1b",),
+        (None,),
+    ]
     assert invoke("show", path).output.endswith(", revision 2025-06-18, \\x1b\n")
 
 
 def test_a_handshake_that_agrees_on_nothing_that_is_known_says_none(write):
     hello = message(id=1, method="initialize", params={})
     path = write(("in", hello), ("out", message(id=1, result={"protocolVersion": 7})))
-    assert rows_of(path)[2].revision is None
+    assert rows_of(path)[2].protocol_version is None
 
 
 # What messages are about.

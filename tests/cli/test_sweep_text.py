@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_trio._cli.replay import swept
-from mcp_trio._replay.sweep import SweepReport
+from mcp_trio.recording import SweepReport
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,6 @@ from mcp_trio._replay.sweep import SweepReport
 )
 def test_one_is_said_otherwise_than_several(schedules, outcomes, words):
     report = SweepReport(
-        schedules=schedules, outcomes=outcomes, differences=(), strays=(), seconds=0.5
+        schedules=schedules, outcomes=outcomes, differences=(), untracked_calls=(), seconds=0.5
     )
     assert swept(report, "trip", "server.py").startswith(words)

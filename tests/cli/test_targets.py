@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def refusal(target):
+def rejection(target):
     with pytest.raises(TargetError) as caught:
         load_server(target)
     assert caught.value.exit_code == 2
@@ -88,7 +88,7 @@ def test_classes_of_a_file_find_their_module(folder):
 
 @pytest.mark.usefixtures("folder")
 def test_several_servers_are_listed():
-    assert refusal("servers.py") == (
+    assert rejection("servers.py") == (
         "servers.py holds 2 servers, not one: name it as servers.py:object;"
         " servers in it: one, two, again"
     )
@@ -96,28 +96,28 @@ def test_several_servers_are_listed():
 
 @pytest.mark.usefixtures("folder")
 def test_a_module_without_a_server_says_so():
-    assert refusal("first") == "first holds no Server at its top level"
+    assert rejection("first") == "first holds no Server at its top level"
 
 
 @pytest.mark.usefixtures("folder")
-def test_an_object_that_is_no_server_is_refused_with_what_it_is():
-    assert refusal("servers.py:name") == (
+def test_an_object_that_is_no_server_is_rejected_with_what_it_is():
+    assert rejection("servers.py:name") == (
         "servers.py:name is no Server: it is a str; servers in it: one, two, again"
     )
-    assert "there is none of that name" in refusal("servers.py:three")
+    assert "there is none of that name" in rejection("servers.py:three")
 
 
 @pytest.mark.usefixtures("folder")
 def test_what_does_not_exist_is_named():
-    assert refusal("missing.py") == "missing.py: no such file"
-    assert refusal("missing") == "missing: no such module; a file ends with .py"
-    assert refusal("missing.deeper") == "missing.deeper: no such module; a file ends with .py"
+    assert rejection("missing.py") == "missing.py: no such file"
+    assert rejection("missing") == "missing: no such module; a file ends with .py"
+    assert rejection("missing.deeper") == "missing.deeper: no such module; a file ends with .py"
 
 
 @pytest.mark.parametrize("target", ["", ".only", "./only", ":server", "a b"])
 def test_what_can_be_no_modules_name_is_told_so(target):
     place = target.partition(":")[0]
-    assert refusal(target) == f"{place!r} is no module's name; a file ends with .py"
+    assert rejection(target) == f"{place!r} is no module's name; a file ends with .py"
 
 
 @pytest.mark.parametrize("target", ["broken.py", "broken"])
@@ -131,7 +131,7 @@ def test_what_can_be_no_modules_name_is_told_so(target):
 )
 def test_code_that_cannot_be_imported_shows_its_own_traceback_only(folder, target, code, text):
     (folder / "broken.py").write_text(code)
-    said = refusal(target)
+    said = rejection(target)
     assert said.startswith(f"{target} cannot be imported:\n")
     assert text in said
     assert "importlib" not in said

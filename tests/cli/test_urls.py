@@ -30,9 +30,9 @@ def nobody():
     return f"http://127.0.0.1:{port}/mcp"
 
 
-@pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25", "2026-07-28"])
-def test_all_four_commands_take_a_url(invoke, url, revision):
-    spoken = ("--revision", revision)
+@pytest.mark.parametrize("protocol_version", ["2024-11-05", "2025-11-25", "2026-07-28"])
+def test_all_four_commands_take_a_url(invoke, url, protocol_version):
+    spoken = ("--protocol-version", protocol_version)
     assert "echo" in invoke("list", url, "tools", *spoken).stdout
     assert json.loads(invoke("call", url, "echo", "text=hi", *spoken).stdout)["text"] == "hi"
     assert invoke("read", url, "some://b/now", *spoken).stdout == "b"
@@ -118,7 +118,7 @@ SECRET = "topsecret"
         ([f"X: {SECRET}", "x: 2"], "x is given twice"),
     ],
 )
-def test_a_header_that_is_none_is_refused_without_its_value(invoke, headers, text):
+def test_a_header_that_is_none_is_rejected_without_its_value(invoke, headers, text):
     given = [word for header in headers for word in ("--header", header)]
     shown = invoke("list", "http://127.0.0.1:1/mcp", *given)
     assert shown.exit_code == 2
@@ -127,7 +127,7 @@ def test_a_header_that_is_none_is_refused_without_its_value(invoke, headers, tex
 
 
 @pytest.mark.parametrize("command", ["list", "replay", "mock"])
-def test_headers_for_what_is_no_url_are_refused(invoke, command):
+def test_headers_for_what_is_no_url_are_rejected(invoke, command):
     recording = Path(__file__).parents[2] / "recordings" / "weather.mcprec.jsonl"
     given = {
         "list": (SOME,),
@@ -139,7 +139,7 @@ def test_headers_for_what_is_no_url_are_refused(invoke, command):
     assert "--header is for a server at a URL of the web" in shown.stderr
 
 
-def test_headers_for_a_url_that_takes_none_are_refused(invoke):
+def test_headers_for_a_url_that_takes_none_are_rejected(invoke):
     shown = invoke("list", "unix:/nowhere", "--header", "X: 1")
     assert shown.exit_code == 2
     assert "--header is for a server at a URL of the web" in shown.stderr

@@ -9,17 +9,14 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Client, ConnectionLost, Limits, Server
 from mcp_trio import types as t
-from mcp_trio._client.client import Client
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.states import Role
-from mcp_trio._protocol.versions import ALL_REVISIONS
-from mcp_trio._server.server import Server
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio._session.session import Session
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import Limits
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 
 OLD = ("2024-11-05",)
 """What a client or a server speaks when a test is about the oldest revision, or plays it."""
@@ -49,7 +46,7 @@ class Bench:
     tools: dict = attrs.field(factory=dict)
     answers: dict = attrs.field(factory=dict)
     capabilities: t.ServerCapabilities = EVERYTHING
-    revisions: tuple = ALL_REVISIONS
+    protocol_versions: tuple = ALL_PROTOCOL_VERSIONS
     notifications: list = attrs.field(factory=list)
     sessions: list = attrs.field(factory=list)
     instructions: str = "be kind"
@@ -64,7 +61,7 @@ class Bench:
             our_info=t.Implementation(name="bench", version="7"),
             our_capabilities=self.capabilities,
             instructions=self.instructions,
-            revisions=self.revisions,
+            protocol_versions=self.protocol_versions,
         )
         session = Session(channel, connection, self)
         self.sessions.append(session)
@@ -150,11 +147,11 @@ async def connected(scripted, nursery, *, capabilities=ALL, **options):
 def connect(scripted, nursery):
     """Connect a client at some revision; gives it, its server, and what it announced."""
 
-    async def start(*, revision="2025-11-25", **options):
+    async def start(*, protocol_version="2025-11-25", **options):
         channel, server = scripted
-        client = Client(channel, revisions=(revision,), **options)
+        client = Client(channel, protocol_versions=(protocol_version,), **options)
         nursery.start_soon(client.__aenter__)
-        hello = await server.answer_initialize(revision=revision)
+        hello = await server.answer_initialize(protocol_version=protocol_version)
         await trio.testing.wait_all_tasks_blocked()
         return client, server, hello["params"]["capabilities"]
 

@@ -2,10 +2,10 @@
 
 import attrs
 import trio.testing
+from tests.client.stateless import STATELESS, legacy_client, stateless_client
 
-from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import RemoteProtocolError
-from tests.client.modern import MODERN, legacy_client, modern_client
 
 
 @attrs.frozen(kw_only=True)
@@ -18,7 +18,7 @@ class Answer:
     raised: BaseException | None = None
 
     @property
-    def is_refused(self):
+    def is_rejected(self):
         return self.result is None
 
 
@@ -26,7 +26,7 @@ async def _in_a_round(nursery, method, params, options):
     question = {"method": method, **({} if params is None else {"params": params})}
     needed = {"resultType": "input_required", "inputRequests": {"q": question}}
     answers = iter([needed, {"content": []}])
-    client, server = await modern_client(
+    client, server = await stateless_client(
         nursery, answers={"tools/call": lambda _params: next(answers)}, **options
     )
     raised = None
@@ -44,8 +44,8 @@ async def _in_a_round(nursery, method, params, options):
     )
 
 
-async def _by_a_request(nursery, revision, method, params, options):
-    client, server = await legacy_client(nursery, revision=revision, **options)
+async def _by_a_request(nursery, protocol_version, method, params, options):
+    client, server = await legacy_client(nursery, protocol_version=protocol_version, **options)
     await server.peer.send_request(method, params, id="q")
     await trio.testing.wait_all_tasks_blocked()
     answers = [it for it in server.requests if it.get("id") == "q"]
@@ -58,17 +58,17 @@ async def _by_a_request(nursery, revision, method, params, options):
     )
 
 
-async def asked(nursery, revision, method, params=None, **options):
+async def asked(nursery, protocol_version, method, params=None, **options):
     """Ask a new client with some options one thing, as the servers of a revision do."""
-    if REVISIONS[revision].is_modern:
+    if PROTOCOL_VERSIONS[protocol_version].is_stateless:
         return await _in_a_round(nursery, method, params, options)
-    return await _by_a_request(nursery, revision, method, params, options)
+    return await _by_a_request(nursery, protocol_version, method, params, options)
 
 
-def check_refused(answer, revision, code, raised=RemoteProtocolError):
+def check_rejected(answer, protocol_version, code, raised=RemoteProtocolError):
     """A legacy server hears of an error; a modern one of nothing, but the caller does."""
-    assert answer.is_refused
-    if revision == MODERN:
+    assert answer.is_rejected
+    if protocol_version == STATELESS:
         assert isinstance(answer.raised, raised)
     else:
         assert answer.code == code

@@ -4,10 +4,8 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Client, Limits, RequestTimeout
 from mcp_trio import types as t
-from mcp_trio._client.client import Client
-from mcp_trio.errors import RequestTimeout
-from mcp_trio.limits import Limits
 from tests.client.conftest import connected, said, text
 
 # Leaving early

@@ -6,10 +6,10 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_trio import RequestError
 from mcp_trio import types as t
 from mcp_trio._client.cache import Cache, cache_key
-from mcp_trio.errors import RequestError
-from tests.client.modern import error, modern_client
+from tests.client.stateless import error, stateless_client
 
 TOOLS = ("tools/list", b"{}")
 PAGE = {"tools": [], "nextCursor": "2", "ttlMs": 0}
@@ -209,7 +209,7 @@ async def test_a_client_asks_again_when_the_time_is_up_and_not_before(autojump_c
         "2": {"tools": [], "ttlMs": 900},
     }
     answers = {"tools/list": lambda params: pages[params.get("cursor")]}
-    client, server = await modern_client(nursery, answers=answers)
+    client, server = await stateless_client(nursery, answers=answers)
     for _ in range(3):
         await client.list_tools()
     assert [params.get("cursor") for params in server.asked("tools/list")] == [None, "2"]
@@ -223,7 +223,7 @@ async def test_a_client_asks_again_when_the_time_is_up_and_not_before(autojump_c
 @pytest.mark.requirement("CACHE-15")
 async def test_a_change_makes_a_client_ask_again(nursery):
     answers = {"tools/list": {"tools": [], "ttlMs": 10**6}}
-    client, server = await modern_client(nursery, answers=answers)
+    client, server = await stateless_client(nursery, answers=answers)
     async with client.listen(tools=True):
         for _ in range(2):
             await client.list_tools()
@@ -247,7 +247,7 @@ async def test_all_pages_are_asked_for_again_when_a_cursor_has_become_invalid(
             return next(rest)
         return {"tools": [], "ttlMs": 5000, "nextCursor": next(cursors)}
 
-    client, server = await modern_client(nursery, answers={"tools/list": page})
+    client, server = await stateless_client(nursery, answers={"tools/list": page})
     await client.list_tools()
     await client.list_tools()
     assert [params.get("cursor") for params in server.asked("tools/list")] == [
@@ -259,7 +259,7 @@ async def test_all_pages_are_asked_for_again_when_a_cursor_has_become_invalid(
 
 async def test_an_invalid_cursor_of_a_page_that_came_now_is_an_error(nursery):
     answers = {"tools/list": lambda params: error(-32602) if params.get("cursor") else PAGE}
-    client, _ = await modern_client(nursery, answers=answers)
+    client, _ = await stateless_client(nursery, answers=answers)
     with pytest.raises(RequestError, match="no"):
         await client.list_tools()
     await client.aclose()
@@ -272,7 +272,7 @@ async def test_what_a_round_has_led_to_is_not_kept(nursery):
             return {"contents": [], "ttlMs": 10**6}
         return {"resultType": "input_required", "inputRequests": {"a": {"method": "roots/list"}}}
 
-    client, server = await modern_client(nursery, answers={"resources/read": read}, roots=[])
+    client, server = await stateless_client(nursery, answers={"resources/read": read}, roots=[])
     for _ in range(2):
         await client.read_resource("a:b")
     assert len(server.asked("resources/read")) == 4
@@ -281,7 +281,7 @@ async def test_what_a_round_has_led_to_is_not_kept(nursery):
 
 async def test_a_client_without_a_cache_always_asks(nursery):
     answers = {"tools/list": {"tools": [], "ttlMs": 10**6}}
-    client, server = await modern_client(nursery, answers=answers, cache=False)
+    client, server = await stateless_client(nursery, answers=answers, cache=False)
     for _ in range(2):
         await client.list_tools()
     assert len(server.asked("tools/list")) == 2
@@ -292,7 +292,7 @@ async def test_a_client_without_a_cache_always_asks(nursery):
 async def test_clients_share_nothing(nursery):
     answers = {"tools/list": {"tools": [], "ttlMs": 10**6, "cacheScope": "private"}}
     for _ in range(2):
-        client, server = await modern_client(nursery, answers=answers)
+        client, server = await stateless_client(nursery, answers=answers)
         await client.list_tools()
         assert len(server.asked("tools/list")) == 1
         await client.aclose()

@@ -6,21 +6,14 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Client, RequestError, RequestTimeout, ToolError, UserRejected
 from mcp_trio import types as t
-from mcp_trio._client.client import Client
-from mcp_trio._client.results import display_name, tool_hints
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio.errors import (
-    LocalProtocolError,
-    RemoteProtocolError,
-    RequestError,
-    RequestTimeout,
-    ToolError,
-    UserRejected,
-)
-from tests.client.modern import legacy_client, modern_client
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
+from mcp_trio.hosts import display_name, tool_hints
+from tests.client.stateless import legacy_client, stateless_client
 
-A, B, C, D, E = REVISIONS
+A, B, C, D, E = PROTOCOL_VERSIONS
 TEXT = {"type": "text", "text": "ebb"}
 DONE = {"content": [TEXT]}
 TIDE = {"name": "tide", "inputSchema": {"type": "object"}}
@@ -31,10 +24,12 @@ PROMPT = {"type": "ref/prompt", "name": "plan"}
 def connect(nursery):
     """A client of a server at some revision that gives `answers`, and that server."""
 
-    async def start(revision, answers, **options):
-        if REVISIONS[revision].is_modern:
-            return await modern_client(nursery, answers=answers, **options)
-        return await legacy_client(nursery, revision=revision, answers=answers, **options)
+    async def start(protocol_version, answers, **options):
+        if PROTOCOL_VERSIONS[protocol_version].is_stateless:
+            return await stateless_client(nursery, answers=answers, **options)
+        return await legacy_client(
+            nursery, protocol_version=protocol_version, answers=answers, **options
+        )
 
     return start
 
@@ -78,21 +73,23 @@ CALLS = [
 
 
 @pytest.mark.requirement("TOOL-15", "RES-04", "PROM-04", "COMP-03", "COMP-08")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize(("call", "sent", "answer"), CALLS)
-async def test_a_call_is_one_request_with_what_it_needs(connect, revision, call, sent, answer):
+async def test_a_call_is_one_request_with_what_it_needs(
+    connect, protocol_version, call, sent, answer
+):
     method, params = sent
-    client, server = await connect(revision, {method: answer})
+    client, server = await connect(protocol_version, {method: answer})
     await call(client)
     assert server.asked(method) == [params]
     await client.aclose()
 
 
 @pytest.mark.requirement("PROM-04", "PROM-16", "TRAP-75")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("value", [3, True, None, ["a"], {}])
-async def test_arguments_of_a_prompt_that_are_no_text_never_leave(connect, revision, value):
-    client, server = await connect(revision, {})
+async def test_arguments_of_a_prompt_that_are_no_text_never_leave(connect, protocol_version, value):
+    client, server = await connect(protocol_version, {})
     with pytest.raises(TypeError):
         await client.get_prompt("plan", {"days": value})
     assert server.asked("prompts/get") == []
@@ -100,14 +97,14 @@ async def test_arguments_of_a_prompt_that_are_no_text_never_leave(connect, revis
 
 
 @pytest.mark.requirement("PROM-15", "LIFE-14")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_server_is_asked_for_what_it_declares(connect, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_server_is_asked_for_what_it_declares(connect, protocol_version):
     info = {"capabilities": {}, "serverInfo": {"name": "n", "version": "1"}}
     answers = {
-        "initialize": {"protocolVersion": revision, **info},
-        "server/discover": {"supportedVersions": [revision], **info},
+        "initialize": {"protocolVersion": protocol_version, **info},
+        "server/discover": {"supportedVersions": [protocol_version], **info},
     }
-    client, server = await connect(revision, answers)
+    client, server = await connect(protocol_version, answers)
     for call in (client.list_tools, client.list_prompts, client.list_resources):
         with pytest.raises(LocalProtocolError, match="is not announced"):
             await call()
@@ -121,7 +118,7 @@ async def test_a_server_is_asked_for_what_it_declares(connect, revision):
 @pytest.mark.requirement(
     "PAG-02", "PAG-03", "PAG-04", "PAG-05", "PAG-06", "PAG-07", "PROM-14", "TRAP-77"
 )
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize(
     ("pages", "cursors"),
     [
@@ -132,7 +129,7 @@ async def test_a_server_is_asked_for_what_it_declares(connect, revision):
     ],
 )
 async def test_a_list_is_read_to_its_end_and_each_time_from_its_beginning(
-    connect, revision, pages, cursors
+    connect, protocol_version, pages, cursors
 ):
     def answer(params):
         place = cursors.index(params.get("cursor"))
@@ -141,7 +138,7 @@ async def test_a_list_is_read_to_its_end_and_each_time_from_its_beginning(
         return {"prompts": rows, **({"nextCursor": after[0]} if after else {})}
 
     for _ in range(2):
-        client, server = await connect(revision, {"prompts/list": answer})
+        client, server = await connect(protocol_version, {"prompts/list": answer})
         for _ in range(2):
             assert len(await client.list_prompts()) == sum(pages)
         asked = [params.get("cursor") for params in server.asked("prompts/list")]
@@ -153,8 +150,8 @@ async def test_a_list_is_read_to_its_end_and_each_time_from_its_beginning(
 
 
 @pytest.mark.requirement("TOOL-33", "TOOL-29", "TOOL-34")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_host_gets_all_that_a_model_has_to_hear_of_an_error(connect, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_host_gets_all_that_a_model_has_to_hear_of_an_error(connect, protocol_version):
     content = [TEXT, {"type": "text", "text": "no wind"}]
     answers = {
         "tools/call": lambda params: (
@@ -163,20 +160,20 @@ async def test_a_host_gets_all_that_a_model_has_to_hear_of_an_error(connect, rev
             else {"error": {"code": -32602, "message": "unknown tool: row", "data": ["tide"]}}
         )
     }
-    client, _ = await connect(revision, answers)
+    client, _ = await connect(protocol_version, answers)
     with pytest.raises(ToolError, match="ebb\nno wind") as caught:
         await client.call_tool("tide")
     assert [block.text for block in caught.value.result.content] == ["ebb", "no wind"]
     result = await client.call_tool("tide", raise_tool_errors=False)
     assert (result.is_error, len(result.content)) == (True, 2)
-    with pytest.raises(RequestError, match="unknown tool: row") as refused:
+    with pytest.raises(RequestError, match="unknown tool: row") as rejected:
         await client.call_tool("row")
-    assert (refused.value.code, refused.value.data) == (-32602, ["tide"])
+    assert (rejected.value.code, rejected.value.data) == (-32602, ["tide"])
     await client.aclose()
 
 
 @pytest.mark.requirement("TOOL-40", "TOOL-16", "RES-05", "PROM-05", "COMP-05")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize(
     ("call", "method", "result"),
     [
@@ -199,17 +196,19 @@ async def test_a_host_gets_all_that_a_model_has_to_hear_of_an_error(connect, rev
         ),
     ],
 )
-async def test_a_result_of_the_wrong_shape_reaches_nobody(connect, revision, call, method, result):
-    client, _ = await connect(revision, {method: result})
+async def test_a_result_of_the_wrong_shape_reaches_nobody(
+    connect, protocol_version, call, method, result
+):
+    client, _ = await connect(protocol_version, {method: result})
     with pytest.raises(RemoteProtocolError, match=method):
         await call(client)
     await client.aclose()
 
 
 @pytest.mark.requirement("TOOL-40")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_call_has_an_end(connect, autojump_clock, revision):
-    client, server = await connect(revision, {"tools/call": None})
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_call_has_an_end(connect, autojump_clock, protocol_version):
+    client, server = await connect(protocol_version, {"tools/call": None})
     with pytest.raises(RequestTimeout):
         await client.call_tool("tide", total_seconds=5)
     await trio.testing.wait_all_tasks_blocked()
@@ -221,7 +220,7 @@ SCHEMA = {"type": "object", "properties": {"metres": {"type": "number"}}, "requi
 
 
 @pytest.mark.requirement("TOOL-24", "TOOL-25", "TOOL-40", "TRAP-71")
-@pytest.mark.parametrize("revision", [C, D, E])
+@pytest.mark.parametrize("protocol_version", [C, D, E])
 @pytest.mark.parametrize(
     ("change", "is_believed"),
     [
@@ -232,12 +231,14 @@ SCHEMA = {"type": "object", "properties": {"metres": {"type": "number"}}, "requi
         ({"isError": True}, True),
     ],
 )
-async def test_a_structured_result_is_what_its_schema_says(connect, revision, change, is_believed):
+async def test_a_structured_result_is_what_its_schema_says(
+    connect, protocol_version, change, is_believed
+):
     answers = {
         "tools/list": {"tools": [{**TIDE, "outputSchema": SCHEMA}]},
         "tools/call": {**DONE, **change},
     }
-    client, _ = await connect(revision, answers, raise_tool_errors=False)
+    client, _ = await connect(protocol_version, answers, raise_tool_errors=False)
     await client.list_tools()
     if is_believed:
         assert (await client.call_tool("tide")).content == [t.TextContent(text="ebb")]
@@ -251,11 +252,13 @@ async def test_a_structured_result_is_what_its_schema_says(connect, revision, ch
 
 
 @pytest.mark.requirement("TOOL-12", "TOOL-13", "TOOL-14")
-@pytest.mark.parametrize("revision", [B, C, D, E])
-async def test_what_a_server_says_of_its_tools_is_told_and_nothing_else(connect, revision):
+@pytest.mark.parametrize("protocol_version", [B, C, D, E])
+async def test_what_a_server_says_of_its_tools_is_told_and_nothing_else(connect, protocol_version):
     said = {"title": "Safe", "readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
     tools = [{**TIDE, "annotations": said}, {**TIDE, "name": "flood"}]
-    client, server = await connect(revision, {"tools/list": {"tools": tools}, "tools/call": DONE})
+    client, server = await connect(
+        protocol_version, {"tools/list": {"tools": tools}, "tools/call": DONE}
+    )
     safe, usual = await client.list_tools()
     assert (tool_hints(safe).read_only, tool_hints(usual).read_only) == (True, False)
     assert tool_hints(usual).destructive
@@ -267,9 +270,9 @@ async def test_what_a_server_says_of_its_tools_is_told_and_nothing_else(connect,
 
 
 @pytest.mark.requirement("TOOL-39", "TOOL-12")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 async def test_a_host_may_deny_a_call_whatever_the_server_says_of_it(
-    connect, revision, monkeypatch
+    connect, protocol_version, monkeypatch
 ):
     seen = []
     usual = Client.request
@@ -283,7 +286,7 @@ async def test_a_host_may_deny_a_call_whatever_the_server_says_of_it(
     monkeypatch.setattr(Client, "request", request)
     said = {"readOnlyHint": True, "destructiveHint": False}
     client, server = await connect(
-        revision, {"tools/list": {"tools": [{**TIDE, "annotations": said}]}}
+        protocol_version, {"tools/list": {"tools": [{**TIDE, "annotations": said}]}}
     )
     await client.list_tools()
     with pytest.raises(UserRejected):
@@ -294,15 +297,15 @@ async def test_a_host_may_deny_a_call_whatever_the_server_says_of_it(
 
 
 @pytest.mark.requirement("TOOL-20")
-@pytest.mark.parametrize("revision", [C, D, E])
-async def test_a_link_is_read_whether_or_not_it_is_listed(connect, revision):
+@pytest.mark.parametrize("protocol_version", [C, D, E])
+async def test_a_link_is_read_whether_or_not_it_is_listed(connect, protocol_version):
     link = {"type": "resource_link", "uri": "tide://bergen", "name": "tide"}
     answers = {
         "tools/call": {"content": [link]},
         "resources/read": {"contents": [{"uri": "tide://bergen", "text": "ebb"}]},
         "resources/list": {"resources": []},
     }
-    client, server = await connect(revision, answers)
+    client, server = await connect(protocol_version, answers)
     assert await client.list_resources() == []
     (block,) = (await client.call_tool("tide")).content
     (contents,) = (await client.read_resource(block.uri)).contents
@@ -327,10 +330,10 @@ SRCS = [
 
 
 @pytest.mark.requirement("ICON-01", "ICON-02", "ICON-03", "ICON-04", "ICON-05", "ICON-06")
-@pytest.mark.parametrize("revision", [D, E])
+@pytest.mark.parametrize("protocol_version", [D, E])
 @pytest.mark.parametrize("mime_type", ["image/png", "image/jpeg", "image/svg+xml", "image/webp"])
 async def test_an_icon_is_handed_on_as_it_came_and_never_fetched(
-    connect, revision, monkeypatch, mime_type
+    connect, protocol_version, monkeypatch, mime_type
 ):
     for name in ("socket.getaddrinfo", "webbrowser.open", "urllib.request.urlopen"):
         monkeypatch.setattr(name, barred)
@@ -346,7 +349,7 @@ async def test_an_icon_is_handed_on_as_it_came_and_never_fetched(
             "content": [{"type": "resource_link", "uri": "a:b", "name": "n", "icons": icons}]
         },
     }
-    client, _ = await connect(revision, answers)
+    client, _ = await connect(protocol_version, answers)
     for rows in (
         await client.list_tools(),
         await client.list_prompts(),
@@ -362,13 +365,13 @@ async def test_an_icon_is_handed_on_as_it_came_and_never_fetched(
 
 
 @pytest.mark.requirement("ROOT-13", "SAMP-30", "LIFE-14")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_client_announces_nothing_that_its_host_has_not_chosen(connect, revision):
-    client, server = await connect(revision, {"tools/call": DONE})
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_client_announces_nothing_that_its_host_has_not_chosen(connect, protocol_version):
+    client, server = await connect(protocol_version, {"tools/call": DONE})
     await client.call_tool("tide")
     hello = server.requests[0]["params"]
     key = "io.modelcontextprotocol/clientCapabilities"
-    assert (hello["_meta"][key] if revision == E else hello["capabilities"]) == {}
+    assert (hello["_meta"][key] if protocol_version == E else hello["capabilities"]) == {}
     await client.aclose()
 
 

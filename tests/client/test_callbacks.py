@@ -4,8 +4,8 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Client
 from mcp_trio import types as t
-from mcp_trio._client.client import Client
 from tests.client.conftest import OLD, connected, said, text
 
 MESSAGE = t.LoggingMessageParams(level="info", data={"sea": "calm"}, logger="weather")
@@ -13,7 +13,7 @@ MESSAGE = t.LoggingMessageParams(level="info", data={"sea": "calm"}, logger="wea
 
 @pytest.fixture
 def talkative(bench):
-    bench.revisions = OLD  # nobody has to listen
+    bench.protocol_versions = OLD  # nobody has to listen
 
     @bench.tool
     async def tell(handling):
@@ -53,7 +53,7 @@ async def test_each_notification_goes_to_its_callback(talkative, waits):
 
 
 async def test_notifications_that_nobody_listens_to_do_no_harm(talkative, caplog):
-    async with Client(talkative, revisions=OLD) as client:
+    async with Client(talkative, protocol_versions=OLD) as client:
         assert said(await client.call_tool("tell")) == "told"
         await trio.testing.wait_all_tasks_blocked()
         await client.ping()
@@ -100,7 +100,7 @@ async def test_a_callback_may_call_the_server(talkative):
 @pytest.mark.requirement("PING-01")
 async def test_a_ping_is_answered_before_and_after_the_handshake(scripted, nursery):
     channel, server = scripted
-    client = Client(channel, revisions=OLD)
+    client = Client(channel, protocol_versions=OLD)
     nursery.start_soon(client.__aenter__)
     asked = await server.receive()
     await server.send_request("ping", id="early")

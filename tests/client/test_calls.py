@@ -5,19 +5,11 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Client, Limits, RequestError, ToolError, UserRejected
 from mcp_trio import types as t
-from mcp_trio._client.client import Client
-from mcp_trio._jsonrpc.messages import Unencodable
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import (
-    LocalProtocolError,
-    RemoteProtocolError,
-    RequestError,
-    ToolError,
-    UserRejected,
-)
-from mcp_trio.limits import Limits
+from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, Unencodable
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 from tests.client.conftest import ALL, connected, said
 
 TEXT = {"type": "text", "text": "ebb"}
@@ -264,17 +256,17 @@ async def test_raising_can_be_switched_off_for_the_client_and_for_a_call(failing
 
 async def test_an_error_answer_is_raised_with_its_code_and_data(bench):
     @bench.tool
-    async def refuse(handling):
+    async def reject(handling):
         raise RequestError(-32602, "no such port", {"port": "Bergen"})
 
     async with Client(bench) as client:
         with pytest.raises(RequestError, match="no such port") as caught:
-            await client.call_tool("refuse")
+            await client.call_tool("reject")
     assert (caught.value.code, caught.value.data) == (-32602, {"port": "Bergen"})
 
 
 @pytest.mark.parametrize("arguments", [{"port": object()}, {"port": "\ud800"}, {1: {2j: 3}}])
-async def test_arguments_that_are_no_json_are_refused_and_the_session_goes_on(bench, arguments):
+async def test_arguments_that_are_no_json_are_rejected_and_the_session_goes_on(bench, arguments):
     async with Client(bench) as client:
         with pytest.raises(Unencodable):
             await client.call_tool("hello", arguments)
@@ -301,13 +293,13 @@ async def test_a_call_takes_no_option_that_it_does_not_know(bench):
 
 
 @pytest.mark.requirement("PROM-04", "PROM-16")
-async def test_arguments_of_a_prompt_that_are_no_text_are_refused(bench):
+async def test_arguments_of_a_prompt_that_are_no_text_are_rejected(bench):
     async with Client(bench) as client:
         with pytest.raises(TypeError, match="the arguments of a prompt are text, unlike days=3"):
             await client.get_prompt("plan", {"city": "Oslo", "days": 3})
 
 
-async def test_a_method_that_no_client_sends_is_refused(bench):
+async def test_a_method_that_no_client_sends_is_rejected(bench):
     async with Client(bench) as client:
         with pytest.raises(LocalProtocolError):
             await client.request("roots/list")
@@ -332,7 +324,7 @@ async def test_a_host_may_look_at_every_request_and_deny_it_before_it_leaves(
     await server.answer_initialize(capabilities=ALL)
     await trio.testing.wait_all_tasks_blocked()
     with pytest.raises(UserRejected):
-        await client.call_tool("open_the_lock", {"gate": 3})
+        await client.call_tool("open_the_lock", {"host_check": 3})
     nursery.start_soon(client.ping)
     assert (await server.receive())["method"] == "ping"
     assert [method for method, _ in asked] == ["tools/call", "ping"]

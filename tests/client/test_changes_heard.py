@@ -4,26 +4,25 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.server import Server
-from mcp_trio.errors import LocalProtocolError, ResourceNotFound
+from mcp_trio import Client, ResourceNotFound, Server
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.errors import LocalProtocolError
 from tests.client.conftest import nothing
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 
 
-def modern(target, **options):
-    return Client(target, revisions=[MODERN], **options)
+def stateless(target, **options):
+    return Client(target, protocol_versions=[STATELESS], **options)
 
 
 @pytest.mark.requirement("TOOL-36", "RES-14", "RES-15", "PROM-12")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_callbacks_hear_of_changes_in_both_eras(server, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_callbacks_hear_of_changes_in_both_eras(server, protocol_version):
     heard = []
     async with Client(
         server,
-        revisions=[revision],
+        protocol_versions=[protocol_version],
         list_changed=heard.append,
         resource_updated=lambda params: heard.append(params.uri),
     ) as client:
@@ -42,22 +41,22 @@ async def test_callbacks_hear_of_changes_in_both_eras(server, revision):
     assert heard == ["tools", "harbour://lima"]
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_callback_may_subscribe(server, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_callback_may_subscribe(server, protocol_version):
     heard = []
 
     async def changed(kind):
         await client.subscribe(f"harbour://{kind}")
         heard.append(kind)
 
-    async with Client(server, revisions=[revision], list_changed=changed) as client:
+    async with Client(server, protocol_versions=[protocol_version], list_changed=changed) as client:
         server.tool(nothing)
         await trio.testing.wait_all_tasks_blocked()
     assert heard == ["tools"]
 
 
 async def test_a_resource_that_is_not_told_of_cannot_be_subscribed(server):
-    async with modern(server) as client:
+    async with stateless(server) as client:
         await client.subscribe("harbour://oslo")
         with pytest.raises(ResourceNotFound, match="none:1") as caught:
             await client.subscribe("none:1")
@@ -68,7 +67,7 @@ async def test_a_resource_that_is_not_told_of_cannot_be_subscribed(server):
 
 
 async def test_a_server_without_subscriptions_is_not_asked_for_one():
-    async with modern(Server("harbour")) as client:
+    async with stateless(Server("harbour")) as client:
         with pytest.raises(LocalProtocolError, match=r"resources\.subscribe"):
             await client.subscribe("x:1")
 
@@ -78,7 +77,7 @@ async def test_a_server_that_is_started_again_is_listened_to_again(server):
     heard = []
     async with Client(
         server,
-        revisions=[MODERN],
+        protocol_versions=[STATELESS],
         restart=True,
         list_changed=heard.append,
         resource_updated=lambda params: heard.append(params.uri),
@@ -95,7 +94,7 @@ async def test_a_server_that_is_started_again_is_listened_to_again(server):
 @pytest.mark.requirement("SUB-18", "TRAP-108")
 async def test_what_was_kept_before_a_subscription_began_is_stale():
     server = Server("harbour", offers={"tools"}, list_ttl_seconds=1000)
-    async with modern(server) as client:
+    async with stateless(server) as client:
         assert await client.list_tools() == []
         server.tool(nothing)
         assert await client.list_tools() == []  # kept, and nobody told

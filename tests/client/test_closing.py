@@ -8,10 +8,9 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Client, ConnectionLost
 from mcp_trio import types as t
-from mcp_trio._client.client import Client
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost
+from mcp_trio.transports import memory_pair
 from tests.client.conftest import (
     Bench,
     call_that_is_lost,

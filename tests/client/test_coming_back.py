@@ -8,19 +8,17 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown
+from mcp_trio import Client, ConnectionLost, Context, Server
+from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 from tests.client.conftest import said
-from tests.client.modern import LEGACY, MODERN
+from tests.client.stateless import LEGACY, STATELESS
 from tests.story import Story
 from tests.ways import CONNECTIONS, serving
 
 SECONDS = 10.0
-REFUSED = "HTTP 401"
+REJECTED = "HTTP 401"
 
 
 @attrs.define(eq=False)
@@ -76,13 +74,17 @@ async def ferry_of(way, tmp_path, **options):
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("revision", [LEGACY[-1], MODERN])
+@pytest.mark.parametrize("protocol_version", [LEGACY[-1], STATELESS])
 @pytest.mark.parametrize("way", CONNECTIONS)
-async def test_the_next_call_connects_again_and_the_states_are_told(way, revision, tmp_path):
+async def test_the_next_call_connects_again_and_the_states_are_told(
+    way, protocol_version, tmp_path
+):
     states = []
     async with ferry_of(way, tmp_path) as (ferry, nursery):
         async with Client(
-            ferry.url, revisions=[revision], state_changed=lambda *told: states.append(told)
+            ferry.url,
+            protocol_versions=[protocol_version],
+            state_changed=lambda *told: states.append(told),
         ) as client:
             assert said(await client.call_tool("cross", {"to": "Skye"})) == "Skye"
             first = client._session
@@ -149,7 +151,7 @@ async def test_what_only_reads_is_repeated_only_if_asked(restart, autojump_clock
         assert request["method"] == method
         await peer.send_result(request, result)
 
-    async with Client(Lists(), revisions=[LEGACY[-1]], restart=restart) as client:
+    async with Client(Lists(), protocol_versions=[LEGACY[-1]], restart=restart) as client:
         if restart:
             assert await client.list_tools() == []
         else:
@@ -204,13 +206,13 @@ async def test_a_token_goes_along(tmp_path):
         async with Client(ferry.url, token="sesame") as client:
             await client.call_tool("cross", {"to": "Skye"})
         states = []
-        with pytest.raises(ConnectionLost, match=REFUSED) as caught:
+        with pytest.raises(ConnectionLost, match=REJECTED) as caught:
             await Client(
                 ferry.url, token="x", state_changed=lambda *it: states.append(it)
             ).__aenter__()
     assert caught.value.http_status == 401
     assert [state for state, _why in states] == ["connecting", "closed"]
-    assert REFUSED in states[1][1]
+    assert REJECTED in states[1][1]
 
 
 async def test_a_token_goes_along_over_http():

@@ -6,11 +6,10 @@ from functools import partial
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._client.config import ServerConfig, read_config
-from mcp_trio._client.group import ClientGroup
+from mcp_trio import Client, ClientGroup, ConnectionLost
 from mcp_trio._transports.http_server import serve_native
-from mcp_trio.errors import ConfigError, ConnectionLost
+from mcp_trio.errors import ConfigError
+from mcp_trio.hosts import ServerConfig, read_config
 from mcp_trio.limits import DEFAULT_LIMITS
 from tests.client.conftest import Bench, said
 

@@ -11,21 +11,21 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import types as t
-from mcp_trio._client.client import Client, ClientOptions, connect_client
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._protocol.versions import ALL_REVISIONS
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import (
+from mcp_trio import (
+    Client,
     ConnectionLost,
-    LocalProtocolError,
-    RecordingError,
-    RemoteProtocolError,
+    Limits,
     RequestError,
     RequestTimeout,
+    Server,
+    connect_client,
 )
-from mcp_trio.limits import Limits
+from mcp_trio import types as t
+from mcp_trio._client.client import ClientOptions
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
+from mcp_trio.errors import LocalProtocolError, RecordingError, RemoteProtocolError
+from mcp_trio.recording import read_recording
+from mcp_trio.transports import memory_pair
 from tests.client.conftest import (
     EVERYTHING,
     OLD,
@@ -45,7 +45,7 @@ async def test_a_client_of_a_server_object_knows_its_server(bench):
         assert client.server_info == t.Implementation(name="bench", version="7")
         assert client.server_capabilities == EVERYTHING
         assert client.instructions == "be kind"
-        assert client.revision == ALL_REVISIONS[0]
+        assert client.protocol_version == ALL_PROTOCOL_VERSIONS[0]
         assert client.counts == {}
         assert said(await client.call_tool("hello")) == "hello"
     assert not client.is_open
@@ -55,7 +55,7 @@ async def test_a_client_of_a_server_object_knows_its_server(bench):
 @pytest.mark.requirement("LIFE-01", "LIFE-02", "LIFE-03", "LIFE-04", "LIFE-11")
 async def test_the_handshake_is_the_first_thing_said(scripted, nursery):
     channel, server = scripted
-    nursery.start_soon(partial(connect_client, channel, nursery, revisions=OLD))
+    nursery.start_soon(partial(connect_client, channel, nursery, protocol_versions=OLD))
     request = await server.receive()
     assert request["method"] == "initialize"
     assert request["params"] == {
@@ -86,7 +86,7 @@ async def test_a_client_says_who_it_is_and_what_it_has_callbacks_for(scripted, n
 @pytest.mark.requirement("LIFE-12")
 async def test_nothing_is_asked_before_the_handshake(scripted, nursery):
     channel, server = scripted
-    client = Client(channel, revisions=OLD)
+    client = Client(channel, protocol_versions=OLD)
     for act in (client.list_tools, client.ping, client.notify_roots_changed):
         with pytest.raises(LocalProtocolError, match="not connected"):
             await act()
@@ -113,7 +113,7 @@ async def test_what_the_server_does_not_offer_is_not_asked_for(scripted, nursery
 
 
 @pytest.mark.requirement("LIFE-09", "LIFE-16")
-async def test_a_server_of_an_unknown_revision_is_left(scripted, nursery):
+async def test_a_server_of_an_unknown_protocol_version_is_left(scripted, nursery):
     channel, server = scripted
 
     async def play():
@@ -125,11 +125,11 @@ async def test_a_server_of_an_unknown_revision_is_left(scripted, nursery):
 
     nursery.start_soon(play)
     with pytest.raises(RemoteProtocolError, match="1999-01-01"):
-        async with Client(channel, revisions=OLD):
+        async with Client(channel, protocol_versions=OLD):
             raise AssertionError
 
 
-async def test_a_refused_handshake_is_the_servers_error(scripted, nursery):
+async def test_a_rejected_handshake_is_the_servers_error(scripted, nursery):
     channel, server = scripted
 
     async def play():
@@ -138,7 +138,7 @@ async def test_a_refused_handshake_is_the_servers_error(scripted, nursery):
 
     nursery.start_soon(play)
     with pytest.raises(RequestError, match="no room"):
-        await Client(channel, revisions=OLD).__aenter__()
+        await Client(channel, protocol_versions=OLD).__aenter__()
 
 
 @pytest.mark.requirement("LIFE-16", "LIFE-17", "TIME-01", "CANC-03", "TRAP-21")
@@ -148,7 +148,7 @@ async def test_l12_a_server_that_never_answers_is_given_up(scripted, autojump_cl
     before = trio.current_time()
     limits = Limits(initialize_seconds=7)
     with pytest.raises(RequestTimeout) as caught:
-        await Client(channel, revisions=OLD, limits=limits).__aenter__()
+        await Client(channel, protocol_versions=OLD, limits=limits).__aenter__()
     assert caught.value.method == "initialize"
     assert trio.current_time() - before == pytest.approx(7, abs=0.1)
     assert [message["method"] for message in await server.receive_end()] == ["initialize"]
@@ -159,7 +159,7 @@ async def test_a_cancelled_handshake_ends_the_session_at_once(scripted, autojump
     channel, server = scripted
     tasks = running_tasks()
     with trio.move_on_after(3) as scope:
-        await Client(channel, revisions=OLD).__aenter__()
+        await Client(channel, protocol_versions=OLD).__aenter__()
     assert scope.cancelled_caught
     assert trio.current_time() == pytest.approx(3, abs=0.1)
     assert [message["method"] for message in await server.receive_end()] == ["initialize"]
@@ -253,7 +253,7 @@ async def test_the_handlers_of_a_server_object_see_the_callers_context(bench):
 
 
 @pytest.mark.parametrize("target", ["python server.py", "server.py", "ftp://example.org", ""])
-async def test_what_is_no_url_is_refused(target):
+async def test_what_is_no_url_is_rejected(target):
     with pytest.raises(ValueError, match="begins with http:// or https://"):
         await Client(target).__aenter__()
 
@@ -268,14 +268,14 @@ async def test_what_is_no_url_is_refused(target):
     ],
     ids=["headers", "http", "token", "ssl_context"],
 )
-async def test_what_only_a_url_understands_is_refused(bench, program, options):
+async def test_what_only_a_url_understands_is_rejected(bench, program, options):
     for target in (bench, memory_pair()[0], program):
         with pytest.raises(TypeError, match="for URLs only"):
             await Client(target, **options).__aenter__()
 
 
 @pytest.mark.parametrize("target", [b"x", 7, object()])
-async def test_what_is_no_target_is_refused(target):
+async def test_what_is_no_target_is_rejected(target):
     with pytest.raises(TypeError, match="a client connects to"):
         await Client(target).__aenter__()
 
@@ -283,7 +283,7 @@ async def test_what_is_no_target_is_refused(target):
 @pytest.mark.parametrize(
     "options", [{"env": {}}, {"inherit_env": True}, {"cwd": "."}, {"stderr": "inherit"}]
 )
-async def test_what_only_a_command_understands_is_refused(bench, options):
+async def test_what_only_a_command_understands_is_rejected(bench, options):
     for target in (bench, memory_pair()[0]):
         with pytest.raises(TypeError, match="for commands only"):
             await Client(target, **options).__aenter__()

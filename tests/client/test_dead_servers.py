@@ -6,12 +6,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown, RequestError
+from mcp_trio import Client, ConnectionLost, RequestError, Server
+from mcp_trio.errors import OutcomeUnknown
 
 WAYS = {
-    "modern": ("/mcp", "2026-07-28"),
+    "stateless": ("/mcp", "2026-07-28"),
     "legacy": ("/mcp", "2025-11-25"),
     "HTTP+SSE": ("/sse", "2024-11-05"),
 }
@@ -66,15 +65,15 @@ async def harbour(nursery):
 
 
 def client_of(way, base):
-    path, revision = WAYS[way]
-    return Client(base + path, revisions=(revision,))
+    path, protocol_version = WAYS[way]
+    return Client(base + path, protocol_versions=(protocol_version,))
 
 
 async def test_the_next_call_after_a_server_is_back_succeeds(harbour, way):
     base = await harbour.start()
     with trio.fail_after(20):
         async with client_of(way, base) as client:
-            assert client.revision == WAYS[way][1]
+            assert client.protocol_version == WAYS[way][1]
             assert await client.call_tool("call", result_type=int) == 1
             await harbour.stop()
             for _ in range(2):

@@ -9,10 +9,8 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Client, Limits, UserRejected
 from mcp_trio import types as t
-from mcp_trio._client.client import Client
-from mcp_trio.errors import UserRejected
-from mcp_trio.limits import Limits
 
 C, D = "2025-06-18", "2025-11-25"
 FORM = {
@@ -45,7 +43,7 @@ def answer(reply):
 
 @pytest.mark.requirement("ELIC-01", "ELIC-03")
 @pytest.mark.parametrize(
-    ("revision", "options", "announced"),
+    ("protocol_version", "options", "announced"),
     [
         (D, {}, {"form": {}}),
         (D, {"elicitation_modes": ["form"]}, {"form": {}}),
@@ -56,10 +54,10 @@ def answer(reply):
     ],
 )
 async def test_a_client_announces_the_modes_that_it_has_a_callback_for(
-    connect, revision, options, announced
+    connect, protocol_version, options, announced
 ):
     client, _, capabilities = await connect(
-        revision=revision, elicitation=lambda _params: True, **options
+        protocol_version=protocol_version, elicitation=lambda _params: True, **options
     )
     assert capabilities == {"elicitation": announced}
     await client.aclose()
@@ -126,7 +124,7 @@ async def test_agreeing_to_a_form_fills_in_its_defaults(answer):
 @pytest.mark.requirement("ELIC-14", "ELIC-18")
 async def test_a_client_of_june_2025_fills_in_a_form_too(answer):
     said = {"ship": "Ada", "nights": 2}
-    result = await answer(ASKED, said, revision=C)
+    result = await answer(ASKED, said, protocol_version=C)
     assert result == {"action": "accept", "content": said}
 
 
@@ -209,7 +207,7 @@ async def test_the_callback_gets_all_that_is_asked_and_may_change_the_answer(con
         (BOTH, {"message": "Pay", "mode": "url"}, -32602),
     ],
 )
-async def test_a_mode_that_was_not_announced_or_is_none_is_refused(answer, modes, params, code):
+async def test_a_mode_that_was_not_announced_or_is_none_is_rejected(answer, modes, params, code):
     result = await answer(params, False, elicitation_modes=modes)
     assert result.get("code") == code
 
@@ -320,7 +318,7 @@ async def test_without_a_callback_the_end_of_a_visit_is_no_news(connect, caplog)
 
 
 @pytest.mark.requirement("ELIC-50")
-async def test_a_server_that_asks_too_much_at_once_is_refused(connect):
+async def test_a_server_that_asks_too_much_at_once_is_rejected(connect):
     release = trio.Event()
 
     async def elicitation(_params):
@@ -331,9 +329,9 @@ async def test_a_server_that_asks_too_much_at_once_is_refused(connect):
     client, server, _ = await connect(elicitation=elicitation, limits=limits)
     for place in range(3):
         await server.send_request("elicitation/create", ASKED, id=place)
-    refused = await server.receive()
-    assert (refused["id"], refused["error"]["code"]) == (2, -32000)
-    assert "requests_queued_max" in refused["error"]["message"]
+    rejected = await server.receive()
+    assert (rejected["id"], rejected["error"]["code"]) == (2, -32000)
+    assert "requests_queued_max" in rejected["error"]["message"]
     release.set()
     answers = await server.receive_many(2)
     assert [answer["result"]["action"] for answer in answers] == ["decline"] * 2

@@ -7,14 +7,13 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Limits, UserRejected
 from mcp_trio import types as t
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio.errors import UserRejected
-from mcp_trio.limits import Limits
-from tests.client.modern import legacy_client
-from tests.client.questions import asked, check_refused
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from tests.client.questions import asked, check_rejected
+from tests.client.stateless import legacy_client
 
-*_, C, D, E = REVISIONS
+*_, C, D, E = PROTOCOL_VERSIONS
 FORMS, MODES = (C, D, E), (D, E)
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
 
@@ -28,9 +27,9 @@ URL = "https://xn--harbur-9ta.example/pay?to=http://elsewhere.example"
 BOTH = ("form", "url")
 
 
-def visit(revision, **change):
+def visit(protocol_version, **change):
     """The params of a question to visit a URL."""
-    ids = {"elicitationId": "p7"} if revision == D else {}
+    ids = {"elicitationId": "p7"} if protocol_version == D else {}
     return {"mode": "url", "message": "Pay", "url": URL, **ids, **change}
 
 
@@ -44,11 +43,11 @@ def ask(nursery):
 
 
 @pytest.mark.requirement("ELIC-01", "ELIC-02", "ELIC-03", "TRAP-89")
-@pytest.mark.parametrize("revision", FORMS)
+@pytest.mark.parametrize("protocol_version", FORMS)
 @pytest.mark.parametrize("modes", [("form",), ("url",), BOTH])
-async def test_a_client_announces_its_modes(ask, revision, modes):
+async def test_a_client_announces_its_modes(ask, protocol_version, modes):
     answer = await ask(
-        revision,
+        protocol_version,
         "elicitation/create",
         SHIP,
         elicitation=lambda _params: False,
@@ -58,7 +57,7 @@ async def test_a_client_announces_its_modes(ask, revision, modes):
 
 
 @pytest.mark.requirement("ELIC-08", "ELIC-14", "ELIC-15", "ELIC-16", "ELIC-18", "ELIC-19")
-@pytest.mark.parametrize("revision", FORMS)
+@pytest.mark.parametrize("protocol_version", FORMS)
 @pytest.mark.parametrize("mode", [{}, {"mode": "form"}])
 @pytest.mark.parametrize(
     ("said", "result"),
@@ -72,16 +71,16 @@ async def test_a_client_announces_its_modes(ask, revision, modes):
         (t.ElicitResult(action="cancel"), {"action": "cancel"}),
     ],
 )
-async def test_a_form_is_filled_in_or_not(ask, revision, mode, said, result):
+async def test_a_form_is_filled_in_or_not(ask, protocol_version, mode, said, result):
     answer = await ask(
-        revision, "elicitation/create", {**SHIP, **mode}, elicitation=lambda _params: said
+        protocol_version, "elicitation/create", {**SHIP, **mode}, elicitation=lambda _params: said
     )
     assert answer.result == result
 
 
 @pytest.mark.requirement("ELIC-35", "ELIC-37", "ELIC-51", "ELIC-52")
-@pytest.mark.parametrize("revision", FORMS)
-async def test_a_user_sees_what_is_asked_and_may_say_no(ask, revision):
+@pytest.mark.parametrize("protocol_version", FORMS)
+async def test_a_user_sees_what_is_asked_and_may_say_no(ask, protocol_version):
     heard = []
 
     async def elicitation(params):
@@ -89,13 +88,13 @@ async def test_a_user_sees_what_is_asked_and_may_say_no(ask, revision):
         await trio.lowlevel.checkpoint()
         raise UserRejected
 
-    answer = await ask(revision, "elicitation/create", SHIP, elicitation=elicitation)
+    answer = await ask(protocol_version, "elicitation/create", SHIP, elicitation=elicitation)
     assert answer.result == {"action": "decline"}
     assert heard == [("Which ship?", FORM)]
 
 
 @pytest.mark.requirement("ELIC-16", "ELIC-18", "ELIC-19", "ELIC-21", "ELIC-22")
-@pytest.mark.parametrize("revision", FORMS)
+@pytest.mark.parametrize("protocol_version", FORMS)
 @pytest.mark.parametrize(
     "said",
     [
@@ -108,40 +107,46 @@ async def test_a_user_sees_what_is_asked_and_may_say_no(ask, revision):
         "Ada",
     ],
 )
-async def test_a_form_that_is_filled_in_wrong_never_leaves(ask, revision, said):
-    answer = await ask(revision, "elicitation/create", SHIP, elicitation=lambda _params: said)
-    check_refused(answer, revision, INTERNAL_ERROR, (TypeError, ValueError))
+async def test_a_form_that_is_filled_in_wrong_never_leaves(ask, protocol_version, said):
+    answer = await ask(
+        protocol_version, "elicitation/create", SHIP, elicitation=lambda _params: said
+    )
+    check_rejected(answer, protocol_version, INTERNAL_ERROR, (TypeError, ValueError))
 
 
 @pytest.mark.requirement("ELIC-03", "ELIC-08", "ELIC-36", "TRAP-89", "TRAP-90")
-@pytest.mark.parametrize("revision", MODES)
+@pytest.mark.parametrize("protocol_version", MODES)
 @pytest.mark.parametrize("mode", BOTH)
-async def test_a_mode_that_was_not_announced_is_refused(ask, revision, mode):
-    other = SHIP if mode == "url" else visit(revision)
+async def test_a_mode_that_was_not_announced_is_rejected(ask, protocol_version, mode):
+    other = SHIP if mode == "url" else visit(protocol_version)
     heard = []
     answer = await ask(
-        revision, "elicitation/create", other, elicitation=heard.append, elicitation_modes=[mode]
+        protocol_version,
+        "elicitation/create",
+        other,
+        elicitation=heard.append,
+        elicitation_modes=[mode],
     )
-    check_refused(answer, revision, INVALID_PARAMS)
+    check_rejected(answer, protocol_version, INVALID_PARAMS)
     assert heard == []
 
 
 @pytest.mark.requirement("ELIC-50")
-@pytest.mark.parametrize("revision", [C, D])
-async def test_a_server_that_asks_too_much_at_once_is_refused(nursery, revision):
+@pytest.mark.parametrize("protocol_version", [C, D])
+async def test_a_server_that_asks_too_much_at_once_is_rejected(nursery, protocol_version):
     async def elicitation(_params):
         await trio.sleep_forever()
 
     limits = Limits(handlers_in_flight_max=1, requests_queued_max=1)
     client, server = await legacy_client(
-        nursery, revision=revision, elicitation=elicitation, limits=limits
+        nursery, protocol_version=protocol_version, elicitation=elicitation, limits=limits
     )
     for place in "abc":
         await server.peer.send_request("elicitation/create", SHIP, id=place)
     await trio.testing.wait_all_tasks_blocked()
-    (refused,) = [it for it in server.requests if "error" in it]
-    assert refused["id"] == "c"
-    assert "requests_queued_max" in refused["error"]["message"]
+    (rejected,) = [it for it in server.requests if "error" in it]
+    assert rejected["id"] == "c"
+    assert "requests_queued_max" in rejected["error"]["message"]
     await client.aclose()
 
 
@@ -155,7 +160,7 @@ def barred(*_args, **_options):
 @pytest.mark.requirement(
     "ELIC-17", "ELIC-30", "ELIC-37", "ELIC-38", "ELIC-39", "ELIC-40", "ELIC-41", "TRAP-93"
 )
-@pytest.mark.parametrize("revision", MODES)
+@pytest.mark.parametrize("protocol_version", MODES)
 @pytest.mark.parametrize(
     ("said", "result"),
     [
@@ -166,7 +171,7 @@ def barred(*_args, **_options):
     ],
 )
 async def test_a_url_is_handed_to_the_user_whole_and_nothing_else_is_done_with_it(
-    ask, monkeypatch, revision, said, result
+    ask, monkeypatch, protocol_version, said, result
 ):
     monkeypatch.setattr(socket, "getaddrinfo", barred)
     monkeypatch.setattr(socket.socket, "connect", barred)
@@ -179,9 +184,9 @@ async def test_a_url_is_handed_to_the_user_whole_and_nothing_else_is_done_with_i
         return said
 
     answer = await ask(
-        revision,
+        protocol_version,
         "elicitation/create",
-        visit(revision, icons=[{"src": "https://elsewhere.example/i.png"}]),
+        visit(protocol_version, icons=[{"src": "https://elsewhere.example/i.png"}]),
         elicitation=elicitation,
         elicitation_modes=BOTH,
     )
@@ -190,13 +195,13 @@ async def test_a_url_is_handed_to_the_user_whole_and_nothing_else_is_done_with_i
 
 
 @pytest.mark.requirement("ELIC-17")
-@pytest.mark.parametrize("revision", MODES)
-async def test_what_is_filled_in_for_a_visit_never_leaves(ask, revision):
+@pytest.mark.parametrize("protocol_version", MODES)
+async def test_what_is_filled_in_for_a_visit_never_leaves(ask, protocol_version):
     answer = await ask(
-        revision,
+        protocol_version,
         "elicitation/create",
-        visit(revision),
+        visit(protocol_version),
         elicitation=lambda _params: {"card": "4"},
         elicitation_modes=BOTH,
     )
-    check_refused(answer, revision, INTERNAL_ERROR, (TypeError, ValueError))
+    check_rejected(answer, protocol_version, INTERNAL_ERROR, (TypeError, ValueError))

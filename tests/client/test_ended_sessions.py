@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown
+from mcp_trio import Client, ConnectionLost
+from mcp_trio.errors import OutcomeUnknown
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,
@@ -21,7 +21,7 @@ from tests.transports.http.scripted_server import (
     result,
 )
 
-REVISIONS = ("2025-11-25",)
+PROTOCOL_VERSIONS = ("2025-11-25",)
 
 
 async def said(seen):
@@ -43,7 +43,9 @@ async def served(record=None, **options):
     script = Script(server)
     async with (
         httpx.AsyncClient(transport=script) as http,
-        Client(URL, http=http, revisions=REVISIONS, roots=[], record=record) as client,
+        Client(
+            URL, http=http, protocol_versions=PROTOCOL_VERSIONS, roots=[], record=record
+        ) as client,
     ):
         await trio.testing.wait_all_tasks_blocked()  # it has said that it is there, and listens
         yield server, client, script
@@ -64,11 +66,11 @@ async def test_a_call_that_is_told_so_is_made_again_in_another_session():
 
 
 @pytest.mark.parametrize("status", [400, 403, 413, 429])
-async def test_a_call_that_is_refused_for_another_reason_is_not(status):
-    async def refuse(_seen):
+async def test_a_call_that_is_rejected_for_another_reason_is_not(status):
+    async def reject(_seen):
         return Reply(status)
 
-    async with served(answers={"tools/call": refuse}) as (_, client, script):
+    async with served(answers={"tools/call": reject}) as (_, client, script):
         with pytest.raises(ConnectionLost, match=f"HTTP {status}") as lost:
             await client.call_tool("add")
         assert client.is_open
@@ -213,7 +215,10 @@ async def test_how_it_stands_is_told_from_the_beginning_each_time():
     async with (
         httpx.AsyncClient(transport=Script(server)) as http,
         Client(
-            URL, http=http, revisions=REVISIONS, state_changed=lambda *news: states.append(news)
+            URL,
+            http=http,
+            protocol_versions=PROTOCOL_VERSIONS,
+            state_changed=lambda *news: states.append(news),
         ) as client,
     ):
         server.forget()
@@ -245,7 +250,7 @@ async def test_a_beginning_that_is_cancelled_leaves_a_whole_recording(tmp_path, 
 
     file = tmp_path / "story.mcprec.jsonl"
     async with httpx.AsyncClient(transport=Script(never)) as http:
-        client = Client(URL, http=http, revisions=REVISIONS, record=file)
+        client = Client(URL, http=http, protocol_versions=PROTOCOL_VERSIONS, record=file)
         with trio.move_on_after(3):
             await client.__aenter__()
         await client.aclose()

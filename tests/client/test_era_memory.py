@@ -7,10 +7,9 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._client.connect import EraMemory, address_of, eras_of_this_run
-from mcp_trio._client.group import ClientGroup
-from mcp_trio.errors import ConnectionLost, RequestError
+from mcp_trio import Client, ClientGroup, ConnectionLost, RequestError
+from mcp_trio._client.connect import address_of, eras_of_this_run
+from mcp_trio.hosts import VersionMemory
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,
@@ -46,13 +45,15 @@ async def reached(answer):
     async with httpx.AsyncClient(transport=script) as http:
 
         async def connect(url=URL, **options):
-            async with Client(url, **{"http": http, "revisions": BOTH, **options}) as client:
-                return client.revision
+            async with Client(
+                url, **{"http": http, "protocol_versions": BOTH, **options}
+            ) as client:
+                return client.protocol_version
 
         yield script, connect
 
 
-async def refuse(seen, status=405):
+async def reject(seen, status=405):
     if seen.method == "POST" and seen.message["method"] == "initialize":
         return Reply(status)
     return await Modern()(seen)
@@ -83,25 +84,28 @@ class Sse:
 
 
 def test_the_address_of_a_server_has_no_secrets_and_its_usual_port():
-    plain = address_of("http://mcp.test/mcp", http=None, revisions=BOTH)
-    assert address_of("HTTP://me:word@MCP.test:80/mcp?key=1#x", http=None, revisions=BOTH) == plain
+    plain = address_of("http://mcp.test/mcp", http=None, protocol_versions=BOTH)
+    assert (
+        address_of("HTTP://me:word@MCP.test:80/mcp?key=1#x", http=None, protocol_versions=BOTH)
+        == plain
+    )
     others = [
-        address_of("https://mcp.test/mcp", http=None, revisions=BOTH),
-        address_of("http://mcp.test:81/mcp", http=None, revisions=BOTH),
-        address_of("http://mcp.test/", http=None, revisions=BOTH),
-        address_of("http://mcp.test/mcp", http=httpx.AsyncClient(), revisions=BOTH),
-        address_of("http://mcp.test/mcp", http=None, revisions=BOTH[1:]),
+        address_of("https://mcp.test/mcp", http=None, protocol_versions=BOTH),
+        address_of("http://mcp.test:81/mcp", http=None, protocol_versions=BOTH),
+        address_of("http://mcp.test/", http=None, protocol_versions=BOTH),
+        address_of("http://mcp.test/mcp", http=httpx.AsyncClient(), protocol_versions=BOTH),
+        address_of("http://mcp.test/mcp", http=None, protocol_versions=BOTH[1:]),
     ]
     assert plain not in others
     assert "word" not in repr(plain)
-    assert address_of("http://mcp.test:x/", http=None, revisions=BOTH) is None
+    assert address_of("http://mcp.test:x/", http=None, protocol_versions=BOTH) is None
 
 
 def test_the_memory_is_bounded_and_forgets_what_was_noted_first():
-    memory = EraMemory(servers_max=2)
-    one, two, three = (address_of(f"http://{n}/", http=None, revisions=BOTH) for n in "123")
+    memory = VersionMemory(servers_max=2)
+    one, two, three = (address_of(f"http://{n}/", http=None, protocol_versions=BOTH) for n in "123")
     memory.note(one, "legacy")
-    memory.note(two, "modern")
+    memory.note(two, "stateless")
     memory.note(one, "HTTP+SSE")
     memory.note(three, "legacy")
     assert [memory.recall(each) for each in (one, two, three)] == ["HTTP+SSE", None, "legacy"]
@@ -122,7 +126,7 @@ async def test_a_legacy_server_is_asked_for_its_era_once():
         assert script.began() == ["initialize", "GET"]
 
 
-async def test_what_a_modern_server_says_of_itself_is_needed_each_time():
+async def test_what_a_stateless_server_says_of_itself_is_needed_each_time():
     async with reached(Modern()) as (script, connect):
         assert [await connect(), await connect()] == ["2026-07-28"] * 2
         assert script.began() == [PROBE] * 2
@@ -147,9 +151,9 @@ async def test_a_silent_server_is_waited_for_once(autojump_clock):
 @pytest.mark.requirement("VER-08", "SSE-10")
 async def test_a_server_of_the_old_transport_is_asked_for_that_at_once():
     async with reached(Sse()) as (script, connect):
-        assert await connect(revisions=("2026-07-28", "2024-11-05")) == "2024-11-05"
+        assert await connect(protocol_versions=("2026-07-28", "2024-11-05")) == "2024-11-05"
         assert script.began() == [PROBE, "initialize", "GET", "initialize"]
-        assert await connect(revisions=("2026-07-28", "2024-11-05")) == "2024-11-05"
+        assert await connect(protocol_versions=("2026-07-28", "2024-11-05")) == "2024-11-05"
         assert script.began() == ["GET", "initialize"]
 
 
@@ -159,7 +163,7 @@ async def test_another_server_is_asked_anew():
         for other in (
             {"url": "http://mcp.test/other"},
             {"http": http},
-            {"revisions": ("2026-07-28", "2025-11-25", "2025-06-18")},
+            {"protocol_versions": ("2026-07-28", "2025-11-25", "2025-06-18")},
         ):
             script.began()
             await connect(**other)
@@ -168,9 +172,9 @@ async def test_another_server_is_asked_anew():
 
 async def test_a_memory_may_be_one_s_own_or_none():
     async with reached(Legacy()) as (script, connect):
-        await connect(eras=EraMemory(servers_max=0))
-        await connect(eras=EraMemory(servers_max=0))
-        mine = EraMemory()
+        await connect(eras=VersionMemory(servers_max=0))
+        await connect(eras=VersionMemory(servers_max=0))
+        mine = VersionMemory()
         await connect(eras=mine)
         assert script.began() == [PROBE, "initialize", "GET"] * 3
         await connect(eras=mine)
@@ -188,10 +192,10 @@ async def test_a_group_remembers_too(nursery, servers_max, questions):
         return await server(seen)
 
     url = await nursery.start(serve, answer)
-    eras = EraMemory(servers_max=servers_max)
+    eras = VersionMemory(servers_max=servers_max)
     for name in ("first", "second"):
-        async with ClientGroup({name: url}, eras=eras, revisions=BOTH) as group:
-            assert group[name].revision == "2025-11-25"
+        async with ClientGroup({name: url}, eras=eras, protocol_versions=BOTH) as group:
+            assert group[name].protocol_version == "2025-11-25"
     assert asked.count(PROBE) == questions
     nursery.cancel_scope.cancel()
 
@@ -223,7 +227,7 @@ async def test_a_recording_of_one_file_has_room_for_a_second_beginning(tmp_path)
 
 
 @pytest.mark.requirement("VER-09")
-@pytest.mark.parametrize("newer", [Modern(), refuse], ids=["error", "status"])
+@pytest.mark.parametrize("newer", [Modern(), reject], ids=["error", "status"])
 async def test_a_server_that_is_not_as_it_was_is_found_out_anew(newer):
     async with reached(Legacy()) as (script, connect):
         await connect()
@@ -237,7 +241,7 @@ async def test_a_server_that_is_not_as_it_was_is_found_out_anew(newer):
 
 async def test_an_old_server_that_learnt_something_is_found_out_anew():
     async with reached(Sse()) as (script, connect):
-        options = {"revisions": ("2025-11-25", "2024-11-05")}
+        options = {"protocol_versions": ("2025-11-25", "2024-11-05")}
         await connect(**options)
         script.answer = Legacy(version="2025-11-25")
         script.began()
@@ -247,13 +251,13 @@ async def test_an_old_server_that_learnt_something_is_found_out_anew():
 
 
 async def test_everything_is_tried_once_more_and_not_twice():
-    async def refuse_all(seen):
+    async def reject_all(seen):
         return error(seen, -32000, "not today", status=400)
 
     async with reached(Legacy()) as (script, connect):
         await connect()
         script.began()
-        script.answer = refuse_all
+        script.answer = reject_all
         with pytest.raises(RequestError, match="not today"):
             await connect()
         assert script.began() == ["initialize", PROBE, "initialize"]
@@ -263,7 +267,7 @@ async def test_everything_is_tried_once_more_and_not_twice():
 async def test_a_server_that_is_away_or_does_not_know_us_has_not_changed(trouble):
     async def answer(seen):
         if trouble == "away":
-            raise httpx.ConnectError("refused")
+            raise httpx.ConnectError("rejected")
         return Reply(trouble)
 
     async with reached(legacy := Legacy()) as (script, connect):
@@ -279,21 +283,21 @@ async def test_a_server_that_is_away_or_does_not_know_us_has_not_changed(trouble
 
 
 @pytest.mark.requirement("VER-09")
-async def test_a_client_whose_server_became_a_modern_one_goes_on():
+async def test_a_client_whose_server_became_a_stateless_one_goes_on():
     async def said(seen):
         return result(seen, content=[], resultType="complete")
 
     script = Changing(Legacy(answers={"tools/call": said}))
     async with (
         httpx.AsyncClient(transport=script) as http,
-        Client(URL, http=http, revisions=BOTH) as client,
+        Client(URL, http=http, protocol_versions=BOTH) as client,
     ):
         await client.call_tool("add")
-        modern = Modern(answers={"tools/call": said})
+        stateless = Modern(answers={"tools/call": said})
 
         async def newer(seen):
-            return Reply(404) if "mcp-session-id" in seen.headers else await modern(seen)
+            return Reply(404) if "mcp-session-id" in seen.headers else await stateless(seen)
 
         script.answer = newer
         await client.call_tool("add")
-        assert client.revision == "2026-07-28"
+        assert client.protocol_version == "2026-07-28"

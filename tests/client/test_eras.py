@@ -6,34 +6,40 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._protocol.versions import ALL_REVISIONS
-from mcp_trio._server.server import Server
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost, RemoteProtocolError, RequestError, RequestTimeout
-from mcp_trio.limits import Limits
+from mcp_trio import Client, ConnectionLost, Limits, RequestError, RequestTimeout, Server
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
+from mcp_trio.errors import RemoteProtocolError
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 from tests.client.conftest import QUICK, python, said
-from tests.client.modern import CAN_ALL, DISCOVERED, LEGACY, MODERN, error, modern_client, played
+from tests.client.stateless import (
+    CAN_ALL,
+    DISCOVERED,
+    LEGACY,
+    STATELESS,
+    error,
+    played,
+    stateless_client,
+)
 
-ERAS = {"legacy": LEGACY, "both": ALL_REVISIONS, "modern": (MODERN,)}
+ERAS = {"legacy": LEGACY, "both": ALL_PROTOCOL_VERSIONS, "stateless": (STATELESS,)}
 
 # Client, server, and the revision that they come to, or how the client fails.
 MATRIX = [
     ("legacy", "legacy", LEGACY[0]),
     ("legacy", "both", LEGACY[0]),
-    ("legacy", "modern", RequestError),
+    ("legacy", "stateless", RequestError),
     ("both", "legacy", LEGACY[0]),
-    ("both", "both", MODERN),
-    ("both", "modern", MODERN),
-    ("modern", "legacy", RemoteProtocolError),
-    ("modern", "both", MODERN),
-    ("modern", "modern", MODERN),
+    ("both", "both", STATELESS),
+    ("both", "stateless", STATELESS),
+    ("stateless", "legacy", RemoteProtocolError),
+    ("stateless", "both", STATELESS),
+    ("stateless", "stateless", STATELESS),
 ]
 
 
-def hail(revisions):
-    server = Server("hail", revisions=revisions)
+def hail(protocol_versions):
+    server = Server("hail", protocol_versions=protocol_versions)
 
     @server.tool
     def hello() -> str:
@@ -46,43 +52,47 @@ def hail(revisions):
 @pytest.mark.requirement("LIFE-04", "TRAP-18", "TRAP-26")
 @pytest.mark.parametrize(("ours", "theirs", "expected"), MATRIX)
 async def test_every_pair_of_eras_comes_to_what_is_expected(ours, theirs, expected):
-    client = Client(hail(ERAS[theirs]), revisions=ERAS[ours])
+    client = Client(hail(ERAS[theirs]), protocol_versions=ERAS[ours])
     if not isinstance(expected, str):
         with pytest.raises(expected) as caught:
             await client.__aenter__()
         assert not client.is_open
-        assert all(name in str(caught.value) for name in ERAS["modern"])
+        assert all(name in str(caught.value) for name in ERAS["stateless"])
         return
     async with client:
-        assert client.revision == expected
+        assert client.protocol_version == expected
         assert client.server_info.name == "hail"
         assert client.server_can("tools")
         assert said(await client.call_tool("hello")) == "hello"
 
 
 @pytest.mark.requirement("LIFE-04", "LIFE-06", "VER-13")
-@pytest.mark.parametrize("revision", ALL_REVISIONS)
-async def test_the_newest_revision_that_both_speak_is_spoken(revision):
-    older = ALL_REVISIONS[ALL_REVISIONS.index(revision) :]
-    for ours, theirs in [(ALL_REVISIONS, older), (older, ALL_REVISIONS), ([revision], older)]:
-        async with Client(hail(theirs), revisions=ours) as client:
-            assert client.revision == revision
+@pytest.mark.parametrize("protocol_version", ALL_PROTOCOL_VERSIONS)
+async def test_the_newest_protocol_version_that_both_speak_is_spoken(protocol_version):
+    older = ALL_PROTOCOL_VERSIONS[ALL_PROTOCOL_VERSIONS.index(protocol_version) :]
+    for ours, theirs in [
+        (ALL_PROTOCOL_VERSIONS, older),
+        (older, ALL_PROTOCOL_VERSIONS),
+        ([protocol_version], older),
+    ]:
+        async with Client(hail(theirs), protocol_versions=ours) as client:
+            assert client.protocol_version == protocol_version
 
 
-@pytest.mark.parametrize("revisions", [[], ["1999-01-01"], [MODERN, ""]])
-def test_revisions_that_nobody_knows_are_refused(revisions):
+@pytest.mark.parametrize("protocol_versions", [[], ["1999-01-01"], [STATELESS, ""]])
+def test_protocol_versions_that_nobody_knows_are_rejected(protocol_versions):
     with pytest.raises(ValueError, match="unknown revisions"):
-        Client(["server"], revisions=revisions)
+        Client(["server"], protocol_versions=protocol_versions)
 
 
 @pytest.mark.requirement("VER-12", "VER-01", "META-11", "META-12", "META-13")
 async def test_the_first_thing_a_client_of_both_eras_says_is_what_it_wants_to_know(nursery):
-    client, server = await modern_client(nursery, name="me", version="3")
+    client, server = await stateless_client(nursery, name="me", version="3")
     (asked,) = server.requests
     assert asked["method"] == "server/discover"
     assert asked["params"] == {
         "_meta": {
-            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/protocolVersion": STATELESS,
             "io.modelcontextprotocol/clientCapabilities": {},
             "io.modelcontextprotocol/clientInfo": {"name": "me", "version": "3"},
         }
@@ -99,11 +109,11 @@ async def test_the_first_thing_a_client_of_both_eras_says_is_what_it_wants_to_kn
         ({}, "the server"),
     ],
 )
-async def test_what_a_modern_server_is_called_changes_nothing(nursery, said_in_meta, name):
+async def test_what_a_stateless_server_is_called_changes_nothing(nursery, said_in_meta, name):
     discovered = {**DISCOVERED, "_meta": said_in_meta, "instructions": "be kind"}
-    client, _ = await modern_client(nursery, answers={"server/discover": discovered})
+    client, _ = await stateless_client(nursery, answers={"server/discover": discovered})
     assert client.is_open
-    assert (client.server_info.name, client.revision) == (name, MODERN)
+    assert (client.server_info.name, client.protocol_version) == (name, STATELESS)
     assert client.instructions == "be kind"
     await client.aclose()
 
@@ -120,7 +130,7 @@ LEGACY_ANSWERS = [
     error(-32000, "busy"),
     error(-32002, "?"),
     error(-32019, "?"),
-    error(-32001, "?", {"supported": [MODERN]}),
+    error(-32001, "?", {"supported": [STATELESS]}),
     error(-32023, "?"),
     error(1),
     {},
@@ -129,10 +139,10 @@ LEGACY_ANSWERS = [
 ]
 
 
-async def shake_hands(nursery, answer, *, revisions=ALL_REVISIONS, **options):
+async def shake_hands(nursery, answer, *, protocol_versions=ALL_PROTOCOL_VERSIONS, **options):
     """The client, and the methods that the server was asked for."""
     channel, server = played(nursery, initialize=HANDSHAKE, **{"server/discover": answer})
-    client = Client(channel, revisions=revisions, **options)
+    client = Client(channel, protocol_versions=protocol_versions, **options)
     try:
         await client.__aenter__()
     finally:
@@ -145,14 +155,14 @@ async def shake_hands(nursery, answer, *, revisions=ALL_REVISIONS, **options):
 async def test_whatever_else_a_server_answers_it_is_asked_for_a_handshake(nursery, answer):
     client, methods = await shake_hands(nursery, answer)
     assert methods == ["server/discover", "initialize"]
-    assert client.revision == LEGACY[0]
+    assert client.protocol_version == LEGACY[0]
     await client.aclose()
 
 
 @pytest.mark.requirement("VER-10", "VER-14", "TRAP-23")
 @pytest.mark.parametrize("code", [-32020, -32021, -32022])
-@pytest.mark.parametrize("data", [None, {}, 7, {"supported": 7}, {"supported": [MODERN, 7]}])
-async def test_an_error_of_modern_servers_never_leads_to_a_handshake(nursery, code, data):
+@pytest.mark.parametrize("data", [None, {}, 7, {"supported": 7}, {"supported": [STATELESS, 7]}])
+async def test_an_error_of_stateless_servers_never_leads_to_a_handshake(nursery, code, data):
     seen = []
     with pytest.raises(RequestError) as caught:
         await shake_hands(nursery, lambda params: seen.append(params) or error(code, data=data))
@@ -161,27 +171,29 @@ async def test_an_error_of_modern_servers_never_leads_to_a_handshake(nursery, co
 
 
 @pytest.mark.requirement("VER-03", "VER-14")
-async def test_a_server_that_names_the_refused_revision_is_asked_once_more(nursery):
-    refusal = error(-32022, data={"supported": ["2030-01-01", MODERN], "requested": MODERN})
-    answers = [DISCOVERED, refusal]
+async def test_a_server_that_names_the_rejected_protocol_version_is_asked_once_more(nursery):
+    rejection = error(-32022, data={"supported": ["2030-01-01", STATELESS], "requested": STATELESS})
+    answers = [DISCOVERED, rejection]
     client, methods = await shake_hands(nursery, lambda _params: answers.pop())
     assert methods == ["server/discover", "server/discover"]
-    assert client.revision == MODERN
+    assert client.protocol_version == STATELESS
     await client.aclose()
     with pytest.raises(RequestError):
-        await shake_hands(nursery, refusal)
+        await shake_hands(nursery, rejection)
 
 
 @pytest.mark.requirement("VER-03", "VER-14", "TRAP-19")
-async def test_a_legacy_revision_in_common_is_agreed_on_by_a_handshake(nursery):
-    refusal = error(-32022, data={"supported": ["2030-01-01", LEGACY[1]], "requested": MODERN})
-    client, methods = await shake_hands(nursery, refusal)
+async def test_a_legacy_protocol_version_in_common_is_agreed_on_by_a_handshake(nursery):
+    rejection = error(-32022, data={"supported": ["2030-01-01", LEGACY[1]], "requested": STATELESS})
+    client, methods = await shake_hands(nursery, rejection)
     assert methods == ["server/discover", "initialize"]
     await client.aclose()
 
 
 @pytest.mark.requirement("VER-03", "VER-13", "DISC-06", "TRAP-19")
-async def test_a_server_that_discovers_legacy_revisions_only_is_asked_for_a_handshake(nursery):
+async def test_a_server_that_discovers_legacy_protocol_versions_only_is_asked_for_a_handshake(
+    nursery,
+):
     discovered = {**DISCOVERED, "supportedVersions": ["2030-01-01", LEGACY[1]]}
     client, methods = await shake_hands(nursery, discovered)
     assert methods == ["server/discover", "initialize"]
@@ -194,19 +206,21 @@ async def test_a_server_that_discovers_legacy_revisions_only_is_asked_for_a_hand
     [
         {**DISCOVERED, "supportedVersions": ["2030-01-01"]},
         {**DISCOVERED, "supportedVersions": []},
-        error(-32022, data={"supported": ["2030-01-01"], "requested": MODERN}),
+        error(-32022, data={"supported": ["2030-01-01"], "requested": STATELESS}),
     ],
 )
-async def test_a_server_without_a_revision_in_common_is_left(nursery, answer):
+async def test_a_server_without_a_protocol_version_in_common_is_left(nursery, answer):
     with pytest.raises(RemoteProtocolError, match=r"the server speaks (2030-01-01|nothing); known"):
         await shake_hands(nursery, answer)
 
 
 @pytest.mark.requirement("VER-17")
 @pytest.mark.parametrize("answer", LEGACY_ANSWERS)
-async def test_a_client_of_modern_revisions_only_tells_why_it_cannot_go_on(nursery, answer):
-    with pytest.raises(RemoteProtocolError, match=f"the server does not speak {MODERN}: "):
-        await shake_hands(nursery, answer, revisions=[MODERN])
+async def test_a_client_of_stateless_protocol_versions_only_tells_why_it_cannot_go_on(
+    nursery, answer
+):
+    with pytest.raises(RemoteProtocolError, match=f"the server does not speak {STATELESS}: "):
+        await shake_hands(nursery, answer, protocol_versions=[STATELESS])
 
 
 @pytest.mark.requirement("VER-15", "TRAP-22", "TIME-01")
@@ -214,7 +228,9 @@ async def test_silence_means_legacy_and_a_late_answer_means_nothing(
     nursery, autojump_clock, scripted
 ):
     channel, server = scripted
-    client = Client(channel, revisions=ALL_REVISIONS, limits=Limits(probe_seconds=3))
+    client = Client(
+        channel, protocol_versions=ALL_PROTOCOL_VERSIONS, limits=Limits(probe_seconds=3)
+    )
     nursery.start_soon(client.__aenter__)
     probe = await server.receive()
     begun = trio.current_time()
@@ -225,15 +241,17 @@ async def test_silence_means_legacy_and_a_late_answer_means_nothing(
     await server.send_result(handshake, HANDSHAKE)
     await server.receive()
     await trio.testing.wait_all_tasks_blocked()
-    assert client.revision == LEGACY[0]
+    assert client.protocol_version == LEGACY[0]
     assert client.counts == {"late answer": 1}
     await client.aclose()
 
 
-async def slow_server(scripted, nursery, *, late, refusal):
+async def slow_server(scripted, nursery, *, late, rejection):
     """The client of a server that overslept the question; `late` is its answer to that, if any."""
     channel, server = scripted
-    client = Client(channel, revisions=ALL_REVISIONS, limits=Limits(probe_seconds=3))
+    client = Client(
+        channel, protocol_versions=ALL_PROTOCOL_VERSIONS, limits=Limits(probe_seconds=3)
+    )
     failures = []
 
     async def enter():
@@ -246,31 +264,31 @@ async def slow_server(scripted, nursery, *, late, refusal):
     probe, handshake = await server.receive_many(2)
     if late is not None:
         await server.send({"id": probe["id"], **late})
-    await server.send({"id": handshake["id"], **refusal})
+    await server.send({"id": handshake["id"], **rejection})
     return client, server, failures
 
 
-MODERN_REFUSAL = error(-32022, data={"supported": [MODERN], "requested": LEGACY[0]})
+STATELESS_REFUSAL = error(-32022, data={"supported": [STATELESS], "requested": LEGACY[0]})
 
 
 @pytest.mark.requirement("VER-10", "VER-15", "TRAP-22")
 @pytest.mark.parametrize(
-    ("late", "refusal"),
+    ("late", "rejection"),
     [
-        (None, MODERN_REFUSAL),
-        ({"result": DISCOVERED}, MODERN_REFUSAL),
+        (None, STATELESS_REFUSAL),
+        ({"result": DISCOVERED}, STATELESS_REFUSAL),
         ({"result": DISCOVERED}, error(-32601)),
     ],
 )
-async def test_a_modern_server_that_was_slow_is_asked_again_when_it_refuses_the_handshake(
-    nursery, autojump_clock, scripted, late, refusal
+async def test_a_stateless_server_that_was_slow_is_asked_again_when_it_rejects_the_handshake(
+    nursery, autojump_clock, scripted, late, rejection
 ):
-    client, server, failures = await slow_server(scripted, nursery, late=late, refusal=refusal)
+    client, server, failures = await slow_server(scripted, nursery, late=late, rejection=rejection)
     again = await server.receive()
     assert again["method"] == "server/discover"
     await server.send_result(again, DISCOVERED)
     await trio.testing.wait_all_tasks_blocked()
-    assert (failures, client.revision, client.is_open) == ([], MODERN, True)
+    assert (failures, client.protocol_version, client.is_open) == ([], STATELESS, True)
     nursery.start_soon(client.ping)
     asked = await server.receive()
     assert asked["method"] == "server/discover"
@@ -282,16 +300,16 @@ async def test_a_modern_server_that_was_slow_is_asked_again_when_it_refuses_the_
 @pytest.mark.parametrize(
     "answer",
     [
-        MODERN_REFUSAL,
+        STATELESS_REFUSAL,
         {"result": {}},
         {"result": {**DISCOVERED, "supportedVersions": ["2030-01-01"]}},
     ],
 )
-async def test_a_server_that_refuses_both_ways_is_left_with_its_refusal_of_the_handshake(
+async def test_a_server_that_rejects_both_ways_is_left_with_its_rejection_of_the_handshake(
     nursery, autojump_clock, scripted, answer
 ):
-    refusal = error(-32020, "no handshakes")
-    client, server, failures = await slow_server(scripted, nursery, late=None, refusal=refusal)
+    rejection = error(-32020, "no handshakes")
+    client, server, failures = await slow_server(scripted, nursery, late=None, rejection=rejection)
     again = await server.receive()
     await server.send({"id": again["id"], **answer})
     with pytest.raises(EOFError):
@@ -301,11 +319,11 @@ async def test_a_server_that_refuses_both_ways_is_left_with_its_refusal_of_the_h
     assert not client.is_open
 
 
-async def test_a_silent_server_that_refuses_as_a_legacy_one_does_is_not_asked_again(
+async def test_a_silent_server_that_rejects_as_a_legacy_one_does_is_not_asked_again(
     nursery, autojump_clock, scripted
 ):
-    refusal = error(-32603, "no room")
-    _, server, failures = await slow_server(scripted, nursery, late=None, refusal=refusal)
+    rejection = error(-32603, "no room")
+    _, server, failures = await slow_server(scripted, nursery, late=None, rejection=rejection)
     with pytest.raises(EOFError):
         await server.receive()
     await trio.testing.wait_all_tasks_blocked()
@@ -313,18 +331,22 @@ async def test_a_silent_server_that_refuses_as_a_legacy_one_does_is_not_asked_ag
 
 
 @pytest.mark.requirement("VER-17", "TRAP-22")
-async def test_a_client_of_modern_revisions_only_has_more_patience(nursery, autojump_clock):
+async def test_a_client_of_stateless_protocol_versions_only_has_more_patience(
+    nursery, autojump_clock
+):
     begun = trio.current_time()
     limits = Limits(probe_seconds=3, initialize_seconds=20)
     with pytest.raises(RequestTimeout, match="raise initialize_seconds") as caught:
-        await shake_hands(nursery, lambda _params: None, revisions=[MODERN], limits=limits)
+        await shake_hands(
+            nursery, lambda _params: None, protocol_versions=[STATELESS], limits=limits
+        )
     assert caught.value.method == "server/discover"
     assert trio.current_time() - begun == 20
 
 
 async def test_a_client_that_is_cancelled_while_it_asks_is_closed(nursery):
     channel, server = played(nursery, **{"server/discover": lambda _params: None})
-    client = Client(channel, revisions=ALL_REVISIONS)
+    client = Client(channel, protocol_versions=ALL_PROTOCOL_VERSIONS)
     with trio.move_on_after(0):
         await client.__aenter__()
     await trio.testing.wait_all_tasks_blocked()
@@ -335,7 +357,7 @@ async def test_a_client_that_is_cancelled_while_it_asks_is_closed(nursery):
 
 @pytest.mark.requirement("VER-08", "TRAP-26")
 async def test_what_was_found_out_holds_for_all_requests(nursery):
-    client, server = await modern_client(nursery, answers={"tools/list": {"tools": []}})
+    client, server = await stateless_client(nursery, answers={"tools/list": {"tools": []}})
     for _ in range(2):
         await client.list_tools()
     assert len(server.asked("server/discover")) == 1
@@ -344,7 +366,7 @@ async def test_what_was_found_out_holds_for_all_requests(nursery):
 
 
 @pytest.mark.requirement("TRAP-16")
-async def test_a_server_that_refuses_our_offer_by_an_error_gets_another_one(nursery):
+async def test_a_server_that_rejects_our_offer_by_an_error_gets_another_one(nursery):
     offered = []
 
     def initialize(params):
@@ -355,37 +377,41 @@ async def test_a_server_that_refuses_our_offer_by_an_error_gets_another_one(nurs
         return {**HANDSHAKE, "protocolVersion": "2024-11-05"}
 
     channel, _ = played(nursery, initialize=initialize)
-    async with Client(channel, revisions=LEGACY) as client:
-        assert client.revision == "2024-11-05"
+    async with Client(channel, protocol_versions=LEGACY) as client:
+        assert client.protocol_version == "2024-11-05"
     assert offered == [LEGACY[0], "2024-11-05"]
 
 
 @pytest.mark.requirement("LIFE-09", "LIFE-16", "TRAP-17")
-@pytest.mark.parametrize("revision", ["1999-01-01", MODERN, LEGACY[-1]])
-async def test_a_server_that_chooses_what_is_not_spoken_here_is_left(nursery, revision):
-    answer = {**HANDSHAKE, "protocolVersion": revision}
+@pytest.mark.parametrize("protocol_version", ["1999-01-01", STATELESS, LEGACY[-1]])
+async def test_a_server_that_chooses_what_is_not_spoken_here_is_left(nursery, protocol_version):
+    answer = {**HANDSHAKE, "protocolVersion": protocol_version}
     channel, server = played(nursery, initialize=answer)
-    with pytest.raises(RemoteProtocolError, match=revision):
-        await Client(channel, revisions=LEGACY[:1]).__aenter__()
+    with pytest.raises(RemoteProtocolError, match=protocol_version):
+        await Client(channel, protocol_versions=LEGACY[:1]).__aenter__()
     with pytest.raises(EOFError):
         await server.peer.receive()
 
 
 @pytest.mark.requirement("VER-11", "TRAP-28")
-async def test_a_legacy_client_hears_which_revisions_a_modern_server_speaks():
-    with pytest.raises(RequestError, match=MODERN) as caught:
-        await Client(hail([MODERN]), revisions=LEGACY).__aenter__()
-    assert caught.value.data["supported"] == [MODERN]
+async def test_a_legacy_client_hears_which_protocol_versions_a_stateless_server_speaks():
+    with pytest.raises(RequestError, match=STATELESS) as caught:
+        await Client(hail([STATELESS]), protocol_versions=LEGACY).__aenter__()
+    assert caught.value.data["supported"] == [STATELESS]
 
 
-@pytest.mark.parametrize(("revisions", "spoken"), [(LEGACY, LEGACY[0]), ([MODERN], MODERN)])
-async def test_a_recording_tells_what_was_agreed_on(tmp_path, revisions, spoken):
+@pytest.mark.parametrize(
+    ("protocol_versions", "spoken"), [(LEGACY, LEGACY[0]), ([STATELESS], STATELESS)]
+)
+async def test_a_recording_tells_what_was_agreed_on(tmp_path, protocol_versions, spoken):
     path = tmp_path / "trip.mcprec.jsonl"
-    async with Client(hail(ALL_REVISIONS), revisions=revisions, record=path):
+    async with Client(
+        hail(ALL_PROTOCOL_VERSIONS), protocol_versions=protocol_versions, record=path
+    ):
         pass
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     (facts,) = [it["f"]["value"] for it in lines if it.get("f", {}).get("name") == "negotiated"]
-    assert facts["revision"] == spoken
+    assert facts["protocol_version"] == spoken
     assert facts["peer"]["name"] == "hail"
 
 
@@ -411,15 +437,17 @@ for line in sys.stdin:
 
 @pytest.mark.requirement("VER-15", "TRAP-22")
 async def test_a_server_that_dies_of_the_question_is_started_again_for_the_handshake():
-    async with Client(python(FRAGILE), revisions=ALL_REVISIONS, limits=QUICK) as client:
-        assert client.revision == "2024-11-05"
+    async with Client(
+        python(FRAGILE), protocol_versions=ALL_PROTOCOL_VERSIONS, limits=QUICK
+    ) as client:
+        assert client.protocol_version == "2024-11-05"
         await client.ping()
 
 
 @pytest.mark.requirement("VER-17")
 async def test_it_is_not_started_again_for_nothing():
     with pytest.raises(ConnectionLost, match="what is a server/discover"):
-        await Client(python(FRAGILE), revisions=[MODERN], limits=QUICK).__aenter__()
+        await Client(python(FRAGILE), protocol_versions=[STATELESS], limits=QUICK).__aenter__()
 
 
 async def test_a_channel_that_ends_at_the_question_has_no_second_life(nursery):
@@ -432,7 +460,7 @@ async def test_a_channel_that_ends_at_the_question_has_no_second_life(nursery):
 
     nursery.start_soon(play)
     with pytest.raises(ConnectionLost):
-        await Client(ours, revisions=ALL_REVISIONS).__aenter__()
+        await Client(ours, protocol_versions=ALL_PROTOCOL_VERSIONS).__aenter__()
 
 
 async def test_a_server_object_that_returns_at_the_question_is_asked_once_more(nursery):
@@ -446,6 +474,6 @@ async def test_a_server_object_that_returns_at_the_question_is_asked_once_more(n
             else:
                 await hail(LEGACY).serve(channel)
 
-    async with Client(Fragile(), revisions=ALL_REVISIONS) as client:
-        assert client.revision == LEGACY[0]
+    async with Client(Fragile(), protocol_versions=ALL_PROTOCOL_VERSIONS) as client:
+        assert client.protocol_version == LEGACY[0]
     assert len(begun) == 2

@@ -4,20 +4,19 @@ import logging
 
 import pytest
 
-from mcp_trio._client.client import Client
-from mcp_trio.errors import RequestError
+from mcp_trio import Client, RequestError
 from tests.transports.http.scripted_server import Legacy, Modern, error, result, serve
 
 UNSUPPORTED = -32022
 
 
-def make_picky(refusals):
+def make_picky(rejections):
     """A modern server that refuses so many first words in its era's own terms."""
     asked = []
 
     async def discover(seen):
         asked.append(seen.message["method"])
-        if len(asked) <= refusals:
+        if len(asked) <= rejections:
             data = {"supported": ["2026-07-28"], "requested": "2026-07-28"}
             return error(seen, UNSUPPORTED, status=400, data=data)
         return await Modern()(seen)
@@ -30,21 +29,21 @@ def make_picky(refusals):
 
 
 @pytest.mark.requirement("VER-20", "VER-19")
-async def test_a_refusal_that_names_our_revision_is_asked_again(nursery):
-    server, asked = make_picky(refusals=1)
+async def test_a_rejection_that_names_our_protocol_version_is_asked_again(nursery):
+    server, asked = make_picky(rejections=1)
     url = await nursery.start(serve, server)
-    async with Client(url, revisions=("2026-07-28", "2025-11-25")) as client:
-        assert client.revision == "2026-07-28"
+    async with Client(url, protocol_versions=("2026-07-28", "2025-11-25")) as client:
+        assert client.protocol_version == "2026-07-28"
     assert asked == ["server/discover"] * 2
     nursery.cancel_scope.cancel()
 
 
 @pytest.mark.requirement("VER-20")
-async def test_a_refusal_in_modern_terms_is_no_reason_to_shake_hands(nursery):
-    server, asked = make_picky(refusals=9)
+async def test_a_rejection_in_stateless_terms_is_no_reason_to_shake_hands(nursery):
+    server, asked = make_picky(rejections=9)
     url = await nursery.start(serve, server)
     with pytest.raises(RequestError, match=str(UNSUPPORTED)):
-        async with Client(url, revisions=("2026-07-28", "2025-11-25")):
+        async with Client(url, protocol_versions=("2026-07-28", "2025-11-25")):
             pytest.fail("nothing was agreed on")
     assert "initialize" not in asked
     nursery.cancel_scope.cancel()
@@ -58,7 +57,7 @@ async def test_a_session_id_is_neither_shown_nor_logged(nursery, caplog):
     server = Legacy(session="s3cret-session", answers={"tools/list": tools})
     url = await nursery.start(serve, server)
     with caplog.at_level(logging.DEBUG, logger="mcp_trio"):
-        async with Client(url, revisions=("2025-11-25",)) as client:
+        async with Client(url, protocol_versions=("2025-11-25",)) as client:
             await client.list_tools()
             assert "s3cret-session" not in repr(client) + repr(client._session.channel)
     assert "s3cret-session" not in caplog.text

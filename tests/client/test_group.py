@@ -4,17 +4,9 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ClientGroup, ConnectionLost, RequestError, RequestTimeout, Server, ToolError
 from mcp_trio import types as t
-from mcp_trio._client.group import ClientGroup
-from mcp_trio._server.server import Server
-from mcp_trio.errors import (
-    RESOURCE_NOT_FOUND,
-    ConnectionLost,
-    RemoteProtocolError,
-    RequestError,
-    RequestTimeout,
-    ToolError,
-)
+from mcp_trio.errors import RESOURCE_NOT_FOUND, RemoteProtocolError
 from tests.client.conftest import Bench, said, text
 
 TOOLS_ONLY = t.ServerCapabilities(tools=t.ToolsCapability())
@@ -162,7 +154,7 @@ async def test_the_separator_is_a_choice_and_names_may_hold_it(ports):
         assert said(await group.call_tool("new_york__tide")) == "New York"
 
 
-async def test_a_name_that_means_no_server_is_refused(ports):
+async def test_a_name_that_means_no_server_is_rejected(ports):
     async with ClientGroup(ports) as group:
         for call in (group.call_tool, group.get_prompt):
             with pytest.raises(LookupError, match="'osl_tide' begins with; there is 'b"):
@@ -183,7 +175,7 @@ async def test_a_name_that_means_no_server_is_refused(ports):
         (["a", "ab"], ""),
     ],
 )
-def test_prefixes_that_begin_alike_are_refused(names, separator):
+def test_prefixes_that_begin_alike_are_rejected(names, separator):
     with pytest.raises(ValueError, match="begin alike"):
         ClientGroup(dict.fromkeys(names, ("true",)), separator=separator)
 
@@ -256,7 +248,7 @@ async def test_a_resource_that_nobody_lists_is_asked_for_where_a_template_begins
             await group.read_resource("tide://oslo/tomorrow")
 
 
-async def test_a_resource_that_no_list_knows_is_refused(ports):
+async def test_a_resource_that_no_list_knows_is_rejected(ports):
     async with ClientGroup(ports) as group:
         with pytest.raises(LookupError, match=r"a template that begins like it$"):
             await group.read_resource("buoy://9")

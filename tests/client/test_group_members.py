@@ -7,12 +7,11 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ClientGroup, ConnectionLost, Limits, RequestError
 from mcp_trio import types as t
-from mcp_trio._client.config import ServerConfig
-from mcp_trio._client.group import ClientGroup
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost, LocalProtocolError, RequestError
-from mcp_trio.limits import Limits
+from mcp_trio.errors import LocalProtocolError
+from mcp_trio.hosts import ServerConfig
+from mcp_trio.transports import memory_pair
 from tests.client.conftest import (
     OLD,
     QUICK,
@@ -31,7 +30,7 @@ DEAF = "import time; time.sleep(600)"
 
 def talkative(name):
     """A server with a tool that talks about everything, and one that does not answer."""
-    bench = Bench(revisions=OLD)
+    bench = Bench(protocol_versions=OLD)
 
     @bench.tool
     async def talk(handling):

@@ -7,9 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ConnectionLost, RequestTimeout
+from mcp_trio import Client, ConnectionLost, RequestTimeout, Server
 from tests.transports.http.scripted_server import URL, Forgetful, Legacy, Script, result
 
 LEGACY = ["2025-11-25"]
@@ -25,7 +23,7 @@ async def asked(answer, **options):
     told = []
     async with httpx.AsyncClient(transport=Script(answer)) as http:
         note = lambda *news: told.append(news)  # noqa: E731
-        yield Client(URL, http=http, revisions=LEGACY, state_changed=note, **options), told
+        yield Client(URL, http=http, protocol_versions=LEGACY, state_changed=note, **options), told
 
 
 def stands(client):
@@ -87,16 +85,16 @@ async def test_a_server_that_cannot_be_reached_is_one_that_is_tried_again():
 
     async def answer(seen):
         if is_away:
-            raise httpx.ConnectError("refused")
+            raise httpx.ConnectError("rejected")
         return await server(seen)
 
     async with asked(answer) as (client, told), client:
         is_away = True
-        with pytest.raises(ConnectionLost, match="refused"):
+        with pytest.raises(ConnectionLost, match="rejected"):
             await client.call_tool("add")
         assert stands(client) == told[-1]
         assert client.state == "retrying"
-        assert "refused" in client.state_reason
+        assert "rejected" in client.state_reason
         is_away = False
         await client.call_tool("add")
         assert stands(client) == ("open", "")
@@ -108,7 +106,7 @@ async def test_a_server_that_never_answers_is_named_without_what_is_secret(autoj
         await trio.sleep_forever()
 
     async with httpx.AsyncClient(transport=Script(answer)) as http:
-        client = Client(url, http=http, revisions=LEGACY)
+        client = Client(url, http=http, protocol_versions=LEGACY)
         with pytest.raises(RequestTimeout) as caught:
             await client.__aenter__()
     assert caught.value.server.endswith("mcp.test/mcp")

@@ -2,9 +2,9 @@
 
 import pytest
 
+from mcp_trio import Limits
 from mcp_trio import types as t
-from mcp_trio._client.results import showable_icons
-from mcp_trio.limits import Limits
+from mcp_trio.hosts import showable_icons
 
 PNG = "data:image/png;base64,AAAA"
 HTTPS = "https://harbour.example/i.png"

@@ -7,9 +7,8 @@ import subprocess
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown
-from mcp_trio.limits import Limits
+from mcp_trio import Client, ConnectionLost, Limits
+from mcp_trio.errors import OutcomeUnknown
 from tests.client.conftest import python
 
 PROGRAM = """
@@ -60,11 +59,11 @@ async def clients_of(base, **options):
     """One client for each way to talk with it, by revision."""
     async with contextlib.AsyncExitStack() as stack:
         yield {
-            revision: await stack.enter_async_context(
-                Client(base + path, revisions=(revision,), limits=LIMITS, **options)
+            protocol_version: await stack.enter_async_context(
+                Client(base + path, protocol_versions=(protocol_version,), limits=LIMITS, **options)
             )
-            for path, revisions in WAYS.items()
-            for revision in revisions
+            for path, protocol_versions in WAYS.items()
+            for protocol_version in protocol_versions
         }
 
 
@@ -93,6 +92,8 @@ async def test_calls_in_flight_are_lost_and_the_next_ones_find_the_server_that_c
                     await client.call_tool("pid")
                 assert not isinstance(lost.value, OutcomeUnknown)
             with started(port) as (another, _):
-                for revision, client in clients.items():
-                    assert await client.call_tool("pid", result_type=int) == another.pid, revision
+                for protocol_version, client in clients.items():
+                    assert await client.call_tool("pid", result_type=int) == another.pid, (
+                        protocol_version
+                    )
                 await changed.wait()  # the modern one hears that something may be missed

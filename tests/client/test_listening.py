@@ -7,22 +7,13 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._client.subscriptions import Change
+from mcp_trio import Change, Client, ConnectionLost, Limits, RequestError, RequestTimeout, Server
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.server import Server
-from mcp_trio.errors import (
-    ConnectionLost,
-    LocalProtocolError,
-    RemoteProtocolError,
-    RequestError,
-    RequestTimeout,
-)
-from mcp_trio.limits import Limits
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
 from tests.client.conftest import nothing
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 UPDATED = "notifications/resources/updated"
 TOOLS = "notifications/tools/list_changed"
@@ -37,8 +28,8 @@ def ignore(_kind):
     pass
 
 
-def modern(target, **options):
-    return Client(target, revisions=[MODERN], **options)
+def stateless(target, **options):
+    return Client(target, protocol_versions=[STATELESS], **options)
 
 
 @attrs.define(eq=False)
@@ -69,7 +60,7 @@ async def by_hand(scripted, nursery):
 
     async def start(capabilities=ALL, **options):
         channel, wire = scripted
-        client = modern(channel, **options)
+        client = stateless(channel, **options)
         nursery.start_soon(client.__aenter__)
         asked = await wire.receive()
         assert asked["method"] == "server/discover"
@@ -77,7 +68,7 @@ async def by_hand(scripted, nursery):
             asked,
             {
                 "resultType": "complete",
-                "supportedVersions": [MODERN],
+                "supportedVersions": [STATELESS],
                 "capabilities": capabilities,
                 "ttlMs": 0,
                 "cacheScope": "private",
@@ -98,7 +89,7 @@ async def taken(subscription, count):
 
 @pytest.mark.requirement("SUB-01", "SUB-03", "RES-15")
 async def test_changes_are_iterated(server):
-    async with modern(server) as client:
+    async with stateless(server) as client:
         wishes = {"tools": True, "resources": True, "uris": ["harbour://oslo", "harbour://oslo"]}
         async with client.listen(**wishes) as subscription:
             server.tool(nothing)
@@ -118,7 +109,7 @@ async def test_changes_are_iterated(server):
 async def test_what_the_server_leaves_out_is_known(server):
     server = Server("harbour", offers={"tools"})
     async with (
-        modern(server) as client,
+        stateless(server) as client,
         client.listen(tools=True, prompts=True, uris=["harbour://oslo"]) as subscription,
     ):
         assert subscription.acknowledged.tools_list_changed is True
@@ -150,8 +141,8 @@ async def test_each_notification_goes_to_the_subscription_that_it_names(by_hand,
         async with client.listen(tools=True) as two:
             await hand.tell(TOOLS, ids[0])
             assert await anext(two) == Change("tools")
-            for stray in (None, 99, str(ids[0]), True):
-                await hand.tell(TOOLS, stray)
+            for untracked_call in (None, 99, str(ids[0]), True):
+                await hand.tell(TOOLS, untracked_call)
             await trio.testing.wait_all_tasks_blocked()
             with trio.move_on_after(0) as scope:
                 await anext(one)
@@ -285,14 +276,14 @@ async def test_a_server_can_cancel_nothing_but_a_subscription(by_hand, nursery):
     assert client.counts == {"late cancellation": 2}
 
 
-async def test_a_refused_subscription_raises_the_refusal(by_hand, nursery):
+async def test_a_rejected_subscription_raises_the_rejection(by_hand, nursery):
     client, hand = await by_hand()
 
-    async def refuse():
+    async def reject():
         id_, _ = await hand.next_listen()
         await hand.wire.send({"id": id_, "error": {"code": -32000, "message": "full"}})
 
-    nursery.start_soon(refuse)
+    nursery.start_soon(reject)
     with pytest.raises(RequestError, match="full"):
         async with client.listen(tools=True):
             pass
@@ -324,15 +315,17 @@ async def test_a_lost_connection_is_no_end_but_a_loss(by_hand, nursery):
 
 
 async def test_the_servers_own_end_is_heard(server):
-    async with modern(server) as client, client.listen(tools=True) as subscription:
+    async with stateless(server) as client, client.listen(tools=True) as subscription:
         (listener,) = [it for it in server._audience._listeners if hasattr(it, "honoured")]
         listener.end()
         assert [change async for change in subscription] == []
 
 
-@pytest.mark.parametrize("revision", [n for n in REVISIONS if REVISIONS[n].has_handshake])
-async def test_legacy_servers_cannot_be_listened_to(server, revision):
-    async with Client(server, revisions=[revision]) as client:
+@pytest.mark.parametrize(
+    "protocol_version", [n for n in PROTOCOL_VERSIONS if PROTOCOL_VERSIONS[n].has_handshake]
+)
+async def test_legacy_servers_cannot_be_listened_to(server, protocol_version):
+    async with Client(server, protocol_versions=[protocol_version]) as client:
         with pytest.raises(LocalProtocolError, match="subscriptions/listen"):
             async with client.listen(tools=True):
                 pass
@@ -377,7 +370,7 @@ async def test_a_subscription_may_have_less_time(by_hand, autojump_clock):
     assert trio.current_time() < 5
 
 
-async def test_a_server_that_refuses_to_tell_is_a_server_all_the_same(by_hand, caplog):
+async def test_a_server_that_rejects_to_tell_is_a_server_all_the_same(by_hand, caplog):
     client, hand = await by_hand(list_changed=ignore)
     id_, _ = await hand.next_listen()
     await hand.wire.send({"id": id_, "error": {"code": -32601, "message": "what?"}})
@@ -398,11 +391,11 @@ async def test_what_is_left_out_of_the_callbacks_wishes_is_logged(by_hand, caplo
 
 async def test_a_cancelled_connect_ends_the_session(by_hand, scripted):
     channel, wire = scripted
-    client = modern(channel, list_changed=ignore)
+    client = stateless(channel, list_changed=ignore)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.__aenter__)
         asked = await wire.receive()
-        result = {"supportedVersions": [MODERN], "capabilities": ALL, "resultType": "complete"}
+        result = {"supportedVersions": [STATELESS], "capabilities": ALL, "resultType": "complete"}
         await wire.send_result(asked, {**result, "ttlMs": 0, "cacheScope": "private"})
         await wire.receive()
         nursery.cancel_scope.cancel()

@@ -8,11 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._client.subscriptions import Change
+from mcp_trio import Change, Client, ConnectionLost, Limits, RequestError
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio.errors import ConnectionLost, RequestError
-from mcp_trio.limits import Limits
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,
@@ -35,12 +32,12 @@ CAN = {
 
 @attrs.define(eq=False, slots=False)
 class Telling:
-    """A modern server that can be listened to; `refusals` are given or raised first, in order.
+    """A modern server that can be listened to; `rejections` are given or raised first, in order.
 
     `at` are the times at which somebody asked to listen, `lines` the streams that were begun.
     """
 
-    refusals: list = attrs.field(factory=list)
+    rejections: list = attrs.field(factory=list)
     at: list = attrs.field(factory=list)
     lines: list = attrs.field(factory=list)
 
@@ -64,11 +61,11 @@ class Telling:
 
     async def listen(self, seen):
         self.at.append(trio.current_time())
-        if self.refusals:
-            refusal = self.refusals.pop(0)
-            if isinstance(refusal, Exception):
-                raise refusal
-            return refusal(seen)
+        if self.rejections:
+            rejection = self.rejections.pop(0)
+            if isinstance(rejection, Exception):
+                raise rejection
+            return rejection(seen)
         line, heard = trio.open_memory_channel(100)
         self.lines.append(line)
         return Reply(200, EVENTS, self.stream(seen.message, heard))
@@ -99,7 +96,7 @@ async def listened(server, **options):
     script = Script(server)
     async with (
         httpx.AsyncClient(transport=script) as http,
-        Client(URL, http=http, revisions=("2026-07-28",), **options) as client,
+        Client(URL, http=http, protocol_versions=("2026-07-28",), **options) as client,
     ):
         yield client, script
 
@@ -170,12 +167,12 @@ async def test_what_was_told_before_it_broke_is_not_lost(autojump_clock):
 
 @pytest.mark.requirement("CACHE-11")
 @pytest.mark.parametrize(
-    "refusal", [httpx.ConnectError("away"), httpx.ReadError("cut"), lambda _: Reply(503)]
+    "rejection", [httpx.ConnectError("away"), httpx.ReadError("cut"), lambda _: Reply(503)]
 )
-async def test_a_server_that_is_away_is_tried_again_and_again(refusal, autojump_clock):
+async def test_a_server_that_is_away_is_tried_again_and_again(rejection, autojump_clock):
     server = Telling()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
-        server.refusals = [refusal] * 4
+        server.rejections = [rejection] * 4
         since = trio.current_time()
         server.cut()
         assert (await anext(subscription)).missed
@@ -207,28 +204,28 @@ async def test_one_that_stays_away_is_given_up(autojump_clock):
         listened(server, limits=limits) as (client, _),
         client.listen(tools=True) as subscription,
     ):
-        server.refusals = [httpx.ConnectError("away")] * 9
+        server.rejections = [httpx.ConnectError("away")] * 9
         server.cut()
         with pytest.raises(ConnectionLost, match=r"http_reconnects_max=3.*away"):
             await anext(subscription)
         assert not subscription.is_open
-        server.refusals.clear()
+        server.rejections.clear()
         assert await client.list_tools() == []
     assert len(server.at) == 4
 
 
 @pytest.mark.parametrize(
-    ("refusal", "kind", "match"),
+    ("rejection", "kind", "match"),
     [
         (lambda _: Reply(403), ConnectionLost, "HTTP 403"),
         (lambda _: Reply(429), ConnectionLost, "HTTP 429"),
         (lambda seen: error(seen, -32000, "full", status=400), RequestError, "full"),
     ],
 )
-async def test_one_that_refuses_is_not_asked_twice(refusal, kind, match, autojump_clock):
+async def test_one_that_rejects_is_not_asked_twice(rejection, kind, match, autojump_clock):
     server = Telling()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
-        server.refusals = [refusal] * 9
+        server.rejections = [rejection] * 9
         server.cut()
         with pytest.raises(kind, match=match):
             await anext(subscription)
@@ -335,7 +332,7 @@ async def test_callbacks_are_told_once_what_may_be_missed_and_hear_again(how, au
 async def test_what_was_given_up_is_tried_again_with_the_next_call(autojump_clock, caplog):
     heard, server = [], Telling()
     async with listened(server, list_changed=heard.append) as (client, _):
-        server.refusals = [httpx.ConnectError("away")] * 5
+        server.rejections = [httpx.ConnectError("away")] * 5
         server.cut()
         await trio.sleep(1000)
         assert "changes will not be heard of" in caplog.text
@@ -351,7 +348,7 @@ async def test_what_was_given_up_is_tried_again_with_the_next_call(autojump_cloc
 async def test_what_was_given_up_stays_so_in_a_client_that_is_closed(autojump_clock):
     server = Telling()
     async with listened(server, list_changed=print) as (client, _):
-        server.refusals = [httpx.ConnectError("away")] * 5
+        server.rejections = [httpx.ConnectError("away")] * 5
         server.cut()
         await trio.sleep(1000)
         await client.aclose()
@@ -372,10 +369,10 @@ async def test_who_must_not_come_back_is_told_so_once(autojump_clock, caplog):
     assert len(server.at) == 1
 
 
-async def test_what_was_refused_is_not(autojump_clock, caplog):
+async def test_what_was_rejected_is_not(autojump_clock, caplog):
     server = Telling()
     async with listened(server, list_changed=print) as (client, _):
-        server.refusals = [lambda _: Reply(403)] * 5
+        server.rejections = [lambda _: Reply(403)] * 5
         server.cut()
         await trio.sleep(1000)
         assert "changes will not be heard of" in caplog.text

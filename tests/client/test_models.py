@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_trio import types as t
-from mcp_trio._client.results import ModelTraits, choose_model
+from mcp_trio.hosts import ModelTraits, choose_model
 
 MODELS = {
     "harbour-large-2": ModelTraits(cheapness=0.1, speed=0.3, intelligence=1),

@@ -6,18 +6,17 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio.errors import LocalProtocolError, MCPError, RequestTimeout
-from mcp_trio.limits import Limits
-from tests.client.modern import (
+from mcp_trio import Client, Limits, MCPError, RequestTimeout
+from mcp_trio.errors import LocalProtocolError
+from tests.client.stateless import (
     DISCOVERED,
     INITIALIZED,
     LEGACY,
-    MODERN,
+    STATELESS,
     error,
     legacy_client,
-    modern_client,
     played,
+    stateless_client,
 )
 
 TRACE = {
@@ -36,7 +35,7 @@ LEVEL = "io.modelcontextprotocol/logLevel"
 async def test_each_request_says_which_trace_it_belongs_to(nursery):
     given = [{}, TRACE, {**TRACE, "x-amzn-trace-id": "Root=1"}]
     traces = iter(given)
-    client, server = await modern_client(nursery, answers=LISTED, trace=lambda: next(traces))
+    client, server = await stateless_client(nursery, answers=LISTED, trace=lambda: next(traces))
     assert not TRACE.keys() & server.metadata("server/discover").keys()
     for _ in range(2):
         await client.list_tools()
@@ -68,7 +67,7 @@ async def test_a_legacy_server_hears_of_the_trace_by_the_same_names(nursery):
 )
 async def test_what_is_no_trace_is_not_sent(nursery, bad):
     traces = iter([TRACE, bad])
-    client, server = await modern_client(nursery, trace=lambda: next(traces))
+    client, server = await stateless_client(nursery, trace=lambda: next(traces))
     with pytest.raises(ValueError, match=r"this is no (traceparent|tracestate|baggage)"):
         await client.list_tools()
     assert len(server.requests) == 1
@@ -83,7 +82,7 @@ async def test_extensions_are_off_until_somebody_wants_them(nursery):
     capabilities = "io.modelcontextprotocol/clientCapabilities"
     extensions = {"com.example/maps": {}, "io.modelcontextprotocol/ui": {"mimeTypes": ["text/a"]}}
     for options, said in [({}, {}), ({"extensions": extensions}, {"extensions": extensions})]:
-        client, server = await modern_client(nursery, **options)
+        client, server = await stateless_client(nursery, **options)
         assert server.metadata("server/discover")[capabilities] == said
         await client.aclose()
 
@@ -102,8 +101,8 @@ def test_an_extension_without_a_prefix_is_none(identifier):
 
 
 @pytest.mark.requirement("META-21")
-async def test_a_modern_server_hears_with_each_request_what_is_to_be_logged(nursery):
-    client, server = await modern_client(nursery, answers=LISTED, log_level="info")
+async def test_a_stateless_server_hears_with_each_request_what_is_to_be_logged(nursery):
+    client, server = await stateless_client(nursery, answers=LISTED, log_level="info")
     await client.list_tools()
     assert server.metadata("tools/list")[LEVEL] == "info"
     await client.set_log_level("error")
@@ -114,7 +113,7 @@ async def test_a_modern_server_hears_with_each_request_what_is_to_be_logged(nurs
 
 
 async def test_without_a_level_nothing_is_said_of_it(nursery):
-    client, server = await modern_client(nursery, answers=LISTED)
+    client, server = await stateless_client(nursery, answers=LISTED)
     await client.list_tools()
     assert LEVEL not in server.metadata("tools/list")
     await client.aclose()
@@ -123,7 +122,7 @@ async def test_without_a_level_nothing_is_said_of_it(nursery):
 @pytest.mark.requirement("TRAP-63")
 @pytest.mark.parametrize(("level", "said"), [(None, "debug"), ("error", "error")])
 async def test_who_listens_hears_everything_unless_a_level_is_named(nursery, level, said):
-    client, server = await modern_client(nursery, answers=LISTED, log=print, log_level=level)
+    client, server = await stateless_client(nursery, answers=LISTED, log=print, log_level=level)
     await client.list_tools()
     assert server.metadata("tools/list")[LEVEL] == said
     await client.aclose()
@@ -140,7 +139,7 @@ async def test_a_legacy_server_hears_it_once(nursery):
     await client.aclose()
 
 
-async def test_a_server_that_refuses_the_level_is_a_server_all_the_same(nursery, caplog):
+async def test_a_server_that_rejects_the_level_is_a_server_all_the_same(nursery, caplog):
     answers = {"logging/setLevel": error(-32602, "no such level")}
     client, _ = await legacy_client(nursery, answers=answers, log_level="info")
     assert client.is_open
@@ -161,7 +160,7 @@ async def test_a_server_that_does_not_log_is_not_told(nursery):
 async def test_a_level_that_is_never_answered_leaves_no_session(nursery, autojump_clock, seconds):
     handshake = {**INITIALIZED, "protocolVersion": LEGACY[0]}
     channel, server = played(nursery, **{"initialize": handshake, "logging/setLevel": None})
-    client = Client(channel, revisions=LEGACY, log_level="debug")
+    client = Client(channel, protocol_versions=LEGACY, log_level="debug")
     with contextlib.suppress(RequestTimeout), trio.move_on_after(seconds):
         await client.__aenter__()
     await trio.testing.wait_all_tasks_blocked()
@@ -173,9 +172,9 @@ async def test_a_level_that_is_never_answered_leaves_no_session(nursery, autojum
 # Calls that differ.
 
 
-async def test_a_modern_server_is_asked_what_it_speaks_to_see_that_it_lives(nursery):
+async def test_a_stateless_server_is_asked_what_it_speaks_to_see_that_it_lives(nursery):
     discovered = {**DISCOVERED, "ttlMs": 10**6}
-    client, server = await modern_client(nursery, answers={"server/discover": discovered})
+    client, server = await stateless_client(nursery, answers={"server/discover": discovered})
     for _ in range(2):
         await client.ping()
     assert len(server.asked("server/discover")) == 3
@@ -185,7 +184,7 @@ async def test_a_modern_server_is_asked_what_it_speaks_to_see_that_it_lives(nurs
 
 async def test_pings_at_intervals_suit_the_server(nursery, autojump_clock):
     limits = Limits(ping_interval_seconds=10)
-    for connect, method in [(modern_client, "server/discover"), (legacy_client, "ping")]:
+    for connect, method in [(stateless_client, "server/discover"), (legacy_client, "ping")]:
         client, server = await connect(nursery, limits=limits, answers={"ping": {}})
         heard = len(server.requests)
         await trio.sleep(25)
@@ -194,13 +193,13 @@ async def test_pings_at_intervals_suit_the_server(nursery, autojump_clock):
 
 
 @pytest.mark.requirement("TRAP-94")
-async def test_a_modern_server_is_not_told_that_the_roots_have_changed(nursery):
+async def test_a_stateless_server_is_not_told_that_the_roots_have_changed(nursery):
     def call(params):
         if "inputResponses" in params:
             return {"content": [], "structuredContent": params["inputResponses"]["a"]["roots"]}
         return {"resultType": "input_required", "inputRequests": {"a": {"method": "roots/list"}}}
 
-    client, server = await modern_client(nursery, answers={"tools/call": call}, roots=[])
+    client, server = await stateless_client(nursery, answers={"tools/call": call}, roots=[])
     await client.set_roots(["file:///pier"])
     result = await client.call_tool("tide")
     assert result.structured_content == [{"uri": "file:///pier"}]
@@ -212,36 +211,36 @@ async def test_a_modern_server_is_not_told_that_the_roots_have_changed(nursery):
 
 
 @pytest.mark.requirement("COMP-04")
-@pytest.mark.parametrize("revision", [*LEGACY, MODERN])
-async def test_what_is_settled_already_helps_to_complete(nursery, revision):
+@pytest.mark.parametrize("protocol_version", [*LEGACY, STATELESS])
+async def test_what_is_settled_already_helps_to_complete(nursery, protocol_version):
     answers = {"completion/complete": {"completion": {"values": []}}}
-    connect = modern_client if revision == MODERN else legacy_client
-    if revision != MODERN:
-        answers["initialize"] = {**INITIALIZED, "protocolVersion": revision}
+    connect = stateless_client if protocol_version == STATELESS else legacy_client
+    if protocol_version != STATELESS:
+        answers["initialize"] = {**INITIALIZED, "protocolVersion": protocol_version}
     client, server = await connect(nursery, answers=answers)
-    assert client.revision == revision
+    assert client.protocol_version == protocol_version
     await client.complete("plan", "city", "O", context={"country": "no"})
     (asked,) = server.asked("completion/complete")
-    is_known = revision in LEGACY[:2] or revision == MODERN
+    is_known = protocol_version in LEGACY[:2] or protocol_version == STATELESS
     assert asked.get("context") == ({"arguments": {"country": "no"}} if is_known else None)
     await client.aclose()
 
 
 @pytest.mark.requirement("COMP-02", "LIFE-15")
-@pytest.mark.parametrize("revision", [*LEGACY, MODERN])
-async def test_completions_that_are_not_offered_are_not_asked_for(nursery, revision):
+@pytest.mark.parametrize("protocol_version", [*LEGACY, STATELESS])
+async def test_completions_that_are_not_offered_are_not_asked_for(nursery, protocol_version):
     answers = {"completion/complete": {"completion": {"values": []}}}
     answers["server/discover"] = {**DISCOVERED, "capabilities": {}}
-    connect = modern_client
-    if revision != MODERN:
+    connect = stateless_client
+    if protocol_version != STATELESS:
         connect = legacy_client
         answers["initialize"] = {
             **INITIALIZED,
             "capabilities": {},
-            "protocolVersion": revision,
+            "protocolVersion": protocol_version,
         }
     client, server = await connect(nursery, answers=answers)
-    if revision == LEGACY[-1]:  # where nobody could say so
+    if protocol_version == LEGACY[-1]:  # where nobody could say so
         await client.complete("plan", "city", "O")
     else:
         with pytest.raises(LocalProtocolError, match="'completions' is not announced"):
@@ -283,14 +282,14 @@ async def test_a_client_listens_for_the_visits_that_an_error_names(nursery):
 async def test_an_empty_cursor_is_not_the_end(nursery):
     pages = {None: {"tools": [], "nextCursor": ""}, "": {"tools": []}}
     answers = {"tools/list": lambda params: pages[params.get("cursor")]}
-    client, server = await modern_client(nursery, answers=answers)
+    client, server = await stateless_client(nursery, answers=answers)
     assert await client.list_tools() == []
     assert server.asked("tools/list") == [{}, {"cursor": ""}]
     await client.aclose()
 
 
-async def test_what_a_modern_server_asks_by_a_request_nobody_hears(nursery):
-    client, server = await modern_client(nursery, roots=[])
+async def test_what_a_stateless_server_asks_by_a_request_nobody_hears(nursery):
+    client, server = await stateless_client(nursery, roots=[])
     await server.peer.send_request("roots/list", {}, id="r")
     await trio.testing.wait_all_tasks_blocked()
     assert len(server.requests) == 1

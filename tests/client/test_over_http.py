@@ -5,9 +5,8 @@ from functools import partial
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown, RequestError
+from mcp_trio import Client, ConnectionLost, RequestError, Server
+from mcp_trio.errors import OutcomeUnknown
 
 
 def make_server():
@@ -37,11 +36,11 @@ def port_of(url):
 
 
 @pytest.mark.requirement("HTTP-52", "TRAP-34")
-@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_server_that_comes_back_serves_the_next_call(nursery, revision):
+@pytest.mark.parametrize("protocol_version", ["2025-11-25", "2026-07-28"])
+async def test_a_server_that_comes_back_serves_the_next_call(nursery, protocol_version):
     server, calls = make_server()
     url, life = await nursery.start(serve, server, 0)
-    async with Client(url, revisions=(revision,)) as client:
+    async with Client(url, protocol_versions=(protocol_version,)) as client:
         assert (await client.call_tool("call", result_type=int)) == 1
         life.cancel()
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -54,11 +53,11 @@ async def test_a_server_that_comes_back_serves_the_next_call(nursery, revision):
     nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_call_in_flight_is_not_made_again_by_itself(nursery, revision):
+@pytest.mark.parametrize("protocol_version", ["2025-11-25", "2026-07-28"])
+async def test_a_call_in_flight_is_not_made_again_by_itself(nursery, protocol_version):
     server, calls = make_server()
     url, life = await nursery.start(serve, server, 0)
-    async with Client(url, revisions=(revision,)) as client:
+    async with Client(url, protocol_versions=(protocol_version,)) as client:
 
         async def wait():
             with pytest.raises((ConnectionLost, RequestError), match="clos"):

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
 from tests.client.conftest import connected
 
@@ -83,7 +83,7 @@ async def test_a_notification_of_ones_own_is_sent(scripted, nursery, method):
     await client.aclose()
 
 
-async def test_a_method_that_was_not_made_known_is_refused(bench):
+async def test_a_method_that_was_not_made_known_is_rejected(bench):
     async with Client(bench) as client:
         with pytest.raises(LocalProtocolError, match="no such request: 'acme/search'"):
             await client.request("acme/search")
@@ -96,6 +96,6 @@ def test_a_method_of_the_protocol_keeps_its_own_result():
         Client((), methods={"ping": dict, "acme/search": dict})
 
 
-def test_a_type_that_cannot_be_decoded_is_refused_at_once():
+def test_a_type_that_cannot_be_decoded_is_rejected_at_once():
     with pytest.raises(TypeError, match="not supported"):
         Client((), methods={"acme/search": dict[Found, str] | dict[str, str]})

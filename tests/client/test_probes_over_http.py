@@ -12,17 +12,15 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ConnectionLost, MCPError, OutcomeUnknown, RequestError
-from mcp_trio.limits import Limits
+from mcp_trio import Client, ConnectionLost, Limits, MCPError, RequestError, Server
+from mcp_trio.errors import OutcomeUnknown
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("unmeasured")]
 
 SECONDS = 20
 SOON = 5
 WAYS = {
-    "modern": ("/mcp", "2026-07-28"),
+    "stateless": ("/mcp", "2026-07-28"),
     "legacy": ("/mcp", "2025-11-25"),
     "HTTP+SSE": ("/sse", "2024-11-05"),
 }
@@ -77,8 +75,8 @@ def process(request):
 
 
 def client_of(way, base, **limits):
-    path, revision = WAYS[way]
-    return Client(base + path, revisions=(revision,), limits=Limits(**limits))
+    path, protocol_version = WAYS[way]
+    return Client(base + path, protocol_versions=(protocol_version,), limits=Limits(**limits))
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -9,9 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio.errors import ConnectionLost, RequestTimeout
-from mcp_trio.limits import Limits
+from mcp_trio import Client, ConnectionLost, Limits, RequestTimeout
 from tests.client.conftest import (
     OLD,
     PROGRAM,
@@ -51,7 +49,7 @@ async def test_a_server_reads_messages_and_nothing_else(tmp_path):
     code = "import sys; open(sys.argv[1], 'wb').write(sys.stdin.buffer.read())"
     limits = Limits(initialize_seconds=0.3)
     with pytest.raises(RequestTimeout):
-        await Client([*python(code), str(path)], revisions=OLD, limits=limits).__aenter__()
+        await Client([*python(code), str(path)], protocol_versions=OLD, limits=limits).__aenter__()
     (line,) = path.read_bytes().splitlines()
     assert line.startswith(b'{"jsonrpc":"2.0","id":1,"method":"initialize"')
 

@@ -6,14 +6,15 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import UserRejected
 from mcp_trio import types as t
-from mcp_trio._client.results import ModelTraits, choose_model
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio.errors import LocalProtocolError, UserRejected
-from tests.client.modern import legacy_client, modern_client
-from tests.client.questions import asked, check_refused
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.errors import LocalProtocolError
+from mcp_trio.hosts import ModelTraits, choose_model
+from tests.client.questions import asked, check_rejected
+from tests.client.stateless import legacy_client, stateless_client
 
-*_, D, E = REVISIONS
+*_, D, E = PROTOCOL_VERSIONS
 MODES = (D, E)
 INVALID_PARAMS, INTERNAL_ERROR, NOT_FOUND = -32602, -32603, -32601
 
@@ -42,68 +43,68 @@ def ask(nursery):
 
 
 @pytest.mark.requirement("ROOT-01", "ROOT-02", "ROOT-05", "ROOT-07", "ROOT-09", "TRAP-94")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_server_is_told_the_roots_and_no_other_place(ask, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_server_is_told_the_roots_and_no_other_place(ask, protocol_version):
     roots = ["file:///sea", t.Root(uri="file:///land", name="land")]
-    answer = await ask(revision, "roots/list", roots=roots)
-    assert answer.announced == {"roots": {} if revision == E else {"listChanged": True}}
+    answer = await ask(protocol_version, "roots/list", roots=roots)
+    assert answer.announced == {"roots": {} if protocol_version == E else {"listChanged": True}}
     assert answer.result == {
         "roots": [{"uri": "file:///sea"}, {"uri": "file:///land", "name": "land"}]
     }
 
 
 @pytest.mark.requirement("ROOT-05", "ROOT-08", "ROOT-09")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize(
     "root", ["https://example.org", "/sea", "file:///sea/../etc", "file:///sea/%2e%2e/etc", 7]
 )
-async def test_what_is_no_root_is_never_told(ask, revision, root):
-    answer = await ask(revision, "roots/list", roots=lambda: ["file:///sea", root])
-    check_refused(answer, revision, INTERNAL_ERROR, (TypeError, ValueError))
+async def test_what_is_no_root_is_never_told(ask, protocol_version, root):
+    answer = await ask(protocol_version, "roots/list", roots=lambda: ["file:///sea", root])
+    check_rejected(answer, protocol_version, INTERNAL_ERROR, (TypeError, ValueError))
 
 
 @pytest.mark.requirement("ROOT-11", "ROOT-12", "SAMP-25", "SAMP-26", "SAMP-27", "TRAP-88")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize(
     ("method", "params", "option"),
     [("roots/list", None, "roots"), ("sampling/createMessage", ASKED, "sampling")],
 )
-async def test_a_user_may_say_no(ask, revision, method, params, option):
+async def test_a_user_may_say_no(ask, protocol_version, method, params, option):
     def reject(*_params):
         raise UserRejected
 
-    answer = await ask(revision, method, params, **{option: reject})
-    check_refused(answer, revision, -1, UserRejected)
+    answer = await ask(protocol_version, method, params, **{option: reject})
+    check_rejected(answer, protocol_version, -1, UserRejected)
 
 
 @pytest.mark.requirement("ROOT-08", "LIFE-14")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize(
     ("method", "params"),
     [("roots/list", None), ("sampling/createMessage", ASKED), ("elicitation/create", SHIP)],
 )
-async def test_what_was_not_announced_is_not_answered(ask, revision, method, params):
-    answer = await ask(revision, method, params)
+async def test_what_was_not_announced_is_not_answered(ask, protocol_version, method, params):
+    answer = await ask(protocol_version, method, params)
     assert answer.announced == {}
-    check_refused(answer, revision, NOT_FOUND)
+    check_rejected(answer, protocol_version, NOT_FOUND)
 
 
 @pytest.mark.requirement("ROOT-06", "ROOT-07", "TRAP-94")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_new_roots_are_told_where_there_is_a_word_for_it(nursery, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_new_roots_are_told_where_there_is_a_word_for_it(nursery, protocol_version):
     options = {"roots": ["file:///sea"]}
-    if revision == E:
-        client, server = await modern_client(nursery, **options)
+    if protocol_version == E:
+        client, server = await stateless_client(nursery, **options)
     else:
-        client, server = await legacy_client(nursery, revision=revision, **options)
-    if revision == E:
+        client, server = await legacy_client(nursery, protocol_version=protocol_version, **options)
+    if protocol_version == E:
         with pytest.raises(LocalProtocolError, match="there is no notifications/roots"):
             await client.notify_roots_changed()
     else:
         await client.set_roots(["file:///land"])
     await trio.testing.wait_all_tasks_blocked()
     told = [it["method"] for it in server.requests if it["method"].endswith("list_changed")]
-    assert told == [] if revision == E else ["notifications/roots/list_changed"]
+    assert told == [] if protocol_version == E else ["notifications/roots/list_changed"]
     await client.aclose()
 
 
@@ -111,16 +112,18 @@ async def test_new_roots_are_told_where_there_is_a_word_for_it(nursery, revision
 
 
 @pytest.mark.requirement("SAMP-01", "SAMP-02", "SAMP-08", "SAMP-09", "SAMP-10")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_server_asks_the_model_of_a_client(ask, revision):
-    answer = await ask(revision, "sampling/createMessage", ASKED, sampling=lambda _params: SAMPLED)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_server_asks_the_model_of_a_client(ask, protocol_version):
+    answer = await ask(
+        protocol_version, "sampling/createMessage", ASKED, sampling=lambda _params: SAMPLED
+    )
     assert answer.announced == {"sampling": {}}
     assert answer.result == ANSWERED
 
 
 @pytest.mark.requirement("SAMP-11", "SAMP-12", "SAMP-13", "SAMP-14", "SAMP-27", "SAMP-28")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_host_learns_all_that_is_asked_and_decides(ask, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_host_learns_all_that_is_asked_and_decides(ask, protocol_version):
     heard = []
     models = {"gull-large": ModelTraits(), "gull-small": ModelTraits(cheapness=1)}
 
@@ -132,7 +135,7 @@ async def test_a_host_learns_all_that_is_asked_and_decides(ask, revision):
 
     preferences = {"hints": [{"name": "tern"}, {"name": "large"}], "costPriority": 1}
     asked = {**ASKED, "modelPreferences": preferences}
-    answer = await ask(revision, "sampling/createMessage", asked, sampling=sampling)
+    answer = await ask(protocol_version, "sampling/createMessage", asked, sampling=sampling)
     assert answer.result["model"] == "gull-large"
     assert answer.result["content"]["text"] == "as a person has changed it"
     (params,) = heard
@@ -142,7 +145,7 @@ async def test_a_host_learns_all_that_is_asked_and_decides(ask, revision):
 
 
 @pytest.mark.requirement("SAMP-08", "SAMP-09", "SAMP-14", "SAMP-28")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize(
     "change",
     [
@@ -156,27 +159,29 @@ async def test_a_host_learns_all_that_is_asked_and_decides(ask, revision):
         {"modelPreferences": {"costPriority": 1.1}},
     ],
 )
-async def test_a_malformed_question_never_reaches_the_model(ask, revision, change):
+async def test_a_malformed_question_never_reaches_the_model(ask, protocol_version, change):
     heard = []
     answer = await ask(
-        revision, "sampling/createMessage", {**ASKED, **change}, sampling=heard.append
+        protocol_version, "sampling/createMessage", {**ASKED, **change}, sampling=heard.append
     )
-    check_refused(answer, revision, INVALID_PARAMS)
+    check_rejected(answer, protocol_version, INVALID_PARAMS)
     assert heard == []
 
 
 @pytest.mark.requirement("SAMP-29", "SAMP-10")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("is_crash", [True, False])
-async def test_what_a_model_fails_with_is_not_for_the_server(ask, caplog, revision, is_crash):
+async def test_what_a_model_fails_with_is_not_for_the_server(
+    ask, caplog, protocol_version, is_crash
+):
     def sampling(_params):
         if is_crash:
             raise ValueError("key sk-123 is not valid")
         return "sk-123"
 
-    answer = await ask(revision, "sampling/createMessage", ASKED, sampling=sampling)
-    check_refused(answer, revision, INTERNAL_ERROR, (ValueError, TypeError))
-    assert "sk-123" in (str(answer.raised) if revision == E else caplog.text)
+    answer = await ask(protocol_version, "sampling/createMessage", ASKED, sampling=sampling)
+    check_rejected(answer, protocol_version, INTERNAL_ERROR, (ValueError, TypeError))
+    assert "sk-123" in (str(answer.raised) if protocol_version == E else caplog.text)
 
 
 TOOL = {"name": "tide", "inputSchema": {"type": "object"}}
@@ -185,16 +190,16 @@ RESULT = {"type": "tool_result", "toolUseId": "a", "content": [TEXT], "_meta": {
 
 
 @pytest.mark.requirement("SAMP-03", "SAMP-05", "TRAP-87")
-@pytest.mark.parametrize("revision", MODES)
+@pytest.mark.parametrize("protocol_version", MODES)
 @pytest.mark.parametrize("params", [{"tools": [TOOL]}, {"tools": []}, {"toolChoice": {}}])
-async def test_tools_need_a_word_of_the_client(ask, revision, params):
+async def test_tools_need_a_word_of_the_client(ask, protocol_version, params):
     asked, heard = {**ASKED, **params}, []
-    answer = await ask(revision, "sampling/createMessage", asked, sampling=heard.append)
+    answer = await ask(protocol_version, "sampling/createMessage", asked, sampling=heard.append)
     assert answer.announced == {"sampling": {}}
-    check_refused(answer, revision, INVALID_PARAMS)
+    check_rejected(answer, protocol_version, INVALID_PARAMS)
     assert heard == []
     answer = await ask(
-        revision,
+        protocol_version,
         "sampling/createMessage",
         asked,
         sampling=lambda _params: SAMPLED,
@@ -205,8 +210,8 @@ async def test_tools_need_a_word_of_the_client(ask, revision, params):
 
 
 @pytest.mark.requirement("SAMP-09", "SAMP-23", "TRAP-85")
-@pytest.mark.parametrize("revision", MODES)
-async def test_uses_of_tools_and_their_results_keep_all_that_they_carry(ask, revision):
+@pytest.mark.parametrize("protocol_version", MODES)
+async def test_uses_of_tools_and_their_results_keep_all_that_they_carry(ask, protocol_version):
     heard = []
 
     def sampling(params):
@@ -225,7 +230,7 @@ async def test_uses_of_tools_and_their_results_keep_all_that_they_carry(ask, rev
     ]
     asked = {**ASKED, "messages": said, "tools": [TOOL], "toolChoice": {"mode": "auto"}}
     answer = await ask(
-        revision, "sampling/createMessage", asked, sampling=sampling, sampling_tools=True
+        protocol_version, "sampling/createMessage", asked, sampling=sampling, sampling_tools=True
     )
     content = answer.result["content"]
     assert (content if isinstance(content, list) else [content]) == [
@@ -236,7 +241,7 @@ async def test_uses_of_tools_and_their_results_keep_all_that_they_carry(ask, rev
 
 
 @pytest.mark.requirement("SAMP-18", "SAMP-19", "SAMP-20", "TRAP-86")
-@pytest.mark.parametrize("revision", MODES)
+@pytest.mark.parametrize("protocol_version", MODES)
 @pytest.mark.parametrize(
     "said",
     [
@@ -250,29 +255,33 @@ async def test_uses_of_tools_and_their_results_keep_all_that_they_carry(ask, rev
         [MESSAGE, {"role": "user", "content": [RESULT]}],
     ],
 )
-async def test_results_that_are_missing_or_mixed_are_refused(ask, revision, said):
+async def test_results_that_are_missing_or_mixed_are_rejected(ask, protocol_version, said):
     heard = []
     asked = {**ASKED, "messages": said, "tools": [TOOL]}
     answer = await ask(
-        revision, "sampling/createMessage", asked, sampling=heard.append, sampling_tools=True
+        protocol_version,
+        "sampling/createMessage",
+        asked,
+        sampling=heard.append,
+        sampling_tools=True,
     )
-    check_refused(answer, revision, INVALID_PARAMS)
+    check_rejected(answer, protocol_version, INVALID_PARAMS)
     assert heard == []
 
 
 @pytest.mark.requirement("SAMP-21")
-@pytest.mark.parametrize("revision", MODES)
+@pytest.mark.parametrize("protocol_version", MODES)
 @pytest.mark.parametrize("mode", ["none", "required"])
-async def test_a_model_uses_tools_as_it_was_told(ask, caplog, revision, mode):
+async def test_a_model_uses_tools_as_it_was_told(ask, caplog, protocol_version, mode):
     use = t.ToolUseContent(id="b", name="tide", input={})
     content = t.TextContent(text="hm") if mode == "required" else [use]
     said = t.CreateMessageResult(role="assistant", content=content, model="m")
     asked = {**ASKED, "tools": [TOOL], "toolChoice": {"mode": mode}}
     answer = await ask(
-        revision,
+        protocol_version,
         "sampling/createMessage",
         asked,
         sampling=lambda _params: said,
         sampling_tools=True,
     )
-    check_refused(answer, revision, INTERNAL_ERROR, Exception)
+    check_rejected(answer, protocol_version, INTERNAL_ERROR, Exception)

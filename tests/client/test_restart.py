@@ -9,27 +9,26 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._protocol.versions import ALL_REVISIONS
-from mcp_trio._recorder.writer import SharedRecording
-from mcp_trio._server.server import Server
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost, RemoteProtocolError
+from mcp_trio import Client, ConnectionLost, Server
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
+from mcp_trio.errors import RemoteProtocolError
+from mcp_trio.recording import SharedRecording
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 from tests.client.conftest import QUICK, said
-from tests.client.modern import DISCOVERED, LEGACY, MODERN, Played
+from tests.client.stateless import DISCOVERED, LEGACY, STATELESS, Played
 
 
 @attrs.define(eq=False)
 class Mortal:
     """A server object whose sessions end when a test says so."""
 
-    revisions: list = ALL_REVISIONS
+    protocol_versions: list = ALL_PROTOCOL_VERSIONS
     lives: list = attrs.field(factory=list)
     calls: list = attrs.field(factory=list)
 
     async def serve(self, channel):
-        server = Server("mortal", revisions=self.revisions)
+        server = Server("mortal", protocol_versions=self.protocol_versions)
 
         @server.tool
         def count() -> str:
@@ -46,10 +45,10 @@ class Mortal:
 
 
 @pytest.mark.requirement("STDIO-20", "TRAP-133", "VER-08")
-@pytest.mark.parametrize("revision", [LEGACY[-1], MODERN])
-async def test_the_next_call_finds_a_living_server(revision, caplog):
+@pytest.mark.parametrize("protocol_version", [LEGACY[-1], STATELESS])
+async def test_the_next_call_finds_a_living_server(protocol_version, caplog):
     server = Mortal()
-    async with Client(server, revisions=[revision], restart=True) as client:
+    async with Client(server, protocol_versions=[protocol_version], restart=True) as client:
         for life in range(1, 4):
             assert said(await client.call_tool("count")) == str(life)
             await server.die()
@@ -116,7 +115,7 @@ class Scripted:
 )
 async def test_what_only_reads_is_asked_again_when_it_was_lost(call, answer):
     server = Scripted(answer)
-    async with Client(server, revisions=[MODERN], restart=True) as client:
+    async with Client(server, protocol_versions=[STATELESS], restart=True) as client:
         await call(client)
     assert len(server.servers) == 2
 
@@ -128,7 +127,7 @@ async def test_what_only_reads_is_asked_again_when_it_was_lost(call, answer):
 async def test_what_may_have_acted_is_lost(call):
     answers = {"tools/call": {"content": []}, "prompts/get": {"messages": []}}
     server = Scripted(answers)
-    async with Client(server, revisions=[MODERN], restart=True) as client:
+    async with Client(server, protocol_versions=[STATELESS], restart=True) as client:
         with pytest.raises(ConnectionLost):
             await call(client)
         assert len(server.servers) == 1
@@ -144,7 +143,7 @@ async def test_what_was_known_of_the_dead_server_is_forgotten():
         "tools/call": {"content": [], "structuredContent": {}},
     }
     server = Scripted(answers)
-    async with Client(server, revisions=[MODERN], restart=True) as client:
+    async with Client(server, protocol_versions=[STATELESS], restart=True) as client:
         server.servers[0].before = None
         await client.list_tools()
         with pytest.raises(RemoteProtocolError):
@@ -158,35 +157,35 @@ async def test_what_was_known_of_the_dead_server_is_forgotten():
 
 @pytest.mark.requirement("VER-08", "VER-09")
 async def test_a_server_that_shook_hands_is_not_asked_for_its_era_again():
-    server = Mortal(revisions=LEGACY)
-    async with Client(server, revisions=ALL_REVISIONS, restart=True) as client:
+    server = Mortal(protocol_versions=LEGACY)
+    async with Client(server, protocol_versions=ALL_PROTOCOL_VERSIONS, restart=True) as client:
         assert client._connection.ours.next_id() == 3  # the discovery, the handshake, this
         await server.die()
         await client.call_tool("count")
-        assert client.revision == LEGACY[0]
+        assert client.protocol_version == LEGACY[0]
         assert client._connection.ours.next_id() == 3  # the handshake, the call, this
 
 
 @pytest.mark.requirement("VER-09")
 async def test_an_era_that_proves_wrong_is_found_out_again():
     server = Mortal()
-    async with Client(server, revisions=ALL_REVISIONS, restart=True) as client:
-        assert client.revision == MODERN
+    async with Client(server, protocol_versions=ALL_PROTOCOL_VERSIONS, restart=True) as client:
+        assert client.protocol_version == STATELESS
         await server.die()
-        server.revisions = LEGACY
+        server.protocol_versions = LEGACY
         await client.call_tool("count")
-        assert client.revision == LEGACY[0]
+        assert client.protocol_version == LEGACY[0]
 
 
 async def test_a_server_that_cannot_be_started_again_is_tried_with_each_call():
     server = Mortal()
-    async with Client(server, revisions=[MODERN], restart=True) as client:
+    async with Client(server, protocol_versions=[STATELESS], restart=True) as client:
         await server.die()
-        server.revisions = LEGACY
+        server.protocol_versions = LEGACY
         for _ in range(2):
             with pytest.raises(RemoteProtocolError, match="the server speaks"):
                 await client.call_tool("count")
-        server.revisions = [MODERN]
+        server.protocol_versions = [STATELESS]
         assert said(await client.call_tool("count")) == "4"
 
 
@@ -269,7 +268,7 @@ async def test_a_recording_ends_with_a_connecting_that_failed_or_was_cancelled(
     stays, tmp_path, autojump_clock
 ):
     file = tmp_path / "one.mcprec.jsonl"
-    client = Client(Mute(stays), revisions=LEGACY, restart=True, record=file)
+    client = Client(Mute(stays), protocol_versions=LEGACY, restart=True, record=file)
     if stays:
         with trio.move_on_after(1):
             await client.__aenter__()

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from mcp_trio import Client, ConnectionLost, RequestError, UserRejected
 from mcp_trio import types as t
-from mcp_trio._client.client import Client
-from mcp_trio.errors import ConnectionLost, LocalProtocolError, RequestError, UserRejected
+from mcp_trio.errors import LocalProtocolError
 from tests.client.conftest import OLD, connected, said, text
 
 CHANGED = "notifications/roots/list_changed"
@@ -17,7 +17,7 @@ ROOTS = ["file:///sea", t.Root(uri="file:///land", name="land")]
 
 @pytest.fixture
 def curious(bench):
-    bench.revisions = OLD  # a server asks by requests of its own
+    bench.protocol_versions = OLD  # a server asks by requests of its own
 
     @bench.tool
     async def ask_roots(handling):
@@ -124,7 +124,7 @@ async def test_what_is_no_root_is_never_told(curious, caplog, root, complaint):
     assert complaint in caplog.text
 
 
-def test_what_is_no_root_is_refused_at_once():
+def test_what_is_no_root_is_rejected_at_once():
     with pytest.raises(ValueError, match="starts with file://, unlike '/sea'"):
         Client((), roots=["/sea"])
 

@@ -6,18 +6,11 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Client, ConnectionLost, Limits, RequestError, RequestTimeout, UserRejected
 from mcp_trio import types as t
-from mcp_trio._client.client import Client
-from mcp_trio.errors import (
-    ConnectionLost,
-    RemoteProtocolError,
-    RequestError,
-    RequestTimeout,
-    UserRejected,
-)
-from mcp_trio.limits import Limits
+from mcp_trio.errors import RemoteProtocolError
 from tests.client.conftest import said
-from tests.client.modern import LEGACY, MODERN, error, modern_client, played
+from tests.client.stateless import LEGACY, STATELESS, error, played, stateless_client
 
 TEXT = {"type": "text", "text": "ebb"}
 DONE = {"content": [TEXT]}
@@ -52,7 +45,7 @@ def in_turn(*answers):
 @pytest.mark.requirement("MRTR-10", "MRTR-12", "MRTR-13", "MRTR-14", "TRAP-98", "TRAP-99")
 @pytest.mark.parametrize(("call", "method", "done"), CALLS)
 async def test_a_call_that_needs_input_is_sent_again_with_the_answers(nursery, call, method, done):
-    client, server = await modern_client(
+    client, server = await stateless_client(
         nursery,
         answers={method: in_turn(needs("s1", here=ROOTS, there=SAMPLE, form=ELICIT), done)},
         roots=["file:///pier"],
@@ -73,11 +66,11 @@ async def test_a_call_that_needs_input_is_sent_again_with_the_answers(nursery, c
     await client.aclose()
 
 
-async def test_the_answers_are_in_the_words_of_the_servers_revision(nursery):
+async def test_the_answers_are_in_the_words_of_the_servers_protocol_version(nursery):
     filled = t.ElicitResult(
         action="accept", content={"city": "Oslo"}, result_type="complete", meta={"a/b": 1}
     )
-    client, server = await modern_client(
+    client, server = await stateless_client(
         nursery,
         answers={"tools/call": in_turn(needs(form=ELICIT), DONE)},
         elicitation=lambda _params: filled,
@@ -91,13 +84,13 @@ async def test_the_answers_are_in_the_words_of_the_servers_revision(nursery):
 @pytest.mark.requirement("MRTR-17", "TRAP-98", "VER-01", "META-11", "META-12")
 async def test_each_time_it_is_a_new_request_that_says_all_about_itself(nursery):
     answers = {"tools/call": in_turn(needs(a=ROOTS), needs(b=ROOTS), DONE)}
-    client, server = await modern_client(nursery, answers=answers, roots=[])
+    client, server = await stateless_client(nursery, answers=answers, roots=[])
     await client.call_tool("tide", progress=lambda _params: None)
     requests = [it for it in server.requests if it["method"] == "tools/call"]
     assert len({it["id"] for it in requests}) == 3
     for request in requests:
         meta = request["params"]["_meta"]
-        assert meta["io.modelcontextprotocol/protocolVersion"] == MODERN
+        assert meta["io.modelcontextprotocol/protocolVersion"] == STATELESS
         assert meta["io.modelcontextprotocol/clientCapabilities"] == {"roots": {}}
         assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "mcp_trio"
         assert meta["progressToken"] == request["id"]
@@ -111,7 +104,7 @@ STATES = ["", " ", "eyJhIjoxfQ==", '{"a": 1}', "\u00e9\0\n\u2028", "%20+/", "x" 
 async def test_the_state_goes_back_as_it_came_and_only_that_of_the_latest_round(nursery):
     rounds = [{**needs(a=ROOTS), "requestState": state} for state in STATES]
     answers = {"tools/call": in_turn(*rounds, needs(b=ROOTS), DONE)}
-    client, server = await modern_client(nursery, answers=answers, roots=[])
+    client, server = await stateless_client(nursery, answers=answers, roots=[])
     await client.call_tool("tide")
     asked = server.asked("tools/call")
     assert [it.get("requestState") for it in asked] == [None, *STATES, None]
@@ -131,7 +124,7 @@ async def test_calls_at_the_same_time_keep_their_rounds_apart(nursery):
             return needs(f"state of {params['name']}", **{params["name"]: ROOTS})
         return {"content": [{"type": "text", "text": params["requestState"]}]}
 
-    client, server = await modern_client(nursery, answers={"tools/call": call}, roots=[])
+    client, server = await stateless_client(nursery, answers={"tools/call": call}, roots=[])
     got = {}
 
     async def ask(name):
@@ -156,7 +149,7 @@ async def test_a_state_alone_is_sent_back_later_and_later(nursery, autojump_cloc
         return {**needs(str(len(times))), **questions} if len(times) < 7 else DONE
 
     limits = Limits(round_pause_seconds=1, round_pause_seconds_max=5)
-    client, server = await modern_client(nursery, answers={"tools/call": call}, limits=limits)
+    client, server = await stateless_client(nursery, answers={"tools/call": call}, limits=limits)
     await client.call_tool("tide")
     assert [after - before for before, after in itertools.pairwise(times)] == [
         *(1, 2, 4),
@@ -171,7 +164,7 @@ async def test_a_state_alone_is_sent_back_later_and_later(nursery, autojump_cloc
 @pytest.mark.parametrize("question", [{"a": ROOTS}, {}])
 async def test_there_is_an_end_to_it(nursery, autojump_clock, question):
     asked = []
-    client, server = await modern_client(
+    client, server = await stateless_client(
         nursery,
         answers={"tools/call": lambda _params: needs("s", **question)},
         roots=lambda: asked.append(1) or [],
@@ -186,7 +179,7 @@ async def test_there_is_an_end_to_it(nursery, autojump_clock, question):
 
 @pytest.mark.parametrize("questions", [{}, {"inputRequests": {}}])
 async def test_a_round_that_asks_for_nothing_is_a_breach(nursery, questions):
-    client, _ = await modern_client(nursery, answers={"tools/call": {**needs(), **questions}})
+    client, _ = await stateless_client(nursery, answers={"tools/call": {**needs(), **questions}})
     with pytest.raises(RemoteProtocolError, match="input is required, but none is named"):
         await client.call_tool("tide")
     await client.aclose()
@@ -195,7 +188,7 @@ async def test_a_round_that_asks_for_nothing_is_a_breach(nursery, questions):
 @pytest.mark.requirement("BASE-39", "TRAP-95")
 async def test_no_other_method_can_ask_for_input(nursery):
     answers = {"completion/complete": needs(a=ROOTS), "tools/list": needs(a=ROOTS)}
-    client, server = await modern_client(nursery, answers=answers, roots=[])
+    client, server = await stateless_client(nursery, answers=answers, roots=[])
     for call in (lambda: client.complete("plan", "city", ""), client.list_tools):
         with pytest.raises(RemoteProtocolError, match="unknown kind: 'input_required'"):
             await call()
@@ -214,7 +207,7 @@ async def test_to_a_legacy_server_the_kind_of_a_result_means_nothing(nursery):
         "tools/call": {**DONE, "resultType": "input_required"},
     }
     channel, _ = played(nursery, **answers)
-    async with Client(channel, revisions=LEGACY) as client:
+    async with Client(channel, protocol_versions=LEGACY) as client:
         assert said(await client.call_tool("tide")) == "ebb"
 
 
@@ -226,7 +219,9 @@ async def test_to_a_legacy_server_the_kind_of_a_result_means_nothing(nursery):
 async def test_a_result_without_a_kind_is_complete_and_an_unknown_kind_is_no_data(
     nursery, kind, is_known
 ):
-    client, _ = await modern_client(nursery, answers={"tools/call": {**DONE, "resultType": kind}})
+    client, _ = await stateless_client(
+        nursery, answers={"tools/call": {**DONE, "resultType": kind}}
+    )
     if is_known:
         assert said(await client.call_tool("tide")) == "ebb"
     else:
@@ -250,7 +245,7 @@ async def test_a_result_without_a_kind_is_complete_and_an_unknown_kind_is_no_dat
 async def test_what_a_server_must_not_ask_ends_the_call_here(nursery, question, why):
     answers = {"tools/call": needs("s", fine=ROOTS, bad=question)}
     asked = []
-    client, server = await modern_client(
+    client, server = await stateless_client(
         nursery, answers=answers, roots=lambda: asked.append(1) or []
     )
     with pytest.raises(RemoteProtocolError, match=why) as caught:
@@ -273,10 +268,10 @@ async def test_what_a_server_must_not_ask_ends_the_call_here(nursery, question, 
         ),
     ],
 )
-async def test_what_callbacks_refuse_is_the_servers_breach_and_no_error_that_it_sent(
+async def test_what_callbacks_reject_is_the_servers_breach_and_no_error_that_it_sent(
     nursery, question, why
 ):
-    client, server = await modern_client(
+    client, server = await stateless_client(
         nursery,
         answers={"tools/call": needs(bad=question)},
         sampling=lambda _params: SAMPLED,
@@ -294,7 +289,7 @@ async def test_what_a_callback_raises_ends_the_call_and_arrives_as_it_is(nursery
     def sampling(_params):
         raise fault
 
-    client, server = await modern_client(
+    client, server = await stateless_client(
         nursery, answers={"tools/call": needs(a=SAMPLE)}, sampling=sampling
     )
     with pytest.raises(type(fault)) as caught:
@@ -311,7 +306,7 @@ async def test_the_questions_of_a_round_are_asked_at_the_same_time(nursery, auto
         return SAMPLED
 
     questions = {str(number): SAMPLE for number in range(5)}
-    client, _ = await modern_client(
+    client, _ = await stateless_client(
         nursery, answers={"tools/call": in_turn(needs(**questions), DONE)}, sampling=sampling
     )
     begun = trio.current_time()
@@ -329,7 +324,7 @@ async def test_leaving_a_call_leaves_its_callbacks_too(nursery):
         finally:
             left.append(True)
 
-    client, server = await modern_client(
+    client, server = await stateless_client(
         nursery, answers={"tools/call": needs(a=SAMPLE)}, sampling=sampling
     )
     async with trio.open_nursery() as calls:
@@ -367,7 +362,7 @@ async def test_the_total_is_that_of_the_server_in_all_rounds(
     server.answers["tools/call"] = needs("s", a=SAMPLE)
     server.before = slowly
     limits = Limits(request_total_seconds=10)
-    client = Client(channel, revisions=[MODERN], sampling=sampling, limits=limits)
+    client = Client(channel, protocol_versions=[STATELESS], sampling=sampling, limits=limits)
     await client.__aenter__()
     begun = trio.current_time()
     with pytest.raises(RequestTimeout, match=rf"of 10 s; raise {setting}$") as caught:
@@ -379,7 +374,7 @@ async def test_the_total_is_that_of_the_server_in_all_rounds(
 
 async def test_the_idle_budget_is_each_rounds_own(nursery, autojump_clock):
     answers = {"tools/call": in_turn(needs(a=ROOTS), None)}
-    client, _ = await modern_client(nursery, answers=answers, roots=[])
+    client, _ = await stateless_client(nursery, answers=answers, roots=[])
     with pytest.raises(RequestTimeout) as caught:
         await client.call_tool("tide", idle_seconds=3)
     assert (caught.value.budget, caught.value.seconds) == ("idle", 3)
@@ -398,7 +393,7 @@ async def test_one_callback_hears_of_the_progress_of_all_rounds(nursery):
 
     server.answers["tools/call"] = in_turn(needs(a=ROOTS), DONE)
     server.before = with_progress
-    async with Client(channel, revisions=[MODERN], roots=[]) as client:
+    async with Client(channel, protocol_versions=[STATELESS], roots=[]) as client:
         await client.call_tool("tide", progress=lambda params: heard.append(params.message))
     assert heard == ["half", "half"]
 
@@ -409,7 +404,7 @@ async def test_one_callback_hears_of_the_progress_of_all_rounds(nursery):
 @pytest.mark.requirement("MRTR-12", "MRTR-16")
 async def test_a_request_of_ones_own_words_has_rounds_too(nursery):
     answers = {"tools/call": in_turn(needs("s2", a=ROOTS), needs(b=ROOTS), DONE)}
-    client, server = await modern_client(nursery, answers=answers, roots=[])
+    client, server = await stateless_client(nursery, answers=answers, roots=[])
     params = {"name": "tide", "requestState": "s1", "_meta": {"a/b": 1}}
     await client.request("tools/call", params)
     assert server.asked("tools/call") == [
@@ -424,7 +419,7 @@ async def test_a_request_of_ones_own_words_has_rounds_too(nursery):
 
 async def test_whoever_wants_to_answer_alone_gets_the_questions(nursery):
     answers = {"tools/call": needs("s", a=SAMPLE)}
-    client, server = await modern_client(nursery, answers=answers)
+    client, server = await stateless_client(nursery, answers=answers)
     result = await client.request("tools/call", {"name": "tide"}, rounds=False)
     assert isinstance(result, t.InputRequiredResult)
     assert result.request_state == "s"
@@ -435,14 +430,14 @@ async def test_whoever_wants_to_answer_alone_gets_the_questions(nursery):
 
 async def test_an_error_in_a_later_round_is_the_servers(nursery):
     answers = {"tools/call": in_turn(needs(a=ROOTS), error(-32602, "the state is not valid"))}
-    client, _ = await modern_client(nursery, answers=answers, roots=[])
+    client, _ = await stateless_client(nursery, answers=answers, roots=[])
     with pytest.raises(RequestError, match="the state is not valid"):
         await client.call_tool("tide")
     await client.aclose()
 
 
 async def test_a_server_that_is_lost_between_rounds_is_lost(nursery):
-    client, server = await modern_client(
+    client, server = await stateless_client(
         nursery, answers={"tools/call": needs(a=SAMPLE)}, sampling=lambda _params: close()
     )
 

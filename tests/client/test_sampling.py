@@ -4,10 +4,8 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Client, Limits, RequestError, UserRejected
 from mcp_trio import types as t
-from mcp_trio._client.client import Client
-from mcp_trio.errors import RequestError, UserRejected
-from mcp_trio.limits import Limits
 from tests.client.conftest import OLD, connected, said, text
 
 MESSAGE = {"role": "user", "content": {"type": "text", "text": "Ebb or flow?"}}
@@ -35,7 +33,7 @@ ANSWERED = {"role": "assistant", "content": {"type": "text", "text": "hm"}, "mod
 
 @pytest.fixture
 def asking(bench):
-    bench.revisions = OLD  # a server asks by requests of its own
+    bench.protocol_versions = OLD  # a server asks by requests of its own
 
     @bench.tool
     async def sample(handling):
@@ -146,7 +144,7 @@ async def test_a_message_that_is_none_never_reaches_the_model(scripted, nursery,
 
 
 @pytest.mark.requirement("SAMP-28")
-async def test_a_server_that_asks_for_too_much_at_once_is_refused(scripted, nursery):
+async def test_a_server_that_asks_for_too_much_at_once_is_rejected(scripted, nursery):
     release = trio.Event()
 
     async def sampling(params):
@@ -157,9 +155,9 @@ async def test_a_server_that_asks_for_too_much_at_once_is_refused(scripted, nurs
     client, server = await connected(scripted, nursery, sampling=sampling, limits=limits)
     for number in range(3):
         await server.send_request("sampling/createMessage", ASKED, id=number)
-    (refusal,) = await server.receive_available()
-    assert refusal["id"] == 2
-    assert "requests_queued_max" in refusal["error"]["message"]
+    (rejection,) = await server.receive_available()
+    assert rejection["id"] == 2
+    assert "requests_queued_max" in rejection["error"]["message"]
     release.set()
     assert [answer["id"] for answer in await server.receive_many(2)] == [0, 1]
     await client.aclose()

@@ -51,7 +51,7 @@ async def test_a_client_announces_tools_if_its_model_may_have_some(connect, opti
 
 @pytest.mark.requirement("SAMP-05", "TRAP-87")
 @pytest.mark.parametrize("params", [{"tools": [TIDE]}, {"tools": []}, {"toolChoice": {}}])
-async def test_tools_that_were_not_announced_are_refused_and_never_reach_the_model(ask, params):
+async def test_tools_that_were_not_announced_are_rejected_and_never_reach_the_model(ask, params):
     heard = []
     answer = await ask(heard.append, allows=False, **params)
     assert answer == {
@@ -100,7 +100,7 @@ async def test_a_model_gets_tools_and_their_results_with_all_that_they_carry(ask
         ),
     ],
 )
-async def test_results_that_are_missing_or_mixed_are_refused(ask, messages, why):
+async def test_results_that_are_missing_or_mixed_are_rejected(ask, messages, why):
     heard = []
     answer = await ask(heard.append, messages=messages, tools=[TIDE])
     assert answer["code"] == -32602

@@ -2,16 +2,15 @@
 
 import pytest
 
+from mcp_trio import Client, RequestError, Server
 from mcp_trio import types as t
-from mcp_trio._client.client import Client
-from mcp_trio._server.server import Server
-from mcp_trio.errors import HEADER_MISMATCH, INVALID_PARAMS, RequestError
+from mcp_trio.errors import HEADER_MISMATCH, INVALID_PARAMS
 
 
-def make_server(*refusals):
+def make_server(*rejections):
     """A server that refuses the first calls so; `asked` tells in which order it was asked."""
     server = Server("strict", list_ttl_seconds=60)
-    asked, left = [], list(refusals)
+    asked, left = [], list(rejections)
 
     @server.method("tools/list")
     async def tools(_params):
@@ -46,7 +45,7 @@ async def test_but_once():
     assert asked == ["call", "list", "call"]
 
 
-async def test_no_other_refusal_is_questioned():
+async def test_no_other_rejection_is_questioned():
     server, asked = make_server(INVALID_PARAMS)
     async with Client(server) as client:
         with pytest.raises(RequestError, match="the head does not say"):

@@ -6,11 +6,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client
 from tests.client.conftest import is_alive, python, said
-from tests.client.modern import DISCOVERED, MODERN
+from tests.client.stateless import DISCOVERED, STATELESS
 
-MODERN_PROGRAM = f"""
+STATELESS_PROGRAM = f"""
 import json, os, sys
 
 for line in sys.stdin:
@@ -29,7 +29,7 @@ for line in sys.stdin:
 
 @pytest.mark.requirement("STATE-04")
 async def test_a_process_outlives_the_tasks_and_the_calls_that_use_it(nursery):
-    client = Client(python(MODERN_PROGRAM), revisions=[MODERN])
+    client = Client(python(STATELESS_PROGRAM), protocol_versions=[STATELESS])
     await nursery.start(_open, client)
     pids = set()
 

@@ -5,9 +5,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.server import Server
-from tests.client.modern import LEGACY, MODERN
+from mcp_trio import Client, Server
+from tests.client.stateless import LEGACY, STATELESS
 
 URI = "tide://bergen"
 
@@ -45,11 +44,11 @@ class Mortal:
         await trio.sleep(1)
 
 
-@pytest.mark.parametrize("revision", [LEGACY[-1], MODERN])
-async def test_an_update_is_heard_after_a_restart(revision, autojump_clock):
+@pytest.mark.parametrize("protocol_version", [LEGACY[-1], STATELESS])
+async def test_an_update_is_heard_after_a_restart(protocol_version, autojump_clock):
     mortal, heard = Mortal(), []
     options = {"restart": True, "resource_updated": lambda told: heard.append(told.uri)}
-    async with Client(mortal, revisions=[revision], **options) as client:
+    async with Client(mortal, protocol_versions=[protocol_version], **options) as client:
         await client.subscribe(URI)
         await mortal.change_in_next_life(client)
         assert heard == [URI]
@@ -60,7 +59,7 @@ async def test_an_update_is_heard_after_a_restart(revision, autojump_clock):
 
 async def test_what_is_not_there_any_more_is_logged(autojump_clock, caplog):
     mortal = Mortal()
-    async with Client(mortal, revisions=[LEGACY[-1]], restart=True) as client:
+    async with Client(mortal, protocol_versions=[LEGACY[-1]], restart=True) as client:
         await client.subscribe(URI)
         mortal.has_tide = False
         await mortal.die()

@@ -7,12 +7,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio.errors import RequestTimeout
+from mcp_trio import Client, RequestTimeout
 from tests.client.conftest import QUICK, is_alive, python, said
-from tests.client.modern import LEGACY, MODERN, legacy_client, modern_client
+from tests.client.stateless import LEGACY, STATELESS, legacy_client, stateless_client
 
-REVISIONS = [*reversed(LEGACY), MODERN]
+PROTOCOL_VERSIONS = [*reversed(LEGACY), STATELESS]
 CANCELLED = "notifications/cancelled"
 
 # A modern server without any of our code. `tools/call` answers its process id; "hang" is silence.
@@ -41,13 +40,15 @@ for line in sys.stdin:
 """
 
 
-async def connected(nursery, revision, **options):
+async def connected(nursery, protocol_version, **options):
     """A client, and its server, which is silent when it is called."""
     answers = {"tools/call": None, "tools/list": {"tools": []}, **options.pop("answers", {})}
-    if revision == MODERN:
-        return await modern_client(nursery, answers=answers, **options)
-    client, server = await legacy_client(nursery, revision=revision, answers=answers, **options)
-    assert client.revision == revision
+    if protocol_version == STATELESS:
+        return await stateless_client(nursery, answers=answers, **options)
+    client, server = await legacy_client(
+        nursery, protocol_version=protocol_version, answers=answers, **options
+    )
+    assert client.protocol_version == protocol_version
     return client, server
 
 
@@ -56,9 +57,11 @@ def about(server, method):
 
 
 @pytest.mark.requirement("TIME-01", "TIME-02", "TIME-03", "STDIO-14", "CANC-13")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_who_waits_too_long_cancels_once_and_goes_on(nursery, autojump_clock, revision):
-    client, server = await connected(nursery, revision)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_who_waits_too_long_cancels_once_and_goes_on(
+    nursery, autojump_clock, protocol_version
+):
+    client, server = await connected(nursery, protocol_version)
     for seconds in (2, 5):
         began = trio.current_time()
         with pytest.raises(RequestTimeout):
@@ -73,9 +76,11 @@ async def test_who_waits_too_long_cancels_once_and_goes_on(nursery, autojump_clo
 
 
 @pytest.mark.requirement("TIME-04", "PROG-10")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_progress_renews_one_budget_and_not_the_other(nursery, autojump_clock, revision):
-    client, server = await connected(nursery, revision)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_progress_renews_one_budget_and_not_the_other(
+    nursery, autojump_clock, protocol_version
+):
+    client, server = await connected(nursery, protocol_version)
 
     async def report():
         await trio.testing.wait_all_tasks_blocked()
@@ -95,11 +100,11 @@ async def test_progress_renews_one_budget_and_not_the_other(nursery, autojump_cl
 
 
 @pytest.mark.requirement("CANC-02", "CANC-14", "CANC-08", "CANC-17", "TRAP-58", "TRAP-59")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 async def test_only_what_is_in_flight_is_cancelled_and_its_late_answer_is_ignored(
-    nursery, revision
+    nursery, protocol_version
 ):
-    client, server = await connected(nursery, revision)
+    client, server = await connected(nursery, protocol_version)
     await client.list_tools()  # has its answer
     with trio.CancelScope() as outer:
         async with trio.open_nursery() as calls:
@@ -119,7 +124,7 @@ async def test_only_what_is_in_flight_is_cancelled_and_its_late_answer_is_ignore
 
 @pytest.mark.requirement("STATE-04", "STDIO-17")
 async def test_a_process_serves_one_task_after_the_other_and_ends_with_its_client():
-    async with Client(python(PROGRAM), revisions=[MODERN], limits=QUICK) as client:
+    async with Client(python(PROGRAM), protocol_versions=[STATELESS], limits=QUICK) as client:
         pids = []
 
         async def converse():
@@ -143,11 +148,13 @@ async def test_a_process_serves_one_task_after_the_other_and_ends_with_its_clien
 @pytest.mark.real_time
 @pytest.mark.requirement("STDIO-17", "TRAP-130")
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_a_modern_process_that_stays_is_ended_by_force_also_under_cancellation(is_cancelled):
+async def test_a_stateless_process_that_stays_is_ended_by_force_also_under_cancellation(
+    is_cancelled,
+):
     stubborn = "import time\ntry:\n    exec(PROGRAM)\nfinally:\n    time.sleep(600)"
     command = python(f"PROGRAM = {PROGRAM!r}\n{stubborn}")
     with trio.CancelScope() as scope:
-        async with Client(command, revisions=[MODERN], limits=QUICK) as client:
+        async with Client(command, protocol_versions=[STATELESS], limits=QUICK) as client:
             pid = int(said(await client.call_tool("pid")))
             assert is_alive(pid)
             if is_cancelled:

@@ -10,11 +10,12 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import RequestError, ResourceNotFound, ToolError
 from mcp_trio import types as t
-from mcp_trio._client.results import ToolHints, display_name, tool_hints
-from mcp_trio.errors import RemoteProtocolError, RequestError, ResourceNotFound, ToolError
+from mcp_trio.errors import RemoteProtocolError
+from mcp_trio.hosts import ToolHints, display_name, tool_hints
 from tests.client.conftest import connected
-from tests.client.modern import LEGACY, MODERN, error, legacy_client, modern_client
+from tests.client.stateless import LEGACY, STATELESS, error, legacy_client, stateless_client
 
 SCHEMA = {
     "type": "object",
@@ -81,7 +82,7 @@ def test_hints_that_are_not_given_are_those_of_the_specification():
 )
 async def test_a_result_is_checked_against_the_schema_that_was_listed(nursery, result, fault):
     answers = {"tools/list": {"tools": [TIDE]}, "tools/call": result}
-    client, _ = await modern_client(nursery, answers=answers)
+    client, _ = await stateless_client(nursery, answers=answers)
     await client.call_tool("tide")  # what was not listed is not known
     await client.list_tools()
     if fault is None:
@@ -96,7 +97,7 @@ async def test_a_result_is_checked_against_the_schema_that_was_listed(nursery, r
 @pytest.mark.parametrize("structured", [..., {}, {"metres": "deep"}])
 async def test_a_result_that_tells_of_an_error_is_not_checked(nursery, structured):
     answers = {"tools/list": {"tools": [TIDE]}, "tools/call": gives(structured, isError=True)}
-    client, _ = await modern_client(nursery, answers=answers)
+    client, _ = await stateless_client(nursery, answers=answers)
     await client.list_tools()
     with pytest.raises(ToolError, match="ebb"):
         await client.call_tool("tide")
@@ -113,7 +114,7 @@ async def test_a_new_list_brings_new_schemas_and_an_old_one_is_forgotten(nursery
         "tools/list": lambda _params: {"tools": next(left)},
         "tools/call": gives("deep"),
     }
-    client, server = await modern_client(nursery, answers=answers)
+    client, server = await stateless_client(nursery, answers=answers)
     async with client.listen(tools=True):
         await client.list_tools()
         with pytest.raises(RemoteProtocolError):
@@ -149,7 +150,7 @@ async def test_a_schema_that_cannot_be_used_is_told_once_and_checks_nothing(
 ):
     tools = [{**TIDE, "outputSchema": schema}]
     answers = {"tools/list": {"tools": tools}, "tools/call": gives(7)}
-    client, _ = await modern_client(nursery, answers=answers)
+    client, _ = await stateless_client(nursery, answers=answers)
     for _ in range(2):
         await client.list_tools()
         await client.call_tool("tide")
@@ -195,7 +196,7 @@ class DictTide(typing.TypedDict):
     ],
 )
 async def test_a_result_is_a_value_of_the_type_that_is_asked_for(nursery, kind, structured, value):
-    client, _ = await modern_client(nursery, answers={"tools/call": gives(structured)})
+    client, _ = await stateless_client(nursery, answers={"tools/call": gives(structured)})
     assert await client.call_tool("tide", {}, result_type=kind) == value
     await client.aclose()
 
@@ -235,7 +236,7 @@ async def test_a_server_without_structured_content_gives_the_value_as_text(
     ],
 )
 async def test_a_result_that_is_no_such_value_is_the_servers_fault(nursery, result, why):
-    client, _ = await modern_client(nursery, answers={"tools/call": result})
+    client, _ = await stateless_client(nursery, answers={"tools/call": result})
     with pytest.raises(RemoteProtocolError, match=f"the tool tide does not fit Tide: {why}"):
         await client.call_tool("tide", result_type=Tide)
     await client.aclose()
@@ -243,7 +244,7 @@ async def test_a_result_that_is_no_such_value_is_the_servers_fault(nursery, resu
 
 async def test_an_error_is_no_value_and_so_is_always_raised(nursery):
     answers = {"tools/call": gives({"metres": 1.5}, isError=True)}
-    client, _ = await modern_client(nursery, answers=answers, raise_tool_errors=False)
+    client, _ = await stateless_client(nursery, answers=answers, raise_tool_errors=False)
     with pytest.raises(ToolError, match="ebb"):
         await client.call_tool("tide", result_type=Tide)
     await client.aclose()
@@ -252,7 +253,7 @@ async def test_an_error_is_no_value_and_so_is_always_raised(nursery):
 @pytest.mark.requirement("TRAP-70")
 @pytest.mark.parametrize("structured", [..., None, {}, [], 0])
 async def test_null_is_structured_content_and_nothing_is_none(nursery, structured):
-    client, _ = await modern_client(nursery, answers={"tools/call": gives(structured)})
+    client, _ = await stateless_client(nursery, answers={"tools/call": gives(structured)})
     result = await client.call_tool("tide")
     expected = msgspec.UNSET if structured is ... else structured
     assert (type(result.structured_content), result.structured_content) == (
@@ -266,7 +267,7 @@ async def test_null_is_structured_content_and_nothing_is_none(nursery, structure
 
 
 @pytest.mark.requirement("ERR-05", "TRAP-67")
-@pytest.mark.parametrize("revision", [LEGACY[-1], MODERN])
+@pytest.mark.parametrize("protocol_version", [LEGACY[-1], STATELESS])
 @pytest.mark.parametrize(
     ("code", "data", "is_missing"),
     [
@@ -279,14 +280,16 @@ async def test_null_is_structured_content_and_nothing_is_none(nursery, structure
     ],
 )
 async def test_a_missing_resource_is_told_from_other_errors(
-    nursery, revision, code, data, is_missing
+    nursery, protocol_version, code, data, is_missing
 ):
     info = {"serverInfo": {"name": "n", "version": "0"}, "capabilities": {"resources": {}}}
     answers = {
         "resources/read": error(code, "not here", data),
-        "initialize": {"protocolVersion": revision, **info},
+        "initialize": {"protocolVersion": protocol_version, **info},
     }
-    client, _ = await modern_client(nursery, revisions=[revision], answers=answers)
+    client, _ = await stateless_client(
+        nursery, protocol_versions=[protocol_version], answers=answers
+    )
     with pytest.raises(RequestError) as caught:
         await client.read_resource("a:b")
     assert isinstance(caught.value, ResourceNotFound) is is_missing

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import RequestError
 from mcp_trio import types as t
-from mcp_trio.errors import RequestError
 from tests.client.conftest import connected
 
 SAMPLED = t.CreateMessageResult(role="assistant", content=t.TextContent(text="hm"), model="m")

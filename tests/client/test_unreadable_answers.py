@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown, RemoteProtocolError
-from mcp_trio.limits import Limits
+from mcp_trio import ConnectionLost, Limits
+from mcp_trio.errors import OutcomeUnknown, RemoteProtocolError
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 from tests.client.conftest import connected
 
 LIMITS = Limits(frame_bytes_max=2000)

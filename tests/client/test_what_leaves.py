@@ -2,8 +2,7 @@
 
 import pytest
 
-from mcp_trio._jsonrpc.messages import Unencodable
-from mcp_trio.errors import LocalProtocolError
+from mcp_trio.errors import LocalProtocolError, Unencodable
 from tests.client.conftest import connected
 
 NEEDS = [

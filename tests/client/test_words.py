@@ -2,15 +2,12 @@
 
 import pytest
 
-from mcp_trio._client.client import Client
-from mcp_trio._client.group import ClientGroup
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ConnectionLost
+from mcp_trio import Client, ClientGroup, ConnectionLost, Server
 
 
 @pytest.mark.parametrize("url", ["ws://127.0.0.1:1/ws", "tcp://127.0.0.1:1", "http://127.0.0.1:1/"])
 async def test_why_nobody_can_be_reached_is_said(url):
-    with pytest.raises(ConnectionLost, match="refused"):
+    with pytest.raises(ConnectionLost, match="rejected"):
         async with Client(url):
             pass
 

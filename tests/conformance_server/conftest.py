@@ -11,7 +11,7 @@ import attrs
 import jsonschema
 import pytest
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client
 
 OLDEST = "2024-11-05"
 SERVER = Path(__file__).parents[2] / "tools" / "conformance" / "server.py"
@@ -99,8 +99,8 @@ def published():
     folder = os.environ.get("MCP_SCHEMA_DIR")
 
     @functools.cache
-    def published(revision):
-        return None if folder is None else Published(Path(folder) / f"{revision}.json")
+    def published(protocol_version):
+        return None if folder is None else Published(Path(folder) / f"{protocol_version}.json")
 
     return published
 
@@ -126,15 +126,15 @@ def serve(published, load):
     """The server in memory; at the end all messages are held to the schema of a revision."""
     tapped, wanted = Tapped(load()), []
 
-    def serve(revision, *, record=None):
-        wanted.append(revision)
+    def serve(protocol_version, *, record=None):
+        wanted.append(protocol_version)
         tapped.record = record
         return tapped
 
     yield serve
     assert tapped.messages
-    (revision,) = wanted
-    schema = published(revision)
+    (protocol_version,) = wanted
+    schema = published(protocol_version)
     if schema is not None:
         schema.check(tapped.messages)
 
@@ -144,6 +144,6 @@ def connect(serve):
     """A client of the server at the oldest revision."""
 
     def connect(*, record=None, **options):
-        return Client(serve(OLDEST, record=record), revisions=[OLDEST], **options)
+        return Client(serve(OLDEST, record=record), protocol_versions=[OLDEST], **options)
 
     return connect

@@ -5,24 +5,28 @@ from our_client import Session, client_for
 from parties import Host
 from scenario import tell
 
-from mcp_trio._replay.replay import replay
+from mcp_trio.recording import replay
 
 
 @pytest.fixture
 async def tell_story(serve, autojump_clock):
     """Tells the whole scenario at a revision, as it is told to the SDKs' servers."""
 
-    async def tell_story(revision, record):
+    async def tell_story(protocol_version, record):
         host = Host()
-        async with client_for(host, serve(revision, record=record), revision) as client:
-            await tell(Session(client, host), host, revision)
+        async with client_for(
+            host, serve(protocol_version, record=record), protocol_version
+        ) as client:
+            await tell(Session(client, host), host, protocol_version)
 
     return tell_story
 
 
-@pytest.mark.parametrize("revision", FACTS.revisions)
-async def test_the_whole_story_is_as_published_and_replays(tell_story, load, tmp_path, revision):
+@pytest.mark.parametrize("protocol_version", FACTS.protocol_versions)
+async def test_the_whole_story_is_as_published_and_replays(
+    tell_story, load, tmp_path, protocol_version
+):
     record = tmp_path / "story.mcprec.jsonl"
-    await tell_story(revision, record)
+    await tell_story(protocol_version, record)
     report = await trio.to_thread.run_sync(replay, record, load())
     assert report.is_complete

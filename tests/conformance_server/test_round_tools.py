@@ -2,8 +2,7 @@
 
 import pytest
 
-from mcp_trio._client.client import Client
-from mcp_trio.errors import RequestError
+from mcp_trio import Client, RequestError
 from mcp_trio.types import CreateMessageResult, TextContent
 
 ERAS = ["2025-11-25", "2026-07-28"]
@@ -39,7 +38,7 @@ def client(request, serve):
     """Makes a client of each era."""
 
     def client(**options):
-        return Client(serve(request.param), revisions=[request.param], **options)
+        return Client(serve(request.param), protocol_versions=[request.param], **options)
 
     return client
 
@@ -59,7 +58,7 @@ async def test_only_what_a_client_can_answer_is_asked(client, autojump_clock):
 
 
 async def test_a_client_without_a_model_is_told_what_it_lacks(serve):
-    async with Client(serve(ERAS[-1]), revisions=ERAS[-1:]) as unable:
+    async with Client(serve(ERAS[-1]), protocol_versions=ERAS[-1:]) as unable:
         with pytest.raises(RequestError) as caught:
             await unable.call_tool("test_missing_capability")
     assert (caught.value.code, caught.value.data) == (

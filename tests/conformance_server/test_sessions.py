@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.replay import replay
+from mcp_trio import Client
+from mcp_trio.recording import replay
 from mcp_trio.types import CreateMessageResult
 
 SERVER = Path(__file__).parents[2] / "tools" / "conformance" / "server.py"
@@ -36,7 +36,7 @@ async def test_it_runs_as_a_script_over_http(host):
             told = await process.stderr.receive_some()
             url = told.decode().splitlines()[0].removeprefix("serving ")
             async with Client(url) as client:
-                assert client.revision == "2026-07-28"
+                assert client.protocol_version == "2026-07-28"
                 assert (await client.call_tool("test_simple_text")).content
             process.terminate()
             assert await process.wait() == 128 + signal.SIGTERM

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 import trio
 
-from mcp_trio.errors import RequestError, ToolError, UserRejected
+from mcp_trio import RequestError, ToolError, UserRejected
 from mcp_trio.types import CreateMessageResult, ImageContent, TextContent
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
@@ -230,11 +230,11 @@ async def test_a_model_may_answer_with_an_image(connect):
         assert await call(client, "test_sampling", prompt="A cat") == "LLM response: (image/png)"
 
 
-async def test_a_user_may_refuse(connect):
-    async def refuse(_):
+async def test_a_user_may_reject(connect):
+    async def reject(_):
         raise UserRejected
 
-    async with connect(sampling=refuse) as client:
+    async with connect(sampling=reject) as client:
         with pytest.raises(RequestError, match="rejected"):
             await call(client, "test_sampling", prompt="Why?")
 

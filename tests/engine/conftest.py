@@ -12,8 +12,7 @@ import trio
 import trio.testing
 
 from mcp_trio import types as s
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._journal.records import MarkBody, OpenBody, Record, body_of, encode_body, frame_of
+from mcp_trio._journal.records import MarkBody, OpenBody, body_of, encode_body
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import INITIALIZED
 from mcp_trio._protocol.states import Role
@@ -23,9 +22,10 @@ from mcp_trio._session.input_required import ask_all
 from mcp_trio._session.journal import Recording, Unrecorded
 from mcp_trio._session.session import Session
 from mcp_trio._testing.channels import DirectFakeChannel
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
 from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.recording import Record, frame_of, read_recording
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 
 SERVER_CAPABILITIES = s.ServerCapabilities(tools=s.ToolsCapability(list_changed=True), logging={})
 CLIENT_CAPABILITIES = s.ClientCapabilities(roots=s.RootsCapability(list_changed=True))
@@ -341,7 +341,7 @@ def dock(serve):
     return functools.partial(serve, handshake=False)
 
 
-def _modern(name, request_id, state=None, *, port="Bergen", token=None, **responses):
+def _stateless(name, request_id, state=None, *, port="Bergen", token=None, **responses):
     meta = METADATA if token is None else {**METADATA, "progressToken": token}
     params = {"name": name, "arguments": {"port": port}, "_meta": meta}
     if state is not None:
@@ -390,7 +390,7 @@ def rounds(text_of):
     receives an answer that asks: what it asks by key, and its state. `text_of` is that of a result.
     """
     return SimpleNamespace(
-        call=_modern,
+        call=_stateless,
         accepted=_accepted,
         form=_form,
         asking=_asking,

@@ -12,8 +12,8 @@ from mcp_trio._session.journal import Lane
 @pytest.fixture
 def serve_beside(nursery, make_session, handshake):
     """Start a server that does something by itself; returns it and a peer before its handshake."""
-    from mcp_trio._testing.peers import WirePeer
-    from mcp_trio._transports.lines import memory_pair
+    from mcp_trio.testing import WirePeer
+    from mcp_trio.transports import memory_pair
 
     async def start(beside, **options):
         ours, theirs = memory_pair()
@@ -54,7 +54,7 @@ async def test_it_is_cancelled_when_the_session_ends_and_may_still_write_its_rec
         await session.initialized.wait()
         while trio.current_effective_deadline() > -math.inf:  # as long as nobody cancels it
             await trio.lowlevel.cancel_shielded_checkpoint()
-        await session.outbox.ready(Lane("beside"))
+        await session.send_queue.ready(Lane("beside"))
         raise AssertionError
 
     session, peer = await serve_beside(beside, sequencer=recording)

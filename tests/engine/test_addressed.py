@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ConnectionLost
 from mcp_trio import types as s
-from mcp_trio._jsonrpc.messages import Addressed, Lost
 from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
-from mcp_trio.errors import ConnectionLost
+from mcp_trio.transports import Addressed, Lost
 
 
 class AddressedChannel(FakeChannel):
@@ -57,7 +57,7 @@ async def test_an_answer_and_all_that_a_handler_says_belong_to_its_request(
 
 
 @KINDS
-async def test_a_refusal_belongs_to_what_is_refused(serve_fake, message, kind):
+async def test_a_rejection_belongs_to_what_is_rejected(serve_fake, message, kind):
     _session, channel = await serve_fake(channel=kind())
     channel.feed(message(id=1, method="nowhere"), message(id=2, method="ping"), b"{", b"[]")
     await trio.testing.wait_all_tasks_blocked()

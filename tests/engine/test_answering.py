@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import RequestError
 from mcp_trio import types as s
 from mcp_trio._session.tasks import bare
 from mcp_trio._testing.channels import DirectFakeChannel
-from mcp_trio.errors import RequestError
 
 
 def one_error(answer):
@@ -43,32 +43,32 @@ async def test_a_failing_handler_is_an_internal_error_and_nothing_of_it_leaks(
 
 
 async def test_a_request_error_is_answered_as_it_is(serve, call):
-    async def refuse(handling):
+    async def reject(handling):
         raise RequestError(-1, "the user said no", {"why": [1, None]})
 
-    _, peer = await serve({"refuse": refuse})
-    await peer.send(call("refuse", 1))
+    _, peer = await serve({"reject": reject})
+    await peer.send(call("reject", 1))
     error = {"code": -1, "message": "the user said no", "data": {"why": [1, None]}}
     assert one_error(await peer.receive()) == error
 
 
 async def test_an_error_that_cannot_be_sent_is_still_an_error(serve, call):
-    async def refuse(handling):
+    async def reject(handling):
         raise RequestError(-1, "no", object())
 
-    _, peer = await serve({"refuse": refuse})
-    await peer.send(call("refuse", 1))
+    _, peer = await serve({"reject": reject})
+    await peer.send(call("reject", 1))
     error = {"code": -1, "message": "the error cannot be sent as JSON"}
     assert one_error(await peer.receive()) == error
 
 
 async def test_an_error_inside_groups_of_one_is_answered_bare(serve, call):
-    async def refuse(handling):
+    async def reject(handling):
         async with trio.open_nursery(), trio.open_nursery():
             raise RequestError(-5, "inside two nurseries")
 
-    _, peer = await serve({"refuse": refuse})
-    await peer.send(call("refuse", 1))
+    _, peer = await serve({"reject": reject})
+    await peer.send(call("reject", 1))
     assert one_error(await peer.receive())["code"] == -5
 
 
@@ -181,7 +181,7 @@ async def test_nothing_is_sent_back_for_notifications(serve):
 
 
 @pytest.mark.requirement("BASE-32", "BASE-34")
-async def test_what_the_protocol_refuses_never_reaches_a_handler(serve, call):
+async def test_what_the_protocol_rejects_never_reaches_a_handler(serve, call):
     _, peer = await serve({})
     await peer.send({"id": 1, "method": "nothing/here"}, {"id": 2, "method": "tools/call"})
     codes = [one_error(answer)["code"] for answer in await peer.receive_many(2)]

@@ -13,17 +13,17 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcp_trio import ConnectionLost, RequestError, RequestTimeout
 from mcp_trio import types as s
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.states import Role
 from mcp_trio._session.session import Session
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost, RequestError, RequestTimeout
 from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.transports import memory_pair
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 
-BEHAVIOURS = ("quick", "slow", "fails", "refuses", "asks", "chats", "shielded", "huge")
+BEHAVIOURS = ("quick", "slow", "fails", "rejects", "asks", "chats", "shielded", "huge")
 LIMITS = attrs.evolve(
     DEFAULT_LIMITS, handlers_in_flight_max=3, requests_queued_max=4, outbound_bytes_max=2000
 )
@@ -69,7 +69,7 @@ class Behaving:
         await trio.sleep(1)
         raise ValueError
 
-    async def refuses(self, handling):
+    async def rejects(self, handling):
         raise RequestError(-1, "no")
 
     async def asks(self, handling):
@@ -227,7 +227,7 @@ def test_every_request_ends_exactly_once_on_both_sides(calls, end, end_at):
 def test_each_way_to_end_does_occur():
     calls = [
         Ours("quick", 0, 100),
-        Ours("refuses", 0, 100),
+        Ours("rejects", 0, 100),
         Ours("slow", 0, 2),
         Ours("slow", 0, 100),
         Ours("slow", 4, 100),

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ToolError
 from mcp_trio._session.effects import (
     Effect,
     encoded_error,
@@ -22,7 +23,7 @@ from mcp_trio._session.effects import (
     time_limit,
 )
 from mcp_trio._session.journal import LANE, Outcome, Unrecorded
-from mcp_trio.errors import LocalProtocolError, ToolError
+from mcp_trio.errors import LocalProtocolError
 
 
 class Json:
@@ -70,14 +71,14 @@ async def test_an_effect_is_a_command_and_its_outcome(handle, recording, story):
 
 
 async def test_without_a_recording_an_effect_is_converted_all_the_same(handle):
-    def refuse():
+    def reject():
         raise AssertionError
 
     class Doubling(Json):
         def converted(self, value):
             return value * 2, b""
 
-    it = Effect(name="fetch", arguments=refuse, run=two, codec=Doubling())
+    it = Effect(name="fetch", arguments=reject, run=two, codec=Doubling())
     assert await handle(lambda handling: perform(handling, it)) == 4
 
 
@@ -217,7 +218,7 @@ async def test_an_effect_that_is_called_first_is_recorded_before_its_tasks_begin
         lambda handling: handling.ask("ping"),
     ],
 )
-async def test_the_context_is_refused_inside_of_an_effect(handle, recording, is_recorded, use):
+async def test_the_context_is_rejected_inside_of_an_effect(handle, recording, is_recorded, use):
     async def handler(handling):
         return await perform(handling, effect(functools.partial(use, handling)))
 
@@ -357,7 +358,7 @@ class Scripted(Unrecorded):
     """A sequencer that gates: turns are `kinds`, outcomes `body`; `told` is what it was told."""
 
     has_lanes = True
-    gates = True
+    host_checks = True
     seed = 1
 
     def __init__(self, *kinds, body=None):

@@ -43,7 +43,7 @@ async def test_that_it_ran_out_is_recorded_with_the_operation_that_set_it(
 
 
 @pytest.mark.parametrize("seconds", [-1, math.nan])
-async def test_a_deadline_in_the_past_or_nowhere_is_refused(handle, seconds):
+async def test_a_deadline_in_the_past_or_nowhere_is_rejected(handle, seconds):
     async def handler(handling):
         with time_limit(handling, seconds):
             pytest.fail("entered")

@@ -11,8 +11,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_trio import RequestError
 from mcp_trio._session.effects import encoded_error, rebuilt_error
-from mcp_trio.errors import ReplayedError, RequestError
+from mcp_trio.errors import ReplayedError
 from mcp_trio.limits import MIB
 
 
@@ -65,7 +66,7 @@ def sqlite_error():
         KeyError("name"),
         OSError(2, "gone", "file"),
         json.JSONDecodeError("bad", "{", 1),
-        RequestError(-5, "refused", {"why": [1]}),
+        RequestError(-5, "rejected", {"why": [1]}),
         httpx.ConnectError("no route"),
         trio.TooSlowError(),
         Coded(3, hint="look"),
@@ -83,8 +84,8 @@ def test_an_exception_comes_back_as_itself(error):
 
 
 def test_a_request_error_still_answers_the_request():
-    found = again(RequestError(-5, "refused", {"why": [1]}))
-    assert (found.code, found.message, found.data) == (-5, "refused", {"why": [1]})
+    found = again(RequestError(-5, "rejected", {"why": [1]}))
+    assert (found.code, found.message, found.data) == (-5, "rejected", {"why": [1]})
 
 
 def test_a_group_comes_back_with_its_members():
@@ -136,7 +137,7 @@ def test_an_exception_without_a_text_is_recorded_all_the_same():
     assert msgspec.json.decode(encoded_error(Unsayable(), bytes_max=MIB))["text"] == ""
 
 
-def test_a_class_that_refuses_is_replaced():
+def test_a_class_that_rejects_is_replaced():
     body = msgspec.json.encode({"type": f"{__name__}.Counted", "text": "", "args": []})
     assert isinstance(rebuilt_error(body), ReplayedError)
 

@@ -7,10 +7,10 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ConnectionLost, Limits
 from mcp_trio import types as s
 from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
-from mcp_trio.errors import ConnectionLost, LocalProtocolError
-from mcp_trio.limits import Limits
+from mcp_trio.errors import LocalProtocolError
 
 CHANNELS = pytest.mark.parametrize("kind", [FakeChannel, DirectFakeChannel])
 
@@ -120,7 +120,7 @@ async def test_a_frame_that_was_begun_is_finished(serve_fake, message):
     channel.feed(message(id=1, method="ping"))
     await trio.testing.wait_all_tasks_blocked()
     assert [ids(write) for write in channel.writes] == [[1], []]
-    assert session.outbox.is_empty
+    assert session.send_queue.is_empty
 
 
 @pytest.fixture
@@ -303,7 +303,7 @@ async def test_our_own_messages_wait_for_room_in_their_callers_task_and_stop_nob
     channel.feed(message(**call("chatty", 1)))
     await trio.testing.wait_all_tasks_blocked()
     assert 0 < len(posted) < 20
-    assert 1000 <= session.outbox.queued_bytes < 1300
+    assert 1000 <= session.send_queue.queued_bytes < 1300
     for number in range(2, 5):
         channel.feed(message(id=number, method="ping"))
         await trio.testing.wait_all_tasks_blocked()
@@ -319,7 +319,7 @@ async def test_the_reader_stops_only_while_answers_fill_the_queue(serve_fake, me
     for number in range(100):
         channel.feed(message(id=number, method="ping"))
     await trio.testing.wait_all_tasks_blocked()
-    assert 1000 <= session.outbox.queued_bytes < 1200
+    assert 1000 <= session.send_queue.queued_bytes < 1200
     channel.release()
     await trio.testing.wait_all_tasks_blocked()
     assert ids(channel.sent) == list(range(100))
@@ -350,10 +350,10 @@ async def test_a_request_of_ours_waits_for_room_too(serve_fake, message, small, 
     channel.is_stuck = True
     channel.feed(*(message(id=number, method="ping") for number in range(3)))
     await trio.testing.wait_all_tasks_blocked()
-    before = session.outbox.queued_bytes
+    before = session.send_queue.queued_bytes
     nursery.start_soon(session.notify, "notifications/tools/list_changed")
     await trio.testing.wait_all_tasks_blocked()
-    assert session.outbox.queued_bytes == before
+    assert session.send_queue.queued_bytes == before
     channel.release()
     await trio.testing.wait_all_tasks_blocked()
     assert len(channel.sent) == 4

@@ -9,8 +9,8 @@ import trio.testing
 from mcp_trio import types as s
 from mcp_trio._protocol.states import Role
 from mcp_trio._session.journal import LANE, Lane, Unrecorded, watch_lanes
-from mcp_trio._transports.lines import memory_pair
 from mcp_trio.errors import LocalProtocolError
+from mcp_trio.transports import memory_pair
 
 
 def level(data):
@@ -47,12 +47,12 @@ async def test_the_lanes_of_child_tasks_are_named_by_their_spawner(
 async def test_a_task_without_a_lane_may_not_act_for_a_request(
     serve_fake, call, message, nursery, recording
 ):
-    refused = []
+    rejected = []
 
     async def elsewhere(handling):
         with pytest.raises(LocalProtocolError, match="no lane"):
             await handling.notify("notifications/message", level("x"))
-        refused.append(1)
+        rejected.append(1)
 
     async def hands_over(handling):
         nursery.start_soon(outside, handling, elsewhere)
@@ -65,7 +65,7 @@ async def test_a_task_without_a_lane_may_not_act_for_a_request(
     _, channel = await serve_fake({"hands_over": hands_over}, sequencer=recording)
     channel.feed(message(**call("hands_over", 1)))
     await trio.testing.wait_all_tasks_blocked()
-    assert refused == [1]
+    assert rejected == [1]
 
 
 async def test_watching_lanes_twice_is_watching_once():
@@ -151,11 +151,11 @@ async def test_a_task_of_another_session_has_no_lane_in_this_one(serve, call, ma
     async def meddles(handling):
         with pytest.raises(LocalProtocolError, match="no lane"):
             await held[0].notify("notifications/message", level("x"))
-        return "refused"
+        return "rejected"
 
     _, one = await serve({"holds": holds}, sequencer=make_recording())
     _, other = await serve({"meddles": meddles}, sequencer=make_recording())
     await one.send(call("holds", 1))
     await one.receive_available()
     await other.send(call("meddles", 1))
-    assert "refused" in str(await other.receive())
+    assert "rejected" in str(await other.receive())

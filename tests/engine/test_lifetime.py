@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ConnectionLost
 from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
-from mcp_trio.errors import ConnectionLost
 
 
 def ids(frames):

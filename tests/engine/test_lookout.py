@@ -388,12 +388,12 @@ async def test_what_another_process_has_as_well_is_not_watched_any_more(open_con
         await settled()
         assert connections[0].has_ended
         connections[0].say(b"xyz")
-        newcomers = await open_connections(2)
-        for connection in (*connections[1:], *newcomers):
+        handshake_timeouts = await open_connections(2)
+        for connection in (*connections[1:], *handshake_timeouts):
             connection.say(b"x")
         await settled()
-        assert [each.received for each in (*connections[1:], *newcomers)] == [b"x"] * 4
-        assert [each.wakings for each in (*connections[1:], *newcomers)] == [1] * 4
+        assert [each.received for each in (*connections[1:], *handshake_timeouts)] == [b"x"] * 4
+        assert [each.wakings for each in (*connections[1:], *handshake_timeouts)] == [1] * 4
 
 
 async def test_the_lookout_keeps_nothing_of_who_has_gone(warm, open_connections):

@@ -7,9 +7,9 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ConnectionLost
 from mcp_trio import types as s
 from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
-from mcp_trio.errors import ConnectionLost
 
 
 def ids(frames):
@@ -95,13 +95,13 @@ async def test_of_what_could_not_leave_nothing_is_kept_behind_the_end(autojump_c
     session, channel = await serve_fake(channel=FakeChannel())
     channel.is_stuck = True
     for _ in range(3):
-        session.outbox.post(b"{}" * 1000)
+        session.send_queue.post(b"{}" * 1000)
         await trio.testing.wait_all_tasks_blocked()
     session.shut("lost", ConnectionLost("gone"))
-    assert session.outbox.dropped
+    assert session.send_queue.dropped
     await session.ended.wait()
-    assert session.outbox.is_empty
-    assert not session.outbox.dropped
+    assert session.send_queue.is_empty
+    assert not session.send_queue.dropped
 
 
 async def test_a_write_without_progress_ends_the_session_as_lost(
@@ -156,7 +156,7 @@ async def test_a_send_that_ends_after_the_loss_changes_nothing(serve_fake, messa
     channel.release()
     session.shut("lost", ConnectionLost("first"))
     await session.ended.wait()
-    assert session.outbox.queued_bytes == 0
+    assert session.send_queue.queued_bytes == 0
     assert str(session.loss) == "first"
 
 
@@ -190,5 +190,5 @@ async def test_nobody_posts_after_a_loss(serve_fake, call, message):
     await trio.testing.wait_all_tasks_blocked()
     session.shut("lost")
     await session.ended.wait()
-    assert session.outbox.queued_bytes == 0
+    assert session.send_queue.queued_bytes == 0
     assert channel.sent == []

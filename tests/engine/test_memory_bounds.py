@@ -50,7 +50,7 @@ async def test_l04_a_peer_that_never_reads_costs_a_bounded_amount_and_is_given_u
         await nursery.start(session.run)
         await trio.sleep(29)
         assert session.cause is None
-        assert session.outbox.queued_bytes >= session.connection.limits.outbound_bytes_max
+        assert session.send_queue.queued_bytes >= session.connection.limits.outbound_bytes_max
         await trio.sleep(31)
         rest, peak = tracemalloc.get_traced_memory()
     finally:

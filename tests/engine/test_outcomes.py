@@ -4,8 +4,9 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ConnectionLost
 from mcp_trio._testing.channels import FakeChannel
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown
+from mcp_trio.errors import OutcomeUnknown
 
 
 class Stuck(FakeChannel):

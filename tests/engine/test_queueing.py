@@ -13,10 +13,10 @@ TRACE = ContextVar("trace", default=None)
 
 
 @pytest.fixture
-def gate():
+def host_check():
     """Tools that wait: `slow` until the event of its request is set, and who has begun."""
 
-    class Gate:
+    class HostCheck:
         def __init__(self):
             self.begun = []
             self.events = {}
@@ -30,27 +30,27 @@ def gate():
         def open(self, request_id):
             self.events.setdefault(request_id, trio.Event()).set()
 
-    return Gate()
+    return HostCheck()
 
 
-async def test_requests_beyond_the_bound_wait_in_order(serve, call, small, gate):
-    _, peer = await serve({"slow": gate.slow}, limits=small(handlers_in_flight_max=2))
+async def test_requests_beyond_the_bound_wait_in_order(serve, call, small, host_check):
+    _, peer = await serve({"slow": host_check.slow}, limits=small(handlers_in_flight_max=2))
     await peer.send(*(call("slow", number) for number in range(4)))
     assert await peer.receive_available() == []
-    assert set(gate.begun) == {0, 1}
-    gate.open(1)
+    assert set(host_check.begun) == {0, 1}
+    host_check.open(1)
     assert [answer["id"] for answer in await peer.receive_available()] == [1]
-    assert gate.begun[2:] == [2]
-    gate.open(0)
+    assert host_check.begun[2:] == [2]
+    host_check.open(0)
     await peer.receive_available()
-    assert gate.begun[3:] == [3]
+    assert host_check.begun[3:] == [3]
 
 
-async def test_a_request_for_which_there_is_no_room_is_refused_naming_the_setting(
-    serve, call, small, gate, logged
+async def test_a_request_for_which_there_is_no_room_is_rejected_naming_the_setting(
+    serve, call, small, host_check, logged
 ):
     limits = small(handlers_in_flight_max=1, requests_queued_max=2)
-    session, peer = await serve({"slow": gate.slow}, limits=limits)
+    session, peer = await serve({"slow": host_check.slow}, limits=limits)
     await peer.send(*(call("slow", number) for number in range(6)))
     answers = await peer.receive_available()
     assert [answer["id"] for answer in answers] == [3, 4, 5]
@@ -59,22 +59,22 @@ async def test_a_request_for_which_there_is_no_room_is_refused_naming_the_settin
     assert "requests_queued_max=2" in error["message"]
     assert session.connection.counts["requests refused"] == 3
     assert len(logged()) == 1
-    gate.open(0)
-    gate.open(1)
-    gate.open(2)
+    host_check.open(0)
+    host_check.open(1)
+    host_check.open(2)
     assert [answer["id"] for answer in await peer.receive_available()] == [0, 1, 2]
 
 
-async def test_waiting_requests_are_bounded_by_bytes_too(serve, call, small, gate):
+async def test_waiting_requests_are_bounded_by_bytes_too(serve, call, small, host_check):
     limits = small(handlers_in_flight_max=1, requests_queued_bytes_max=300)
-    _, peer = await serve({"slow": gate.slow}, limits=limits)
+    _, peer = await serve({"slow": host_check.slow}, limits=limits)
     large = call("slow", 2)
     large["params"]["arguments"] = {"x": "y" * 300}
     await peer.send(call("slow", 0), call("slow", 1), large, call("slow", 3))
     answers = await peer.receive_available()
     assert [answer["id"] for answer in answers] == [2]
     assert "requests_queued_bytes_max=300" in answers[0]["error"]["message"]
-    gate.open(0)
+    host_check.open(0)
     assert [answer["id"] for answer in await peer.receive_available()] == [0]
     await peer.send(large)
     answers = await peer.receive_available()
@@ -82,42 +82,44 @@ async def test_waiting_requests_are_bounded_by_bytes_too(serve, call, small, gat
 
 
 @pytest.mark.requirement("CANC-06")
-async def test_a_queued_request_that_is_cancelled_never_runs(serve, call, small, gate, recording):
+async def test_a_queued_request_that_is_cancelled_never_runs(
+    serve, call, small, host_check, recording
+):
     limits = small(handlers_in_flight_max=1)
-    _, peer = await serve({"slow": gate.slow}, limits=limits, sequencer=recording)
+    _, peer = await serve({"slow": host_check.slow}, limits=limits, sequencer=recording)
     await peer.send(call("slow", 0), call("slow", 1), call("slow", 2))
     await peer.receive_available()
     await peer.cancel(1)
-    gate.open(0)
+    host_check.open(0)
     assert [answer["id"] for answer in await peer.receive_available()] == [0]
-    assert gate.begun == [0, 2]
+    assert host_check.begun == [0, 2]
 
 
-async def test_the_id_of_a_dropped_request_is_free_at_once(serve, call, small, gate):
-    _, peer = await serve({"slow": gate.slow}, limits=small(handlers_in_flight_max=1))
+async def test_the_id_of_a_dropped_request_is_free_at_once(serve, call, small, host_check):
+    _, peer = await serve({"slow": host_check.slow}, limits=small(handlers_in_flight_max=1))
     await peer.send(call("slow", 0), call("slow", 1))
     await peer.cancel(1)
     await peer.send(call("slow", 1))
-    gate.open(1)
-    gate.open(0)
+    host_check.open(1)
+    host_check.open(0)
     assert [answer["id"] for answer in await peer.receive_available()] == [0, 1]
 
 
 @pytest.mark.requirement("PING-01", "CANC-06")
-async def test_cancellations_and_pings_pass_a_full_queue(serve, call, small, gate):
+async def test_cancellations_and_pings_pass_a_full_queue(serve, call, small, host_check):
     limits = small(handlers_in_flight_max=1, requests_queued_max=1)
-    _, peer = await serve({"slow": gate.slow}, limits=limits)
+    _, peer = await serve({"slow": host_check.slow}, limits=limits)
     await peer.send(call("slow", 0), call("slow", 1))
     await peer.send_request("ping", id="ping")
     assert await peer.receive() == {"jsonrpc": "2.0", "id": "ping", "result": {}}
     await peer.cancel(0)
-    gate.open(1)
+    host_check.open(1)
     assert [answer["id"] for answer in await peer.receive_available()] == [1]
 
 
-async def test_notifications_pass_a_full_queue(serve, call, small, gate):
+async def test_notifications_pass_a_full_queue(serve, call, small, host_check):
     limits = small(handlers_in_flight_max=1, requests_queued_max=1)
-    session, peer = await serve({"slow": gate.slow}, limits=limits)
+    session, peer = await serve({"slow": host_check.slow}, limits=limits)
     await peer.send(call("slow", 0), call("slow", 1))
     await peer.send_notification("notifications/roots/list_changed")
     assert await peer.receive_available() == []
@@ -167,20 +169,20 @@ async def test_the_reader_never_waits_for_a_handler(serve_fake, call, message, s
 
 
 async def test_a_request_does_not_begin_with_the_context_variables_of_the_one_before(
-    serve, call, small, gate
+    serve, call, small, host_check
 ):
     traces = []
 
     async def traced(handling):
         traces.append(TRACE.get())
         TRACE.set(handling.request.id)
-        await gate.slow(handling)
+        await host_check.slow(handling)
         return ""
 
     TRACE.set("outside")
     _, peer = await serve({"traced": traced}, limits=small(handlers_in_flight_max=1))
     await peer.send(call("traced", 1), call("traced", 2))
-    gate.open(1)
-    gate.open(2)
+    host_check.open(1)
+    host_check.open(2)
     await peer.receive_many(2)
     assert len(set(traces)) == 1

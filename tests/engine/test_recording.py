@@ -10,12 +10,13 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ConnectionLost, RequestError, RequestTimeout
 from mcp_trio import types as s
-from mcp_trio._journal.records import frame_of
-from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._session.journal import Lane, Unrecorded
 from mcp_trio._testing.channels import DirectFakeChannel
-from mcp_trio.errors import ConnectionLost, LocalProtocolError, RequestError, RequestTimeout
+from mcp_trio.errors import LocalProtocolError
+from mcp_trio.recording import frame_of
+from mcp_trio.transports import Oversized
 
 
 async def test_a_whole_session_in_records(serve_fake, call, message, recording, echo):
@@ -31,7 +32,7 @@ async def test_a_whole_session_in_records(serve_fake, call, message, recording, 
     ]
     assert frame_of(records[5]) == message(**call("echo", 1))
     assert frame_of(records[6]) == channel.sent[0]
-    assert json.loads(frame_of(records[3]))["value"]["revision"] == "2024-11-05"
+    assert json.loads(frame_of(records[3]))["value"]["protocol_version"] == "2024-11-05"
     assert json.loads(frame_of(records[7])) == {"cause": "eof"}
 
 
@@ -272,7 +273,7 @@ class Gating(Unrecorded):
     """A sequencer that gates: the test says whose turn it is, and of which kind."""
 
     has_lanes = True
-    gates = True
+    host_checks = True
 
     def __init__(self):
         self.turns = {}
@@ -310,7 +311,7 @@ class Gating(Unrecorded):
         self.log.append(f"mark {name}")
 
 
-async def test_a_sequencer_that_gates_decides_who_goes_on(serve_fake, call, message):
+async def test_a_sequencer_that_host_checks_decides_who_goes_on(serve_fake, call, message):
     async def asks(handling):
         await handling.notify("notifications/message", level("hello"))
         await handling.ask("roots/list")
@@ -454,7 +455,7 @@ async def test_whether_progress_has_grown_is_decided_in_the_turn(serve, call):
     class Backwards(Unrecorded):
         """The lane that was begun first has its turn last."""
 
-        has_lanes = gates = True
+        has_lanes = host_checks = True
 
         def __init__(self):
             self.story = []

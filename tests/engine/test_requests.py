@@ -7,17 +7,10 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ConnectionLost, RequestError, RequestTimeout
 from mcp_trio import types as s
-from mcp_trio._jsonrpc.messages import Unencodable
 from mcp_trio._protocol.versions import NEWEST_LEGACY
-from mcp_trio.errors import (
-    ConnectionLost,
-    LocalProtocolError,
-    OutcomeUnknown,
-    RemoteProtocolError,
-    RequestError,
-    RequestTimeout,
-)
+from mcp_trio.errors import LocalProtocolError, OutcomeUnknown, RemoteProtocolError, Unencodable
 
 
 async def ignore(_params):
@@ -415,7 +408,7 @@ async def test_initialize_is_never_cancelled_but_closes_the_session(dial):
 
 
 @pytest.mark.requirement("LIFE-09", "LIFE-16")
-async def test_a_client_disconnects_from_a_server_of_an_unknown_revision(dial, outcomes):
+async def test_a_client_disconnects_from_a_server_of_an_unknown_protocol_version(dial, outcomes):
     session, peer = await dial(handshake=False)
     outcomes.shake_hands(session)
     info = {"name": "s", "version": "1"}
@@ -426,7 +419,7 @@ async def test_a_client_disconnects_from_a_server_of_an_unknown_revision(dial, o
     assert session.cause == "closed"
 
 
-async def test_after_a_refused_handshake_the_caller_may_try_another_way(dial, outcomes):
+async def test_after_a_rejected_handshake_the_caller_may_try_another_way(dial, outcomes):
     session, peer = await dial(handshake=False)
     outcomes.shake_hands(session)
     asked = await peer.receive()

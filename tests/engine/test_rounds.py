@@ -6,12 +6,11 @@ import trio
 import trio.testing
 
 from mcp_trio import types as s
-from mcp_trio._jsonrpc.messages import Unencodable
 from mcp_trio._protocol.methods import custom_method
 from mcp_trio._session.calls import Asked
 from mcp_trio._session.handlers import INSIDE, Inside
 from mcp_trio._session.input_required import ask_all
-from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
+from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, Unencodable
 
 ROOTS = Asked(method="roots/list")
 SAMPLE = Asked(
@@ -368,13 +367,13 @@ async def test_no_other_request_is_answered_by_questions(dock, rounds, call, ser
 
 
 @pytest.mark.requirement("BASE-22", "STDIO-11")
-async def test_a_modern_client_gets_no_requests(fault):
+async def test_a_stateless_client_gets_no_requests(fault):
     error = await fault(lambda handling: handling.ask("ping"))
     assert isinstance(error, LocalProtocolError)
 
 
 @pytest.mark.requirement("STDIO-12")
-async def test_a_modern_server_that_asks_gets_no_answer(dial):
+async def test_a_stateless_server_that_asks_gets_no_answer(dial):
     session, peer = await dial(handshake=False)
     said = s.DiscoverResult(
         supported_versions=["2026-07-28"], capabilities=s.ServerCapabilities(tools={})
@@ -432,7 +431,7 @@ async def test_an_effect_cannot_ask(rounds, fault):
 # What a recording says.
 
 
-async def test_a_recording_of_a_modern_session_says_its_revision_once(
+async def test_a_recording_of_a_stateless_session_says_its_protocol_version_once(
     dock, rounds, recording, echo
 ):
     session, peer = await dock({"echo": echo}, sequencer=recording)

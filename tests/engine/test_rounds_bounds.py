@@ -4,12 +4,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio.errors import ConnectionLost, RequestError
+from mcp_trio import ConnectionLost, RequestError
 
 INVALID = {"code": -32602, "message": "the request state is not valid"}
 
 
-async def parked(peer, rounds, request_id=1, name="sail"):
+async def suspended(peer, rounds, request_id=1, name="sail"):
     """The state of a handler that has asked its question."""
     await peer.send(rounds.call(name, request_id))
     return (await rounds.wanted(peer, request_id))[1]
@@ -36,10 +36,10 @@ async def test_a_handler_to_which_nobody_comes_back_ends(
 ):
     ended = []
     sail = noting(rounds.asking("Which boat?"), ended)
-    limits = small(parked_seconds=10)
+    limits = small(suspended_seconds=10)
     _, peer = await dock({"sail": sail}, limits=limits, sequencer=recording)
     began = trio.current_time()
-    state = await parked(peer, rounds)
+    state = await suspended(peer, rounds)
     await trio.sleep(9)
     assert not ended
     await trio.sleep(2)
@@ -57,8 +57,8 @@ async def test_a_handler_that_was_taken_up_does_not_run_out_of_time(
         await trio.sleep(20)
         return "there"
 
-    _, peer = await dock({"sail": sail}, limits=small(parked_seconds=10))
-    state = await parked(peer, rounds)
+    _, peer = await dock({"sail": sail}, limits=small(suspended_seconds=10))
+    state = await suspended(peer, rounds)
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))
     assert rounds.text_of(await peer.receive()) == "there"
 
@@ -66,8 +66,8 @@ async def test_a_handler_that_was_taken_up_does_not_run_out_of_time(
 async def test_a_retry_that_lacks_an_answer_gives_no_more_time(dock, rounds, autojump_clock, small):
     ended = []
     sail = noting(rounds.asking("Which boat?"), ended)
-    _, peer = await dock({"sail": sail}, limits=small(parked_seconds=10))
-    state = await parked(peer, rounds)
+    _, peer = await dock({"sail": sail}, limits=small(suspended_seconds=10))
+    state = await suspended(peer, rounds)
     await trio.sleep(8)
     await peer.send(rounds.call("sail", 2, state))
     await rounds.wanted(peer, 2)
@@ -116,7 +116,7 @@ async def test_who_cleans_up_under_a_shield_is_not_held_up_by_rounds(
     dock, rounds, autojump_clock, stubborn, how
 ):
     session, peer = await dock({"sail": stubborn})
-    await parked(peer, rounds)
+    await suspended(peer, rounds)
     if how == "by the end":
         session.shut("eof")
     await stubborn.done.wait()
@@ -129,7 +129,7 @@ async def test_a_shielded_question_hears_that_nobody_comes_back(
     dock, rounds, autojump_clock, stubborn, recording
 ):
     _, peer = await dock({"sail": stubborn.shielded}, sequencer=recording)
-    await parked(peer, rounds)
+    await suspended(peer, rounds)
     await stubborn.done.wait()
     assert len(stubborn.errors) == 1
     await trio.testing.wait_all_tasks_blocked()
@@ -139,7 +139,7 @@ async def test_a_shielded_question_hears_that_nobody_comes_back(
 # Places.
 
 
-async def test_a_parked_handler_has_no_place_and_takes_one_again(dock, rounds, small, echo):
+async def test_a_suspended_handler_has_no_place_and_takes_one_again(dock, rounds, small, echo):
     tide = trio.Event()
 
     async def wait(handling):
@@ -148,7 +148,7 @@ async def test_a_parked_handler_has_no_place_and_takes_one_again(dock, rounds, s
 
     tools = {"sail": rounds.asking("Which boat?"), "wait": wait}
     _, peer = await dock(tools, limits=small(handlers_in_flight_max=1))
-    state = await parked(peer, rounds)
+    state = await suspended(peer, rounds)
     await peer.send(rounds.call("wait", 2))
     await peer.send(rounds.call("sail", 3, state, q1=rounds.accepted(boat="reed")))
     assert await peer.receive_available() == []
@@ -181,14 +181,14 @@ def full(dock, rounds, small):
         tools = {"sail": rounds.asking("Which boat?"), "wait": wait}
         limits = small(handlers_in_flight_max=1, requests_queued_max=1)
         session, peer = await dock(tools, limits=limits, **options)
-        state = await parked(peer, rounds)
+        state = await suspended(peer, rounds)
         await peer.send(rounds.call("wait", "wait"))
         return session, peer, state, tide
 
     return start
 
 
-async def test_a_retry_for_which_there_is_no_room_is_refused_and_may_come_again(full, rounds):
+async def test_a_retry_for_which_there_is_no_room_is_rejected_and_may_come_again(full, rounds):
     _, peer, state, tide = await full()
     await peer.send(rounds.call("wait", "queued"))
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))
@@ -236,10 +236,10 @@ async def test_a_question_beyond_the_bound_fails_naming_the_setting(dock, rounds
         errors.append(caught.value)
         return "no"
 
-    limits = small(handlers_parked_max=1)
+    limits = small(handlers_suspended_max=1)
     tools = {"sail": rounds.asking("Which boat?"), "row": row}
     _, peer = await dock(tools, limits=limits, sequencer=recording)
-    state = await parked(peer, rounds)
+    state = await suspended(peer, rounds)
     await peer.send(rounds.call("row", 2))
     assert rounds.text_of(await peer.receive()) == "no"
     assert errors[0].code == -32000
@@ -251,17 +251,17 @@ async def test_a_question_beyond_the_bound_fails_naming_the_setting(dock, rounds
     ]
     await peer.send(rounds.call("sail", 3, state, q1=rounds.accepted()))
     await peer.receive()
-    await parked(peer, rounds, 4)
+    await suspended(peer, rounds, 4)
 
 
 # The end of the session.
 
 
 @pytest.mark.parametrize("cause", ["eof", "closed", "lost", "signal"])
-async def test_parked_handlers_end_with_the_session_at_once(dock, rounds, autojump_clock, cause):
+async def test_suspended_handlers_end_with_the_session_at_once(dock, rounds, autojump_clock, cause):
     ended = []
     session, peer = await dock({"sail": noting(rounds.asking("Which boat?"), ended)})
-    await parked(peer, rounds)
+    await suspended(peer, rounds)
     began = trio.current_time()
     session.shut(cause)
     await session.ended.wait()
@@ -291,7 +291,7 @@ async def test_a_handler_that_asks_after_the_last_word_is_answered_and_ends(
 
 async def test_what_is_kept_for_a_retry_does_not_hold_up_the_end(dock, rounds, autojump_clock):
     session, peer = await dock({"sail": rounds.asking("Which boat?")})
-    state = await parked(peer, rounds)
+    state = await suspended(peer, rounds)
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))
     await peer.receive()
     began = trio.current_time()
@@ -314,8 +314,8 @@ async def test_when_the_session_closes_nothing_is_kept_for_a_retry_any_more(
         await trio.sleep(0.1)
 
     tools = {"sail": rounds.asking("Which boat?"), "drift": drift, "row": row}
-    session, peer = await dock(tools, limits=small(parked_seconds=0.5), sequencer=recording)
-    states = {name: await parked(peer, rounds, name, name) for name in ("sail", "drift")}
+    session, peer = await dock(tools, limits=small(suspended_seconds=0.5), sequencer=recording)
+    states = {name: await suspended(peer, rounds, name, name) for name in ("sail", "drift")}
     for name, state in states.items():
         await peer.send(rounds.call(name, f"{name} again", state, q1=rounds.accepted()))
     await peer.send(rounds.call("row", "row"))

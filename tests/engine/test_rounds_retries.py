@@ -7,14 +7,14 @@ import trio
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import TheirRequest
-from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._session.input_required import binding_of
 from mcp_trio.types import CallToolParams, ClientCapabilities
 
 INVALID = {"code": -32602, "message": "the request state is not valid"}
 
 
-async def parked(peer, rounds, request_id=1):
+async def suspended(peer, rounds, request_id=1):
     """The state of a handler that has asked its question."""
     await peer.send(rounds.call("sail", request_id))
     return (await rounds.wanted(peer, request_id))[1]
@@ -27,7 +27,7 @@ async def parked(peer, rounds, request_id=1):
 async def test_a_state_is_good_for_its_own_request_only(dock, rounds):
     sail = rounds.asking("Which boat?")
     _, peer = await dock({"sail": sail, "row": sail})
-    state = await parked(peer, rounds)
+    state = await suspended(peer, rounds)
     answers = {"q1": rounds.accepted(boat="reed")}
     for foreign in (
         rounds.call("row", 2, state, **answers),
@@ -55,7 +55,9 @@ async def test_a_state_is_good_for_its_own_request_only(dock, rounds):
 )
 def test_a_retry_has_the_words_and_the_principal_of_the_first_request(change, is_same):
     peer = Peer(
-        revision=REVISIONS["2026-07-28"], capabilities=ClientCapabilities(), principal="anna"
+        protocol_version=PROTOCOL_VERSIONS["2026-07-28"],
+        capabilities=ClientCapabilities(),
+        principal="anna",
     )
     if "peer" in change:
         change = {"peer": attrs.evolve(peer, principal="berit")}
@@ -91,8 +93,8 @@ async def test_a_retry_that_comes_again_gets_the_same_reply_and_runs_nothing(
         ran.append(await rounds.asking("Which boat?", "When?")(handling))
         return ran
 
-    _, peer = await dock({"sail": sail}, limits=small(parked_seconds=10))
-    first = await parked(peer, rounds)
+    _, peer = await dock({"sail": sail}, limits=small(suspended_seconds=10))
+    first = await suspended(peer, rounds)
     again = rounds.call("sail", 2, first, q1=rounds.accepted(boat="reed"))
     await peer.send(again)
     asked, second = await rounds.wanted(peer, 2)
@@ -118,7 +120,7 @@ async def test_the_error_that_a_retry_got_is_kept_too(dock, rounds):
         raise ValueError
 
     _, peer = await dock({"sail": sail})
-    state = await parked(peer, rounds)
+    state = await suspended(peer, rounds)
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))
     await peer.send(rounds.call("sail", 3, state, q1=rounds.accepted()))
     first, second = await peer.receive_many(2)
@@ -141,7 +143,7 @@ def sea(dock, rounds):
 
         async def open(self, **options):
             self.session, self.peer = await dock({"sail": self.sail}, **options)
-            self.state = await parked(self.peer, rounds)
+            self.state = await suspended(self.peer, rounds)
 
         async def retry(self, *request_ids):
             answers = {"q1": rounds.accepted()}
@@ -168,11 +170,11 @@ async def test_a_retry_that_comes_again_before_the_reply_gets_it_as_well(sea, ro
     assert await sea.retry(5) == [{**answers[0], "id": 5}]
 
 
-async def test_too_many_of_them_are_refused_naming_the_setting(sea, small):
+async def test_too_many_of_them_are_rejected_naming_the_setting(sea, small):
     await sea.open(limits=small(requests_queued_max=1))
-    (refused,) = await sea.retry(2, 3, 4)
-    assert (refused["id"], refused["error"]["code"]) == (4, -32603)
-    assert "requests_queued_max=1" in refused["error"]["message"]
+    (rejected,) = await sea.retry(2, 3, 4)
+    assert (rejected["id"], rejected["error"]["code"]) == (4, -32603)
+    assert "requests_queued_max=1" in rejected["error"]["message"]
 
 
 async def test_who_cancels_the_request_in_flight_cancels_the_handler(sea):
@@ -196,11 +198,11 @@ async def test_the_request_in_flight_can_be_cancelled_while_the_retry_waits_to_b
 
 async def test_replies_are_kept_up_to_a_number(dock, rounds, small):
     _, peer = await dock(
-        {"sail": rounds.asking("Which boat?")}, limits=small(handlers_parked_max=2)
+        {"sail": rounds.asking("Which boat?")}, limits=small(handlers_suspended_max=2)
     )
     states = []
     for number in range(3):
-        states.append(await parked(peer, rounds, number))
+        states.append(await suspended(peer, rounds, number))
         await peer.send(rounds.call("sail", "retry", states[-1], q1=rounds.accepted()))
         await peer.receive()
     await peer.send(*(rounds.call("sail", state, state) for state in states))
@@ -211,7 +213,7 @@ async def test_replies_are_kept_up_to_a_number(dock, rounds, small):
 async def test_replies_are_kept_up_to_a_size(dock, rounds, small):
     limits = small(replies_kept_bytes_max=1)
     _, peer = await dock({"sail": rounds.asking("Which boat?", "When?")}, limits=limits)
-    first = await parked(peer, rounds)
+    first = await suspended(peer, rounds)
     await peer.send(rounds.call("sail", 2, first, q1=rounds.accepted()))
     _, second = await rounds.wanted(peer, 2)
     await peer.send(rounds.call("sail", 3, first, q1=rounds.accepted()))

@@ -23,7 +23,7 @@ from datetime import date
 from datetime import datetime as moment
 from os import urandom
 from pathlib import Path
-from random import random as dice
+from random import random as random_source
 from random import shuffle
 from secrets import token_hex
 from socket import create_connection
@@ -37,25 +37,25 @@ import pytest
 import trio
 
 import mcp_trio
-from mcp_trio._session import nondeterminism as stray_calls
+from mcp_trio._session import nondeterminism as untracked_call_calls
 from mcp_trio._session.journal import LANE, Lane
-from mcp_trio._session.nondeterminism import StrayWatch
+from mcp_trio._session.nondeterminism import UntrackedCallWatch
 
 
 class NotDoneError(Exception):
     """What is raised at a stray, so that it is not done."""
 
 
-def strays_of(function):
+def untracked_calls_of(function):
     """What is found when a task of a lane calls `function`, which is stopped there."""
     found = []
 
-    def stop(stray):
-        found.append(stray)
+    def stop(untracked_call):
+        found.append(untracked_call)
         raise NotDoneError
 
     async def run():
-        with StrayWatch(on_stray=stop):
+        with UntrackedCallWatch(on_untracked_call=stop):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stopped)
 
@@ -69,9 +69,9 @@ def strays_of(function):
     return found
 
 
-def only(strays):
-    (stray,) = strays
-    return stray
+def only(untracked_calls):
+    (untracked_call,) = untracked_calls
+    return untracked_call
 
 
 # Every row of the table.
@@ -127,31 +127,39 @@ ELSEWHERE = {"_thread.start_joinable_thread"}
 
 
 def test_every_function_of_the_table_is_tried():
-    names = {name.removesuffix(".__init__") for name in stray_calls.FUNCTIONS}
+    names = {name.removesuffix(".__init__") for name in untracked_call_calls.FUNCTIONS}
     assert names - ELSEWHERE == {*READS, *REACHES}
 
 
 @pytest.mark.parametrize("name", READS)
 def test_a_reading_beside_the_context_is_found(name):
     function, instead = READS[name]
-    stray = only(strays_of(function))
-    assert (stray.call, stray.lane, stray.instead) == (name, "r7", instead)
-    assert stray.site == f"at test_stray_calls.py:{function.__code__.co_firstlineno}"
-    assert not stray.is_outside
+    untracked_call = only(untracked_calls_of(function))
+    assert (untracked_call.call, untracked_call.lane, untracked_call.instead) == (
+        name,
+        "r7",
+        instead,
+    )
+    assert untracked_call.site == f"at test_stray_calls.py:{function.__code__.co_firstlineno}"
+    assert not untracked_call.is_outside
 
 
 @pytest.mark.parametrize("name", REACHES)
 def test_a_reach_for_the_outside_is_found(name):
     function, instead = REACHES[name]
-    stray = only(strays_of(function))
-    assert (stray.call, stray.instead, stray.is_outside) == (name, instead, True)
+    untracked_call = only(untracked_calls_of(function))
+    assert (untracked_call.call, untracked_call.instead, untracked_call.is_outside) == (
+        name,
+        instead,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
     ("function", "call", "instead"),
     [
         (wall, "time.time", NOW),
-        (dice, "random.random", RANDOM),
+        (random_source, "random.random", RANDOM),
         (urandom, "os.urandom", SECRET),
         (moment.now, "datetime.datetime.now", NOW),
         (lambda: shuffle([1, 2]), "random.Random.shuffle", RANDOM),
@@ -174,16 +182,16 @@ def test_a_reach_for_the_outside_is_found(name):
     ],
 )
 def test_it_is_named_as_people_call_it(function, call, instead):
-    stray = only(strays_of(lambda: function()))
-    assert (stray.call, stray.instead) == (call, instead)
-    assert stray.site.startswith("at test_stray_calls.py:")
+    untracked_call = only(untracked_calls_of(lambda: function()))
+    assert (untracked_call.call, untracked_call.instead) == (call, instead)
+    assert untracked_call.site.startswith("at test_stray_calls.py:")
 
 
-@pytest.mark.parametrize("name", sorted(stray_calls.SOCKET_METHODS))
+@pytest.mark.parametrize("name", sorted(untracked_call_calls.SOCKET_METHODS))
 def test_a_socket_that_was_there_before_is_found(name):
     with socket.socket() as pooled:
-        stray = only(strays_of(lambda: getattr(pooled, name)()))
-    assert (stray.call, stray.instead) == (f"socket.{name}", NETWORK)
+        untracked_call = only(untracked_calls_of(lambda: getattr(pooled, name)()))
+    assert (untracked_call.call, untracked_call.instead) == (f"socket.{name}", NETWORK)
 
 
 def test_a_function_that_was_called_often_before_is_found_too():
@@ -192,14 +200,14 @@ def test_a_function_that_was_called_often_before_is_found_too():
 
     for _ in range(1000):
         warm()
-    assert only(strays_of(warm)).call == "time.time"
+    assert only(untracked_calls_of(warm)).call == "time.time"
 
 
 def test_generated_code_is_its_peoples():
     made = attrs.make_class("Made", {"at": attrs.field(factory=time.time)})
-    stray = only(strays_of(lambda: made()))
-    assert stray.call == "time.time"
-    assert stray.site.startswith("at test_stray_calls.py:")
+    untracked_call = only(untracked_calls_of(lambda: made()))
+    assert untracked_call.call == "time.time"
+    assert untracked_call.site.startswith("at test_stray_calls.py:")
 
 
 # Whose doing it is.
@@ -213,18 +221,18 @@ def run_as(place, expression, name="made_up", **names):
 
 def test_an_example_is_peoples_code():
     place = Path(mcp_trio.__file__).parent / "examples" / "weather.py"
-    assert only(strays_of(run_as(place, "time.time()"))).site == "at weather.py:1"
+    assert only(untracked_calls_of(run_as(place, "time.time()"))).site == "at weather.py:1"
 
 
 def test_what_people_installed_is_theirs_and_is_shown_where_they_call_it(tmp_path):
     library = run_as(tmp_path / "site-packages" / "dice.py", "random.random()")
-    assert only(strays_of(lambda: library())).site.startswith("at test_stray_calls.py:")
+    assert only(untracked_calls_of(lambda: library())).site.startswith("at test_stray_calls.py:")
 
 
 def test_installed_code_that_no_code_of_people_calls_is_shown_itself(tmp_path):
     library = run_as(tmp_path / "site-packages" / "dice.py", "random.random()")
-    handler = run_as(stray_calls.__file__, "library()", library=library)
-    assert only(strays_of(handler)).site == "at dice.py:1"
+    handler = run_as(untracked_call_calls.__file__, "library()", library=library)
+    assert only(untracked_calls_of(handler)).site == "at dice.py:1"
 
 
 # What is none.
@@ -261,20 +269,20 @@ def in_effect():
         lambda: time.gmtime(0),
         lambda: tempfile.gettempdir(),
         lambda: len(sorted([3, 1])),
-        run_as(Path(stray_calls.__file__), "time.time()"),
+        run_as(Path(untracked_call_calls.__file__), "time.time()"),
         run_as(Path(logging.__file__), "time.time()", "logging.handlers"),
         run_as(Path(logging.__file__), "socket.socket().close()", "logging.handlers"),
         run_as("/lib/site-packages/httpx.py", "time.perf_counter()", "httpx._client"),
         run_as("<frozen importlib>", "time.time()", "importlib._bootstrap"),
     ],
 )
-def test_this_is_no_stray(function):
-    assert strays_of(function) == []
+def test_this_is_no_untracked_call(function):
+    assert untracked_calls_of(function) == []
 
 
 def test_a_library_that_measures_for_itself_reaches_the_outside_all_the_same():
     function = run_as("/lib/site-packages/httpx.py", "socket.socket()", "httpx._client")
-    assert only(strays_of(function)).call == "socket.socket"
+    assert only(untracked_calls_of(function)).call == "socket.socket"
 
 
 # The same judgement outside of a profile function, where its own steps can be measured.
@@ -282,11 +290,11 @@ def test_a_library_that_measures_for_itself_reaches_the_outside_all_the_same():
 
 def judged(function):
     """What `function`, which calls `judge()`, is found to have called."""
-    row = stray_calls.row_of_function(time.time)
+    row = untracked_call_calls.row_of_function(time.time)
     found = []
 
     def judge():
-        found.append(stray_calls.stray_of(sys._getframe(1), row, "r1"))
+        found.append(untracked_call_calls.untracked_call_of(sys._getframe(1), row, "r1"))
 
     function(judge)
     return only(found)
@@ -298,7 +306,7 @@ def at(place, name):
 
 
 def test_a_judgement_walks_the_stack():
-    ours = Path(stray_calls.__file__)
+    ours = Path(untracked_call_calls.__file__)
     standard = Path(logging.__file__).parents[1]
     assert judged(lambda judge: judge()).call == "time.time"
     assert judged(at("/a/site-packages/b.py", "b")).site.startswith("at test_stray_calls.py:")
@@ -315,7 +323,7 @@ def test_a_judgement_walks_the_stack():
 
 
 def test_a_judgement_ends_where_the_stack_ends():
-    row = stray_calls.row_of_function(time.time)
+    row = untracked_call_calls.row_of_function(time.time)
     found = []
 
     class Call:
@@ -325,14 +333,19 @@ def test_a_judgement_ends_where_the_stack_ends():
             self.f_back = back
             self.f_lineno = 7
 
-    found.append(stray_calls.stray_of(Call(uuid.__file__, Call(uuid.__file__)), row, "r1"))
+    found.append(
+        untracked_call_calls.untracked_call_of(Call(uuid.__file__, Call(uuid.__file__)), row, "r1")
+    )
     assert found == [None]
-    assert stray_calls.stray_of(Call("/site-packages/b.py"), row, "r1").site == "at b.py:7"
+    assert (
+        untracked_call_calls.untracked_call_of(Call("/site-packages/b.py"), row, "r1").site
+        == "at b.py:7"
+    )
 
 
 def test_what_this_python_lacks_is_passed_over():
-    assert stray_calls._found("no_such_module.function") is None
-    assert stray_calls._found("time.no.such") is None
+    assert untracked_call_calls._found("no_such_module.function") is None
+    assert untracked_call_calls._found("time.no.such") is None
 
 
 def test_rows_are_found_for_functions_in_c_and_in_python():
@@ -352,9 +365,9 @@ def test_rows_are_found_for_functions_in_c_and_in_python():
         return frames.pop()
 
     keep()
-    assert stray_calls.row_of_code(frames[0]) is None
-    assert stray_calls.row_of_code(frame_of_seed(3)) is None
-    assert stray_calls.row_of_function(len) is None
-    assert stray_calls.row_of_function(random.random).rule.instead == RANDOM
+    assert untracked_call_calls.row_of_code(frames[0]) is None
+    assert untracked_call_calls.row_of_code(frame_of_seed(3)) is None
+    assert untracked_call_calls.row_of_function(len) is None
+    assert untracked_call_calls.row_of_function(random.random).rule.instead == RANDOM
     with socket.socket() as pooled:
-        assert stray_calls.row_of_function(pooled.send).name == "socket.send"
+        assert untracked_call_calls.row_of_function(pooled.send).name == "socket.send"

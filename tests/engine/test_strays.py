@@ -11,8 +11,9 @@ import pytest
 import trio
 
 from mcp_trio._session.journal import LANE, Lane
-from mcp_trio._session.nondeterminism import Stray, StrayWatch, strict_watch, watching_thread
-from mcp_trio.errors import BlockedInReplay, StrayNondeterminism
+from mcp_trio._session.nondeterminism import UntrackedCallWatch, strict_watch, watching_thread
+from mcp_trio.errors import BlockedInReplay, UntrackedNondeterminism
+from mcp_trio.recording import UntrackedCall
 
 
 async def in_lane(function, *args):
@@ -26,11 +27,11 @@ async def in_lane(function, *args):
 # Whom it watches.
 
 
-def test_outside_lanes_nothing_is_a_stray():
+def test_outside_lanes_nothing_is_a_untracked_call():
     found = []
 
     async def run():
-        with StrayWatch(on_stray=found.append):
+        with UntrackedCallWatch(on_untracked_call=found.append):
             time.time()
             random.random()
 
@@ -45,7 +46,7 @@ def test_a_session_that_is_not_watched_is_let_alone():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(in_lane, trio.sleep, 0)
             nursery.start_soon(unwatched)
-            with StrayWatch(on_stray=found.append):
+            with UntrackedCallWatch(on_untracked_call=found.append):
                 await trio.sleep(0.001)
 
     async def unwatched():
@@ -59,7 +60,7 @@ def test_a_session_that_is_not_watched_is_let_alone():
 
 async def test_only_steps_in_lanes_are_looked_at():
     before = sys.getprofile()
-    with StrayWatch(on_stray=pytest.fail):
+    with UntrackedCallWatch(on_untracked_call=pytest.fail):
         await trio.lowlevel.checkpoint()
         assert sys.getprofile() is before
         LANE.set(Lane("r3"))
@@ -71,9 +72,11 @@ async def test_only_steps_in_lanes_are_looked_at():
 # What comes of it.
 
 
-def test_a_stray_is_one_line():
-    stray = Stray(call="time.time", site="at a.py:3", lane="r1", instead="ctx.now()")
-    assert str(stray) == "time.time() at a.py:3 in lane r1: use ctx.now()"
+def test_a_untracked_call_is_one_line():
+    untracked_call = UntrackedCall(
+        call="time.time", site="at a.py:3", lane="r1", instead="ctx.now()"
+    )
+    assert str(untracked_call) == "time.time() at a.py:3 in lane r1: use ctx.now()"
 
 
 async def test_a_replay_notes_readings_and_blocks_the_outside():
@@ -84,10 +87,10 @@ async def test_a_replay_notes_readings_and_blocks_the_outside():
         with pytest.raises(BlockedInReplay, match=r"time\.sleep\(\) at test_strays.py:\d+ reaches"):
             time.sleep(9)
 
-    with StrayWatch(on_stray=noted.append, blocks=True):
+    with UntrackedCallWatch(on_untracked_call=noted.append, blocks=True):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(in_lane, handler)
-    assert [stray.call for stray in noted] == ["time.time", "time.sleep"]
+    assert [untracked_call.call for untracked_call in noted] == ["time.time", "time.sleep"]
 
 
 class Garbage:
@@ -113,18 +116,21 @@ async def test_what_the_garbage_collector_calls_is_nobodys_doing():
 
     gc.callbacks.append(reads_the_clock)
     try:
-        with StrayWatch(on_stray=found.append), StrayWatch(on_stray=found.append):
+        with (
+            UntrackedCallWatch(on_untracked_call=found.append),
+            UntrackedCallWatch(on_untracked_call=found.append),
+        ):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(in_lane, handler)
     finally:
         gc.callbacks.remove(reads_the_clock)
-    assert [stray.call for stray in found] == ["time.monotonic"]
+    assert [untracked_call.call for untracked_call in found] == ["time.monotonic"]
     assert gc.callbacks == callbacks
 
 
-async def test_a_strict_recording_refuses_readings_too():
+async def test_a_strict_recording_rejects_readings_too():
     async def handler():
-        with pytest.raises(StrayNondeterminism, match=r"time\.time\(\) at .* use ctx\.now\(\)"):
+        with pytest.raises(UntrackedNondeterminism, match=r"time\.time\(\) at .* use ctx\.now\(\)"):
             time.time()
 
     with strict_watch():
@@ -132,7 +138,7 @@ async def test_a_strict_recording_refuses_readings_too():
             nursery.start_soon(in_lane, handler)
 
 
-async def test_the_watch_comes_back_after_a_stray_was_raised():
+async def test_the_watch_comes_back_after_a_untracked_call_was_raised():
     found = []
 
     async def handler():
@@ -141,11 +147,11 @@ async def test_the_watch_comes_back_after_a_stray_was_raised():
                 time.time()
             await trio.lowlevel.checkpoint()
 
-    def refuse(stray):
-        found.append(stray)
+    def reject(untracked_call):
+        found.append(untracked_call)
         raise LookupError
 
-    with StrayWatch(on_stray=refuse):
+    with UntrackedCallWatch(on_untracked_call=reject):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(in_lane, handler)
     assert len(found) == 3
@@ -155,7 +161,9 @@ async def test_watches_end_in_any_order_and_leave_nothing():
     found = []
 
     async def serve(name, seconds):
-        with StrayWatch(on_stray=lambda stray: found.append((name, stray.call))):
+        with UntrackedCallWatch(
+            on_untracked_call=lambda untracked_call: found.append((name, untracked_call.call))
+        ):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(in_lane, handler, seconds)
 
@@ -185,7 +193,7 @@ async def test_a_profile_function_of_somebody_else_goes_on_and_comes_back():
     sys.setprofile(theirs)
     try:
         caught = []
-        with StrayWatch(on_stray=caught.append):
+        with UntrackedCallWatch(on_untracked_call=caught.append):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(in_lane, time.time)
         assert sys.getprofile() is theirs
@@ -198,7 +206,7 @@ async def test_who_takes_the_place_meanwhile_keeps_it():
     def theirs(frame, event, arg):
         pass
 
-    with StrayWatch(on_stray=print):
+    with UntrackedCallWatch(on_untracked_call=print):
         sys.setprofile(theirs)
     assert sys.getprofile() is theirs
     sys.setprofile(None)
@@ -210,7 +218,7 @@ async def test_a_profiler_in_c_is_let_alone(caplog):
     found = []
     profiler.enable()
     try:
-        with StrayWatch(on_stray=found.append):
+        with UntrackedCallWatch(on_untracked_call=found.append):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(in_lane, time.time)
         assert sys.getprofile() is profiler
@@ -231,12 +239,12 @@ async def test_a_handlers_thread_is_watched():
             time.time()
         assert sys.getprofile() is None
 
-    with StrayWatch(on_stray=found.append):
+    with UntrackedCallWatch(on_untracked_call=found.append):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(in_lane, trio.to_thread.run_sync, handler)
-    strays = [(stray.call, stray.lane) for stray in found]
-    assert strays.count(("time.time", "r7")) == 1
-    assert strays[0] == ("trio.to_thread.run_sync", "r7")
+    untracked_calls = [(untracked_call.call, untracked_call.lane) for untracked_call in found]
+    assert untracked_calls.count(("time.time", "r7")) == 1
+    assert untracked_calls[0] == ("trio.to_thread.run_sync", "r7")
 
 
 async def test_a_thread_of_a_session_that_nobody_watches_has_no_profile_function():
@@ -267,7 +275,7 @@ async def test_a_profile_function_asks_the_tables_and_tells_the_watch():
     found = []
     frame = sys._getframe()
     LANE.set(Lane("r3"))
-    with StrayWatch(on_stray=found.append, blocks=True):
+    with UntrackedCallWatch(on_untracked_call=found.append, blocks=True):
         await trio.lowlevel.checkpoint()
         hook = sys.getprofile()
         sys.setprofile(None)  # and is called here instead
@@ -287,8 +295,8 @@ async def test_a_profile_function_asks_the_tables_and_tells_the_watch():
         exec(CALL_IN_LOGGING, {"__name__": "logging", "hook": hook})
         hook.previous = None
         hook(frame, "return", None)
-    assert [stray.call for stray in found_in_lane] == ["time.time", "time.sleep"]
+    assert [untracked_call.call for untracked_call in found_in_lane] == ["time.time", "time.sleep"]
     assert found == found_in_lane
     assert events == 7
-    with pytest.raises(StrayNondeterminism):
+    with pytest.raises(UntrackedNondeterminism):
         strict_watch().see(found[0])

@@ -10,13 +10,11 @@ import pytest
 import trio
 from channel_pairs import named_pipes_in
 
-from mcp_trio._client.client import Client
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._replay.replay import replay_async
+from mcp_trio import Client
 from mcp_trio.examples import named_pipes
 from mcp_trio.examples.named_pipes import open_named_pipes
 from mcp_trio.examples.weather import server
+from mcp_trio.recording import open_recording, read_recording, replay_async
 from tests.client.conftest import open_descriptors
 
 
@@ -34,8 +32,10 @@ def test_it_has_forty_lines():
 
 @pytest.mark.real_time
 @pytest.mark.requirement("TRAN-06")
-@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_session_over_named_pipes_is_recorded_and_replayed(nursery, folder, revision):
+@pytest.mark.parametrize("protocol_version", ["2025-11-25", "2026-07-28"])
+async def test_a_session_over_named_pipes_is_recorded_and_replayed(
+    nursery, folder, protocol_version
+):
     path = folder / "pipes.mcprec.jsonl"
     served = trio.Event()
 
@@ -46,7 +46,7 @@ async def test_a_session_over_named_pipes_is_recorded_and_replayed(nursery, fold
     nursery.start_soon(serve)
     channel = await open_named_pipes(folder, is_server=False)
     told = []
-    async with Client(channel, revisions=[revision]) as client:
+    async with Client(channel, protocol_versions=[protocol_version]) as client:
         await client.call_tool("forecast", {"city": "Oslo"}, progress=told.append)
         assert len(told) == 3
     await served.wait()

@@ -34,7 +34,7 @@ def test_what_is_logged_is_in_the_file_as_json_when_the_block_ends(tmp_path):
     assert second["logger"] == "mcp_trio"
 
 
-def test_the_level_is_chosen_by_name_and_a_wrong_one_is_refused(tmp_path):
+def test_the_level_is_chosen_by_name_and_a_wrong_one_is_rejected(tmp_path):
     path = tmp_path / "server.log"
     with configure_logging(path, level="DEBUG"):
         logger.debug("fine")

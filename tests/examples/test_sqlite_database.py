@@ -7,7 +7,7 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio.errors import ToolError
+from mcp_trio import ToolError
 from mcp_trio.examples.sqlite_database import make_sample, open_database, quoted, shown
 
 # It counts for minutes.
@@ -188,7 +188,7 @@ async def test_descriptions_of_tables_can_be_asked_for(database):
     assert (await database.fetch("PRAGMA index_list('loan')", (), rows_max=9)).rows
 
 
-def test_what_is_no_database_is_refused_when_it_is_opened(tmp_path):
+def test_what_is_no_database_is_rejected_when_it_is_opened(tmp_path):
     with pytest.raises(sqlite3.OperationalError), open_database(tmp_path / "missing.db"):
         pass
     with pytest.raises(sqlite3.OperationalError), open_database(tmp_path / "x.db", may_write=True):

@@ -9,13 +9,12 @@ from contextlib import closing
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._replay.replay import replay
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost, RequestError, ToolError
+from mcp_trio import Client, ConnectionLost, RequestError, ToolError
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.examples.sqlite_database import make_sample
 from mcp_trio.examples.sqlite_explorer import server
+from mcp_trio.recording import replay
+from mcp_trio.transports import memory_pair
 
 EXPLORER = "mcp_trio.examples.sqlite_explorer"
 COMMAND = [sys.executable, "-m", "mcp_trio", "run", EXPLORER]
@@ -139,7 +138,7 @@ async def test_a_table_that_is_not_there_is_not_found(name):
     async with Client(server) as client:
         with pytest.raises(RequestError, match="no table or view") as caught:
             await client.read_resource(f"sqlite://table/{name}")
-    assert caught.value.code == REVISIONS[client.revision].resource_not_found_code
+    assert caught.value.code == PROTOCOL_VERSIONS[client.protocol_version].resource_not_found_code
 
 
 async def test_a_prompt_brings_the_first_rows_along(tmp_path, environment):
@@ -234,4 +233,4 @@ async def test_a_recorded_session_replays_without_the_database(tmp_path):
             await client.get_prompt("analyse_table", {"table": "book"})
     report = await trio.to_thread.run_sync(replay, path, server)
     assert report.requests == 4
-    assert not report.strays
+    assert not report.untracked_calls

@@ -8,12 +8,11 @@ import trio
 import trio.testing
 from click.testing import CliRunner
 
+from mcp_trio import Client
 from mcp_trio._cli.commands import commands
-from mcp_trio._client.client import Client
-from mcp_trio._replay.replay import replay
-from mcp_trio._replay.sweep import sweep
-from mcp_trio._transports.lines import memory_pair
 from mcp_trio.examples.ticket_desk import lucky_day, make_desk
+from mcp_trio.recording import replay, sweep
+from mcp_trio.transports import memory_pair
 
 SCHEDULES = 30
 FORKS = 12

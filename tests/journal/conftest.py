@@ -4,9 +4,9 @@ import json
 
 import msgspec
 
-from mcp_trio._journal.records import Record
-from mcp_trio._journal.redaction import Redaction, Redactor
-from mcp_trio.limits import Limits
+from mcp_trio import Limits
+from mcp_trio._journal.redaction import Redactor
+from mcp_trio.recording import Record, Redaction
 
 KEY = b"a key of thirty-two bytes, about"
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from mcp_trio._journal.diff import diff, json_difference, role_of
+from mcp_trio._journal.diff import json_difference, role_of
 from mcp_trio._journal.records import OpenBody, RecordEncoder, encode_body
+from mcp_trio.recording import diff
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab.", max_size=2),

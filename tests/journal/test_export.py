@@ -10,9 +10,9 @@ from msgspec import Raw
 from rdflib import Graph, Literal, URIRef
 from rdflib.compare import isomorphic, to_isomorphic
 
-from mcp_trio._journal.export import export_jsonld
-from mcp_trio._journal.records import Record, RecordEncoder
+from mcp_trio._journal.records import RecordEncoder
 from mcp_trio.errors import RecordingError
+from mcp_trio.recording import Record, export_jsonld
 
 # Its own JSON-LD parser is not up to date with the rest of it.
 pytestmark = pytest.mark.filterwarnings("ignore:ConjunctiveGraph is deprecated")
@@ -224,7 +224,7 @@ def test_json_that_is_no_message_is_said_to_be_none(frame):
         (b'{"x":' * 980 + b"1" + b"}" * 980, "nested too deep"),
     ],
 )
-def test_what_cannot_be_said_again_is_refused(frame, told):
+def test_what_cannot_be_said_again_is_rejected(frame, told):
     record = RecordEncoder().record("in", frame, 0, embed=False)
     with pytest.raises(RecordingError, match=f"record 0: {told}"):
         export_jsonld(record)
@@ -260,7 +260,7 @@ def names_in(value):
         yield from names_in(member)
 
 
-def test_what_a_modern_request_says_of_itself_are_properties_as_well():
+def test_what_a_stateless_request_says_of_itself_are_properties_as_well():
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},

@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._journal.reader import Flaw, check, first_loss, read_recording
-from mcp_trio._journal.records import (
-    EndBody,
-    GapBody,
-    OpenBody,
-    RecordEncoder,
-    encode_body,
-    frame_of,
-)
+from mcp_trio._journal.reader import first_loss
+from mcp_trio._journal.records import EndBody, GapBody, OpenBody, RecordEncoder, encode_body
 from mcp_trio.errors import RecordingError
+from mcp_trio.recording import Flaw, check, frame_of, read_recording
 
 OPEN = OpenBody(transport="stdio", role="server", name="n", version="1", started="2026-11-21")
 FRAME = '{"jsonrpc":"2.0","method":"m","params":{"text":"né"}}'.encode()
@@ -236,7 +230,7 @@ def opened(body):
         ([b'{"n":0,"k":"open","t":0}\n'], "open"),
     ],
 )
-def test_what_is_no_recording_of_ours_is_refused(lines, says):
+def test_what_is_no_recording_of_ours_is_rejected(lines, says):
     with pytest.raises(RecordingError, match=says):
         list(read_recording(lines))
 

@@ -15,14 +15,13 @@ from mcp_trio._journal.records import (
     GapBody,
     MarkBody,
     OpenBody,
-    Record,
     RecordEncoder,
     ShutBody,
     body_of,
     encode_body,
-    frame_of,
 )
 from mcp_trio.errors import RecordingError
+from mcp_trio.recording import Record, frame_of
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 frames = st.dictionaries(text, text, max_size=3).map(lambda value: json.dumps(value).encode())

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_trio._journal.records import Record
+from mcp_trio import Limits
 from mcp_trio._journal.redaction import redactor_of
 from mcp_trio.errors import RecordingError
-from mcp_trio.limits import Limits
+from mcp_trio.recording import Record
 from tests.journal.conftest import (
     KEY,
     SECRET,
@@ -42,18 +42,18 @@ def test_secrets_may_be_asked_for():
     assert text_of(one.redact("out", result("Elm Row 5"))) != "Elm Row 5"
 
 
-def test_a_secret_that_is_everywhere_is_refused():
+def test_a_secret_that_is_everywhere_is_rejected():
     with pytest.raises(ValueError, match="follow_chars_min"):
         redactor(secrets=["abc"])
 
 
-def test_an_empty_key_is_refused():
+def test_an_empty_key_is_rejected():
     with pytest.raises(ValueError, match="empty"):
         redactor(key=b"")
 
 
 @pytest.mark.parametrize("limits", [Limits(redaction_values_max=1), Limits(redaction_chars_max=10)])
-def test_a_secret_too_many_to_follow_is_refused_and_the_others_go_on(limits):
+def test_a_secret_too_many_to_follow_is_rejected_and_the_others_go_on(limits):
     one = redactor(limits=limits)
     first = one.redact("in", call(password="first111"))
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_one_text_is_no_collection_of_them():
             redactor(**rules)
 
 
-def test_a_name_without_letters_is_refused():
+def test_a_name_without_letters_is_rejected():
     with pytest.raises(ValueError, match="no letter"):
         redactor(keys=["42"])
 
@@ -146,7 +146,7 @@ def test_with_the_key_a_replay_redacts_what_the_recording_redacted():
     )
 
 
-def test_another_key_or_a_damaged_manifest_is_refused():
+def test_another_key_or_a_damaged_manifest_is_rejected():
     with pytest.raises(RecordingError, match="not the key"):
         redactor_of(redactor().manifest(), [], b"another")
     with pytest.raises(RecordingError, match="cannot be read"):

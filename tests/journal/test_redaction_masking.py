@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._journal.redaction import Redaction, Redactor, masked
+from mcp_trio._journal.redaction import Redactor, masked
 from mcp_trio._jsonrpc.messages import Decoder
+from mcp_trio.recording import Redaction
 
 decode = Decoder(json_depth_max=64).decode
 

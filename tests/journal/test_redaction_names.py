@@ -102,13 +102,13 @@ def test_a_path_within_a_secret_path_changes_nothing():
 
 
 @pytest.mark.parametrize("path", ["params.a", "$", "$[0]", "$.a..b"])
-def test_a_path_that_is_none_is_refused(path):
+def test_a_path_that_is_none_is_rejected(path):
     with pytest.raises(ValueError, match="not a JSON path"):
         redactor(paths={"tools/call": [path]})
 
 
 @pytest.mark.parametrize("path", ["$.params.name", "$.id"])
-def test_a_path_to_what_the_protocol_says_is_refused(path):
+def test_a_path_to_what_the_protocol_says_is_rejected(path):
     with pytest.raises(ValueError, match="is the protocol's"):
         redactor(paths={"tools/call": [path]})
 

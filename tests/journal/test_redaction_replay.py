@@ -8,16 +8,10 @@ from urllib.parse import quote
 import pytest
 import trio
 
+from mcp_trio import Client, Context, Server, ToolError
 from mcp_trio._cli.commands import commands
-from mcp_trio._client.client import Client
-from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ToolError
+from mcp_trio.recording import RecordOptions, Redaction, open_recording, replay
+from mcp_trio.transports import memory_pair
 
 PASSWORD = "Tr0ub4dor-and-3-horses"
 GRANTED = "tok_Zyx987Wvu654"
@@ -32,7 +26,7 @@ async def ask_outside(url: str, headers: dict[str, str]) -> dict[str, str]:
     return {"access_token": GRANTED, "greeting": f"hello {HARD}"}
 
 
-async def refuse(reason: str) -> None:
+async def reject(reason: str) -> None:
     raise ValueError(f"refused: {reason}")
 
 
@@ -47,7 +41,7 @@ def vault():
         url = f"https://me:{password}@host/?token={quote(password)}&otp={otp}"
         answer = await ctx.effect(ask_outside, url, {"x-api-key": password})
         try:
-            await ctx.effect(refuse, answer["access_token"])
+            await ctx.effect(reject, answer["access_token"])
         except ValueError as error:
             await ctx.info(str(error))
         encoded = b64encode(json.dumps(["picture", password, answer]).encode()).decode()

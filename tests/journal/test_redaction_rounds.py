@@ -6,19 +6,14 @@ import attrs
 import pytest
 import trio
 
+from mcp_trio import Client, Context, Server
 from mcp_trio._cli.commands import commands
-from mcp_trio._client.client import Client
-from mcp_trio._journal.redaction import Redaction
 from mcp_trio._journal.secrets import likely_secrets
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
+from mcp_trio.recording import RecordOptions, Redaction, open_recording, replay
+from mcp_trio.transports import memory_pair
 
 PASSWORD = "Tr0ub4dor-and-3-horses"
-REVISION = "2026-07-28"
+PROTOCOL_VERSION = "2026-07-28"
 
 
 @attrs.define
@@ -31,7 +26,7 @@ def vault():
     server = Server("vault")
 
     @server.tool
-    async def parked(password: str, *, ctx: Context) -> str:
+    async def suspended(password: str, *, ctx: Context) -> str:
         answer = await ctx.elicit(f"Who has {password}?", Note)
         await ctx.info(answer.data.text)
         return answer.data.text
@@ -45,13 +40,15 @@ def vault():
     return server
 
 
-async def record(to, revision):
+async def record(to, protocol_version):
     ours, theirs = memory_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: vault().serve(theirs, record=to))
         fill_in = lambda _: {"user": "ann", "text": f"It is {PASSWORD}"}  # noqa: E731
-        async with Client(ours, revisions=(revision,), elicitation=fill_in) as client:
-            for name in ("parked", "sealed"):
+        async with Client(
+            ours, protocol_versions=(protocol_version,), elicitation=fill_in
+        ) as client:
+            for name in ("suspended", "sealed"):
                 result = await client.call_tool(name, {"password": PASSWORD})
                 assert PASSWORD in result.content[0].text
 
@@ -64,10 +61,10 @@ def states_in(path):
     return [it for it in given if it], [it for it in came if it]
 
 
-@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", REVISION])
-async def test_a_redacted_recording_with_questions_replays(tmp_path, revision):
+@pytest.mark.parametrize("protocol_version", ["2025-06-18", "2025-11-25", PROTOCOL_VERSION])
+async def test_a_redacted_recording_with_questions_replays(tmp_path, protocol_version):
     path = tmp_path / "a.mcprec.jsonl"
-    await record(RecordOptions(path, redaction=Redaction()), revision)
+    await record(RecordOptions(path, redaction=Redaction()), protocol_version)
     assert PASSWORD.encode() not in b"".join(open_recording(path))
     report = await trio.to_thread.run_sync(replay, path, vault())
     assert report.is_complete
@@ -75,7 +72,7 @@ async def test_a_redacted_recording_with_questions_replays(tmp_path, revision):
 
 async def test_the_states_of_requests_are_not_touched(tmp_path):
     path = tmp_path / "a.mcprec.jsonl"
-    await record(RecordOptions(path, redaction=Redaction()), REVISION)
+    await record(RecordOptions(path, redaction=Redaction()), PROTOCOL_VERSION)
     given, came = states_in(path)
     assert given == came
     assert [state.startswith("parked.") for state in given] == [True, False, False]
@@ -83,7 +80,7 @@ async def test_the_states_of_requests_are_not_touched(tmp_path):
 
 async def test_what_is_redacted_afterwards_replays_and_has_the_same_states(tmp_path):
     path, clean = tmp_path / "a.mcprec.jsonl", tmp_path / "b.mcprec.jsonl"
-    await record(path, REVISION)
+    await record(path, PROTOCOL_VERSION)
     with pytest.raises(SystemExit) as ended:
         await trio.to_thread.run_sync(commands, ["redact", str(path), "-o", str(clean)])
     assert ended.value.code == 0
@@ -94,8 +91,8 @@ async def test_what_is_redacted_afterwards_replays_and_has_the_same_states(tmp_p
 
 async def test_a_scan_finds_nothing_in_states(tmp_path, capsys):
     path, clean = tmp_path / "a.mcprec.jsonl", tmp_path / "b.mcprec.jsonl"
-    await record(RecordOptions(clean, redaction=Redaction()), REVISION)
-    await record(path, REVISION)
+    await record(RecordOptions(clean, redaction=Redaction()), PROTOCOL_VERSION)
+    await record(path, PROTOCOL_VERSION)
     statuses = []
     for each in (clean, path):
         with pytest.raises(SystemExit) as ended:

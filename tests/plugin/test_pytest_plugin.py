@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from mcp_trio._client.client import Client
-from mcp_trio._testing.simulation import simulate
+from mcp_trio import Client
+from mcp_trio.testing import simulate
 
 pytest_plugins = ["pytester"]
 
@@ -57,7 +57,7 @@ def trip(desk):
 
 
 def record(desk, name, tool, arguments):
-    async def story(client, dice):
+    async def story(client, random_source):
         await client.call_tool(tool, arguments)
 
     server = runpy.run_path(desk.path / "desk.py")["server"]
@@ -166,11 +166,11 @@ def test_a_test_may_ask_for_the_fixture_later(trip):
     outcome(run(trip, test_it=test.format(later)), passed=1)
 
 
-def test_strays_are_warnings(desk):
+def test_untracked_calls_are_warnings(desk):
     record(desk, "trip", "when", {})
     test = MARKED.format("mcp_replay(server)")
     text = outcome(run(desk, "-W", "default", test_it=test), passed=1, warnings=1)
-    assert "StrayWarning" in text
+    assert "UntrackedCallWarning" in text
     assert "time.time" in text
     outcome(run(desk, test_it=test), failed=1)
 

@@ -4,8 +4,7 @@ import attacked
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.server import Server
+from mcp_trio import Client, Server
 
 
 async def count():

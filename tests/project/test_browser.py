@@ -138,7 +138,7 @@ def answered(visits):
 
 
 @pytest.fixture
-def refused(visits, answered):
+def rejected(visits, answered):
     """Over HTTP, of a page that could read why."""
     text = "Host 'evil.test' is not allowed here: see the server's setting hosts="
     told = {"said": "read 403", "statuses": [403], "text": text, "shown": text, "origin": "null"}
@@ -151,9 +151,9 @@ def with_told(outcome, **more):
     return attrs.evolve(outcome, told={**outcome.told, **more})
 
 
-def test_what_is_as_it_should_be_is_no_complaint(visiting, answered, refused, capsys):
-    assert [*answered.complaints(), *refused.complaints()] == []
-    assert visiting.report([answered, refused], 1.0)
+def test_what_is_as_it_should_be_is_no_complaint(visiting, answered, rejected, capsys):
+    assert [*answered.complaints(), *rejected.complaints()] == []
+    assert visiting.report([answered, rejected], 1.0)
     out = capsys.readouterr().out
     assert "2 visits, 0 complaints, 1 s" in out
     assert out.count("read 403") == 2  # expected and observed
@@ -181,8 +181,8 @@ def test_an_answer_that_is_not_whole_is_told(answered, told, complaint, visiting
     assert f"Ada: {complaint}" in capsys.readouterr().out
 
 
-def test_a_session_id_in_the_modern_era_is_told(visits, answered):
-    attempt = visits.Attempt(page="allowed", transport="http", era="modern")
+def test_a_session_id_in_the_stateless_era_is_told(visits, answered):
+    attempt = visits.Attempt(page="allowed", transport="http", era="stateless")
     outcome = attrs.evolve(answered, attempt=attempt)
     assert list(outcome.complaints()) == ["the page sees the session id 's'"]
 
@@ -209,24 +209,24 @@ def test_only_where_the_sdks_may_lose_progress_is_it_not_missed(
     assert bool(list(outcome.complaints())) is is_missed
 
 
-def test_a_refusal_that_does_not_hold_or_says_not_why_is_told(refused):
-    assert list(attrs.evolve(refused, has_run=True).complaints()) == [
+def test_a_rejection_that_does_not_hold_or_says_not_why_is_told(rejected):
+    assert list(attrs.evolve(rejected, has_run=True).complaints()) == [
         "the tool has run all the same"
     ]
-    assert list(with_told(refused, text="no").complaints()) == [
+    assert list(with_told(rejected, text="no").complaints()) == [
         "the refusal does not name the setting: no"
     ]
 
 
-def test_a_visit_that_was_not_made_is_told(visiting, refused):
-    outcome = attrs.evolve(refused, told=visiting.SILENT)
+def test_a_visit_that_was_not_made_is_told(visiting, rejected):
+    outcome = attrs.evolve(rejected, told=visiting.SILENT)
     assert list(outcome.complaints()) == ["nothing instead of read 403"]
 
 
 # Around it.
 
 
-class Driver:
+class RequestDriver:
     """Tells of a visit, and fails."""
 
     def start(self, _program):
@@ -236,7 +236,7 @@ class Driver:
 
 @pytest.mark.real_time
 def test_what_a_browser_that_fails_has_told_is_not_lost(visiting, monkeypatch):
-    monkeypatch.setattr(visiting, "DRIVER", Driver())
+    monkeypatch.setattr(visiting, "DRIVER", RequestDriver())
     assert trio.run(visiting.driven, {"visits": []}) == {"Ada": {"name": "Ada"}}
 
 

@@ -73,12 +73,12 @@ async def attack(nursery, monkeypatch):
 
 @pytest.mark.real_time
 async def test_a_connection_that_is_closed_with_an_answer_is_seen(attack):
-    async def refuse(stream):
+    async def reject(stream):
         assert await stream.receive_some() == b"abc"
         assert await stream.receive_some() == b""
         await stream.send_all(b"HTTP/1.1 400 Bad Request\r\nInjected: 1\r\n\r\n")
 
-    ending = await attack(refuse, attacks.saying(b"abc", and_no_more=True))
+    ending = await attack(reject, attacks.saying(b"abc", and_no_more=True))
     assert (ending.answers, ending.has_leaked) == ((400,), True)
     assert ending.seconds is not None
 

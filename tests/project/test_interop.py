@@ -21,15 +21,12 @@ from facts import FACTS, has
 from features import FEATURES
 from tally import ERROR_ANSWER, QUESTIONS, Row, Tally, rows, tally_of
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client, Context, MCPError, Server, UserRejected
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.states import Role
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio.errors import MCPError, UserRejected
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
-OLDEST, NEWEST = FACTS.revisions[0], FACTS.revisions[-1]
+OLDEST, NEWEST = FACTS.protocol_versions[0], FACTS.protocol_versions[-1]
 WITHOUT_SOCKETS = ("stdio", "http", "sse")
 
 
@@ -49,7 +46,7 @@ async def recording(tmp_path):
         await trio.sleep_forever()
 
     scope = trio.CancelScope()
-    async with Client(server_that_records(server, path), revisions=[OLDEST]) as client:
+    async with Client(server_that_records(server, path), protocol_versions=[OLDEST]) as client:
         await client.call_tool("add", {"a": 1, "b": 2})
         await client.call_tool("add", {"a": 3, "b": 4})
         with pytest.raises(MCPError):
@@ -77,15 +74,15 @@ def without(path, kind):
     return path
 
 
-def test_the_revisions_of_the_facts_are_those_that_are_spoken():
-    assert list(REVISIONS) == FACTS.revisions
+def test_the_protocol_versions_of_the_facts_are_those_that_are_spoken():
+    assert list(PROTOCOL_VERSIONS) == FACTS.protocol_versions
     assert {feature.since for feature in FEATURES} <= FACTS.features.keys()
 
 
-@pytest.mark.parametrize("revision", FACTS.revisions)
-def test_there_is_a_row_for_each_method_and_each_side_that_may_send_it(revision):
-    facts = REVISIONS[revision]
-    assert {(row.name, row.sender) for row in rows(revision)} == {
+@pytest.mark.parametrize("protocol_version", FACTS.protocol_versions)
+def test_there_is_a_row_for_each_method_and_each_side_that_may_send_it(protocol_version):
+    facts = PROTOCOL_VERSIONS[protocol_version]
+    assert {(row.name, row.sender) for row in rows(protocol_version)} == {
         *(
             (method.name, sender)
             for method in METHODS.values()
@@ -93,15 +90,15 @@ def test_there_is_a_row_for_each_method_and_each_side_that_may_send_it(revision)
             if method.is_of(facts)
         ),
         # Without a session they travel in results.
-        *((name, Role.SERVER) for name in QUESTIONS if facts.is_modern),
-        *((each.name, each.sender) for each in FEATURES if has(revision, each.since)),
+        *((name, Role.SERVER) for name in QUESTIONS if facts.is_stateless),
+        *((each.name, each.sender) for each in FEATURES if has(protocol_version, each.since)),
         *((ERROR_ANSWER, sender) for sender in Role),
     }
 
 
 async def test_what_passed_is_counted_by_direction(recording):
     tally = tally_of(recording)
-    assert tally.revision == "2024-11-05"
+    assert tally.protocol_version == "2024-11-05"
     assert tally.faults == []
     assert {row: tally.seen(row) for row in rows(OLDEST) if tally.seen(row)} == {
         Row("initialize", Role.CLIENT): 1,
@@ -144,14 +141,14 @@ async def rounds(tmp_path):
         await ctx.elicit("Your name?", str)
         await ctx.sample("Is that a name?", max_tokens=10)
 
-    def refuse(_question):
+    def reject(_question):
         raise UserRejected
 
     async with Client(
         server_that_records(server, path),
-        revisions=[NEWEST],
+        protocol_versions=[NEWEST],
         elicitation=lambda _: {"value": "Ada"},
-        sampling=refuse,
+        sampling=reject,
     ) as client:
         with pytest.raises(UserRejected):
             await client.call_tool("ask")
@@ -160,7 +157,7 @@ async def rounds(tmp_path):
 
 async def test_questions_in_results_are_counted_as_the_requests_that_they_stand_for(rounds):
     tally = tally_of(rounds)
-    assert tally.revision == NEWEST
+    assert tally.protocol_version == NEWEST
     asked = [tally.count(Row(name, Role.SERVER)) for name in QUESTIONS]
     assert [(count.sent, count.answered) for count in asked] == [(1, 0), (0, 0), (1, 1)]
     seen = {row.name for row in rows(NEWEST) if tally.seen(row)}
@@ -168,7 +165,7 @@ async def test_questions_in_results_are_counted_as_the_requests_that_they_stand_
     assert not {"questions by URL", "subscription ids", "audio"} & seen
 
 
-async def test_what_we_say_and_the_revision_does_not_know_is_a_fault(recording):
+async def test_what_we_say_and_the_protocol_version_does_not_know_is_a_fault(recording):
     lines = recording.read_text().splitlines(keepends=True)
     answer = next(place for place, line in enumerate(lines) if '"content"' in line)
     lines[answer] = lines[answer].replace('"content"', '"structuredContent":3,"content"', 1)
@@ -176,14 +173,14 @@ async def test_what_we_say_and_the_revision_does_not_know_is_a_fault(recording):
     assert f"we sent structured content at {OLDEST}" in tally_of(recording).faults
 
 
-def outcome(revision=OLDEST, **changes):
-    tally = Tally(revision=revision)
-    for row in rows(revision):
+def outcome(protocol_version=OLDEST, **changes):
+    tally = Tally(protocol_version=protocol_version)
+    for row in rows(protocol_version):
         tally.count(row).sent = tally.count(row).answered = 1
     complete = sessions.Outcome(
         peer=peers.SDKS[1],
         role="client",
-        revision=revision,
+        protocol_version=protocol_version,
         transport="stdio",
         tally=tally,
         checks=1,
@@ -229,15 +226,15 @@ def test_an_excuse_is_for_its_own_cells_only():
 
 def test_every_excuse_is_about_rows_that_there_are():
     for excuse in excuses.EXCUSES:
-        for revision in excuse.revisions:
-            named = {(row.name, row.sender.value) for row in rows(revision)}
+        for protocol_version in excuse.protocol_versions:
+            named = {(row.name, row.sender.value) for row in rows(protocol_version)}
             assert {(name, excuse.sender) for name in excuse.rows} <= named
 
 
-def test_a_fault_and_another_revision_are_named(capsys):
+def test_a_fault_and_another_protocol_version_are_named(capsys):
     failed = outcome(transport="sse", faults=["the client exited with 1"])
     other = outcome(role="server")
-    other.tally.revision = "2025-06-18"
+    other.tally.protocol_version = "2025-06-18"
     assert not run.report([failed, other], 1.0)
     out = capsys.readouterr().out
     assert f"as client at {OLDEST} over sse: the client exited with 1" in out
@@ -331,12 +328,14 @@ def test_a_server_that_fails_is_a_fault_of_the_session(make_peer, tmp_path, monk
     assert found.faults[0].startswith("the server does not serve: ")
 
 
-def test_every_revision_that_a_peer_speaks_goes_over_stdio_and_one_transport_of_the_web():
+def test_every_protocol_version_that_a_peer_speaks_goes_over_stdio_and_one_transport_of_the_web():
     for peer in peers.SDKS:
-        for revision in FACTS.revisions:
-            spoken = [way for way in WITHOUT_SOCKETS if peer.speaks("client", revision, way)]
-            web = "sse" if revision == OLDEST else "http"
-            assert spoken == (["stdio", web] if revision in peer.revisions else [])
+        for protocol_version in FACTS.protocol_versions:
+            spoken = [
+                way for way in WITHOUT_SOCKETS if peer.speaks("client", protocol_version, way)
+            ]
+            web = "sse" if protocol_version == OLDEST else "http"
+            assert spoken == (["stdio", web] if protocol_version in peer.protocol_versions else [])
     assert not peers.PEERS["TypeScript 2"].speaks("server", OLDEST, "sse")
 
 
@@ -354,7 +353,7 @@ def test_where_there_is_nothing_to_do_nothing_is_shown(capsys):
     assert capsys.readouterr().err == "there was nothing to do\n"
 
 
-def test_a_peer_that_nobody_knows_is_refused(capsys):
+def test_a_peer_that_nobody_knows_is_rejected(capsys):
     with pytest.raises(SystemExit):
         run.main(["Fortran 77"])
     assert "no peers: Fortran 77" in capsys.readouterr().err
@@ -374,15 +373,17 @@ def test_the_lock_of_npm_is_of_the_pins_and_names_no_registry():
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("revision", [OLDEST, NEWEST])
-async def test_our_client_and_our_server_tell_the_story_to_each_other(tmp_path, capsys, revision):
+@pytest.mark.parametrize("protocol_version", [OLDEST, NEWEST])
+async def test_our_client_and_our_server_tell_the_story_to_each_other(
+    tmp_path, capsys, protocol_version
+):
     recording = tmp_path / "story.mcprec.jsonl"
     command = [sys.executable, str(sessions.OUR_SERVER), "--stdio"]
-    await our_client.main(command, str(recording), revision)
+    await our_client.main(command, str(recording), protocol_version)
     told = sessions.Outcome(
         peer=peers.SDKS[1],
         role="server",
-        revision=revision,
+        protocol_version=protocol_version,
         transport="stdio",
         tally=tally_of(recording),
         checks=1,
@@ -414,7 +415,7 @@ def party(name, era, program="pass"):
     [
         ("print('at 2025-11-25')", "2025-11-25"),
         ("pass", "nothing"),
-        ("raise ValueError('no common revision')", "refused"),
+        ("raise ValueError('no common revision')", "rejected"),
     ],
 )
 def test_what_comes_of_a_meeting_is_told(program, observed, capsys):
@@ -423,20 +424,20 @@ def test_what_comes_of_a_meeting_is_told(program, observed, capsys):
     assert meeting.observed == observed
     assert eras.report([meeting], "stdio", 1.0) is (observed == "2025-11-25")
     out = capsys.readouterr().out
-    if observed == "refused":
+    if observed == "rejected":
         told = "mcp_trio legacy at theirs both: refused, not 2025-11-25: ValueError: no common"
         assert told in out
 
 
-def test_a_meeting_with_a_server_that_does_not_serve_is_no_refusal(tmp_path):
+def test_a_meeting_with_a_server_that_does_not_serve_is_no_rejection(tmp_path):
     nowhere = reached.reachable([sys.executable, "-c", ""], "http", tmp_path / "log")
     meeting = eras.meet(party("mcp_trio", "both"), party("theirs", "both"), nowhere)
     assert meeting.observed == "no server"
 
 
-def test_a_meeting_that_does_not_end_is_no_refusal(monkeypatch):
+def test_a_meeting_that_does_not_end_is_no_rejection(monkeypatch):
     monkeypatch.setattr(eras, "SESSION_SECONDS", 0.05)
-    sleepy = party("mcp_trio", "modern", "import time; time.sleep(60)")
+    sleepy = party("mcp_trio", "stateless", "import time; time.sleep(60)")
     assert eras.meet(sleepy, party("theirs", "legacy"), nullcontext([])).observed == "no end"
 
 
@@ -445,7 +446,7 @@ def test_each_of_ours_meets_each_of_theirs_and_ours(monkeypatch, tmp_path):
         eras, "clients", lambda _: [party("mcp_trio", "legacy"), party("a", "both")]
     )
     monkeypatch.setattr(
-        eras, "servers", lambda *_: [party("mcp_trio", "both"), party("b", "modern")]
+        eras, "servers", lambda *_: [party("mcp_trio", "both"), party("b", "stateless")]
     )
     met = [(it.client.name, it.server.name) for it in eras.meet_all([], "stdio", tmp_path)]
     assert met == [("mcp_trio", "mcp_trio"), ("a", "mcp_trio"), ("mcp_trio", "b")]

@@ -13,9 +13,9 @@ import reached
 import sessions
 from facts import FACTS, HUB
 
-from mcp_trio._server.server import Server
+from mcp_trio import Server
 
-OLDEST, NEWEST = FACTS.revisions[0], FACTS.revisions[-1]
+OLDEST, NEWEST = FACTS.protocol_versions[0], FACTS.protocol_versions[-1]
 LEGACY = "2025-11-25"
 
 
@@ -33,10 +33,10 @@ def served(tmp_path, url="ws://127.0.0.1:9/ws"):
 @pytest.mark.parametrize("transport", ["websocket", "dialled"])
 def test_whoever_speaks_it_does_so_once_in_each_era_in_both_roles(transport):
     told = {
-        (peer.name, revision)
+        (peer.name, protocol_version)
         for peer in peers.SDKS
-        for revision in FACTS.revisions
-        if {peer.speaks(role, revision, transport) for role in peers.ROLES} == {True}
+        for protocol_version in FACTS.protocol_versions
+        if {peer.speaks(role, protocol_version, transport) for role in peers.ROLES} == {True}
     }
     foreign = {("TypeScript 1", LEGACY), ("TypeScript 2", LEGACY), ("TypeScript 2", NEWEST)}
     python = {("Python 1", LEGACY)} if transport == "websocket" else set()
@@ -63,11 +63,11 @@ def test_a_client_to_which_a_server_dials_is_told_its_command(tmp_path):
         assert told == [HUB, "python", "server.py"]
 
 
-@pytest.mark.parametrize("revision", [LEGACY, OLDEST])
-def test_who_tours_a_mount_finds_there_what_it_speaks(revision, tmp_path):
+@pytest.mark.parametrize("protocol_version", [LEGACY, OLDEST])
+def test_who_tours_a_mount_finds_there_what_it_speaks(protocol_version, tmp_path):
     mount = mounts.Mount(name="deep", command=[], mcp="/deep/mcp", sse="/deep/sse", websocket="/ws")
-    by_http = mounts.Tourist("mcp_trio", revision, [])
-    end = "mcp" if revision == LEGACY else "sse"
+    by_http = mounts.Tourist("mcp_trio", protocol_version, [])
+    end = "mcp" if protocol_version == LEGACY else "sse"
     assert by_http.url(mount, served(tmp_path)) == f"http://127.0.0.1:9/deep/{end}"
     by_websocket = attrs.evolve(by_http, is_on_websocket=True)
     assert by_websocket.url(mount, served(tmp_path)) == "ws://127.0.0.1:9/ws"

@@ -8,11 +8,9 @@ import pytest
 from mocked import CHANGES, EXAMPLE, Outcome
 from repeating import differences, script_of, telling_of, things_in, unexpected
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.live_report import InputDifference, InputsReport
+from mcp_trio import Client, Context, Server
 from mcp_trio._replay.trace import load_conversation
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio.recording import InputDifference, InputsReport
 
 
 @pytest.fixture
@@ -27,7 +25,7 @@ async def recorded(tmp_path):
         return [root.uri for root in await ctx.list_roots()]
 
     async with Client(
-        server, revisions=["2024-11-05"], roots=["file:///one"], record=path
+        server, protocol_versions=["2024-11-05"], roots=["file:///one"], record=path
     ) as client:
         await client.call_tool("roots", progress=lambda _: None)
         await client.ping()

@@ -9,7 +9,7 @@ import mounts
 import pytest
 from facts import FACTS
 
-OLDEST, NEWEST = FACTS.revisions[0], FACTS.revisions[-1]
+OLDEST, NEWEST = FACTS.protocol_versions[0], FACTS.protocol_versions[-1]
 LEGACY = "2025-11-25"
 
 SERVER = """
@@ -29,8 +29,8 @@ def telling(**steps):
     return program(f"print({chr(10).join(lines)!r})")
 
 
-def visit(name, revision, **told):
-    return mounts.Visit(mounts.Tourist(name, revision, []), told=told)
+def visit(name, protocol_version, **told):
+    return mounts.Visit(mounts.Tourist(name, protocol_version, []), told=told)
 
 
 ALL = dict.fromkeys(mounts.STEPS[:-1], "ok")
@@ -40,8 +40,8 @@ ALL = dict.fromkeys(mounts.STEPS[:-1], "ok")
 def stay(monkeypatch, tmp_path):
     """`stay(steps, ...)` of a client at a server that ends with a status."""
 
-    def stay(steps, *, status=0, name="mcp_trio", revision=LEGACY, server=SERVER):
-        tourist = mounts.Tourist(name, revision, telling(**steps))
+    def stay(steps, *, status=0, name="mcp_trio", protocol_version=LEGACY, server=SERVER):
+        tourist = mounts.Tourist(name, protocol_version, telling(**steps))
         monkeypatch.setattr(mounts, "tourists", lambda: [tourist])
         command = program(server.replace("{status}", str(status)))
         return mounts.stay(mounts.Mount(name="somewhere", command=command), tmp_path)
@@ -75,7 +75,7 @@ def test_a_server_that_does_not_begin_is_told_and_its_clients_are_not(stay, caps
 
 def test_a_step_that_failed_or_was_not_taken_is_told():
     tourist = visit(
-        "Python 2", LEGACY, **{**ALL, "ask": "Unexpected: no answer", "stop": "Refused"}
+        "Python 2", LEGACY, **{**ALL, "ask": "Unexpected: no answer", "stop": "Rejected"}
     )
     del tourist.told["resume"]
     stayed = mounts.Stay(mount="somewhere", visits=[tourist], seconds=1.0, fault="")
@@ -100,11 +100,11 @@ def test_a_mount_that_there_is_not_is_an_error(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("revision", "excuse"),
+    ("protocol_version", "excuse"),
     [(OLDEST, mounts.NO_IDS), (LEGACY, None), (NEWEST, mounts.NO_STREAMS)],
 )
-def test_only_where_there_is_nothing_to_resume_is_that_left_out(revision, excuse):
-    tourist = mounts.Tourist("mcp_trio", revision, [])
+def test_only_where_there_is_nothing_to_resume_is_that_left_out(protocol_version, excuse):
+    tourist = mounts.Tourist("mcp_trio", protocol_version, [])
     assert {mounts.excuse_of(tourist, step) for step in mounts.STEPS if step != "resume"} == {None}
     assert mounts.excuse_of(tourist, "resume") == excuse
     assert bool(mounts.fault_of(mounts.Visit(tourist), "resume")) is (excuse is None)

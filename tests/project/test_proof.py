@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
 PROOF = Path(__file__).parents[2] / "tools" / "proof"
 
@@ -19,9 +19,9 @@ def run(script, *options):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
-def test_generated_programs_replay_to_the_same_bytes_in_every_process(tmp_path, revision):
-    options = ("--revision", revision, "--keep", tmp_path)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+def test_generated_programs_replay_to_the_same_bytes_in_every_process(tmp_path, protocol_version):
+    options = ("--protocol-version", protocol_version, "--keep", tmp_path)
     done = run("replays.py", "--recordings", 10, "--processes", 3, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "30 replays, 30 identical, 0 differ" in done.stdout

@@ -8,7 +8,7 @@ import golden
 import golden_sessions
 import leaks
 import pytest
-import refused
+import rejected
 from changes import Change
 
 import recordings
@@ -27,8 +27,8 @@ def test_every_recording_is_in_the_tables_and_on_the_page():
     files = {*golden.RECORDINGS.glob(f"*{SUFFIX}*")}
     assert files == {file for row in golden.GOLDEN.values() for file in row.files}
     assert sorted(golden.GOLDEN) == sorted(NAMED.findall(good))
-    bad_files = [path.name.removesuffix(SUFFIX) for path in golden.REFUSED.iterdir()]
-    names = sorted(row.name for row in refused.TABLE)
+    bad_files = [path.name.removesuffix(SUFFIX) for path in golden.REJECTED.iterdir()]
+    names = sorted(row.name for row in rejected.TABLE)
     assert sorted(bad_files) == names == sorted(NAMED.findall(bad))
 
 
@@ -38,7 +38,7 @@ def test_every_recording_with_peers_has_a_session():
     assert with_peers - sides == set(golden_sessions.SESSIONS)
 
 
-@pytest.mark.parametrize("row", refused.TABLE, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", rejected.TABLE, ids=lambda row: row.name)
 def test_bad_recordings_are_made_of_the_good_ones_as_they_are_now(row):
     assert row.path.read_bytes() == row.made()
 

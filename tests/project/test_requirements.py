@@ -72,8 +72,8 @@ def test_a_tick_that_cannot_be_read_or_does_not_exist_is_a_problem(argument, sai
     ("field", "value"),
     [
         ("id", "base1"),
-        ("revisions", "....."),
-        ("revisions", "E...."),
+        ("protocol_versions", "....."),
+        ("protocol_versions", "E...."),
         ("who", "X"),
         ("level", "MAY NOT"),
         ("text", ""),
@@ -106,15 +106,15 @@ def test_an_exception_needs_an_unticked_id_and_a_reason_from_the_list(exception,
     assert said in problem
 
 
-def test_the_gate_asks_for_each_duty_of_its_areas_and_for_nothing_else():
+def test_the_host_check_asks_for_each_duty_of_its_areas_and_for_nothing_else():
     rows = [
         ROW,
         ROW._replace(id="BASE-02", level="SHOULD"),
         ROW._replace(id="BASE-03", level="MAY"),
         ROW._replace(id="APPS-01", area="APPS"),
-        ROW._replace(id="VER-01", area="VER", revisions="...DE"),
+        ROW._replace(id="VER-01", area="VER", protocol_versions="...DE"),
     ]
-    gaps = list(requirements.gaps_at_the_gate(rows, {"BASE-02"}, []))
+    gaps = list(requirements.gaps_at_the_host_check(rows, {"BASE-02"}, []))
     assert [gap.split(", not")[0] for gap in gaps] == [
         "BASE-01: MUST NOT, 2024-11-05",
         "VER-01: MUST NOT, 2025-11-25",
@@ -122,29 +122,29 @@ def test_the_gate_asks_for_each_duty_of_its_areas_and_for_nothing_else():
     ]
 
 
-def test_the_gate_asks_for_a_test_of_each_trap_that_is_not_for_later():
+def test_the_host_check_asks_for_a_test_of_each_trap_that_is_not_for_later():
     traps = [Trap(f"TRAP-{number:02}", "gap", "It looks easy.", "x", "y") for number in (1, 3, 109)]
-    gaps = list(requirements.traps_at_the_gate(traps, {"TRAP-01"}))
+    gaps = list(requirements.traps_at_the_host_check(traps, {"TRAP-01"}))
     assert gaps == ["TRAP-03: a trap without a test: It looks easy."]
     assert {trap.id for trap in requirements.read_traps()} > requirements.TRAPS_LATER
 
 
-@pytest.mark.parametrize(("count", "is_refused"), [(1, False), (2, True)])
-def test_the_gate_allows_exceptions_for_five_per_cent_of_the_duties(count, is_refused):
+@pytest.mark.parametrize(("count", "is_rejected"), [(1, False), (2, True)])
+def test_the_host_check_allows_exceptions_for_five_per_cent_of_the_duties(count, is_rejected):
     rows = [ROW._replace(id=f"BASE-{number:02}") for number in range(20)]
     exceptions = [Untested(row.id, "later issue", "") for row in rows[:count]]
-    gaps = list(requirements.gaps_at_the_gate(rows, {row.id for row in rows[2:]}, exceptions))
-    assert any("2 exceptions, 1 allowed for 20 duties" in gap for gap in gaps) is is_refused
+    gaps = list(requirements.gaps_at_the_host_check(rows, {row.id for row in rows[2:]}, exceptions))
+    assert any("2 exceptions, 1 allowed for 20 duties" in gap for gap in gaps) is is_rejected
 
 
-def test_the_report_counts_ticked_rows_by_area_revision_and_level(capsys, tmp_path):
+def test_the_report_counts_ticked_rows_by_area_protocol_version_and_level(capsys, tmp_path):
     tests = a_test_that_ticks(tmp_path, "PING-01", "PING-05")
     status, out = run(capsys, "--tests", tests, "--area", "PING", "--uncovered")
     assert status == 0
     heading, ping, total, *uncovered = out.splitlines()
     assert heading.split() == [
         "area",
-        *requirements.REVISIONS.values(),
+        *requirements.PROTOCOL_VERSIONS.values(),
         "MUST",
         "SHOULD",
         "MAY",
@@ -155,9 +155,17 @@ def test_the_report_counts_ticked_rows_by_area_revision_and_level(capsys, tmp_pa
     assert [line.split()[0] for line in uncovered[:-1]] == ["PING-02", "PING-03", "PING-04"]
 
 
-def test_rows_are_chosen_by_revision_and_level(capsys, tmp_path):
+def test_rows_are_chosen_by_protocol_version_and_level(capsys, tmp_path):
     tests = a_test_that_ticks(tmp_path, "PING-01")
-    chosen = ("--area", "PING", "--revision", "2026-07-28", "--level", "MUST", "--uncovered")
+    chosen = (
+        "--area",
+        "PING",
+        "--protocol-version",
+        "2026-07-28",
+        "--level",
+        "MUST",
+        "--uncovered",
+    )
     _, out = run(capsys, "--tests", tests, *chosen)
     assert [line.split()[0] for line in out.splitlines()[3:-1]] == ["PING-05"]
 
@@ -174,7 +182,7 @@ def test_an_unknown_id_fails_the_check(capsys, tmp_path):
     assert "area" not in out.splitlines()[0]
 
 
-def test_the_gate_fails_while_duties_are_not_ticked(capsys, tmp_path):
+def test_the_host_check_fails_while_duties_are_not_ticked(capsys, tmp_path):
     status, out = run(capsys, "--tests", tmp_path, "--gate")
     assert status == 1
     assert "PING-01: MUST, 2024-11-05, not ticked: " in out

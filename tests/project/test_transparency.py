@@ -118,5 +118,6 @@ def test_the_host_answers_whatever_a_server_may_ask():
     requests = {method.name for method in METHODS.values() if method.is_request}
     assert (
         ANSWERS.keys()
-        == {row.name for row in rows(FACTS.revision) if row.sender is Role.SERVER} & requests
+        == {row.name for row in rows(FACTS.protocol_version) if row.sender is Role.SERVER}
+        & requests
     )

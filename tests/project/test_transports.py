@@ -8,13 +8,13 @@ from proof import transports
 from proof.transports import ENVELOPE, ERAS, WAYS, differences, record, records_of
 from rich.console import Console
 
-from mcp_trio._testing.channels import CHANNEL_CHECKS
+from mcp_trio.testing import CHANNEL_CHECKS
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("revision", ERAS)
-def test_over_all_transports_the_same_is_recorded_but_for_the_envelope(capsys, revision):
-    assert transports.main(["--revision", revision]) == 0
+@pytest.mark.parametrize("protocol_version", ERAS)
+def test_over_all_transports_the_same_is_recorded_but_for_the_envelope(capsys, protocol_version):
+    assert transports.main(["--protocol-version", protocol_version]) == 0
     assert "WRONG" not in capsys.readouterr().out
 
 
@@ -25,7 +25,7 @@ def test_anything_else_that_differs_is_told_and_is_a_status(monkeypatch, capsys,
     monkeypatch.setattr(
         transports, "ENVELOPE", {each: ENVELOPE[each] for each in ENVELOPE if each != field}
     )
-    assert transports.main(["--revision", "2025-11-25"]) == 1
+    assert transports.main(["--protocol-version", "2025-11-25"]) == 1
     assert f"WRONG {field}" in " ".join(capsys.readouterr().out.split())
 
 
@@ -38,8 +38,8 @@ def test_what_may_differ_and_never_does_is_told(monkeypatch):
 
 @pytest.mark.real_time
 def test_every_kind_of_difference_has_its_name(tmp_path):
-    revision = "2025-11-25"
-    left = records_of(trio.run(record, WAYS["memory"], revision, tmp_path))
+    protocol_version = "2025-11-25"
+    left = records_of(trio.run(record, WAYS["memory"], protocol_version, tmp_path))
     assert list(differences(left, left)) == []
     assert list(differences(left, left[:-1])) == ["more records"]
     swapped = [left[0], left[2], left[1], *left[3:]]
@@ -48,10 +48,10 @@ def test_every_kind_of_difference_has_its_name(tmp_path):
 
 
 def test_a_replay_that_differs_is_told(tmp_path):
-    revision = "2025-11-25"
-    path = trio.run(record, WAYS["memory"], revision, tmp_path)
+    protocol_version = "2025-11-25"
+    path = trio.run(record, WAYS["memory"], protocol_version, tmp_path)
     path.write_bytes(path.read_bytes().replace(b"gauge 2", b"gauge 3"))
-    assert transports.replayed(path, revision) != "yes"
+    assert transports.replayed(path, protocol_version) != "yes"
 
 
 # The matrix.

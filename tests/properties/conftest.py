@@ -9,14 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._journal.records import frame_of
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._replay.replay import replay
 from mcp_trio._session.tasks import seeded_schedule
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
 from mcp_trio.errors import ReplayDivergence
+from mcp_trio.recording import frame_of, open_recording, read_recording, replay
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 
 # A cancelled handler ends without an answer: nobody waits for it longer.
 SILENCE_SECONDS = 5.0

@@ -15,18 +15,15 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcp_trio import Context, Elicitation, KeyRing, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
-from mcp_trio._server.context import Context
-from mcp_trio._server.elicitation import Elicitation
-from mcp_trio._server.sealed_state import KeyRing
-from mcp_trio._server.server import Server
 
 some = settings(max_examples=settings().max_examples // 3)
 
 KEYS = KeyRing([b"k" * 32])
 NOT_VALID = {"code": -32602, "message": "the request state is not valid"}
 CAN = {"elicitation": {}}
-MODERN = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: CAN}
+STATELESS = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: CAN}
 
 letters = st.sampled_from("abc")
 simple = st.one_of(
@@ -148,7 +145,7 @@ def suspended(stage, program, seed):
     story, answers = Story(), []
 
     async def talk(peer, _session):
-        await peer.handshake(revision="2025-11-25", capabilities=CAN)
+        await peer.handshake(protocol_version="2025-11-25", capabilities=CAN)
         await peer.send_request("tools/call", {"name": "it"}, id=1)
         while not answers:
             message = await peer.receive()
@@ -166,7 +163,7 @@ def once(stage, program, story, seed, **members):
     answers = []
 
     async def talk(peer, _session):
-        params = {"name": "it", "_meta": MODERN, **members}
+        params = {"name": "it", "_meta": STATELESS, **members}
         await peer.send_request("tools/call", params, id=1)
         answers.append(await peer.receive())
 

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from proof.heard import Listened, recorded_story
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
 from mcp_trio._session.journal import Lane
 
 # A tree of tasks: each node says something, then starts its children, then says something again.

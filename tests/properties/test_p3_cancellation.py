@@ -11,12 +11,9 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Context, Limits, MCPError, Server
 from mcp_trio._replay.divergence import Waiting
-from mcp_trio._server.context import Context
-from mcp_trio._server.http_effects import EffectTransport
-from mcp_trio._server.server import Server
-from mcp_trio.errors import MCPError
-from mcp_trio.limits import Limits
+from mcp_trio.http import EffectTransport
 
 LIMITS = Limits(drain_seconds=0.003)
 TAKES_SECONDS = 0.004
@@ -307,10 +304,10 @@ def test_every_await_was_cancelled_but_the_one_behind_a_shield(taken, point):
 def test_without_the_shield_results_that_came_before_the_cancellation_are_lost(
     stage, tmp_path, monkeypatch, count
 ):
-    park = Waiting.park
+    suspend = Waiting.suspend
 
-    async def park_in_the_open(waiting, parked, **_):
-        await park(waiting, parked, shield=False)
+    async def park_in_the_open(waiting, suspended, **_):
+        await suspend(waiting, suspended, shield=False)
 
     path = tmp_path / "trip.mcprec.jsonl"
     peer = CAUSES[0]
@@ -320,7 +317,7 @@ def test_without_the_shield_results_that_came_before_the_cancellation_are_lost(
         for has_shield in (True, False):
             with monkeypatch.context() as patch:
                 if not has_shield:
-                    patch.setattr(Waiting, "park", park_in_the_open)
+                    patch.setattr(Waiting, "suspend", park_in_the_open)
                 again = Trip(peer, point, TAKES_SECONDS)
                 differing[has_shield] += stage.divergence(path, server_of(again)) is not None
     count(2 * 6)

@@ -11,9 +11,8 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._replay.lane_replay import Part
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
+from mcp_trio._replay.session_replay import SessionReplay
 
 # Steps that do the same whenever they run.
 
@@ -167,6 +166,6 @@ def test_without_the_comparison_changes_pass_in_silence(stage, tmp_path, monkeyp
     path = tmp_path / "a.mcprec.jsonl"
     record(stage, script, path)
     assert all(stage.divergence(path, server_of(changed)) for changed in others)
-    monkeypatch.setattr(Part, "_is_same", lambda *_: True)
+    monkeypatch.setattr(SessionReplay, "_is_same", lambda *_: True)
     assert not any(stage.divergence(path, server_of(changed)) for changed in others)
     count(2 * len(others))

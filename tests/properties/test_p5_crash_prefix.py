@@ -3,12 +3,9 @@
 import pytest
 import trio
 
-from mcp_trio._journal.reader import check
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server, effect
 from mcp_trio.errors import RecordingError
+from mcp_trio.recording import check, open_recording
 
 # Every byte is tried in the full run; in between, each line's ends and every so many bytes.
 STEP_BYTES = 13

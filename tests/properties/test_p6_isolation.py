@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
 
 WITNESS = Path(__file__).with_name("witness.py")
 OUTSIDE = {"socket", "thread", "process", "sleep", "clock"}

@@ -10,14 +10,11 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._journal.reader import check
+from mcp_trio import Context, Limits, Server
 from mcp_trio._journal.records import OpenBody
-from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.writer import Recorder, RecordOptions, SharedRecording
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio._recorder.writer import Recorder
 from mcp_trio._session.journal import Recording
-from mcp_trio.limits import Limits
+from mcp_trio.recording import RecordOptions, Redaction, SharedRecording, check
 
 # Handlers that do the same whenever they run at the same times.
 

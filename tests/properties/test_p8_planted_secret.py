@@ -16,17 +16,10 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._journal.reader import check
-from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import effect
-from mcp_trio._server.http_effects import EffectTransport
-from mcp_trio._server.server import Server
-from mcp_trio._transports.stdio import open_stdio_channel
-from mcp_trio.errors import ToolError
-from mcp_trio.limits import Limits
+from mcp_trio import Context, Limits, Server, ToolError, effect
+from mcp_trio.http import EffectTransport
+from mcp_trio.recording import RecordOptions, Redaction, check, open_recording
+from mcp_trio.transports import open_stdio_channel
 
 # Three secrets: known by their names, a number, and one that is told before anything is recorded.
 
@@ -104,7 +97,7 @@ async def ask_elsewhere(url: str, headers: dict[str, str], *, api_key: str) -> d
 
 
 @effect
-async def refuse(reason: str) -> None:
+async def reject(reason: str) -> None:
     raise PermissionError(f"refused: {reason}")
 
 
@@ -154,7 +147,7 @@ def vault():
         answer = await ask_elsewhere(url, {"x-api-key": password}, api_key=password)
         seen = [look_up(password)]
         try:
-            await refuse(answer["access_token"])
+            await reject(answer["access_token"])
         except PermissionError as error:
             seen.append(str(error))
         seen.append(

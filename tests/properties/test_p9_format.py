@@ -7,15 +7,9 @@ import golden
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._journal.diff import diff
-from mcp_trio._journal.reader import check, read_recording
-from mcp_trio._journal.records import frame_of
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio._transports.stdio import open_stdio_channel
+from mcp_trio import Client, Context, Server
+from mcp_trio.recording import check, diff, frame_of, open_recording, read_recording
+from mcp_trio.transports import memory_pair, open_stdio_channel
 
 GOLDEN = list(golden.GOLDEN.values())
 REPLAYED = [each for each in GOLDEN if each.replays == golden.STRICTLY]
@@ -98,7 +92,7 @@ async def over(open_ends, path):
         nursery.start_soon(lambda: greeter().serve(theirs, record=path))
         # Legacy: the state of a modern round is drawn anew in each session.
         legacy = ("2025-11-25",)
-        async with Client(ours, roots=["file:///a"], revisions=legacy) as client:
+        async with Client(ours, roots=["file:///a"], protocol_versions=legacy) as client:
             await client.call_tool("greet", {"name": "Ada"})
             await client.list_tools()
 

@@ -17,15 +17,12 @@ from pathlib import Path
 
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
+from mcp_trio import Client, Context, Server, effect
 from mcp_trio._session.handlers import INSIDE
 from mcp_trio._session.journal import LANE
-from mcp_trio._transports.lines import memory_pair
 from mcp_trio.errors import BlockedInReplay, ReplayDivergence
+from mcp_trio.recording import replay
+from mcp_trio.transports import memory_pair
 
 seen = Counter()
 CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")

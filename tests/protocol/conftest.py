@@ -9,7 +9,7 @@ import pytest
 from mcp_trio import types as s
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.states import Role
-from mcp_trio._protocol.versions import ALL_REVISIONS
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from tests.protocol.discovered import discovered
 
 CAPABILITIES = {
@@ -138,8 +138,8 @@ def valid_params():
 
 
 @pytest.fixture
-def modern_client(connect):
+def stateless_client(connect):
     """A client that has discovered a server of all revisions."""
     made = connect(Role.CLIENT)
-    made.accept_discovery(discovered([*ALL_REVISIONS]))
+    made.accept_discovery(discovered([*ALL_PROTOCOL_VERSIONS]))
     return made

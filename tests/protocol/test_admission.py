@@ -10,10 +10,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from mcp_trio import Limits
 from mcp_trio import types as s
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import Admission, TheirRequest
-from mcp_trio.limits import Limits
 
 
 def request(id_, size_bytes=1):
@@ -27,7 +27,7 @@ def test_requests_beyond_the_places_wait_in_order():
     assert not admission.has_place()
     waiting = [request(1), request(2)]
     for each in waiting:
-        assert admission.refusal(each) is None
+        assert admission.rejection(each) is None
         admission.wait(each)
     assert admission.leave() is waiting[0]
     assert not admission.has_place()
@@ -55,9 +55,9 @@ def test_a_place_is_not_given_twice():
 def test_what_cannot_even_wait_is_told_the_setting(limits, setting):
     admission = Admission(limits)
     admission.wait(request(1, 10))
-    assert setting in admission.refusal(request(2, 10))
+    assert setting in admission.rejection(request(2, 10))
     admission.withdraw_all()
-    assert admission.refusal(request(2, 10)) is None
+    assert admission.rejection(request(2, 10)) is None
 
 
 class Door(RuleBasedStateMachine):
@@ -74,7 +74,7 @@ class Door(RuleBasedStateMachine):
         new = request(self.next_id, size)
         if self.admission.has_place():
             self.run()
-        elif self.admission.refusal(new) is None:
+        elif self.admission.rejection(new) is None:
             self.admission.wait(new)
             self.waiting.append(new)
         else:

@@ -5,6 +5,7 @@ import json
 import pytest
 from msgspec.json import encode
 
+from mcp_trio import Limits
 from mcp_trio import types as s
 from mcp_trio._protocol.connection import (
     AnswerArrived,
@@ -16,13 +17,12 @@ from mcp_trio._protocol.connection import (
     RequestToRun,
 )
 from mcp_trio._protocol.states import Role
-from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import INVALID_REQUEST, PARSE_ERROR
-from mcp_trio.limits import Limits
 
 BATCHED = "2025-03-26"
-OTHERS = [name for name in REVISIONS if name != BATCHED]
-LEGACY = [name for name in REVISIONS if REVISIONS[name].has_handshake]
+OTHERS = [name for name in PROTOCOL_VERSIONS if name != BATCHED]
+LEGACY = [name for name in PROTOCOL_VERSIONS if PROTOCOL_VERSIONS[name].has_handshake]
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "tide"}}
@@ -34,16 +34,16 @@ def batch(*messages):
     return json.dumps(messages).encode()
 
 
-def settled(connect, role, revision):
+def settled(connect, role, protocol_version):
     """A connection whose handshake has come to a revision; a modern one has none."""
     connection = connect(role)
-    if REVISIONS[revision].has_handshake:
+    if PROTOCOL_VERSIONS[protocol_version].has_handshake:
         capabilities = {
             Role.SERVER: s.ClientCapabilities(roots=s.RootsCapability(list_changed=True)),
             Role.CLIENT: s.ServerCapabilities(),
         }[role]
         opening = {
-            "protocolVersion": revision,
+            "protocolVersion": protocol_version,
             "capabilities": capabilities,
             "clientInfo": {"name": "c", "version": "1"},
         }
@@ -52,7 +52,7 @@ def settled(connect, role, revision):
             assert connection.receive(encode(frame)).negotiated
             connection.receive(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
         else:
-            connection.settle(REVISIONS[revision], capabilities, None)
+            connection.settle(PROTOCOL_VERSIONS[protocol_version], capabilities, None)
     return connection
 
 
@@ -129,9 +129,9 @@ def test_initialize_is_never_in_a_batch(connect):
 
 @pytest.mark.requirement("BASE-28", "BASE-29", "TRAP-01")
 @pytest.mark.parametrize("role", Role)
-@pytest.mark.parametrize("revision", OTHERS)
-def test_other_revisions_take_no_batch(connect, role, revision):
-    connection = settled(connect, role, revision)
+@pytest.mark.parametrize("protocol_version", OTHERS)
+def test_other_protocol_versions_take_no_batch(connect, role, protocol_version):
+    connection = settled(connect, role, protocol_version)
     event = connection.receive(batch(PING, ROOTS))
     assert event.counted == "malformed"
     assert "no batches in this revision" in event.text
@@ -143,11 +143,13 @@ NAMELESS = {"what is no JSON": (b"{", PARSE_ERROR), "an empty batch": (b"[]", IN
 
 @pytest.mark.requirement("BASE-07", "BASE-08", "TRAP-03")
 @pytest.mark.parametrize(("bad", "code"), NAMELESS.values(), ids=NAMELESS)
-@pytest.mark.parametrize("revision", LEGACY)
-def test_an_error_without_an_id_goes_only_to_who_knows_such_errors(connect, revision, bad, code):
-    event = settled(connect, Role.SERVER, revision).receive(bad)
+@pytest.mark.parametrize("protocol_version", LEGACY)
+def test_an_error_without_an_id_goes_only_to_who_knows_such_errors(
+    connect, protocol_version, bad, code
+):
+    event = settled(connect, Role.SERVER, protocol_version).receive(bad)
     assert event.counted == "malformed"
-    if REVISIONS[revision].has_errors_without_id:
+    if PROTOCOL_VERSIONS[protocol_version].has_errors_without_id:
         answer = json.loads(event.frame)
         assert answer.keys() == {"jsonrpc", "error"}
         assert answer["error"]["code"] == code
@@ -157,34 +159,38 @@ def test_an_error_without_an_id_goes_only_to_who_knows_such_errors(connect, revi
 
 @pytest.mark.requirement("BASE-07", "BASE-08")
 @pytest.mark.parametrize(
-    ("revisions", "is_answered"),
-    [(("2026-07-28",), True), (("2026-07-28", "2025-11-25"), True), (tuple(REVISIONS), False)],
+    ("protocol_versions", "is_answered"),
+    [
+        (("2026-07-28",), True),
+        (("2026-07-28", "2025-11-25"), True),
+        (tuple(PROTOCOL_VERSIONS), False),
+    ],
 )
-def test_to_a_stranger_it_goes_if_every_revision_spoken_here_has_it(
-    connect, revisions, is_answered
+def test_to_a_stranger_it_goes_if_every_protocol_version_spoken_here_has_it(
+    connect, protocol_versions, is_answered
 ):
-    event = connect(Role.SERVER, revisions=revisions).receive(b"hello")
+    event = connect(Role.SERVER, protocol_versions=protocol_versions).receive(b"hello")
     assert isinstance(event, Reply) is is_answered
 
 
 @pytest.mark.requirement("BASE-08", "TRAP-03")
-@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("protocol_version", LEGACY)
 @pytest.mark.parametrize("id_", [{}, {"id": None}])
-def test_from_a_peer_it_is_accepted_whatever_the_revision(connect, revision, id_):
+def test_from_a_peer_it_is_accepted_whatever_the_protocol_version(connect, protocol_version, id_):
     error = {"code": PARSE_ERROR, "message": "what?"}
-    event = settled(connect, Role.CLIENT, revision).receive(
+    event = settled(connect, Role.CLIENT, protocol_version).receive(
         encode({"jsonrpc": "2.0", **id_, "error": error})
     )
     assert event.counted == "unknown answer"
     assert "what?" in event.text
 
 
-def test_a_client_answers_no_bad_frame_in_any_revision(connect):
+def test_a_client_answers_no_bad_frame_in_any_protocol_version(connect):
     client = settled(connect, Role.CLIENT, "2025-11-25")
     assert isinstance(client.receive(b"hello"), Ignored)
 
 
-def test_too_many_messages_are_refused_as_a_whole(connect):
+def test_too_many_messages_are_rejected_as_a_whole(connect):
     server = connect(Role.SERVER, limits=Limits(batch_messages_max=2))
     event = server.receive(batch(PING, PING, PING))
     assert "batch_messages_max (2)" in event.text

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from mcp_trio import Limits
 from mcp_trio._protocol.connection import Ignored, RequestCancelled
 from mcp_trio._protocol.states import OurMove, OurState, Role, TheirState
 from mcp_trio.errors import LocalProtocolError
-from mcp_trio.limits import Limits
 
 
 def taken(pair, frame, id_=7):
@@ -164,7 +164,7 @@ def test_a_cancelled_request_finished_twice_leaves_its_successor_alone(pair, fra
     assert pair.server.theirs.get(7) is second
 
 
-def test_our_own_table_refuses_an_answer_to_a_lost_request(pair):
+def test_our_own_table_rejects_an_answer_to_a_lost_request(pair):
     opened = pair.client.open_request("ping", None, now=0.0)
     pair.client.close()
     with pytest.raises(LocalProtocolError, match="is LOST: it cannot ANSWER"):

@@ -8,7 +8,7 @@ from mcp_trio import types as s
 from mcp_trio._protocol.connection import Ignored, Reply, RequestToRun
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.states import Role
-from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -17,8 +17,8 @@ from mcp_trio.errors import (
     UNSUPPORTED_PROTOCOL_VERSION,
 )
 
-*LEGACY, MODERN = REVISIONS
-META = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: {}}
+*LEGACY, STATELESS = PROTOCOL_VERSIONS
+META = {PROTOCOL_VERSION: STATELESS, CLIENT_CAPABILITIES: {}}
 
 # Each has the faults of all behind it as well: what is mended leads to the next.
 FAULTS = [
@@ -41,15 +41,15 @@ def code_of(event):
 def shaken(connect, frame):
     """A server behind the handshake of a revision, or one that a modern client meets."""
 
-    def shaken(revision):
+    def shaken(protocol_version):
         capabilities = s.ServerCapabilities(tools=s.ToolsCapability(), logging={})
         server = connect(Role.SERVER, our_capabilities=capabilities)
-        if revision != MODERN:
+        if protocol_version != STATELESS:
             info = {"name": "reed", "version": "3"}
-            hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": info}
+            hello = {"protocolVersion": protocol_version, "capabilities": {}, "clientInfo": info}
             server.receive(frame(id=0, method="initialize", params=hello))
             server.receive(frame(method="notifications/initialized"))
-            assert server.revision.name == revision
+            assert server.protocol_version.name == protocol_version
         return server
 
     return shaken
@@ -61,12 +61,12 @@ def test_who_speaks_comes_before_what_is_asked_and_that_before_its_params(
     shaken, frame, meta, method, code
 ):
     params = {"_meta": {**META, **meta}, "name": 5}
-    assert code_of(shaken(MODERN).receive(frame(id=1, method=method, params=params))) == code
+    assert code_of(shaken(STATELESS).receive(frame(id=1, method=method, params=params))) == code
 
 
 @pytest.mark.requirement("TRAP-30")
 def test_json_comes_before_the_shape_and_that_before_the_version(shaken):
-    server = shaken(MODERN)
+    server = shaken(STATELESS)
     assert code_of(server.receive(b'{"id":1,"method":')) == PARSE_ERROR
     meta = json.dumps({PROTOCOL_VERSION: "2030-01-01"}).encode()
     bad = b'{"jsonrpc":"1.0","id":1,"method":"tools/list","params":{"_meta":%b}}' % meta
@@ -74,23 +74,23 @@ def test_json_comes_before_the_shape_and_that_before_the_version(shaken):
 
 
 @pytest.mark.requirement("TRAP-11", "BASE-16")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("params", [{}, {"params": {}}, {"params": {"_meta": {}}}])
 def test_a_list_is_asked_for_without_params_where_there_is_a_session(
-    shaken, connect, frame, revision, params
+    shaken, connect, frame, protocol_version, params
 ):
-    server = shaken(revision)
-    if revision == MODERN:
-        server = connect(Role.SERVER, revisions=(MODERN,))
+    server = shaken(protocol_version)
+    if protocol_version == STATELESS:
+        server = connect(Role.SERVER, protocol_versions=(STATELESS,))
     event = server.receive(frame(id=1, method="tools/list", **params))
-    if revision == MODERN:
+    if protocol_version == STATELESS:
         assert code_of(event) == INVALID_PARAMS
     else:
         assert isinstance(event, RequestToRun)
 
 
 @pytest.mark.requirement("TRAP-12", "BASE-14")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize(
     "bad",
     [
@@ -103,22 +103,22 @@ def test_a_list_is_asked_for_without_params_where_there_is_a_session(
         {"method": "notifications/initialized", "params": []},
     ],
 )
-def test_a_bad_notification_is_counted_and_not_answered(shaken, frame, revision, bad):
-    server = shaken(revision)
-    if revision == MODERN:
+def test_a_bad_notification_is_counted_and_not_answered(shaken, frame, protocol_version, bad):
+    server = shaken(protocol_version)
+    if protocol_version == STATELESS:
         bad = {**bad, "params": bad.get("params", {"_meta": META})}
     assert isinstance(server.receive(frame(**bad)), Ignored)
     assert server.counts.total() == 1
 
 
 @pytest.mark.requirement("TRAP-20", "LIFE-12")
-@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("protocol_version", LEGACY)
 def test_a_request_before_initialized_is_taken_once_the_handshake_was_answered(
-    connect, frame, revision
+    connect, frame, protocol_version
 ):
     server = connect(Role.SERVER)
     info = {"name": "hasty", "version": "1"}
-    hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": info}
+    hello = {"protocolVersion": protocol_version, "capabilities": {}, "clientInfo": info}
     assert code_of(server.receive(frame(id=1, method="tools/list"))) == INVALID_REQUEST
     assert "result" in json.loads(server.receive(frame(id=2, method="ping")).frame)
     assert server.receive(frame(id=3, method="initialize", params=hello)).negotiated

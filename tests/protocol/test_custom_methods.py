@@ -90,7 +90,7 @@ def test_the_token_is_the_engines_in_a_mapping_too(custom):
         custom.client.open_request("acme/any", {"_meta": {"progressToken": 1}}, now=0.0)
 
 
-def test_params_that_do_not_fit_are_refused(custom, frame):
+def test_params_that_do_not_fit_are_rejected(custom, frame):
     for params in ({}, {"text": 1}):
         event = custom.server.receive(frame(id=1, method="acme/search", params=params))
         assert isinstance(event, Reply)

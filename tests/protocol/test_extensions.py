@@ -5,15 +5,15 @@ import json
 import msgspec
 import pytest
 
+from mcp_trio import Server
 from mcp_trio import types as s
 from mcp_trio._protocol.connection import AnswerArrived, Reply, RequestToRun
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.states import Role
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.server import Server
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import METHOD_NOT_FOUND, RemoteProtocolError
 
-*LEGACY, MODERN = REVISIONS
+*LEGACY, STATELESS = PROTOCOL_VERSIONS
 MAPS = {"com.example/maps": {"scale": 5}, "com.example/tides": {}}
 
 
@@ -27,9 +27,13 @@ class Chart(s.Result, kw_only=True):
 def hello(frame):
     """The handshake of a client with these capabilities; gives the server's result."""
 
-    def hello(server, revision, capabilities):
+    def hello(server, protocol_version, capabilities):
         info = {"name": "reed", "version": "3"}
-        params = {"protocolVersion": revision, "capabilities": capabilities, "clientInfo": info}
+        params = {
+            "protocolVersion": protocol_version,
+            "capabilities": capabilities,
+            "clientInfo": info,
+        }
         answer = server.receive(frame(id=0, method="initialize", params=params))
         return json.loads(answer.frame)["result"]
 
@@ -42,7 +46,7 @@ def ask(frame):
 
     def ask(server, method, extensions=MAPS, id=1):  # noqa: A002  the specification's word
         capabilities = {"extensions": extensions}
-        meta = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: capabilities}
+        meta = {PROTOCOL_VERSION: STATELESS, CLIENT_CAPABILITIES: capabilities}
         return server.receive(frame(id=id, method=method, params={"_meta": meta}))
 
     return ask
@@ -53,7 +57,9 @@ def client(connect):
     """A client of a server that has extensions."""
     made = connect(Role.CLIENT)
     capabilities = s.ServerCapabilities(tools=s.ToolsCapability(), extensions=MAPS)
-    made.accept_discovery(s.DiscoverResult(supported_versions=[MODERN], capabilities=capabilities))
+    made.accept_discovery(
+        s.DiscoverResult(supported_versions=[STATELESS], capabilities=capabilities)
+    )
     return made
 
 
@@ -90,9 +96,9 @@ def test_an_extension_that_only_the_client_has_changes_nothing(connect, ask):
     server.start(event.request)
     result = json.loads(server.response(event.request, s.ListToolsResult(tools=[])))["result"]
     assert result["resultType"] == "complete"
-    refused = ask(server, "com.example/maps/draw", id=2)
-    assert isinstance(refused, Reply)
-    assert json.loads(refused.frame)["error"]["code"] == METHOD_NOT_FOUND
+    rejected = ask(server, "com.example/maps/draw", id=2)
+    assert isinstance(rejected, Reply)
+    assert json.loads(rejected.frame)["error"]["code"] == METHOD_NOT_FOUND
 
 
 @pytest.mark.requirement("EXT-04")
@@ -115,7 +121,7 @@ def test_what_an_extension_brings_is_checked(client, frame, bad):
 
 @pytest.mark.requirement("EXT-06")
 @pytest.mark.parametrize("bad", [[], {"com.example/maps": 5}, "all"])
-def test_extensions_of_another_shape_are_refused(connect, ask, bad):
+def test_extensions_of_another_shape_are_rejected(connect, ask, bad):
     event = ask(connect(Role.SERVER), "tools/list", bad)
     error = json.loads(event.frame)["error"]
     assert error["code"] == -32602
@@ -123,12 +129,12 @@ def test_extensions_of_another_shape_are_refused(connect, ask, bad):
 
 
 @pytest.mark.requirement("EXT-08", "EXT-09")
-@pytest.mark.parametrize("revision", LEGACY)
-def test_a_handshake_may_tell_of_what_is_not_standard(connect, hello, revision):
+@pytest.mark.parametrize("protocol_version", LEGACY)
+def test_a_handshake_may_tell_of_what_is_not_standard(connect, hello, protocol_version):
     own = s.ServerCapabilities(tools=s.ToolsCapability(), experimental={"tides": {"a": 1}})
     server = connect(Role.SERVER, our_capabilities=own)
     said = {"experimental": {"charts": {}}, "extensions": MAPS, "unheardOf": 7}
-    result = hello(server, revision, said)
-    assert result["protocolVersion"] == revision
+    result = hello(server, protocol_version, said)
+    assert result["protocolVersion"] == protocol_version
     assert result["capabilities"] == {"tools": {}, "experimental": {"tides": {"a": 1}}}
     assert msgspec.to_builtins(server.peer_capabilities)["experimental"] == {"charts": {}}

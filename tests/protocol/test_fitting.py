@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from mcp_trio import types as s
-from mcp_trio._protocol.compat import fitted
+from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, said_by_client
-from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import LocalProtocolError
 
-A, B, C, D, E = REVISIONS.values()
+A, B, C, D, E = PROTOCOL_VERSIONS.values()
 
 TEXT = s.TextContent(text="x")
 AUDIO = s.AudioContent(
@@ -33,8 +33,8 @@ USE = s.ToolUseContent(id="1", name="tide", input={})
 GIVEN = s.ToolResultContent(tool_use_id="1", content=[TEXT])
 
 
-def said(value, revision):
-    return json.loads(msgspec.json.encode(fitted(value, revision)))
+def said(value, protocol_version):
+    return json.loads(msgspec.json.encode(downgraded(value, protocol_version)))
 
 
 def message(content):
@@ -50,8 +50,8 @@ def form(**members):
     return s.ElicitParams(message="?", mode="form", requested_schema=schema)
 
 
-@pytest.mark.parametrize("revision", REVISIONS.values())
-def test_what_can_be_said_as_it_is_stays_the_same_object(revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS.values())
+def test_what_can_be_said_as_it_is_stays_the_same_object(protocol_version):
     for value in (
         s.CallToolResult(content=[TEXT]),
         s.CallToolResult(content=[]),
@@ -60,10 +60,10 @@ def test_what_can_be_said_as_it_is_stays_the_same_object(revision):
         s.ClientCapabilities(sampling=s.SamplingCapability()),
         question(message(TEXT)),
     ):
-        assert fitted(value, revision) is value
+        assert downgraded(value, protocol_version) is value
 
 
-def test_what_is_fitted_is_a_copy():
+def test_what_is_downgraded_is_a_copy():
     tool = s.Tool(name="t", input_schema={"type": "object"}, title="T")
     listed = s.ListToolsResult(tools=[tool])
     assert said(listed, A)["tools"] == [{"name": "t", "inputSchema": {"type": "object"}}]
@@ -72,7 +72,7 @@ def test_what_is_fitted_is_a_copy():
 
 def test_what_is_not_of_the_vocabulary_is_left_alone():
     anything = {"_meta": {}, "title": "x"}
-    assert fitted(anything, A) is anything
+    assert downgraded(anything, A) is anything
 
 
 @pytest.mark.requirement("TOOL-17")
@@ -89,10 +89,10 @@ def test_audio_is_an_embedded_resource_where_there_is_no_audio():
 @pytest.mark.requirement("TOOL-17")
 def test_a_link_is_text_with_its_uri_where_there_are_no_links():
     prompt = s.GetPromptResult(messages=[s.PromptMessage(role="user", content=LINK)])
-    for revision in (A, B):
-        content = said(prompt, revision)["messages"][0]["content"]
+    for protocol_version in (A, B):
+        content = said(prompt, protocol_version)["messages"][0]["content"]
         assert content == {"type": "text", "text": "Today: log://today"}
-    assert fitted(prompt, C) is prompt
+    assert downgraded(prompt, C) is prompt
     nameless = s.ResourceLink(uri="log://today", name="today")
     assert said(s.CallToolResult(content=[nameless]), A)["content"][0]["text"] == (
         "today: log://today"
@@ -100,7 +100,7 @@ def test_a_link_is_text_with_its_uri_where_there_are_no_links():
 
 
 @pytest.mark.requirement("META-02")
-def test_metadata_inside_of_messages_comes_with_the_third_revision():
+def test_metadata_inside_of_messages_comes_with_the_third_protocol_version():
     root = s.ListRootsResult(roots=[s.Root(uri="file:///a", meta={"k": 1})])
     text = s.CallToolResult(content=[s.TextContent(text="x", meta={"k": 1})])
     assert "_meta" not in said(root, B)["roots"][0]
@@ -129,10 +129,10 @@ def test_structured_content_that_is_no_object_is_for_the_newest_only(value):
     tools = question(
         message([s.ToolResultContent(tool_use_id="1", content=[TEXT], structured_content=value)])
     )
-    assert fitted(result, E) is result
+    assert downgraded(result, E) is result
     assert "structuredContent" in said(result, E)
-    for revision in (A, B, C, D):
-        assert "structuredContent" not in said(result, revision)
+    for protocol_version in (A, B, C, D):
+        assert "structuredContent" not in said(result, protocol_version)
     assert "structuredContent" not in said(tools, D)["messages"][0]["content"][0]
     assert "structuredContent" in said(tools, E)["messages"][0]["content"][0]
 
@@ -145,7 +145,7 @@ def test_a_structured_object_is_kept_where_there_is_structured_content(value):
     result = s.CallToolResult(content=[TEXT], structured_content=value)
     assert "structuredContent" not in said(result, B)
     assert said(result, C)["structuredContent"] == {"a": 1}
-    assert fitted(result, D) is result
+    assert downgraded(result, D) is result
 
 
 @pytest.mark.requirement("TRAP-69", "TOOL-26", "TOOL-27")
@@ -171,7 +171,7 @@ def test_a_property_that_may_be_anything_or_nothing_is_an_object_in_older_schema
         "none": {"not": {}},
         "x": {"type": "null"},
     }
-    assert fitted(tool, E) is tool
+    assert downgraded(tool, E) is tool
 
 
 def test_what_a_tool_says_of_itself_comes_bit_by_bit():
@@ -183,7 +183,10 @@ def test_what_a_tool_says_of_itself_comes_bit_by_bit():
         icons=[ICON],
         execution=s.ToolExecution(task_support="optional"),
     )
-    known = [set(said(tool, revision)) - {"name", "inputSchema"} for revision in (A, B, C, D, E)]
+    known = [
+        set(said(tool, protocol_version)) - {"name", "inputSchema"}
+        for protocol_version in (A, B, C, D, E)
+    ]
     assert known == [
         set(),
         {"annotations"},
@@ -194,10 +197,10 @@ def test_what_a_tool_says_of_itself_comes_bit_by_bit():
 
 
 @pytest.mark.requirement("PROG-04")
-def test_progress_has_a_message_from_the_second_revision_on():
+def test_progress_has_a_message_from_the_second_protocol_version_on():
     report = s.ProgressParams(progress_token=1, progress=0, message="half")
     assert "message" not in said(report, A)
-    assert fitted(report, B) is report
+    assert downgraded(report, B) is report
 
 
 # Capabilities.
@@ -210,15 +213,15 @@ def test_a_client_without_forms_announces_no_elicitation_where_there_are_only_fo
     plain = s.ClientCapabilities(elicitation=s.ElicitationCapability())
     assert said(by_url, C) == {}
     assert said(both, C) == {"elicitation": {}}
-    assert fitted(plain, C) is plain
+    assert downgraded(plain, C) is plain
     assert said(both, B) == {}
-    assert fitted(both, D) is both
+    assert downgraded(both, D) is both
 
 
 @pytest.mark.requirement("TRAP-94")
-def test_a_modern_client_announces_roots_without_their_changes():
+def test_a_stateless_client_announces_roots_without_their_changes():
     roots = s.ClientCapabilities(roots=s.RootsCapability(list_changed=True))
-    assert fitted(roots, D) is roots
+    assert downgraded(roots, D) is roots
     assert said(roots, E) == {"roots": {}}
     us = s.Implementation(name="us", version="1")
     metadata = said_by_client(E, roots, us)
@@ -226,9 +229,9 @@ def test_a_modern_client_announces_roots_without_their_changes():
 
 
 @pytest.mark.requirement("COMP-01", "COMP-02")
-def test_completions_are_announced_from_the_second_revision_on_and_extensions_in_the_newest():
+def test_completions_are_announced_from_the_second_protocol_version_on_and_extensions_in_the_newest():
     server = s.ServerCapabilities(completions={}, extensions={"org.example/x": {}})
-    assert [set(said(server, revision)) for revision in (A, B, D, E)] == [
+    assert [set(said(server, protocol_version)) for protocol_version in (A, B, D, E)] == [
         set(),
         {"completions"},
         {"completions"},
@@ -266,12 +269,12 @@ def test_an_old_form_has_names_of_choices_and_presets_only_for_booleans():
             "name": {"type": "string"},
         },
     }
-    assert fitted(asked, D) is asked
+    assert downgraded(asked, D) is asked
 
 
 def test_an_old_form_that_needs_no_change_is_the_same_form():
     asked = form(early={"type": "boolean", "default": True}, name={"type": "string"})
-    assert fitted(asked, C).requested_schema is asked.requested_schema
+    assert downgraded(asked, C).requested_schema is asked.requested_schema
 
 
 @pytest.mark.parametrize(
@@ -281,19 +284,19 @@ def test_what_is_no_form_at_all_is_no_old_one_either(members):
     asked = form()
     asked.requested_schema["properties"] = members
     with pytest.raises(LocalProtocolError, match=f"{C.name} has no such form"):
-        fitted(asked, C)
+        downgraded(asked, C)
 
 
 @pytest.mark.requirement("ELIC-28", "ELIC-29", "TRAP-92")
-def test_only_one_revision_has_ids_of_elicitations():
+def test_only_one_protocol_version_has_ids_of_elicitations():
     asked = s.ElicitParams(message="?", mode="url", url="https://a.example", elicitation_id="e")
-    assert fitted(asked, D) is asked
+    assert downgraded(asked, D) is asked
     assert said(asked, E) == {"message": "?", "mode": "url", "url": "https://a.example"}
 
 
 @pytest.mark.requirement("ELIC-18")
 @pytest.mark.parametrize(
-    ("value", "revision", "missing"),
+    ("value", "protocol_version", "missing"),
     [
         (form(quay=SEVERAL), C, "choice of several in a form"),
         (
@@ -317,16 +320,18 @@ def test_only_one_revision_has_ids_of_elicitations():
         ),
     ],
 )
-def test_what_would_mean_something_else_is_refused(value, revision, missing):
-    with pytest.raises(LocalProtocolError, match=f"^revision {revision.name} has no {missing}"):
-        fitted(value, revision)
-    newer = list(REVISIONS.values())[revision.place + 1]
-    assert fitted(value, newer) is not None
+def test_what_would_mean_something_else_is_rejected(value, protocol_version, missing):
+    with pytest.raises(
+        LocalProtocolError, match=f"^revision {protocol_version.name} has no {missing}"
+    ):
+        downgraded(value, protocol_version)
+    newer = list(PROTOCOL_VERSIONS.values())[protocol_version.place + 1]
+    assert downgraded(value, newer) is not None
 
 
 def test_an_answer_without_several_choices_can_be_given_to_all_who_ask():
     answer = s.ElicitResult(action="accept", content={"quay": "n"})
-    assert fitted(answer, C) is answer
+    assert downgraded(answer, C) is answer
 
 
 # Sampling.
@@ -337,14 +342,14 @@ def test_a_message_of_several_blocks_is_several_messages_where_each_has_one():
     asked = question(message([TEXT, s.TextContent(text="y")]), message(TEXT), message([]))
     texts = [each["content"]["text"] for each in said(asked, C)["messages"]]
     assert texts == ["x", "y", "x"]
-    assert fitted(asked, D) is asked
+    assert downgraded(asked, D) is asked
 
 
 @pytest.mark.requirement("TRAP-85", "SAMP-09")
 def test_a_list_of_one_block_is_that_block_where_there_are_no_lists():
     answer = s.CreateMessageResult(role="assistant", model="m", content=[TEXT])
     assert said(answer, A)["content"] == {"type": "text", "text": "x"}
-    assert fitted(answer, D) is answer
+    assert downgraded(answer, D) is answer
 
 
 def test_a_question_in_a_result_says_no_more_than_it_may():
@@ -364,18 +369,18 @@ def test_a_question_in_a_result_says_no_more_than_it_may():
         },
         "q2": {"method": "roots/list"},
     }
-    again = fitted(result, E)
-    assert fitted(again, E) is again
+    again = downgraded(result, E)
+    assert downgraded(again, E) is again
 
 
 @pytest.mark.requirement("CACHE-01")
 def test_only_the_newest_says_how_long_a_result_may_be_kept():
     page = s.ListToolsResult(tools=[], ttl_ms=5, cache_scope="public", result_type="complete")
     assert said(page, D) == {"tools": []}
-    assert fitted(page, E) is page
+    assert downgraded(page, E) is page
 
 
 def test_a_retry_says_what_was_answered_only_where_there_are_rounds():
     again = s.CallToolParams(name="t", input_responses={}, request_state="s")
     assert said(again, D) == {"name": "t"}
-    assert fitted(again, E) is again
+    assert downgraded(again, E) is again

@@ -166,7 +166,7 @@ def test_a_default_stands_for_what_was_left_out_and_for_nothing_else():
         (form(it={"type": "array", "items": {"anyOf": [{"const": "r"}]}}), "it: a choice of oneOf"),
     ],
 )
-def test_a_schema_that_is_no_form_is_refused_with_the_member_named(schema, fault):
+def test_a_schema_that_is_no_form_is_rejected_with_the_member_named(schema, fault):
     with pytest.raises(ValueError, match=fault):
         check_form(schema)
 

@@ -9,7 +9,7 @@ from mcp_trio import types as s
 from mcp_trio._protocol.connection import AnswerArrived, NotificationArrived, Reply, RequestToRun
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.states import Role, SessionState
-from mcp_trio._protocol.versions import NEWEST_LEGACY, REVISIONS, negotiated
+from mcp_trio._protocol.versions import NEWEST_LEGACY, PROTOCOL_VERSIONS, negotiated
 from mcp_trio.errors import INVALID_PARAMS, INVALID_REQUEST, LocalProtocolError, RemoteProtocolError
 
 
@@ -24,7 +24,7 @@ def initialize(server, frame, **changes):
 
 
 @pytest.mark.requirement("LIFE-02", "LIFE-03", "LIFE-04", "LIFE-19", "BASE-01")
-def test_the_client_sends_its_newest_revision_its_capabilities_and_its_name(connect):
+def test_the_client_sends_its_newest_protocol_version_its_capabilities_and_its_name(connect):
     client = connect(Role.CLIENT)
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
     assert json.loads(opened.frame) == {
@@ -45,7 +45,9 @@ def test_the_client_sends_its_newest_revision_its_capabilities_and_its_name(conn
 
 
 @pytest.mark.requirement("LIFE-05", "LIFE-06", "LIFE-19")
-def test_the_server_answers_the_known_revision_with_its_capabilities_and_name(connect, frame):
+def test_the_server_answers_the_known_protocol_version_with_its_capabilities_and_name(
+    connect, frame
+):
     server = connect(Role.SERVER, instructions="Ask for the tide first.")
     event = initialize(server, frame)
     assert isinstance(event, Reply)
@@ -70,33 +72,33 @@ def test_the_server_answers_the_known_revision_with_its_capabilities_and_name(co
 
 @pytest.mark.requirement("LIFE-07", "LIFE-08", "LIFE-16")
 @pytest.mark.parametrize("asked", ["2023-01-01", "2999-01-01", "", "latest", "2024-11-5"])
-def test_an_unknown_revision_is_answered_with_the_newest_that_has_a_handshake(
+def test_an_unknown_protocol_version_is_answered_with_the_newest_that_has_a_handshake(
     connect, frame, asked
 ):
     server = connect(Role.SERVER)
     answer = json.loads(initialize(server, frame, protocolVersion=asked).frame)
     assert answer["result"]["protocolVersion"] == NEWEST_LEGACY.name
-    assert server.revision is NEWEST_LEGACY
+    assert server.protocol_version is NEWEST_LEGACY
 
 
 @pytest.mark.requirement("LIFE-06", "LIFE-08", "TRAP-18")
-@pytest.mark.parametrize("asked", [*REVISIONS, "2030-03-03"])
-def test_a_spoken_revision_with_a_handshake_is_the_one_that_is_negotiated(asked):
+@pytest.mark.parametrize("asked", [*PROTOCOL_VERSIONS, "2030-03-03"])
+def test_a_spoken_protocol_version_with_a_handshake_is_the_one_that_is_negotiated(asked):
     spoken = ("2026-07-28", "2025-06-18", "2024-11-05")
     expected = asked if asked in spoken[1:] else "2025-06-18"
-    assert negotiated(asked, spoken) is REVISIONS[expected]
+    assert negotiated(asked, spoken) is PROTOCOL_VERSIONS[expected]
 
 
-def test_methods_belong_to_published_revisions():
+def test_methods_belong_to_published_protocol_versions():
     named = {name for row in METHODS.values() for name in (row.since, row.until)}
-    assert named - {None} <= set(REVISIONS)
+    assert named - {None} <= set(PROTOCOL_VERSIONS)
 
 
 @pytest.mark.requirement("BASE-19", "LIFE-10", "LIFE-11")
 def test_after_the_handshake_both_ends_know_the_same_and_are_ready(pair):
     client, server = pair
     assert client.state is server.state is SessionState.READY
-    assert client.revision is server.revision is NEWEST_LEGACY
+    assert client.protocol_version is server.protocol_version is NEWEST_LEGACY
     assert client.peer_info.name == "server"
     assert server.peer_info.name == "client"
     assert client.peer_capabilities == server.our_capabilities
@@ -120,7 +122,7 @@ def test_accepting_the_answer_yields_the_initialized_notification(connect, frame
 
 
 @pytest.mark.requirement("LIFE-09", "LIFE-16")
-def test_a_client_refuses_a_revision_that_it_does_not_know(connect, frame):
+def test_a_client_rejects_a_protocol_version_that_it_does_not_know(connect, frame):
     client = connect(Role.CLIENT)
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
     result = {
@@ -131,7 +133,7 @@ def test_a_client_refuses_a_revision_that_it_does_not_know(connect, frame):
     answer = client.receive(frame(id=opened.id, result=result))
     with pytest.raises(RemoteProtocolError, match=r"'1999-12-31'; known here: .*2024-11-05"):
         client.accept_initialize(client.decode_result(opened, answer.result))
-    assert client.revision is None
+    assert client.protocol_version is None
     assert client.state is SessionState.ANSWERED
 
 
@@ -145,12 +147,12 @@ def test_there_is_nothing_to_accept_before_the_answer(connect):
     )
     with pytest.raises(LocalProtocolError, match="not allowed now"):
         client.accept_initialize(result)
-    assert client.revision is None
+    assert client.protocol_version is None
 
 
 @pytest.mark.requirement("LIFE-02", "BASE-34")
 @pytest.mark.parametrize("missing", ["protocolVersion", "capabilities", "clientInfo"])
-def test_initialize_with_a_missing_member_is_refused_and_may_be_tried_again(
+def test_initialize_with_a_missing_member_is_rejected_and_may_be_tried_again(
     connect, frame, missing
 ):
     server = connect(Role.SERVER)
@@ -162,7 +164,7 @@ def test_initialize_with_a_missing_member_is_refused_and_may_be_tried_again(
 
 
 @pytest.mark.requirement("LIFE-16")
-def test_an_initialize_that_the_server_refuses_may_be_tried_again(connect, frame):
+def test_an_initialize_that_the_server_rejects_may_be_tried_again(connect, frame):
     client = connect(Role.CLIENT)
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
     error = {"code": INVALID_PARAMS, "message": "no", "data": {"supported": ["2020-01-01"]}}
@@ -174,7 +176,7 @@ def test_an_initialize_that_the_server_refuses_may_be_tried_again(connect, frame
 
 
 @pytest.mark.requirement("LIFE-10", "LIFE-01")
-def test_a_second_initialize_is_refused_and_changes_nothing(pair, frame):
+def test_a_second_initialize_is_rejected_and_changes_nothing(pair, frame):
     event = initialize(pair.server, frame, clientInfo={"name": "other", "version": "9"})
     assert json.loads(event.frame)["error"]["code"] == INVALID_REQUEST
     assert event.counted == "out of order"

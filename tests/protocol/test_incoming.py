@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio import Limits
 from mcp_trio._jsonrpc.messages import Request, Understood
 from mcp_trio._protocol.connection import (
     AnswerArrived,
@@ -27,7 +27,7 @@ from mcp_trio.errors import (
     PARSE_ERROR,
     RemoteProtocolError,
 )
-from mcp_trio.limits import Limits
+from mcp_trio.transports import Oversized
 
 
 @pytest.mark.requirement("ERR-01")
@@ -166,7 +166,7 @@ BAD_FRAMES = [
 @pytest.mark.parametrize(("bad", "id_", "code"), BAD_FRAMES)
 @pytest.mark.requirement("TRAP-04")
 def test_a_server_answers_a_bad_frame_whose_id_it_can_read(ready, bad, id_, code):
-    server = ready(Role.SERVER, revisions=["2024-11-05"])
+    server = ready(Role.SERVER, protocol_versions=["2024-11-05"])
     event = server.receive(bad)
     assert event.counted == "malformed"
     assert server.counts["malformed"] == 1
@@ -186,7 +186,9 @@ def test_a_client_counts_a_bad_frame_and_sends_nothing(ready, bad, id_, code):
 
 
 def test_a_frame_over_the_limit_is_answered_with_the_setting_that_it_broke(ready):
-    server = ready(Role.SERVER, revisions=["2024-11-05"], limits=Limits(frame_bytes_max=100))
+    server = ready(
+        Role.SERVER, protocol_versions=["2024-11-05"], limits=Limits(frame_bytes_max=100)
+    )
     head = b'{"jsonrpc":"2.0","id":"big","method":"tools/call","params":{"name":"aaa'
     answer = json.loads(server.receive(Oversized(size=5000, head=head)).frame)
     assert answer["id"] == "big"
@@ -195,7 +197,7 @@ def test_a_frame_over_the_limit_is_answered_with_the_setting_that_it_broke(ready
     assert isinstance(server.receive(Oversized(size=5000, head=b"[[[[")), Ignored)
 
 
-REFUSED_REQUESTS = [
+REJECTED_REQUESTS = [
     pytest.param(
         {"method": "tools/dance"},
         METHOD_NOT_FOUND,
@@ -241,11 +243,11 @@ REFUSED_REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize(("members", "code"), REFUSED_REQUESTS)
+@pytest.mark.parametrize(("members", "code"), REJECTED_REQUESTS)
 def test_a_request_that_cannot_be_served_is_answered_with_its_code(pair, frame, members, code):
     event = pair.server.receive(frame(id="x", **members))
     assert isinstance(event, Reply)
-    assert event.counted == "refused"
+    assert event.counted == "rejected"
     assert json.loads(event.frame)["error"]["code"] == code
     assert len(pair.server.theirs) == 0
 
@@ -296,7 +298,7 @@ def test_a_good_notification_arrives_with_its_params(pair):
 
 
 @pytest.mark.requirement("BASE-04")
-def test_an_id_that_is_in_use_is_refused_and_the_first_request_goes_on(pair, frame):
+def test_an_id_that_is_in_use_is_rejected_and_the_first_request_goes_on(pair, frame):
     first = pair.server.receive(frame(id=5, method="tools/list")).request
     for method in ("tools/list", "ping"):
         event = pair.server.receive(frame(id=5, method=method))

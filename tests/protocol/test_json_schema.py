@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
+from mcp_trio import Limits
 from mcp_trio._protocol.json_schema import DIALECTS, Schema
 from mcp_trio.errors import SchemaError
-from mcp_trio.limits import Limits
 
 DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -43,13 +43,13 @@ def test_every_dialect_that_is_told_of_is_understood(dialect):
 
 @pytest.mark.requirement("JSCH-03")
 @pytest.mark.parametrize("named", ["urn:mine", "http://json-schema.org/draft-03/schema#", 7, None])
-def test_an_unknown_dialect_is_refused_and_the_known_ones_are_named(named):
+def test_an_unknown_dialect_is_rejected_and_the_known_ones_are_named(named):
     with pytest.raises(SchemaError, match=r"unknown dialect .*: one of https://json-schema\.org"):
         Schema({"$schema": named})
 
 
 @pytest.mark.requirement("JSCH-03")
-def test_a_part_of_another_dialect_is_refused():
+def test_a_part_of_another_dialect_is_rejected():
     part = {"$id": "urn:part", "$schema": DRAFT_7, "type": "string"}
     with pytest.raises(SchemaError, match="of another dialect than the whole"):
         Schema({"properties": {"port": part}})
@@ -66,7 +66,7 @@ def test_a_part_of_another_dialect_is_refused():
         ({"$schema": DRAFT_7, "items": 3}, "at items: 3 is not"),
     ],
 )
-def test_a_schema_that_is_none_is_refused_with_its_place(schema, text):
+def test_a_schema_that_is_none_is_rejected_with_its_place(schema, text):
     with pytest.raises(SchemaError, match=f"invalid schema, {text}"):
         Schema(schema)
 
@@ -84,7 +84,7 @@ def test_a_schema_that_is_none_is_refused_with_its_place(schema, text):
         {"$ref": "#/x/port", "x": {"port": {"$ref": "file:///etc/passwd"}}},
     ],
 )
-def test_a_reference_out_of_the_schema_is_refused_and_never_fetched(schema, monkeypatch):
+def test_a_reference_out_of_the_schema_is_rejected_and_never_fetched(schema, monkeypatch):
     monkeypatch.setattr(socket, "socket", None)
     with pytest.raises(SchemaError, match="leads nowhere in the schema, and nothing is fetched"):
         Schema(schema)
@@ -97,7 +97,7 @@ def test_a_reference_is_not_one_where_it_is_data():
     )
 
 
-def test_a_reference_to_what_is_no_schema_is_refused():
+def test_a_reference_to_what_is_no_schema_is_rejected():
     with pytest.raises(SchemaError, match="leads to what is no schema"):
         Schema({"$ref": "#/x", "x": [3]})
 
@@ -153,7 +153,7 @@ def nested(depth):
 
 
 @pytest.mark.requirement("JSCH-09")
-def test_a_schema_that_is_too_deep_or_too_large_is_refused_by_name():
+def test_a_schema_that_is_too_deep_or_too_large_is_rejected_by_name():
     small = Limits(schema_depth_max=3, schema_objects_max=4)
     Schema(nested(2), limits=small)
     with pytest.raises(SchemaError, match="schema_depth_max=3"):
@@ -164,7 +164,7 @@ def test_a_schema_that_is_too_deep_or_too_large_is_refused_by_name():
 
 
 @pytest.mark.requirement("JSCH-09")
-def test_a_schema_for_which_the_stack_is_too_short_is_refused():
+def test_a_schema_for_which_the_stack_is_too_short_is_rejected():
     with pytest.raises(SchemaError, match="nested too deeply"):
         Schema(nested(500), limits=Limits(schema_depth_max=1000))
 

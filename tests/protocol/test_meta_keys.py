@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mcp_trio import Server
 from mcp_trio._protocol.connection import RequestToRun
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
@@ -15,8 +16,7 @@ from mcp_trio._protocol.metadata import (
     check_keys,
 )
 from mcp_trio._protocol.states import Role
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.server import Server
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import LocalProtocolError
 
 GOOD = [
@@ -50,12 +50,12 @@ RESERVED_BY_THE_LAST_BUT_ONE = [
 ]
 
 
-def refused(key):
+def rejected(key):
     """What people hear who use a key, wherever they can."""
     with pytest.raises(ValueError, match="_meta") as caught:
         check_keys([key])
     with pytest.raises(ValueError, match="_meta"):
-        Server("x").tool(name="t", meta={"fine": 1, key: 1})(refused)
+        Server("x").tool(name="t", meta={"fine": 1, key: 1})(rejected)
     return str(caught.value)
 
 
@@ -69,8 +69,8 @@ def test_a_key_is_a_name_that_may_have_a_prefix(pair, key):
 
 @pytest.mark.requirement("META-03", "META-04", "META-05", "META-06")
 @pytest.mark.parametrize("key", [*BAD_PREFIXES, *BAD_NAMES, *TOO_MANY])
-def test_another_key_is_refused_with_an_example_in_reverse_order(pair, key):
-    assert refused(key) == f"a key of _meta is named like com.example/name, unlike {key!r}"
+def test_another_key_is_rejected_with_an_example_in_reverse_order(pair, key):
+    assert rejected(key) == f"a key of _meta is named like com.example/name, unlike {key!r}"
     with pytest.raises(LocalProtocolError, match=r"named like com\.example/name"):
         pair.client.open_request("tools/list", {"_meta": {key: 1}}, now=0.0)
     assert len(pair.client.ours) == 0
@@ -78,8 +78,8 @@ def test_another_key_is_refused_with_an_example_in_reverse_order(pair, key):
 
 @pytest.mark.requirement("META-07", "META-08", "TRAP-15")
 @pytest.mark.parametrize("key", [*RESERVED_BY_THE_SECOND, *RESERVED_BY_THE_LAST_BUT_ONE])
-def test_what_any_revision_reserves_is_left_to_the_specification(pair, key):
-    assert refused(key) == f"the key {key!r} of _meta is reserved for the specification"
+def test_what_any_protocol_version_reserves_is_left_to_the_specification(pair, key):
+    assert rejected(key) == f"the key {key!r} of _meta is reserved for the specification"
     with pytest.raises(LocalProtocolError, match="is reserved"):
         pair.client.open_request("tools/list", {"_meta": {key: 1}}, now=0.0)
 
@@ -95,20 +95,22 @@ def test_the_keys_of_the_engine_are_reserved_by_the_newer_rule():
 
 @pytest.mark.requirement("META-09")
 @pytest.mark.parametrize("value", [None, 7, "x", [1, {}], {"a": None}])
-@pytest.mark.parametrize("revision", REVISIONS)
-def test_whatever_stands_under_a_reserved_key_arrives_as_it_came(connect, frame, revision, value):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+def test_whatever_stands_under_a_reserved_key_arrives_as_it_came(
+    connect, frame, protocol_version, value
+):
     server = connect(Role.SERVER)
     meta = {"dev.mcp/a": value, "io.modelcontextprotocol/unheardOf": value, "mcp.dev/": value}
     said = dict(meta)
-    if REVISIONS[revision].is_modern:
-        said |= {PROTOCOL_VERSION: revision, CLIENT_CAPABILITIES: {}}
+    if PROTOCOL_VERSIONS[protocol_version].is_stateless:
+        said |= {PROTOCOL_VERSION: protocol_version, CLIENT_CAPABILITIES: {}}
     else:
         said |= {LOG_LEVEL: value, CLIENT_INFO: value}  # these mean nothing here
         info = {"name": "reed", "version": "3"}
-        hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": info}
+        hello = {"protocolVersion": protocol_version, "capabilities": {}, "clientInfo": info}
         server.receive(frame(id=0, method="initialize", params={**hello, "_meta": meta}))
         server.receive(frame(method="notifications/initialized", params={"_meta": meta}))
-        assert server.revision.name == revision
+        assert server.protocol_version.name == protocol_version
     event = server.receive(frame(id=1, method="tools/list", params={"_meta": said}))
     assert isinstance(event, RequestToRun)
     assert event.request.params.meta == said

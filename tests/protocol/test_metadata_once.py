@@ -20,8 +20,8 @@ from mcp_trio._protocol.methods import METHODS, custom_method
 from mcp_trio._protocol.states import Role
 from mcp_trio.errors import INVALID_PARAMS
 
-MODERN = "2026-07-28"
-META = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: {}}
+STATELESS = "2026-07-28"
+META = {PROTOCOL_VERSION: STATELESS, CLIENT_CAPABILITIES: {}}
 SAID = json.dumps(META, separators=(",", ":"))
 
 # Members of params, as text: some look like metadata, or break the quotes of those who only search.
@@ -93,7 +93,7 @@ def test_a_token_is_found_whether_the_metadata_are_cut_out_or_not(take, token):
 
 @pytest.mark.requirement("PROG-01", "META-10")
 @pytest.mark.parametrize("token", [1.0, True, [], {}], ids=repr)
-def test_a_token_of_another_type_is_refused_in_a_modern_request(take, token):
+def test_a_token_of_another_type_is_rejected_in_a_stateless_request(take, token):
     said = json.dumps({**META, "progressToken": token}, separators=(",", ":"))
     for _ in range(2):  # nor when the same was refused before
         event = take(f'{{"name":"tide","_meta":{said}}}')
@@ -101,7 +101,7 @@ def test_a_token_of_another_type_is_refused_in_a_modern_request(take, token):
         assert json.loads(event.frame)["error"]["code"] == INVALID_PARAMS
 
 
-def test_metadata_that_hold_what_is_no_value_are_refused_wherever_they_stand(take):
+def test_metadata_that_hold_what_is_no_value_are_rejected_wherever_they_stand(take):
     said = SAID.replace("{", '{"com.example/endless":1e999,', 1)
     for params in (f'{{"name":"tide","_meta":{said}}}', f'{{"name":"tide", "_meta":{said} }}'):
         event = take(params)

@@ -24,7 +24,7 @@ from mcp_trio._protocol.metadata import (
 )
 from mcp_trio._protocol.methods import METHODS, custom_method
 from mcp_trio._protocol.states import Role, SessionState
-from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS
 from mcp_trio.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -33,9 +33,9 @@ from mcp_trio.errors import (
     LocalProtocolError,
 )
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 META = {
-    PROTOCOL_VERSION: MODERN,
+    PROTOCOL_VERSION: STATELESS,
     CLIENT_CAPABILITIES: {"roots": {}},
     CLIENT_INFO: {"name": "kelp", "version": "4"},
 }
@@ -71,7 +71,7 @@ def test_a_request_with_its_metadata_needs_no_handshake_and_knows_its_sender(ser
     event = ask(server, "tools/list", meta)
     assert isinstance(event, RequestToRun)
     peer = event.request.peer
-    assert peer.revision is REVISIONS[MODERN]
+    assert peer.protocol_version is PROTOCOL_VERSIONS[STATELESS]
     assert peer.can("roots")
     assert not peer.can("sampling")
     assert peer.info == s.Implementation(name="kelp", version="4")
@@ -128,15 +128,15 @@ def test_metadata_that_are_too_large_to_be_remembered_are_read_all_the_same(serv
 
 @pytest.mark.requirement("VER-02", "ERR-15", "VER-03")
 @pytest.mark.parametrize("requested", ["2025-11-25", "1999-01-01", ""])
-def test_a_version_that_is_not_spoken_so_is_refused_with_all_that_are(server, ask, requested):
+def test_a_version_that_is_not_spoken_so_is_rejected_with_all_that_are(server, ask, requested):
     error = error_of(ask(server, "tools/list", {**META, PROTOCOL_VERSION: requested}))
     assert error["code"] == UNSUPPORTED_PROTOCOL_VERSION
-    assert error["data"] == {"supported": list(ALL_REVISIONS), "requested": requested}
+    assert error["data"] == {"supported": list(ALL_PROTOCOL_VERSIONS), "requested": requested}
 
 
 @pytest.mark.requirement("VER-02")
-def test_a_version_that_was_declined_is_refused_before_the_method_is_looked_at(connect, ask):
-    server = connect(Role.SERVER, revisions=("2025-06-18", "2024-11-05"))
+def test_a_version_that_was_declined_is_rejected_before_the_method_is_looked_at(connect, ask):
+    server = connect(Role.SERVER, protocol_versions=("2025-06-18", "2024-11-05"))
     error = error_of(ask(server, "tools/dance"))
     assert error["code"] == UNSUPPORTED_PROTOCOL_VERSION
     assert error["data"]["supported"] == ["2025-06-18", "2024-11-05"]
@@ -150,7 +150,9 @@ def test_a_version_that_was_declined_is_refused_before_the_method_is_looked_at(c
     "method",
     ["ping", "initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"],
 )
-def test_what_the_modern_revision_removed_is_not_found(server, ask, method, valid_params):
+def test_what_the_stateless_protocol_version_removed_is_not_found(
+    server, ask, method, valid_params
+):
     params = msgspec.to_builtins(valid_params[method])
     assert error_of(ask(server, method, **params))["code"] == METHOD_NOT_FOUND
     assert server.state is SessionState.FRESH
@@ -163,7 +165,7 @@ def test_a_method_whose_capability_is_not_declared_is_not_found(connect, ask):
 
 
 @pytest.mark.requirement("BASE-05", "TRAP-05")
-def test_an_id_in_flight_is_refused_and_may_come_again_afterwards(server, ask):
+def test_an_id_in_flight_is_rejected_and_may_come_again_afterwards(server, ask):
     first = ask(server, "tools/list", id="a")
     assert error_of(ask(server, "tools/list", id="a"))["code"] == INVALID_REQUEST
     server.finish(first.request)
@@ -172,16 +174,18 @@ def test_an_id_in_flight_is_refused_and_may_come_again_afterwards(server, ask):
 
 @pytest.mark.requirement("BASE-16", "META-15")
 @pytest.mark.parametrize(
-    ("method", "revisions"),
+    ("method", "protocol_versions"),
     [
-        ("server/discover", ALL_REVISIONS),
-        ("subscriptions/listen", ALL_REVISIONS),
-        ("tools/list", (MODERN,)),
-        ("ping", (MODERN,)),
+        ("server/discover", ALL_PROTOCOL_VERSIONS),
+        ("subscriptions/listen", ALL_PROTOCOL_VERSIONS),
+        ("tools/list", (STATELESS,)),
+        ("ping", (STATELESS,)),
     ],
 )
-def test_a_modern_method_without_metadata_is_told_what_it_lacks(connect, frame, method, revisions):
-    server = connect(Role.SERVER, revisions=revisions)
+def test_a_stateless_method_without_metadata_is_told_what_it_lacks(
+    connect, frame, method, protocol_versions
+):
+    server = connect(Role.SERVER, protocol_versions=protocol_versions)
     event = server.receive(frame(id=1, method=method, params={"notifications": {}}))
     error = error_of(event)
     assert error["code"] == INVALID_PARAMS
@@ -191,21 +195,21 @@ def test_a_modern_method_without_metadata_is_told_what_it_lacks(connect, frame, 
 @pytest.mark.requirement("VER-05", "VER-06", "VER-07")
 def test_both_eras_are_served_side_by_side(pair, ask, frame):
     server = pair.server
-    modern = ask(server, "tools/list", id=7)
-    assert modern.request.peer.revision is REVISIONS[MODERN]
+    stateless = ask(server, "tools/list", id=7)
+    assert stateless.request.peer.protocol_version is PROTOCOL_VERSIONS[STATELESS]
     legacy = server.receive(frame(id=8, method="tools/list"))
     assert legacy.request.peer is server.peer
-    assert legacy.request.peer.revision.has_handshake
+    assert legacy.request.peer.protocol_version.has_handshake
     assert server.state is SessionState.READY
 
 
-def test_a_closed_session_takes_no_modern_request(server, ask):
+def test_a_closed_session_takes_no_stateless_request(server, ask):
     server.close()
     assert error_of(ask(server, "tools/list"))["code"] == INVALID_REQUEST
 
 
 @pytest.mark.requirement("STDIO-14", "CANC-13")
-def test_a_modern_request_is_cancelled_before_any_handshake(server, ask, frame):
+def test_a_stateless_request_is_cancelled_before_any_handshake(server, ask, frame):
     taken = ask(server, "tools/list", id=3)
     event = server.receive(frame(method="notifications/cancelled", params={"requestId": 3}))
     assert isinstance(event, RequestCancelled)
@@ -226,7 +230,7 @@ def test_a_server_says_what_it_speaks_and_can_do(connect, ask):
     assert not event.negotiated
     assert json.loads(event.frame)["result"] == {
         "resultType": "complete",
-        "supportedVersions": list(ALL_REVISIONS),
+        "supportedVersions": list(ALL_PROTOCOL_VERSIONS),
         "capabilities": {
             "logging": {},
             "prompts": {"listChanged": True},
@@ -241,16 +245,16 @@ def test_a_server_says_what_it_speaks_and_can_do(connect, ask):
 
 
 @pytest.mark.requirement("VER-11", "TRAP-28")
-def test_a_modern_server_answers_a_handshake_with_the_versions_that_it_speaks(connect, frame):
-    server = connect(Role.SERVER, revisions=(MODERN,))
+def test_a_stateless_server_answers_a_handshake_with_the_versions_that_it_speaks(connect, frame):
+    server = connect(Role.SERVER, protocol_versions=(STATELESS,))
     params = {
         "protocolVersion": "2025-11-25",
         "capabilities": {},
         "clientInfo": {"name": "kelp", "version": "4"},
     }
     error = error_of(server.receive(frame(id=1, method="initialize", params=params)))
-    assert error["data"]["supported"] == [MODERN]
-    assert MODERN in error["message"]
+    assert error["data"]["supported"] == [STATELESS]
+    assert STATELESS in error["message"]
     assert server.state is SessionState.FRESH
 
 
@@ -263,7 +267,7 @@ def finished(server, event, result):
 
 
 @pytest.mark.requirement("BASE-36", "BASE-37", "META-18", "TRAP-13")
-def test_a_modern_result_says_that_it_is_complete_and_whose_it_is(server, ask):
+def test_a_stateless_result_says_that_it_is_complete_and_whose_it_is(server, ask):
     event = ask(server, "tools/call", name="tide")
     result = s.CallToolResult(content=[s.TextContent(text="high")], meta={"a/b": 1})
     assert finished(server, event, result) == {
@@ -359,24 +363,26 @@ def test_a_server_sends_no_requests_without_a_session(server, valid_params, meth
         server.open_request(method, valid_params[method], now=0.0)
 
 
-def test_a_server_tells_what_belongs_to_a_modern_request(server, modern_client, ask, valid_params):
+def test_a_server_tells_what_belongs_to_a_stateless_request(
+    server, stateless_client, ask, valid_params
+):
     event = ask(server, "subscriptions/listen", notifications={})
     told = server.notification(
         "notifications/tools/list_changed", s.EmptyParams(), request=event.request
     )
     assert json.loads(told)["method"] == "notifications/tools/list_changed"
     acknowledged = "notifications/subscriptions/acknowledged"
-    opened = modern_client.open_request("subscriptions/listen", {"notifications": {}}, now=0.0)
+    opened = stateless_client.open_request("subscriptions/listen", {"notifications": {}}, now=0.0)
     params = replace(valid_params[acknowledged], meta={SUBSCRIPTION_ID: opened.id})
     told = server.notification(acknowledged, params, request=event.request)
-    arrived = modern_client.receive(told)
+    arrived = stateless_client.receive(told)
     assert isinstance(arrived, NotificationArrived)
     assert arrived.request is opened
     with pytest.raises(LocalProtocolError, match="there is no"):
         server.notification(acknowledged, valid_params[acknowledged])
 
 
-def test_a_notification_of_a_client_may_be_modern_too(connect, frame):
+def test_a_notification_of_a_client_may_be_stateless_too(connect, frame):
     row = "notifications/here"
     server = connect(Role.SERVER, methods={**METHODS, row: custom_method(row)})
     assert isinstance(server.receive(frame(method=row, params={})), Ignored)

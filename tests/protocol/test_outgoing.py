@@ -6,14 +6,13 @@ import math
 import msgspec
 import pytest
 
+from mcp_trio import Limits
 from mcp_trio import types as s
-from mcp_trio._jsonrpc.messages import Unencodable
 from mcp_trio._protocol.connection import Ignored, Reply, RequestToRun
 from mcp_trio._protocol.methods import METHODS, Need, announced
 from mcp_trio._protocol.states import Input, Role
 from mcp_trio._protocol.versions import NEWEST_LEGACY
-from mcp_trio.errors import METHOD_NOT_FOUND, LocalProtocolError
-from mcp_trio.limits import Limits
+from mcp_trio.errors import METHOD_NOT_FOUND, LocalProtocolError, Unencodable
 
 
 @pytest.mark.requirement("BASE-04", "BASE-02", "PROG-02", "TRAP-05")

@@ -39,7 +39,7 @@ def test_a_report_carries_the_token_as_it_came(pair, frame, token):
 
 @pytest.mark.requirement("PROG-01", "META-10", "BASE-34")
 @pytest.mark.parametrize("token", [1.5, True, [], {}], ids=repr)
-def test_a_token_of_another_type_is_refused(pair, frame, token):
+def test_a_token_of_another_type_is_rejected(pair, frame, token):
     event = call(pair, frame, token)
     assert json.loads(event.frame)["error"]["code"] == INVALID_PARAMS
     assert len(pair.server.theirs) == 0

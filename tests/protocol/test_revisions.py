@@ -2,20 +2,20 @@
 
 import pytest
 
-from mcp_trio._protocol.versions import checked_revisions
+from mcp_trio._protocol.versions import checked_protocol_versions
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 
 
-def test_revisions_are_spoken_from_the_newest():
-    assert checked_revisions({"2024-11-05", MODERN, "2025-06-18"}) == (
-        MODERN,
+def test_protocol_versions_are_spoken_from_the_newest():
+    assert checked_protocol_versions({"2024-11-05", STATELESS, "2025-06-18"}) == (
+        STATELESS,
         "2025-06-18",
         "2024-11-05",
     )
 
 
 @pytest.mark.parametrize("names", [(), ("2024-11-05", "yesterday")])
-def test_revisions_that_nobody_speaks_are_refused(names):
+def test_protocol_versions_that_nobody_speaks_are_rejected(names):
     with pytest.raises(ValueError, match="choose from 2026-07-28, 2025-11-25"):
-        checked_revisions(names)
+        checked_protocol_versions(names)

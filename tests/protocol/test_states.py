@@ -167,9 +167,9 @@ def test_a_method_is_taken_only_where_the_table_has_a_row(
     }
     event = connection.receive(frame(**members, **({"id": 7} if row.is_request else {})))
     after = dict(session_rows()).get((state.name, sender.value, row.input.name))
-    refused = isinstance(event, Ignored | Reply) and event.counted == "out of order"
-    assert refused is (after is None)
-    if refused and row.is_request:
+    rejected = isinstance(event, Ignored | Reply) and event.counted == "out of order"
+    assert rejected is (after is None)
+    if rejected and row.is_request:
         assert msgspec.json.decode(event.frame)["error"]["code"] == INVALID_REQUEST
     answered_at_once = row.input is Input.INITIALIZE and after is not None
     assert connection.state.name == ("ANSWERED" if answered_at_once else after or state.name)

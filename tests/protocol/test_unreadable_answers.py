@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio import Limits
 from mcp_trio._jsonrpc.messages import Decoder, Malformed, malformed
 from mcp_trio._protocol.connection import AnswerUnreadable, Ignored
 from mcp_trio._protocol.requests import whose_answer, whose_large_answer
 from mcp_trio._protocol.states import Role, SessionState
 from mcp_trio.errors import INVALID_REQUEST, OutcomeUnknown, RemoteProtocolError
-from mcp_trio.limits import Limits
+from mcp_trio.transports import Oversized
 
 LIMITS = Limits(frame_bytes_max=100)
 
@@ -98,13 +98,13 @@ def test_of_two_who_wait_none_is_blamed(ready):
     assert client.ours.waiting == [first.id, second.id]
 
 
-def test_a_subscription_waits_for_no_large_answer(modern_client, valid_params):
+def test_a_subscription_waits_for_no_large_answer(stateless_client, valid_params):
     listen = "subscriptions/listen"
-    modern_client.open_request(listen, valid_params[listen], now=0.0)
+    stateless_client.open_request(listen, valid_params[listen], now=0.0)
     large = Oversized(size=5000, head=b'{"result":{"a')
-    assert isinstance(modern_client.receive(large), Ignored)
-    request = modern_client.open_request("tools/list", None, now=0.0)
-    assert modern_client.receive(large).request is request
+    assert isinstance(stateless_client.receive(large), Ignored)
+    request = stateless_client.open_request("tools/list", None, now=0.0)
+    assert stateless_client.receive(large).request is request
 
 
 @pytest.mark.requirement("BASE-10", "BASE-30")
@@ -139,7 +139,7 @@ def test_junk_that_looks_like_an_error_ends_nothing(ready):
     assert client.ours.waiting == [request.id]
 
 
-def test_an_unreadable_answer_to_the_handshake_refuses_it(connect):
+def test_an_unreadable_answer_to_the_handshake_rejects_it(connect):
     client = connect(Role.CLIENT)
     request = client.open_request("initialize", client.initialize_params(), now=0.0)
     assert client.state is SessionState.INITIALIZING

@@ -14,7 +14,7 @@ from mcp_trio._protocol.websocket import (
     loss_by_us,
     offered_subprotocols,
     token_subprotocol,
-    upgrade_refusal,
+    upgrade_rejection,
     with_token,
 )
 from mcp_trio.errors import OutcomeUnknown
@@ -40,9 +40,9 @@ def offering(*subprotocols, **headers):
 # The upgrade
 
 
-def test_a_handshake_is_not_refused():
-    assert upgrade_refusal(Head("GET", "/ws", "a=b", HANDSHAKE), path="/ws") is None
-    assert upgrade_refusal(Head("GET", "/ws/", "", HANDSHAKE), path="/ws") is None
+def test_a_handshake_is_not_rejected():
+    assert upgrade_rejection(Head("GET", "/ws", "a=b", HANDSHAKE), path="/ws") is None
+    assert upgrade_rejection(Head("GET", "/ws/", "", HANDSHAKE), path="/ws") is None
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_a_handshake_is_not_refused():
 def test_what_is_no_handshake_is_told_what_it_lacks(change, status, complaint):
     method, path = change.pop("method", "GET"), change.pop("path", "/ws")
     headers = {name: it for name, it in (HANDSHAKE | change).items() if it is not None}
-    refusal = upgrade_refusal(Head(method, path, "", headers), path="/ws")
-    assert refusal.status == status
-    assert complaint in refusal.text
-    assert (("Sec-WebSocket-Version", "13") in refusal.headers) == (status == 426)
+    rejection = upgrade_rejection(Head(method, path, "", headers), path="/ws")
+    assert rejection.status == status
+    assert complaint in rejection.text
+    assert (("Sec-WebSocket-Version", "13") in rejection.headers) == (status == 426)
 
 
 # Subprotocols and tokens
@@ -113,7 +113,7 @@ def test_what_is_no_token_lets_nobody_in(text):
 
 
 @pytest.mark.parametrize("token", ["", "a b", "ä", "a\n"])
-def test_a_token_that_could_not_be_sent_is_refused(token):
+def test_a_token_that_could_not_be_sent_is_rejected(token):
     with pytest.raises(ValueError, match="visible ASCII"):
         checked_token(token)
 

@@ -8,12 +8,12 @@ import attrs
 import httpx
 import trio
 
-from mcp_trio._protocol.security import gate_for
+from mcp_trio import Limits
+from mcp_trio._protocol.security import host_check_for
 from mcp_trio._proxy.http import HttpProxy, Journals
 from mcp_trio._proxy.journal import recorded_to, start_frames
 from mcp_trio._recorder.writer import options_of
 from mcp_trio._transports.http_client_requests import Link
-from mcp_trio.limits import Limits
 from tests.transports.http.scripted_exchange import PATIENCE_SECONDS, ScriptedExchange
 from tests.transports.http.scripted_server import URL, Script
 
@@ -80,7 +80,9 @@ async def between(answer, record, *, to=URL, **limits):
     with recorded_to(options_of(record)) as recording:
         start = partial(start_frames, recording, transport="http", name=url.host, limits=limits)
         journals = Journals(start=start, limits=limits)
-        proxy = HttpProxy(link=link, gate=gate_for(()), journals=journals, limits=limits)
+        proxy = HttpProxy(
+            link=link, host_check=host_check_for(()), journals=journals, limits=limits
+        )
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(journals.expire)

@@ -5,10 +5,10 @@ from functools import partial
 
 import trio
 
-from mcp_trio._proxy.bridge import Behind, front_of, serve_site, site_of
+from mcp_trio import Limits
+from mcp_trio._proxy.bridge import Upstream, front_of, serve_site, site_of
 from mcp_trio._proxy.journal import recorded_to, start_frames
 from mcp_trio._recorder.writer import options_of
-from mcp_trio.limits import Limits
 
 _SOURCES = {
     "http": "http://127.0.0.1:0/here",
@@ -28,10 +28,10 @@ def source(way, folder):
 async def bridged(way, target, folder, *, record, **limits):
     """Where it listens; what passes is recorded."""
     limits = Limits(**limits)
-    front, behind = front_of(source(way, folder)), Behind(target=target)
+    front, upstream = front_of(source(way, folder)), Upstream(target=target)
     with recorded_to(options_of(record)) as recording:
-        start = partial(start_frames, recording, transport=way, name=behind.name, limits=limits)
-        site = site_of(front, behind, start=start, limits=limits)
+        start = partial(start_frames, recording, transport=way, name=upstream.name, limits=limits)
+        site = site_of(front, upstream, start=start, limits=limits)
         told, urls = trio.open_memory_channel(1)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve_site, front, site, told.send_nowait)

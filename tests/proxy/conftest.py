@@ -9,14 +9,12 @@ import msgspec
 import pytest
 import trio
 
-from mcp_trio._journal.reader import Flaw, read_recording
-from mcp_trio._journal.records import Record, frame_of
+from mcp_trio import Limits
 from mcp_trio._proxy.journal import LineJournal, start_lines
 from mcp_trio._proxy.stdio import StdioProxy
-from mcp_trio._recorder.files import open_recording
 from mcp_trio._transports.descriptors import Descriptor
 from mcp_trio._transports.process import ChildProcess, start_child
-from mcp_trio.limits import Limits
+from mcp_trio.recording import Flaw, Record, frame_of, open_recording, read_recording
 from tests.proxy.between import between
 from tests.transports.http.conftest import certificate  # noqa: F401  a fixture
 

@@ -10,9 +10,7 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Client, Context, Server
 from tests.proxy.bridged import SOURCES, bridged, source
 from tests.ways import CONNECTIONS, served
 
@@ -21,7 +19,7 @@ pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("unmeasured")]
 BRIDGE = [sys.executable, "-m", "mcp_trio", "bridge"]
 FROMS = ["stdio", *SOURCES]
 TOS = ["command", "http", *CONNECTIONS]
-REVISIONS = ["2025-11-25", "2026-07-28"]
+PROTOCOL_VERSIONS = ["2025-11-25", "2026-07-28"]
 SECONDS = 30
 
 
@@ -160,9 +158,9 @@ async def test_every_pair_carries_all_that_belongs_to_a_call_in_both_eras(
                 else bridged(way, *server, folder, record=recordings)
             )
             place = await stack.enter_async_context(between)
-            for revision in REVISIONS:
+            for protocol_version in PROTOCOL_VERSIONS:
                 async with Client(
-                    place, revisions=[revision], elicitation=lambda _: {"unit": "m"}
+                    place, protocol_versions=[protocol_version], elicitation=lambda _: {"unit": "m"}
                 ) as client:
-                    assert client.revision == revision
+                    assert client.protocol_version == protocol_version
                     await use(client, folder / "notes")

@@ -6,12 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._proxy.bridge import Behind, Front, site_of
-from mcp_trio._server.server import Server
-from mcp_trio._transports.websocket_client import open_websocket_channel
-from mcp_trio.errors import ConnectionLost, RequestError
-from mcp_trio.limits import Limits
+from mcp_trio import Client, ConnectionLost, Limits, RequestError, Server
+from mcp_trio._proxy.bridge import Front, Upstream, site_of
+from mcp_trio.transports import open_websocket_channel
 from tests.proxy.bridged import bridged
 from tests.server.watched import watched
 from tests.ways import CONNECTIONS, opened, sent_away, served
@@ -118,7 +115,7 @@ async def test_a_server_that_cannot_be_had_is_lost_to_its_client(sites, caplog, 
     async with sites(way, "unix:/no/such/socket") as url:
         words = "cannot connect to unix:/no/such/socket" if way == "websocket" else None
         with pytest.raises(ConnectionLost, match=words):
-            async with Client(url, revisions=["2025-11-25"]):
+            async with Client(url, protocol_versions=["2025-11-25"]):
                 pass
     assert "cannot connect to unix:/no/such/socket" in caplog.text
     assert [each.cause for each in sites.recorded()] == ["lost"]
@@ -140,7 +137,7 @@ async def test_a_server_of_one_connection_that_goes_fails_what_is_asked_over_htt
     async with (
         trio.open_nursery() as nursery,
         sites("http", await nursery.start(serve)) as url,
-        Client(url, revisions=["2026-07-28"]) as client,
+        Client(url, protocol_versions=["2026-07-28"]) as client,
     ):
         with pytest.raises(RequestError, match="the server has closed the connection"):
             await client.call_tool("leave")
@@ -160,7 +157,7 @@ async def test_a_bridge_that_stops_says_so_and_ends_its_processes(sites, harbour
 
 
 def test_of_processes_there_are_only_so_many(harbour):
-    site = site_of(Front(kind="tcp"), Behind(target=harbour), start=print, limits=Limits())
+    site = site_of(Front(kind="tcp"), Upstream(target=harbour), start=print, limits=Limits())
     assert site.limits.http_connections_max == site.limits.http_sessions_max == 100
-    site = site_of(Front(kind="http"), Behind(target=harbour), start=print, limits=Limits())
+    site = site_of(Front(kind="http"), Upstream(target=harbour), start=print, limits=Limits())
     assert site.limits.http_connections_max == Limits().http_connections_max

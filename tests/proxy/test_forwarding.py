@@ -12,10 +12,11 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcp_trio import Limits
 from mcp_trio._journal.records import encode_body
 from mcp_trio._proxy.stdio import shell_status
 from mcp_trio._transports.descriptors import Descriptor
-from mcp_trio.limits import MIB, Limits
+from mcp_trio.limits import MIB
 
 PIPE_BYTES = 65_536
 PAGE_BYTES = 4096

@@ -10,12 +10,11 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Limits
 from mcp_trio._journal.records import encode_body
 from mcp_trio._proxy.bridge_sessions import UrlProxy
 from mcp_trio._proxy.journal import start_frames
-from mcp_trio._transports.http_client import open_http_channel
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.limits import Limits
+from mcp_trio.transports import memory_pair, open_http_channel
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,
@@ -31,7 +30,7 @@ from tests.transports.http.scripted_server import (
     telling,
 )
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 HELLO = asking(0, "initialize", protocolVersion="2025-11-25", capabilities={})
 
 
@@ -121,7 +120,7 @@ async def test_a_legacy_session_passes_both_ways(host_of, path, recorded, autoju
         "q",
     ]
     assert [body["id"] for body in session.bodies("out")] == [0, "q", 1]
-    assert session.marks()["negotiated"]["revision"] == "2025-11-25"
+    assert session.marks()["negotiated"]["protocol_version"] == "2025-11-25"
     assert session.cause == "eof"
 
 
@@ -141,14 +140,14 @@ async def test_a_host_that_does_not_wait_for_the_handshake_has_its_session(host_
         await host.channel.aclose()
 
 
-async def test_a_modern_host_is_a_modern_client(host_of, path, recorded, autojump_clock):
+async def test_a_stateless_host_is_a_stateless_client(host_of, path, recorded, autojump_clock):
     async def echo(seen):
         return result(seen, version=seen.headers["mcp-protocol-version"])
 
     async with host_of(Modern(answers={"echo": echo})) as host:
-        await host.say(asking(1, "server/discover", MODERN), asking(2, "echo", MODERN))
+        await host.say(asking(1, "server/discover", STATELESS), asking(2, "echo", STATELESS))
         answers = {each["id"]: each for each in (await host.hear(), await host.hear())}
-        assert answers[2]["result"] == {"version": MODERN}
+        assert answers[2]["result"] == {"version": STATELESS}
         await host.channel.aclose()
     assert host.status == 0
     assert len(recorded(path).lines("out")) == 2
@@ -166,7 +165,7 @@ async def test_what_a_host_cancels_is_cancelled_and_not_waited_for(
             left.set()
 
     async with host_of(Modern(answers={"slow": slow})) as host:
-        await host.say(asking(1, "slow", MODERN))
+        await host.say(asking(1, "slow", STATELESS))
         await trio.sleep(1)
         await host.say(telling("notifications/cancelled", requestId=1))
         await left.wait()
@@ -183,15 +182,15 @@ async def test_a_server_that_is_down_fails_each_request_and_nothing_else(
 
     async def answer(seen):
         if is_down:
-            raise httpx.ConnectError("refused")
+            raise httpx.ConnectError("rejected")
         return await server(seen)
 
     async with host_of(answer) as host:
-        await host.say(asking(1, "server/discover", MODERN))
+        await host.say(asking(1, "server/discover", STATELESS))
         failed = await host.hear()
         assert failed["error"]["message"] == f"cannot connect to {URL}: refused"
         is_down = False
-        await host.say(asking(2, "server/discover", MODERN))
+        await host.say(asking(2, "server/discover", STATELESS))
         assert "result" in await host.hear()
         await host.channel.aclose()
     session = recorded(path)
@@ -221,7 +220,9 @@ async def test_open_requests_have_a_while_behind_the_hosts_last_word(
         return result(seen)
 
     async with host_of(Modern(answers={"slow": slow}), drain_seconds=5) as host:
-        await host.say(asking(1, "slow", MODERN, seconds=3), asking(2, "slow", MODERN, seconds=9))
+        await host.say(
+            asking(1, "slow", STATELESS, seconds=3), asking(2, "slow", STATELESS, seconds=9)
+        )
         await trio.testing.wait_all_tasks_blocked()
         host.channel.sink.close()
         begin = trio.current_time()
@@ -240,7 +241,7 @@ async def test_a_subscription_is_not_waited_for(host_of, autojump_clock):
         return Reply(200, EVENTS, pieces())
 
     async with host_of(Modern(answers={"subscriptions/listen": listen}), drain_seconds=50) as host:
-        await host.say(asking(1, "subscriptions/listen", MODERN))
+        await host.say(asking(1, "subscriptions/listen", STATELESS))
         await host.hear()
         host.channel.sink.close()
         begin = trio.current_time()
@@ -261,21 +262,21 @@ async def test_a_batch_goes_message_by_message(host_of, path, recorded, autojump
     assert recorded(path).lines("in") == [HELLO, batch]
 
 
-REFUSED = {
+REJECTED = {
     "no message": (b'{"jsonrpc":"2.0","id":5,"method":7}', "not a message"),
-    "a number twice": (asking(1, "again", MODERN), "the same id: 1"),
-    "too many": (asking(3, "slow", MODERN), "requests_queued_max"),
+    "a number twice": (asking(1, "again", STATELESS), "the same id: 1"),
+    "too many": (asking(3, "slow", STATELESS), "requests_queued_max"),
 }
 
 
-@pytest.mark.parametrize("refused", REFUSED)
-async def test_what_cannot_pass_is_answered(host_of, path, recorded, autojump_clock, refused):
+@pytest.mark.parametrize("rejected", REJECTED)
+async def test_what_cannot_pass_is_answered(host_of, path, recorded, autojump_clock, rejected):
     async def slow(seen):
         await trio.sleep_forever()
 
-    frame, words = REFUSED[refused]
+    frame, words = REJECTED[rejected]
     async with host_of(Modern(answers={"slow": slow}), requests_queued_max=2) as host:
-        await host.say(asking(1, "slow", MODERN), asking(2, "slow", MODERN), frame)
+        await host.say(asking(1, "slow", STATELESS), asking(2, "slow", STATELESS), frame)
         assert words in (await host.hear())["error"]["message"]
         await host.channel.aclose()
     assert recorded(path).lines("in")[2] == frame
@@ -284,7 +285,7 @@ async def test_what_cannot_pass_is_answered(host_of, path, recorded, autojump_cl
 
 async def test_a_line_over_the_limit_is_answered(host_of, path, recorded, autojump_clock):
     async with host_of(Modern(), frame_bytes_max=200) as host:
-        await host.say(asking(1, "odd", MODERN, text="x" * 400))
+        await host.say(asking(1, "odd", STATELESS, text="x" * 400))
         assert "frame_bytes_max (200)" in (await host.hear())["error"]["message"]
         await host.channel.aclose()
     assert recorded(path).records[1].envelope["discarded"] > 400
@@ -295,7 +296,7 @@ async def test_an_answer_over_the_limit_is_lost(host_of, path, recorded, autojum
         return events(event(answer_to(seen, text="x" * 500)))
 
     async with host_of(Modern(answers={"long": long}), frame_bytes_max=300) as host:
-        await host.say(asking(1, "long", MODERN))
+        await host.say(asking(1, "long", STATELESS))
         assert (await host.hear())["error"]["code"] == -32000
         await host.channel.aclose()
     (record,) = [record for record in recorded(path).records if record.kind == "out"]

@@ -16,7 +16,7 @@ from tests.transports.http.scripted_server import (
     result,
 )
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 HELLO = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"capabilities": {}}}
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "tide"}}
 
@@ -191,7 +191,7 @@ async def test_a_batch_passes_as_one(between, tmp_path, files):
     assert session.lines("in") == [batch]
 
 
-async def test_a_request_over_the_limit_is_refused_and_the_limit_named(between, tmp_path, files):
+async def test_a_request_over_the_limit_is_rejected_and_the_limit_named(between, tmp_path, files):
     async with between(Legacy(), tmp_path, frame_bytes_max=50) as proxy:
         answered = await proxy.ask(CALL)
     assert answered.status == 413

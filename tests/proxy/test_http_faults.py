@@ -17,8 +17,8 @@ from tests.transports.http.scripted_server import (
     result,
 )
 
-MODERN = "2026-07-28"
-CALL = asking(1, "tools/call", MODERN)
+STATELESS = "2026-07-28"
+CALL = asking(1, "tools/call", STATELESS)
 LOG = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
 
 
@@ -29,7 +29,7 @@ def http_marks(session):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (httpx.ConnectError("refused"), "cannot connect to http://mcp.test/mcp: refused"),
+        (httpx.ConnectError("rejected"), "cannot connect to http://mcp.test/mcp: refused"),
         (httpx.ReadError("reset"), "the connection broke to http://mcp.test/mcp: reset"),
     ],
     ids=["down", "broken"],
@@ -176,7 +176,7 @@ async def test_a_client_that_does_not_read_stops_the_server(between, tmp_path, f
         assert len(await exchange.rest()) == 100
 
 
-async def test_what_the_gate_refuses_does_not_reach_the_server(between, tmp_path, files):
+async def test_what_the_host_check_rejects_does_not_reach_the_server(between, tmp_path, files):
     async with between(Legacy(), tmp_path) as proxy:
         answered = await proxy.ask(CALL, Origin="http://evil.test")
     assert answered.status == 403

@@ -6,10 +6,7 @@ import trio
 import trio.testing
 
 from mcp_trio._journal.conversation import conversation
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio.recording import RecordOptions, Redaction, open_recording, read_recording
 from tests.transports.http.scripted_server import (
     EVENTS,
     Legacy,
@@ -24,7 +21,7 @@ from tests.transports.http.scripted_server import (
     telling,
 )
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 HELLO = asking(0, "initialize", capabilities={})
 
 
@@ -64,7 +61,7 @@ async def test_each_session_has_a_file_of_its_own(between, tmp_path, files):
     first, second = files()
     for session in (first, second):
         assert methods(session) == ["initialize", "notifications/initialized", "echo"]
-        assert session.marks()["negotiated"]["revision"] == "2025-11-25"
+        assert session.marks()["negotiated"]["protocol_version"] == "2025-11-25"
         assert http_marks(session) == []
         assert session.cause == "closed"
     assert first.bodies("out")[-1]["result"] == {"session": "s-1"}
@@ -76,7 +73,7 @@ async def test_a_file_takes_all_sessions_on_channels_of_their_own(between, tmp_p
         for _ in range(2):
             await proxy.ask(HELLO)
         await proxy.ask(asking(1, "echo"), Mcp_Session_Id="s-2")
-        await proxy.ask(asking(1, "tools/list", MODERN))
+        await proxy.ask(asking(1, "tools/list", STATELESS))
     records = [*read_recording(open_recording(file))]
     told = [conversation(records, channel=channel) for channel in (1, 2, 3)]
     assert [[said.method for said in each.of("client", "request")] for each in told] == [
@@ -135,11 +132,11 @@ async def test_a_session_that_nobody_uses_has_a_whole_file(
         assert methods(files()[1]) == ["initialize", "echo"]
 
 
-async def test_a_handshake_that_is_refused_leaves_a_whole_file(between, tmp_path, files):
-    async def refuse(seen):
+async def test_a_handshake_that_is_rejected_leaves_a_whole_file(between, tmp_path, files):
+    async def reject(seen):
         return json_reply({"jsonrpc": "2.0", "id": 0, "error": {"code": -1, "message": "no"}}, 400)
 
-    async with between(counted(initialize=refuse), tmp_path) as proxy:
+    async with between(counted(initialize=reject), tmp_path) as proxy:
         assert (await proxy.ask(HELLO)).status == 400
         (session,) = files()
         assert session.kinds() == ["open", "in", "out", "mark", "shut", "end"]
@@ -160,7 +157,7 @@ async def test_over_the_number_of_sessions_what_comes_is_recorded_in_common(
 async def test_a_server_that_gives_no_ids_is_recorded_in_one_file(between, tmp_path, files):
     async with between(Legacy(session=None), tmp_path) as proxy:
         for _ in range(2):
-            await proxy.ask(asking(0, "server/discover", MODERN))
+            await proxy.ask(asking(0, "server/discover", STATELESS))
             await proxy.ask(HELLO)
             await proxy.ask(telling("notifications/initialized"))
             await proxy.ask(asking(1, "tools/call"))
@@ -180,12 +177,12 @@ async def test_a_server_that_gives_no_ids_is_recorded_in_one_file(between, tmp_p
 # What belongs to no session.
 
 
-async def test_modern_requests_are_recorded_in_one_file(between, tmp_path, files):
+async def test_stateless_requests_are_recorded_in_one_file(between, tmp_path, files):
     async with between(Modern(), tmp_path) as proxy:
         for number in range(3):
-            discovered = await proxy.ask(asking(number, "server/discover", MODERN))
+            discovered = await proxy.ask(asking(number, "server/discover", STATELESS))
             assert discovered.status == 200
-        assert (await proxy.ask(asking(9, "odd", MODERN))).status == 404
+        assert (await proxy.ask(asking(9, "odd", STATELESS))).status == 404
     (session,) = files()
     assert methods(session) == ["server/discover"] * 3 + ["odd"]
     assert methods(session, "out") == [0, 1, 2, 9]
@@ -204,9 +201,9 @@ async def test_requests_that_could_be_taken_for_each_other_have_files_apart(
     async with between(Modern(answers={"say": slow}), tmp_path) as proxy:
         meta = {"progressToken": "t"}
         asked = [
-            asking(1, "say", MODERN, word="a"),
-            asking(1, "say", MODERN, word="b"),
-            asking(2, "say", MODERN, word="c"),
+            asking(1, "say", STATELESS, word="a"),
+            asking(1, "say", STATELESS, word="b"),
+            asking(2, "say", STATELESS, word="c"),
             json.dumps(
                 {"jsonrpc": "2.0", "id": 3, "method": "say", "params": {"word": "d", "_meta": meta}}
             ).encode(),
@@ -223,7 +220,7 @@ async def test_requests_that_could_be_taken_for_each_other_have_files_apart(
             assert (await exchange.begun()).status == 200
             await trio.testing.wait_all_tasks_blocked()
             assert exchange.json["result"] == {"said": word}
-        await proxy.ask(asking(1, "say", MODERN, word="f"))
+        await proxy.ask(asking(1, "say", STATELESS, word="f"))
     first, second = files()
     words = [[body["params"]["word"] for body in each.bodies("in")] for each in (first, second)]
     assert words == [["a", "c", "d", "f"], ["b", "e"]]
@@ -237,7 +234,7 @@ async def test_as_many_files_are_open_as_there_may_be_streams(between, tmp_path,
         return result(seen)
 
     async with between(Modern(answers={"say": slow}), tmp_path, http_streams_max=2) as proxy:
-        exchanges = [proxy.begin(asking(1, "say", MODERN)) for _ in range(4)]
+        exchanges = [proxy.begin(asking(1, "say", STATELESS)) for _ in range(4)]
         await trio.testing.wait_all_tasks_blocked()
         go.set()
         for exchange in exchanges:
@@ -313,7 +310,7 @@ async def test_a_session_of_2024_11_05_is_recorded_by_its_stream(between, tmp_pa
             await trio.testing.wait_all_tasks_blocked()
             session = files()[-1]
             assert session.kinds() == ["open", "in", "out", "mark", "mark", "shut", "end"]
-            assert session.marks()["negotiated"]["revision"] == "2024-11-05"
+            assert session.marks()["negotiated"]["protocol_version"] == "2024-11-05"
 
 
 async def test_an_endpoint_elsewhere_is_left_to_the_client(between, tmp_path):
@@ -330,7 +327,7 @@ async def test_what_is_redacted_passes_as_it_is_and_is_not_written(between, tmp_
     async def echo(seen):
         return result(seen, password=seen.message["params"]["arguments"]["password"])
 
-    call = asking(1, "tools/call", MODERN, name="x", arguments={"password": "hunter22"})
+    call = asking(1, "tools/call", STATELESS, name="x", arguments={"password": "hunter22"})
     options = RecordOptions(tmp_path, redaction=Redaction())
     async with between(Modern(answers={"tools/call": echo}), options) as proxy:
         assert (await proxy.ask(call)).json["result"] == {"password": "hunter22"}
@@ -344,7 +341,7 @@ async def test_what_belongs_to_no_session_goes_on_in_further_files(between, tmp_
     options = RecordOptions(tmp_path, segment_bytes_max=1000)
     async with between(Modern(), options) as proxy:
         for number in range(10):
-            await proxy.ask(asking(number, "server/discover", MODERN))
+            await proxy.ask(asking(number, "server/discover", STATELESS))
     first = min(tmp_path.iterdir(), key=lambda file: len(file.name))
     assert len([*tmp_path.iterdir()]) > 1
     assert len([each for each in read_recording(open_recording(first)) if each.kind == "in"]) == 10

@@ -9,17 +9,14 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client, Context, Limits, Server
 from mcp_trio._proxy.http import Journals, Place, serve_http_proxy
 from mcp_trio._proxy.journal import start_frames
-from mcp_trio._replay.live import run_inputs
-from mcp_trio._replay.mock import mock_server
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
 from mcp_trio._transports.http_client_requests import Link, own_client
-from mcp_trio.limits import Limits
+from mcp_trio.recording import run_inputs
+from mcp_trio.testing import mock_server
 
-ERAS = {"legacy": ("2025-11-25",), "modern": ("2026-07-28",)}
+ERAS = {"legacy": ("2025-11-25",), "stateless": ("2026-07-28",)}
 
 
 def harbour(ended=None):
@@ -68,8 +65,10 @@ async def serving(served, **options):
         nursery.cancel_scope.cancel()
 
 
-async def converse(url, revisions):
-    async with Client(url, revisions=revisions, elicitation=lambda _: {"unit": "m"}) as client:
+async def converse(url, protocol_versions):
+    async with Client(
+        url, protocol_versions=protocol_versions, elicitation=lambda _: {"unit": "m"}
+    ) as client:
         results = [await client.call_tool("tide", {"port": port}) for port in ("Oslo", "Rome")]
         await client.list_tools()
     return [result.content[0].text for result in results]
@@ -92,7 +91,7 @@ async def test_what_was_recorded_can_be_mocked_and_asked_again(tmp_path, recorde
     assert mock.misses == ()
 
 
-async def test_a_modern_client_that_goes_away_cancels_at_the_server(tmp_path):
+async def test_a_stateless_client_that_goes_away_cancels_at_the_server(tmp_path):
     begun, ended = trio.Event(), trio.Event()
     async with (
         serving(harbour(ended)) as url,
@@ -115,7 +114,7 @@ async def test_a_server_behind_tls_is_reached_by_the_given_client(tmp_path, cert
     async with serving(harbour(), server="hypercorn", **certificate) as url:
         assert url.startswith("https://")
         async with proxy_to(url, tmp_path, http=trusting) as proxied:
-            assert (await converse(proxied, ERAS["modern"]))[0] == "3 m at Oslo"
+            assert (await converse(proxied, ERAS["stateless"]))[0] == "3 m at Oslo"
         async with proxy_to(url, tmp_path) as proxied, httpx.AsyncClient() as client:
             answered = await client.post(proxied, json={"jsonrpc": "2.0", "id": 1, "method": "x"})
             assert answered.status_code == 502

@@ -9,11 +9,10 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ConnectionLost, Limits
 from mcp_trio._proxy.bridge_sessions import Joined
 from mcp_trio._proxy.journal import start_frames
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import Limits
+from mcp_trio.transports import memory_pair
 
 
 def asking(number, method="tools/call", **params):
@@ -191,9 +190,9 @@ async def test_what_is_too_large_fails_its_request(joined, path, recorded, autoj
     async with joined(frame_bytes_max=200) as ends:
         await ends.client.send([asking(1, text="x" * 500), asking(2)])
         assert await heard(ends.server, 1) == [asking(2)]
-        (refused,) = map(json.loads, await heard(ends.client, 1))
-        assert refused["id"] == 1
-        assert "frame_bytes_max (200)" in refused["error"]["message"]
+        (rejected,) = map(json.loads, await heard(ends.client, 1))
+        assert rejected["id"] == 1
+        assert "frame_bytes_max (200)" in rejected["error"]["message"]
         await ends.server.send([answer(2, text="x" * 500), answer(9, text="x" * 500)])
         (failed,) = map(json.loads, await heard(ends.client, 1))
         assert failed["id"] == 2
@@ -205,13 +204,13 @@ async def test_what_is_too_large_fails_its_request(joined, path, recorded, autoj
 
 async def test_of_a_large_answer_nobody_else_s_request_fails(joined, autojump_clock):
     """Its id may stand behind what is too large, and a request of the server's is no answer."""
-    behind = json.dumps({"result": {"text": "x" * 500}, "jsonrpc": "2.0", "id": 2}).encode()
+    upstream = json.dumps({"result": {"text": "x" * 500}, "jsonrpc": "2.0", "id": 2}).encode()
     async with joined(frame_bytes_max=200) as ends:
         await ends.client.send([asking(1), asking(2), asking(3, "subscriptions/listen")])
         await heard(ends.server, 3)
-        await ends.server.send([asking(1, "roots/list", text="x" * 500), behind, answer(1)])
+        await ends.server.send([asking(1, "roots/list", text="x" * 500), upstream, answer(1)])
         assert await heard(ends.client, 1) == [answer(1)]
-        await ends.server.send([behind])
+        await ends.server.send([upstream])
         (failed,) = map(json.loads, await heard(ends.client, 1))
         assert failed["id"] == 2
         assert "frame_bytes_max (200)" in failed["error"]["message"]

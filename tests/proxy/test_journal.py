@@ -6,13 +6,13 @@ import signal
 import msgspec
 import pytest
 
+from mcp_trio import Limits
 from mcp_trio._cli.inspect import verdict
-from mcp_trio._journal.reader import check, read_recording
-from mcp_trio._journal.records import GapBody, OpenBody, body_of, frame_of
+from mcp_trio._journal.records import GapBody, OpenBody, body_of
 from mcp_trio._proxy.journal import FrameJournal, LineJournal, start_lines
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import RecordingError
-from mcp_trio.limits import Limits
+from mcp_trio.recording import check, frame_of, read_recording
 
 ASKED = {
     "jsonrpc": "2.0",
@@ -61,7 +61,7 @@ async def test_what_was_negotiated_is_marked_behind_the_answer(journal, path, re
     session = recorded(path)
     assert session.kinds()[2:6] == ["out", "out", "mark", "out"]
     assert session.marks()["negotiated"] == {
-        "revision": "2024-11-05",
+        "protocol_version": "2024-11-05",
         "peer": {"name": "host"},
         "capabilities": {"roots": {}},
         "server": {"name": "server"},

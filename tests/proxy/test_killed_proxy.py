@@ -11,9 +11,7 @@ from collections import Counter
 
 import pytest
 
-from mcp_trio._journal.reader import Flaw, read_recording
-from mcp_trio._journal.records import frame_of
-from mcp_trio._recorder.files import open_recording
+from mcp_trio.recording import Flaw, frame_of, open_recording, read_recording
 
 KILLS = 8
 SECONDS_MAX = 30
@@ -37,7 +35,7 @@ def lines_of(stream):
     return set(stream.split(b"\n")[:-1])
 
 
-def talk_until_killed(process, dice):
+def talk_until_killed(process, random_source):
     """Keeps the proxy busy in both directions, and kills it; what the host received."""
     stdin, stdout = process.stdin.fileno(), process.stdout.fileno()
     os.set_blocking(stdin, False)
@@ -46,11 +44,11 @@ def talk_until_killed(process, dice):
     while kill_at is None or time.monotonic() < kill_at:
         readable, writable, _ = select.select([stdout], [stdin], [], 0.01)
         if writable:
-            line = b'{"jsonrpc":"2.0","method":"%x"}\n' % dice.getrandbits(64)
+            line = b'{"jsonrpc":"2.0","method":"%x"}\n' % random_source.getrandbits(64)
             os.write(stdin, line)
         if readable:
             received.append(os.read(stdout, 65_536))
-            kill_at = kill_at or time.monotonic() + dice.uniform(0, 0.1)
+            kill_at = kill_at or time.monotonic() + random_source.uniform(0, 0.1)
     process.kill()
     process.wait()
     while chunk := os.read(stdout, 65_536):

@@ -8,16 +8,14 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client, ConnectionLost, Limits, RequestError
 from mcp_trio._jsonrpc.messages import Decoder
-from mcp_trio._proxy.bridge import Behind, Front, Site, serve_site, site_of
+from mcp_trio._proxy.bridge import Front, Site, Upstream, serve_site, site_of
 from mcp_trio._proxy.journal import start_frames
 from mcp_trio._transports.http_sessions import StatelessChannel
-from mcp_trio.errors import ConnectionLost, RequestError
-from mcp_trio.limits import Limits
 
 DECODER = Decoder(json_depth_max=100)
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 SECONDS = 20.0
 
 
@@ -72,7 +70,7 @@ async def hang_up(stream):
     while b"server/discover" in (received := await stream.receive_some()):
         result = {
             "resultType": "complete",
-            "supportedVersions": [MODERN],
+            "supportedVersions": [STATELESS],
             "capabilities": {"tools": {}},
             "ttlMs": 0,
             "cacheScope": "private",
@@ -93,9 +91,11 @@ async def test_who_hangs_up_within_a_request_ends_its_connection_alone(tmp_path,
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, hang_up, listeners)
             target = f"tcp://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-            site = site_of(Front(kind="http"), Behind(target=target), start=start, limits=limits)
+            site = site_of(Front(kind="http"), Upstream(target=target), start=start, limits=limits)
             nursery.start_soon(serve_site, Front(kind="http"), site, told.send_nowait)
-            async with Client(await urls.receive(), revisions=[MODERN], cache=False) as client:
+            async with Client(
+                await urls.receive(), protocol_versions=[STATELESS], cache=False
+            ) as client:
                 for _ in range(2):
                     with pytest.raises(
                         RequestError, match=r"has closed the connection|reading fail"

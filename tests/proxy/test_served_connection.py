@@ -8,13 +8,12 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ConnectionLost, Limits
 from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._proxy.bridge_sessions import Agreed, ServedConnection
 from mcp_trio._proxy.journal import start_frames
 from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import Limits
+from mcp_trio.transports import memory_pair
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 decoder = Decoder(json_depth_max=100)
@@ -99,7 +98,7 @@ def scene_of(path):
             journal=start_frames(path, transport="http", name="served", limits=limits),
             agreed=agreed,
             limits=limits,
-            is_modern=kind is StatelessChannel,
+            is_stateless=kind is StatelessChannel,
         )
 
         async def run():
@@ -143,29 +142,29 @@ async def test_what_a_client_has_cancelled_is_not_open_any_more(scene_of):
         assert await scene.said_to(scene.clients.unasked) == []
 
 
-async def test_a_revision_that_nobody_knows_is_taken_for_the_newest_with_sessions(scene_of):
+async def test_a_protocol_version_that_nobody_knows_is_taken_for_the_newest_with_sessions(scene_of):
     async with scene_of() as scene:
         scene.ask(request(1, "initialize"))
         await trio.testing.wait_all_tasks_blocked()
         await scene.say(answer(1, protocolVersion="2099-01-01"))
         await trio.testing.wait_all_tasks_blocked()
-        assert scene.agreed.revision.name == "2025-11-25"
+        assert scene.agreed.protocol_version.name == "2025-11-25"
         assert (scene.agreed.peer_info, scene.agreed.peer_capabilities) == (None, None)
 
 
 async def test_a_handshake_is_known_before_its_answer_leaves(scene_of):
     async with scene_of() as scene:
-        refused = scene.ask(request(0, "initialize"))
+        rejected = scene.ask(request(0, "initialize"))
         error = {"jsonrpc": "2.0", "id": 0, "error": {"code": -1, "message": "no"}}
         await scene.say(error)
-        assert await scene.said_to(refused) == [error]
+        assert await scene.said_to(rejected) == [error]
         assert not scene.agreed.negotiated.is_set()
         scene.ask(request(1, "initialize"))
         await trio.testing.wait_all_tasks_blocked()
         await scene.say(answer(1, protocolVersion="2025-06-18"))
         with trio.fail_after(5):
             await scene.agreed.negotiated.wait()
-        assert scene.agreed.revision.name == "2025-06-18"
+        assert scene.agreed.protocol_version.name == "2025-06-18"
 
 
 async def test_a_body_of_several_lines_is_one_line(scene_of):
@@ -201,12 +200,12 @@ async def test_an_answer_over_the_limit_is_an_error(scene_of, path, recorded):
 
 
 async def test_a_large_answer_without_an_id_is_that_of_the_only_request(scene_of):
-    behind = {"result": {"text": "x" * 200}, "jsonrpc": "2.0", "id": 1}
+    upstream = {"result": {"text": "x" * 200}, "jsonrpc": "2.0", "id": 1}
     async with scene_of(frame_bytes_max=100) as scene:
         listening = scene.ask(request(2, "subscriptions/listen"))
         stream = scene.ask(request(1))
         await trio.testing.wait_all_tasks_blocked()
-        await scene.say(request(2, "roots/list", text="x" * 200), behind)
+        await scene.say(request(2, "roots/list", text="x" * 200), upstream)
         (failed,) = await scene.said_to(stream)
         assert (failed["id"], failed["error"]["code"]) == (1, -32000)
         assert await scene.said_to(listening) == []
@@ -237,17 +236,17 @@ async def test_an_answer_that_is_no_message_is_an_error(scene_of, path, recorded
     assert session.marks()["lost"]["id"] == 1
 
 
-async def test_a_modern_client_takes_no_requests(scene_of, path, recorded):
+async def test_a_stateless_client_takes_no_requests(scene_of, path, recorded):
     async with scene_of(StatelessChannel) as scene:
         stream = scene.ask(request(5, _meta={VERSION: "2026-07-28"}))
         await scene.hear()
         await scene.say(request("q", "roots/list"))
-        refused = json.loads(await scene.hear())
-        assert (refused["id"], refused["error"]["code"]) == ("q", -32601)
+        rejected = json.loads(await scene.hear())
+        assert (rejected["id"], rejected["error"]["code"]) == ("q", -32601)
         await scene.say(answer(1))
         assert await scene.said_to(stream) == [answer(5)]
     session = recorded(path)
-    assert session.bodies("in")[-1] == refused
+    assert session.bodies("in")[-1] == rejected
     assert session.marks()["lost"]["id"] == "q"
 
 

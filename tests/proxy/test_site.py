@@ -9,8 +9,7 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio.errors import RequestError
+from mcp_trio import Client, RequestError
 from tests.proxy.bridged import bridged
 
 pytestmark = pytest.mark.real_time
@@ -48,7 +47,7 @@ async def grow() -> str:
 
 server.run()
 """
-ERAS = {"legacy": ("2025-11-25",), "modern": ("2026-07-28",)}
+ERAS = {"legacy": ("2025-11-25",), "stateless": ("2026-07-28",)}
 
 
 @attrs.define
@@ -92,7 +91,7 @@ async def text_of(client, tool, **arguments):
 async def test_both_eras_pass_with_all_that_belongs_to_a_call(site_of, harbour, sessions, era):
     logs, progress = [], []
     async with site_of(harbour) as site:
-        options = answering(revisions=ERAS[era], log=logs.append, log_level="debug")
+        options = answering(protocol_versions=ERAS[era], log=logs.append, log_level="debug")
         async with Client(site.url, **options) as client:
             assert await text_of(client, "tide", port="Oslo") == "3 m at Oslo"
             result = await client.call_tool("tide", {"port": "Rome"}, progress=progress.append)
@@ -108,7 +107,7 @@ async def test_a_server_of_legacy_sessions_is_found_out(site_of, harbour, sessio
     old = SERVER.replace('version="1"', 'version="1", revisions=("2025-06-18",)')
     (tmp_path / "harbour.py").write_text(old)
     async with site_of(harbour) as site, Client(site.url, **answering()) as client:
-        assert client.revision == "2025-06-18"
+        assert client.protocol_version == "2025-06-18"
         assert await text_of(client, "tide", port="Oslo") == "3 m at Oslo"
     probe, session = sessions(site)
     methods = [
@@ -121,21 +120,21 @@ async def test_a_server_of_legacy_sessions_is_found_out(site_of, harbour, sessio
     ]
 
 
-async def test_each_session_has_a_process_and_all_modern_clients_one(site_of, harbour, sessions):
+async def test_each_session_has_a_process_and_all_stateless_clients_one(site_of, harbour, sessions):
     async with site_of(harbour) as site:
         numbers = {}
-        for era, revisions in ERAS.items():
+        for era, protocol_versions in ERAS.items():
             async with (
-                Client(site.url, revisions=revisions) as first,
-                Client(site.url, revisions=revisions) as second,
+                Client(site.url, protocol_versions=protocol_versions) as first,
+                Client(site.url, protocol_versions=protocol_versions) as second,
             ):
                 numbers[era] = {await text_of(each, "who") for each in (first, second)}
         assert len(numbers["legacy"]) == 2
-        assert len(numbers["modern"]) == 1
+        assert len(numbers["stateless"]) == 1
     assert len(sessions(site)) == 3
 
 
-async def test_modern_clients_with_one_token_do_not_get_each_others_progress(site_of, tmp_path):
+async def test_stateless_clients_with_one_token_do_not_get_each_others_progress(site_of, tmp_path):
     code = tmp_path / "slow.py"
     code.write_text("""
 import json, sys
@@ -192,7 +191,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_server_that_dies_fails_its_own_calls(site_of, harbour, sessions, era):
-    async with site_of(harbour) as site, Client(site.url, revisions=ERAS[era]) as client:
+    async with site_of(harbour) as site, Client(site.url, protocol_versions=ERAS[era]) as client:
         first = await text_of(client, "who")
         with pytest.raises(RequestError, match="exited with status 3"):
             await client.call_tool("crash", {"status": 3})

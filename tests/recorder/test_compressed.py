@@ -9,14 +9,15 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._recorder.files import CompressedSink, FileSink, open_recording
+from mcp_trio._recorder.files import CompressedSink, FileSink
+from mcp_trio.recording import open_recording
 
 
 @attrs.define
 class MemoryFile:
     """The file of a sink; refuses the writes that the test names."""
 
-    refused: set = attrs.Factory(set)
+    rejected: set = attrs.Factory(set)
     data: bytes = b""
     writes: int = 0
     is_closed: bool = False
@@ -27,7 +28,7 @@ class MemoryFile:
 
     def write(self, data):
         self.writes += 1
-        if self.writes in self.refused:
+        if self.writes in self.rejected:
             raise OSError(28, "No space left on device")
         self.data += data
 
@@ -79,10 +80,10 @@ def test_a_cut_file_gives_the_writes_that_are_whole(tmp_path):
 
 @given(
     chunks=st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=12),
-    refused=st.sets(st.integers(1, 12)),
+    rejected=st.sets(st.integers(1, 12)),
 )
-def test_a_write_that_fails_takes_nothing_else_with_it(chunks, refused):
-    file = MemoryFile(refused)
+def test_a_write_that_fails_takes_nothing_else_with_it(chunks, rejected):
+    file = MemoryFile(rejected)
     sink = CompressedSink(file)
     kept = []
     for chunk in chunks:

@@ -5,13 +5,10 @@ import stat
 
 import pytest
 
-from mcp_trio._journal.diff import diff
-from mcp_trio._journal.reader import check, read_recording
 from mcp_trio._journal.records import OpenBody, body_of
-from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._recorder.writer import RecordOptions, begin_session, open_recorder
+from mcp_trio._recorder.writer import begin_session, open_recorder
 from mcp_trio.errors import RecordingError
+from mcp_trio.recording import RecordOptions, Redaction, check, diff, open_recording, read_recording
 from tests.recorder.conftest import FACTS
 
 ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -119,7 +116,7 @@ async def test_options_say_how_a_session_is_recorded(tmp_path):
 
 @pytest.mark.parametrize("name", ["segment_bytes_max", "segment_seconds_max", "sync_seconds"])
 @pytest.mark.parametrize("number", [0, -1, math.nan, math.inf])
-def test_an_option_that_makes_no_sense_is_refused(name, number):
+def test_an_option_that_makes_no_sense_is_rejected(name, number):
     with pytest.raises(ValueError, match=f"{name} is {number}"):
         RecordOptions("x", **{name: number})
 

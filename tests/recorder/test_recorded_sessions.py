@@ -5,19 +5,19 @@ import time
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._client.group import ClientGroup
-from mcp_trio._journal.reader import check, read_recording
-from mcp_trio._journal.records import EndBody, MarkBody, body_of, frame_of
-from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._recorder.writer import RecordOptions, SharedRecording
-from mcp_trio._replay.replay import replay_async
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import RequestError
-from mcp_trio.limits import Limits
+from mcp_trio import Client, ClientGroup, Context, Limits, RequestError, Server
+from mcp_trio._journal.records import EndBody, MarkBody, body_of
+from mcp_trio.recording import (
+    RecordOptions,
+    Redaction,
+    SharedRecording,
+    check,
+    frame_of,
+    open_recording,
+    read_recording,
+    replay_async,
+)
+from mcp_trio.transports import memory_pair
 
 SECRET = "correct-horse-battery"
 
@@ -146,7 +146,7 @@ async def test_sessions_in_one_recording_are_not_beside_it(tmp_path):
     assert {each.channel for each in records} == {0, 1, 2, 3}
 
 
-async def test_a_strict_recording_refuses_what_no_replay_could_repeat(tmp_path, caplog):
+async def test_a_strict_recording_rejects_what_no_replay_could_repeat(tmp_path, caplog):
     ours, theirs = memory_pair()
     server = make_server()
     record = RecordOptions(tmp_path / "x.mcprec.jsonl", strict=True)
@@ -159,7 +159,7 @@ async def test_a_strict_recording_refuses_what_no_replay_could_repeat(tmp_path, 
     assert "time.time" in caplog.text
 
 
-async def test_without_strict_nothing_is_refused(tmp_path):
+async def test_without_strict_nothing_is_rejected(tmp_path):
     ours, theirs = memory_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: make_server().serve(theirs, record=tmp_path / "x"))

@@ -5,11 +5,11 @@ import threading
 import attrs
 import pytest
 
-from mcp_trio._journal.reader import Flaw, check, read_recording
-from mcp_trio._journal.records import GapBody, OpenBody, body_of, encode_body, frame_of
-from mcp_trio._recorder.files import FileSink, open_recording
+from mcp_trio import Limits
+from mcp_trio._journal.records import GapBody, OpenBody, body_of, encode_body
+from mcp_trio._recorder.files import FileSink
 from mcp_trio._recorder.writer import Recorder
-from mcp_trio.limits import Limits
+from mcp_trio.recording import Flaw, check, frame_of, open_recording, read_recording
 from tests.recorder.conftest import Clock
 
 OPEN = encode_body(OpenBody(transport="t", role="server", name="n", version="1", started="s"))
@@ -305,11 +305,11 @@ def test_a_slow_disk_that_fails_becomes_a_gap_of_that():
 
 
 def test_without_a_thread_writes_stay_slow_but_whole(monkeypatch):
-    def refuse(self):
+    def reject(self):
         raise RuntimeError("can't start new thread")
 
     recorder, sink = recording_to()
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", reject)
     sink.takes_seconds = SLOW_SECONDS
     for _ in range(3):
         record_frames(recorder, 1)

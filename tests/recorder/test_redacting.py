@@ -2,11 +2,11 @@
 
 import attrs
 
-from mcp_trio._journal.reader import check, read_recording
-from mcp_trio._journal.records import GapBody, OpenBody, body_of, frame_of
-from mcp_trio._recorder.files import FileSink, Segments, open_recording
+from mcp_trio import Limits
+from mcp_trio._journal.records import GapBody, OpenBody, body_of
+from mcp_trio._recorder.files import FileSink, Segments
 from mcp_trio._recorder.writer import Recorder
-from mcp_trio.limits import Limits
+from mcp_trio.recording import check, frame_of, open_recording, read_recording
 
 OPEN = OpenBody(
     transport="t", role="server", name="secret", version="1", started="s", session="secret"

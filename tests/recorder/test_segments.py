@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._journal.reader import Flaw, check, read_recording
+from mcp_trio import Limits
 from mcp_trio._journal.records import GapBody, OpenBody, body_of
 from mcp_trio._recorder.files import (
     CompressedSink,
@@ -19,12 +19,11 @@ from mcp_trio._recorder.files import (
     Segments,
     first_name,
     later_names,
-    open_recording,
     segment_name,
 )
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import RecordingError
-from mcp_trio.limits import Limits
+from mcp_trio.recording import Flaw, check, open_recording, read_recording
 from tests.recorder.conftest import Clock
 
 OPEN = OpenBody(transport="t", role="server", name="n", version="1", started="s", session="id")
@@ -36,11 +35,11 @@ FRAME = b'{"jsonrpc":"2.0","method":"' + b"x" * 100 + b'"}'
 class Disk:
     """Opens real files; refuses to open or to write when told to."""
 
-    refuses: str = ""
+    rejects: str = ""
     opened: list = attrs.Factory(list)
 
     def open(self, path):
-        if self.refuses == "open":
+        if self.rejects == "open":
             raise OSError(28, "No space left on device")
         self.opened.append(path)
         return FullSink(self, FileSink(path))
@@ -56,7 +55,7 @@ class FullSink:
         return self.file.written_bytes
 
     def write(self, data):
-        if self.disk.refuses == "write":
+        if self.disk.rejects == "write":
             raise OSError(28, "No space left on device")
         self.file.write(data)
 
@@ -132,18 +131,18 @@ def test_the_records_are_the_same_however_they_are_cut_into_files(
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("refuses", ["open", "write"])
-def test_a_file_that_cannot_be_begun_is_a_gap_and_begun_later(tmp_path, refuses):
+@pytest.mark.parametrize("rejects", ["open", "write"])
+def test_a_file_that_cannot_be_begun_is_a_gap_and_begun_later(tmp_path, rejects):
     clock, disk = Clock(), Disk()
     path = tmp_path / "x.mcprec.jsonl"
     recorder = start(path, disk, clock, bytes_max=500)
     write(recorder, 2)
     assert path.stat().st_size >= 500
-    disk.refuses = refuses
+    disk.rejects = rejects
     write(recorder, 4)
     clock.seconds = 2
     recorder.flush()
-    disk.refuses = ""
+    disk.rejects = ""
     clock.seconds = 4
     recorder.flush()
     write(recorder)
@@ -183,22 +182,22 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
     path = tmp_path / "x.mcprec.jsonl"
     start(path).close({})
 
-    def refuse(_):
+    def reject(_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(Path, "iterdir", reject)
     with pytest.raises(RecordingError, match=f"later segments of {path}: Permission denied"):
         list(open_recording(path))
 
 
 def test_a_disk_that_is_full_at_first_costs_no_later_record(tmp_path):
-    clock, disk = Clock(), Disk(refuses="write")
+    clock, disk = Clock(), Disk(rejects="write")
     path = tmp_path / "x.mcprec.jsonl"
     recorder = start(path, disk, clock)
     write(recorder, 3)
     clock.seconds = 2
     recorder.flush()
-    disk.refuses = ""
+    disk.rejects = ""
     clock.seconds = 4
     recorder.flush()
     write(recorder, 2)

@@ -3,12 +3,11 @@
 import pytest
 import trio
 
-from mcp_trio._journal.reader import check, read_recording
 from mcp_trio._journal.records import EndBody, MarkBody, body_of
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._recorder.writer import RecordOptions, SharedRecording, begin_session, options_of
+from mcp_trio._recorder.writer import begin_session, options_of
 from mcp_trio._session.journal import Lane, Recording
 from mcp_trio.errors import RecordingError
+from mcp_trio.recording import RecordOptions, SharedRecording, check, open_recording, read_recording
 from tests.recorder.conftest import FACTS
 
 
@@ -76,7 +75,7 @@ async def test_what_a_session_wrote_is_there_before_the_others_go_on(tmp_path):
     shared.close()
 
 
-async def test_sessions_that_do_not_belong_together_are_refused(tmp_path):
+async def test_sessions_that_do_not_belong_together_are_rejected(tmp_path):
     with SharedRecording(tmp_path / "x.mcprec.jsonl") as shared:
         begin(shared)
         for change in ({"role": "client"}, {"name": "other"}):

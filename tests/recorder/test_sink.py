@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from mcp_trio._recorder.files import FileSink, open_recording
+from mcp_trio import Limits
+from mcp_trio._recorder.files import FileSink
 from mcp_trio.errors import RecordingError
-from mcp_trio.limits import Limits
+from mcp_trio.recording import open_recording
 
 LINES = [b"one\n", b"two\n", b"three"]
 
@@ -142,9 +143,9 @@ def test_a_file_that_another_session_is_recorded_to_is_left_alone(tmp_path):
 
 
 def test_a_file_system_without_locks_takes_recordings(tmp_path, monkeypatch):
-    def refuse(descriptor, operation):
+    def reject(descriptor, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", reject)
     FileSink(tmp_path / "x").close()
     assert (tmp_path / "x").read_bytes() == b""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mcp_trio import Limits
 from mcp_trio._recorder import files as syncing
 from mcp_trio._recorder.files import FileSink
-from mcp_trio.limits import Limits
 
 pytestmark = pytest.mark.real_time
 
@@ -103,10 +103,10 @@ def open_descriptors():
 
 
 def test_without_a_thread_there_is_no_such_file(tmp_path, monkeypatch):
-    def refuse(_):
+    def reject(_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", reject)
     before = open_descriptors()
     with pytest.raises(OSError, match="no thread to sync it"):
         FileSink(tmp_path / "x", sync_seconds=1)

@@ -14,16 +14,13 @@ import trio.testing
 from hypothesis import assume
 from proof.heard import Listened, recorded_story
 
+from mcp_trio import Context, Limits, Server
 from mcp_trio._journal.records import FORMAT_VERSION, RecordEncoder, encode_body
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
 from mcp_trio._session.tasks import seeded_schedule
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
 from mcp_trio.errors import ReplayDivergence
-from mcp_trio.limits import Limits
+from mcp_trio.recording import open_recording, replay
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 
 
 def replayed(path, server, *, number=0, mode="strict"):

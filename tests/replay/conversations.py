@@ -1,10 +1,10 @@
 """The words of conversations by hand: what clients and servers say, and what is told of it."""
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 VERSION = "io.modelcontextprotocol/protocolVersion"
 TAG = "io.modelcontextprotocol/subscriptionId"
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
-META = {VERSION: MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+META = {VERSION: STATELESS, "io.modelcontextprotocol/clientCapabilities": {}}
 
 
 def call(id_, name="x", **params):
@@ -12,13 +12,13 @@ def call(id_, name="x", **params):
     return {"id": id_, "method": "tools/call", "params": {"name": name, **params}}
 
 
-def modern_request(id_, method, **params):
+def stateless_request(id_, method, **params):
     meta = META | params.pop("_meta", {})
     return {"id": id_, "method": method, "params": {**params, "_meta": meta}}
 
 
-def modern_call(id_, name="x", **params):
-    return modern_request(id_, "tools/call", name=name, **params)
+def stateless_call(id_, name="x", **params):
+    return stateless_request(id_, "tools/call", name=name, **params)
 
 
 def note(method, **params):

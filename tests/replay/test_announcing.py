@@ -3,10 +3,8 @@
 import pytest
 import trio
 
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
+from mcp_trio import Context, Limits, Server
+from mcp_trio.recording import replay
 
 OFFERS = {"tools", "resources", "prompts"}
 ANNOUNCE = "announce"

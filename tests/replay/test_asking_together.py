@@ -6,12 +6,9 @@ from contextlib import suppress
 import pytest
 import trio
 
+from mcp_trio import Context, MCPError, RequestError, Roots, Sampling, Server, ThreadContext, effect
 from mcp_trio._journal.records import encode_body
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.effects import effect
-from mcp_trio._server.elicitation import Roots, Sampling
-from mcp_trio._server.server import Server
-from mcp_trio.errors import MCPError, RequestAbandoned, RequestError
+from mcp_trio.errors import RequestAbandoned
 
 QUESTIONS = (Roots(), Sampling("Why?"))
 ANSWERS = {
@@ -64,7 +61,7 @@ def make_server():
     return server
 
 
-def calling(tool, *, refused="", cancels_after=None, **arguments):
+def calling(tool, *, rejected="", cancels_after=None, **arguments):
     """A client that answers the first question at once, and the second after 10 ms."""
 
     async def client(peer, _session):
@@ -81,7 +78,7 @@ def calling(tool, *, refused="", cancels_after=None, **arguments):
     async def answer(peer, scope):
         while True:
             message = await peer.receive()
-            if message.get("method") == refused:
+            if message.get("method") == rejected:
                 error = {"code": -1, "message": "no"}
                 await peer.send({"id": message["id"], "error": error})
             elif "method" in message and "id" in message:
@@ -109,7 +106,7 @@ def told(world, path):
         ("ask_in_time", {"milliseconds": 10.5}),
         ("ask_in_time", {"milliseconds": 30}),
         ("ask_nothing", {}),
-        ("ask_in_vain", {"refused": "sampling/createMessage"}),
+        ("ask_in_vain", {"rejected": "sampling/createMessage"}),
         ("ask_from_thread", {}),
         ("ask_from_thread", {"cancels_after": 0.002}),
         ("ask_from_thread", {"cancels_after": 0.007}),
@@ -127,7 +124,7 @@ def test_the_wait_for_all_answers_has_an_end_of_its_own(world, tmp_path):
     path = world.record(
         make_server(),
         tmp_path / "b.mcprec.jsonl",
-        calling("ask_in_vain", refused="sampling/createMessage"),
+        calling("ask_in_vain", rejected="sampling/createMessage"),
     )
     assert told(world, path)[-1] == ("err", 0)
 
@@ -169,7 +166,7 @@ def test_an_error_that_came_before_a_cancellation_is_what_came(world, tmp_path):
         assert heard.moments == world.played(path)
 
 
-def test_of_two_refusals_in_one_read_the_handler_gets_the_first(world, tmp_path):
+def test_of_two_rejections_in_one_read_the_handler_gets_the_first(world, tmp_path):
     caught = []
 
     def make():
@@ -189,10 +186,10 @@ def test_of_two_refusals_in_one_read_the_handler_gets_the_first(world, tmp_path)
         await peer.handshake(capabilities={"roots": {}, "sampling": {}})
         await peer.send_request("tools/call", {"name": "ask"}, id=1)
         asked = await peer.receive_many(2)
-        refusals = [
+        rejections = [
             {"id": it["id"], "error": {"code": -1, "message": it["method"]}} for it in asked
         ]
-        await peer.send(*refusals)
+        await peer.send(*rejections)
         await peer.receive()
 
     for turn in range(5):

@@ -5,16 +5,10 @@ import json
 import pytest
 import trio
 
+from mcp_trio import Context, Server
 from mcp_trio._cli.timeline import Tally, timeline
-from mcp_trio._journal.diff import diff
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._replay.live import drive
-from mcp_trio._replay.replay import replay
-from mcp_trio._replay.sweep import sweep
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
 from mcp_trio.errors import ReplayDivergence
+from mcp_trio.recording import diff, drive, open_recording, read_recording, replay, sweep
 
 BATCHED = "2025-03-26"
 
@@ -54,7 +48,7 @@ def batch(*messages):
 
 
 async def talk(peer, _session):
-    await peer.handshake(revision=BATCHED, capabilities={"roots": {}})
+    await peer.handshake(protocol_version=BATCHED, capabilities={"roots": {}})
     await peer.send(
         batch(
             note("letter", text="a"),

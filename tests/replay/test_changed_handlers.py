@@ -130,9 +130,9 @@ def test_the_text_tells_what_where_and_what_can_be_done(desk, world, path):
     assert f" by lane {record['l']}, operation 1  at test_changed_handlers.py:" in lines[2]
     assert lines[3].startswith("  changed:  $.id: 1 became nothing")
     assert "  meaning:  the code did not do this send here when recorded" in lines
-    parked = next(line for line in lines if line.startswith("  parked:"))
-    assert "r7 at conftest.py:" in parked
-    assert "(for its turn)" in parked
+    suspended = next(line for line in lines if line.startswith("  parked:"))
+    assert "r7 at conftest.py:" in suspended
+    assert "(for its turn)" in suspended
     assert lines[-1] == (
         '  choose:   fix the code | guard the change with ctx.patched("change")'
         ' | record the session again | replay(mode="outbound")'

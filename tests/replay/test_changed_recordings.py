@@ -5,12 +5,10 @@ import json
 import pytest
 import trio
 
+from mcp_trio import Context, Limits, Server
 from mcp_trio._journal.records import encode_body
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.limits import Limits
+from mcp_trio.recording import replay
+from mcp_trio.transports import memory_pair
 
 # Changed recordings.
 

@@ -3,8 +3,8 @@
 import attrs
 import pytest
 
-from mcp_trio._replay.live import run_inputs
 from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.recording import run_inputs
 from tests.replay.conversations import answer, call, note, result, told
 
 LIMITS = attrs.evolve(DEFAULT_LIMITS, frame_bytes_max=4096)
@@ -64,7 +64,7 @@ async def test_a_question_with_other_params_is_a_change(spoken, scripted):
     assert told(report) == [("changed", "question sampling/createMessage", "$.params.maxTokens")]
 
 
-async def test_a_place_that_is_no_path_is_refused(spoken, scripted):
+async def test_a_place_that_is_no_path_is_rejected(spoken, scripted):
     with pytest.raises(ValueError, match=r"'result' is no path: it begins with \$"):
         await run_inputs(spoken(), scripted(answer), ignore=["result"])
 

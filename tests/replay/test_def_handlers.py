@@ -7,13 +7,10 @@ import time
 import pytest
 import trio
 
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import ThreadContext
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
+from mcp_trio import Limits, RequestError, Server, ThreadContext, effect
 from mcp_trio._server.threads import Bridge
-from mcp_trio.errors import CapabilityMissing, ReplayDivergence, RequestAbandoned, RequestError
-from mcp_trio.limits import Limits
+from mcp_trio.errors import CapabilityMissing, ReplayDivergence, RequestAbandoned
+from mcp_trio.recording import replay
 
 # The clock of a recording jumps while threads begin: nothing may be too late by that.
 LIMITS = Limits(
@@ -142,7 +139,7 @@ def asking(ctx, number):
         raise
 
 
-def test_an_abandoned_thread_is_refused_and_ends(world, recorded):
+def test_an_abandoned_thread_is_rejected_and_ends(world, recorded):
     async def client(peer, _session):
         await peer.handshake(capabilities={"sampling": {}})
         for number in range(3):

@@ -8,11 +8,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._replay.live import drive, mock_client, run_inputs
-from mcp_trio._replay.mock import mock_server
-from mcp_trio.errors import ConnectionLost, RecordingError
+from mcp_trio import ConnectionLost
+from mcp_trio.errors import RecordingError
 from mcp_trio.examples.weather import server as weather
 from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.recording import drive, run_inputs
+from mcp_trio.testing import mock_client, mock_server
 from tests.replay.conversations import answer, call, note, result, told
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
@@ -145,7 +146,7 @@ async def test_of_two_questions_the_same_one_is_meant(spoken, scripted):
     assert (await run_inputs(path, scripted(script))).is_same
 
 
-async def test_a_question_that_nobody_recorded_is_refused_and_told(spoken, scripted):
+async def test_a_question_that_nobody_recorded_is_rejected_and_told(spoken, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(ROOTS)

@@ -8,21 +8,21 @@ import pytest
 import trio
 from msgspec import Raw
 
+from mcp_trio import Server
 from mcp_trio._journal.conversation import Question
-from mcp_trio._replay.live import run_inputs
 from mcp_trio._replay.live_matching import live_keys, with_recorded_keys
-from mcp_trio._server.server import Server
 from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.recording import run_inputs
 from tests.replay.conversations import (
     META,
-    MODERN,
     SERVER_INFO,
+    STATELESS,
     TAG,
     VERSION,
-    modern_call,
-    modern_request,
     note,
     result,
+    stateless_call,
+    stateless_request,
     told,
 )
 
@@ -43,11 +43,11 @@ def params_of(asked):
 # Rounds.
 
 ROUNDS = (
-    ("C", modern_call(1)),
+    ("C", stateless_call(1)),
     ("S", result(1, **asks("recorded", q1=CITY, q2=DAYS, q3=ROOTS))),
     (
         "C",
-        modern_call(
+        stateless_call(
             2,
             inputResponses={"q1": "Oslo", "q2": 3, "q3": {"roots": []}},
             requestState="recorded",
@@ -115,11 +115,13 @@ async def test_a_server_that_does_not_ask_gets_no_retry(spoken, scripted, answer
     assert told(report)[-1] == ("missing", "answer to tools/call x", "")
 
 
-async def test_what_was_refused_and_is_answered_now_is_told(spoken, scripted):
+async def test_what_was_rejected_and_is_answered_now_is_told(spoken, scripted):
     async def script(peer):
         await peer.send_result(await peer.receive(), asks("live", q1=CITY))
 
-    path = spoken(("C", modern_call(1)), ("S", {"id": 1, "error": {"code": -1, "message": "no"}}))
+    path = spoken(
+        ("C", stateless_call(1)), ("S", {"id": 1, "error": {"code": -1, "message": "no"}})
+    )
     report = await run_inputs(path, scripted(script))
     assert [path for _, _, path in told(report)] == ["$.error", "$.result"]
 
@@ -130,8 +132,8 @@ async def test_a_state_that_nobody_gave_is_said_as_it_was(spoken, scripted):
         assert params_of(asked) == {"requestState": "made up"}
         await peer.send({"id": asked["id"], "error": {"code": -32602, "message": "no"}})
 
-    refused = {"id": 1, "error": {"code": -32602, "message": "no"}}
-    path = spoken(("C", modern_call(1, requestState="made up")), ("S", refused))
+    rejected = {"id": 1, "error": {"code": -32602, "message": "no"}}
+    path = spoken(("C", stateless_call(1, requestState="made up")), ("S", rejected))
     assert (await run_inputs(path, scripted(script))).is_same
 
 
@@ -144,9 +146,9 @@ async def test_a_retry_without_answers_has_none(spoken, scripted):
         await peer.send_result(retry, {})
 
     path = spoken(
-        ("C", modern_call(1)),
+        ("C", stateless_call(1)),
         ("S", result(1, resultType="input_required", requestState="recorded")),
-        ("C", modern_call(2, requestState="recorded")),
+        ("C", stateless_call(2, requestState="recorded")),
         ("S", result(2)),
     )
     assert (await run_inputs(path, scripted(script))).is_same
@@ -188,9 +190,9 @@ async def test_another_version_of_the_server_is_one_difference(spoken, scripted)
             await peer.send_result(await peer.receive(), info("2"))
 
     path = spoken(
-        ("C", modern_request(1, "server/discover")),
+        ("C", stateless_request(1, "server/discover")),
         ("S", result(1, **info("1"))),
-        ("C", modern_call(2)),
+        ("C", stateless_call(2)),
         ("S", result(2, **info("1"))),
     )
     assert told(await run_inputs(path, scripted(script))) == [
@@ -208,11 +210,11 @@ async def test_a_text_that_names_a_member_of_meta_is_no_member(spoken, scripted)
     async def script(peer):
         await peer.send_result(await peer.receive(), {"text": f"{SERVER_INFO}", "_meta": 5})
 
-    path = spoken(("C", modern_call(1)), ("S", result(1, text=f"{SERVER_INFO}", _meta=5)))
+    path = spoken(("C", stateless_call(1)), ("S", result(1, text=f"{SERVER_INFO}", _meta=5)))
     assert (await run_inputs(path, scripted(script))).is_same
 
 
-async def test_a_modern_server_is_heard_out_by_a_discovery(spoken):
+async def test_a_stateless_server_is_heard_out_by_a_discovery(spoken):
     last = []
 
     @attrs.define
@@ -224,7 +226,7 @@ async def test_a_modern_server_is_heard_out_by_a_discovery(spoken):
                     answer = {"jsonrpc": "2.0", "id": last[-1]["id"], "result": {}}
                     await channel.send([json.dumps(answer).encode()])
 
-    path = spoken(("C", modern_call(1, _meta={"progressToken": "t"})), ("S", result(1)))
+    path = spoken(("C", stateless_call(1, _meta={"progressToken": "t"})), ("S", result(1)))
     assert (await run_inputs(path, Watched())).is_same
     assert last[1]["method"] == "server/discover"
     assert last[1]["params"] == {"_meta": META}
@@ -251,8 +253,8 @@ async def test_what_a_subscription_tells_is_told_for_the_live_one(spoken, script
         await peer.send(note("cancelled", requestId=two["id"], **tagged(two["id"])))
 
     path = spoken(
-        ("C", modern_request("a", "subscriptions/listen", **FILTER)),
-        ("C", modern_request("b", "subscriptions/listen", **FILTER)),
+        ("C", stateless_request("a", "subscriptions/listen", **FILTER)),
+        ("C", stateless_request("b", "subscriptions/listen", **FILTER)),
         ("S", note("subscriptions/acknowledged", **FILTER, **tagged("a"))),
         ("S", note("subscriptions/acknowledged", **FILTER, **tagged("b"))),
         ("S", note("tools/list_changed", **tagged("b"))),
@@ -272,7 +274,7 @@ async def test_what_one_subscription_is_not_told_any_more_is_missed_soon(
         await peer.send(note("subscriptions/acknowledged", **tagged(asked["id"])))
 
     path = spoken(
-        ("C", modern_request("a", "subscriptions/listen", **FILTER)),
+        ("C", stateless_request("a", "subscriptions/listen", **FILTER)),
         ("S", note("subscriptions/acknowledged", **tagged("a"))),
         ("S", note("tools/list_changed", **tagged("a"))),
     )
@@ -292,7 +294,7 @@ async def test_the_end_of_a_subscription_at_the_end_of_all_is_not_waited_for(
         await peer.send(note("subscriptions/acknowledged", **tagged(asked["id"])))
 
     path = spoken(
-        ("C", modern_request("a", "subscriptions/listen", **FILTER)),
+        ("C", stateless_request("a", "subscriptions/listen", **FILTER)),
         ("S", note("subscriptions/acknowledged", **tagged("a"))),
         ("S", result("a", **tagged("a"))),
         ("S", note("cancelled", requestId="a", **tagged("a"))),
@@ -309,7 +311,7 @@ async def test_what_is_told_for_no_subscription_is_more(spoken, scripted):
         await peer.send(note("tools/list_changed", **tagged(99)))
         await peer.send_result(asked, {})
 
-    report = await run_inputs(spoken(("C", modern_call(1)), ("S", result(1))), scripted(script))
+    report = await run_inputs(spoken(("C", stateless_call(1)), ("S", result(1))), scripted(script))
     assert told(report) == [("extra", "notifications/tools/list_changed", "")]
 
 
@@ -366,13 +368,13 @@ BOTH_ERAS = (
         ),
     ),
     ("C", {"method": "notifications/initialized"}),
-    ("C", modern_request(2, "server/discover")),
+    ("C", stateless_request(2, "server/discover")),
     (
         "S",
         result(
             2,
             resultType="complete",
-            supportedVersions=[MODERN, "2025-11-25"],
+            supportedVersions=[STATELESS, "2025-11-25"],
             capabilities={"logging": {}},
             ttlMs=0,
             cacheScope="private",
@@ -385,36 +387,48 @@ BOTH_ERAS = (
 
 
 async def test_both_eras_of_one_session_are_driven(spoken):
-    server = Server("s", version="1", revisions=(MODERN, "2025-11-25"))
+    server = Server("s", version="1", protocol_versions=(STATELESS, "2025-11-25"))
     report = await run_inputs(spoken(*BOTH_ERAS), server)
     assert report.is_same, str(report)
     assert report.answered == 3
 
 
-@pytest.mark.parametrize("revision", ["2024-11-05", MODERN])
-async def test_another_revision_is_said_where_its_era_says_one(spoken, scripted, revision):
+@pytest.mark.parametrize("protocol_version", ["2024-11-05", STATELESS])
+async def test_another_protocol_version_is_said_where_its_era_says_one(
+    spoken, scripted, protocol_version
+):
     async def script(peer):
         hello = await peer.receive()
-        is_modern = revision == MODERN
-        assert hello["params"]["protocolVersion"] == ("2025-11-25" if is_modern else revision)
-        await peer.send_result(hello, BOTH_ERAS[1][1]["result"] | {"protocolVersion": revision})
+        is_stateless = protocol_version == STATELESS
+        assert hello["params"]["protocolVersion"] == (
+            "2025-11-25" if is_stateless else protocol_version
+        )
+        await peer.send_result(
+            hello, BOTH_ERAS[1][1]["result"] | {"protocolVersion": protocol_version}
+        )
         _, discover = await peer.receive_many(2)
-        assert discover["params"]["_meta"][VERSION] == MODERN
+        assert discover["params"]["_meta"][VERSION] == STATELESS
         await peer.send_result(discover, BOTH_ERAS[4][1]["result"])
 
-    report = await run_inputs(spoken(*BOTH_ERAS), scripted(script), revision=revision)
+    report = await run_inputs(
+        spoken(*BOTH_ERAS), scripted(script), protocol_version=protocol_version
+    )
     assert report.is_same, str(report)
 
 
 @pytest.mark.parametrize(
-    ("said", "revision", "known"),
+    ("said", "protocol_version", "known"),
     [
-        (BOTH_ERAS[:2], MODERN, "2025-11-25, 2025-06-18, 2025-03-26, 2024-11-05"),
-        (BOTH_ERAS[3:4], "2025-11-25", MODERN),
-        (BOTH_ERAS[-2:], MODERN, "none"),
+        (BOTH_ERAS[:2], STATELESS, "2025-11-25, 2025-06-18, 2025-03-26, 2024-11-05"),
+        (BOTH_ERAS[3:4], "2025-11-25", STATELESS),
+        (BOTH_ERAS[-2:], STATELESS, "none"),
         (BOTH_ERAS, "1999-01-01", "2026-07-28, 2025-11-25"),
     ],
 )
-async def test_a_revision_of_another_era_is_refused(spoken, scripted, said, revision, known):
-    with pytest.raises(ValueError, match=f"cannot be said under {revision}, but under: {known}"):
-        await run_inputs(spoken(*said), scripted(None), revision=revision)
+async def test_a_protocol_version_of_another_era_is_rejected(
+    spoken, scripted, said, protocol_version, known
+):
+    with pytest.raises(
+        ValueError, match=f"cannot be said under {protocol_version}, but under: {known}"
+    ):
+        await run_inputs(spoken(*said), scripted(None), protocol_version=protocol_version)

@@ -8,14 +8,13 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._jsonrpc.messages import Lost
-from mcp_trio._replay.live import mock_client, run_inputs
-from mcp_trio._replay.mock import mock_server
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ConnectionLost, LocalProtocolError, OutcomeUnknown
+from mcp_trio import Client, ConnectionLost, Server
+from mcp_trio.errors import LocalProtocolError, OutcomeUnknown
 from mcp_trio.examples.weather import server as weather
 from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.recording import run_inputs
+from mcp_trio.testing import mock_client, mock_server
+from mcp_trio.transports import Lost
 from tests.replay.conversations import call, result
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
@@ -51,11 +50,13 @@ async def test_a_recording_over_stdio_is_asked_again_over_http(name, host):
         assert report.is_same, str(report)
 
 
-@pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25", "2026-07-28"])
-async def test_a_recording_over_http_is_asked_again_over_http_and_in_memory(tmp_path, revision):
+@pytest.mark.parametrize("protocol_version", ["2024-11-05", "2025-11-25", "2026-07-28"])
+async def test_a_recording_over_http_is_asked_again_over_http_and_in_memory(
+    tmp_path, protocol_version
+):
     async with (
         served(weather, record=tmp_path) as url,
-        Client(url, revisions=(revision,)) as client,
+        Client(url, protocol_versions=(protocol_version,)) as client,
     ):
         await client.call_tool("forecast", {"city": "Oslo"})
     path = next(each for each in tmp_path.iterdir() if "tools/call" in each.read_text())

@@ -7,9 +7,9 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._replay.live import run_inputs
-from mcp_trio._replay.mock import mock_server
 from mcp_trio._session.tasks import seeded_schedule
+from mcp_trio.recording import run_inputs
+from mcp_trio.testing import mock_server
 
 
 class _Talk:

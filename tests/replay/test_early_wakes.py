@@ -5,9 +5,8 @@ import json
 import pytest
 import trio
 
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
+from mcp_trio.recording import replay
 
 # Longer than what comes to cut it short, by less than a recorded time can tell.
 JUST_LONGER = 0.0100005
@@ -33,17 +32,17 @@ async def sleeping_child_in_time(ctx):
 
 async def woken_and_cancelled(ctx):
     """The child is woken before it is cancelled, so its call is made, and cancelled."""
-    bell = trio.Event()
+    wakeup = trio.Event()
 
     async def listen():
-        await bell.wait()
+        await wakeup.wait()
         await ctx.info("never said")
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listen)
         await trio.sleep(0.005)
         await ctx.info("ring")
-        bell.set()
+        wakeup.set()
         nursery.cancel_scope.cancel()
 
 

@@ -9,11 +9,9 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server, effect
 from mcp_trio.errors import ReplayDivergence
+from mcp_trio.recording import replay
 
 RUNS = []
 
@@ -400,15 +398,15 @@ def test_what_reaches_the_outside_is_blocked_and_noted(recorded):
     divergence = caught.value
     assert divergence.kind == "blocked"
     assert "stray:" in str(divergence)
-    assert divergence.strays[0].instead in str(divergence)
+    assert divergence.untracked_calls[0].instead in str(divergence)
 
 
 async def looking_at_the_watch(ctx):
     return [str(time.time() > 0)]
 
 
-def test_strays_that_change_nothing_are_in_the_report(recorded):
+def test_untracked_calls_that_change_nothing_are_in_the_report(recorded):
     path = recorded(looking_at_the_watch)
     report = replay(path, make_server(looking_at_the_watch))
-    assert {stray.instead for stray in report.strays} == {"ctx.now()"}
-    assert replay(path, make_server(looking_at_the_watch), watches=False).strays == ()
+    assert {untracked_call.instead for untracked_call in report.untracked_calls} == {"ctx.now()"}
+    assert replay(path, make_server(looking_at_the_watch), watches=False).untracked_calls == ()

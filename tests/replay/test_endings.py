@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from mcp_trio import Limits
 from mcp_trio._replay import clock
-from mcp_trio._replay.replay import replay
-from mcp_trio.limits import Limits
+from mcp_trio.recording import replay
 
 
 @pytest.fixture(autouse=True)

@@ -6,18 +6,15 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.live import run_inputs
-from mcp_trio._replay.mock import mock_server
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import RequestError
+from mcp_trio import Client, Context, RequestError, Server
+from mcp_trio.recording import run_inputs
+from mcp_trio.testing import mock_server
+from mcp_trio.transports import memory_pair
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-MODERN = "2026-07-28"
-REVISIONS = (*LEGACY, MODERN)
-WITH_FORMS = REVISIONS[2:]
+STATELESS = "2026-07-28"
+PROTOCOL_VERSIONS = (*LEGACY, STATELESS)
+WITH_FORMS = PROTOCOL_VERSIONS[2:]
 
 
 @attrs.define
@@ -70,11 +67,11 @@ def filled_in(params):
 async def talk(client):
     """What the client does; returns what it is told."""
     told = [len(await client.list_tools()), await text_of(client, "echo", text="a")]
-    if client.revision in WITH_FORMS:
+    if client.protocol_version in WITH_FORMS:
         told += [await text_of(client, "plan", name="Ann"), await text_of(client, "both")]
-    if client.revision in WITH_FORMS[1:]:
+    if client.protocol_version in WITH_FORMS[1:]:
         told.append(await text_of(client, "visit"))
-    if client.revision == MODERN:
+    if client.protocol_version == STATELESS:
         async with client.listen(tools=True) as subscription:
             told.append(await text_of(client, "grow"))
             told.append(await anext(aiter(subscription)))
@@ -86,21 +83,25 @@ async def text_of(client, tool, **arguments):
 
 
 @asynccontextmanager
-async def connected(target, revisions, **options):
+async def connected(target, protocol_versions, **options):
     modes = ("form", "url")
     async with Client(
-        target, revisions=revisions, elicitation=filled_in, elicitation_modes=modes, **options
+        target,
+        protocol_versions=protocol_versions,
+        elicitation=filled_in,
+        elicitation_modes=modes,
+        **options,
     ) as client:
         yield client
 
 
-@pytest.fixture(params=REVISIONS)
-def revision(request):
+@pytest.fixture(params=PROTOCOL_VERSIONS)
+def protocol_version(request):
     return request.param
 
 
 @pytest.fixture(params=["client", "server"])
-async def recorded(request, revision, tmp_path):
+async def recorded(request, protocol_version, tmp_path):
     """A recording by that side at that revision, and what the client was told."""
     path = tmp_path / "a.mcprec.jsonl"
     ours, theirs = memory_pair()
@@ -108,24 +109,24 @@ async def recorded(request, revision, tmp_path):
     by_server, by_client = (record, {}) if request.param == "server" else ({}, record)
     async with trio.open_nursery() as serving:
         serving.start_soon(lambda: serve(theirs, **by_server))
-        async with connected(ours, (revision,), **by_client) as client:
+        async with connected(ours, (protocol_version,), **by_client) as client:
             told = await talk(client)
     return path, told
 
 
-async def test_a_mock_tells_a_client_what_was_told(recorded, revision):
+async def test_a_mock_tells_a_client_what_was_told(recorded, protocol_version):
     path, told = recorded
     with mock_server(path, strict=True) as mock:
-        async with connected(mock, (revision,)) as client:
-            assert client.revision == revision
+        async with connected(mock, (protocol_version,)) as client:
+            assert client.protocol_version == protocol_version
             assert await talk(client) == told
 
 
-async def test_a_client_of_both_eras_finds_the_recorded_one(recorded, revision):
+async def test_a_client_of_both_eras_finds_the_recorded_one(recorded, protocol_version):
     path, told = recorded
     with mock_server(path, strict=True) as mock:
-        async with connected(mock, REVISIONS) as client:
-            assert client.revision == revision
+        async with connected(mock, PROTOCOL_VERSIONS) as client:
+            assert client.protocol_version == protocol_version
             assert await talk(client) == told
 
 
@@ -146,23 +147,25 @@ async def test_a_recorded_client_finds_its_own_mock_the_same(recorded, autojump_
 # A client that says something else.
 
 
-async def answers_at(path, answer, revision):
+async def answers_at(path, answer, protocol_version):
     with mock_server(path) as mock:
-        async with Client(mock, revisions=(revision,), elicitation=answer) as client:
+        async with Client(
+            mock, protocol_versions=(protocol_version,), elicitation=answer
+        ) as client:
             return await text_of(client, "plan", name="Ann")
 
 
 @pytest.mark.parametrize("recorded", ["client"], indirect=True)
-@pytest.mark.parametrize("revision", WITH_FORMS)
-async def test_whoever_fills_in_a_form_fits_what_was_recorded(recorded, revision):
+@pytest.mark.parametrize("protocol_version", WITH_FORMS)
+async def test_whoever_fills_in_a_form_fits_what_was_recorded(recorded, protocol_version):
     path, told = recorded
     other = lambda params: {"city": "Rome"} if filled_in(params) is not True else True  # noqa: E731
-    assert await answers_at(path, other, revision) == told[2]
+    assert await answers_at(path, other, protocol_version) == told[2]
 
 
 @pytest.mark.parametrize("recorded", ["client"], indirect=True)
-@pytest.mark.parametrize("revision", [MODERN])
-async def test_who_declines_what_was_accepted_then_is_told(recorded, revision):
+@pytest.mark.parametrize("protocol_version", [STATELESS])
+async def test_who_declines_what_was_accepted_then_is_told(recorded, protocol_version):
     path, _ = recorded
     with pytest.raises(RequestError, match=r"differs at \$\.inputResponses\.q1\.action"):
-        await answers_at(path, lambda _: False, revision)
+        await answers_at(path, lambda _: False, protocol_version)

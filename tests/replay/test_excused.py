@@ -3,10 +3,9 @@
 import pytest
 import trio
 
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
 from mcp_trio.errors import BlockedInReplay, ReplayDivergence
+from mcp_trio.recording import replay
 
 
 async def forever(ctx):
@@ -241,7 +240,7 @@ def test_what_nobody_ever_read_is_blocked_then(world, tmp_path):
         await trio.sleep(4.999)
         with pytest.raises(BlockedInReplay):
             ctx.now()
-        read.append("refused")
+        read.append("rejected")
         await ctx.info("never said")
 
     path = world.record(make_server(forever), tmp_path / "a.mcprec.jsonl", cancelled)

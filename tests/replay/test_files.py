@@ -5,12 +5,9 @@ import json
 import pytest
 import trio
 
-from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._replay.replay import replay
-from mcp_trio._replay.trace import load_score
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server, effect
+from mcp_trio._replay.trace import load_trace
+from mcp_trio.recording import RecordOptions, replay
 
 
 @effect
@@ -66,5 +63,5 @@ def test_keys_that_are_not_known_are_passed_over(world, tmp_path):
             lines[place] = json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
     newer = world.rewrite(path, tmp_path / "newer.jsonl", add_keys)
-    assert [r.kind for r in load_score(newer).journal] == [r.kind for r in load_score(path).journal]
+    assert [r.kind for r in load_trace(newer).journal] == [r.kind for r in load_trace(path).journal]
     assert replay(newer, make_server()).is_complete

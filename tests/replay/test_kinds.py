@@ -4,11 +4,9 @@ from contextlib import suppress
 
 import pytest
 
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ReplayDivergence, ToolError
+from mcp_trio import Context, Server, ToolError, effect
+from mcp_trio.errors import ReplayDivergence
+from mcp_trio.recording import replay
 
 
 async def recorded_one(ctx):

@@ -3,11 +3,8 @@
 import pytest
 import trio
 
-from mcp_trio import types
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
+from mcp_trio import Context, Limits, Server, types
+from mcp_trio.recording import replay
 
 
 def make_server():

@@ -6,12 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.mock import mock_server
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import MockMismatch, RequestError
-from mcp_trio.limits import Limits
+from mcp_trio import Client, Limits, RequestError
+from mcp_trio.errors import MockMismatch
+from mcp_trio.testing import WirePeer, mock_server
+from mcp_trio.transports import memory_pair
 from tests.replay.conversations import call, heard, note, result, say
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
@@ -67,8 +65,8 @@ async def test_the_same_request_gets_its_answers_in_order_and_others_their_own(s
     )
     assert await say(peer, call(9, "b")) == [result(9, n=2)]
     assert await say(peer, call(8, "a"), call(7, "a")) == [result(8, n=1), result(7, n=3)]
-    (refused,) = await say(peer, call(6, "a"))
-    assert refused["error"] == {
+    (rejected,) = await say(peer, call(6, "a"))
+    assert rejected["error"] == {
         "code": -32602,
         "message": (
             'this is a mock: tools/call {"name":"a"} was not recorded; nearest: record 1, which was'
@@ -113,9 +111,9 @@ async def test_whoever_initializes_is_welcome(spoken, connect):
 async def test_a_method_that_was_never_asked_is_not_found(spoken, connect):
     mock = mock_server(spoken(("C", call(1))))
     peer = connect(mock)
-    (refused,) = await say(peer, {"id": 1, "method": "prompts/get", "params": {"name": "p"}})
-    assert refused["error"]["code"] == -32601
-    assert refused["error"]["message"].endswith(
+    (rejected,) = await say(peer, {"id": 1, "method": "prompts/get", "params": {"name": "p"}})
+    assert rejected["error"]["code"] == -32601
+    assert rejected["error"]["message"].endswith(
         'prompts/get {"name":"p"} was not recorded, nor any other prompts/get'
     )
 
@@ -123,8 +121,8 @@ async def test_a_method_that_was_never_asked_is_not_found(spoken, connect):
 async def test_the_nearest_are_told_with_a_few_paths(spoken, connect):
     arguments = dict.fromkeys("abcdef", 1)
     peer = connect(mock_server(spoken(("C", call(1, arguments=arguments)))))
-    (refused,) = await say(peer, call(1, arguments={}))
-    assert refused["error"]["message"].endswith(
+    (rejected,) = await say(peer, call(1, arguments={}))
+    assert rejected["error"]["message"].endswith(
         "record 1, which differs at $.arguments.a, $.arguments.b, $.arguments.c, $.arguments.d, …"
     )
 
@@ -362,7 +360,7 @@ def test_a_mock_of_which_nobody_asked_anything_has_it_all_unused(spoken):
     ("live", "fits"),
     [("Hunter2-é", True), ("hunter2-é", False), ("Hunter22-é", False), (7, False), (None, False)],
 )
-async def test_a_redacted_value_is_fitted_by_its_shape(spoken, connect, live, fits):
+async def test_a_redacted_value_is_downgraded_by_its_shape(spoken, connect, live, fits):
     path = spoken(
         ("C", call(1, password="Qxkzwv9-ü", n=35)), ("S", result(1)), redaction={"rules": 1}
     )

@@ -3,20 +3,18 @@
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.mock import mock_server
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import RequestError
+from mcp_trio import Client, RequestError
+from mcp_trio.testing import WirePeer, mock_server
+from mcp_trio.transports import memory_pair
 from tests.replay.conversations import (
-    MODERN,
     SERVER_INFO,
+    STATELESS,
     TAG,
-    modern_call,
-    modern_request,
     note,
     result,
     say,
+    stateless_call,
+    stateless_request,
 )
 
 # Rounds.
@@ -30,9 +28,9 @@ def accepted(**content):
 
 def in_rounds(*answers):
     """A recording of one call, and of a retry for each of the answers."""
-    said = [("C", modern_call("1"))]
+    said = [("C", stateless_call("1"))]
     for number, answer in enumerate(answers, 1):
-        retry = modern_call(f"{number + 1}", requestState=f"s{number}", inputResponses=answer)
+        retry = stateless_call(f"{number + 1}", requestState=f"s{number}", inputResponses=answer)
         said += [
             ("S", result(f"{number}", **ASKS, requestState=f"s{number}")),
             ("C", retry),
@@ -53,8 +51,8 @@ def in_rounds(*answers):
 )
 async def test_other_answers_of_the_same_kind_fit(spoken, connect, recorded, live):
     peer = connect(mock_server(spoken(*in_rounds(recorded))))
-    assert await say(peer, modern_call(7)) == [result(7, **ASKS, requestState="s1")]
-    retry = modern_call(8, requestState="s1", inputResponses=live)
+    assert await say(peer, stateless_call(7)) == [result(7, **ASKS, requestState="s1")]
+    retry = stateless_call(8, requestState="s1", inputResponses=live)
     assert await say(peer, retry) == [result(8, n=1)]
 
 
@@ -73,21 +71,21 @@ async def test_other_answers_of_the_same_kind_fit(spoken, connect, recorded, liv
 )
 async def test_what_answers_something_else_does_not_fit(spoken, connect, live, place):
     peer = connect(mock_server(spoken(*in_rounds({"q": accepted()}))))
-    await say(peer, modern_call(7))
-    (refused,) = await say(peer, modern_call(8, **{"requestState": "s1", **live}))
-    assert f"record 3, which differs at {place}" in refused["error"]["message"]
+    await say(peer, stateless_call(7))
+    (rejected,) = await say(peer, stateless_call(8, **{"requestState": "s1", **live}))
+    assert f"record 3, which differs at {place}" in rejected["error"]["message"]
 
 
 async def test_an_answer_fits_by_its_members_if_it_says_no_action(spoken, connect):
     peer = connect(mock_server(spoken(*in_rounds({"q": {"roots": []}}))))
-    await say(peer, modern_call(7))
-    other = modern_call(8, requestState="s1", inputResponses={"q": {"model": "a"}})
+    await say(peer, stateless_call(7))
+    other = stateless_call(8, requestState="s1", inputResponses={"q": {"model": "a"}})
     assert "error" in (await say(peer, other))[0]
 
 
 async def test_the_retry_that_says_the_same_is_found_before_one_of_the_same_kind(spoken, connect):
     def retry(id_, city):
-        return modern_call(id_, requestState="s", inputResponses={"q": accepted(city=city)})
+        return stateless_call(id_, requestState="s", inputResponses={"q": accepted(city=city)})
 
     said = [("C", retry(1, "Oslo")), ("S", result(1, n=1)), ("C", retry(2, "Rome"))]
     peer = connect(mock_server(spoken(*said, ("S", result(2, n=2)))))
@@ -96,13 +94,13 @@ async def test_the_retry_that_says_the_same_is_found_before_one_of_the_same_kind
 
 
 async def test_answers_fit_in_a_redacted_recording_as_well(spoken, connect):
-    recorded = modern_call(
+    recorded = stateless_call(
         1, "x", arguments={"key": "abc"}, inputResponses={"q": accepted(a="zzzz")}
     )
     path = spoken(("C", recorded), ("S", result(1, n=1)), redaction={"key_id": "k"})
     peer = connect(mock_server(path))
-    live = modern_call(2, "x", arguments={"key": "xyz"}, inputResponses={"q": accepted(a="1")})
-    other = modern_call(3, "x", arguments={"key": "123"}, inputResponses={"q": accepted(a="1")})
+    live = stateless_call(2, "x", arguments={"key": "xyz"}, inputResponses={"q": accepted(a="1")})
+    other = stateless_call(3, "x", arguments={"key": "123"}, inputResponses={"q": accepted(a="1")})
     assert "error" in (await say(peer, other))[0]
     assert await say(peer, live) == [result(2, n=1)]
 
@@ -113,56 +111,56 @@ async def test_answers_fit_in_a_redacted_recording_as_well(spoken, connect):
 async def test_what_a_subscription_tells_comes_when_what_brought_it_about_does(spoken, connect):
     listen, tagged = "subscriptions/listen", {"_meta": {TAG: "s"}}
     path = spoken(
-        ("C", modern_request("s", listen)),
+        ("C", stateless_request("s", listen)),
         ("S", note("subscriptions/acknowledged", **tagged)),
-        ("C", modern_call("c", "grow")),
+        ("C", stateless_call("c", "grow")),
         ("S", result("c")),
         ("S", note("tools/list_changed", **tagged)),
     )
     peer, live = connect(mock_server(path)), {"_meta": {TAG: 5}}
-    assert await say(peer, modern_request(5, listen)) == [
+    assert await say(peer, stateless_request(5, listen)) == [
         note("subscriptions/acknowledged", **live)
     ]
     changed = note("tools/list_changed", **live)
-    assert await say(peer, modern_call(6, "grow")) == [result(6), changed]
+    assert await say(peer, stateless_call(6, "grow")) == [result(6), changed]
 
 
 @pytest.mark.parametrize("cancels", [True, False])
 async def test_who_does_not_listen_any_more_is_told_nothing(spoken, connect, cancels):
     listen, tagged = "subscriptions/listen", {"_meta": {TAG: "s"}}
     path = spoken(
-        ("C", modern_request("s", listen)),
-        ("C", modern_call("c", "grow")),
+        ("C", stateless_request("s", listen)),
+        ("C", stateless_call("c", "grow")),
         ("S", result("c")),
         ("S", note("tools/list_changed", **tagged)),
         ("S", result("s", **tagged)),
     )
     peer = connect(mock_server(path))
     if cancels:
-        assert await say(peer, modern_request(5, listen), note("cancelled", requestId=5)) == []
-    assert await say(peer, modern_call(6, "grow")) == [result(6)]
+        assert await say(peer, stateless_request(5, listen), note("cancelled", requestId=5)) == []
+    assert await say(peer, stateless_call(6, "grow")) == [result(6)]
 
 
 # The other era.
 
 
-LISTED = (("C", modern_request(1, "tools/list")), ("S", result(1, tools=[])))
+LISTED = (("C", stateless_request(1, "tools/list")), ("S", result(1, tools=[])))
 
 
-async def test_a_modern_server_that_was_not_asked_for_itself_says_what_is_known(spoken, connect):
+async def test_a_stateless_server_that_was_not_asked_for_itself_says_what_is_known(spoken, connect):
     info = {"_meta": {SERVER_INFO: {"name": "n", "version": "1"}}}
     path = spoken(
         *LISTED,
-        ("C", modern_request(2, "completion/complete")),
+        ("C", stateless_request(2, "completion/complete")),
         ("S", result(2, **info)),
-        ("C", modern_request(3, "own/method")),
+        ("C", stateless_request(3, "own/method")),
     )
     peer = connect(mock_server(path))
-    assert await say(peer, modern_request(9, "server/discover")) == [
+    assert await say(peer, stateless_request(9, "server/discover")) == [
         result(
             9,
             resultType="complete",
-            supportedVersions=[MODERN],
+            supportedVersions=[STATELESS],
             capabilities={"tools": {}, "completions": {}},
             ttlMs=0,
             cacheScope="private",
@@ -173,47 +171,47 @@ async def test_a_modern_server_that_was_not_asked_for_itself_says_what_is_known(
 
 async def test_a_client_of_ours_goes_on_with_that(spoken):
     with mock_server(spoken(*LISTED), strict=True) as mock:
-        async with Client(mock, revisions=("2025-11-25", MODERN)) as client:
-            assert client.revision == MODERN
+        async with Client(mock, protocol_versions=("2025-11-25", STATELESS)) as client:
+            assert client.protocol_version == STATELESS
             assert await client.list_tools() == []
 
 
-async def test_a_legacy_client_is_told_what_a_modern_server_speaks(spoken):
+async def test_a_legacy_client_is_told_what_a_stateless_server_speaks(spoken):
     mock = mock_server(spoken(*LISTED))
     with pytest.raises(RequestError) as caught:
-        async with Client(mock, revisions=("2025-11-25",)):
+        async with Client(mock, protocol_versions=("2025-11-25",)):
             pass
     assert caught.value.code == -32022
-    assert caught.value.data == {"supported": [MODERN], "requested": "2025-11-25"}
+    assert caught.value.data == {"supported": [STATELESS], "requested": "2025-11-25"}
     assert mock.misses == ()
 
 
 async def test_a_legacy_server_does_not_know_discovery(spoken, connect):
     mock = mock_server(spoken(("C", {"id": 1, "method": "ping"}), ("S", result(1))))
     peer = connect(mock)
-    (refused,) = await say(peer, modern_request(2, "server/discover"))
-    assert refused["error"]["code"] == -32601
+    (rejected,) = await say(peer, stateless_request(2, "server/discover"))
+    assert rejected["error"]["code"] == -32601
     (missed,) = await say(peer, {"id": 3, "method": "initialize", "params": {}})
     assert "was not recorded" in missed["error"]["message"]
     await peer.aclose()
 
 
 async def test_a_discovery_may_be_asked_again_or_never(spoken, connect):
-    path = spoken(("C", modern_request(1, "server/discover")), ("S", result(1, a=1)), *LISTED)
+    path = spoken(("C", stateless_request(1, "server/discover")), ("S", result(1, a=1)), *LISTED)
     mock = mock_server(path)
     peer = connect(mock)
-    again = [await say(peer, modern_request(n, "server/discover")) for n in (2, 3)]
+    again = [await say(peer, stateless_request(n, "server/discover")) for n in (2, 3)]
     assert again == [[result(2, a=1)], [result(3, a=1)]]
 
 
 async def test_a_client_that_knows_the_era_need_not_ask(spoken):
-    path = spoken(("C", modern_request(1, "server/discover")), ("S", result(1)), *LISTED)
+    path = spoken(("C", stateless_request(1, "server/discover")), ("S", result(1)), *LISTED)
     ours, theirs = memory_pair()
     mock = mock_server(path, strict=True)
     with mock:
         async with trio.open_nursery() as serving:
             serving.start_soon(mock.serve, theirs)
             peer = WirePeer(ours)
-            await say(peer, modern_request(4, "tools/list"))
+            await say(peer, stateless_request(4, "tools/list"))
             await peer.aclose()
     assert mock.unused == ()

@@ -8,18 +8,17 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.live import mock_client, run_inputs
-from mcp_trio._replay.mock import MockSession, mock_server
-from mcp_trio._replay.replay import replay_async
-from mcp_trio.errors import ConnectionLost, RequestError
+from mcp_trio import Client, ConnectionLost, Limits, RequestError
+from mcp_trio._replay.mock import MockSession
 from mcp_trio.examples.weather import server as weather
-from mcp_trio.limits import DEFAULT_LIMITS, Limits
+from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.recording import replay_async, run_inputs
+from mcp_trio.testing import mock_client, mock_server
 from tests.ways import WAYS, opened, sent_away, served
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10)
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 
 
 def said(answer):
@@ -52,15 +51,15 @@ async def test_a_recorded_client_finds_its_recorded_server_the_same(tmp_path, na
 
 @pytest.mark.real_time  # the weather's stations take a while to answer
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+@pytest.mark.parametrize("protocol_version", ["2025-11-25", STATELESS])
 async def test_what_was_recorded_over_it_is_replayed_mocked_and_asked_again(
-    tmp_path, way, revision
+    tmp_path, way, protocol_version
 ):
     folder = tmp_path / "recorded"
     folder.mkdir()
     async with (
         served(weather, way, tmp_path, record=folder) as (url, _scope),
-        Client(url, revisions=[revision]) as client,
+        Client(url, protocol_versions=[protocol_version]) as client,
     ):
         answer = said(await client.call_tool("forecast", {"city": "Oslo"}))
     path = next(each for each in folder.iterdir() if "tools/call" in each.read_text())
@@ -69,7 +68,7 @@ async def test_what_was_recorded_over_it_is_replayed_mocked_and_asked_again(
         assert (await run_inputs(path, url, limits=LIMITS)).is_same
     async with (
         served(mock_server(path), way, tmp_path) as (url, _scope),
-        Client(url, revisions=[revision]) as client,
+        Client(url, protocol_versions=[protocol_version]) as client,
     ):
         assert said(await client.call_tool("forecast", {"city": "Oslo"})) == answer
 
@@ -80,11 +79,11 @@ async def test_a_session_that_fails_ends_no_other(tmp_path, way, monkeypatch, ca
     monkeypatch.setattr(MockSession, "_hear_notification", lambda *_: 1 / 0)
     async with served(mock_server(path), way, tmp_path) as (url, _scope):
         with contextlib.suppress(ConnectionLost):
-            async with Client(url, revisions=["2024-11-05"]) as client:
+            async with Client(url, protocol_versions=["2024-11-05"]) as client:
                 with pytest.raises(ConnectionLost):
                     await client.list_tools()
         monkeypatch.undo()
-        async with Client(url, revisions=["2024-11-05"]) as client:
+        async with Client(url, protocol_versions=["2024-11-05"]) as client:
             assert len(await client.list_tools()) == 2
     assert "ZeroDivisionError" in caplog.text
 
@@ -113,26 +112,26 @@ async def test_a_server_that_is_not_there_raises_and_one_that_leaves_is_a_differ
     assert "lost the server: it has closed the connection" in str(report)
 
 
-async def test_a_mock_that_would_be_open_to_others_is_refused():
+async def test_a_mock_that_would_be_open_to_others_is_rejected():
     mock = mock_server(RECORDINGS / "weather.mcprec.jsonl")
     with pytest.raises(ValueError, match="is_open=True"):
         await mock.serve_tcp(host="0.0.0.0", port=0)
 
 
 @pytest.mark.parametrize(
-    ("way", "revision"),
-    [("websocket", "2025-11-25"), ("/ws", MODERN), ("unix", MODERN), ("tcp", "2025-11-25")],
+    ("way", "protocol_version"),
+    [("websocket", "2025-11-25"), ("/ws", STATELESS), ("unix", STATELESS), ("tcp", "2025-11-25")],
 )
 async def test_who_has_asked_something_stays_and_who_is_silent_has_to_go(
-    tmp_path, way, revision, mock_clock
+    tmp_path, way, protocol_version, mock_clock
 ):
     path = tmp_path / "listed.mcprec.jsonl"
-    async with Client(weather, revisions=[revision], record=path) as client:
+    async with Client(weather, protocol_versions=[protocol_version], record=path) as client:
         await client.list_tools()
     limits = Limits(first_request_seconds=2)
     async with (
         served(mock_server(path, limits=limits), way, tmp_path) as (url, _scope),
-        Client(url, revisions=[revision]) as client,
+        Client(url, protocol_versions=[protocol_version]) as client,
     ):
         await sent_away(await opened(url), mock_clock, limits.first_request_seconds)
         assert client.is_open

@@ -8,19 +8,20 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client, MCPError, RequestError
 from mcp_trio._journal.conversation import conversation
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._replay.mock import MockSession, mock_server, spoken_in
-from mcp_trio.errors import MCPError, MockMismatch, RequestError
+from mcp_trio._replay.mock import MockSession, spoken_in
+from mcp_trio.errors import MockMismatch
+from mcp_trio.recording import read_recording
+from mcp_trio.testing import mock_server
 from tests.replay.conversations import (
-    MODERN,
+    STATELESS,
     TAG,
     call,
-    modern_call,
-    modern_request,
     note,
     result,
+    stateless_call,
+    stateless_request,
 )
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
@@ -40,9 +41,9 @@ SHAKEN = (("C", HELLO), ("S", result(0, **WELCOME)), ("C", {"method": "notificat
 TEXT = {"content": [{"type": "text", "text": "one"}]}
 OTHER = {"content": [{"type": "text", "text": "two"}]}
 CALLED_TWICE = (
-    ("C", modern_call(1, arguments={})),
+    ("C", stateless_call(1, arguments={})),
     ("S", result(1, resultType="complete", **TEXT)),
-    ("C", modern_call(2, arguments={})),
+    ("C", stateless_call(2, arguments={})),
     ("S", result(2, resultType="complete", **OTHER)),
 )
 
@@ -64,29 +65,29 @@ async def test_a_client_of_the_oldest_transport_is_served_as_well():
     mock = mock_server(RECORDINGS / "weather.mcprec.jsonl")
     async with served(mock) as url:
         base = url.removesuffix("/mcp")
-        async with Client(f"{base}/sse", revisions=("2024-11-05",)) as client:
+        async with Client(f"{base}/sse", protocol_versions=("2024-11-05",)) as client:
             assert [tool.name for tool in await client.list_tools()] == ["forecast", "warmest"]
 
 
-async def test_a_modern_recording_is_played_to_modern_clients():
+async def test_a_stateless_recording_is_played_to_stateless_clients():
     mock = mock_server(RECORDINGS / "tides.mcprec.jsonl")
     async with served(mock) as url:
         async with Client(url) as client:
-            assert client.revision == MODERN
+            assert client.protocol_version == STATELESS
         async with httpx.AsyncClient() as http:
             assert (await http.get(url)).status_code == 405
 
 
-async def test_who_speaks_another_era_than_the_recorded_is_refused(spoken):
+async def test_who_speaks_another_era_than_the_recorded_is_rejected(spoken):
     async with served(mock_server(spoken(*SHAKEN))) as url, httpx.AsyncClient() as http:
         with pytest.raises(MCPError, match="the server does not speak 2026-07-28"):
-            async with Client(url, revisions=(MODERN,)):
+            async with Client(url, protocol_versions=(STATELESS,)):
                 pass
-        refused = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
-        assert refused.status_code == 400
+        rejected = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        assert rejected.status_code == 400
     async with served(mock_server(spoken(*CALLED_TWICE))) as url:
         with pytest.raises(RequestError, match="spoken here: 2026-07-28"):
-            async with Client(url, revisions=(LEGACY,)):
+            async with Client(url, protocol_versions=(LEGACY,)):
                 pass
 
 
@@ -134,14 +135,14 @@ async def test_what_the_recorded_server_said_by_itself_takes_the_stream_of_its_o
         await changed.wait()
 
 
-async def test_modern_clients_may_ask_anew_what_all_have_asked(spoken):
+async def test_stateless_clients_may_ask_anew_what_all_have_asked(spoken):
     mock = mock_server(spoken(*CALLED_TWICE))
     answers = []
     async with served(mock) as url:
         for _ in range(4):
-            async with Client(url, revisions=(MODERN,)) as client:
+            async with Client(url, protocol_versions=(STATELESS,)) as client:
                 answers.append(said(await client.call_tool("x", {})))
-        async with Client(url, revisions=(MODERN,)) as client:
+        async with Client(url, protocol_versions=(STATELESS,)) as client:
             with pytest.raises(RequestError, match="nearest: record 1"):
                 await client.call_tool("x", {"other": 1})
     assert answers == ["one", "two", "one", "two"]
@@ -151,7 +152,7 @@ async def test_modern_clients_may_ask_anew_what_all_have_asked(spoken):
 
 async def test_a_strict_mock_is_asked_once_over_http_too(spoken):
     mock = mock_server(spoken(*CALLED_TWICE), strict=True)
-    async with served(mock) as url, Client(url, revisions=(MODERN,)) as client:
+    async with served(mock) as url, Client(url, protocol_versions=(STATELESS,)) as client:
         for _ in range(2):
             await client.call_tool("x", {})
         with pytest.raises(RequestError, match="which was asked already"):
@@ -165,20 +166,20 @@ async def test_what_is_not_answered_yet_is_not_asked_anew(spoken):
     filter_ = {"notifications": {"toolsListChanged": True}}
     mock = mock_server(
         spoken(
-            ("C", modern_request("s", listen, **filter_)),
+            ("C", stateless_request("s", listen, **filter_)),
             ("S", note("subscriptions/acknowledged", **tagged, **filter_)),
         )
     )
     async with served(mock) as url:
         async with (
-            Client(url, revisions=(MODERN,)) as first,
+            Client(url, protocol_versions=(STATELESS,)) as first,
             first.listen(tools=True),
-            Client(url, revisions=(MODERN,)) as second,
+            Client(url, protocol_versions=(STATELESS,)) as second,
         ):
             with pytest.raises(RequestError, match="which was asked already"):
                 async with second.listen(tools=True):
                     pass
-        async with Client(url, revisions=(MODERN,)) as third, third.listen(tools=True):
+        async with Client(url, protocol_versions=(STATELESS,)) as third, third.listen(tools=True):
             pass
 
 
@@ -188,7 +189,7 @@ async def test_who_goes_away_before_a_paced_answer_leaves_it_to_others(spoken):
     mock = mock_server(spoken(asked, (*answered, 60)), pace=True)
     async with served(mock) as url:
         for _ in range(2):
-            async with Client(url, revisions=(MODERN,)) as client:
+            async with Client(url, protocol_versions=(STATELESS,)) as client:
                 with trio.move_on_after(0.3) as patience:
                     await client.call_tool("x", {})
                 assert patience.cancelled_caught
@@ -221,7 +222,7 @@ async def test_a_session_that_fails_ends_no_other(spoken, monkeypatch, caplog):
 
 
 PROBED = (
-    ("C", modern_request(1, "server/discover")),
+    ("C", stateless_request(1, "server/discover")),
     ("S", {"id": 1, "error": {"code": -32601, "message": "no"}}),
 )
 
@@ -231,12 +232,12 @@ PROBED = (
     [
         (SHAKEN, LEGACY, "2024-11-05"),
         ((*PROBED, *SHAKEN), LEGACY, "2024-11-05"),
-        (CALLED_TWICE, MODERN, MODERN),
-        (CALLED_TWICE[:1], MODERN, MODERN),
+        (CALLED_TWICE, STATELESS, STATELESS),
+        (CALLED_TWICE[:1], STATELESS, STATELESS),
         ((("C", call(1)), ("S", result(1))), LEGACY, "2024-11-05"),
         ((), LEGACY, "2024-11-05"),
     ],
-    ids=["handshake", "probed", "modern", "unanswered", "no handshake", "nothing"],
+    ids=["handshake", "probed", "stateless", "unanswered", "no handshake", "nothing"],
 )
 def test_the_eras_are_those_in_which_the_recorded_server_gave_results(
     spoken, heard, newest, oldest

@@ -5,11 +5,9 @@ import functools
 import pytest
 import trio
 
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server, effect
 from mcp_trio.errors import ReplayDivergence
+from mcp_trio.recording import replay
 
 
 @effect
@@ -203,6 +201,6 @@ def test_a_cut_recording_replays_up_to_the_cut(world, path, tmp_path):
         assert report.records == count - 1
 
 
-def test_an_unknown_mode_is_refused(path):
+def test_an_unknown_mode_is_rejected(path):
     with pytest.raises(ValueError, match="unknown mode 'lax': one of strict, outbound"):
         replay(path, make_server(steps), mode="lax")

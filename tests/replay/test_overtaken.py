@@ -7,14 +7,11 @@ import json
 
 import trio
 
+from mcp_trio import Context, Roots, Sampling, Server, ThreadContext, effect
 from mcp_trio._journal.records import encode_body
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.effects import effect
-from mcp_trio._server.elicitation import Roots, Sampling
-from mcp_trio._server.server import Server
 from mcp_trio.errors import RequestAbandoned
 
-MODERN = {
+STATELESS = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {"roots": {}},
 }
@@ -87,7 +84,7 @@ def test_a_handler_that_has_asked_is_not_cancelled_by_the_end_if_nobody_waits(wo
         return server
 
     async def client(peer, _session):
-        params = {"name": "ask", "_meta": MODERN}
+        params = {"name": "ask", "_meta": STATELESS}
         await peer.send_request("tools/call", params, id=1)
         result = (await peer.receive())["result"]
         answers = {"inputResponses": {"q1": {"roots": []}}, "requestState": result["requestState"]}

@@ -12,14 +12,11 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import effect
-from mcp_trio._server.http_effects import EffectTransport
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Limits, MCPError, Server, ToolError, effect
 from mcp_trio._session.tasks import seeded_schedule
-from mcp_trio.errors import MCPError, ReplayDivergence, ToolError
-from mcp_trio.limits import Limits
+from mcp_trio.errors import ReplayDivergence
+from mcp_trio.http import EffectTransport
+from mcp_trio.recording import replay
 
 # What httpx leaves open of a response when it is cancelled is no affair of ours.
 pytestmark = [
@@ -414,7 +411,7 @@ class Ungated:
         return self.server.limits
 
     def open_session(self, channel, *, sequencer, lifespan):
-        sequencer.gates = False
+        sequencer.host_checks = False
         return self.server.open_session(channel, sequencer=sequencer, lifespan=lifespan)
 
 
@@ -427,7 +424,7 @@ def differs(path, server, number):
     return False
 
 
-def test_without_the_gate_most_replays_differ(world, tmp_path):
+def test_without_the_host_check_most_replays_differ(world, tmp_path):
     script = [(race, 3), (sleep, 2), (say, 1), (nest, 2), (race, 5)]
     client = Scripted([(0, 0, None)] * 8, [3, 1, 2], 200)
     path = world.record(server_of([script]), tmp_path / "a.mcprec.jsonl", client)

@@ -2,13 +2,9 @@
 
 import pytest
 
-from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server, effect
 from mcp_trio.errors import RecordingError, ReplayDivergence
+from mcp_trio.recording import RecordOptions, Redaction, replay
 
 SECRET = "hunter2-hunter2"
 KEY = b"0123456789abcdef"
@@ -79,7 +75,7 @@ def test_a_secret_of_the_servers_own_is_told_without_the_key(recorded):
     assert "was taken out of the recording" in str(caught.value)
 
 
-def test_another_key_is_refused(recorded):
+def test_another_key_is_rejected(recorded):
     with pytest.raises(RecordingError, match="key"):
         replay(recorded(passing_on), make_server(passing_on), key=b"another key, as long")
 

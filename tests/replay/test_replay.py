@@ -7,9 +7,9 @@ import threading
 import pytest
 import trio
 
-from mcp_trio._replay.replay import replay, replay_async
-from mcp_trio._replay.trace import load_score
+from mcp_trio._replay.trace import load_trace
 from mcp_trio.errors import RecordingError
+from mcp_trio.recording import replay, replay_async
 
 
 def test_the_session_has_what_it_should_have(world, path):
@@ -123,10 +123,10 @@ def append(text):
         (append(b'"k":"shut","f":{}'), "record 5"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused(desk, world, path, change, reason):
-    refused = world.rewrite(path, path.with_name("refused.jsonl"), change)
+def test_what_cannot_be_replayed_is_rejected(desk, world, path, change, reason):
+    rejected = world.rewrite(path, path.with_name("refused.jsonl"), change)
     with pytest.raises(RecordingError, match=reason):
-        replay(refused, desk.make_server())
+        replay(rejected, desk.make_server())
 
 
 def test_records_of_kinds_that_are_not_known_are_passed_over(desk, world, path):
@@ -137,7 +137,7 @@ def test_records_of_kinds_that_are_not_known_are_passed_over(desk, world, path):
         return [*lines[:place], trace, *moved[place:]]
 
     later = world.rewrite(path, path.with_name("later.jsonl"), add)
-    assert load_score(later).missing == {}
+    assert load_trace(later).missing == {}
     report = replay(later, desk.make_server())
     assert report.is_complete
     assert any("a record of kind 'trace'" in note for note in report.notes)
@@ -150,7 +150,7 @@ def test_a_record_of_a_session_that_has_not_begun_is_a_divergence(desk, world, p
     assert "no session has begun on channel 1" in str(divergence)
 
 
-def test_a_file_that_is_not_there_is_refused(desk, tmp_path):
+def test_a_file_that_is_not_there_is_rejected(desk, tmp_path):
     with pytest.raises(RecordingError, match="cannot read"):
         replay(tmp_path / "nothing.jsonl", desk.make_server())
 

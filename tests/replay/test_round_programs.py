@@ -6,19 +6,15 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.elicitation import Elicitation
-from mcp_trio._server.server import Server
-from mcp_trio.errors import MCPError
-from mcp_trio.limits import Limits
+from mcp_trio import Context, Elicitation, Limits, MCPError, Server
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 
 LIMITS = Limits(
     handlers_in_flight_max=2,
     requests_queued_max=3,
-    handlers_parked_max=3,
-    parked_seconds=0.03,
+    handlers_suspended_max=3,
+    suspended_seconds=0.03,
     drain_seconds=0.05,
 )
 METADATA = {
@@ -153,18 +149,18 @@ class Rounded:
 
     def _request(self, params):
         self._ids += 1
-        inbox, outbox = trio.open_memory_channel(10)
+        inbox, send_queue = trio.open_memory_channel(10)
         self._inboxes[self._ids] = inbox
         meta = METADATA if self._ids % 2 else {**METADATA, "progressToken": self._ids}
         request = {"id": self._ids, "method": "tools/call", "params": {**params, "_meta": meta}}
-        return request, outbox
+        return request, send_queue
 
     async def _call(self, peer, script, ways):
         first = {"name": "run", "arguments": {"script": script}}
-        request, outbox = self._request(first)
+        request, send_queue = self._request(first)
         await peer.send(request)
         for way, delay in ways:
-            result = (await outbox.receive()).get("result", {})
+            result = (await send_queue.receive()).get("result", {})
             if result.get("resultType") != "input_required":
                 return
             await trio.sleep(delay / 1000)
@@ -176,7 +172,7 @@ class Rounded:
                 state["inputResponses"] = {key: {"action": 1} for key in keys}
             messages = []
             for _ in range(2 if way == "twice" else 1):
-                request, outbox = self._request({**first, **state})
+                request, send_queue = self._request({**first, **state})
                 messages.append(request)
             if way == "not at all":
                 cancelled = {"requestId": request["id"]}

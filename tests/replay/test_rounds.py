@@ -6,19 +6,17 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._replay.replay import replay
-from mcp_trio._replay.sweep_inputs import load_sweep_score
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Limits, Server
+from mcp_trio._replay.sweep_inputs import load_sweep_trace
 from mcp_trio.errors import RecordingError, ReplayDivergence
-from mcp_trio.limits import Limits
+from mcp_trio.recording import replay
 
 METADATA = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
     "io.modelcontextprotocol/logLevel": "debug",
 }
-LIMITS = Limits(parked_seconds=10, drain_seconds=0.05)
+LIMITS = Limits(suspended_seconds=10, drain_seconds=0.05)
 
 
 async def book(ctx):
@@ -87,7 +85,7 @@ def test_rounds_replay_with_the_states_that_were_given_then(world, path, number)
     assert heard.frames == world.sent_frames(path)
     assert heard.moments == world.played(path)
     report = replay(path, make_server())
-    assert (report.requests, report.strays) == (3, ())
+    assert (report.requests, report.untracked_calls) == (3, ())
 
 
 def test_rounds_replay_in_what_they_send_alone(world, path):
@@ -174,4 +172,4 @@ def test_an_end_by_time_is_an_end_by_the_recording_and_not_by_the_clock(path, wo
 
 def test_a_sweep_takes_no_recording_with_rounds(path):
     with pytest.raises(RecordingError, match="in rounds"):
-        load_sweep_score(path)
+        load_sweep_trace(path)

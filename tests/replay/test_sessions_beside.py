@@ -3,13 +3,11 @@
 import pytest
 import trio
 
-from mcp_trio._recorder.writer import SharedRecording
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
+from mcp_trio import Context, Server
 from mcp_trio.errors import ReplayDivergence
+from mcp_trio.recording import SharedRecording, replay
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 
 COUNT = 4
 

@@ -3,12 +3,11 @@
 import trio
 import trio.testing
 
+from mcp_trio import Context, Server
 from mcp_trio._replay import source_locations as sites
 from mcp_trio._replay.source_locations import definition_site, is_alive, site_here, site_of
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
 from mcp_trio.examples import weather
+from mcp_trio.transports import memory_pair
 
 server = Server("places")
 

@@ -3,11 +3,9 @@
 import pytest
 import trio
 
+from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SUBSCRIPTION_ID
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
+from mcp_trio.recording import replay
 
 META = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
 EVERYTHING = {

@@ -3,9 +3,7 @@
 import pytest
 import trio
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
+from mcp_trio import Context, Limits, Server
 
 AFTER_SECONDS = 0.010
 

@@ -6,8 +6,8 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._replay.live import run_inputs
 from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.recording import run_inputs
 from tests.replay.conversations import answer, call, result, told
 
 LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10, frame_bytes_max=5000)

@@ -23,7 +23,7 @@ from mcp_trio.types import (
 )
 from tests.schema.definitions import DEFINITIONS
 
-REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
+PROTOCOL_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 
 TEXT = st.text(max_size=8)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -180,8 +180,14 @@ def all_published() -> dict[str, Published]:
     folder = os.environ.get("MCP_SCHEMA_DIR")
     if folder is None:
         (pytest.fail if "CI" in os.environ else pytest.skip)("MCP_SCHEMA_DIR is not set")
-    paths = {revision: Path(folder) / f"{revision}.json" for revision in REVISIONS}
-    return {revision: Published(path.read_text("utf-8")) for revision, path in paths.items()}
+    paths = {
+        protocol_version: Path(folder) / f"{protocol_version}.json"
+        for protocol_version in PROTOCOL_VERSIONS
+    }
+    return {
+        protocol_version: Published(path.read_text("utf-8"))
+        for protocol_version, path in paths.items()
+    }
 
 
 @functools.cache
@@ -213,10 +219,10 @@ def published_anew():
 
 def news(name: str) -> Iterator[tuple[str, Published]]:
     before = None
-    for revision, schema in all_published().items():
+    for protocol_version, schema in all_published().items():
         meaning = schema.meaning(name) if name in schema.definitions else None
         if meaning is not None and meaning != before:
-            yield revision, schema
+            yield protocol_version, schema
         before = meaning
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from mcp_trio import types
 
-FIRST_REVISION: Final = "2024-11-05"
+FIRST_PROTOCOL_VERSION: Final = "2024-11-05"
 
 # What stays as it came: metadata, and the schemas of the members of forms.
 _OBJECT: Final = dict[str, Any]
@@ -40,7 +40,7 @@ class Definition:
     members: tuple[str, ...] = ()
     members_until: Mapping[str, str] = attrs.field(factory=dict[str, str])
     envelope: bool = False
-    since: str = FIRST_REVISION
+    since: str = FIRST_PROTOCOL_VERSION
     until: str | None = None
 
 

@@ -6,16 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from mcp_trio._protocol.compat import fitted
-from mcp_trio._protocol.versions import REVISIONS, Revision, is_between
+from mcp_trio._protocol.compat import downgraded
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion, is_between
 from mcp_trio.types import ElicitResult
 from tests.schema.definitions import DEFINITIONS
 
 GRID = [
-    (revision.name, name)
-    for revision in REVISIONS.values()
+    (protocol_version.name, name)
+    for protocol_version in PROTOCOL_VERSIONS.values()
     for name, row in sorted(DEFINITIONS.items())
-    if is_between(revision, row.since, row.until)
+    if is_between(protocol_version, row.since, row.until)
 ]
 TYPED = sorted(name for name, row in DEFINITIONS.items() if row.body or row.params)
 UNIONS = sorted(name for name, row in DEFINITIONS.items() if row.members)
@@ -83,10 +83,12 @@ def is_of_a_task(name: str, value: Any) -> bool:
 
 
 @pytest.mark.requirement("TRAP-09")
-@pytest.mark.parametrize("revision", REVISIONS)
-def test_every_published_definition_has_a_row_and_every_row_is_published(revision, published):
-    rows = {name for each, name in GRID if each == revision}
-    assert rows == set(published(revision).definitions) - TASKS
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+def test_every_published_definition_has_a_row_and_every_row_is_published(
+    protocol_version, published
+):
+    rows = {name for each, name in GRID if each == protocol_version}
+    assert rows == set(published(protocol_version).definitions) - TASKS
 
 
 def test_every_row_is_represented_in_exactly_one_way():
@@ -96,33 +98,36 @@ def test_every_row_is_represented_in_exactly_one_way():
 
 
 def test_a_row_names_the_published_method(published):
-    for revision, name in GRID:
-        row, definition = DEFINITIONS[name], published(revision).definitions[name]
+    for protocol_version, name in GRID:
+        row, definition = DEFINITIONS[name], published(protocol_version).definitions[name]
         method = definition.get("properties", {}).get("method", {})
         assert row.envelope or row.members or row.method == method.get("const"), name
 
 
 def test_a_union_has_the_published_members(published):
-    for revision, name in (cell for cell in GRID if cell[1] in UNIONS):
-        schema = published(revision)
+    for protocol_version, name in (cell for cell in GRID if cell[1] in UNIONS):
+        schema = published(protocol_version)
         definition = schema.definitions[name]
         branches = schema.branches(definition) if "anyOf" in definition else []
         members = {schema.definition(branch) for branch in branches}
-        assert not members or members == set(members_of(revision, name)), (revision, name)
+        assert not members or members == set(members_of(protocol_version, name)), (
+            protocol_version,
+            name,
+        )
 
 
-def members_of(revision: str, name: str) -> list[str]:
+def members_of(protocol_version: str, name: str) -> list[str]:
     row = DEFINITIONS[name]
     return [
         member
         for member in row.members
-        if (revision, member) in GRID
-        and is_between(REVISIONS[revision], None, row.members_until.get(member))
+        if (protocol_version, member) in GRID
+        and is_between(PROTOCOL_VERSIONS[protocol_version], None, row.members_until.get(member))
     ]
 
 
 def test_a_union_of_one_is_published_as_that_one(published):
-    newest = list(REVISIONS)[-1]
+    newest = list(PROTOCOL_VERSIONS)[-1]
     assert members_of(newest, "ClientNotification") == ["CancelledNotification"]
     assert members_of(newest, "ClientResult") == ["Result"]
     definitions = published(newest).definitions
@@ -147,21 +152,25 @@ def test_only_json_rpc_frames_and_errors_are_left_to_the_wire():
 @pytest.mark.requirement("BASE-17", "META-01", "META-02", "TRAP-07", "TRAP-70")
 @pytest.mark.parametrize("name", TYPED)
 def test_a_published_value_loses_nothing_that_is_declared(name, published_anew, for_all):
-    for revision, schema in published_anew(name):
+    for protocol_version, schema in published_anew(name):
         values = schema.values(name).filter(lambda value: not is_of_a_task(name, value))
-        for_all(values, published_value_survives, schema, name, REVISIONS[revision])
+        for_all(values, published_value_survives, schema, name, PROTOCOL_VERSIONS[protocol_version])
 
 
-def published_value_survives(schema: Any, name: str, revision: Revision, value: Any) -> None:
+def published_value_survives(
+    schema: Any, name: str, protocol_version: ProtocolVersion, value: Any
+) -> None:
     ours = assert_survives(schema, name, value)
-    assert fitted(ours, revision) is ours
+    assert downgraded(ours, protocol_version) is ours
 
 
 @pytest.mark.requirement("TRAP-08")
 @pytest.mark.parametrize("name", UNIONS)
 def test_a_value_of_a_published_union_fits_a_member(name, published_anew, for_all):
-    for revision, schema in published_anew(name):
-        for_all(schema.values(name), value_fits_a_member, schema, members_of(revision, name))
+    for protocol_version, schema in published_anew(name):
+        for_all(
+            schema.values(name), value_fits_a_member, schema, members_of(protocol_version, name)
+        )
 
 
 def value_fits_a_member(schema: Any, members: list[str], value: Any) -> None:

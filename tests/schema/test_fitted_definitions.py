@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mcp_trio._protocol.compat import fitted
+from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     PROTOCOL_VERSION,
@@ -15,7 +15,7 @@ from mcp_trio._protocol.metadata import (
     dressed,
 )
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.versions import REVISIONS, Revision
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.types import (
     CreateMessageResult,
@@ -36,7 +36,7 @@ OPEN = {
 OURS = sorted(DEFINITIONS.keys() - OPEN)
 
 # What a revision may be unable to say; everything else can always be said.
-REFUSED = {
+REJECTED = {
     "CreateMessageRequest",
     "CreateMessageResult",
     "ElicitRequest",
@@ -87,14 +87,18 @@ def assert_known(schema: Any, name: str, value: Any) -> None:
     assert set(schema.undeclared(body, value)) <= allowed
 
 
-def assert_fits(schema: Any, revision: Revision, name: str, instance: Any) -> None:
+def assert_fits(schema: Any, protocol_version: ProtocolVersion, name: str, instance: Any) -> None:
     try:
-        value = fitted(instance, revision)
+        value = downgraded(instance, protocol_version)
     except LocalProtocolError:
-        assert name in REFUSED
+        assert name in REJECTED
         return
-    assert fitted(value, revision) is value
-    if revision.is_modern and isinstance(value, Result) and not isinstance(value, ANSWERS):
+    assert downgraded(value, protocol_version) is value
+    if (
+        protocol_version.is_stateless
+        and isinstance(value, Result)
+        and not isinstance(value, ANSWERS)
+    ):
         value = dressed(value, CACHEABLE, {SERVER_INFO: US})
     schema.validate(name, as_sent(schema, name, value))
     assert name in BASES or assert_known(schema, name, value) is None
@@ -107,12 +111,15 @@ def type_of(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_what_is_fitted_is_valid_and_reads_back_the_same(name, published, ours, for_all):
-    schemas = [(published(revision.name), revision) for revision in REVISIONS.values()]
+def test_what_is_downgraded_is_valid_and_reads_back_the_same(name, published, ours, for_all):
+    schemas = [
+        (published(protocol_version.name), protocol_version)
+        for protocol_version in PROTOCOL_VERSIONS.values()
+    ]
 
     def fits_everywhere(instance):
-        for schema, revision in schemas:
+        for schema, protocol_version in schemas:
             if name in schema.definitions:
-                assert_fits(schema, revision, name, instance)
+                assert_fits(schema, protocol_version, name, instance)
 
     for_all(ours(name), fits_everywhere)

@@ -55,6 +55,6 @@ def survives(schema: Any, name: str, value: Any) -> None:
 @pytest.mark.requirement("BASE-01")
 @pytest.mark.parametrize("name", FRAMES)
 def test_a_published_frame_or_error_survives_the_wire(name, published_anew, for_all):
-    for _revision, schema in published_anew(name):
+    for _protocol_version, schema in published_anew(name):
         values = schema.values(name).filter(lambda value: value != [])
         for_all(values, survives, schema, name)

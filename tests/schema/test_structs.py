@@ -84,7 +84,7 @@ def test_every_request_and_result_of_the_table_carries_meta():
 
 
 def test_the_face_offers_the_vocabulary_without_the_table_of_definitions():
-    ours = {"ContentsHead", "DEFINITIONS", "Definition", "FIRST_REVISION"}
+    ours = {"ContentsHead", "DEFINITIONS", "Definition", "FIRST_PROTOCOL_VERSION"}
     assert set(mcp_trio.types.__all__) == set(vocabulary.__all__) - ours
     assert all(hasattr(mcp_trio.types, name) for name in mcp_trio.types.__all__)
 
@@ -160,7 +160,7 @@ def test_content_is_known_by_its_type():
 
 TEXT = {"type": "text", "text": "x"}
 MESSAGE = {"role": "user", "content": TEXT}
-REFUSED = [
+REJECTED = [
     pytest.param(CancelledParams, {"requestId": None}, marks=pytest.mark.requirement("CANC-05")),
     pytest.param(CancelledParams, {"requestId": 1.5}, marks=pytest.mark.requirement("CANC-05")),
     pytest.param(
@@ -219,8 +219,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value"), REFUSED)
-def test_what_the_specification_forbids_is_refused(kind, value):
+@pytest.mark.parametrize(("kind", "value"), REJECTED)
+def test_what_the_specification_forbids_is_rejected(kind, value):
     with pytest.raises(msgspec.ValidationError):
         read(kind, value)
 

@@ -10,14 +10,13 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import KeyRing, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
-from mcp_trio._protocol.versions import OLDEST, REVISIONS
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.sealed_state import KeyRing
-from mcp_trio._server.server import Server
+from mcp_trio._protocol.versions import OLDEST, PROTOCOL_VERSIONS
 from mcp_trio._server.signatures import ArgumentsError, Signature
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
+from mcp_trio.recording import replay
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 
 State = TypeVar("State")
 
@@ -141,19 +140,19 @@ def server():
 def serve(nursery):
     """Serve a server until the test ends; gives the asker behind the handshake, or the discovery.
 
-    That speaks `revision`, and if it is a modern one, says so with each request.
+    That speaks `protocol_version`, and if it is a modern one, says so with each request.
     """
 
-    async def start(server, *, revision=OLDEST.name, capabilities=None, record=None):
+    async def start(server, *, protocol_version=OLDEST.name, capabilities=None, record=None):
         ours, theirs = memory_pair(limits=server.limits)
         await nursery.start(functools.partial(server.serve, theirs, record=record))
         wire = WirePeer(ours)
-        if not REVISIONS[revision].has_handshake:
-            said = {PROTOCOL_VERSION: revision, CLIENT_CAPABILITIES: capabilities or {}}
+        if not PROTOCOL_VERSIONS[protocol_version].has_handshake:
+            said = {PROTOCOL_VERSION: protocol_version, CLIENT_CAPABILITIES: capabilities or {}}
             asker = Asker(wire, metadata=said)
             asker.hello = await asker.result("server/discover")
             return asker
-        hello = await wire.handshake(revision=revision, capabilities=capabilities)
+        hello = await wire.handshake(protocol_version=protocol_version, capabilities=capabilities)
         return Asker(wire, hello["result"])
 
     return start
@@ -204,7 +203,7 @@ class Chain:
 
     async def send(self, **members):
         """The whole answer of a fresh instance."""
-        options = {"revision": "2026-07-28", "capabilities": EVERYTHING, **self.options}
+        options = {"protocol_version": "2026-07-28", "capabilities": EVERYTHING, **self.options}
         asker = await self.serve(self.make(), **options)
         answer = await asker.ask(self.method, self.params | members)
         self.told += asker.told
@@ -219,7 +218,7 @@ class Chain:
         state = {"requestState": result["requestState"]} if "requestState" in result else {}
         return (await self.send(inputResponses=answers, **state))["result"]
 
-    async def refused(self, **members):
+    async def rejected(self, **members):
         return (await self.send(**members))["error"]
 
     async def finish(self, answer):

@@ -2,7 +2,7 @@
 
 import trio
 
-from mcp_trio._server.context import Context
+from mcp_trio import Context
 
 NOT_VALID = {"code": -32602, "message": "the request state is not valid"}
 

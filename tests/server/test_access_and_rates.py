@@ -2,9 +2,7 @@
 
 import pytest
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio.errors import RequestError
+from mcp_trio import Context, RequestError, Server
 
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
@@ -58,7 +56,7 @@ def vault():
         ),
     ],
 )
-async def test_a_handler_may_refuse_whom_it_does_not_know(vault, serve, method, params):
+async def test_a_handler_may_reject_whom_it_does_not_know(vault, serve, method, params):
     asker = await serve(vault)
     assert await asker.error(method, params) == REFUSAL
 

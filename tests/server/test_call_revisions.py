@@ -4,18 +4,13 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import types
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.context import Context
-from mcp_trio._server.results import Audio, Image
-from mcp_trio._server.server import Server
-from mcp_trio.errors import RequestError, ToolError
-from mcp_trio.limits import Limits
+from mcp_trio import Audio, Context, Image, Limits, RequestError, Server, ToolError, types
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
-A, B, C, D, E = REVISIONS
+A, B, C, D, E = PROTOCOL_VERSIONS
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
 CRASHED = {"code": INTERNAL_ERROR, "message": "internal error"}
-REFUSED = {"code": INVALID_PARAMS, "message": "not for you"}
+REJECTED = {"code": INVALID_PARAMS, "message": "not for you"}
 PNG = b"\x89PNG\r\n\x1a\n...."
 PICTURE = {"type": "image", "mimeType": "image/png", "data": "iVBORw0KGgouLi4u"}
 ARGUMENT = {"name": "port", "value": "O"}
@@ -23,17 +18,17 @@ OF_PROMPT = {"ref": {"type": "ref/prompt", "name": "sail"}, "argument": ARGUMENT
 TIDE = "harbour://tide"
 
 
-@pytest.fixture(params=REVISIONS)
-def revision(request):
+@pytest.fixture(params=PROTOCOL_VERSIONS)
+def protocol_version(request):
     return request.param
 
 
 @pytest.fixture
-def asks(server, serve, revision):
+def asks(server, serve, protocol_version):
     """Serve the server at each revision."""
 
     async def start(**options):
-        return await serve(server, revision=revision, **options)
+        return await serve(server, protocol_version=protocol_version, **options)
 
     return start
 
@@ -59,7 +54,7 @@ async def test_a_result_has_content_and_says_only_of_an_error_that_it_is_one(ser
 
 
 @pytest.mark.requirement("TOOL-18", "PROM-08")
-async def test_sound_is_base64_in_the_words_of_the_revision(server, asks, revision):
+async def test_sound_is_base64_in_the_words_of_the_protocol_version(server, asks, protocol_version):
     @server.tool
     @server.prompt
     async def horn() -> Audio:
@@ -69,8 +64,8 @@ async def test_sound_is_base64_in_the_words_of_the_revision(server, asks, revisi
     (tool,) = (await asker.result("tools/call", {"name": "horn"}))["content"]
     (message,) = (await asker.result("prompts/get", {"name": "horn"}))["messages"]
     for block in (tool, message["content"]):
-        said = block["resource"] if revision == A else block
-        member = "blob" if revision == A else "data"
+        said = block["resource"] if protocol_version == A else block
+        member = "blob" if protocol_version == A else "data"
         assert (said["mimeType"], said[member]) == ("audio/flac", "ZkxhQw==")
 
 
@@ -198,7 +193,7 @@ async def test_a_prompt_is_messages_of_a_role_and_a_block(server, asks):
         {"name": "sail", "arguments": {"days": "3", "more": "4"}},
     ],
 )
-async def test_a_prompt_that_cannot_be_filled_in_is_refused(server, asks, params):
+async def test_a_prompt_that_cannot_be_filled_in_is_rejected(server, asks, params):
     reached = []
 
     @server.prompt
@@ -241,7 +236,7 @@ async def test_a_completion_keeps_its_order_and_has_a_hundred_values_at_most(ser
         {"argument": {"name": "port", "value": 7}},
     ],
 )
-async def test_what_nobody_can_complete_is_refused(server, asks, change):
+async def test_what_nobody_can_complete_is_rejected(server, asks, change):
     @server.prompt
     async def sail(port: str) -> str:
         return port
@@ -276,7 +271,9 @@ def offer(server, handler):
 
 @pytest.mark.requirement("TOOL-38", "RES-24", "PROM-16", "COMP-09", "CACHE-20")
 @pytest.mark.parametrize(("method", "params"), CALLS)
-async def test_a_handler_is_asked_each_time_who_may_do_what(serve, revision, method, params):
+async def test_a_handler_is_asked_each_time_who_may_do_what(
+    serve, protocol_version, method, params
+):
     server = Server("harbour", cache_scope="public", list_ttl_seconds=3600)
 
     async def sail(port: str, ctx: Context) -> str:
@@ -292,10 +289,10 @@ async def test_a_handler_is_asked_each_time_who_may_do_what(serve, revision, met
     async def ports(typed: str, ctx: Context) -> list[str]:
         return [await sail(typed, ctx)]
 
-    allowed = await serve(server, revision=revision, capabilities={"roots": {}})
+    allowed = await serve(server, protocol_version=protocol_version, capabilities={"roots": {}})
     await allowed.result(method, params)
-    barred = await serve(server, revision=revision)
-    assert await barred.error(method, params) == REFUSED
+    barred = await serve(server, protocol_version=protocol_version)
+    assert await barred.error(method, params) == REJECTED
 
 
 @pytest.mark.requirement("RES-09", "PROM-06", "COMP-06", "LOG-14", "TOOL-38", "PROM-16")
@@ -315,7 +312,7 @@ async def test_a_crash_is_an_internal_error_that_tells_nothing(
 
 @pytest.mark.requirement("TOOL-38", "COMP-07", "COMP-09")
 @pytest.mark.parametrize(("method", "params"), CALLS)
-async def test_who_asks_too_much_at_once_is_refused(serve, revision, method, params):
+async def test_who_asks_too_much_at_once_is_rejected(serve, protocol_version, method, params):
     server = Server("harbour", limits=Limits(handlers_in_flight_max=1, requests_queued_max=1))
     release = trio.Event()
 
@@ -324,11 +321,11 @@ async def test_who_asks_too_much_at_once_is_refused(serve, revision, method, par
         return ["sails"] if method == "completion/complete" else "sails"
 
     offer(server, sail)
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     asked = [await asker.begin(method, params) for _ in range(3)]
-    (refused,) = await asker.wire.receive_available()
-    assert refused["id"] == asked[2]
-    assert "requests_queued_max" in refused["error"]["message"]
+    (rejected,) = await asker.wire.receive_available()
+    assert rejected["id"] == asked[2]
+    assert "requests_queued_max" in rejected["error"]["message"]
     release.set()
     for request_id in asked[:2]:
         assert "result" in await asker.end(request_id)
@@ -338,7 +335,7 @@ async def test_who_asks_too_much_at_once_is_refused(serve, revision, method, par
 
 
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
-MODERN_LEVEL = "io.modelcontextprotocol/logLevel"
+STATELESS_LEVEL = "io.modelcontextprotocol/logLevel"
 
 
 @pytest.fixture
@@ -351,10 +348,10 @@ def talking(server):
     return server
 
 
-async def heard(asker, level, revision):
+async def heard(asker, level, protocol_version):
     """The params of what is told to a client that wants to hear of a level and above."""
-    meta = {"_meta": {MODERN_LEVEL: level}} if revision == E else {}
-    if revision != E:
+    meta = {"_meta": {STATELESS_LEVEL: level}} if protocol_version == E else {}
+    if protocol_version != E:
         assert await asker.result("logging/setLevel", {"level": level}) == {}
     await asker.result("tools/call", {"name": "talk", **meta})
     told = [message["params"] for message in asker.told]
@@ -363,10 +360,10 @@ async def heard(asker, level, revision):
 
 
 @pytest.mark.requirement("LOG-02", "LOG-03", "LOG-04", "LOG-06", "LOG-09")
-async def test_a_client_hears_of_its_level_and_of_all_above(talking, asks, revision):
+async def test_a_client_hears_of_its_level_and_of_all_above(talking, asks, protocol_version):
     asker = await asks()
     for number, level in enumerate(LEVELS):
-        told = await heard(asker, level, revision)
+        told = await heard(asker, level, protocol_version)
         assert told == [
             {"level": it, "data": {"level": it, "n": [None, 0]}, "logger": "harbour.talk"}
             for it in LEVELS[number:]
@@ -375,10 +372,12 @@ async def test_a_client_hears_of_its_level_and_of_all_above(talking, asks, revis
 
 @pytest.mark.requirement("LOG-07", "LOG-11")
 @pytest.mark.parametrize("level", ["loud", "", 3, None, "DEBUG"])
-async def test_a_level_that_is_none_is_refused(talking, asks, revision, level):
+async def test_a_level_that_is_none_is_rejected(talking, asks, protocol_version, level):
     asker = await asks()
-    if revision == E:
-        answer = await asker.error("tools/call", {"name": "talk", "_meta": {MODERN_LEVEL: level}})
+    if protocol_version == E:
+        answer = await asker.error(
+            "tools/call", {"name": "talk", "_meta": {STATELESS_LEVEL: level}}
+        )
     else:
         answer = await asker.error("logging/setLevel", {"level": level})
     assert answer["code"] == INVALID_PARAMS
@@ -386,14 +385,14 @@ async def test_a_level_that_is_none_is_refused(talking, asks, revision, level):
 
 
 @pytest.mark.requirement("LOG-12")
-async def test_levels_of_a_session_are_gone_with_the_session(talking, asks, revision):
+async def test_levels_of_a_session_are_gone_with_the_session(talking, asks, protocol_version):
     asker = await asks()
     answer = await asker.ask("logging/setLevel", {"level": "error"})
-    assert answer.get("error", {}).get("code") == (-32601 if revision == E else None)
+    assert answer.get("error", {}).get("code") == (-32601 if protocol_version == E else None)
 
 
 @pytest.mark.requirement("LOG-13")
-async def test_a_flood_of_messages_waits_for_a_client_that_does_not_read(serve, revision):
+async def test_a_flood_of_messages_waits_for_a_client_that_does_not_read(serve, protocol_version):
     told = []
     server = Server("harbour", limits=Limits(outbound_bytes_max=2000, write_stall_seconds=1e6))
 
@@ -403,8 +402,8 @@ async def test_a_flood_of_messages_waits_for_a_client_that_does_not_read(serve, 
             await ctx.info({"step": number}, logger="harbour.talk")
             told.append(number)
 
-    asker = await serve(server, revision=revision)
-    params = {"name": "talk", "_meta": {MODERN_LEVEL: "info"}}
+    asker = await serve(server, protocol_version=protocol_version)
+    params = {"name": "talk", "_meta": {STATELESS_LEVEL: "info"}}
     await asker.begin("tools/call", params)
     await trio.testing.wait_all_tasks_blocked()
     assert 0 < len(told) < 50_000
@@ -413,16 +412,16 @@ async def test_a_flood_of_messages_waits_for_a_client_that_does_not_read(serve, 
 
 @pytest.mark.requirement("LOG-15", "LOG-14")
 async def test_the_engine_itself_logs_to_python_and_never_over_the_protocol(
-    server, asks, caplog, revision
+    server, asks, caplog, protocol_version
 ):
     @server.tool
     async def crash() -> None:
         raise OSError("the hull is open")
 
     asker = await asks()
-    if revision != E:
+    if protocol_version != E:
         await asker.result("logging/setLevel", {"level": "debug"})
-    params = {"name": "crash", "_meta": {MODERN_LEVEL: "debug"}}
+    params = {"name": "crash", "_meta": {STATELESS_LEVEL: "debug"}}
     assert await asker.error("tools/call", params) == CRASHED
     assert asker.told == []
     assert "the hull is open" in caplog.text

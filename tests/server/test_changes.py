@@ -10,12 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.server import Server
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.limits import Limits
+from mcp_trio import Client, Context, Limits, Server, ThreadContext
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 from tests.server.conftest import harbour, nothing
 
 EVERYTHING = {"tools", "resources", "prompts"}
@@ -245,7 +242,7 @@ async def test_what_nobody_could_read_cannot_be_subscribed(server, serve):
     assert error["code"] == -32602
 
 
-async def test_subscriptions_have_a_limit_that_the_refusal_names(serve):
+async def test_subscriptions_have_a_limit_that_the_rejection_names(serve):
     server = Server("harbour", limits=Limits(subscriptions_max=2))
     server.resource("x:{n}")(lambda n: n)
     asker = await serve(server)
@@ -299,5 +296,5 @@ async def test_a_slow_client_costs_nothing_more_and_holds_up_nobody(nursery):
         server.resource_updated("x:1")
         heard += len(await fast.receive_available())
     assert heard == 600
-    assert session.outbox.queued_bytes < 2000
+    assert session.send_queue.queued_bytes < 2000
     assert len(await stalled.receive_available()) < 30

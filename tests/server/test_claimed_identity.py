@@ -2,8 +2,7 @@
 
 import pytest
 
-from mcp_trio import types
-from mcp_trio._server.context import Context
+from mcp_trio import Context, types
 
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 ACCEPTED = {"action": "accept", "content": {}}

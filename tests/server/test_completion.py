@@ -1,9 +1,7 @@
 import pytest
 import trio
 
-from mcp_trio import types
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server, ThreadContext, types
 
 INVALID_PARAMS = -32602
 

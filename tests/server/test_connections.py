@@ -12,38 +12,39 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.server import Server
-from mcp_trio._transports.websocket_client import open_websocket_channel
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown, RecordingError
+from mcp_trio import Client, ConnectionLost, Server
+from mcp_trio.errors import OutcomeUnknown, RecordingError
+from mcp_trio.recording import replay
+from mcp_trio.transports import open_websocket_channel
 from tests.server.watched import harbour
 from tests.story import Story
 from tests.ways import CONNECTIONS, served
 
 SECONDS = 10.0
-LEGACY, MODERN = "2025-11-25", "2026-07-28"
+LEGACY, STATELESS = "2025-11-25", "2026-07-28"
 
 
 def text(result):
     return result.content[0].text
 
 
-@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+@pytest.mark.parametrize("protocol_version", [LEGACY, STATELESS])
 @pytest.mark.parametrize("way", CONNECTIONS)
-async def test_both_eras_are_served(way, revision, tmp_path):
+async def test_both_eras_are_served(way, protocol_version, tmp_path):
     async with served(harbour(), way, tmp_path) as (url, _scope):
         assert url.startswith({"websocket": "ws://127.0.0.1:"}.get(way, way))
-        async with Client(url, revisions=[revision]) as client:
-            assert client.revision == revision
+        async with Client(url, protocol_versions=[protocol_version]) as client:
+            assert client.protocol_version == protocol_version
             assert text(await client.call_tool("tide")) == "high, said a gull"
 
 
 @pytest.mark.parametrize("way", CONNECTIONS)
 async def test_a_server_asks_its_client_in_both_eras(way, tmp_path):
     async with served(harbour(), way, tmp_path) as (url, _scope):
-        for revision in (LEGACY, MODERN):
-            async with Client(url, revisions=[revision], elicitation=lambda _: True) as client:
+        for protocol_version in (LEGACY, STATELESS):
+            async with Client(
+                url, protocol_versions=[protocol_version], elicitation=lambda _: True
+            ) as client:
                 assert text(await client.call_tool("ask")) == "accept"
 
 
@@ -94,8 +95,8 @@ async def test_each_session_is_recorded_by_itself_and_replays_strictly(way, tmp_
     folder = tmp_path / "recordings"
     folder.mkdir()
     async with served(harbour(), way, tmp_path, record=folder) as (url, _scope):
-        for revision in (LEGACY, MODERN):
-            async with Client(url, revisions=[revision]) as client:
+        for protocol_version in (LEGACY, STATELESS):
+            async with Client(url, protocol_versions=[protocol_version]) as client:
                 await client.call_tool("tide")
     files = sorted(folder.iterdir())
     assert len(files) == 2
@@ -106,7 +107,7 @@ async def test_each_session_is_recorded_by_itself_and_replays_strictly(way, tmp_
 
 
 @pytest.mark.parametrize("way", CONNECTIONS)
-async def test_a_single_file_is_refused_as_a_recording(way, tmp_path):
+async def test_a_single_file_is_rejected_as_a_recording(way, tmp_path):
     with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="sessions are many")):
         async with served(harbour(), way, tmp_path, record=tmp_path / "one.mcprec.jsonl"):
             pass
@@ -120,7 +121,7 @@ async def test_a_recording_that_cannot_be_made_costs_its_own_connection_alone(tm
         folder.write_text("in the way")
         for _ in range(2):
             with pytest.raises(ConnectionLost):
-                async with Client(url, revisions=[LEGACY]):
+                async with Client(url, protocol_versions=[LEGACY]):
                     pass
     assert any(isinstance(each.exc_info[1], RecordingError) for each in caplog.records)
 
@@ -156,9 +157,9 @@ async def test_a_handler_knows_who_asks(tmp_path):
         return {"Bearer x": "xenia"}.get(head.header("authorization"))
 
     async with served(harbour(), "websocket", tmp_path, verify=verify) as (url, _scope):
-        for revision in (LEGACY, MODERN):
+        for protocol_version in (LEGACY, STATELESS):
             channel = await open_websocket_channel(url, token="x")
-            async with Client(channel, revisions=[revision]) as client:
+            async with Client(channel, protocol_versions=[protocol_version]) as client:
                 assert text(await client.call_tool("who")) == "xenia"
 
     async def authorize(peer):
@@ -171,23 +172,23 @@ async def test_a_handler_knows_who_asks(tmp_path):
         assert text(await client.call_tool("who")) == "me"
 
 
-async def test_options_that_contradict_each_other_are_refused(tmp_path):
+async def test_options_that_contradict_each_other_are_rejected(tmp_path):
     async def verify(_head):
         return "anybody"
 
-    refused = [
+    rejected = [
         ({"token": "x", "verify": verify}, "either token= or verify="),
         ({"token": ""}, "at least one character"),
         ({"token": "ö"}, "visible ASCII"),
         ({"keyfile": "x"}, "certfile="),
         ({"hosts": ["a b"]}, "hosts="),
     ]
-    for options, complaint in refused:
+    for options, complaint in rejected:
         with pytest.raises(ValueError, match=complaint):
             await harbour().serve_websocket(port=0, **options)
 
 
-async def test_a_page_of_another_origin_is_refused_and_told_the_setting(tmp_path):
+async def test_a_page_of_another_origin_is_rejected_and_told_the_setting(tmp_path):
     async with served(harbour(), "websocket", tmp_path) as (url, _scope):
         for origin in ("https://evil.example", "null"):
             with pytest.raises(ConnectionLost, match=r"HTTP 403.*origins="):
@@ -253,8 +254,8 @@ async def test_a_client_without_a_server_is_told(way, tmp_path):
             pass
 
 
-async def test_what_does_not_fit_a_url_is_refused(tmp_path):
-    refused = [
+async def test_what_does_not_fit_a_url_is_rejected(tmp_path):
+    rejected = [
         ("tcp://127.0.0.1", {}, ValueError, "tcp://host:port"),
         ("tcp://127.0.0.1:1", {"headers": {"a": "b"}}, TypeError, "headers"),
         ("unix:/x", {"headers": {"a": "b"}}, TypeError, "headers"),
@@ -267,7 +268,7 @@ async def test_what_does_not_fit_a_url_is_refused(tmp_path):
         ("ws://", {}, ValueError, "ws://"),
         ("ws://127.0.0.1:1", {"env": {"A": "b"}}, TypeError, "env"),
     ]
-    for url, options, kind, complaint in refused:
+    for url, options, kind, complaint in rejected:
         with pytest.raises(kind, match=complaint):
             async with Client(url, **options):
                 pass

@@ -10,8 +10,8 @@ import attrs
 import msgspec
 import pytest
 
+from mcp_trio import Server
 from mcp_trio._server import validation_errors as mistakes
-from mcp_trio._server.server import Server
 from mcp_trio._server.type_adapters import TypeReader, convert, json_schema
 
 Meta = msgspec.Meta
@@ -128,7 +128,7 @@ def test_what_msgspec_cannot_say_is_checked_after_it(hint, good, bad, line):
         Annotated[Any, at.Ge(1)],
     ],
 )
-def test_a_constraint_that_nobody_could_check_is_refused(hint):
+def test_a_constraint_that_nobody_could_check_is_rejected(hint):
     with pytest.raises(TypeError, match=r"the constraint .* (is not supported|does not fit \w+)$"):
         readable(hint)
 
@@ -224,7 +224,7 @@ async def test_constraints_show_in_the_schema_and_are_checked(serve):
     ]
 
 
-async def test_a_constraint_that_is_refused_names_function_and_parameter(serve, caplog):
+async def test_a_constraint_that_is_rejected_names_function_and_parameter(serve, caplog):
     server = Server("harbour")
 
     @server.tool

@@ -4,9 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
+from mcp_trio import Context, Limits, Server, ThreadContext
 
 E = "2026-07-28"
 
@@ -26,7 +24,7 @@ async def test_a_handler_knows_its_client_and_its_request(server, serve):
     def facts(ctx):
         return [
             ctx.request_id,
-            ctx.revision,
+            ctx.protocol_version,
             ctx.client_info.name,
             ctx.client_can("roots"),
             ctx.client_can("roots.listChanged"),
@@ -58,12 +56,18 @@ async def test_a_handler_knows_its_client_and_its_request(server, serve):
     assert '"tools/call","t","error",true]' in result["content"][0]["text"]
 
 
-async def test_a_handler_knows_what_a_modern_request_says_of_itself(server, serve):
+async def test_a_handler_knows_what_a_stateless_request_says_of_itself(server, serve):
     @server.tool
     async def here(ctx: Context) -> list:
-        return [ctx.revision, ctx.client_info, ctx.client_can("roots"), ctx.log_level, *ctx.trace]
+        return [
+            ctx.protocol_version,
+            ctx.client_info,
+            ctx.client_can("roots"),
+            ctx.log_level,
+            *ctx.trace,
+        ]
 
-    asker = await serve(server, revision=E, capabilities={"roots": {}})
+    asker = await serve(server, protocol_version=E, capabilities={"roots": {}})
     assert await asker.call("here") == f'["{E}",null,true,null]'
     said = {
         "io.modelcontextprotocol/clientInfo": {"name": "skiff", "version": "1"},
@@ -77,14 +81,14 @@ async def test_a_handler_knows_what_a_modern_request_says_of_itself(server, serv
 
 
 @pytest.mark.requirement("LOG-08", "LOG-09", "LOG-10", "TRAP-63")
-async def test_a_modern_request_hears_of_what_it_asked_for_and_no_other_does(server, serve):
+async def test_a_stateless_request_hears_of_what_it_asked_for_and_no_other_does(server, serve):
     @server.tool
     async def here(ctx: Context) -> str:
         for level in ("debug", "warning", "critical"):
             await ctx.log(level, level)
         return "logged"
 
-    asker = await serve(server, revision=E)
+    asker = await serve(server, protocol_version=E)
 
     async def heard(**said):
         params = {
@@ -254,8 +258,8 @@ async def test_logging_is_a_check_for_cancellation_even_of_what_is_not_told(serv
 
 @pytest.mark.requirement("LOG-13")
 async def test_a_flood_of_log_messages_waits_for_a_client_that_does_not_read(nursery):
-    from mcp_trio._testing.peers import WirePeer
-    from mcp_trio._transports.lines import memory_pair
+    from mcp_trio.testing import WirePeer
+    from mcp_trio.transports import memory_pair
 
     told = []
     server = Server("harbour", limits=Limits(outbound_bytes_max=2000))
@@ -273,7 +277,7 @@ async def test_a_flood_of_log_messages_waits_for_a_client_that_does_not_read(nur
     await peer.send_request("tools/call", {"name": "talk"}, id=1)
     await trio.testing.wait_all_tasks_blocked()
     assert 0 < len(told) < 50
-    assert session.outbox.queued_bytes < 4000
+    assert session.send_queue.queued_bytes < 4000
     params = (await peer.receive())["params"]
     assert params == {"level": "info", "data": {"step": 0}, "logger": "harbour.talk"}
     session.shut("closed")

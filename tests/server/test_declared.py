@@ -4,9 +4,7 @@ import functools
 
 import pytest
 
-from mcp_trio import types
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server, types
 from mcp_trio.errors import LocalProtocolError
 
 CHANGED = "notifications/resources/list_changed"

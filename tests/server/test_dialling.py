@@ -10,14 +10,10 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client, ConnectionLost, Context, Limits, Server
 from mcp_trio._protocol.websocket import CloseCode
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
 from mcp_trio._transports.sockets import SocketHost, serve_sockets
-from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import Limits
+from mcp_trio.recording import replay
 from tests.server.watched import watched
 from tests.story import Story
 
@@ -160,11 +156,11 @@ async def test_a_hub_that_knows_nobody_without_a_token_is_not_asked_again():
     assert "HTTP 401" in states[1][1]
 
 
-async def test_a_hub_that_closes_with_a_refusal_is_not_asked_again():
+async def test_a_hub_that_closes_with_a_rejection_is_not_asked_again():
     from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
 
     async def handle(channel):
-        channel._code = CloseCode.REFUSED
+        channel._code = CloseCode.REJECTED
 
     async def admit(head):
         await trio.lowlevel.checkpoint()
@@ -189,7 +185,7 @@ async def test_a_hub_that_closes_with_a_refusal_is_not_asked_again():
         ("ws://127.0.0.1", {"token": "ö"}, ValueError),
     ],
 )
-async def test_what_cannot_be_dialled_is_refused(url, options, kind):
+async def test_what_cannot_be_dialled_is_rejected(url, options, kind):
     seen = Story()
     with pytest.raises(kind):
         await worker(seen).dial(url, **options)

@@ -10,12 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
+from mcp_trio import Client, Context, Server, ThreadContext, effect
 from mcp_trio.errors import LocalProtocolError, RequestAbandoned
+from mcp_trio.transports import memory_pair
 from tests.server.conftest import played_again
 
 

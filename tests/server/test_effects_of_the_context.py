@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio import Context, ThreadContext
 from mcp_trio.errors import LocalProtocolError
 from tests.server.conftest import played_again
 
@@ -142,7 +142,7 @@ async def test_a_thread_sleeps_too(server, either):
     assert (await asker.result("tools/call", {"name": "tool"}))["content"] == []
 
 
-async def test_a_negative_sleep_is_refused_as_by_trio(server, either):
+async def test_a_negative_sleep_is_rejected_as_by_trio(server, either):
     @server.tool
     async def tool(ctx: Context) -> str:
         try:
@@ -206,10 +206,10 @@ async def test_a_timeout_replays(server, record):
         lambda ctx: ctx.info("one"),
     ],
 )
-async def test_inside_of_an_effect_the_context_is_refused(server, either, use):
+async def test_inside_of_an_effect_the_context_is_rejected(server, either, use):
     """Also in the effect of a thread, and with the same words."""
 
-    def refused(ctx):
+    def rejected(ctx):
         try:
             found = use(ctx)
             if hasattr(found, "send"):
@@ -220,18 +220,18 @@ async def test_inside_of_an_effect_the_context_is_refused(server, either, use):
 
     @server.tool
     async def tool(ctx: Context) -> str:
-        return await ctx.effect(refused, ctx)
+        return await ctx.effect(rejected, ctx)
 
     @server.tool
     def tool_too(ctx: ThreadContext) -> str:
-        return ctx.effect(refused, ctx)
+        return ctx.effect(rejected, ctx)
 
     asker = await either(server)
     for name in "tool", "tool_too":
         assert (await asker.call(name)).startswith("inside the effect 'refused'")
 
 
-async def test_a_timeout_inside_of_an_effect_is_refused(server, either):
+async def test_a_timeout_inside_of_an_effect_is_rejected(server, either):
     @server.tool
     async def tool(ctx: Context) -> str:
         def use():
@@ -241,7 +241,7 @@ async def test_a_timeout_inside_of_an_effect_is_refused(server, either):
         try:
             await ctx.effect(use)
         except LocalProtocolError:
-            return "refused"
+            return "rejected"
         return "let in"
 
-    assert await (await either(server)).call("tool") == "refused"
+    assert await (await either(server)).call("tool") == "rejected"

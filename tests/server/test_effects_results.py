@@ -17,9 +17,9 @@ from cattrs import Converter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_trio import Limits
 from mcp_trio._server.effect_results import EffectResults
 from mcp_trio._server.results import JsonWriter
-from mcp_trio.limits import Limits
 
 
 class Colour(enum.Enum):
@@ -170,13 +170,13 @@ def test_what_is_annotated_is_what_comes_back(hint, value, result):
         (int, lambda: 3, "has no JSON form"),
     ],
 )
-def test_what_does_not_survive_is_refused_with_the_functions_name(hint, value, why):
+def test_what_does_not_survive_is_rejected_with_the_functions_name(hint, value, why):
     with pytest.raises(TypeError, match=why) as caught:
         codec(hint).converted(value)
     assert f"the result of the effect {__name__}.returning.<locals>.function" in str(caught.value)
 
 
-def test_a_large_result_is_refused_with_the_settings_name():
+def test_a_large_result_is_rejected_with_the_settings_name():
     it = codec(str, effect_bytes_max=10)
     assert it.converted("a" * 8)[0] == "a" * 8
     with pytest.raises(TypeError, match=r"11 bytes.*effect_bytes_max=10"):
@@ -184,12 +184,12 @@ def test_a_large_result_is_refused_with_the_settings_name():
 
 
 @pytest.mark.parametrize("hint", ["Nobody", Angle])
-def test_an_annotation_that_cannot_be_read_is_refused_with_the_functions_name(hint):
+def test_an_annotation_that_cannot_be_read_is_rejected_with_the_functions_name(hint):
     with pytest.raises(TypeError, match=r"returning\.<locals>\.function"):
         codec(hint)
 
 
-def test_a_recorded_result_of_another_form_is_refused():
+def test_a_recorded_result_of_another_form_is_rejected():
     with pytest.raises(TypeError, match="is not what it is annotated with"):
         codec(int).decoded(b'"three"')
 
@@ -227,7 +227,7 @@ plain = st.recursive(
 
 
 @given(plain)
-def test_plain_json_comes_back_equal_or_is_refused(value):
+def test_plain_json_comes_back_equal_or_is_rejected(value):
     it = codec(None)
     try:
         result, body = it.converted(value)

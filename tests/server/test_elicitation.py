@@ -6,8 +6,7 @@ import json
 import attrs
 import pytest
 
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.elicitation import Elicitation, Roots, Sampling, UrlElicitation
+from mcp_trio import Context, Elicitation, Roots, Sampling, ThreadContext, UrlElicitation
 from mcp_trio.errors import (
     CapabilityMissing,
     LocalProtocolError,
@@ -38,8 +37,8 @@ class Mooring:
 def asked(server, serve):
     """Call a tool, answer the one question of its handler; gives the question and the result."""
 
-    async def ask(name, answer, *, revision=D, capabilities=BOTH):
-        asker = await serve(server, revision=revision, capabilities=capabilities)
+    async def ask(name, answer, *, protocol_version=D, capabilities=BOTH):
+        asker = await serve(server, protocol_version=protocol_version, capabilities=capabilities)
         call = await asker.begin("tools/call", {"name": name})
         question = await asker.next_told()
         await asker.wire.send_result(question, answer)
@@ -107,7 +106,7 @@ async def test_a_user_fills_in_a_form_and_the_handler_gets_a_value(mooring, aske
 @pytest.mark.requirement("ELIC-11", "TRAP-90", "TRAP-91")
 async def test_a_client_of_june_2025_is_asked_in_its_own_words(mooring, asked):
     question, answer = await asked(
-        "here", accept(ship="Ada"), revision=C, capabilities={"elicitation": {}}
+        "here", accept(ship="Ada"), protocol_version=C, capabilities={"elicitation": {}}
     )
     assert question["params"] == {
         "message": "Which ship?",
@@ -174,7 +173,7 @@ async def test_a_value_alone_a_schema_and_a_mere_confirmation_are_forms_too(serv
         ]
         return [answer.data for answer in answers]
 
-    asker = await serve(server, revision=D, capabilities=BOTH)
+    asker = await serve(server, protocol_version=D, capabilities=BOTH)
     call = await asker.begin("tools/call", {"name": "ask"})
     shown = []
     for content in ({"value": 3}, {"depth": 2.5}, {}):
@@ -217,7 +216,7 @@ def modes(server):
 
 @pytest.mark.requirement("ELIC-03", "ELIC-04", "TRAP-89")
 @pytest.mark.parametrize(
-    ("revision", "capabilities", "can"),
+    ("protocol_version", "capabilities", "can"),
     [
         (D, {}, []),
         (D, {"elicitation": {}}, ["form"]),
@@ -231,17 +230,17 @@ def modes(server):
     ],
 )
 async def test_a_client_is_asked_only_in_the_ways_that_it_announced(
-    modes, serve, revision, capabilities, can
+    modes, serve, protocol_version, capabilities, can
 ):
-    asker = await serve(modes, revision=revision, capabilities=capabilities)
+    asker = await serve(modes, protocol_version=protocol_version, capabilities=capabilities)
     for name, missing in (("form", FORM), ("visit", VISIT)):
         call = await asker.begin("tools/call", {"name": name})
         if name in can:
             await asker.wire.send_result(await asker.next_told(), {"action": "decline"})
         told = json.loads(text_of(await asker.end(call)))
         (mode,) = missing["elicitation"]
-        refusal = [f"the client did not announce elicitation.{mode}", missing]
-        assert told == (["asked", None] if name in can else refusal)
+        rejection = [f"the client did not announce elicitation.{mode}", missing]
+        assert told == (["asked", None] if name in can else rejection)
     assert asker.told == []
 
 
@@ -252,7 +251,7 @@ async def test_all_that_is_missing_is_told_at_once(server, serve):
             await ctx.ask_all(Elicitation("Moor?"), UrlElicitation("Pay", URL), Roots())
         return f"{caught.value} {caught.value.required}"
 
-    asker = await serve(server, revision=D, capabilities={"sampling": {}})
+    asker = await serve(server, protocol_version=D, capabilities={"sampling": {}})
     assert await asker.call("tool") == (
         "the client did not announce elicitation.form, elicitation.url, roots"
         " {'elicitation': {'form': {}, 'url': {}}, 'roots': {}}"
@@ -277,10 +276,10 @@ async def test_a_form_that_must_not_be_never_leaves(server, serve, message, kind
     async def ask(ctx: Context) -> str:
         with pytest.raises(error or LocalProtocolError):
             await ctx.elicit(message, kind)
-        return "refused"
+        return "rejected"
 
-    asker = await serve(server, revision=D, capabilities=BOTH)
-    assert await asker.call("ask") == "refused"
+    asker = await serve(server, protocol_version=D, capabilities=BOTH)
+    assert await asker.call("ask") == "rejected"
     assert asker.told == []
 
 
@@ -310,10 +309,10 @@ async def test_nobody_is_sent_to_a_url_that_is_none_is_not_safe_or_lets_others_i
     async def ask(ctx: Context) -> str:
         with pytest.raises(LocalProtocolError):
             await ctx.elicit_url("Pay", url)
-        return "refused"
+        return "rejected"
 
-    asker = await serve(server, revision=D, capabilities=BOTH)
-    assert await asker.call("ask") == "refused"
+    asker = await serve(server, protocol_version=D, capabilities=BOTH)
+    assert await asker.call("ask") == "rejected"
     assert asker.told == []
 
 
@@ -361,7 +360,7 @@ async def test_several_questions_are_asked_at_once_and_answered_in_their_order(
         async def ask(ctx: Context) -> str:
             return said(await ctx.ask_all(*questions))
 
-    asker = await serve(server, revision=D, capabilities=BOTH)
+    asker = await serve(server, protocol_version=D, capabilities=BOTH)
     call = await asker.begin("tools/call", {"name": "ask"})
     told = [await asker.next_told() for _ in questions]
     results = {
@@ -387,7 +386,7 @@ async def test_one_question_that_fails_takes_the_others_back(server, serve):
             await ctx.ask_all(Elicitation("How many nights?", int), Roots())
         return "caught"
 
-    asker = await serve(server, revision=D, capabilities=BOTH)
+    asker = await serve(server, protocol_version=D, capabilities=BOTH)
     call = await asker.begin("tools/call", {"name": "ask"})
     told = {question["method"]: question for question in await asker.wire.receive_many(2)}
     await asker.wire.send_result(told["elicitation/create"], {"action": "accept"})
@@ -413,7 +412,7 @@ async def test_a_recorded_session_asks_the_same_again_with_the_same_ids(server, 
     def toll() -> str:
         raise UrlElicitationRequired([UrlElicitation("Pay", URL)])
 
-    asker, told = await record(server, revision=D, capabilities=BOTH)
+    asker, told = await record(server, protocol_version=D, capabilities=BOTH)
     call = await asker.begin("tools/call", {"name": "ask"})
     for question in await asker.wire.receive_many(2):
         is_form = question["params"]["mode"] == "form"

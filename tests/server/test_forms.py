@@ -37,7 +37,7 @@ def member(hint):
     return schema["properties"]["value"]
 
 
-def refused(hint, content):
+def rejected(hint, content):
     """The mistakes in what was filled in."""
     with pytest.raises(FormError) as caught:
         form_of(hint).read(content)
@@ -223,7 +223,7 @@ def one(hint: Any) -> type:
         (complex, "complex"),
     ],
 )
-def test_a_type_that_is_not_flat_is_refused_with_its_field_named(hint, why):
+def test_a_type_that_is_not_flat_is_rejected_with_its_field_named(hint, why):
     with pytest.raises(TypeError, match=f"Outer, it: .*{why}"):
         form_of(one(hint))
 
@@ -272,11 +272,11 @@ def test_a_schema_is_a_form_as_it_is_and_its_value_what_was_filled_in():
     form = form_of(schema)
     assert form.schema == schema
     assert form.read({"it": "b", "other": 7}) == {"it": "b", "other": 7}
-    assert refused(schema, {"it": "A"}) == ["it: none of the choices"]
+    assert rejected(schema, {"it": "A"}) == ["it: none of the choices"]
 
 
 @pytest.mark.requirement("ELIC-09")
-def test_a_schema_that_is_no_form_is_refused():
+def test_a_schema_that_is_no_form_is_rejected():
     with pytest.raises(ValueError, match="it: a form has"):
         form_of({"type": "object", "properties": {"it": {"type": "object"}}})
     with pytest.raises(ValueError, match='"type": "object"'):
@@ -318,7 +318,7 @@ class Range:
     ],
 )
 def test_an_answer_that_does_not_fit_says_why_in_one_line_for_each_member(content, lines):
-    assert refused(Range, content) == lines
+    assert rejected(Range, content) == lines
 
 
 # All values come back as they were.

@@ -2,10 +2,8 @@
 
 import pytest
 
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Limits, Server, ThreadContext
 from mcp_trio.errors import SchemaError
-from mcp_trio.limits import Limits
 
 SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -130,12 +128,12 @@ async def test_a_flood_of_mistakes_is_not_counted_to_its_end(serve):
     ],
 )
 @pytest.mark.parametrize("option", ["input_schema", "output_schema"])
-def test_a_schema_that_cannot_be_used_is_refused_at_once(option, schema):
+def test_a_schema_that_cannot_be_used_is_rejected_at_once(option, schema):
     with pytest.raises(SchemaError):
         Server("harbour").tool(name="x", **{option: schema})(ignore)
 
 
-async def test_arguments_that_are_too_deep_for_the_schema_are_refused(serve):
+async def test_arguments_that_are_too_deep_for_the_schema_are_rejected(serve):
     server = Server("harbour", limits=Limits(json_depth_max=512))
     schema = {"type": "object", "properties": {"a": {"$ref": "#"}}}
     server.tool(name="x", input_schema=schema)(ignore)

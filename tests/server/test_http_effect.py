@@ -12,12 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.context import Context
-from mcp_trio._server.http_effects import EffectTransport, SessionHttp
-from mcp_trio._server.server import Server
+from mcp_trio import Client, Context, Limits, Server
+from mcp_trio._server.http_effects import SessionHttp
 from mcp_trio.errors import ReplayDivergence
-from mcp_trio.limits import Limits
+from mcp_trio.http import EffectTransport
 from tests.server.conftest import played_again
 
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\nahoy!"

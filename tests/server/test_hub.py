@@ -6,20 +6,15 @@ import ssl
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.dialing import listen_websocket
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lock_file import read_lock_file
-from mcp_trio._transports.websocket_client import open_websocket_channel
-from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import Limits
+from mcp_trio import Client, ConnectionLost, Limits, Server
+from mcp_trio.transports import listen_websocket, open_websocket_channel, read_lock_file
 from tests.transports.http.conftest import certificate
 
 __all__ = ["certificate"]
 
 SECONDS = 10.0
 QUICK = Limits(http_retry_ms=10, http_reconnect_seconds_max=0.05)
-LEGACY, MODERN = "2025-11-25", "2026-07-28"
+LEGACY, STATELESS = "2025-11-25", "2026-07-28"
 
 
 def worker(name="worker"):
@@ -36,8 +31,8 @@ def text(result):
     return result.content[0].text
 
 
-@pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_a_hub_uses_the_servers_that_dial(revision):
+@pytest.mark.parametrize("protocol_version", [LEGACY, STATELESS])
+async def test_a_hub_uses_the_servers_that_dial(protocol_version):
     said = set()
     with trio.fail_after(SECONDS):
         async with trio.open_nursery() as nursery, listen_websocket(token="sesame") as hub:
@@ -46,7 +41,7 @@ async def test_a_hub_uses_the_servers_that_dial(revision):
                 nursery.start_soon(functools.partial(worker(name).dial, hub.url, token="sesame"))
             clients = []
             async for channel in hub:
-                clients.append(Client(channel, revisions=[revision]))
+                clients.append(Client(channel, protocol_versions=[protocol_version]))
                 if len(clients) == 2:
                     break
             for client in clients:
@@ -169,7 +164,7 @@ async def test_who_was_not_taken_is_told_that_the_hub_stops():
         await channel.aclose()
 
 
-async def test_options_that_contradict_each_other_are_refused():
+async def test_options_that_contradict_each_other_are_rejected():
     async def verify(_head):
         return "anybody"
 

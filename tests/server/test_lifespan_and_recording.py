@@ -6,11 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
+from mcp_trio import Client, Context, Server, ThreadContext
 from mcp_trio.errors import RecordingError
+from mcp_trio.transports import memory_pair
 
 
 def read(path):
@@ -168,7 +166,7 @@ async def test_a_session_is_recorded_to_a_file(server, tmp_path, as_text):
 
 
 async def test_a_folder_gets_a_file_for_each_session(server, tmp_path, nursery):
-    from mcp_trio._testing.peers import WirePeer
+    from mcp_trio.testing import WirePeer
 
     peers = []
     for folder in (tmp_path, f"{tmp_path}/"):
@@ -244,7 +242,7 @@ async def test_recording_does_not_stop_a_server_whose_list_is_broken(tmp_path, s
 # Running.
 
 
-def test_an_unknown_transport_is_refused():
+def test_an_unknown_transport_is_rejected():
     with pytest.raises(ValueError, match="unknown transport 'smoke': one of stdio"):
         Server("harbour").run("smoke")
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from mcp_trio._server.server import Server
+from mcp_trio import Server
 from tests.ways import WAYS, serving
 
 

@@ -12,9 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.effects import LifespanStandIn, effect
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server, effect
+from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio.errors import BlockedInReplay, ReplayDivergence
 from tests.server.conftest import played_again
 
@@ -75,19 +74,19 @@ def drop_item(it):
         lambda it: {it: 1},
     ],
 )
-def test_whatever_is_done_with_it_is_refused(use):
+def test_whatever_is_done_with_it_is_rejected(use):
     with pytest.raises(BlockedInReplay, match=r"ctx\.lifespan\.fetch was used .*def fetch\("):
-        use(LifespanStandIn().fetch)
+        use(ReplayLifespan().fetch)
 
 
 def test_the_lifespan_itself_has_no_name_for_an_effect():
     with pytest.raises(BlockedInReplay, match=r"^ctx\.lifespan was used .*def use\("):
-        bool(LifespanStandIn())
+        bool(ReplayLifespan())
 
 
 def test_it_can_be_shown():
-    assert repr(LifespanStandIn().db.pool) == "<ctx.lifespan.db.pool, which a replay does not have>"
-    assert not hasattr(LifespanStandIn(), "__wrapped__")
+    assert repr(ReplayLifespan().db.pool) == "<ctx.lifespan.db.pool, which a replay does not have>"
+    assert not hasattr(ReplayLifespan(), "__wrapped__")
 
 
 # In a replay.
@@ -211,7 +210,7 @@ async def test_what_stands_beside_a_stand_in_is_compared(record, changed):
         await played(record, handler(lambda state: (state.url, state.db)), handler(changed))
 
 
-async def test_a_replay_refuses_where_the_lifespan_is_used(record):
+async def test_a_replay_rejects_where_the_lifespan_is_used(record):
     async def tool(ctx: Context) -> str:
         try:
             return await ctx.lifespan.db.fetch("one")

@@ -2,12 +2,11 @@
 
 import pytest
 
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
+from mcp_trio import Limits, Server
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from tests.server.conftest import nothing
 
-A, B, C, D, E = REVISIONS
+A, B, C, D, E = PROTOCOL_VERSIONS
 LEGACY = (A, B, C, D)
 LISTS = {
     "tools/list": "tools",
@@ -44,9 +43,9 @@ def names_of(result, method):
 
 
 @pytest.mark.requirement("TOOL-01", "RES-01", "PROM-01", "LOG-01", "COMP-01")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_server_declares_what_it_has(server, serve, revision):
-    asker = await serve(server, revision=revision)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_server_declares_what_it_has(server, serve, protocol_version):
+    asker = await serve(server, protocol_version=protocol_version)
     assert asker.hello["capabilities"] == {"logging": {}}
     offer(server, "a")
 
@@ -54,21 +53,21 @@ async def test_a_server_declares_what_it_has(server, serve, revision):
     async def ports(typed: str) -> list[str]:
         return [typed]
 
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     assert asker.hello["capabilities"] == {
         "logging": {},
         "tools": {"listChanged": True},
         "prompts": {"listChanged": True},
         "resources": {"subscribe": True, "listChanged": True},
-        **({} if revision == A else {"completions": {}}),
+        **({} if protocol_version == A else {"completions": {}}),
     }
 
 
 @pytest.mark.requirement("PROM-15", "LIFE-14")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("method", LISTS)
-async def test_what_is_not_declared_is_not_served(server, serve, revision, method):
-    asker = await serve(server, revision=revision)
+async def test_what_is_not_declared_is_not_served(server, serve, protocol_version, method):
+    asker = await serve(server, protocol_version=protocol_version)
     assert (await asker.error(method))["code"] == -32601
 
 
@@ -76,52 +75,57 @@ async def test_what_is_not_declared_is_not_served(server, serve, revision, metho
 
 
 @pytest.mark.requirement("TOOL-02", "RES-02", "PROM-02")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("method", LISTS)
-async def test_a_list_may_be_empty(serve, revision, method):
+async def test_a_list_may_be_empty(serve, protocol_version, method):
     offers = {"tools", "prompts", "resources"}
-    asker = await serve(Server("harbour", offers=offers), revision=revision)
+    asker = await serve(Server("harbour", offers=offers), protocol_version=protocol_version)
     result = await asker.result(method)
     assert result[LISTS[method]] == []
     assert "nextCursor" not in result
 
 
 @pytest.mark.requirement("PAG-01", "PAG-08", "TOOL-02", "RES-02", "PROM-02")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("method", LISTS)
-async def test_a_list_comes_in_pages_and_a_cursor_stays_good(server, serve, revision, method):
+async def test_a_list_comes_in_pages_and_a_cursor_stays_good(
+    server, serve, protocol_version, method
+):
     for name in "abc":
         offer(server, name)
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     first = await asker.result(method)
     assert names_of(first, method) == ["a", "b"]
     offer(server, "d")
     for _ in range(2):
         last = await asker.result(method, {"cursor": first["nextCursor"]})
         assert names_of(last, method) == ["c", "d"]
-        assert last.keys() & {"nextCursor", "resultType", "cacheScope"} == USUAL[revision].keys()
+        assert (
+            last.keys() & {"nextCursor", "resultType", "cacheScope"}
+            == USUAL[protocol_version].keys()
+        )
 
 
 @pytest.mark.requirement("PAG-08", "PAG-09")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("cursor", ["", "7", "b"])
-async def test_a_cursor_that_was_never_given_is_refused(server, serve, revision, cursor):
+async def test_a_cursor_that_was_never_given_is_rejected(server, serve, protocol_version, cursor):
     for name in "abc":
         offer(server, name)
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     for method in LISTS:
         error = await asker.error(method, {"cursor": cursor})
         assert error == {"code": -32602, "message": "invalid cursor"}
 
 
 @pytest.mark.requirement("TOOL-05", "TOOL-06", "TOOL-08")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_tool_has_a_name_of_its_own_and_takes_an_object(server, serve, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_tool_has_a_name_of_its_own_and_takes_an_object(server, serve, protocol_version):
     server.tool(name="a")(nothing)
     server.tool(name="b")(one)
     with pytest.raises(ValueError, match="already"):
         server.tool(name="a")(one)
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     first, second = (await asker.result("tools/list"))["tools"]
     assert (first["name"], second["name"]) == ("a", "b")
     for row, names in ((first, []), (second, ["port"])):
@@ -131,8 +135,10 @@ async def test_a_tool_has_a_name_of_its_own_and_takes_an_object(server, serve, r
 
 
 @pytest.mark.requirement("PROM-02", "RES-07")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_prompt_names_its_arguments_and_a_template_its_places(server, serve, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_prompt_names_its_arguments_and_a_template_its_places(
+    server, serve, protocol_version
+):
     async def sail(port: str, ship: str = "") -> str:
         """Sails.
 
@@ -142,7 +148,7 @@ async def test_a_prompt_names_its_arguments_and_a_template_its_places(server, se
 
     server.prompt(sail)
     server.resource("x:{port}{?ship}", name="m")(sail)
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     (prompt,) = (await asker.result("prompts/list"))["prompts"]
     assert prompt["arguments"] == [
         {"name": "port", "description": "From where.", "required": True},
@@ -156,7 +162,7 @@ async def test_a_prompt_names_its_arguments_and_a_template_its_places(server, se
 
 
 @pytest.mark.requirement("TOOL-35", "RES-13", "PROM-11")
-@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("protocol_version", LEGACY)
 @pytest.mark.parametrize(
     ("kind", "add"),
     [
@@ -165,19 +171,19 @@ async def test_a_prompt_names_its_arguments_and_a_template_its_places(server, se
         ("resources", lambda server: server.resource("x:n")(nothing)),
     ],
 )
-async def test_a_change_of_a_list_is_told(server, serve, revision, kind, add):
+async def test_a_change_of_a_list_is_told(server, serve, protocol_version, kind, add):
     offer(server, "a")
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     add(server)
     (told,) = await asker.wire.receive_available()
     assert told == {"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"}
 
 
 @pytest.mark.requirement("RES-11", "RES-12", "RES-10")
-@pytest.mark.parametrize("revision", LEGACY)
-async def test_who_subscribes_is_told_until_it_unsubscribes(server, serve, revision):
+@pytest.mark.parametrize("protocol_version", LEGACY)
+async def test_who_subscribes_is_told_until_it_unsubscribes(server, serve, protocol_version):
     offer(server, "a")
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     assert await asker.result("resources/subscribe", {"uri": "x:a"}) == {}
     server.resource_updated("x:a")
     (told,) = await asker.wire.receive_available()

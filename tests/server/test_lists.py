@@ -6,10 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import types
+from mcp_trio import Limits, Server, types
 from mcp_trio._protocol.versions import OLDEST
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
 
 INVALID_PARAMS = -32602
 
@@ -153,8 +151,8 @@ async def test_what_is_registered_is_announced(serve):
 
 
 async def test_what_is_registered_until_the_handshake_is_announced(nursery):
-    from mcp_trio._testing.peers import WirePeer
-    from mcp_trio._transports.lines import memory_pair
+    from mcp_trio.testing import WirePeer
+    from mcp_trio.transports import memory_pair
 
     server = Server("harbour")
     ours, theirs = memory_pair()

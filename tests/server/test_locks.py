@@ -7,12 +7,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
+from mcp_trio import Client, Context, Server, ThreadContext
 from mcp_trio.errors import ReplayDivergence, RequestAbandoned
+from mcp_trio.recording import replay
+from mcp_trio.transports import memory_pair
 
 
 @pytest.fixture

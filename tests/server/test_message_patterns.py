@@ -7,19 +7,14 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import types
-from mcp_trio._client.client import Client
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.context import Context
-from mcp_trio._server.elicitation import Roots, Sampling
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ToolError
+from mcp_trio import Client, Context, Roots, Sampling, Server, ToolError, types
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.transports import memory_pair
 from tests.server.conftest import nothing
 
-*LEGACY, MODERN = REVISIONS
+*LEGACY, STATELESS = PROTOCOL_VERSIONS
 SAID_BY_ALL = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/protocolVersion": STATELESS,
     "io.modelcontextprotocol/clientCapabilities": {"roots": {}, "sampling": {}},
 }
 
@@ -77,17 +72,17 @@ def sampled(_params):
 async def overheard(harbour, nursery):
     """Sail once, at a revision; gives what the client sent, and the server."""
 
-    async def sail(revision):
+    async def sail(protocol_version):
         ours, theirs = map(Overheard, memory_pair())
         nursery.start_soon(harbour.serve, theirs)
         reports, options = [], {"log_level": "info"}
         options |= {"roots": ["file:///pier"], "sampling": sampled}
-        async with Client(ours, revisions=[revision], **options) as client:
-            assert client.revision == revision
+        async with Client(ours, protocol_versions=[protocol_version], **options) as client:
+            assert client.protocol_version == protocol_version
             result = await client.call_tool("sail", progress=reports.append)
             assert result.content[0].text == "file:///pier Bergen é"
             assert [report.progress for report in reports] == [1]
-            if revision == MODERN:
+            if protocol_version == STATELESS:
                 async with client.listen(tools=True) as subscription:
                     harbour.tool(name="row")(nothing)
                     await subscription.__anext__()
@@ -99,8 +94,8 @@ async def overheard(harbour, nursery):
 
 @pytest.mark.requirement("TRAN-04", "TRAN-07", "BASE-20", "BASE-22", "BASE-23")
 @pytest.mark.requirement("STDIO-11", "STDIO-12", "META-11", "META-12")
-async def test_a_modern_client_sends_requests_and_a_server_answers_and_tells(overheard):
-    ours, theirs, _ = await overheard(MODERN)
+async def test_a_stateless_client_sends_requests_and_a_server_answers_and_tells(overheard):
+    ours, theirs, _ = await overheard(STATELESS)
     assert {kind(message) for message in ours.messages} <= {"request", "notification"}
     assert {kind(message) for message in theirs.messages} == {"response", "notification"}
     asked = [message for message in ours.messages if kind(message) == "request"]
@@ -117,9 +112,9 @@ async def test_a_modern_client_sends_requests_and_a_server_answers_and_tells(ove
 
 
 @pytest.mark.requirement("TRAN-03", "BASE-19", "LIFE-02")
-@pytest.mark.parametrize("revision", LEGACY)
-async def test_a_legacy_pair_shakes_hands_and_asks_in_both_directions(overheard, revision):
-    ours, theirs, _ = await overheard(revision)
+@pytest.mark.parametrize("protocol_version", LEGACY)
+async def test_a_legacy_pair_shakes_hands_and_asks_in_both_directions(overheard, protocol_version):
+    ours, theirs, _ = await overheard(protocol_version)
     said = [message.get("method") for message in ours.messages if "method" in message]
     assert said[:2] == ["initialize", "notifications/initialized"]
     assert "tools/call" in said
@@ -128,19 +123,19 @@ async def test_a_legacy_pair_shakes_hands_and_asks_in_both_directions(overheard,
 
 
 @pytest.mark.requirement("BASE-18")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_what_leaves_is_utf_8_in_one_line(overheard, revision):
-    for channel in (await overheard(revision))[:2]:
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_what_leaves_is_utf_8_in_one_line(overheard, protocol_version):
+    for channel in (await overheard(protocol_version))[:2]:
         text = b"\n".join(channel.sent).decode("utf-8", "strict")
         assert "é" in text
         assert len(text.split("\n")) == len(channel.sent)
 
 
 @pytest.mark.requirement("PROG-08")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_people_read_what_a_handler_says_of_its_progress(overheard, revision):
-    (report,) = (await overheard(revision))[2]
-    assert report.message == (None if revision == LEGACY[0] else "casting off")
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_people_read_what_a_handler_says_of_its_progress(overheard, protocol_version):
+    (report,) = (await overheard(protocol_version))[2]
+    assert report.message == (None if protocol_version == LEGACY[0] else "casting off")
 
 
 # What is told, and what is refused.
@@ -148,8 +143,8 @@ async def test_people_read_what_a_handler_says_of_its_progress(overheard, revisi
 
 @pytest.mark.requirement("PROG-01", "PROG-03", "PROG-04", "PROG-05", "PROG-06", "PROG-09")
 @pytest.mark.requirement("TRAP-61", "TRAP-62", "TRAP-64")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_each_request_hears_of_its_own_progress_while_it_grows(serve, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_each_request_hears_of_its_own_progress_while_it_grows(serve, protocol_version):
     server, left = Server("harbour"), []
 
     @server.tool
@@ -159,7 +154,7 @@ async def test_each_request_hears_of_its_own_progress_while_it_grows(serve, revi
             await ctx.progress(progress, 2)
         return "loaded"
 
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     for token in ("1", 1, ""):
         call = {"name": "load", "_meta": {"progressToken": token}}
         await asker.result("tools/call", call)
@@ -177,15 +172,17 @@ async def test_each_request_hears_of_its_own_progress_while_it_grows(serve, revi
 
 @pytest.mark.requirement("BASE-01", "BASE-02", "BASE-03", "BASE-30", "BASE-31", "BASE-32")
 @pytest.mark.requirement("BASE-34", "BASE-35", "TRAP-04")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_the_codes_of_json_rpc_are_the_same_at_every_revision(serve, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_the_codes_of_json_rpc_are_the_same_at_every_protocol_version(
+    serve, protocol_version
+):
     server = Server("harbour")
 
     @server.prompt
     async def sail() -> str:
         raise OSError("secret")
 
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     meta = {"_meta": asker.metadata} if asker.metadata else {}
 
     async def code(frame):
@@ -215,8 +212,8 @@ async def test_the_codes_of_json_rpc_are_the_same_at_every_revision(serve, revis
 
 
 @pytest.mark.requirement("STDIO-15", "STDIO-16", "CANC-15", "CANC-16")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_cancelled_request_stops_and_is_never_heard_of_again(serve, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_cancelled_request_stops_and_is_never_heard_of_again(serve, protocol_version):
     server, ended, later = Server("harbour"), trio.Event(), trio.Event()
 
     @server.tool
@@ -235,7 +232,7 @@ async def test_a_cancelled_request_stops_and_is_never_heard_of_again(serve, revi
     async def row() -> str:
         return "row"
 
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     meta = {"progressToken": "p", "io.modelcontextprotocol/logLevel": "debug"}
     call = await asker.begin("tools/call", {"name": "sail", "_meta": meta})
     assert (await asker.wire.receive())["params"]["progress"] == 1
@@ -286,7 +283,7 @@ async def test_two_conversations_share_a_connection_and_know_nothing_of_each_oth
         (root,) = await ctx.list_roots()
         return f"{port}: {root.uri}"
 
-    asker = await serve(server, revision=MODERN, capabilities={"roots": {}})
+    asker = await serve(server, protocol_version=STATELESS, capabilities={"roots": {}})
     asked = {}
     for port in ("Bergen", "Oslo"):
         params = {"name": "it", "arguments": {"port": port}}
@@ -307,7 +304,7 @@ async def test_a_tool_says_to_the_model_that_it_does_not_know_a_handle(serve):
     async def leave(berth: str) -> str:
         raise ToolError(f"there is no berth {berth}, or it has been given up")
 
-    asker = await serve(server, revision=MODERN)
+    asker = await serve(server, protocol_version=STATELESS)
     result = await asker.result("tools/call", {"name": "leave", "arguments": {"berth": "b7"}})
     assert result["isError"] is True
     assert result["content"][0]["text"] == "there is no berth b7, or it has been given up"
@@ -328,7 +325,7 @@ async def test_a_request_that_did_not_announce_is_not_asked_though_its_neighbour
         await (ctx.list_roots() if question == "roots" else ctx.sample("Why?"))
         return "asked"
 
-    asker = await serve(server, revision=MODERN, capabilities={question: {}})
+    asker = await serve(server, protocol_version=STATELESS, capabilities={question: {}})
     first = await asker.result("tools/call", {"name": "ask"})
     assert first["resultType"] == "input_required"
     without = {"io.modelcontextprotocol/clientCapabilities": {}}

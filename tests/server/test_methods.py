@@ -8,10 +8,7 @@ import msgspec
 import pytest
 import trio.testing
 
-from mcp_trio import types
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.server import Server
-from mcp_trio.errors import RequestError
+from mcp_trio import Context, RequestError, Server, ThreadContext, types
 
 
 class Search(types.Params, kw_only=True):
@@ -232,7 +229,7 @@ async def test_a_notification_whose_handler_fails_is_logged_and_the_next_comes(
         ("notifications/message", "a client does not send notifications/message"),
     ],
 )
-def test_what_no_handler_can_get_is_refused(server, name, text):
+def test_what_no_handler_can_get_is_rejected(server, name, text):
     with pytest.raises(ValueError, match=text):
         server.method(name)
     with pytest.raises(ValueError, match=text):
@@ -247,7 +244,7 @@ def test_a_notification_has_no_context(server):
             pass
 
 
-def test_params_of_a_type_that_cannot_be_decoded_are_refused(server):
+def test_params_of_a_type_that_cannot_be_decoded_are_rejected(server):
     class Odd(enum.Enum):
         A = object()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_trio._server.server import Server
+from mcp_trio import Server
 
 
 def schema(**properties):
@@ -23,12 +23,12 @@ def register(given):
 def test_a_tool_says_which_of_its_arguments_are_mirrored():
     region = {"type": "string", "x-mcp-header": "Region"}
     server = register(schema(place={"type": "object", "properties": {"region": region}}))
-    assert server.mirrored_parameters("tide") == {"Region": ("place", "region")}
-    assert server.mirrored_parameters("wave") is None
+    assert server.param_header_paths("tide") == {"Region": ("place", "region")}
+    assert server.param_header_paths("wave") is None
 
 
 @pytest.mark.requirement("HDR-13")
-def test_a_wrong_annotation_is_refused_when_the_tool_is_registered():
+def test_a_wrong_annotation_is_rejected_when_the_tool_is_registered():
     with pytest.raises(ValueError, match="x-mcp-header"):
         register(schema(depth={"type": "number", "x-mcp-header": "Depth"}))
 

@@ -2,13 +2,12 @@
 
 import pytest
 
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio.errors import ToolError
+from mcp_trio import Context, ThreadContext, ToolError
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
 INTERNAL_ERROR, MISSING_CAPABILITY = -32603, -32021
-MODERN = "2026-07-28"
-LEGACY = [name for name in REVISIONS if name != MODERN]
+STATELESS = "2026-07-28"
+LEGACY = [name for name in PROTOCOL_VERSIONS if name != STATELESS]
 TEXT = "the client did not announce roots"
 
 
@@ -50,9 +49,11 @@ def asking(server):
 
 
 @pytest.mark.parametrize("tool", ["tool", "nested", "blocking"])
-@pytest.mark.parametrize("revision", LEGACY)
-async def test_a_legacy_model_hears_what_its_client_lacks(asking, serve, revision, tool, caplog):
-    asker = await serve(asking, revision=revision)
+@pytest.mark.parametrize("protocol_version", LEGACY)
+async def test_a_legacy_model_hears_what_its_client_lacks(
+    asking, serve, protocol_version, tool, caplog
+):
+    asker = await serve(asking, protocol_version=protocol_version)
     result = await asker.result("tools/call", {"name": tool})
     assert result["isError"]
     assert [each["text"] for each in result["content"]] == [TEXT]
@@ -64,11 +65,11 @@ async def test_a_legacy_model_hears_what_its_client_lacks(asking, serve, revisio
     [("prompts/get", {"name": "prompt"}), ("resources/read", {"uri": "harbour://roots"})],
     ids=["prompt", "resource"],
 )
-@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("protocol_version", LEGACY)
 async def test_a_legacy_client_hears_it_where_there_is_no_result_for_it(
-    asking, serve, revision, asked, caplog
+    asking, serve, protocol_version, asked, caplog
 ):
-    asker = await serve(asking, revision=revision)
+    asker = await serve(asking, protocol_version=protocol_version)
     error = await asker.error(*asked)
     assert (error["code"], error["message"]) == (INTERNAL_ERROR, TEXT)
     assert not caplog.records
@@ -76,15 +77,15 @@ async def test_a_legacy_client_hears_it_where_there_is_no_result_for_it(
 
 @pytest.mark.requirement("ERR-14")
 @pytest.mark.parametrize("tool", ["tool", "nested", "blocking"])
-async def test_a_modern_client_hears_it_by_an_error_of_its_own(asking, serve, tool):
-    asker = await serve(asking, revision=MODERN)
+async def test_a_stateless_client_hears_it_by_an_error_of_its_own(asking, serve, tool):
+    asker = await serve(asking, protocol_version=STATELESS)
     error = await asker.error("tools/call", {"name": tool})
     assert (error["code"], error["message"]) == (MISSING_CAPABILITY, TEXT)
     assert error["data"] == {"requiredCapabilities": {"roots": {}}}
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_who_says_something_else_of_it_is_heard(asking, serve, revision):
-    asker = await serve(asking, revision=revision)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_who_says_something_else_of_it_is_heard(asking, serve, protocol_version):
+    asker = await serve(asking, protocol_version=protocol_version)
     result = await asker.result("tools/call", {"name": "wraps"})
     assert [each["text"] for each in result["content"]] == ["no roots"]

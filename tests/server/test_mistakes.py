@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from mcp_trio import Limits
 from mcp_trio._server.signatures import ArgumentsError
-from mcp_trio.limits import Limits
 from tests.server.conftest import lines, lines_of, signature_of
 
 
@@ -212,7 +212,7 @@ def test_an_error_is_bounded_in_lines_and_length():
 
 
 @pytest.mark.parametrize(("sent", "got"), [([], "array"), ("x", "str"), (None, "null"), (3, "int")])
-def test_arguments_that_are_no_object_are_refused(sent, got):
+def test_arguments_that_are_no_object_are_rejected(sent, got):
     assert lines_of(lambda city: city, sent) == [f"arguments: expected object, got {got}"]
 
 
@@ -236,7 +236,7 @@ json_values = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.sampled_from(["it", "n", "a\nb"]), json_values))
-def test_what_is_refused_has_lines_and_each_names_a_place(sent):
+def test_what_is_rejected_has_lines_and_each_names_a_place(sent):
     def handler(it: Trip | list[Trip] | int, n: dict[str, Point | bool] | None = None):
         pass
 

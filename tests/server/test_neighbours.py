@@ -4,25 +4,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._recorder.writer import SharedRecording
-from mcp_trio._server.handlers import Neighbours
+from mcp_trio._server.handlers import SessionCounter
+from mcp_trio.recording import SharedRecording
 
 FILES = [None, "a folder", SharedRecording("one"), SharedRecording("other")]
 
 
 def test_a_session_alone_counts_nobody():
-    assert Neighbours().join(None).count() == 0
+    assert SessionCounter().join(None).count() == 0
 
 
 @pytest.mark.parametrize("file", FILES[:2])
 def test_who_was_there_and_who_came_is_counted_also_when_gone(file):
-    neighbours = Neighbours()
-    neighbours.join(file).leave()
-    first = neighbours.join(file)
-    second = neighbours.join(file)
+    session_counter = SessionCounter()
+    session_counter.join(file).leave()
+    first = session_counter.join(file)
+    second = session_counter.join(file)
     assert (first.count(), second.count()) == (1, 1)
     second.leave()
-    third = neighbours.join(file)
+    third = session_counter.join(file)
     assert (first.count(), third.count()) == (2, 1)
 
 
@@ -33,13 +33,13 @@ def test_who_was_there_and_who_came_is_counted_also_when_gone(file):
 )
 def test_it_is_as_if_each_had_met_each(moves):
     """A file opens a session recorded there, a number closes one of those that are open."""
-    neighbours, open_now, met, counts = Neighbours(), [], {}, {}
+    session_counter, open_now, met, counts = SessionCounter(), [], {}, {}
     for number, move in enumerate(moves):
         if isinstance(move, int):
             if open_now:
                 open_now.pop(move % len(open_now))[2].leave()
             continue
-        beside = counts[number] = neighbours.join(move)
+        beside = counts[number] = session_counter.join(move)
         met[number] = set()
         for other, file, _ in open_now:
             if move is not file or not isinstance(move, SharedRecording):

@@ -8,22 +8,21 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client, Limits
 from mcp_trio._protocol.websocket import CloseCode
-from mcp_trio._server.sockets import Newcomers
-from mcp_trio._transports.concurrency import Milestone
-from mcp_trio.limits import Limits
+from mcp_trio._server.sockets import HandshakeTimeouts
+from mcp_trio._transports.concurrency import LightEvent
 from tests.server.watched import watched
 from tests.ways import WAYS, opened, sent_away, served
 
 LIMITS = Limits(first_request_seconds=80)
-LEGACY, MODERN = "2025-11-25", "2026-07-28"
+LEGACY, STATELESS = "2025-11-25", "2026-07-28"
 
 
 @attrs.define(eq=False)
 class SomeSession:
     has_begun: bool = False
-    closing: Milestone = attrs.field(factory=Milestone)
+    closing: LightEvent = attrs.field(factory=LightEvent)
     shut_by: list = attrs.field(factory=list)
 
     def shut(self, cause):
@@ -40,18 +39,18 @@ class SomeWebSocket:
 
 
 @pytest.fixture
-def newcomers(nursery):
-    newcomers = Newcomers(LIMITS)
-    nursery.start_soon(newcomers.see_off)
-    return newcomers
+def handshake_timeouts(nursery):
+    handshake_timeouts = HandshakeTimeouts(LIMITS)
+    nursery.start_soon(handshake_timeouts.see_off)
+    return handshake_timeouts
 
 
 async def test_who_does_not_begin_is_sent_away_once_and_who_does_stays(
-    newcomers, autojump_clock, caplog
+    handshake_timeouts, autojump_clock, caplog
 ):
     silent, busy = SomeSession(), SomeSession()
     for session in (silent, busy):
-        newcomers.welcome(object()).started(session)
+        handshake_timeouts.welcome(object()).started(session)
     await trio.sleep(75)
     assert not silent.shut_by
     busy.has_begun = True
@@ -62,9 +61,9 @@ async def test_who_does_not_begin_is_sent_away_once_and_who_does_stays(
     assert "asked nothing for 80 s (first_request_seconds)" in caplog.text
 
 
-async def test_a_websocket_is_told_why(newcomers, autojump_clock):
+async def test_a_websocket_is_told_why(handshake_timeouts, autojump_clock):
     channel, session = SomeWebSocket(), SomeSession()
-    newcomers.welcome(channel).started(session)
+    handshake_timeouts.welcome(channel).started(session)
     await trio.sleep(100)
     [(text, code)] = channel.failures
     assert "first_request_seconds" in text
@@ -72,14 +71,14 @@ async def test_a_websocket_is_told_why(newcomers, autojump_clock):
     assert not session.shut_by  # it hears of it by its channel
 
 
-async def test_who_has_ended_or_never_came_to_be_is_forgotten(newcomers, autojump_clock):
+async def test_who_has_ended_or_never_came_to_be_is_forgotten(handshake_timeouts, autojump_clock):
     ended = SomeSession()
-    newcomers.welcome(object()).started(ended)
-    newcomers.welcome(object())
+    handshake_timeouts.welcome(object()).started(ended)
+    handshake_timeouts.welcome(object())
     ended.closing.set()
     await trio.sleep(1000)
     assert not ended.shut_by
-    assert not newcomers._waiting
+    assert not handshake_timeouts._waiting
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -88,8 +87,10 @@ async def test_a_silent_client_has_to_go_and_others_stay(way, tmp_path, mock_clo
     server = watched("harbour", limits=limits)
     async with served(server, way, tmp_path) as (url, _scope), contextlib.AsyncExitStack() as stack:
         clients = [
-            await stack.enter_async_context(Client(await opened(url), revisions=[revision]))
-            for revision in (LEGACY, MODERN)
+            await stack.enter_async_context(
+                Client(await opened(url), protocol_versions=[protocol_version])
+            )
+            for protocol_version in (LEGACY, STATELESS)
         ]
         silent = await opened(url)
         await silent.send([json.dumps({"id": 1}).encode()])  # which is nothing that counts
@@ -103,11 +104,11 @@ async def test_a_silent_client_has_to_go_and_others_stay(way, tmp_path, mock_clo
 async def test_who_has_left_is_forgotten_however_long_one_may_be_silent(
     nursery, autojump_clock, seconds
 ):
-    newcomers = Newcomers(Limits(first_request_seconds=seconds))
-    nursery.start_soon(newcomers.see_off)
+    handshake_timeouts = HandshakeTimeouts(Limits(first_request_seconds=seconds))
+    nursery.start_soon(handshake_timeouts.see_off)
     session = SomeSession(has_begun=True)
-    newcomers.welcome(object()).started(session)
+    handshake_timeouts.welcome(object()).started(session)
     session.closing.set()
     await trio.sleep(60)
-    assert not newcomers._waiting
+    assert not handshake_timeouts._waiting
     nursery.cancel_scope.cancel()

@@ -2,16 +2,11 @@
 
 import pytest
 
-from mcp_trio import types
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.context import Context
-from mcp_trio._server.results import Audio
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ResourceNotFound
-from mcp_trio.limits import Limits
+from mcp_trio import Audio, Context, Limits, ResourceNotFound, Server, types
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from tests.server.conftest import nothing
 
-A, B, C, D, E = REVISIONS
+A, B, C, D, E = PROTOCOL_VERSIONS
 
 ICON = types.Icon(src="https://example.org/i.png", mime_type="image/png", sizes=["48x48"])
 ICON_SENT = {"src": "https://example.org/i.png", "mimeType": "image/png", "sizes": ["48x48"]}
@@ -51,33 +46,35 @@ def server():
 
 @pytest.mark.requirement("TOOL-07", "PROM-02", "ICON-01", "RES-02", "TRAP-69")
 @pytest.mark.parametrize("method", LISTS)
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_rows_say_what_their_revision_has(server, serve, revision, method):
-    asker = await serve(server, revision=revision)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_rows_say_what_their_protocol_version_has(server, serve, protocol_version, method):
+    asker = await serve(server, protocol_version=protocol_version)
     (row,) = (await asker.result(method))[LISTS[method]]
     said = {key: row[key] for key in SHOWN_SENT if key in row}
-    assert said == {key: SHOWN_SENT[key] for key in MEMBERS[revision]}
+    assert said == {key: SHOWN_SENT[key] for key in MEMBERS[protocol_version]}
 
 
 @pytest.mark.requirement("TOOL-07")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_hints_about_a_tool_came_with_the_second_revision(server, serve, revision):
-    asker = await serve(server, revision=revision)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_hints_about_a_tool_came_with_the_second_protocol_version(
+    server, serve, protocol_version
+):
+    asker = await serve(server, protocol_version=protocol_version)
     (row,) = (await asker.result("tools/list"))["tools"]
-    assert row.get("annotations") == (None if revision == A else {"readOnlyHint": True})
+    assert row.get("annotations") == (None if protocol_version == A else {"readOnlyHint": True})
 
 
 @pytest.mark.requirement("RES-18", "TRAP-72")
-@pytest.mark.parametrize("revision", [C, D, E])
-async def test_resources_say_their_size_and_their_annotations(server, serve, revision):
-    asker = await serve(server, revision=revision)
+@pytest.mark.parametrize("protocol_version", [C, D, E])
+async def test_resources_say_their_size_and_their_annotations(server, serve, protocol_version):
+    asker = await serve(server, protocol_version=protocol_version)
     (row,) = (await asker.result("resources/list"))["resources"]
     assert row["size"] == 0
     assert row["annotations"] == {"audience": ["user"], "lastModified": "2026-07-28T00:00:00Z"}
 
 
 @pytest.mark.requirement("ICON-01")
-async def test_a_server_says_of_itself_what_the_revision_has(serve):
+async def test_a_server_says_of_itself_what_the_protocol_version_has(serve):
     server = Server(
         "harbour",
         version="1",
@@ -89,22 +86,22 @@ async def test_a_server_says_of_itself_what_the_revision_has(serve):
     name = {"name": "harbour", "version": "1"}
     assert (await serve(server)).hello["serverInfo"] == name
     titled = name | {"title": "The harbour"}
-    assert (await serve(server, revision=C)).hello["serverInfo"] == titled
-    assert (await serve(server, revision=D)).hello["serverInfo"] == titled | {
+    assert (await serve(server, protocol_version=C)).hello["serverInfo"] == titled
+    assert (await serve(server, protocol_version=D)).hello["serverInfo"] == titled | {
         "description": "Ships.",
         "icons": [ICON_SENT],
         "websiteUrl": "https://example.org",
     }
 
 
-def test_an_unknown_option_is_refused():
+def test_an_unknown_option_is_rejected():
     with pytest.raises(TypeError, match="titel"):
         Server("harbour").tool(titel="A title")(nothing)
 
 
 @pytest.mark.requirement("TOOL-09", "TOOL-10")
 @pytest.mark.parametrize("name", ["a b", "a,b", "größe", "a/b", "a" * 129, "a\n"])
-def test_a_name_that_is_none_for_a_tool_is_refused(name):
+def test_a_name_that_is_none_for_a_tool_is_rejected(name):
     with pytest.raises(ValueError, match="is no name for a tool"):
         Server("harbour").tool(name=name)(nothing)
 
@@ -115,7 +112,7 @@ async def test_names_of_tools_keep_their_case(serve):
     names = ["Sail", "sail", "a" * 128, "0._-"]
     for name in names:
         server.tool(name=name)(nothing)
-    asker = await serve(server, revision=E)
+    asker = await serve(server, protocol_version=E)
     assert [row["name"] for row in (await asker.result("tools/list"))["tools"]] == names
 
 
@@ -131,7 +128,7 @@ async def test_every_client_gets_the_same_list_in_the_order_of_registration(serv
         server.prompt(name=name)(nothing)
         server.resource(f"x:{name}", name=name)(nothing)
         server.resource(f"x:{name}/{{port}}", name=name)(one)
-    first, second = await serve(server, revision=E), await serve(server, revision=E)
+    first, second = await serve(server, protocol_version=E), await serve(server, protocol_version=E)
     await first.result("tools/call", {"name": "a"})
     lists = [await asker.result(method) for asker in (first, second, first)]
     assert lists[0] == lists[1] == lists[2]
@@ -152,16 +149,16 @@ async def test_lists_say_for_how_long_they_hold(serve, method):
             it.prompt(name=name)(nothing)
             it.resource(f"x:{name}")(nothing)
             it.resource(f"x:{name}/{{port}}")(one)
-    result = await (await serve(server, revision=E)).result(method)
+    result = await (await serve(server, protocol_version=E)).result(method)
     assert (result["ttlMs"], result["cacheScope"]) == (1500, "public")
-    asker = await serve(plain, revision=E)
+    asker = await serve(plain, protocol_version=E)
     result = await asker.result(method)
     after = await asker.result(method, {"cursor": result["nextCursor"]})
     for page in (result, after):
         assert (page["ttlMs"], page["cacheScope"]) == (0, "private")
         assert page["resultType"] == "complete"
-    for revision in (A, B, C, D):
-        result = await (await serve(server, revision=revision)).result(method)
+    for protocol_version in (A, B, C, D):
+        result = await (await serve(server, protocol_version=protocol_version)).result(method)
         assert result.keys() == {LISTS[method]}
 
 
@@ -176,22 +173,22 @@ async def test_what_is_read_says_for_how_long_it_holds(serve):
             return types.ReadResourceResult(contents=contents, ttl_ms=0)
         return "text"
 
-    asker = await serve(server, revision=E)
+    asker = await serve(server, protocol_version=E)
     result = await asker.result("resources/read", {"uri": "x:1"})
     assert (result["ttlMs"], result["cacheScope"]) == (60_000, "public")
     result = await asker.result("resources/read", {"uri": "x:own"})
     assert (result["ttlMs"], result["cacheScope"]) == (0, "public")
-    legacy = await serve(server, revision=D)
+    legacy = await serve(server, protocol_version=D)
     assert (await legacy.result("resources/read", {"uri": "x:1"})).keys() == {"contents"}
 
 
 @pytest.mark.parametrize("options", [{"ttl_seconds": -1}, {"cache_scope": "some"}])
-def test_hints_that_mean_nothing_are_refused(options):
+def test_hints_that_mean_nothing_are_rejected(options):
     with pytest.raises(ValueError, match=r"ttl_seconds|cache_scope"):
         Server("harbour").resource("x:1", **options)(nothing)
 
 
-def test_hints_for_lists_that_mean_nothing_are_refused():
+def test_hints_for_lists_that_mean_nothing_are_rejected():
     with pytest.raises(ValueError, match="ttl_seconds"):
         Server("harbour", list_ttl_seconds=-1)
     with pytest.raises(ValueError, match="cache_scope"):
@@ -202,18 +199,20 @@ def test_hints_for_lists_that_mean_nothing_are_refused():
 
 
 @pytest.mark.requirement("TOOL-30", "TOOL-31", "TRAP-65")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_the_model_hears_of_arguments_that_do_not_fit_from_2025_11_25_on(serve, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_the_model_hears_of_arguments_that_do_not_fit_from_2025_11_25_on(
+    serve, protocol_version
+):
     server = Server("harbour")
 
     @server.tool
     async def sail(days: int) -> str:
         return "sails"
 
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     answer = await asker.ask("tools/call", {"name": "sail", "arguments": {"days": "x"}})
     text = "invalid arguments: days: expected int, got str"
-    if revision in (D, E):
+    if protocol_version in (D, E):
         assert answer["result"]["isError"] is True
         assert answer["result"]["content"] == [{"type": "text", "text": text}]
     else:
@@ -221,50 +220,52 @@ async def test_the_model_hears_of_arguments_that_do_not_fit_from_2025_11_25_on(s
 
 
 @pytest.mark.requirement("TOOL-32", "TRAP-65", "TRAP-66")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("params", [{"name": "row"}, {}, {"name": "t", "arguments": [1]}])
 async def test_an_unknown_tool_and_a_malformed_call_are_errors_always(
-    server, serve, revision, params
+    server, serve, protocol_version, params
 ):
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     assert (await asker.error("tools/call", params))["code"] == -32602
 
 
 @pytest.mark.requirement("ERR-02", "ERR-03", "ERR-04", "ERR-06", "RES-08", "TRAP-67")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("uri", ["x:none", "x:1/nowhere"])
-async def test_a_missing_resource_is_an_error_of_the_revision(serve, revision, uri):
+async def test_a_missing_resource_is_an_error_of_the_protocol_version(serve, protocol_version, uri):
     server = Server("harbour")
 
     @server.resource("x:1/{port}")
     async def read(port: str) -> str:
         raise ResourceNotFound(f"x:1/{port}")
 
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     assert await asker.error("resources/read", {"uri": uri}) == {
-        "code": -32602 if revision == E else -32002,
+        "code": -32602 if protocol_version == E else -32002,
         "message": f"resource not found: {uri}",
         "data": {"uri": uri},
     }
 
 
 @pytest.mark.requirement("ERR-06", "TRAP-67")
-async def test_a_resource_that_a_tool_misses_is_an_error_of_the_revision_too(serve):
+async def test_a_resource_that_a_tool_misses_is_an_error_of_the_protocol_version_too(serve):
     server = Server("harbour")
 
     @server.tool
     async def sail(ctx: Context) -> str:
         await ctx.read_resource("x:none")
 
-    for revision, code in ((D, -32002), (E, -32602)):
-        asker = await serve(server, revision=revision)
+    for protocol_version, code in ((D, -32002), (E, -32602)):
+        asker = await serve(server, protocol_version=protocol_version)
         assert (await asker.error("tools/call", {"name": "sail"}))["code"] == code
 
 
 @pytest.mark.requirement("RES-16")
 @pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
-async def test_the_newest_revision_has_no_subscriptions_of_the_old_kind(server, serve, method):
-    asker = await serve(server, revision=E)
+async def test_the_newest_protocol_version_has_no_subscriptions_of_the_old_kind(
+    server, serve, method
+):
+    asker = await serve(server, protocol_version=E)
     assert (await asker.error(method, {"uri": "x:1"}))["code"] == -32601
 
 
@@ -275,7 +276,7 @@ async def test_the_newest_revision_has_no_subscriptions_of_the_old_kind(server, 
 async def test_a_path_never_leads_out_of_its_place(serve, path):
     server = Server("harbour")
     server.resource("file:///srv/{+port}")(one)
-    asker = await serve(server, revision=E)
+    asker = await serve(server, protocol_version=E)
     assert (await asker.error("resources/read", {"uri": f"file:///srv/{path}"}))["code"] == -32602
 
 
@@ -295,7 +296,7 @@ def test_a_family_of_resources_has_no_size():
 
 
 @pytest.mark.requirement("TOOL-17", "TOOL-18", "PROM-08", "PROM-10")
-async def test_sound_and_links_are_sent_as_such_or_as_what_the_revision_has(serve):
+async def test_sound_and_links_are_sent_as_such_or_as_what_the_protocol_version_has(serve):
     server = Server("harbour")
     link = types.ResourceLink(uri="x:1", name="one")
 
@@ -307,13 +308,13 @@ async def test_sound_and_links_are_sent_as_such_or_as_what_the_revision_has(serv
     async def said():
         return [Audio(b"fLaC"), link]
 
-    for revision, kinds in {
+    for protocol_version, kinds in {
         A: ["text", "resource", "text"],
         B: ["text", "audio", "text"],
         C: ["text", "audio", "resource_link"],
         E: ["text", "audio", "resource_link"],
     }.items():
-        asker = await serve(server, revision=revision)
+        asker = await serve(server, protocol_version=protocol_version)
         content = (await asker.result("tools/call", {"name": "it"}))["content"]
         assert [block["type"] for block in content] == kinds
         messages = (await asker.result("prompts/get", {"name": "said"}))["messages"]
@@ -342,10 +343,12 @@ def completing():
 
 
 @pytest.mark.requirement("COMP-01", "COMP-02", "TRAP-76")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_completions_are_announced_where_there_is_a_capability(completing, serve, revision):
-    asker = await serve(completing, revision=revision)
-    assert asker.hello["capabilities"].get("completions") == (None if revision == A else {})
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_completions_are_announced_where_there_is_a_capability(
+    completing, serve, protocol_version
+):
+    asker = await serve(completing, protocol_version=protocol_version)
+    assert asker.hello["capabilities"].get("completions") == (None if protocol_version == A else {})
     params = {"ref": {"type": "ref/prompt", "name": "sail"}}
     params["argument"] = {"name": "ship", "value": "Thor"}
     result = await asker.result("completion/complete", params)
@@ -353,9 +356,11 @@ async def test_completions_are_announced_where_there_is_a_capability(completing,
 
 
 @pytest.mark.requirement("COMP-04")
-@pytest.mark.parametrize("revision", [C, D, E])
-async def test_a_completion_hears_of_the_arguments_that_are_settled(completing, serve, revision):
-    asker = await serve(completing, revision=revision)
+@pytest.mark.parametrize("protocol_version", [C, D, E])
+async def test_a_completion_hears_of_the_arguments_that_are_settled(
+    completing, serve, protocol_version
+):
+    asker = await serve(completing, protocol_version=protocol_version)
     params = {"ref": {"type": "ref/prompt", "name": "sail"}}
     params["argument"] = {"name": "ship", "value": "Thor"}
     params["context"] = {"arguments": {"port": "Oslo"}}
@@ -364,14 +369,14 @@ async def test_a_completion_hears_of_the_arguments_that_are_settled(completing, 
 
 
 @pytest.mark.requirement("COMP-06")
-@pytest.mark.parametrize("revision", [B, C, D, E])
-async def test_what_cannot_be_completed_has_its_error(server, completing, serve, revision):
+@pytest.mark.parametrize("protocol_version", [B, C, D, E])
+async def test_what_cannot_be_completed_has_its_error(server, completing, serve, protocol_version):
     params = {"ref": {"type": "ref/prompt", "name": "sail"}}
     params["argument"] = {"name": "ship", "value": ""}
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     assert "completions" not in asker.hello["capabilities"]
     assert (await asker.error("completion/complete", params))["code"] == -32601
-    asker = await serve(completing, revision=revision)
+    asker = await serve(completing, protocol_version=protocol_version)
     for odd in (
         {"ref": {"type": "ref/prompt", "name": "row"}},
         {"argument": {"name": "crew", "value": ""}},
@@ -401,7 +406,7 @@ def asking():
 
 @pytest.mark.requirement("RES-17", "CACHE-04")
 async def test_questions_are_never_kept(asking, serve):
-    asker = await serve(asking, revision=E, capabilities={"roots": {}})
+    asker = await serve(asking, protocol_version=E, capabilities={"roots": {}})
     result = await asker.result("resources/read", {"uri": "x:1"})
     assert result["resultType"] == "input_required"
     assert result["inputRequests"]["r"]["method"] == "roots/list"
@@ -409,6 +414,6 @@ async def test_questions_are_never_kept(asking, serve):
 
 
 async def test_a_tool_does_not_read_what_asks_by_a_result_of_its_own(asking, serve, caplog):
-    asker = await serve(asking, revision=E, capabilities={"roots": {}})
+    asker = await serve(asking, protocol_version=E, capabilities={"roots": {}})
     assert (await asker.error("tools/call", {"name": "sail"}))["code"] == -32603
     assert "'x:1' returned questions" in caplog.text

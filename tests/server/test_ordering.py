@@ -93,7 +93,7 @@ def test_the_value_of_the_handler_is_never_changed():
     assert value["data"].members is inner
 
 
-def test_a_member_without_a_json_form_is_refused():
+def test_a_member_without_a_json_form_is_rejected():
     with pytest.raises(TypeError, match="no JSON form"):
         in_order({object(), object()})
 

@@ -14,13 +14,11 @@ import pytest
 from annotated_types import Ge
 from hypothesis import strategies as st
 
-from mcp_trio import types
+from mcp_trio import Audio, Image, Server, types
 from mcp_trio._protocol.json_schema import Schema
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.results import Audio, Image
-from mcp_trio._server.server import Server
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
-A, B, C, D, E = REVISIONS
+A, B, C, D, E = PROTOCOL_VERSIONS
 
 
 @attrs.define
@@ -103,9 +101,9 @@ PORT_SCHEMA = {
 
 
 @pytest.mark.requirement("TOOL-21", "TOOL-23", "TOOL-24", "TOOL-26", "TRAP-68")
-@pytest.mark.parametrize("revision", [C, D, E])
-async def test_an_object_is_structured_content_with_its_text_beside_it(serve, revision):
-    asker = await serve(returning(Port, Port("Oslo", 3)), revision=revision)
+@pytest.mark.parametrize("protocol_version", [C, D, E])
+async def test_an_object_is_structured_content_with_its_text_beside_it(serve, protocol_version):
+    asker = await serve(returning(Port, Port("Oslo", 3)), protocol_version=protocol_version)
     assert await listed(asker) == PORT_SCHEMA
     assert await called(asker) == {
         "content": [{"type": "text", "text": '{"name":"Oslo","berths":3}'}],
@@ -114,9 +112,9 @@ async def test_an_object_is_structured_content_with_its_text_beside_it(serve, re
 
 
 @pytest.mark.requirement("TRAP-68", "TRAP-69")
-@pytest.mark.parametrize("revision", [A, B])
-async def test_older_clients_get_the_text_alone(serve, revision):
-    asker = await serve(returning(Port, Port("Oslo", 3)), revision=revision)
+@pytest.mark.parametrize("protocol_version", [A, B])
+async def test_older_clients_get_the_text_alone(serve, protocol_version):
+    asker = await serve(returning(Port, Port("Oslo", 3)), protocol_version=protocol_version)
     assert await listed(asker) is None
     assert await called(asker) == {
         "content": [{"type": "text", "text": '{"name":"Oslo","berths":3}'}]
@@ -133,14 +131,14 @@ async def test_older_clients_get_the_text_alone(serve, revision):
         (float | None, None, {"anyOf": [{"type": "number"}, {"type": "null"}]}),
     ],
 )
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_what_is_no_object_is_structured_in_the_newest_revision_alone(
-    serve, revision, hint, value, schema
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_what_is_no_object_is_structured_in_the_newest_protocol_version_alone(
+    serve, protocol_version, hint, value, schema
 ):
-    asker = await serve(returning(hint, value), revision=revision)
+    asker = await serve(returning(hint, value), protocol_version=protocol_version)
     result = await called(asker)
     assert texts(result) == [json.dumps(value)]
-    if revision == E:
+    if protocol_version == E:
         assert await listed(asker) == schema
         assert result["structuredContent"] == value
     else:
@@ -166,7 +164,7 @@ async def test_what_is_no_object_is_structured_in_the_newest_revision_alone(
     ],
 )
 async def test_data_is_of_its_schema(serve, hint, value):
-    asker = await serve(returning(hint, value), revision=E)
+    asker = await serve(returning(hint, value), protocol_version=E)
     result = await called(asker)
     assert Schema(await listed(asker)).check(result["structuredContent"]) == []
     assert json.loads(*texts(result)) == result["structuredContent"]
@@ -202,7 +200,7 @@ async def test_data_is_of_its_schema(serve, hint, value):
     ],
 )
 async def test_what_may_be_text_or_content_or_cannot_be_read_has_no_schema(serve, hint):
-    asker = await serve(returning(hint), revision=E)
+    asker = await serve(returning(hint), protocol_version=E)
     assert await listed(asker) is None
     assert await called(asker) == {"content": []}
 
@@ -214,7 +212,7 @@ async def test_a_function_without_annotation_has_no_schema(serve):
     async def it():
         return {"a": 1}
 
-    asker = await serve(server, revision=E)
+    asker = await serve(server, protocol_version=E)
     assert await listed(asker) is None
     assert await called(asker) == {"content": [{"type": "text", "text": '{"a":1}'}]}
 
@@ -223,13 +221,13 @@ async def test_a_function_without_annotation_has_no_schema(serve):
 
 
 async def test_structured_content_can_be_left_out(serve):
-    asker = await serve(returning(Port, Port("Oslo"), structured=False), revision=E)
+    asker = await serve(returning(Port, Port("Oslo"), structured=False), protocol_version=E)
     assert await listed(asker) is None
     assert "structuredContent" not in await called(asker)
 
 
 async def test_structured_content_can_be_insisted_on(serve):
-    asker = await serve(returning(str, "Oslo", structured=True), revision=E)
+    asker = await serve(returning(str, "Oslo", structured=True), protocol_version=E)
     assert await listed(asker) == {"type": "string"}
     assert await called(asker) == {
         "content": [{"type": "text", "text": '"Oslo"'}],
@@ -239,7 +237,7 @@ async def test_structured_content_can_be_insisted_on(serve):
 
 @pytest.mark.parametrize("hint", [Any, complex, "Unknown"])
 async def test_who_insists_is_told_what_is_missing(serve, hint, caplog):
-    asker = await serve(returning(hint, structured=True), revision=E)
+    asker = await serve(returning(hint, structured=True), protocol_version=E)
     assert (await asker.error("tools/list"))["code"] == -32603
     assert "'it' cannot be listed" in caplog.text
 
@@ -263,11 +261,11 @@ async def take(given):
 
 
 @pytest.mark.requirement("TOOL-07", "TOOL-24", "TOOL-28", "JSCH-10")
-@pytest.mark.parametrize("revision", [C, D, E])
-async def test_given_schemas_are_listed_as_they_are(serve, revision):
+@pytest.mark.parametrize("protocol_version", [C, D, E])
+async def test_given_schemas_are_listed_as_they_are(serve, protocol_version):
     server = returning(dict, {"name": "Oslo"}, output_schema=GIVEN)
     server.tool(name="other", input_schema=GIVEN)(take)
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     it, other = (await asker.result("tools/list"))["tools"]
     assert it["outputSchema"] == other["inputSchema"] == GIVEN
     assert list(it["outputSchema"]) == list(other["inputSchema"]) == list(GIVEN)
@@ -276,10 +274,10 @@ async def test_given_schemas_are_listed_as_they_are(serve, revision):
 
 
 @pytest.mark.requirement("TOOL-26", "TOOL-27")
-async def test_a_given_schema_of_no_object_is_for_the_newest_revision_alone(serve):
+async def test_a_given_schema_of_no_object_is_for_the_newest_protocol_version_alone(serve):
     server = returning(list, [1], output_schema={"type": "array"})
-    assert await listed(await serve(server, revision=E)) == {"type": "array"}
-    assert await listed(await serve(server, revision=D)) is None
+    assert await listed(await serve(server, protocol_version=E)) == {"type": "array"}
+    assert await listed(await serve(server, protocol_version=D)) is None
 
 
 def test_a_given_schema_and_none_at_all_are_not_both_to_be_had():
@@ -309,9 +307,11 @@ def test_a_given_schema_and_none_at_all_are_not_both_to_be_had():
         ),
     ],
 )
-@pytest.mark.parametrize("revision", [A, E])
-async def test_a_result_that_breaks_its_promise_is_never_sent(serve, revision, server, why, caplog):
-    asker = await serve(server, revision=revision)
+@pytest.mark.parametrize("protocol_version", [A, E])
+async def test_a_result_that_breaks_its_promise_is_never_sent(
+    serve, protocol_version, server, why, caplog
+):
+    asker = await serve(server, protocol_version=protocol_version)
     error = await asker.error("tools/call", {"name": "it"})
     assert error == {"code": -32603, "message": "internal error"}
     assert why in caplog.text
@@ -325,7 +325,7 @@ async def test_a_result_that_breaks_its_promise_is_never_sent(serve, revision, s
 @pytest.mark.parametrize("data", [None, {"name": "Oslo"}, [1], 0])
 async def test_a_whole_result_gets_the_text_that_it_lacks(serve, data):
     whole = types.CallToolResult(content=[], structured_content=data)
-    asker = await serve(returning(types.CallToolResult, whole), revision=E)
+    asker = await serve(returning(types.CallToolResult, whole), protocol_version=E)
     assert await called(asker) == {
         "content": [{"type": "text", "text": json.dumps(data, separators=(",", ":"))}],
         "structuredContent": data,
@@ -335,7 +335,7 @@ async def test_a_whole_result_gets_the_text_that_it_lacks(serve, data):
 async def test_a_whole_result_keeps_its_content_and_its_data_may_be_of_any_class(serve):
     text = types.TextContent(text="the port of Oslo")
     whole = types.CallToolResult(content=[text], structured_content=Port("Oslo"))
-    asker = await serve(returning(Port, whole), revision=E)
+    asker = await serve(returning(Port, whole), protocol_version=E)
     assert await called(asker) == {
         "content": [{"type": "text", "text": "the port of Oslo"}],
         "structuredContent": {"name": "Oslo", "berths": 1},
@@ -347,7 +347,7 @@ async def test_a_whole_result_keeps_its_content_and_its_data_may_be_of_any_class
 async def test_a_failure_need_not_be_of_the_schema(serve, data):
     text = types.TextContent(text="fog")
     whole = types.CallToolResult(content=[text], structured_content=data, is_error=True)
-    asker = await serve(returning(Port, whole), revision=E)
+    asker = await serve(returning(Port, whole), protocol_version=E)
     result = await called(asker)
     assert result["isError"] is True
     assert result.get("structuredContent", msgspec.UNSET) == data

@@ -3,14 +3,11 @@
 import attrs
 import pytest
 
-from mcp_trio import types
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio.errors import CapabilityMissing, LocalProtocolError, RemoteProtocolError, RequestError
-from mcp_trio.limits import Limits
+from mcp_trio import Context, Limits, RequestError, Server, types
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.errors import CapabilityMissing, LocalProtocolError, RemoteProtocolError
 
-A, B, C, D, E = REVISIONS
+A, B, C, D, E = PROTOCOL_VERSIONS
 LEGACY, ASKS_FORMS, HAS_MODES = (A, B, C, D), (C, D, E), (D, E)
 INVALID_PARAMS = -32602
 
@@ -35,7 +32,7 @@ class Conversation:
     """One call of a tool whose handler asks, at some revision."""
 
     asker: object
-    is_modern: bool
+    is_stateless: bool
     name: str
     call: int = 0
     keys: list = attrs.field(factory=list)
@@ -47,7 +44,7 @@ class Conversation:
 
     async def question(self):
         """The method and the params of the only question that there is now."""
-        if not self.is_modern:
+        if not self.is_stateless:
             self.last = await self.asker.next_told()
             return self.last["method"], self.last.get("params", {})
         result = (await self.asker.end(self.call))["result"]
@@ -58,7 +55,7 @@ class Conversation:
         return asked["method"], asked.get("params", {})
 
     async def answer(self, result):
-        if not self.is_modern:
+        if not self.is_stateless:
             await self.asker.wire.send_result(self.last, result)
             return
         self.rest["inputResponses"] = {self.keys[0]: result}
@@ -75,13 +72,15 @@ class Conversation:
 def talk(server, serve):
     """Begin a call of a handler; it is given the context."""
 
-    async def start(handler, revision, *, capabilities=ALL):
+    async def start(handler, protocol_version, *, capabilities=ALL):
         @server.tool
         async def ask(ctx: Context) -> str:
             return str(await handler(ctx))
 
-        asker = await serve(server, revision=revision, capabilities=capabilities)
-        conversation = Conversation(asker, not REVISIONS[revision].has_handshake, "ask")
+        asker = await serve(server, protocol_version=protocol_version, capabilities=capabilities)
+        conversation = Conversation(
+            asker, not PROTOCOL_VERSIONS[protocol_version].has_handshake, "ask"
+        )
         await conversation.begin()
         return conversation
 
@@ -96,19 +95,19 @@ def text_of(reply):
 
 
 @pytest.mark.requirement("ROOT-03", "ROOT-04", "ROOT-10")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_handler_asks_for_roots(talk, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_handler_asks_for_roots(talk, protocol_version):
     async def ask(ctx):
         return [root.uri for root in await ctx.list_roots()]
 
-    call = await talk(ask, revision)
+    call = await talk(ask, protocol_version)
     assert await call.question() == ("roots/list", {})
     await call.answer({"roots": [{"uri": "file:///pier", "name": "pier"}]})
     assert text_of(await call.end()) == "['file:///pier']"
 
 
 @pytest.mark.requirement("ROOT-10", "ELIC-04", "LIFE-14")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize(
     ("question", "capability"),
     [
@@ -118,13 +117,15 @@ async def test_a_handler_asks_for_roots(talk, revision):
         (lambda ctx: ctx.elicit_url("Pay", URL), "elicitation.url"),
     ],
 )
-async def test_who_has_not_announced_it_is_never_asked(talk, revision, question, capability):
+async def test_who_has_not_announced_it_is_never_asked(
+    talk, protocol_version, question, capability
+):
     async def ask(ctx):
         with pytest.raises(CapabilityMissing, match=f"did not announce {capability}"):
             await question(ctx)
         return "not asked"
 
-    call = await talk(ask, revision, capabilities={})
+    call = await talk(ask, protocol_version, capabilities={})
     assert text_of(await call.end()) == "not asked"
 
 
@@ -132,15 +133,15 @@ async def test_who_has_not_announced_it_is_never_asked(talk, revision, question,
 
 
 @pytest.mark.requirement("SAMP-06", "SAMP-07", "SAMP-08", "SAMP-09", "SAMP-16", "SAMP-24")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_handler_asks_a_model_and_only_what_it_says(talk, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_handler_asks_a_model_and_only_what_it_says(talk, protocol_version):
     async def ask(ctx):
         image = types.ImageContent(data="AP8=", mime_type="image/png")
         first = await ctx.sample(["Why?", image], max_tokens=9, system_prompt="Be brief.")
         second = await ctx.sample("And then?", max_tokens=5)
         return first.content.text + second.content.text
 
-    call = await talk(ask, revision)
+    call = await talk(ask, protocol_version)
     why = {"role": "user", "content": {"type": "text", "text": "Why?"}}
     image = {"type": "image", "data": "AP8=", "mimeType": "image/png"}
     assert await call.question() == (
@@ -160,7 +161,7 @@ async def test_a_handler_asks_a_model_and_only_what_it_says(talk, revision):
 
 
 @pytest.mark.requirement("SAMP-10", "SAMP-28")
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize(
     "change",
     [
@@ -171,25 +172,27 @@ async def test_a_handler_asks_a_model_and_only_what_it_says(talk, revision):
         {"stopReason": 3},
     ],
 )
-async def test_what_is_no_message_of_a_model_never_reaches_the_handler(talk, revision, change):
+async def test_what_is_no_message_of_a_model_never_reaches_the_handler(
+    talk, protocol_version, change
+):
     async def ask(ctx):
         try:
             return await ctx.sample("Why?")
         except RemoteProtocolError:
             return "not believed"
 
-    call = await talk(ask, revision)
+    call = await talk(ask, protocol_version)
     await call.question()
     await call.answer({**REPLY, **change})
     reply = await call.end()
-    if revision == E:
+    if protocol_version == E:
         assert reply["error"]["code"] == INVALID_PARAMS
     else:
         assert text_of(reply) == "not believed"
 
 
 @pytest.mark.requirement("SAMP-04", "SAMP-17")
-@pytest.mark.parametrize("revision", HAS_MODES)
+@pytest.mark.parametrize("protocol_version", HAS_MODES)
 @pytest.mark.parametrize(
     ("options", "capability"),
     [
@@ -199,13 +202,15 @@ async def test_what_is_no_message_of_a_model_never_reaches_the_handler(talk, rev
         ({"include_context": "allServers"}, "sampling.context"),
     ],
 )
-async def test_a_model_is_lent_only_what_its_client_announced(talk, revision, options, capability):
+async def test_a_model_is_lent_only_what_its_client_announced(
+    talk, protocol_version, options, capability
+):
     async def ask(ctx):
         with pytest.raises(CapabilityMissing, match=f"did not announce {capability}"):
             await ctx.sample("Why?", **options)
         return "not asked"
 
-    call = await talk(ask, revision, capabilities={"sampling": {}})
+    call = await talk(ask, protocol_version, capabilities={"sampling": {}})
     assert text_of(await call.end()) == "not asked"
 
 
@@ -215,8 +220,8 @@ def use(use_id):
 
 
 @pytest.mark.requirement("SAMP-09", "SAMP-18", "SAMP-19", "SAMP-21", "SAMP-23", "TRAP-86")
-@pytest.mark.parametrize("revision", HAS_MODES)
-async def test_each_use_of_a_tool_is_answered_in_the_next_message(talk, revision):
+@pytest.mark.parametrize("protocol_version", HAS_MODES)
+async def test_each_use_of_a_tool_is_answered_in_the_next_message(talk, protocol_version):
     async def ask(ctx):
         answer = await ctx.sample("Why?", tools=[TIDE])
         said = ["Why?", answer, "because"]
@@ -231,7 +236,7 @@ async def test_each_use_of_a_tool_is_answered_in_the_next_message(talk, revision
             await ctx.sample(["Why?", answer, results[:1]], tools=[TIDE])
         return (await ctx.sample(["Why?", answer, results], tools=[TIDE])).content.text
 
-    call = await talk(ask, revision)
+    call = await talk(ask, protocol_version)
     _, first = await call.question()
     assert first["tools"] == [{"name": "tide", "inputSchema": {"type": "object"}}]
     uses = [use("a"), use("b")]
@@ -249,8 +254,8 @@ async def test_each_use_of_a_tool_is_answered_in_the_next_message(talk, revision
 
 
 @pytest.mark.requirement("SAMP-22")
-@pytest.mark.parametrize("revision", HAS_MODES)
-async def test_a_handler_that_never_stops_asking_is_stopped(serve, revision):
+@pytest.mark.parametrize("protocol_version", HAS_MODES)
+async def test_a_handler_that_never_stops_asking_is_stopped(serve, protocol_version):
     server = Server("harbour", limits=Limits(questions_max=2, rounds_max=2))
 
     @server.tool
@@ -258,8 +263,8 @@ async def test_a_handler_that_never_stops_asking_is_stopped(serve, revision):
         while True:
             await ctx.sample("Why?", tools=[TIDE])
 
-    asker = await serve(server, revision=revision, capabilities=ALL)
-    call = Conversation(asker, not REVISIONS[revision].has_handshake, "ask")
+    asker = await serve(server, protocol_version=protocol_version, capabilities=ALL)
+    call = Conversation(asker, not PROTOCOL_VERSIONS[protocol_version].has_handshake, "ask")
     await call.begin()
     for _ in range(2):
         await call.question()
@@ -273,15 +278,15 @@ async def test_a_handler_that_never_stops_asking_is_stopped(serve, revision):
 @pytest.mark.requirement(
     "ELIC-05", "ELIC-06", "ELIC-07", "ELIC-08", "ELIC-09", "ELIC-15", "ELIC-16", "TRAP-90"
 )
-@pytest.mark.parametrize("revision", ASKS_FORMS)
-async def test_a_handler_asks_its_user_by_a_form(talk, revision):
+@pytest.mark.parametrize("protocol_version", ASKS_FORMS)
+async def test_a_handler_asks_its_user_by_a_form(talk, protocol_version):
     async def ask(ctx):
         return (await ctx.elicit("Which ship?", Mooring)).data
 
-    call = await talk(ask, revision)
+    call = await talk(ask, protocol_version)
     method, params = await call.question()
     assert method == "elicitation/create"
-    assert params.pop("mode", None) == (None if revision == C else "form")
+    assert params.pop("mode", None) == (None if protocol_version == C else "form")
     assert params["message"] == "Which ship?"
     schema = params["requestedSchema"]
     assert (schema["type"], schema["required"]) == ("object", ["ship"])
@@ -292,21 +297,21 @@ async def test_a_handler_asks_its_user_by_a_form(talk, revision):
 
 
 @pytest.mark.requirement("ELIC-20")
-@pytest.mark.parametrize("revision", ASKS_FORMS)
+@pytest.mark.parametrize("protocol_version", ASKS_FORMS)
 @pytest.mark.parametrize("action", ["accept", "decline", "cancel"])
-async def test_a_handler_learns_what_its_user_did(talk, revision, action):
+async def test_a_handler_learns_what_its_user_did(talk, protocol_version, action):
     async def ask(ctx):
         answer = await ctx.elicit("Moor?")
         return f"{answer.action} {answer.is_accepted}"
 
-    call = await talk(ask, revision)
+    call = await talk(ask, protocol_version)
     await call.question()
     await call.answer({"action": action, **({"content": {}} if action == "accept" else {})})
     assert text_of(await call.end()) == f"{action} {action == 'accept'}"
 
 
 @pytest.mark.requirement("ELIC-15", "ELIC-16", "ELIC-18", "ELIC-19", "ELIC-21", "ELIC-23")
-@pytest.mark.parametrize("revision", ASKS_FORMS)
+@pytest.mark.parametrize("protocol_version", ASKS_FORMS)
 @pytest.mark.parametrize(
     "result",
     [
@@ -317,26 +322,28 @@ async def test_a_handler_learns_what_its_user_did(talk, revision, action):
         {"action": "perhaps"},
     ],
 )
-async def test_a_form_that_is_filled_in_wrong_never_reaches_the_handler(talk, revision, result):
+async def test_a_form_that_is_filled_in_wrong_never_reaches_the_handler(
+    talk, protocol_version, result
+):
     async def ask(ctx):
         try:
             return (await ctx.elicit("Which ship?", Mooring)).data
         except RemoteProtocolError:
             return "not believed"
 
-    call = await talk(ask, revision)
+    call = await talk(ask, protocol_version)
     await call.question()
     await call.answer(result)
     reply = await call.end()
-    if revision == E:
+    if protocol_version == E:
         assert reply["error"]["code"] == INVALID_PARAMS
     else:
         assert text_of(reply) == "not believed"
 
 
 @pytest.mark.requirement("ELIC-10", "ELIC-12", "ELIC-13", "TRAP-91")
-@pytest.mark.parametrize("revision", HAS_MODES)
-async def test_all_that_a_form_can_say_is_said(talk, revision):
+@pytest.mark.parametrize("protocol_version", HAS_MODES)
+async def test_all_that_a_form_can_say_is_said(talk, protocol_version):
     titled = [{"const": "i", "title": "Inner"}, {"const": "o", "title": "Outer"}]
     properties = {
         "ship": {"type": "string", "minLength": 1, "maxLength": 9, "default": "Ada"},
@@ -355,7 +362,7 @@ async def test_all_that_a_form_can_say_is_said(talk, revision):
     async def ask(ctx):
         return (await ctx.elicit("Which ship?", form)).data["piers"]
 
-    call = await talk(ask, revision)
+    call = await talk(ask, protocol_version)
     _, params = await call.question()
     assert params["requestedSchema"] == form
     await call.answer({"action": "accept", "content": content})
@@ -363,9 +370,9 @@ async def test_all_that_a_form_can_say_is_said(talk, revision):
 
 
 @pytest.mark.requirement("ELIC-24", "ELIC-25", "ELIC-26", "ELIC-43", "ELIC-48")
-@pytest.mark.parametrize("revision", ASKS_FORMS)
+@pytest.mark.parametrize("protocol_version", ASKS_FORMS)
 @pytest.mark.parametrize("name", ["password", "api_key", "access_token", "card_number"])
-async def test_no_form_asks_for_what_is_secret(talk, revision, name):
+async def test_no_form_asks_for_what_is_secret(talk, protocol_version, name):
     async def ask(ctx):
         form = {"type": "object", "properties": {name: {"type": "string"}}}
         with pytest.raises(LocalProtocolError, match=name):
@@ -374,7 +381,7 @@ async def test_no_form_asks_for_what_is_secret(talk, revision, name):
             await ctx.elicit(f"Log in at {URL}")
         return "not asked"
 
-    call = await talk(ask, revision)
+    call = await talk(ask, protocol_version)
     assert text_of(await call.end()) == "not asked"
 
 
@@ -382,15 +389,15 @@ async def test_no_form_asks_for_what_is_secret(talk, revision, name):
 
 
 @pytest.mark.requirement("ELIC-27", "ELIC-28", "ELIC-29", "ELIC-30", "ELIC-44", "TRAP-92")
-@pytest.mark.parametrize("revision", HAS_MODES)
-async def test_a_handler_asks_its_user_to_visit_a_url(talk, revision):
+@pytest.mark.parametrize("protocol_version", HAS_MODES)
+async def test_a_handler_asks_its_user_to_visit_a_url(talk, protocol_version):
     async def ask(ctx):
         answer = await ctx.elicit_url("Pay", URL)
         return f"{answer.action} {answer.data}"
 
-    call = await talk(ask, revision)
+    call = await talk(ask, protocol_version)
     _, params = await call.question()
-    assert ("elicitationId" in params) is (revision == D)
+    assert ("elicitationId" in params) is (protocol_version == D)
     params.pop("elicitationId", None)
     assert params == {"mode": "url", "message": "Pay", "url": URL}
     await call.answer({"action": "accept"})
@@ -398,7 +405,7 @@ async def test_a_handler_asks_its_user_to_visit_a_url(talk, revision):
 
 
 @pytest.mark.requirement("ELIC-27", "ELIC-42", "ELIC-44", "ELIC-48")
-@pytest.mark.parametrize("revision", HAS_MODES)
+@pytest.mark.parametrize("protocol_version", HAS_MODES)
 @pytest.mark.parametrize(
     "url",
     [
@@ -409,18 +416,18 @@ async def test_a_handler_asks_its_user_to_visit_a_url(talk, revision):
         "https://harbour.example/pay?access_token=1",
     ],
 )
-async def test_nobody_is_sent_to_a_url_that_is_not_safe(talk, revision, url):
+async def test_nobody_is_sent_to_a_url_that_is_not_safe(talk, protocol_version, url):
     async def ask(ctx):
         with pytest.raises(LocalProtocolError):
             await ctx.elicit_url("Pay", url)
         return "not asked"
 
-    call = await talk(ask, revision)
+    call = await talk(ask, protocol_version)
     assert text_of(await call.end()) == "not asked"
 
 
 @pytest.mark.requirement("ELIC-03", "ELIC-04", "TRAP-89")
-@pytest.mark.parametrize("revision", HAS_MODES)
+@pytest.mark.parametrize("protocol_version", HAS_MODES)
 @pytest.mark.parametrize(
     ("announced", "can"),
     [
@@ -430,7 +437,9 @@ async def test_nobody_is_sent_to_a_url_that_is_not_safe(talk, revision, url):
         ({"form": {}, "url": {}}, {"form", "visit"}),
     ],
 )
-async def test_a_mode_that_was_not_announced_is_not_used(server, serve, revision, announced, can):
+async def test_a_mode_that_was_not_announced_is_not_used(
+    server, serve, protocol_version, announced, can
+):
     @server.tool
     async def form(ctx: Context) -> str:
         return (await ctx.elicit("Moor?")).action
@@ -439,9 +448,11 @@ async def test_a_mode_that_was_not_announced_is_not_used(server, serve, revision
     async def visit(ctx: Context) -> str:
         return (await ctx.elicit_url("Pay", URL)).action
 
-    asker = await serve(server, revision=revision, capabilities={"elicitation": announced})
+    asker = await serve(
+        server, protocol_version=protocol_version, capabilities={"elicitation": announced}
+    )
     for name in ("form", "visit"):
-        call = Conversation(asker, not REVISIONS[revision].has_handshake, name)
+        call = Conversation(asker, not PROTOCOL_VERSIONS[protocol_version].has_handshake, name)
         await call.begin()
         if name in can:
             await call.question()
@@ -449,7 +460,7 @@ async def test_a_mode_that_was_not_announced_is_not_used(server, serve, revision
             assert text_of(await call.end()) == "decline"
             continue
         said, mode = await call.end(), {"form": "form", "visit": "url"}[name]
-        if revision == E:
+        if protocol_version == E:
             assert said["error"]["code"] == -32021
         else:
             assert text_of(said) == f"the client did not announce elicitation.{mode}"
@@ -459,9 +470,9 @@ async def test_a_mode_that_was_not_announced_is_not_used(server, serve, revision
 
 
 @pytest.mark.requirement("TRAP-88")
-@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("protocol_version", LEGACY)
 @pytest.mark.parametrize("code", [-1, -32601, -32603])
-async def test_a_handler_hears_of_a_refusal(server, serve, revision, code):
+async def test_a_handler_hears_of_a_rejection(server, serve, protocol_version, code):
     @server.tool
     async def ask(ctx: Context) -> str:
         try:
@@ -469,7 +480,7 @@ async def test_a_handler_hears_of_a_refusal(server, serve, revision, code):
         except RequestError as error:
             return str(error.code)
 
-    asker = await serve(server, revision=revision, capabilities=ALL)
+    asker = await serve(server, protocol_version=protocol_version, capabilities=ALL)
     call = await asker.begin("tools/call", {"name": "ask"})
     asked = await asker.next_told()
     await asker.wire.send({"id": asked["id"], "error": {"code": code, "message": "no"}})

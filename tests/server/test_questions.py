@@ -2,11 +2,8 @@
 
 import pytest
 
-from mcp_trio import types
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.server import Server
-from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, RequestError
-from mcp_trio.limits import Limits
+from mcp_trio import Context, Limits, RequestError, Server, ThreadContext, types
+from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
 
 CLIENT_CAN = {"roots": {"listChanged": True}, "sampling": {}}
 
@@ -188,22 +185,22 @@ async def test_an_answer_has_a_length_even_if_nobody_says_which(server, serve, t
 
 
 @pytest.mark.parametrize(
-    ("question", "options", "refusal"),
+    ("question", "options", "rejection"),
     [
         (7, {}, "a model is asked by text"),
         ([b"x"], {}, "a model is asked by text"),
         ("Why?", {"colour": "blue"}, "'colour'"),
     ],
 )
-async def test_a_question_that_is_none_never_leaves(server, serve, question, options, refusal):
+async def test_a_question_that_is_none_never_leaves(server, serve, question, options, rejection):
     @server.tool
     async def ask(ctx: Context) -> str:
-        with pytest.raises(TypeError, match=refusal):
+        with pytest.raises(TypeError, match=rejection):
             await ctx.sample(question, **options)
-        return "refused"
+        return "rejected"
 
     asker = await serve(server, capabilities=CLIENT_CAN)
-    assert await asker.call("ask") == "refused"
+    assert await asker.call("ask") == "rejected"
     assert asker.told == []
 
 

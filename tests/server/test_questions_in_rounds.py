@@ -5,9 +5,7 @@ import inspect
 import attrs
 import pytest
 
-from mcp_trio import types
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.elicitation import Elicitation, Roots, Sampling, UrlElicitation
+from mcp_trio import Context, Elicitation, Roots, Sampling, ThreadContext, UrlElicitation, types
 from mcp_trio.errors import UrlElicitationRequired
 
 E = "2026-07-28"
@@ -34,7 +32,7 @@ def rounds(server, serve):
     """
 
     async def ask(method, params, *answers, capabilities=ALL):
-        asker = await serve(server, revision=E, capabilities=capabilities)
+        asker = await serve(server, protocol_version=E, capabilities=capabilities)
         asked, rest = [], {}
         for each in (*answers, None):
             reply = await asker.ask(method, {**params, **rest})
@@ -106,7 +104,7 @@ async def test_a_user_may_say_no_in_a_round(server, rounds, action):
 
 
 @pytest.mark.requirement("ELIC-23")
-async def test_an_answer_that_does_not_fit_is_refused_in_a_round(server, rounds):
+async def test_an_answer_that_does_not_fit_is_rejected_in_a_round(server, rounds):
     @server.tool
     async def ask(ctx: Context) -> str:
         return str((await ctx.elicit("Which ship?", Mooring)).data)

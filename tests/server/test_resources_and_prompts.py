@@ -1,13 +1,18 @@
 import pytest
 import trio
 
-from mcp_trio import types
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.results import Image
-from mcp_trio._server.server import Server
+from mcp_trio import (
+    Context,
+    Image,
+    Limits,
+    RequestError,
+    ResourceNotFound,
+    Server,
+    ThreadContext,
+    ToolError,
+    types,
+)
 from mcp_trio._server.uri_templates import TemplateError
-from mcp_trio.errors import RequestError, ResourceNotFound, ToolError
-from mcp_trio.limits import Limits
 
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
@@ -53,11 +58,11 @@ async def test_static_resources_and_templates_are_two_lists(server, serve):
 async def test_a_static_resource_comes_before_templates_and_these_in_their_order(server, serve):
     @server.resource("harbour://{port}/tide")
     async def one_port(port: str, ctx: Context) -> str:
-        return f"{port} in {ctx.revision}"
+        return f"{port} in {ctx.protocol_version}"
 
     @server.resource("harbour://{port}/{what}")
     def anything(port: str, what: str, ctx: ThreadContext) -> str:
-        return f"{what} of {port} in {ctx.revision}"
+        return f"{what} of {port} in {ctx.protocol_version}"
 
     @server.resource("harbour://oslo/tide")
     async def oslo() -> str:
@@ -136,7 +141,7 @@ async def test_what_a_reader_says_of_a_missing_resource_is_said_and_its_uri(
         assert caught.value.data == told
         return caught.value.code
 
-    asker = await serve(server, revision="2026-07-28")
+    asker = await serve(server, protocol_version="2026-07-28")
     error = await asker.error("resources/read", {"uri": "harbour://oslo/tide"})
     assert error == {"code": INVALID_PARAMS, "message": "oslo has no tide", "data": told}
     assert await asker.call("look") == str(RESOURCE_NOT_FOUND)
@@ -146,7 +151,7 @@ async def test_what_a_reader_says_of_a_missing_resource_is_said_and_its_uri(
 @pytest.mark.parametrize(
     "uri", ["file:///../etc", "file:///%2e%2e/etc", "file:////etc", "file:///a%5c..", "x" * 5000]
 )
-async def test_a_uri_that_leaves_its_place_is_refused_before_the_handler_runs(server, serve, uri):
+async def test_a_uri_that_leaves_its_place_is_rejected_before_the_handler_runs(server, serve, uri):
     ran = []
 
     @server.resource("file:///{+path}")
@@ -242,7 +247,7 @@ async def test_a_uri_is_a_name_and_nothing_is_fetched_for_it(server, serve):
 
 
 @pytest.mark.requirement("RES-24")
-async def test_a_resource_may_refuse_whom_it_does_not_know(server, serve):
+async def test_a_resource_may_reject_whom_it_does_not_know(server, serve):
     @server.resource("harbour://vault")
     async def vault(ctx: Context) -> str:
         if ctx.client_info.name != "captain":
@@ -254,7 +259,7 @@ async def test_a_resource_may_refuse_whom_it_does_not_know(server, serve):
     assert error == {"code": INVALID_PARAMS, "message": "not for you"}
 
 
-def test_a_resource_whose_parameters_are_not_its_variables_is_refused(server):
+def test_a_resource_whose_parameters_are_not_its_variables_is_rejected(server):
     with pytest.raises(TemplateError, match="no parameter for the variable 'port'"):
 
         @server.resource("harbour://{port}")

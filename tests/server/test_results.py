@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcp_trio import Image, Server
 from mcp_trio._server import results
-from mcp_trio._server.results import BYTES_URI, Image, JsonWriter, prompt_result
-from mcp_trio._server.server import Server
+from mcp_trio._server.results import BYTES_URI, JsonWriter, prompt_result
 from mcp_trio.types import (
     Annotations,
     CallToolResult,
@@ -157,7 +157,7 @@ def test_the_annotations_of_content_stay_untouched():
     assert tool_result(note).content[0] is note
 
 
-async def test_a_generator_is_refused_by_name(serve, caplog):
+async def test_a_generator_is_rejected_by_name(serve, caplog):
     server = Server("harbour")
 
     @server.tool
@@ -187,7 +187,7 @@ def test_a_whole_result_passes_through_untouched():
 
 
 @pytest.mark.parametrize("value", [object(), [object()], {"a": object()}, iter([])])
-def test_a_value_without_a_json_form_is_refused_by_its_type(value):
+def test_a_value_without_a_json_form_is_rejected_by_its_type(value):
     with pytest.raises(TypeError, match=r"the type <class '\w+'> has no JSON form"):
         tool_result(value)
 
@@ -293,7 +293,7 @@ def test_a_prompt_may_show_an_image():
 @pytest.mark.parametrize(
     "value", [None, 3, {"role": "user"}, [["user", "hi"]], [("system", "hi")], [("user", 3)]]
 )
-def test_a_prompt_that_returns_anything_else_is_refused(value):
+def test_a_prompt_that_returns_anything_else_is_rejected(value):
     with pytest.raises(TypeError, match="assistant or user and text, but this one returned a"):
         prompt_result(None, value)
 

@@ -3,12 +3,9 @@
 import pytest
 import trio
 
-from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.sealed_state import KeyRing, MemoryStore
-from mcp_trio._server.server import Server
+from mcp_trio import Context, KeyRing, Server, ThreadContext
+from mcp_trio.http import MemoryStore
+from mcp_trio.recording import RecordOptions, Redaction, replay
 from tests.server.rounds import TRUE, asking_at_its_end
 
 

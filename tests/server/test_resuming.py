@@ -7,10 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.elicitation import Elicitation
-from mcp_trio._server.server import Server
-from mcp_trio.errors import LocalProtocolError, ToolError
+from mcp_trio import Context, Elicitation, Server, ToolError
+from mcp_trio.errors import LocalProtocolError
 from mcp_trio.limits import DEFAULT_LIMITS
 from tests.server.conftest import EVERYTHING
 from tests.server.rounds import (
@@ -23,7 +21,7 @@ from tests.server.rounds import (
     text_of,
 )
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 
 
 @pytest.mark.requirement("MRTR-02", "MRTR-05", "MRTR-06", "MRTR-09", "STATE-02")
@@ -101,14 +99,14 @@ async def test_what_was_not_answered_is_asked_again_and_what_nobody_asked_is_ign
     "answer",
     [{"action": "maybe"}, {"roots": []}, [], 1, {"action": "accept", "content": {"value": "no"}}],
 )
-async def test_an_answer_that_is_none_is_refused(resumable, answer):
+async def test_an_answer_that_is_none_is_rejected(resumable, answer):
     async def ask(*, ctx: Context) -> str:
         return str(await ctx.elicit("sure?", bool))
 
     it = resumable(ask)
     state = (await it.begin())["requestState"]
 
-    error = await it.refused(requestState=state, inputResponses={"q1": answer})
+    error = await it.rejected(requestState=state, inputResponses={"q1": answer})
 
     assert error["code"] == -32602
     assert "input" in error["message"]
@@ -123,21 +121,21 @@ async def test_a_state_that_is_not_good_here_has_one_error(resumable, serve):
     state = (await it.begin())["requestState"]
     answers = {"q1": TRUE}
 
-    async def refusal(state, **params):
+    async def rejection(state, **params):
         other = resumable(ask)
         other.params |= params
-        return await other.refused(requestState=state, inputResponses=answers)
+        return await other.rejected(requestState=state, inputResponses=answers)
 
     count = {"name": "it", "arguments": {"count": 1}}
-    assert await refusal(state, arguments={"count": 2}) == NOT_VALID
-    assert await refusal(state[:50] + "****" + state[54:], **count) == NOT_VALID
-    assert await refusal("", **count) == NOT_VALID
-    assert await refusal("garbage", **count) == NOT_VALID
-    assert await refusal(state + " " * 9000, **count) == NOT_VALID
+    assert await rejection(state, arguments={"count": 2}) == NOT_VALID
+    assert await rejection(state[:50] + "****" + state[54:], **count) == NOT_VALID
+    assert await rejection("", **count) == NOT_VALID
+    assert await rejection("garbage", **count) == NOT_VALID
+    assert await rejection(state + " " * 9000, **count) == NOT_VALID
     assert text_of((await it.send(requestState=state, inputResponses=answers))["result"]) == "True"
 
 
-async def test_a_state_is_refused_by_a_handler_that_never_gave_one(chain, resumable):
+async def test_a_state_is_rejected_by_a_handler_that_never_gave_one(chain, resumable):
     async def ask(*, ctx: Context) -> str:
         return str((await ctx.elicit("sure?", bool)).data)
 
@@ -147,7 +145,7 @@ async def test_a_state_is_refused_by_a_handler_that_never_gave_one(chain, resuma
     state = (await resumable(ask).begin())["requestState"]
     it = chain(lambda server: server.tool(name="it")(plain))
 
-    assert await it.refused(requestState=state) == NOT_VALID
+    assert await it.rejected(requestState=state) == NOT_VALID
     assert text_of((await it.send())["result"]) == "plain"
 
 
@@ -161,8 +159,8 @@ async def test_a_state_of_another_version_is_over(chain):
     state = (await version("2").begin())["requestState"]
     retry = {"requestState": state, "inputResponses": {"q1": TRUE}}
 
-    assert await version("3").refused(**retry) == NOT_VALID
-    assert await version(True).refused(**retry) == NOT_VALID
+    assert await version("3").rejected(**retry) == NOT_VALID
+    assert await version(True).rejected(**retry) == NOT_VALID
     assert text_of((await version("2").send(**retry))["result"]) == "True"
 
 
@@ -174,7 +172,7 @@ async def test_a_state_is_over_when_its_time_is(resumable, limits):
     it = resumable(ask, options={"limits": attrs.evolve(DEFAULT_LIMITS, **limits)})
     state = (await it.begin())["requestState"]
 
-    assert await it.refused(requestState=state, inputResponses={"q1": TRUE}) == NOT_VALID
+    assert await it.rejected(requestState=state, inputResponses={"q1": TRUE}) == NOT_VALID
 
 
 async def test_what_is_too_large_for_a_state_fails_the_request(resumable, caplog):
@@ -184,7 +182,7 @@ async def test_what_is_too_large_for_a_state_fails_the_request(resumable, caplog
     async def ask(*, ctx: Context) -> str:
         return await ctx.effect(long) + str(await ctx.elicit("sure?", bool))
 
-    error = await resumable(ask).refused()
+    error = await resumable(ask).rejected()
 
     assert (error["code"], error["message"]) == (-32603, "internal error")
     assert "state_bytes_max=8192" in caplog.text
@@ -202,7 +200,7 @@ async def test_a_legacy_client_is_asked_by_requests_and_gets_no_state(serve):
         await ctx.effect(step)
         return str((await ctx.elicit("sure?", bool)).data)
 
-    asker = await serve(server, revision="2025-11-25", capabilities=EVERYTHING)
+    asker = await serve(server, protocol_version="2025-11-25", capabilities=EVERYTHING)
     call = await asker.begin("tools/call", {"name": "ask"})
     question = await asker.wire.receive()
     await asker.wire.send_result(question, TRUE)
@@ -229,7 +227,7 @@ async def test_a_handler_that_fails_between_rounds_fails_the_request(resumable):
 
     assert said_no["isError"]
     assert said_no["content"][0]["text"] == "then not"
-    error = await it.refused(requestState=state, inputResponses={"q1": TRUE})
+    error = await it.rejected(requestState=state, inputResponses={"q1": TRUE})
     assert error == {"code": -32603, "message": "internal error"}
 
 
@@ -240,7 +238,7 @@ async def test_a_failure_beside_a_question_is_the_answer(resumable):
             await trio.lowlevel.checkpoint()
             raise RuntimeError("closed")
 
-    assert (await resumable(ask).refused())["message"] == "internal error"
+    assert (await resumable(ask).rejected())["message"] == "internal error"
 
 
 async def test_who_does_not_wait_for_an_answer_has_not_asked(resumable):
@@ -291,7 +289,7 @@ async def test_a_cancelled_request_has_no_round(resumable, serve):
         return "?"
 
     it = resumable(ask)
-    asker = await serve(it.make(), revision=MODERN, capabilities=EVERYTHING)
+    asker = await serve(it.make(), protocol_version=STATELESS, capabilities=EVERYTHING)
     call = await asker.begin("tools/call", it.params)
     await trio.testing.wait_all_tasks_blocked()
     await asker.wire.send_notification("notifications/cancelled", {"requestId": call})
@@ -307,7 +305,7 @@ async def test_a_capability_that_the_client_lacks_ends_the_request(resumable):
 
     it = resumable(ask)
     it.options = {"capabilities": {}}
-    error = await it.refused()
+    error = await it.rejected()
 
     assert error["code"] == -32021
     assert error["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}

@@ -7,14 +7,12 @@ from types import SimpleNamespace
 import attrs
 import pytest
 
-from mcp_trio import types
+from mcp_trio import Context, Server, types
 from mcp_trio._protocol.metadata import STRANGER
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import TheirRequest
-from mcp_trio._server.context import Context
 from mcp_trio._server.resumable import _binding
-from mcp_trio._server.sealed_state import MemoryStore
-from mcp_trio._server.server import Server
+from mcp_trio.http import MemoryStore
 from mcp_trio.limits import DEFAULT_LIMITS
 from tests.server.rounds import NOT_VALID, TRUE
 
@@ -68,7 +66,7 @@ async def test_a_handler_may_ask_by_its_result_and_keep_a_text(plain):
     assert last["content"][0]["text"] == "[][true]"
     state = first["requestState"]
     bad = state[:50] + ("A" if state[50] != "A" else "B") + state[51:]
-    assert await it.refused(requestState=bad, inputResponses={"mine": TRUE}) == NOT_VALID
+    assert await it.rejected(requestState=bad, inputResponses={"mine": TRUE}) == NOT_VALID
 
 
 @pytest.mark.requirement("MRTR-22", "STATE-08", "ELIC-45", "ELIC-53")
@@ -113,11 +111,11 @@ async def test_answers_without_a_state_are_what_they_look_like(plain):
 
 @pytest.mark.requirement("MRTR-24")
 @pytest.mark.parametrize("answer", [{"action": "maybe"}, {"neither": 1}, [], "text"])
-async def test_an_answer_that_looks_like_none_is_refused(plain, answer):
+async def test_an_answer_that_looks_like_none_is_rejected(plain, answer):
     async def ask(*, ctx: Context) -> types.InputRequiredResult:
         return asks(a=SURE)
 
-    error = await plain(ask).refused(inputResponses={"a": answer})
+    error = await plain(ask).rejected(inputResponses={"a": answer})
 
     assert error["code"] == -32602
     assert error["message"].startswith("inputResponses['a']: ")
@@ -138,7 +136,7 @@ async def test_what_is_no_round_fails_the_request(plain, result):
     async def ask(*, ctx: Context) -> types.InputRequiredResult:
         return result
 
-    assert await plain(ask).refused() == INTERNAL
+    assert await plain(ask).rejected() == INTERNAL
 
 
 @pytest.mark.requirement("MRTR-07")
@@ -164,7 +162,7 @@ async def test_nothing_is_asked_that_the_client_did_not_declare(plain, request_,
 
     it = plain(ask)
     it.options = {"capabilities": {}}
-    error = await it.refused()
+    error = await it.rejected()
 
     assert error["code"] == -32021
     assert error["data"] == {"requiredCapabilities": missing}
@@ -180,14 +178,14 @@ async def test_only_methods_with_rounds_ask_by_their_result(chain):
     it = chain(register)
     it.method = "acme/ask"
 
-    assert await it.refused() == INTERNAL
+    assert await it.rejected() == INTERNAL
 
 
 async def test_a_resumable_handler_asks_by_its_context_only(resumable):
     async def ask(*, ctx: Context) -> types.InputRequiredResult:
         return asks(a=SURE)
 
-    assert await resumable(ask).refused() == INTERNAL
+    assert await resumable(ask).rejected() == INTERNAL
 
 
 async def test_a_handler_of_the_whole_method_may_ask_by_its_result(chain):
@@ -208,7 +206,7 @@ async def test_a_handler_of_the_whole_method_may_ask_by_its_result(chain):
 async def test_a_legacy_client_is_asked_the_same_by_requests(serve):
     server = Server("shop")
     server.tool(name="it")(count_up)
-    asker = await serve(server, revision="2025-06-18", capabilities={"elicitation": {}})
+    asker = await serve(server, protocol_version="2025-06-18", capabilities={"elicitation": {}})
     call = await asker.begin("tools/call", {"name": "it"})
     question = await asker.wire.receive()
     await asker.wire.send_result(question, TRUE)
@@ -235,7 +233,7 @@ async def test_a_visit_that_a_legacy_client_is_asked_for_has_an_id_and_an_end(se
         return ctx.input_responses["visit"].action
 
     asker = await serve(
-        server, revision="2025-11-25", capabilities={"elicitation": {"form": {}, "url": {}}}
+        server, protocol_version="2025-11-25", capabilities={"elicitation": {"form": {}, "url": {}}}
     )
     call = await asker.begin("tools/call", {"name": "pay"})
     question = await asker.wire.receive()
@@ -257,13 +255,13 @@ async def test_a_handler_that_asks_a_legacy_client_without_end_is_stopped(serve,
         rounds.append(ctx.request_state)
         return asks("again")
 
-    asker = await serve(server, revision="2025-06-18")
+    asker = await serve(server, protocol_version="2025-06-18")
 
     assert await asker.error("tools/call", {"name": "ask"}) == INTERNAL
     assert rounds == [None, "again", "again"]
 
 
-async def test_a_uri_that_is_refused_has_no_rounds(chain):
+async def test_a_uri_that_is_rejected_has_no_rounds(chain):
     def register(server):
         @server.resource("shop://{item}")
         async def item(item: str) -> str:
@@ -272,7 +270,7 @@ async def test_a_uri_that_is_refused_has_no_rounds(chain):
     it = chain(register)
     it.method, it.params = "resources/read", {"uri": "shop://.."}
 
-    assert (await it.refused())["code"] == -32602
+    assert (await it.rejected())["code"] == -32602
 
 
 # Once only --------------------------------------------------------------------------------------
@@ -332,8 +330,8 @@ async def test_a_state_that_led_to_an_error_is_used_up(plain):
     it = plain(ask, options={"states": MemoryStore()})
     state = (await it.begin())["requestState"]
 
-    assert await it.refused(requestState=state) == INTERNAL
-    assert await it.refused(requestState=state) == NOT_VALID
+    assert await it.rejected(requestState=state) == INTERNAL
+    assert await it.rejected(requestState=state) == NOT_VALID
 
 
 async def test_what_destroys_is_resumable_only_with_a_store():

@@ -6,8 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.effects import effect
+from mcp_trio import Context, ThreadContext, effect
 from tests.server.rounds import FALSE, TRUE, filled, message_of, text_of
 
 

@@ -2,13 +2,11 @@
 
 import pytest
 
-from mcp_trio._protocol.requests import PARKED
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.elicitation import Elicitation, Roots
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Elicitation, Roots, Server, ThreadContext
+from mcp_trio._protocol.requests import SUSPENDED
 from tests.server.conftest import played_again
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 REPLY = {"q1": {"action": "accept", "content": {"value": "reed"}}}
 PARAMS = {
     "tools/call": {"name": "boat", "arguments": {}},
@@ -49,11 +47,11 @@ def server():
 @pytest.mark.requirement("MRTR-01", "MRTR-02", "BASE-22", "STDIO-11")
 @pytest.mark.parametrize("method", list(PARAMS))
 async def test_three_methods_ask_by_their_answers_and_replay(server, record, method):
-    asker, told = await record(server, revision=MODERN, capabilities={"elicitation": {}})
+    asker, told = await record(server, protocol_version=STATELESS, capabilities={"elicitation": {}})
     params = PARAMS[method]
     first = await asker.result(method, params)
     assert first["resultType"] == "input_required"
-    assert first["requestState"].startswith(PARKED)
+    assert first["requestState"].startswith(SUSPENDED)
     state = {"requestState": first["requestState"], "inputResponses": REPLY}
     last = await asker.result(method, {**params, **state})
     assert last["resultType"] == "complete"
@@ -64,7 +62,9 @@ async def test_three_methods_ask_by_their_answers_and_replay(server, record, met
 
 @pytest.mark.requirement("MRTR-07", "TRAP-101")
 async def test_what_the_very_request_does_not_declare_is_not_asked_for(server, serve):
-    asker = await serve(server, revision=MODERN, capabilities={"elicitation": {}, "roots": {}})
+    asker = await serve(
+        server, protocol_version=STATELESS, capabilities={"elicitation": {}, "roots": {}}
+    )
     params = {"name": "row", "arguments": {}}
     assert (await asker.result("tools/call", params))["resultType"] == "input_required"
     capabilities = "io.modelcontextprotocol/clientCapabilities"
@@ -75,8 +75,8 @@ async def test_what_the_very_request_does_not_declare_is_not_asked_for(server, s
 
 
 @pytest.mark.requirement("BASE-22", "STDIO-11")
-async def test_a_modern_client_is_not_pinged(server, serve):
-    asker = await serve(server, revision=MODERN)
+async def test_a_stateless_client_is_not_pinged(server, serve):
+    asker = await serve(server, protocol_version=STATELESS)
     answer = await asker.ask("tools/call", {"name": "greet", "arguments": {}})
     assert "error" in answer
     assert asker.told == []

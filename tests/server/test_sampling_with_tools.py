@@ -2,11 +2,8 @@
 
 import pytest
 
-from mcp_trio import types
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Limits, Server, ThreadContext, types
 from mcp_trio.errors import CapabilityMissing, LocalProtocolError, RemoteProtocolError
-from mcp_trio.limits import Limits
 
 C, D = "2025-06-18", "2025-11-25"
 PLAIN = {"sampling": {}}
@@ -46,19 +43,19 @@ def results_of(answer):
 def ask_once(server, serve):
     """Let a handler ask by `ctx.sample`; gives what the client is told, or None with the error."""
 
-    async def ask(question, *, revision=D, capabilities=ALL, error=None, **options):
+    async def ask(question, *, protocol_version=D, capabilities=ALL, error=None, **options):
         @server.tool
         async def tool(ctx: Context) -> str:
             if error is None:
                 return (await ctx.sample(question, **options)).model
             with pytest.raises(error[0], match=error[1]):
                 await ctx.sample(question, **options)
-            return "refused"
+            return "rejected"
 
-        asker = await serve(server, revision=revision, capabilities=capabilities)
+        asker = await serve(server, protocol_version=protocol_version, capabilities=capabilities)
         call = await asker.begin("tools/call", {"name": "tool"})
         if error is not None:
-            assert (await asker.end(call))["result"]["content"][0]["text"] == "refused"
+            assert (await asker.end(call))["result"]["content"][0]["text"] == "rejected"
             assert asker.told == []
             return None
         asked = await asker.next_told()
@@ -97,7 +94,7 @@ async def test_a_model_uses_tools_and_goes_on_with_what_they_said(server, serve,
                 said += [answer, results]
             return "never"
 
-    asker = await serve(server, revision=D, capabilities=TOOLS)
+    asker = await serve(server, protocol_version=D, capabilities=TOOLS)
     call = await asker.begin("tools/call", {"name": "ask"})
     first = await asker.next_told()
     assert first["params"]["tools"] == [{"name": "tide", "inputSchema": {"type": "object"}}]
@@ -136,20 +133,22 @@ async def test_a_message_is_one_block_or_a_list(ask_once, question, content):
 @pytest.mark.requirement("SAMP-09", "TRAP-85")
 async def test_an_older_client_gets_a_block_and_no_list(ask_once):
     message = types.SamplingMessage(role="user", content=[TEXT])
-    params = await ask_once(message, revision=C, capabilities=PLAIN)
+    params = await ask_once(message, protocol_version=C, capabilities=PLAIN)
     assert params["messages"] == [{"role": "user", "content": say("High.")}]
 
 
 @pytest.mark.requirement("SAMP-04", "TRAP-87")
 @pytest.mark.parametrize("options", [{"tools": [TIDE]}, {"tool_choice": types.ToolChoice()}])
 @pytest.mark.parametrize(
-    ("revision", "capabilities"), [(D, PLAIN), (C, PLAIN), ("2024-11-05", PLAIN)]
+    ("protocol_version", "capabilities"), [(D, PLAIN), (C, PLAIN), ("2024-11-05", PLAIN)]
 )
 async def test_a_client_that_did_not_announce_tools_gets_none(
-    ask_once, revision, capabilities, options
+    ask_once, protocol_version, capabilities, options
 ):
     error = (CapabilityMissing, "sampling.tools")
-    await ask_once("Why?", revision=revision, capabilities=capabilities, error=error, **options)
+    await ask_once(
+        "Why?", protocol_version=protocol_version, capabilities=capabilities, error=error, **options
+    )
 
 
 @pytest.mark.requirement("SAMP-16")
@@ -166,12 +165,15 @@ async def test_context_is_asked_for_only_where_it_is_announced(ask_once, context
 
 @pytest.mark.requirement("SAMP-08", "SAMP-17")
 @pytest.mark.parametrize(
-    ("revision", "capabilities", "context"),
+    ("protocol_version", "capabilities", "context"),
     [(D, ALL, "thisServer"), (D, PLAIN, "none"), (C, PLAIN, "thisServer")],
 )
-async def test_context_that_may_be_asked_for_is(ask_once, revision, capabilities, context):
+async def test_context_that_may_be_asked_for_is(ask_once, protocol_version, capabilities, context):
     params = await ask_once(
-        "Why?", revision=revision, capabilities=capabilities, include_context=context
+        "Why?",
+        protocol_version=protocol_version,
+        capabilities=capabilities,
+        include_context=context,
     )
     assert params["includeContext"] == context
 
@@ -216,7 +218,7 @@ async def test_a_handler_that_never_stops_asking_is_stopped(serve):
         except LocalProtocolError as error:
             return str(error)
 
-    asker = await serve(server, revision=D, capabilities=TOOLS)
+    asker = await serve(server, protocol_version=D, capabilities=TOOLS)
     call = await asker.begin("tools/call", {"name": "ask"})
     for _ in range(3):
         await asker.wire.send_result(await asker.next_told(), reply(use("a")))
@@ -227,16 +229,16 @@ async def test_a_handler_that_never_stops_asking_is_stopped(serve):
 
 
 @pytest.mark.requirement("SAMP-24")
-@pytest.mark.parametrize("revision", [D, "2024-11-05"])
+@pytest.mark.parametrize("protocol_version", [D, "2024-11-05"])
 async def test_what_was_said_before_is_said_again_only_if_the_handler_says_it(
-    server, serve, revision
+    server, serve, protocol_version
 ):
     @server.tool
     async def ask(ctx: Context) -> str:
         await ctx.sample("Ebb?")
         return (await ctx.sample("Flow?")).model
 
-    asker = await serve(server, revision=revision, capabilities=PLAIN)
+    asker = await serve(server, protocol_version=protocol_version, capabilities=PLAIN)
     call = await asker.begin("tools/call", {"name": "ask"})
     for question in ("Ebb?", "Flow?"):
         asked = await asker.next_told()
@@ -246,13 +248,13 @@ async def test_what_was_said_before_is_said_again_only_if_the_handler_says_it(
 
 
 @pytest.mark.requirement("SAMP-09", "TRAP-85")
-@pytest.mark.parametrize("revision", [D, C])
-async def test_an_answer_that_is_a_list_of_one_block_is_that_block(server, serve, revision):
+@pytest.mark.parametrize("protocol_version", [D, C])
+async def test_an_answer_that_is_a_list_of_one_block_is_that_block(server, serve, protocol_version):
     @server.tool
     async def ask(ctx: Context) -> str:
         return (await ctx.sample("Why?")).content.text
 
-    asker = await serve(server, revision=revision, capabilities=PLAIN)
+    asker = await serve(server, protocol_version=protocol_version, capabilities=PLAIN)
     call = await asker.begin("tools/call", {"name": "ask"})
     answer = {**reply(say("")), "content": [say("So.")]}
     await asker.wire.send_result(await asker.next_told(), answer)
@@ -270,7 +272,7 @@ async def test_an_answer_that_uses_tools_that_were_not_given_is_the_clients_faul
             await ctx.sample("Why?", **options)
         return "caught"
 
-    asker = await serve(server, revision=D, capabilities=TOOLS)
+    asker = await serve(server, protocol_version=D, capabilities=TOOLS)
     call = await asker.begin("tools/call", {"name": "ask"})
     await asker.wire.send_result(await asker.next_told(), reply(use("a")))
     assert (await asker.end(call))["result"]["content"][0]["text"] == "caught"

@@ -13,12 +13,11 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Limits, Server
 from mcp_trio._server import stdio
-from mcp_trio._server.server import Server
 from mcp_trio._server.stdio import run_stdio, serve_stdio
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.stdio import open_stdio_channel
-from mcp_trio.limits import Limits
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import open_stdio_channel
 
 
 @attrs.define

@@ -178,7 +178,7 @@ def test_the_context_is_known_by_its_annotation(hint):
     assert lines_of(handler, {"a": 1, "anything": 1}) == ["anything: unknown argument"]
 
 
-def test_a_second_context_is_refused():
+def test_a_second_context_is_rejected():
     def handler(a: Context, b: Context):
         pass
 
@@ -186,7 +186,7 @@ def test_a_second_context_is_refused():
         signature_of(handler).parameters  # noqa: B018
 
 
-def test_a_context_of_another_kind_of_handler_is_refused():
+def test_a_context_of_another_kind_of_handler_is_rejected():
     def handler(ctx: OwnContext | None):
         pass
 
@@ -335,7 +335,7 @@ def positional(city: str, /): ...
         (3, "is not a Python function"),
     ],
 )
-def test_what_names_cannot_fill_is_refused_when_it_is_registered(handler, text):
+def test_what_names_cannot_fill_is_rejected_when_it_is_registered(handler, text):
     with pytest.raises(TypeError, match=text):
         signature_of(handler)
 

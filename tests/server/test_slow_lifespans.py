@@ -6,7 +6,7 @@ import functools
 import pytest
 import trio
 
-from mcp_trio._server.server import Server
+from mcp_trio import Server
 
 WAYS = ["websocket", "unix", "tcp", "http", "hypercorn", "dial"]
 

@@ -3,15 +3,15 @@
 import attrs
 import trio
 
-from mcp_trio._server.sockets import Newcomers
-from mcp_trio._transports.concurrency import Milestone
-from mcp_trio.limits import Limits
+from mcp_trio import Limits
+from mcp_trio._server.sockets import HandshakeTimeouts
+from mcp_trio._transports.concurrency import LightEvent
 
 
 @attrs.define(eq=False)
 class SilentSession:
     has_begun: bool = False
-    closing: Milestone = attrs.field(factory=Milestone)
+    closing: LightEvent = attrs.field(factory=LightEvent)
 
 
 @attrs.define(eq=False)
@@ -23,9 +23,12 @@ class SomeWebSocket:
 
 
 async def test_a_clients_time_begins_when_somebody_listens(nursery, autojump_clock):
-    newcomers, channel = Newcomers(Limits(first_request_seconds=80)), SomeWebSocket()
-    nursery.start_soon(newcomers.see_off)
-    welcomed = newcomers.welcome(channel)
+    handshake_timeouts, channel = (
+        HandshakeTimeouts(Limits(first_request_seconds=80)),
+        SomeWebSocket(),
+    )
+    nursery.start_soon(handshake_timeouts.see_off)
+    welcomed = handshake_timeouts.welcome(channel)
     await trio.sleep(1000)  # the bridge has no server yet
     welcomed.started(SilentSession())
     await trio.sleep(1000)

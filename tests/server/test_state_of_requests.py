@@ -6,18 +6,13 @@ import secrets
 import pytest
 import trio
 
-from mcp_trio import types
+from mcp_trio import Context, KeyRing, Limits, RequestError, Server, ToolError, types
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL
-from mcp_trio._protocol.requests import PARKED
-from mcp_trio._protocol.versions import ALL_REVISIONS
-from mcp_trio._server.context import Context
-from mcp_trio._server.sealed_state import KeyRing
-from mcp_trio._server.server import Server
-from mcp_trio.errors import RequestError, ToolError
-from mcp_trio.limits import Limits
+from mcp_trio._protocol.requests import SUSPENDED
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from tests.server.rounds import NOT_VALID
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 CAPABILITIES = {"elicitation": {}}
 CAPTAIN, STRANGER = ({"name": name, "version": "1"} for name in ("captain", "stranger"))
 
@@ -56,11 +51,11 @@ def server():
 
 
 @pytest.fixture
-def modern(serve, server):
+def stateless(serve, server):
     """A new connection to the server."""
 
     async def connect():
-        return await serve(server, revision=MODERN, capabilities=CAPABILITIES)
+        return await serve(server, protocol_version=STATELESS, capabilities=CAPABILITIES)
 
     return connect
 
@@ -74,8 +69,8 @@ def retry(result, **answers):
 
 
 @pytest.mark.requirement("STATE-01")
-async def test_what_one_request_says_of_its_client_holds_for_no_other(modern):
-    asker = await modern()
+async def test_what_one_request_says_of_its_client_holds_for_no_other(stateless):
+    asker = await stateless()
     said = {CLIENT_INFO: CAPTAIN, CLIENT_CAPABILITIES: {"roots": {}}, LOG_LEVEL: "debug"}
     first = (await tool(asker, "who", said))["result"]
     assert [message["method"] for message in asker.told] == ["notifications/message"]
@@ -86,8 +81,8 @@ async def test_what_one_request_says_of_its_client_holds_for_no_other(modern):
 
 
 @pytest.mark.requirement("STATE-02", "STATE-06")
-async def test_conversations_on_one_connection_do_not_get_each_others_state(modern):
-    asker = await modern()
+async def test_conversations_on_one_connection_do_not_get_each_others_state(stateless):
+    asker = await stateless()
     firsts = [(await tool(asker, "sail"))["result"] for _ in range(3)]
     for trip, boat in ((3, "elm"), (1, "reed"), (2, "oak")):
         again = retry(firsts[trip - 1], q1=accepted(boat))
@@ -96,8 +91,8 @@ async def test_conversations_on_one_connection_do_not_get_each_others_state(mode
 
 
 @pytest.mark.requirement("STATE-03", "STATE-06")
-async def test_each_round_of_a_resumable_handler_may_come_on_a_connection_of_its_own(modern):
-    one, another, third = [await modern() for _ in range(3)]
+async def test_each_round_of_a_resumable_handler_may_come_on_a_connection_of_its_own(stateless):
+    one, another, third = [await stateless() for _ in range(3)]
     first = (await tool(one, "row"))["result"]
     second = (await tool(another, "row", **retry(first, q1=accepted("reed"))))["result"]
     await another.wire.aclose()
@@ -106,8 +101,8 @@ async def test_each_round_of_a_resumable_handler_may_come_on_a_connection_of_its
 
 
 @pytest.mark.requirement("STATE-03", "STATE-06")
-async def test_the_next_page_may_be_asked_for_on_another_connection(modern):
-    one, another = await modern(), await modern()
+async def test_the_next_page_may_be_asked_for_on_another_connection(stateless):
+    one, another = await stateless(), await stateless()
     page = await one.result("tools/list")
     await one.wire.aclose()
     following = await another.result("tools/list", {"cursor": page["nextCursor"]})
@@ -117,8 +112,8 @@ async def test_the_next_page_may_be_asked_for_on_another_connection(modern):
 
 @pytest.mark.requirement("STATE-05")
 @pytest.mark.parametrize("name", ["sail", "row"])
-async def test_a_request_that_names_no_state_goes_on_with_none(modern, name):
-    asker = await modern()
+async def test_a_request_that_names_no_state_goes_on_with_none(stateless, name):
+    asker = await stateless()
     first = (await tool(asker, name))["result"]
     again = (await tool(asker, name, inputResponses={"q1": accepted("reed")}))["result"]
     assert again["resultType"] == "input_required"
@@ -127,8 +122,8 @@ async def test_a_request_that_names_no_state_goes_on_with_none(modern, name):
 
 
 @pytest.mark.requirement("STATE-07")
-async def test_who_was_let_in_once_is_looked_at_again_each_time(modern):
-    asker = await modern()
+async def test_who_was_let_in_once_is_looked_at_again_each_time(stateless):
+    asker = await stateless()
     assert "result" in await tool(asker, "vault", {CLIENT_INFO: CAPTAIN})
     for meta in ({CLIENT_INFO: STRANGER}, {}):
         answer = await tool(asker, "vault", meta)
@@ -138,7 +133,7 @@ async def test_who_was_let_in_once_is_looked_at_again_each_time(modern):
 
 @pytest.mark.requirement("STATE-10")
 @pytest.mark.parametrize("how", ["unknown", "expired"])
-async def test_a_handle_that_is_not_good_is_a_tools_error_that_says_so(modern, server, how):
+async def test_a_handle_that_is_not_good_is_a_tools_error_that_says_so(stateless, server, how):
     trips = {}
 
     @server.tool
@@ -152,7 +147,7 @@ async def test_a_handle_that_is_not_good_is_a_tools_error_that_says_so(modern, s
             raise ToolError(f"the trip is {'expired' if trip in trips else 'unknown'}")
         return "there"
 
-    asker = await modern()
+    asker = await stateless()
     trip = await asker.call("depart")
     assert await asker.call("arrive", trip=trip) == "there"
     if how == "expired":
@@ -165,13 +160,13 @@ async def test_a_handle_that_is_not_good_is_a_tools_error_that_says_so(modern, s
 
 
 @pytest.mark.requirement("MRTR-21")
-async def test_a_token_that_nothing_protects_is_good_for_nothing_when_it_was_changed(modern):
+async def test_a_token_that_nothing_protects_is_good_for_nothing_when_it_was_changed(stateless):
     """It says nothing, and so has nothing to be kept whole: it only is found, or not."""
-    asker = await modern()
+    asker = await stateless()
     first = (await tool(asker, "sail"))["result"]
     token = first["requestState"]
-    assert token.startswith(PARKED)
-    for place in range(len(PARKED), len(token)):
+    assert token.startswith(SUSPENDED)
+    for place in range(len(SUSPENDED), len(token)):
         changed = token[:place] + ("A" if token[place] != "A" else "B") + token[place + 1 :]
         answer = await tool(asker, "sail", **retry({"requestState": changed}, q1=accepted("no")))
         assert answer["error"] == NOT_VALID
@@ -191,19 +186,19 @@ async def test_a_handler_that_wants_to_go_on_later_does_so_at_a_legacy_client(
         state = ctx.request_state or ""
         return "done" if len(state) == 4 else types.InputRequiredResult(request_state=f"{state}a")
 
-    asker = await serve(server, revision="2025-11-25")
+    asker = await serve(server, protocol_version="2025-11-25")
     assert await asker.call("later") == "done"
     assert [after - before for before, after in itertools.pairwise(times)] == [3, 6, 8, 8]
 
 
-@pytest.mark.parametrize("revision", ALL_REVISIONS)
+@pytest.mark.parametrize("protocol_version", ALL_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("resumable", [False, True])
-async def test_who_asks_nothing_is_answered_at_once(serve, revision, resumable):
+async def test_who_asks_nothing_is_answered_at_once(serve, protocol_version, resumable):
     server = Server("harbour")
 
     @server.tool(resumable=resumable)
     async def ask(ctx: Context) -> str:
         return str(await ctx.ask_all())
 
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     assert await asker.call("ask") == "()"

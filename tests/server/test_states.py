@@ -9,20 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_trio import KeyRing, RequestError, Server
 from mcp_trio import types as s
 from mcp_trio._protocol.requests import digest_of, invalid_state
-from mcp_trio._server.sealed_state import (
-    NONCE_BYTES,
-    Binding,
-    KeyRing,
-    MemoryStore,
-    Sealer,
-    State,
-    check_sealing,
-)
-from mcp_trio._server.server import Server
+from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State, check_sealing
 from mcp_trio._session.journal import Place, Step
-from mcp_trio.errors import LocalProtocolError, RequestError
+from mcp_trio.errors import LocalProtocolError
+from mcp_trio.http import MemoryStore
 from mcp_trio.limits import DEFAULT_LIMITS
 from tests.server.conftest import nothing
 from tests.server.rounds import NOT_VALID
@@ -89,7 +82,7 @@ def test_a_state_comes_back_as_it_was_sealed(given_state):
 
 @pytest.mark.requirement("MRTR-19", "MRTR-20", "TRAP-96")
 @given(st.data())
-def test_a_state_that_was_changed_anywhere_is_refused(data):
+def test_a_state_that_was_changed_anywhere_is_rejected(data):
     raw = bytearray(urlsafe_b64decode(sealed(text="x") + "=="))
     place = data.draw(st.integers(0, len(raw) - 1))
     raw[place] ^= data.draw(st.integers(1, 255))
@@ -99,18 +92,18 @@ def test_a_state_that_was_changed_anywhere_is_refused(data):
 
 @pytest.mark.requirement("MRTR-19", "TRAP-96")
 @given(st.text() | st.binary().map(lambda it: urlsafe_b64encode(it).decode().rstrip("=")))
-def test_what_was_never_sealed_is_refused(text):
+def test_what_was_never_sealed_is_rejected(text):
     assert opened(text) is None
 
 
 @given(st.integers(0, 400))
-def test_a_state_that_was_cut_is_refused(chars):
+def test_a_state_that_was_cut_is_rejected(chars):
     text = sealed(text="x")
 
     assert opened(text[: min(chars, len(text) - 1)]) is None
 
 
-def test_another_spelling_of_a_state_is_refused():
+def test_another_spelling_of_a_state_is_rejected():
     text = sealed()
 
     assert opened(text + "=") is None
@@ -143,7 +136,7 @@ def test_no_two_bindings_are_one_text(server, principal, other_server, other_pri
     assert is_same is ((server, principal) == (other_server, other_principal))
 
 
-def test_a_state_of_another_server_with_the_same_key_is_refused():
+def test_a_state_of_another_server_with_the_same_key_is_rejected():
     assert opened(sealed(), by=sealer(server="bank")) is None
 
 
@@ -163,25 +156,25 @@ def test_a_state_ends_with_its_chain_also_when_its_round_is_young():
     assert opened(text, now=NOW + 10) is None
 
 
-def test_a_state_of_another_version_of_its_handler_is_refused():
+def test_a_state_of_another_version_of_its_handler_is_rejected():
     assert opened(sealed(), version="2") is None
 
 
-def test_a_state_that_is_larger_than_allowed_is_refused_unseen():
+def test_a_state_that_is_larger_than_allowed_is_rejected_unseen():
     text = sealed(text="x" * 2000)
 
     assert opened(text, by=sealer(state_bytes_max=len(text))) is not None
     assert opened(text, by=sealer(state_bytes_max=len(text) - 1)) is None
 
 
-def test_a_state_that_holds_more_than_is_read_here_is_refused():
+def test_a_state_that_holds_more_than_is_read_here_is_rejected():
     text = sealed(text="x" * 2000)
 
     assert opened(text, by=sealer(state_plain_bytes_max=1000)) is None
 
 
 @pytest.mark.parametrize("plain", [b"{}", b"", b"\0\0\0\x05state", b"\0\0\0\x03x\x9c\x03"])
-def test_a_state_of_another_form_is_refused(plain):
+def test_a_state_of_another_form_is_rejected(plain):
     """Another release of ours may have sealed it, with the same key."""
     by = sealer()
     raw = by.keys.seal(plain, bound_to=BINDING.at("shop"), nonce=NONCE)
@@ -246,7 +239,7 @@ def test_a_key_ring_does_not_show_its_keys():
         (["k" * 32], TypeError, "a key is bytes"),
     ],
 )
-def test_a_key_ring_refuses_what_seals_nothing(keys, error, text):
+def test_a_key_ring_rejects_what_seals_nothing(keys, error, text):
     with pytest.raises(error, match=text):
         KeyRing(keys)
 
@@ -264,14 +257,14 @@ async def test_without_the_extra_no_state_is_valid(serve, monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     server = Server("shop")
     server.tool(name="it")(nothing)
-    asker = await serve(server, revision="2026-07-28")
+    asker = await serve(server, protocol_version="2026-07-28")
 
     for state in (text, "made up"):
         error = await asker.error("tools/call", {"name": "it", "requestState": state})
         assert error == NOT_VALID
 
 
-def test_what_needs_the_extra_is_refused_early(monkeypatch):
+def test_what_needs_the_extra_is_rejected_early(monkeypatch):
     check_sealing()
     monkeypatch.setattr("mcp_trio._server.sealed_state.find_spec", lambda _name: None)
 

@@ -7,20 +7,18 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SUBSCRIPTION_ID
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.context import Context
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._server.registry import Registry
-from mcp_trio._server.server import Server
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.limits import Limits
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 from tests.server.conftest import harbour, nothing
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 EVERYTHING = {"tools", "resources", "prompts"}
 ALL_LISTS = {f"{kind}ListChanged": True for kind in EVERYTHING}
-METADATA = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: {}}
+METADATA = {PROTOCOL_VERSION: STATELESS, CLIENT_CAPABILITIES: {}}
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 UPDATED = "notifications/resources/updated"
 CHANGED = "notifications/{}/list_changed"
@@ -32,8 +30,8 @@ def server():
 
 
 @pytest.fixture
-def modern(serve):
-    return partial(serve, revision=MODERN)
+def stateless(serve):
+    return partial(serve, protocol_version=STATELESS)
 
 
 async def listen(asker, **wishes):
@@ -65,8 +63,8 @@ def told(messages):
         ("resources", lambda s: s.resource("x:1")(nothing)),
     ],
 )
-async def test_who_asked_for_a_list_is_told_when_it_changes(server, modern, kind, change):
-    asker = await modern(server)
+async def test_who_asked_for_a_list_is_told_when_it_changes(server, stateless, kind, change):
+    asker = await stateless(server)
     id_, honoured = await listen(asker, **{f"{kind}ListChanged": True})
     assert honoured == {f"{kind}ListChanged": True}
     change(server)
@@ -75,8 +73,8 @@ async def test_who_asked_for_a_list_is_told_when_it_changes(server, modern, kind
 
 @pytest.mark.requirement("SUB-02", "SUB-06")
 @pytest.mark.parametrize("wishes", [{}, {"toolsListChanged": False}, {"promptsListChanged": True}])
-async def test_what_was_not_asked_for_is_not_told(server, modern, wishes):
-    asker = await modern(server)
+async def test_what_was_not_asked_for_is_not_told(server, stateless, wishes):
+    asker = await stateless(server)
     _, honoured = await listen(asker, **wishes)
     assert honoured == {name: wish for name, wish in wishes.items() if wish}
     server.tool(name="n")(nothing)
@@ -86,8 +84,8 @@ async def test_what_was_not_asked_for_is_not_told(server, modern, wishes):
 
 
 @pytest.mark.requirement("SUB-03", "RES-15")
-async def test_updates_of_the_named_resources_are_told(server, modern):
-    asker = await modern(server)
+async def test_updates_of_the_named_resources_are_told(server, stateless):
+    asker = await stateless(server)
     uris = ["harbour://tide", "harbour://oslo/tide", "harbour://tide"]
     id_, honoured = await listen(asker, resourceSubscriptions=uris)
     assert honoured == {"resourceSubscriptions": uris[:2]}
@@ -100,17 +98,17 @@ async def test_updates_of_the_named_resources_are_told(server, modern):
 
 
 @pytest.mark.requirement("SUB-06")
-async def test_what_the_server_does_not_offer_is_left_out_and_not_refused(modern):
+async def test_what_the_server_does_not_offer_is_left_out_and_not_rejected(stateless):
     server = Server("harbour", offers={"prompts"})
-    asker = await modern(server)
+    asker = await stateless(server)
     uris = ["harbour://tide"]
     _, honoured = await listen(asker, **ALL_LISTS, resourceSubscriptions=uris)
     assert honoured == {"promptsListChanged": True}
 
 
 @pytest.mark.requirement("SUB-06")
-async def test_what_nobody_could_read_is_left_out(server, modern):
-    asker = await modern(server)
+async def test_what_nobody_could_read_is_left_out(server, stateless):
+    asker = await stateless(server)
     uris = ["harbour://none", "harbour://tide", "harbour://../tide"]
     _, honoured = await listen(asker, resourceSubscriptions=uris)
     assert honoured == {"resourceSubscriptions": ["harbour://tide"]}
@@ -118,15 +116,15 @@ async def test_what_nobody_could_read_is_left_out(server, modern):
 
 @pytest.mark.requirement("SUB-01")
 @pytest.mark.parametrize("params", [{}, {"notifications": None}, {"notifications": []}])
-async def test_without_a_filter_there_is_no_subscription(server, modern, params):
-    asker = await modern(server)
+async def test_without_a_filter_there_is_no_subscription(server, stateless, params):
+    asker = await stateless(server)
     assert (await asker.error("subscriptions/listen", params))["code"] == -32602
 
 
-async def test_a_list_that_became_empty_is_still_told_of(modern):
+async def test_a_list_that_became_empty_is_still_told_of(stateless):
     server = Server("harbour")
     server.tool(name="last")(nothing)
-    asker = await modern(server)
+    asker = await stateless(server)
     id_, _ = await listen(asker, toolsListChanged=True)
     server.remove_tool("last")
     assert told(await asker.wire.receive_available()) == [(CHANGED.format("tools"), id_, None)]
@@ -162,8 +160,8 @@ async def test_what_changes_before_the_acknowledgement_is_told_after_it(nursery)
 
 @pytest.mark.requirement("SUB-08", "TRAP-106")
 @pytest.mark.parametrize("id_", [7, "7", "", 2**60])
-async def test_a_subscription_has_the_id_of_its_request_with_its_type(server, modern, id_):
-    asker = await modern(server)
+async def test_a_subscription_has_the_id_of_its_request_with_its_type(server, stateless, id_):
+    asker = await stateless(server)
     params = {"notifications": {"toolsListChanged": True}, "_meta": asker.metadata}
     await asker.wire.send_request("subscriptions/listen", params, id=id_)
     await trio.testing.wait_all_tasks_blocked()
@@ -174,8 +172,8 @@ async def test_a_subscription_has_the_id_of_its_request_with_its_type(server, mo
 
 
 @pytest.mark.requirement("SUB-10")
-async def test_several_subscriptions_are_told_each_for_itself(server, modern):
-    asker = await modern(server)
+async def test_several_subscriptions_are_told_each_for_itself(server, stateless):
+    asker = await stateless(server)
     first, _ = await listen(asker, toolsListChanged=True)
     second, _ = await listen(asker, **ALL_LISTS)
     server.tool(name="n")(nothing)
@@ -190,8 +188,8 @@ async def test_several_subscriptions_are_told_each_for_itself(server, modern):
     )
 
 
-async def test_changes_from_threads_are_told(server, modern):
-    asker = await modern(server)
+async def test_changes_from_threads_are_told(server, stateless):
+    asker = await stateless(server)
     id_, _ = await listen(asker, resourceSubscriptions=["harbour://tide"])
     thread = threading.Thread(target=partial(server.resource_updated, "harbour://tide"))
     thread.start()
@@ -200,13 +198,13 @@ async def test_changes_from_threads_are_told(server, modern):
 
 
 @pytest.mark.requirement("SUB-11", "LOG-10")
-async def test_logs_and_progress_belong_to_their_request_and_to_no_subscription(server, modern):
+async def test_logs_and_progress_belong_to_their_request_and_to_no_subscription(server, stateless):
     @server.tool
     async def sail(ctx: Context) -> None:
         await ctx.info("under way")
         await ctx.progress(1)
 
-    asker = await modern(server)
+    asker = await stateless(server)
     await listen(asker, **ALL_LISTS)
     meta = {"progressToken": "t", "io.modelcontextprotocol/logLevel": "debug"}
     await asker.result("tools/call", {"name": "sail", "_meta": meta})
@@ -221,14 +219,16 @@ async def test_logs_and_progress_belong_to_their_request_and_to_no_subscription(
 
 @pytest.mark.requirement("RES-16")
 @pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
-async def test_the_legacy_methods_are_gone(server, modern, method):
-    asker = await modern(server)
+async def test_the_legacy_methods_are_gone(server, stateless, method):
+    asker = await stateless(server)
     assert (await asker.error(method, {"uri": "harbour://tide"}))["code"] == -32601
 
 
-@pytest.mark.parametrize("revision", [n for n in REVISIONS if REVISIONS[n].has_handshake])
-async def test_legacy_clients_cannot_listen_and_are_told_as_ever(server, serve, revision):
-    asker = await serve(server, revision=revision)
+@pytest.mark.parametrize(
+    "protocol_version", [n for n in PROTOCOL_VERSIONS if PROTOCOL_VERSIONS[n].has_handshake]
+)
+async def test_legacy_clients_cannot_listen_and_are_told_as_ever(server, serve, protocol_version):
+    asker = await serve(server, protocol_version=protocol_version)
     error = await asker.error("subscriptions/listen", {"notifications": ALL_LISTS})
     assert error["code"] in {-32601, -32602}
     server.tool(name="n")(nothing)
@@ -237,8 +237,8 @@ async def test_legacy_clients_cannot_listen_and_are_told_as_ever(server, serve, 
     ]
 
 
-async def test_who_does_not_listen_is_told_nothing(server, modern):
-    asker = await modern(server)
+async def test_who_does_not_listen_is_told_nothing(server, stateless):
+    asker = await stateless(server)
     server.tool(name="n")(nothing)
     assert await asker.wire.receive_available() == []
 
@@ -247,8 +247,8 @@ async def test_who_does_not_listen_is_told_nothing(server, modern):
 
 
 @pytest.mark.requirement("SUB-12", "SUB-13")
-async def test_after_its_cancellation_a_subscription_says_nothing_more(server, modern):
-    asker = await modern(server)
+async def test_after_its_cancellation_a_subscription_says_nothing_more(server, stateless):
+    asker = await stateless(server)
     gone, _ = await listen(asker, toolsListChanged=True)
     kept, _ = await listen(asker, toolsListChanged=True)
     server.tool(name="a")(nothing)
@@ -318,8 +318,8 @@ async def test_a_client_that_leaves_is_not_waited_for(server, nursery, autojump_
 # What it costs.
 
 
-async def test_subscriptions_have_a_limit_that_the_refusal_names(modern):
-    asker = await modern(Server("harbour", offers=EVERYTHING, limits=Limits(listens_max=2)))
+async def test_subscriptions_have_a_limit_that_the_rejection_names(stateless):
+    asker = await stateless(Server("harbour", offers=EVERYTHING, limits=Limits(listens_max=2)))
     first, _ = await listen(asker, toolsListChanged=True)
     await listen(asker)
     error = await asker.error("subscriptions/listen", {"notifications": {}})
@@ -329,10 +329,10 @@ async def test_subscriptions_have_a_limit_that_the_refusal_names(modern):
     await listen(asker)
 
 
-async def test_their_resources_have_a_limit_together(modern):
+async def test_their_resources_have_a_limit_together(stateless):
     server = Server("harbour", limits=Limits(subscriptions_max=3))
     server.resource("x:{n}")(lambda n: n)
-    asker = await modern(server)
+    asker = await stateless(server)
     await listen(asker, resourceSubscriptions=["x:1", "x:2"])
     wishes = {"resourceSubscriptions": ["x:1", "x:3"]}
     error = await asker.error("subscriptions/listen", {"notifications": wishes})
@@ -340,7 +340,7 @@ async def test_their_resources_have_a_limit_together(modern):
     await listen(asker, resourceSubscriptions=["x:1"])
 
 
-async def test_what_there_is_no_room_for_is_not_looked_at(modern, monkeypatch):
+async def test_what_there_is_no_room_for_is_not_looked_at(stateless, monkeypatch):
     server = Server("harbour", limits=Limits(subscriptions_max=3, listens_max=1))
     looked_for = []
 
@@ -351,7 +351,7 @@ async def test_what_there_is_no_room_for_is_not_looked_at(modern, monkeypatch):
     find = Registry.find_resource
     note = looked_for.append
     monkeypatch.setattr(Registry, "find_resource", lambda it, uri: note(uri) or find(it, uri))
-    asker = await modern(server)
+    asker = await stateless(server)
     wishes = {"resourceSubscriptions": ["x:1", "x:2", "x:3", "x:4"]}
     error = await asker.error("subscriptions/listen", {"notifications": wishes})
     assert error["message"] == "too many resources (subscriptions_max=3)"
@@ -362,14 +362,14 @@ async def test_what_there_is_no_room_for_is_not_looked_at(modern, monkeypatch):
     assert looked_for == ["x:1"]
 
 
-async def test_subscriptions_take_no_place_from_handlers(modern):
+async def test_subscriptions_take_no_place_from_handlers(stateless):
     server = Server("harbour", limits=Limits(handlers_in_flight_max=1, requests_queued_max=0))
 
     @server.tool
     async def sail() -> str:
         return "away"
 
-    asker = await modern(server)
+    asker = await stateless(server)
     for _ in range(3):
         await listen(asker)
     assert await asker.call("sail") == "away"

@@ -132,7 +132,7 @@ def test_a_uri_is_matched_definitely(template, uri, values):
         ("x{;p}", "x;p=a%2Fb"),
     ],
 )
-def test_a_value_that_could_leave_its_place_is_refused(template, uri):
+def test_a_value_that_could_leave_its_place_is_rejected(template, uri):
     with pytest.raises(TraversalError, match="could leave its place"):
         parse(template).match(uri)
 
@@ -166,7 +166,7 @@ def test_harmless_dots_and_percents_pass(name):
         ("{#a}.html", "{#…} is not at the end"),
     ],
 )
-def test_a_malformed_or_ambiguous_template_is_refused_with_its_reason(template, text):
+def test_a_malformed_or_ambiguous_template_is_rejected_with_its_reason(template, text):
     with pytest.raises(TemplateError) as caught:
         parse(template)
     assert text in str(caught.value)
@@ -187,7 +187,7 @@ def test_the_variables_must_be_the_parameters():
     )
 
 
-def test_a_uri_over_the_limit_is_refused_by_the_name_of_the_setting():
+def test_a_uri_over_the_limit_is_rejected_by_the_name_of_the_setting():
     template = parse("x{a}")
     assert template.match("x" * 8, uri_chars_max=8) == {"a": "x" * 7}
     with pytest.raises(UriError, match=r"uri_chars_max \(8\)"):

@@ -4,10 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Limits, Server, ThreadContext
 from mcp_trio.errors import RequestAbandoned
-from mcp_trio.limits import Limits
 
 # A thread that is abandoned runs on: each test lets its own go in the end.
 
@@ -18,7 +16,7 @@ def server():
 
 
 @pytest.fixture
-def gate():
+def host_check():
     made = threading.Event()
     yield made
     made.set()
@@ -29,28 +27,28 @@ async def wait_thread(event):
     assert await trio.to_thread.run_sync(event.wait, 10)
 
 
-async def test_a_def_handler_does_not_block_the_others(server, serve, gate):
+async def test_a_def_handler_does_not_block_the_others(server, serve, host_check):
     @server.tool
     def block() -> str:
-        assert gate.wait(10)
+        assert host_check.wait(10)
         return threading.current_thread() is not threading.main_thread() and "free"
 
     asker = await serve(server)
     call = await asker.begin("tools/call", {"name": "block"})
     assert await asker.result("ping") == {}
-    gate.set()
+    host_check.set()
     answer = await asker.end(call)
     assert answer["result"]["content"][0]["text"] == "free"
 
 
-async def test_at_most_threads_max_handlers_run_and_the_others_wait(server, serve, gate):
+async def test_at_most_threads_max_handlers_run_and_the_others_wait(server, serve, host_check):
     running, most = [], []
 
     @server.tool
     def block(number: int) -> int:
         running.append(number)
         most.append(len(running))
-        assert gate.wait(10)
+        assert host_check.wait(10)
         running.remove(number)
         return number
 
@@ -61,13 +59,15 @@ async def test_at_most_threads_max_handlers_run_and_the_others_wait(server, serv
         await trio.to_thread.run_sync(threading.Event().wait, 0.001)
     assert await asker.result("ping") == {}
     assert len(running) == 2
-    gate.set()
+    host_check.set()
     answers = await asker.wire.receive_many(5)
     assert {message["id"] for message in answers} == {1, 2, 3, 4, 5}
     assert max(most) == 2
 
 
-async def test_a_cancelled_def_handler_is_abandoned_and_its_calls_are_refused(server, serve, gate):
+async def test_a_cancelled_def_handler_is_abandoned_and_its_calls_are_rejected(
+    server, serve, host_check
+):
     entered, left = threading.Event(), threading.Event()
     seen = []
 
@@ -75,7 +75,7 @@ async def test_a_cancelled_def_handler_is_abandoned_and_its_calls_are_refused(se
     def block(ctx: ThreadContext) -> str:
         seen.append(ctx.is_cancelled)
         entered.set()
-        assert gate.wait(10)
+        assert host_check.wait(10)
         seen.append(ctx.is_cancelled)
         for call in (
             lambda: ctx.progress(1),
@@ -92,7 +92,7 @@ async def test_a_cancelled_def_handler_is_abandoned_and_its_calls_are_refused(se
     await wait_thread(entered)
     await asker.wire.cancel(call)
     assert await asker.result("ping") == {}
-    gate.set()
+    host_check.set()
     await wait_thread(left)
     assert seen == [False, True]
     assert await asker.result("ping") == {}
@@ -118,7 +118,7 @@ async def test_a_call_that_waits_in_the_loop_ends_with_its_request(server, serve
     assert cancelled["params"]["requestId"] == asked["id"]
 
 
-async def test_a_request_that_is_cancelled_before_it_gets_a_thread_never_runs(serve, gate):
+async def test_a_request_that_is_cancelled_before_it_gets_a_thread_never_runs(serve, host_check):
     server = Server("harbour", limits=Limits(threads_max=1))
     entered, ran = threading.Event(), []
 
@@ -126,7 +126,7 @@ async def test_a_request_that_is_cancelled_before_it_gets_a_thread_never_runs(se
     def block(number: int) -> int:
         entered.set()
         ran.append(number)
-        assert gate.wait(10)
+        assert host_check.wait(10)
         return number
 
     asker = await serve(server)
@@ -139,12 +139,12 @@ async def test_a_request_that_is_cancelled_before_it_gets_a_thread_never_runs(se
     dropped = (first, second)[1 - kept]
     await asker.wire.cancel(dropped)
     assert await asker.result("ping") == {}
-    gate.set()
+    host_check.set()
     await asker.end((first, second)[kept])
     assert ran == [kept]
 
 
-async def test_a_context_that_outlives_its_handler_is_refused(server, serve):
+async def test_a_context_that_outlives_its_handler_is_rejected(server, serve):
     kept = []
 
     @server.tool
@@ -156,18 +156,18 @@ async def test_a_context_that_outlives_its_handler_is_refused(server, serve):
     def use() -> str:
         with pytest.raises(RequestAbandoned):
             kept[0].info("late")
-        return "refused"
+        return "rejected"
 
     asker = await serve(server)
     assert await asker.call("leak") == "left"
-    assert await asker.call("use") == "refused"
+    assert await asker.call("use") == "rejected"
     assert asker.told == []
 
 
 @pytest.mark.parametrize("is_run_over", [False, True])
-def test_a_thread_that_outlives_its_session_is_refused_and_never_hangs(gate, is_run_over):
-    from mcp_trio._testing.peers import WirePeer
-    from mcp_trio._transports.lines import memory_pair
+def test_a_thread_that_outlives_its_session_is_rejected_and_never_hangs(host_check, is_run_over):
+    from mcp_trio.testing import WirePeer
+    from mcp_trio.transports import memory_pair
 
     server = Server("harbour")
     entered, left = threading.Event(), threading.Event()
@@ -176,7 +176,7 @@ def test_a_thread_that_outlives_its_session_is_refused_and_never_hangs(gate, is_
     @server.tool
     def block(ctx: ThreadContext) -> None:
         entered.set()
-        assert gate.wait(10)
+        assert host_check.wait(10)
         for call in (lambda: ctx.progress(1), lambda: ctx.info("late"), ctx.list_roots):
             try:
                 call()
@@ -194,11 +194,11 @@ def test_a_thread_that_outlives_its_session_is_refused_and_never_hangs(gate, is_
             await wait_thread(entered)
             nursery.cancel_scope.cancel()
         if not is_run_over:
-            gate.set()
+            host_check.set()
             await wait_thread(left)
 
     trio.run(main)
-    gate.set()
+    host_check.set()
     assert left.wait(10)
     assert len(caught) == 3
 

@@ -6,10 +6,7 @@ import msgspec
 import pytest
 import trio
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio.errors import RequestError, ToolError
-from mcp_trio.limits import Limits
+from mcp_trio import Context, Limits, RequestError, Server, ToolError
 
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
@@ -159,7 +156,7 @@ async def test_whatever_can_be_called_by_names_is_a_tool(server, serve, handler,
 async def test_a_trivial_def_tool_runs_in_place(server, serve):
     @server.tool(thread=False)
     def where(ctx: Context) -> str:
-        return trio.lowlevel.current_task().name and ctx.revision
+        return trio.lowlevel.current_task().name and ctx.protocol_version
 
     asker = await serve(server)
     assert await asker.call("where") == "2024-11-05"
@@ -422,15 +419,15 @@ async def test_an_argument_arrives_as_its_type(server, serve):
 
 
 async def test_many_calls_run_at_the_same_time(server, serve):
-    gate = trio.Event()
+    host_check = trio.Event()
     waiting = []
 
     @server.tool
     async def meet(number: int) -> int:
         waiting.append(number)
         if len(waiting) == 3:
-            gate.set()
-        await gate.wait()
+            host_check.set()
+        await host_check.wait()
         return number
 
     asker = await serve(server)

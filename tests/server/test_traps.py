@@ -7,13 +7,10 @@ import base64
 
 import pytest
 
-from mcp_trio import types
+from mcp_trio import Context, Limits, Server, types
 from mcp_trio._protocol.metadata import LOG_LEVEL
-from mcp_trio._protocol.versions import ALL_REVISIONS, OLDEST
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, OLDEST
 from mcp_trio.errors import RemoteProtocolError
-from mcp_trio.limits import Limits
 from tests.server.conftest import nothing
 
 
@@ -25,9 +22,9 @@ def names_of(result):
 
 
 @pytest.mark.requirement("PROG-09", "LOG-03", "TRAP-64")
-@pytest.mark.parametrize("revision", ALL_REVISIONS)
+@pytest.mark.parametrize("protocol_version", ALL_PROTOCOL_VERSIONS)
 async def test_what_a_handler_tells_comes_before_its_answer_and_in_its_order(
-    server, serve, revision
+    server, serve, protocol_version
 ):
     @server.tool
     async def load(ctx: Context) -> str:
@@ -36,7 +33,7 @@ async def test_what_a_handler_tells_comes_before_its_answer_and_in_its_order(
         await ctx.info("at sea")
         return "there"
 
-    asker = await serve(server, revision=revision)
+    asker = await serve(server, protocol_version=protocol_version)
     meta = {"progressToken": "p", LOG_LEVEL: "info"}
     await asker.begin("tools/call", {"name": "load", "_meta": meta})
     messages = await asker.wire.receive_available()
@@ -158,7 +155,7 @@ async def test_cursors_that_a_client_makes_up_cost_no_memory():
 
 
 @pytest.mark.parametrize(
-    ("schema", "refused"),
+    ("schema", "rejected"),
     [
         ({"properties": {"a": {"prefixItems": [{"type": "integer"}]}}}, True),
         (
@@ -178,14 +175,14 @@ async def test_cursors_that_a_client_makes_up_cost_no_memory():
     ],
 )
 @pytest.mark.requirement("TOOL-38")
-async def test_a_given_schema_is_read_in_its_own_dialect(server, serve, schema, refused):
+async def test_a_given_schema_is_read_in_its_own_dialect(server, serve, schema, rejected):
     @server.tool(input_schema={"type": "object", **schema})
     async def sail(given: dict) -> str:
         return "sails"
 
     asker = await serve(server)
     answer = await asker.ask("tools/call", {"name": "sail", "arguments": {"a": ["x"]}})
-    assert answer.get("error", {}).get("code") == (-32602 if refused else None)
+    assert answer.get("error", {}).get("code") == (-32602 if rejected else None)
 
 
 # TRAP-85: a message of sampling holds one block or a list, and tools only where there are some.

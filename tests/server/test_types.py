@@ -244,8 +244,8 @@ def encoded(sent):
 
 
 @pytest.mark.parametrize(("wrap", "wrap_json", "wrap_value"), NESTED)
-@pytest.mark.parametrize(("hint", "sent", "value", "refused"), TYPES)
-def test_every_type_arrives_as_itself(hint, sent, value, refused, wrap, wrap_json, wrap_value):
+@pytest.mark.parametrize(("hint", "sent", "value", "rejected"), TYPES)
+def test_every_type_arrives_as_itself(hint, sent, value, rejected, wrap, wrap_json, wrap_value):
     found = signature(wrap(hint))
     jsonschema.Draft202012Validator.check_schema(found.schema)
     schema = jsonschema.Draft202012Validator(found.schema)
@@ -253,15 +253,15 @@ def test_every_type_arrives_as_itself(hint, sent, value, refused, wrap, wrap_jso
     arrived = found.decode(encoded(wrap_json(sent))).it
     assert arrived == wrap_value(value)
     assert type(arrived) is type(wrap_value(value))
-    if refused is not ...:
+    if rejected is not ...:
         with pytest.raises(ArgumentsError) as caught:
-            found.decode(encoded(wrap_json(refused)))
+            found.decode(encoded(wrap_json(rejected)))
         assert all(line.startswith("it") for line in caught.value.lines)
 
 
 @pytest.mark.requirement("TOOL-16")
-@pytest.mark.parametrize(("hint", "sent", "value", "refused"), TYPES)
-def test_every_type_is_a_result_that_reads_as_an_argument_again(hint, sent, value, refused):
+@pytest.mark.parametrize(("hint", "sent", "value", "rejected"), TYPES)
+def test_every_type_is_a_result_that_reads_as_an_argument_again(hint, sent, value, rejected):
     (content,) = tool_result([[value]], JsonWriter()).content
     found = signature(list[list[hint]])
     read = found.decode(b'{"it":' + content.text.encode() + b"}").it

@@ -15,13 +15,11 @@ import pytest
 import trio.testing
 from cattrs import Converter
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
+from mcp_trio import Client, Context, RequestError, Server, ToolError
 from mcp_trio._server.results import JsonWriter
-from mcp_trio._server.server import Server
 from mcp_trio._server.signatures import ArgumentsError, Signature
-from mcp_trio.errors import ReplayDivergence, RequestError, ToolError
+from mcp_trio.errors import ReplayDivergence
+from mcp_trio.recording import replay
 from tests.server import conftest
 
 Value = TypeVar("Value")
@@ -251,7 +249,7 @@ def test_a_hook_that_is_no_python_function_gets_what_was_sent():
         (Depth | list[int], {"metres": "x"}, ["it: expected Depth | list[int]"]),
     ],
 )  # fmt: skip
-def test_what_a_hook_refuses_is_a_line_for_its_field(hint, sent, expected):
+def test_what_a_hook_rejects_is_a_line_for_its_field(hint, sent, expected):
     assert lines(hint, sent) == expected
 
 
@@ -312,7 +310,7 @@ def test_an_error_that_bad_input_does_not_explain_is_not_the_callers_fault(hint,
 
 @pytest.mark.parametrize("converter", [None, CONVERTER])
 @pytest.mark.parametrize("hint", [Unknown, list[Unknown], Wrong, type, collections.abc.Callable])
-def test_a_type_without_a_hook_is_refused_and_the_text_names_the_way_out(hint, converter):
+def test_a_type_without_a_hook_is_rejected_and_the_text_names_the_way_out(hint, converter):
     with pytest.raises(
         TypeError, match=r"parameter 'it': the type .* has no JSON form.*converter="
     ):

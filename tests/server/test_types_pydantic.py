@@ -12,8 +12,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, RootModel
 from pydantic.dataclasses import dataclass
 
+from mcp_trio import Server
 from mcp_trio._server.results import JsonWriter, tool_result
-from mcp_trio._server.server import Server
 from mcp_trio._server.signatures import ArgumentsError
 from tests.server.conftest import lines, read, signature, signature_of
 

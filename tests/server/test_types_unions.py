@@ -119,7 +119,7 @@ class Right:
     inner: "list[Left] | list[Right] | str"
 
 
-def test_a_union_that_holds_itself_is_refused_for_it_could_take_for_ever():
+def test_a_union_that_holds_itself_is_rejected_for_it_could_take_for_ever():
     with pytest.raises(
         TypeError, match=r"'it': .*holds itself: make its members structs with a tag"
     ):

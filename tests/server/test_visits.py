@@ -4,11 +4,8 @@ import uuid
 
 import pytest
 
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.elicitation import UrlElicitation
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Limits, Server, ThreadContext, UrlElicitation
 from mcp_trio.errors import LocalProtocolError, UrlElicitationRequired
-from mcp_trio.limits import Limits
 
 C, D = "2025-06-18", "2025-11-25"
 BOTH = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
@@ -41,7 +38,7 @@ async def test_a_user_agrees_to_visit_a_url_and_the_client_hears_when_it_is_done
             await ctx.elicitation_complete(answer.elicitation_id)
             return answer.elicitation_id
 
-    asker = await serve(server, revision=D, capabilities=BOTH)
+    asker = await serve(server, protocol_version=D, capabilities=BOTH)
     seen = set()
     for _ in range(2):
         call = await asker.begin("tools/call", {"name": "pay"})
@@ -73,17 +70,17 @@ async def test_only_the_client_that_was_asked_hears_of_the_end_and_once(server, 
             return str(error)
         return "told"
 
-    first = await serve(server, revision=D, capabilities=BOTH)
-    second = await serve(server, revision=D, capabilities=BOTH)
+    first = await serve(server, protocol_version=D, capabilities=BOTH)
+    second = await serve(server, protocol_version=D, capabilities=BOTH)
     call = await first.begin("tools/call", {"name": "pay"})
     question = await first.next_told()
     assert question["params"]["elicitationId"] == "payment-7"
     await first.wire.send_result(question, {"action": "accept"})
     assert text_of(await first.end(call)) == "payment-7"
-    refusal = "this client was not asked for 'payment-7'"
-    assert await second.call("paid") == refusal
+    rejection = "this client was not asked for 'payment-7'"
+    assert await second.call("paid") == rejection
     assert await first.call("paid") == "told"
-    assert await first.call("paid") == refusal
+    assert await first.call("paid") == rejection
     assert [told["params"] for told in first.told] == [{"elicitationId": "payment-7"}]
     assert second.told == []
 
@@ -101,7 +98,7 @@ async def test_visits_that_are_never_over_are_forgotten_in_the_end(serve):
         await ctx.elicitation_complete(None)
         return "done"
 
-    asker = await serve(server, revision=D, capabilities=BOTH)
+    asker = await serve(server, protocol_version=D, capabilities=BOTH)
     call = await asker.begin("tools/call", {"name": "pay"})
     for _ in range(2):
         await asker.wire.send_result(await asker.next_told(), {"action": "accept"})
@@ -154,7 +151,7 @@ CALLS = [
 async def test_a_client_of_november_2025_is_told_which_visits_are_needed(
     toll, serve, method, params
 ):
-    asker = await serve(toll, revision=D, capabilities=BOTH)
+    asker = await serve(toll, protocol_version=D, capabilities=BOTH)
     error = await asker.error(method, params)
     assert (error["code"], error["message"]) == (-32042, "the toll is due")
     first, second = error["data"]["elicitations"]
@@ -165,10 +162,13 @@ async def test_a_client_of_november_2025_is_told_which_visits_are_needed(
 
 @pytest.mark.requirement("ELIC-04", "ERR-16")
 @pytest.mark.parametrize(
-    ("revision", "capabilities"), [(D, {"elicitation": {}}), (C, {"elicitation": {}}), (D, {})]
+    ("protocol_version", "capabilities"),
+    [(D, {"elicitation": {}}), (C, {"elicitation": {}}), (D, {})],
 )
-async def test_a_client_that_cannot_visit_is_not_told_to(toll, serve, revision, capabilities):
-    asker = await serve(toll, revision=revision, capabilities=capabilities)
+async def test_a_client_that_cannot_visit_is_not_told_to(
+    toll, serve, protocol_version, capabilities
+):
+    asker = await serve(toll, protocol_version=protocol_version, capabilities=capabilities)
     error = await asker.error("prompts/get", {"name": "ask"})
     said = "the client did not announce elicitation.url"
     assert (error["code"], error["message"]) == (-32603, said)

@@ -4,8 +4,7 @@ import contextlib
 
 import trio
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
 from tests.story import Story
 
 

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 import pytest
 import trio
 
-from mcp_trio._server.server import Server
-from mcp_trio._transports.stdio import open_stdio_channel
-from mcp_trio.limits import Limits
+from mcp_trio import Limits, Server
+from mcp_trio.transports import open_stdio_channel
 
 CHUNK_BYTES = 4096
 MB = 1_000_000

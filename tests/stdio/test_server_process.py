@@ -265,11 +265,11 @@ def test_l10_junk_is_answered_where_it_has_an_id_and_reported_where_not(command)
     with started(command) as process:
         process.stdin.write(junk + lines(call(1, "echo", text="x")))
         process.stdin.flush()
-        refused, answered = receive(process), receive(process)
+        rejected, answered = receive(process), receive(process)
         process.stdin.close()
         assert process.wait(DEADLINE_SECONDS) == 0
         reported = process.stderr.read()
-    assert (refused["id"], refused["error"]["code"]) == (7, -32700)
+    assert (rejected["id"], rejected["error"]["code"]) == (7, -32700)
     assert (answered["id"], answered["result"]["content"][0]["text"]) == (1, "x")
     assert "not JSON" in reported
     assert "there are no batches in this revision" in reported

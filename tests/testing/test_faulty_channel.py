@@ -9,12 +9,18 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._testing.channels import CHANNEL_CHECKS, check_channel_for
-from mcp_trio._testing.faults import Fault, FaultDice, Faults, FaultyChannel, channel_pair
-from mcp_trio._transports.lines import memory_pair
-from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import MIB, Limits
+from mcp_trio import ConnectionLost, Limits
+from mcp_trio._testing.faults import FaultSource
+from mcp_trio.limits import MIB
+from mcp_trio.testing import (
+    CHANNEL_CHECKS,
+    Fault,
+    Faults,
+    FaultyChannel,
+    channel_pair,
+    check_channel_for,
+)
+from mcp_trio.transports import Oversized, memory_pair
 
 LIMITS = Limits(frame_bytes_max=2 * MIB)
 FRAMES = [b'{"jsonrpc":"2.0","method":"n%d"}' % number for number in range(200)]
@@ -108,8 +114,8 @@ async def test_a_corrupted_frame_differs_in_one_byte_and_is_still_one_frame(
 
 
 def test_an_empty_frame_has_no_byte_to_corrupt():
-    dice = FaultDice(Faults(corrupt=1), "out", [], "seed")
-    assert dice.corrupted(b"") == b""
+    random_source = FaultSource(Faults(corrupt=1), "out", [], "seed")
+    assert random_source.corrupted(b"") == b""
 
 
 @BOTH_WAYS

@@ -7,16 +7,11 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._client.client import Client
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Client, Context, Limits, Server, ToolError
 from mcp_trio._session.tasks import seeded_schedule
-from mcp_trio._testing.faults import Faults, FaultyChannel
-from mcp_trio._testing.simulation import simulate
-from mcp_trio.errors import LocalProtocolError, ToolError
-from mcp_trio.limits import Limits
+from mcp_trio.errors import LocalProtocolError
+from mcp_trio.recording import read_recording, replay
+from mcp_trio.testing import Faults, FaultyChannel, simulate
 
 EVERYTHING = Faults(drop=0.03, delay=0.2, reorder=0.1, cut=0.02, corrupt=0.05, slow_reader=0.1)
 OUTCOMES = {"result", "error", "timeout", "cancelled", "lost"}
@@ -51,21 +46,21 @@ def make_server():
     return server
 
 
-async def story(client, dice):
+async def story(client, random_source):
     """Some calls at once, some of which are given up."""
 
     async def call():
-        with trio.move_on_after(dice.uniform(0, 3)):
-            await client.call_tool("wait", {"seconds": dice.uniform(0, 2)})
+        with trio.move_on_after(random_source.uniform(0, 3)):
+            await client.call_tool("wait", {"seconds": random_source.uniform(0, 2)})
 
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(call)
-    await client.call_tool("add", {"amount": dice.randrange(9)})
+    await client.call_tool("add", {"amount": random_source.randrange(9)})
     await client.ping()
 
 
-async def ping(client, dice):
+async def ping(client, random_source):
     await client.ping()
 
 
@@ -83,7 +78,7 @@ def test_without_faults_every_story_is_told_and_every_request_ends_as_it_should(
 
 
 def test_hundreds_of_sessions_are_no_matter():
-    async def short(client, dice):
+    async def short(client, random_source):
         await client.call_tool("add", {"amount": 1})
 
     report = simulate(make_server(), short, sessions=200)
@@ -131,10 +126,10 @@ def test_the_recording_of_a_session_with_faults_replays(tmp_path_factory, seed):
 
         return server
 
-    async def plain(client, dice):
+    async def plain(client, random_source):
         for _ in range(3):
-            with trio.move_on_after(dice.uniform(0, 3)):
-                await client.call_tool("wait", {"seconds": dice.uniform(0, 2)})
+            with trio.move_on_after(random_source.uniform(0, 3)):
+                await client.call_tool("wait", {"seconds": random_source.uniform(0, 2)})
 
     server = make_plain_server()
     report = simulate(server, plain, sessions=6, seed=seed, faults=EVERYTHING, record=folder)
@@ -150,7 +145,7 @@ def test_the_recording_of_a_session_with_faults_replays(tmp_path_factory, seed):
 
 
 def test_what_else_a_story_raises_comes_bare_and_says_where():
-    async def wrong(client, dice):
+    async def wrong(client, random_source):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.ping)
             assert (await client.list_tools())[0].name == "nobody"
@@ -162,7 +157,7 @@ def test_what_else_a_story_raises_comes_bare_and_says_where():
 
 @pytest.mark.parametrize("end", [pytest.skip.Exception, pytest.fail.Exception, SystemExit])
 def test_what_ends_a_test_or_a_program_comes_bare_too(end):
-    async def ending(client, dice):
+    async def ending(client, random_source):
         async with trio.open_nursery():
             raise end("no more")
 
@@ -172,7 +167,7 @@ def test_what_ends_a_test_or_a_program_comes_bare_too(end):
 
 
 def test_what_the_engine_raises_in_groups_ends_the_story_alone():
-    async def grouped(client, dice):
+    async def grouped(client, random_source):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.call_tool, "fail")
 
@@ -182,7 +177,7 @@ def test_what_the_engine_raises_in_groups_ends_the_story_alone():
 
 
 def test_an_error_of_the_caller_s_own_is_an_error():
-    async def forbidden(client, dice):
+    async def forbidden(client, random_source):
         with pytest.raises(LocalProtocolError):
             await client.request("acme/unknown")
         await client.request("initialize")
@@ -191,8 +186,8 @@ def test_an_error_of_the_caller_s_own_is_an_error():
 
 
 def test_a_session_that_hangs_is_found_and_named():
-    async def hang(client, dice):
-        if dice.random() < 0.5:
+    async def hang(client, random_source):
+        if random_source.random() < 0.5:
             await trio.sleep_forever()
 
     with pytest.raises(AssertionError, match=r"seed 5: not over after 100 s: session \d") as caught:
@@ -294,7 +289,7 @@ def test_a_trio_without_the_flag_says_so(monkeypatch):
 def test_a_story_gets_a_client_as_people_know_it():
     kinds = []
 
-    async def look(client, dice):
+    async def look(client, random_source):
         kinds.append(type(client))
 
     simulate(make_server(), look, sessions=1)

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._transports.concurrency import Bell, Milestone
+from mcp_trio._transports.concurrency import LightEvent, Wakeup
 
 
 @pytest.fixture
@@ -27,34 +27,34 @@ def waiters(nursery):
 
 
 async def test_who_waits_is_woken_by_the_next_ring_and_no_other(waiters):
-    bell = Bell()
-    bell.ring()
-    woken = await waiters(bell)
+    wakeup = Wakeup()
+    wakeup.ring()
+    woken = await waiters(wakeup)
     assert woken == []
-    bell.ring()
-    late = await waiters(bell)
+    wakeup.ring()
+    late = await waiters(wakeup)
     assert (sorted(woken), late) == ([0, 1], [])
-    bell.ring()
+    wakeup.ring()
     await trio.testing.wait_all_tasks_blocked()
     assert sorted(late) == [0, 1]
 
 
 async def test_nothing_is_kept_while_nobody_waits(waiters, autojump_clock):
-    bell = Bell()
+    wakeup = Wakeup()
     for seconds in (1, 2):
         with trio.move_on_after(seconds):
-            await bell.wait()
-        assert bell._waiting is None
-    await waiters(bell)
+            await wakeup.wait()
+        assert wakeup._waiting is None
+    await waiters(wakeup)
     with trio.move_on_after(1):
-        await bell.wait()
-    assert bell._waiting is not None
-    bell.ring()
-    assert bell._waiting is None
+        await wakeup.wait()
+    assert wakeup._waiting is not None
+    wakeup.ring()
+    assert wakeup._waiting is None
 
 
 async def test_a_milestone_is_reached_once(waiters):
-    milestone = Milestone()
+    milestone = LightEvent()
     woken = await waiters(milestone)
     assert not milestone.is_set()
     for _ in range(2):
@@ -67,7 +67,7 @@ async def test_a_milestone_is_reached_once(waiters):
 
 
 async def test_of_a_milestone_functions_hear_once_and_before_who_waits(waiters):
-    milestone, story = Milestone(), []
+    milestone, story = LightEvent(), []
     woken = await waiters(milestone)
     for name in "ab":
         milestone.when_set(lambda name=name: story.append((name, milestone.is_set(), list(woken))))

@@ -7,9 +7,9 @@ import pytest
 import trio
 from channel_pairs import LIMITS, TRANSPORTS
 
-from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._testing.channels import CHANNEL_CHECKS, check_channel, check_channel_for
 from mcp_trio.limits import KIB
+from mcp_trio.testing import CHANNEL_CHECKS, check_channel, check_channel_for
+from mcp_trio.transports import Oversized
 
 SECONDS = 40.0  # on a machine that is busy
 CASES = {

@@ -7,10 +7,9 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import LineChannel
+from mcp_trio import Client, Server
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.transports import LineChannel
 
 
 @attrs.define(eq=False)
@@ -50,8 +49,8 @@ def pair():
 
 
 @pytest.mark.requirement("TRAN-06", "STDIO-22", "TRAN-02", "STDIO-02", "STDIO-03", "STDIO-04")
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_unix_socket_carries_a_session_one_message_a_line(nursery, revision):
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_a_unix_socket_carries_a_session_one_message_a_line(nursery, protocol_version):
     server = Server("harbour")
 
     @server.tool
@@ -61,8 +60,8 @@ async def test_a_unix_socket_carries_a_session_one_message_a_line(nursery, revis
     text = "two\nlines, \u2028 and \u0085 é\U0001f600"
     ends, (ours, theirs) = pair()
     nursery.start_soon(server.serve, theirs)
-    async with Client(ours, revisions=[revision]) as client:
-        assert client.revision == revision
+    async with Client(ours, protocol_versions=[protocol_version]) as client:
+        assert client.protocol_version == protocol_version
         result = await client.call_tool("echo", {"text": text})
         assert result.content[0].text == text
     for end in ends:

@@ -15,7 +15,7 @@ from mcp_trio._transports.descriptors import (
     SocketDescriptor,
     open_descriptor,
 )
-from mcp_trio._transports.stdio import open_stdio_channel
+from mcp_trio.transports import open_stdio_channel
 
 
 def flags(fd):

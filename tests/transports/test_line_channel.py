@@ -9,10 +9,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._transports.lines import LineChannel, memory_pair
-from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import KIB, Limits
+from mcp_trio import ConnectionLost, Limits
+from mcp_trio.limits import KIB
+from mcp_trio.transports import LineChannel, Oversized, memory_pair
 
 
 @attrs.define
@@ -208,7 +207,7 @@ async def test_a_peer_that_never_ends_a_line_keeps_nobody_from_running():
     assert scope.cancelled_caught
 
 
-async def test_a_closed_channel_refuses_everything():
+async def test_a_closed_channel_rejects_everything():
     channel, _ = memory_pair()
     await channel.aclose()
     with pytest.raises(trio.ClosedResourceError):

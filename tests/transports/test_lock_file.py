@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from mcp_trio._transports.lock_file import lock_file, read_lock_file
+from mcp_trio._transports.lock_file import lock_file
 from mcp_trio.errors import ConfigError
+from mcp_trio.transports import read_lock_file
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_what_somebody_else_has_put_in_its_place_stays(path):
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"port": "1", "authToken": "x", "pid": 1}', "[" * 60_000]
 )
-def test_what_is_no_lock_is_refused_and_stays(path, text):
+def test_what_is_no_lock_is_rejected_and_stays(path, text):
     path.write_text(text)
     path.chmod(0o600)
     with pytest.raises(ConfigError, match="port, authToken, pid"):

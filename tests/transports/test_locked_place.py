@@ -184,10 +184,10 @@ async def test_a_folder_that_is_gone_at_the_end_is_no_fault(tmp_path):
 
 
 def test_where_files_cannot_be_locked_nothing_is(place, monkeypatch):
-    def refuse(_descriptor, _operation):
+    def reject(_descriptor, _operation):
         raise OSError(errno.ENOLCK, "no locks here")
 
-    monkeypatch.setattr(module.fcntl, "flock", refuse)
+    monkeypatch.setattr(module.fcntl, "flock", reject)
     with locked_place(str(place)):
         pass
     assert not list(place.parent.iterdir())

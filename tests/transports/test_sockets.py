@@ -11,17 +11,11 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import ConnectionLost, Limits
 from mcp_trio._transports import sockets
-from mcp_trio._transports.sockets import (
-    PeerCredentials,
-    SocketHost,
-    open_tcp_channel,
-    open_unix_channel,
-    serve_sockets,
-    unix_listener,
-)
-from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import MIB, Limits
+from mcp_trio._transports.sockets import SocketHost, serve_sockets, unix_listener
+from mcp_trio.limits import MIB
+from mcp_trio.transports import PeerCredentials, open_tcp_channel, open_unix_channel
 
 LIMITS = Limits(frame_bytes_max=2 * MIB, close_seconds=0.3)
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'

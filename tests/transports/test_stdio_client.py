@@ -13,9 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._transports.process import StderrTail, open_process_channel
-from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import MIB, Limits
+from mcp_trio import ConnectionLost, Limits
+from mcp_trio._transports.process import StderrTail
+from mcp_trio.limits import MIB
+from mcp_trio.transports import open_process_channel
 
 QUICK = Limits(close_seconds=0.2, terminate_seconds=0.2, exit_status_seconds=2)
 

@@ -10,8 +10,9 @@ import time
 import pytest
 import trio
 
-from mcp_trio._transports.stdio import open_stdio_channel, wait_parent_death
-from mcp_trio.limits import Limits
+from mcp_trio import Limits
+from mcp_trio._transports.stdio import wait_parent_death
+from mcp_trio.transports import open_stdio_channel
 
 
 def run_server(body, *, shell="", **options):

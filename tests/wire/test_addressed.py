@@ -3,11 +3,10 @@
 import msgspec
 import pytest
 
+from mcp_trio import ConnectionLost
 from mcp_trio._jsonrpc.lines import join_lines
 from mcp_trio._jsonrpc.messages import (
-    Addressed,
     Decoder,
-    Lost,
     Request,
     Response,
     Understood,
@@ -16,7 +15,7 @@ from mcp_trio._jsonrpc.messages import (
     readdressed,
     renumbered,
 )
-from mcp_trio.errors import ConnectionLost
+from mcp_trio.transports import Addressed, Lost
 
 FRAME = b'{"jsonrpc":"2.0","id":7,"result":{}}'
 

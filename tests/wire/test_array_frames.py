@@ -42,11 +42,11 @@ def test_a_batch_is_its_messages_in_order(around):
         (b"[" + b",".join([NOTE] * 4) + b"]", INVALID_REQUEST, "batch_messages_max (3)"),
     ],
 )
-def test_what_is_no_batch_is_refused_as_a_whole(frame, code, says):
-    refused = Decoder(json_depth_max=512, batch_messages_max=3).decode(frame)
-    assert isinstance(refused, Malformed)
-    assert (refused.code, refused.id, refused.is_request) == (code, None, True)
-    assert says in refused.message
+def test_what_is_no_batch_is_rejected_as_a_whole(frame, code, says):
+    rejected = Decoder(json_depth_max=512, batch_messages_max=3).decode(frame)
+    assert isinstance(rejected, Malformed)
+    assert (rejected.code, rejected.id, rejected.is_request) == (code, None, True)
+    assert says in rejected.message
 
 
 def test_a_batch_of_exactly_the_limit_is_one():
@@ -56,21 +56,21 @@ def test_a_batch_of_exactly_the_limit_is_one():
 
 @pytest.mark.parametrize("inner", [b"[]", b"[" + PING + b"]", b"[[[]]]"])
 def test_a_batch_inside_a_batch_is_no_message_and_the_others_are(inner):
-    refused, ping = decode(b"[" + inner + b"," + PING + b"]").messages
-    assert (refused.code, refused.id) == (INVALID_REQUEST, None)
-    assert refused.message == "not a message: a batch inside a batch"
+    rejected, ping = decode(b"[" + inner + b"," + PING + b"]").messages
+    assert (rejected.code, rejected.id) == (INVALID_REQUEST, None)
+    assert rejected.message == "not a message: a batch inside a batch"
     assert ping == Request(1, "ping", None)
 
 
 @pytest.mark.parametrize("member", [b"1", b"null", b'"x"', b"true"])
 def test_a_member_that_is_no_object_is_no_message(member):
-    (refused,) = decode(b"[" + member + b"]").messages
-    assert (refused.code, refused.id) == (INVALID_REQUEST, None)
+    (rejected,) = decode(b"[" + member + b"]").messages
+    assert (rejected.code, rejected.id) == (INVALID_REQUEST, None)
 
 
 def test_a_batch_deeper_than_the_stack_raises_nothing():
-    refused = Decoder(json_depth_max=1_000_000).decode(b"[" * 200_000 + b"]" * 200_000)
-    assert refused.code == INVALID_REQUEST
+    rejected = Decoder(json_depth_max=1_000_000).decode(b"[" * 200_000 + b"]" * 200_000)
+    assert rejected.code == INVALID_REQUEST
 
 
 def test_who_takes_any_frame_gets_its_messages():

@@ -19,12 +19,12 @@ from mcp_trio._jsonrpc.messages import (
     Notification,
     Request,
     Response,
-    Unencodable,
     encode_error,
     encode_notification,
     encode_request,
     encode_response,
 )
+from mcp_trio.errors import Unencodable
 
 decode = Decoder(json_depth_max=512).decode
 
@@ -255,7 +255,7 @@ def test_brackets_in_strings_and_side_by_side_are_no_nesting():
 
 
 @pytest.mark.parametrize("depth", [2_000, 200_000])
-def test_hostile_nesting_is_refused_and_the_id_still_found(depth):
+def test_hostile_nesting_is_rejected_and_the_id_still_found(depth):
     for frame in (nested(depth), nested(depth)[: depth // 2]):
         message = decode(frame)
         assert (message.code, message.id, message.is_request) == (-32600, 1, True)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.sse import COMMENT, Event, EventParser, encode_event
+from mcp_trio.transports import Oversized
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -145,7 +145,7 @@ def test_no_data_can_begin_a_field(data):
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\0b", "\n", "\udc80"])
 @pytest.mark.parametrize("field", ["name", "id"])
-def test_a_name_or_id_that_would_break_the_stream_is_refused(text, field):
+def test_a_name_or_id_that_would_break_the_stream_is_rejected(text, field):
     with pytest.raises(ValueError):
         encode_event(Event(b"{}", **{field: text}))
 

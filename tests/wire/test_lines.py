@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._jsonrpc.lines import LineSplitter, Oversized, join_lines
+from mcp_trio._jsonrpc.lines import join_lines
+from mcp_trio.transports import LineSplitter, Oversized
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -6,11 +6,11 @@ from functools import partial
 import round_trip
 import trio
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client
 
 
-async def main(url: str, revision: str) -> None:
-    async with Client(url, revisions=(revision,)) as client:
+async def main(url: str, protocol_version: str) -> None:
+    async with Client(url, protocol_versions=(protocol_version,)) as client:
 
         async def call(number: int) -> str:
             answer = await client.call_tool("add", {"a": number, "b": 1}, result_type=int)

@@ -7,11 +7,11 @@ import anyio
 import round_trip
 from mcp import Client  # type: ignore[import-not-found]
 
-MODERN = "2026-07-28"
+STATELESS_VERSION = "2026-07-28"
 
 
-async def main(url: str, revision: str) -> None:
-    mode = revision if revision == MODERN else "legacy"
+async def main(url: str, protocol_version: str) -> None:
+    mode = protocol_version if protocol_version == STATELESS_VERSION else "legacy"
     async with Client(url, mode=mode, cache=None) as client:
 
         async def call(number: int) -> str:

@@ -19,8 +19,8 @@ from http_wire import ANSWER_SECONDS, EVENT_STREAM, Link, Response, written
 from load import (
     CLOSE_SECONDS,
     METADATA,
-    MODERN,
     NEWEST_LEGACY,
+    STATELESS_VERSION,
     Cost,
     Message,
     Start,
@@ -57,13 +57,13 @@ class Form:
 
     name: str
     title: str
-    is_modern: bool = False
+    is_stateless: bool = False
     media_type: str = ""
 
 
 JSON_ANSWERS: Final = Form(name="json", title="JSON", media_type="application/json")
 SSE_ANSWERS: Final = Form(name="sse", title="SSE", media_type=EVENT_STREAM)
-STATELESS: Final = Form(name="stateless", title="stateless", is_modern=True)
+STATELESS: Final = Form(name="stateless", title="stateless", is_stateless=True)
 FORMS: Final = (JSON_ANSWERS, SSE_ANSWERS, STATELESS)
 
 
@@ -84,7 +84,7 @@ class HttpServerUnderLoad:
     ) -> None:
         self._form = form
         self._is_floor = is_floor
-        self._has_sessions = not (is_floor or form.is_modern)
+        self._has_sessions = not (is_floor or form.is_stateless)
         self._port = free_port()
         self._last_id = 0
         self._sessions: list[str] = []
@@ -243,8 +243,8 @@ class HttpServerUnderLoad:
         return Link(self._port)
 
     def _headers(self, number: int = 0) -> Mapping[str, str]:
-        if self._form.is_modern:
-            return {**_HEADERS, _VERSION: MODERN, "Mcp-Method": "tools/call"}
+        if self._form.is_stateless:
+            return {**_HEADERS, _VERSION: STATELESS_VERSION, "Mcp-Method": "tools/call"}
         session = {_SESSION_ID: self._sessions[number]} if self._has_sessions else {}
         return {**_HEADERS, _VERSION: NEWEST_LEGACY, **session}
 
@@ -252,7 +252,7 @@ class HttpServerUnderLoad:
         self, headers: Mapping[str, str], tool: str, arguments: Mapping[str, int], id_: int
     ) -> bytes:
         params: dict[str, object] = {"name": tool, "arguments": arguments}
-        if self._form.is_modern:
+        if self._form.is_stateless:
             params["_meta"] = METADATA
             headers = {**headers, "Mcp-Name": tool}
         body = _encoded({"id": id_, "method": "tools/call", "params": params})

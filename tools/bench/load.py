@@ -22,11 +22,11 @@ CHUNK_BYTES: Final = 1 << 20
 CLOSE_SECONDS: Final = 10.0
 LEGACY: Final = "2024-11-05"
 NEWEST_LEGACY: Final = "2025-11-25"
-MODERN: Final = "2026-07-28"
+STATELESS_VERSION: Final = "2026-07-28"
 
 # What each request says of its sender where there is no handshake.
 METADATA: Final = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/protocolVersion": STATELESS_VERSION,
     "io.modelcontextprotocol/clientCapabilities": {},
     "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "0"},
 }
@@ -176,12 +176,12 @@ class ServerUnderLoad:
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        revision: str = LEGACY,
+        protocol_version: str = LEGACY,
         *,
         connect: Callable[[subprocess.Popen[bytes]], Wire] = Pipes,
     ) -> None:
-        self._revision = revision
-        self._meta: Mapping[str, object] = METADATA if revision == MODERN else {}
+        self._protocol_version = protocol_version
+        self._meta: Mapping[str, object] = METADATA if protocol_version == STATELESS_VERSION else {}
         self._begin = time.perf_counter()
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
@@ -224,7 +224,7 @@ class ServerUnderLoad:
             self._send([_request(0, "server/discover", {"_meta": self._meta})])
             next(self._receive())
             return Start(self.cpu_seconds(), time.perf_counter() - self._begin)
-        self._send([hello(self._revision)])
+        self._send([hello(self._protocol_version)])
         next(self._receive())
         start = Start(self.cpu_seconds(), time.perf_counter() - self._begin)
         self._send([msgspec.json.encode({"jsonrpc": "2.0", "method": "notifications/initialized"})])
@@ -330,10 +330,10 @@ def rotated(names: Sequence[Name], by: int) -> Sequence[Name]:
     return [*names[first:], *names[:first]]
 
 
-def hello(revision: str) -> bytes:
+def hello(protocol_version: str) -> bytes:
     """The handshake of a legacy client."""
     params = {
-        "protocolVersion": revision,
+        "protocolVersion": protocol_version,
         "capabilities": {},
         "clientInfo": {"name": "bench", "version": "0"},
     }

@@ -16,11 +16,11 @@ from typing import Final
 
 import attrs
 from aims import ratios
-from load import MODERN, NEWEST_LEGACY, ServerUnderLoad
+from load import NEWEST_LEGACY, STATELESS_VERSION, ServerUnderLoad
 from measures import IN_FLIGHT
 from report import print_table, ratio_text
 from rounds import Effort, medians_of, turns
-from servers import MODERN_PEERS, OURS, Workshop
+from servers import OURS, STATELESS_PEERS, Workshop
 
 EFFORT: Final = Effort(rounds=5, turns=4, seconds=0.3)
 
@@ -38,11 +38,11 @@ def measure(effort: Effort, workshop: Workshop) -> Figures:
     def measure_round(round_: int) -> Iterator[tuple[Place, int, float]]:
         with ExitStack() as stack:
             servers = {
-                (name, revision): stack.enter_context(
-                    ServerUnderLoad(command, environment, revision)
+                (name, protocol_version): stack.enter_context(
+                    ServerUnderLoad(command, environment, protocol_version)
                 )
-                for name, command in workshop.modern_commands().items()
-                for revision in (NEWEST_LEGACY, MODERN)
+                for name, command in workshop.stateless_commands().items()
+                for protocol_version in (NEWEST_LEGACY, STATELESS_VERSION)
             }
             for server in servers.values():
                 server.initialize()
@@ -59,16 +59,18 @@ def print_figures(figures: Figures) -> None:
         ["add", *(f"{in_flight} in flight" for in_flight in IN_FLIGHT)],
         (
             [name, *(cell(figures, name, in_flight) for in_flight in IN_FLIGHT)]
-            for name in (OURS, *MODERN_PEERS)
+            for name in (OURS, *STATELESS_PEERS)
         ),
     )
 
 
 def cell(figures: Figures, name: str, in_flight: int) -> str:
     """Two medians, and how they stand to each other."""
-    legacy, modern = (figures[name, era][in_flight] for era in (NEWEST_LEGACY, MODERN))
-    medians = f"{statistics.median(legacy):.1f}, {statistics.median(modern):.1f}"
-    return f"{medians}  ({ratio_text(ratios(modern, legacy))})"
+    legacy, stateless = (
+        figures[name, era][in_flight] for era in (NEWEST_LEGACY, STATELESS_VERSION)
+    )
+    medians = f"{statistics.median(legacy):.1f}, {statistics.median(stateless):.1f}"
+    return f"{medians}  ({ratio_text(ratios(stateless, legacy))})"
 
 
 def main(arguments: list[str]) -> int:

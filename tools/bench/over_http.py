@@ -21,7 +21,7 @@ from http_load import FORMS, JSON_ANSWERS, Form, HttpServerUnderLoad
 from http_servers import FLOOR_H11, FLOOR_HYPERCORN, FLOORS, HYPERCORN
 from load import rotated
 from rounds import Effort, Measurements, add_rows, asked_for, medians_of, print_json
-from servers import OURS, PEERS, Workshop, modern_versions, versions
+from servers import OURS, PEERS, Workshop, stateless_versions, versions
 
 CONNECTIONS: Final = (1, 16, 64)
 COUNTED_SECONDS: Final = 0.25
@@ -168,7 +168,7 @@ def main(arguments: list[str]) -> int:
     if is_json:
         print_json(results, counts)
         return 0
-    print(f"{versions()}; {modern_versions()}")
+    print(f"{versions()}; {stateless_versions()}")
     report.print_figures("HTTP: medians", results)
     calls = [row for row in results[OURS] if row in results[FLOOR_H11]]
     report.print_ratios("our native listener ÷ others", results, RATIOS, calls)

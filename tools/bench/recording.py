@@ -26,11 +26,9 @@ from measures import IN_FLIGHT
 from report import print_table, ratio_text
 from rounds import Effort, medians_of, turns
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.replay import ReplayReport, replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio._transports.lines import memory_pair
+from mcp_trio import Client, Context, Server
+from mcp_trio.recording import ReplayReport, replay
+from mcp_trio.transports import memory_pair
 
 SERVER: Final = str(Path(__file__).resolve().parent / "server_mcp_trio.py")
 EFFORT: Final = Effort(rounds=5, turns=3, seconds=0.3)

@@ -19,7 +19,7 @@ import http_servers
 import msgspec
 from aims import Results
 from http_load import JSON_ANSWERS, STATELESS, Form, HttpServerUnderLoad
-from load import MODERN, NEWEST_LEGACY
+from load import NEWEST_LEGACY, STATELESS_VERSION
 from report import print_figures, print_ratios
 from round_trip import CALLS, WARM_UP
 from rounds import Measurements, medians_of
@@ -27,7 +27,7 @@ from servers import HERE, OURS, PYTHON_PEER, TYPESCRIPT_PEER, Workshop, python_p
 
 SECONDS_MAX: Final = 120.0
 
-FORMS: Final[Mapping[str, Form]] = {NEWEST_LEGACY: JSON_ANSWERS, MODERN: STATELESS}
+FORMS: Final[Mapping[str, Form]] = {NEWEST_LEGACY: JSON_ANSWERS, STATELESS_VERSION: STATELESS}
 
 PAIRS: Final = (
     (OURS, OURS),
@@ -53,19 +53,19 @@ def measure(rounds: int, workshop: Workshop) -> Results:
     """Each pair's rows: a value for each round."""
 
     def measure_round(_: int) -> Measurements:
-        for revision, form in FORMS.items():
+        for protocol_version, form in FORMS.items():
             servers = http_servers.commands(workshop, form)
             for client, server in PAIRS:
                 with HttpServerUnderLoad(servers[server], workshop.environment(), form) as it:
                     cpu_seconds = -it.start().cpu_seconds
-                    trips = take(clients(workshop)[client], it.url, revision, workshop)
+                    trips = take(clients(workshop)[client], it.url, protocol_version, workshop)
                     cpu_seconds += it.cpu_seconds()
                 percentiles = statistics.quantiles(trips.seconds, n=100)
                 cpu_each = cpu_seconds / (WARM_UP + CALLS) + trips.cpu_seconds / CALLS
                 title = pair_title(client, server)
-                yield title, f"{revision}: p50, µs", percentiles[49] * 1_000_000
-                yield title, f"{revision}: p99, µs", percentiles[98] * 1_000_000
-                yield title, f"{revision}: CPU of both ends, µs", cpu_each * 1_000_000
+                yield title, f"{protocol_version}: p50, µs", percentiles[49] * 1_000_000
+                yield title, f"{protocol_version}: p99, µs", percentiles[98] * 1_000_000
+                yield title, f"{protocol_version}: CPU of both ends, µs", cpu_each * 1_000_000
 
     return medians_of(rounds, measure_round)
 
@@ -77,14 +77,14 @@ class Trips(msgspec.Struct):
     cpu_seconds: float
 
 
-def take(client: Sequence[str], url: str, revision: str, workshop: Workshop) -> Trips:
+def take(client: Sequence[str], url: str, protocol_version: str, workshop: Workshop) -> Trips:
     """Let a client make its calls.
 
     Raises:
         CalledProcessError: It has failed.
     """
     done = subprocess.run(
-        [*client, url, revision],
+        [*client, url, protocol_version],
         env=workshop.environment(),
         stdout=subprocess.PIPE,
         check=True,

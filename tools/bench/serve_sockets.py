@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import trio
 
-from mcp_trio._server.server import Server
+from mcp_trio import Server
 
 STARTS: Final[Mapping[str, Callable[[Server, str], Callable[..., Awaitable[None]]]]] = {
     "unix": lambda server, place: partial(server.serve_unix, place),

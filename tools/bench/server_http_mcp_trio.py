@@ -6,7 +6,7 @@ import gc
 import function_calls
 import trio
 
-from mcp_trio._server.server import Server
+from mcp_trio import Server
 
 server = Server("bench")
 

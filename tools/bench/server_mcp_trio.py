@@ -4,10 +4,8 @@ import argparse
 
 import function_calls
 
-from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
+from mcp_trio.recording import RecordOptions, Redaction
 
 server = Server("bench")
 

@@ -25,7 +25,7 @@ TYPESCRIPT_PEER: Final = "TypeScript"
 PEERS: Final = (PYTHON_PEER, TYPESCRIPT_PEER)
 TYPESCRIPT_2_SDK: Final = "@modelcontextprotocol/server"
 TYPESCRIPT_2_PEER: Final = "TypeScript 2"
-MODERN_PEERS: Final = (PYTHON_PEER, TYPESCRIPT_2_PEER)
+STATELESS_PEERS: Final = (PYTHON_PEER, TYPESCRIPT_2_PEER)
 
 _NO_BYTE_CODE: Final = "PYTHONDONTWRITEBYTECODE"
 
@@ -64,7 +64,7 @@ class Workshop:
             PYTHON_PEER: python_peer("server_sdk.py", *options),
         }
 
-    def modern_commands(self) -> Commands:
+    def stateless_commands(self) -> Commands:
         """The servers that speak both eras."""
         python = self.python_commands()
         typescript = self.node("server_typescript_2.mjs")
@@ -100,6 +100,6 @@ def versions() -> str:
     return f"beside {PYTHON_PEER} ({python}) and {TYPESCRIPT_SDK} {typescript} (Node {node})"
 
 
-def modern_versions() -> str:
+def stateless_versions() -> str:
     """What is compared where calls are modern, in a line."""
     return f"modern: {TYPESCRIPT_2_SDK} {TYPESCRIPT.pins()[TYPESCRIPT_2_SDK]}"

@@ -14,8 +14,7 @@ import trio
 from peers import NodeEnvironment
 from visits import HOSTS, ON_THE_WAY, TLS_HOSTS, TOKEN, TOOL, Host, Setting, greeting
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
 
 HERE: Final = Path(__file__).resolve().parent
 PAGE: Final = "/page/index.html"

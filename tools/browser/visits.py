@@ -91,7 +91,7 @@ PAGES: Final[Mapping[str, str]] = {
     "rebound": "a name that has come to stand for this machine",
 }
 
-REFUSED: Final[Mapping[str, Mapping[str, str]]] = {
+REJECTED: Final[Mapping[str, Mapping[str, str]]] = {
     "other": {"websocket": "closed 1006, 403", "http": "blocked, 403", "sse": "blocked, 403"},
     "opaque": {"websocket": "closed 1006, 403", "http": "blocked, 403", "sse": "blocked, 403"},
     # Of the same origin as the server, by its name: it reads why it is refused.
@@ -124,12 +124,12 @@ def attempts() -> Iterator[Attempt]:
         for transport, eras in transports.items():
             for era in eras:
                 yield Attempt(page="allowed", client=client, transport=transport, era=era)
-    yield from _refused()
+    yield from _rejected()
     yield from _set_otherwise()
 
 
-def _refused() -> Iterator[Attempt]:
-    for page, expected in REFUSED.items():
+def _rejected() -> Iterator[Attempt]:
+    for page, expected in REJECTED.items():
         for transport, eras in ERAS_OF.items():
             for era in eras:
                 yield Attempt(page=page, transport=transport, era=era, expected=expected[transport])
@@ -138,7 +138,7 @@ def _refused() -> Iterator[Attempt]:
 
 
 def _set_otherwise() -> Iterator[Attempt]:
-    for transport, refused in UNVERIFIED.items():
+    for transport, rejected in UNVERIFIED.items():
         for era in ERAS_OF[transport]:
             for token in TOKENS:
                 yield Attempt(
@@ -147,7 +147,7 @@ def _set_otherwise() -> Iterator[Attempt]:
                     era=era,
                     setting="token",
                     token=token,
-                    expected="answered" if token == "right" else refused,
+                    expected="answered" if token == "right" else rejected,
                 )
     for transport, expected in UNREADABLE.items():
         yield Attempt(page="allowed", transport=transport, setting="unreadable", expected=expected)

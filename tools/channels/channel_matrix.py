@@ -19,7 +19,8 @@ from channel_pairs import TRANSPORTS, Transport
 from rich.console import Console
 from rich.table import Column, Table
 
-from mcp_trio._testing.channels import BOTH_ENDS, CHANNEL_CHECKS, End, check_channel_for
+from mcp_trio._testing.channels import BOTH_ENDS, End
+from mcp_trio.testing import CHANNEL_CHECKS, check_channel_for
 
 _COLUMNS_WITHOUT_A_SCREEN: Final = 240
 _HOLDS: Final[Mapping[tuple[bool, bool], str]] = {

@@ -19,44 +19,43 @@ from typing import Any, ClassVar, Final, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._jsonrpc.messages import (
-    Addressed,
-    encode_notification,
-    encode_request,
-    encode_response,
-)
+from mcp_trio import Limits
+from mcp_trio._jsonrpc.messages import encode_notification, encode_request, encode_response
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, LISTEN
-from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS, Revision
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio._server.http_options import HostKind
 from mcp_trio._server.http_serve import Address, serve_http
 from mcp_trio._server.sockets import bound_websocket
 from mcp_trio._server.subscriptions import Audience
 from mcp_trio._testing.channels import BOTH_ENDS, PATIENCE_SECONDS, End, MakePair
-from mcp_trio._transports.channel import Channel, Received
-from mcp_trio._transports.concurrency import Milestone
+from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.descriptors import PolledDescriptor
-from mcp_trio._transports.http_client import open_http_channel
 from mcp_trio._transports.http_sessions import SessionChannel
-from mcp_trio._transports.lines import LineChannel, memory_pair
-from mcp_trio._transports.process import open_process_channel
-from mcp_trio._transports.sockets import (
-    SocketHost,
+from mcp_trio._transports.sockets import SocketHost, serve_sockets, unix_listener
+from mcp_trio.examples.named_pipes import NamedPipes, open_named_pipes
+from mcp_trio.limits import MIB
+from mcp_trio.transports import (
+    Addressed,
+    Channel,
+    LineChannel,
+    Received,
+    memory_pair,
+    open_http_channel,
+    open_process_channel,
+    open_stdio_channel,
     open_tcp_channel,
     open_unix_channel,
-    serve_sockets,
-    unix_listener,
+    open_websocket_channel,
 )
-from mcp_trio._transports.stdio import open_stdio_channel
-from mcp_trio._transports.websocket_client import open_websocket_channel
-from mcp_trio.examples.named_pipes import NamedPipes, open_named_pipes
-from mcp_trio.limits import MIB, Limits
 
 LIMITS: Final = Limits(frame_bytes_max=2 * MIB, close_seconds=0.1)
 
 _HOST: Final = "127.0.0.1"
-_REVISION: Final = "2025-11-25"
-_MODERN: Final = {"_meta": {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: dict[str, Any]()}}
+_PROTOCOL_VERSION: Final = "2025-11-25"
+_STATELESS: Final = {
+    "_meta": {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: dict[str, Any]()}
+}
 _WAITING_MAX: Final = 1000
 
 Excuses: TypeAlias = Mapping[tuple[str, End], str]
@@ -279,9 +278,11 @@ class _Session:
 
     channel: Channel
     on_ended: Callable[[], None]
-    closing: Milestone = attrs.field(factory=Milestone, init=False)
-    negotiated: Milestone = attrs.field(factory=Milestone, init=False)
-    revision: Revision = attrs.field(default=REVISIONS[_REVISION], init=False)
+    closing: LightEvent = attrs.field(factory=LightEvent, init=False)
+    negotiated: LightEvent = attrs.field(factory=LightEvent, init=False)
+    protocol_version: ProtocolVersion = attrs.field(
+        default=PROTOCOL_VERSIONS[_PROTOCOL_VERSION], init=False
+    )
     peer_info: None = attrs.field(default=None, init=False)
     peer_capabilities: None = attrs.field(default=None, init=False)
 
@@ -330,7 +331,7 @@ class _HandsOut:
         """There is none."""
         return nullcontext()
 
-    def mirrored_parameters(self, tool: str) -> None:
+    def param_header_paths(self, tool: str) -> None:
         """There are no tools."""
 
     def begin_session(
@@ -350,11 +351,15 @@ class _HandsOut:
 
 
 async def _served(
-    nursery: trio.Nursery, host: HostKind, *, is_modern: bool = False
+    nursery: trio.Nursery, host: HostKind, *, is_stateless: bool = False
 ) -> tuple[_Arrivals, str]:
     """Where sessions come out, and where they are asked for."""
     arrivals = _Arrivals()
-    spoken = tuple(name for name in ALL_REVISIONS if REVISIONS[name].is_modern is is_modern)
+    spoken = tuple(
+        name
+        for name in ALL_PROTOCOL_VERSIONS
+        if PROTOCOL_VERSIONS[name].is_stateless is is_stateless
+    )
     server = _HandsOut(arrivals=arrivals, spoken=spoken)
     address = Address(host=_HOST, port=0, holder=host)
     url: str = await nursery.start(serve_http, server, address, {})
@@ -381,11 +386,11 @@ async def _sse(nursery: trio.Nursery, _folder: Path) -> MakePair:
 async def _shaken(arrivals: _Arrivals, connect: Callable[[], Awaitable[Channel]]) -> Pair:
     """Over HTTP it takes a handshake to be connected."""
     ours = await connect()
-    await ours.send([encode_request(0, INITIALIZE, {"protocolVersion": _REVISION})])
+    await ours.send([encode_request(0, INITIALIZE, {"protocolVersion": _PROTOCOL_VERSION})])
     theirs: Any = await arrivals.next()
     await theirs.receive()
     theirs.session.negotiated.set()
-    answer = encode_response(0, {"protocolVersion": _REVISION})
+    answer = encode_response(0, {"protocolVersion": _PROTOCOL_VERSION})
     await theirs.send([Addressed(answer, 0, is_answer=True)])
     await ours.receive()
     await ours.send([encode_notification("notifications/initialized", None)])
@@ -415,18 +420,18 @@ class _SubscriptionEnd:
         await self.channel.aclose()
 
 
-async def _modern_http(nursery: trio.Nursery, _folder: Path) -> MakePair:
+async def _stateless_http(nursery: trio.Nursery, _folder: Path) -> MakePair:
     """Modern requests are no connection; the nearest to one is a request that stays open."""
 
     async def make_pair() -> Pair:
-        arrivals, url = await _served(nursery, "native", is_modern=True)
+        arrivals, url = await _served(nursery, "native", is_stateless=True)
         ours, end = await open_http_channel(url, limits=LIMITS), await arrivals.next()
-        await ours.send([encode_request(1, DISCOVER, _MODERN)])
+        await ours.send([encode_request(1, DISCOVER, _STATELESS)])
         await end.receive()
         answer = encode_response(1, {"resultType": "complete"})
         await end.send([Addressed(answer, 1, is_answer=True)])
         await ours.receive()
-        await ours.send([encode_request(2, LISTEN, {**_MODERN, "notifications": {}})])
+        await ours.send([encode_request(2, LISTEN, {**_STATELESS, "notifications": {}})])
         await end.receive()
         return ours, _SubscriptionEnd(end, 2)
 
@@ -445,7 +450,7 @@ _OF_HTTP: Final[Excuses] = {
 
 _NO_END: Final = "there is no connection: what ends is one request"
 _NO_SUCH_NAME: Final = "no header Mcp-Method can repeat a method's name that is not ASCII"
-_OF_MODERN_HTTP: Final[Excuses] = {
+_OF_STATELESS_HTTP: Final[Excuses] = {
     **_OF_HTTP,
     ("many_frames_go_in_one_send", 1): "kept for the client up to http_events_kept_max",
     ("what_is_sent_arrives_unchanged", 0): _NO_SUCH_NAME,
@@ -471,7 +476,7 @@ TRANSPORTS: Final[Mapping[str, Transport]] = {
     "HTTP+SSE": Transport(begin=_sse, excuses=_OF_HTTP),
     "HTTP": Transport(begin=partial(_http_at, "native"), excuses=_OF_HTTP),
     "HTTP, hypercorn": Transport(begin=partial(_http_at, "hypercorn"), excuses=_OF_HTTP),
-    "HTTP, modern": Transport(begin=_modern_http, excuses=_OF_MODERN_HTTP),
+    "HTTP, modern": Transport(begin=_stateless_http, excuses=_OF_STATELESS_HTTP),
     "WebSocket": Transport(begin=_websocket),
     "WebSocket, native": Transport(begin=partial(_websocket_at, "native")),
     # Hypercorn switches tasks several times for each of 20,000 messages.

@@ -20,8 +20,7 @@ from material import (
     text_of,
 )
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.elicitation import Elicitation, Roots, Sampling, UrlElicitation
+from mcp_trio import Context, Elicitation, Roots, Sampling, UrlElicitation
 from mcp_trio.errors import UrlElicitationRequired
 from mcp_trio.types import TextContent, ToolChoice, ToolResultContent, ToolUseContent
 
@@ -42,7 +41,7 @@ class Profile:
 
     name: str = "John Doe"
     age: int = 30
-    score: float = 95.5
+    trace: float = 95.5
     status: Literal["active", "inactive", "pending"] = "active"
     verified: bool = True
 

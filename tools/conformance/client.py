@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import trio
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client
 from mcp_trio.types import (
     CreateMessageParams,
     CreateMessageResult,

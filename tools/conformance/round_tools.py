@@ -12,8 +12,7 @@ from asking_tools import Named
 from material import text_of
 from msgspec import Meta
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.elicitation import Elicitation, Roots, Sampling
+from mcp_trio import Context, Elicitation, Roots, Sampling
 from mcp_trio.types import (
     CreateMessageParams,
     CreateMessageResult,

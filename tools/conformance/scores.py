@@ -47,7 +47,7 @@ class Scenario:
 
 
 @attrs.frozen(kw_only=True)
-class Score:
+class Trace:
     """What came of a scenario: how many of its own checks passed, and what is wrong."""
 
     passed: int = 0
@@ -68,17 +68,17 @@ def scenarios_in(listing: str) -> Iterator[Scenario]:
         yield Scenario(name=name, leg=own_leg, is_scored=unscored is None)
 
 
-def scores_of(folder: Path, leg: Leg) -> dict[str, Score]:
+def scores_of(folder: Path, leg: Leg) -> dict[str, Trace]:
     """The scores of the scenarios whose checks stand in a folder, each in one of its own."""
-    scores: dict[str, Score] = {}
+    scores: dict[str, Trace] = {}
     for path in folder.rglob("checks.json"):
         name = _WHEN.sub("", path.parent.relative_to(folder).as_posix())
         checks = json.loads(path.read_text(encoding="utf-8"))
-        scores[name.removeprefix(_PREFIXES[leg])] = score_of(checks)
+        scores[name.removeprefix(_PREFIXES[leg])] = trace_of(checks)
     return scores
 
 
-def score_of(checks: Sequence[Mapping[str, Any]]) -> Score:
+def trace_of(checks: Sequence[Mapping[str, Any]]) -> Trace:
     """The score of one scenario."""
     own = [check for check in checks if check["id"] not in SYNTHETIC]
     faults = [
@@ -86,16 +86,16 @@ def score_of(checks: Sequence[Mapping[str, Any]]) -> Score:
         for check in checks
         if check["status"] in BAD
     ]
-    return Score(passed=sum(check["status"] == "SUCCESS" for check in own), faults=faults)
+    return Trace(passed=sum(check["status"] == "SUCCESS" for check in own), faults=faults)
 
 
-def with_endings(scores: Mapping[str, Score], folder: Path) -> dict[str, Score]:
+def with_endings(scores: Mapping[str, Trace], folder: Path) -> dict[str, Trace]:
     """The scores, with what is wrong with how the clients have ended."""
     notes = (json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json"))
     statuses = {note["scenario"]: note.get("status") for note in notes}
     return {
-        name: attrs.evolve(score, faults=[*score.faults, *_ending(statuses.get(name))])
-        for name, score in scores.items()
+        name: attrs.evolve(trace, faults=[*trace.faults, *_ending(statuses.get(name))])
+        for name, trace in scores.items()
     }
 
 
@@ -105,19 +105,19 @@ def _ending(status: int | None) -> list[str]:
     return [f"the client has ended with status {status}"] if status else []
 
 
-def faults_of(score: Score | None) -> list[str]:
+def faults_of(trace: Trace | None) -> list[str]:
     """What is wrong with the score of a scenario."""
-    if score is None:
+    if trace is None:
         return ["it has not run"]
-    if score.faults or score.passed:
-        return [*score.faults]
+    if trace.faults or trace.passed:
+        return [*trace.faults]
     return ["nothing of it was tested"]
 
 
-def in_a_word(scenario: Scenario, score: Score | None) -> str:
+def in_a_word(scenario: Scenario, trace: Trace | None) -> str:
     """What stands in the table."""
-    faults = faults_of(score)
+    faults = faults_of(trace)
     if not faults:
-        assert score is not None
-        return f"{score.passed} passed"
+        assert trace is not None
+        return f"{trace.passed} passed"
     return "FAILED" if scenario.reason is None else scenario.reason

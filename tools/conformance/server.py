@@ -34,11 +34,7 @@ from material import (
 from msgspec import Meta
 from round_tools import CONNECTION_SECONDS, ROUND_TOOLS
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.results import Audio, Image
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ToolError
-from mcp_trio.limits import Limits
+from mcp_trio import Audio, Context, Image, Limits, Server, ToolError
 from mcp_trio.types import EmbeddedResource, ProgressParams, ResourceLink, ToolAnnotations
 
 STEP_SECONDS = 0.05
@@ -406,9 +402,11 @@ def main() -> None:
     transports.add_argument("--port", type=int, help="over HTTP, at this port; 0 for any")
     parser.add_argument("--server", choices=["native", "hypercorn"], default="native")
     parser.add_argument("--record", metavar="PATH", help="record the session")
-    parser.add_argument("--revision", action="append", help="speak this one; may be repeated")
+    parser.add_argument(
+        "--protocol-version", action="append", help="speak this one; may be repeated"
+    )
     options = parser.parse_args()
-    server.revisions = options.revision or server.revisions
+    server.protocol_versions = options.protocol_version or server.protocol_versions
     if options.stdio:
         server.run("stdio", record=options.record)
     else:

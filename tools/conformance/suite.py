@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from scores import Leg, Scenario, Score, faults_of, in_a_word, scenarios_in, scores_of, with_endings
+from scores import Leg, Scenario, Trace, faults_of, in_a_word, scenarios_in, scores_of, with_endings
 
 HERE: Final = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "interop"))
@@ -30,7 +30,7 @@ from sitting import empty_table, show  # noqa: E402
 SUITE: Final = NodeEnvironment(name="conformance", folder=HERE / "npm", node=NODE)
 PACKAGE: Final = "@modelcontextprotocol/conformance"
 PROGRAM: Final = f"node_modules/{PACKAGE}/dist/index.js"
-REVISIONS: Final = ("2025-11-25", "2026-07-28")
+PROTOCOL_VERSIONS: Final = ("2025-11-25", "2026-07-28")
 LEGS: Final[Sequence[Leg]] = ("server", "client")
 HOSTS: Final = ("native", "hypercorn")
 RUN_SECONDS: Final = 600.0
@@ -42,7 +42,7 @@ STOPPED: Final = 128 + signal.SIGTERM
 # They are ended by `watched.py`, which begins to count when it is their turn.
 CLIENT_MILLISECONDS: Final = 590_000
 
-Column = Mapping[str, Score]
+Column = Mapping[str, Trace]
 
 
 class SuiteError(Exception):
@@ -58,10 +58,10 @@ def suite(*arguments: str) -> str:
     return done.stdout
 
 
-def run_server(revision: str, folder: Path, host: str) -> Column:
+def run_server(protocol_version: str, folder: Path, host: str) -> Column:
     """The scores of our server."""
     with serving(host, folder / "server.log") as url:
-        suite("server", "--url", url, "--requirements", revision, "-o", str(folder))
+        suite("server", "--url", url, "--requirements", protocol_version, "-o", str(folder))
     return scores_of(folder, "server")
 
 
@@ -94,13 +94,13 @@ def _url(process: subprocess.Popen[bytes], log: Path) -> str:
     raise SuiteError(f"no server: {log.read_text()}")
 
 
-def run_client(revision: str, folder: Path, _host: str) -> Column:
+def run_client(protocol_version: str, folder: Path, _host: str) -> Column:
     """The scores of our client."""
     notes = folder / "endings"
     notes.mkdir()
     programs = [HERE / "watched.py", notes, sys.executable, HERE / "client.py"]
     command = shlex.join([sys.executable, *map(str, programs)])
-    options = ["--requirements", revision, "--timeout", str(CLIENT_MILLISECONDS)]
+    options = ["--requirements", protocol_version, "--timeout", str(CLIENT_MILLISECONDS)]
     suite("client", "--command", command, *options, "-o", str(folder / "checks"))
     return with_endings(scores_of(folder / "checks", "client"), notes)
 
@@ -122,16 +122,16 @@ def report(leg: str, sets: Mapping[str, Sequence[Scenario]], columns: Mapping[st
     rows = {each.name: each for scenarios in sets.values() for each in scenarios}
     for name, row in rows.items():
         cells = [
-            in_a_word(found, columns[revision].get(name)) if found is not None else "-"
-            for revision, found in ((each, _find(name, sets[each])) for each in sets)
+            in_a_word(found, columns[protocol_version].get(name)) if found is not None else "-"
+            for protocol_version, found in ((each, _find(name, sets[each])) for each in sets)
         ]
         table.add_row(name, "" if row.is_scored else "not scored", *cells)
     complaints = [
-        f"{scenario.name} at {revision}: {fault}"
-        for revision, scenarios in sets.items()
+        f"{scenario.name} at {protocol_version}: {fault}"
+        for protocol_version, scenarios in sets.items()
         for scenario in scenarios
         if scenario.reason is None
-        for fault in faults_of(columns[revision].get(scenario.name))
+        for fault in faults_of(columns[protocol_version].get(scenario.name))
     ]
     show(table, complaints)
     return len(complaints)
@@ -141,29 +141,33 @@ def _find(name: str, scenarios: Sequence[Scenario]) -> Scenario | None:
     return next((each for each in scenarios if each.name == name), None)
 
 
-def run_leg(leg: Leg, revisions: Sequence[str], host: str, folder: Path) -> int:
+def run_leg(leg: Leg, protocol_versions: Sequence[str], host: str, folder: Path) -> int:
     """Run one leg at all revisions; returns how much is wrong."""
     sets = {
-        revision: [each for each in scenarios_in(listing(revision)) if each.leg == leg]
-        for revision in revisions
+        protocol_version: [
+            each for each in scenarios_in(listing(protocol_version)) if each.leg == leg
+        ]
+        for protocol_version in protocol_versions
     }
     columns: dict[str, Column] = {}
-    for revision in revisions:
-        results = folder / f"{leg}-{revision}"
+    for protocol_version in protocol_versions:
+        results = folder / f"{leg}-{protocol_version}"
         results.mkdir(parents=True)
-        columns[revision] = RUNS[leg](revision, results, host)
+        columns[protocol_version] = RUNS[leg](protocol_version, results, host)
     return report(leg, sets, columns)
 
 
-def listing(revision: str) -> str:
+def listing(protocol_version: str) -> str:
     """What the suite says that a revision requires."""
-    return suite("list", "--requirements", revision)
+    return suite("list", "--requirements", protocol_version)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run the official conformance suite.")
     parser.add_argument("--leg", choices=LEGS, action="append", help="may be repeated")
-    parser.add_argument("--revision", choices=REVISIONS, action="append", help="may be repeated")
+    parser.add_argument(
+        "--protocol-version", choices=PROTOCOL_VERSIONS, action="append", help="may be repeated"
+    )
     parser.add_argument("--server", choices=HOSTS, default=HOSTS[0], help="who holds connections")
     parser.add_argument("-o", "--output", type=Path, help="keep what the suite writes, here")
     options = parser.parse_args()
@@ -172,7 +176,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.output or Path(temporary)
         wrong = sum(
-            run_leg(leg, options.revision or REVISIONS, options.server, folder)
+            run_leg(leg, options.protocol_version or PROTOCOL_VERSIONS, options.server, folder)
             for leg in options.leg or LEGS
         )
     raise SystemExit(1 if wrong else 0)

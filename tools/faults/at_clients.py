@@ -28,10 +28,8 @@ from load import NEWEST_LEGACY
 from sitting import empty_table, show
 from under_attack import Held, descriptors_of, settled
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client, Limits, MCPError
 from mcp_trio._transports.sockets import unix_listener
-from mcp_trio.errors import MCPError
-from mcp_trio.limits import Limits
 
 WAYS: Final = ("websocket", "unix", "tcp")
 LIMITS: Final = Limits(
@@ -166,7 +164,7 @@ async def open_only(end: End) -> None:
     await end.stay()
 
 
-async def refuse(end: End) -> None:
+async def reject(end: End) -> None:
     """Answer as a web server does that has nothing here."""
     await end.put(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
     await trio.sleep_forever()
@@ -231,7 +229,7 @@ FAULTS: Final = (
         serve=open_only,
         says={"websocket": "initialize_seconds"},
     ),
-    Fault(name="refuses the handshake", serve=refuse, says={"websocket": "HTTP 404"}),
+    Fault(name="refuses the handshake", serve=reject, says={"websocket": "HTTP 404"}),
     Fault(name="hangs up at once", serve=hang_up, says=everywhere("hung up", "ConnectionLost")),
     Fault(name="is cut in a call", serve=cut, says=everywhere("broke", "OutcomeUnknown")),
     Fault(
@@ -329,7 +327,7 @@ async def _told(url: str) -> str:
     """What a caller is told of a call; empty: nothing, for too long."""
     with trio.move_on_after(PATIENCE_SECONDS):
         try:
-            async with Client(url, revisions=[NEWEST_LEGACY], limits=LIMITS) as client:
+            async with Client(url, protocol_versions=[NEWEST_LEGACY], limits=LIMITS) as client:
                 await client.call_tool("anything")
         except MCPError as error:
             return f"{type(error).__name__}: {error}"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import trio
 
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
+from mcp_trio import Limits, Server
 
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 

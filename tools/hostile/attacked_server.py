@@ -12,8 +12,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from attacked import TOOLS, allow_descriptors
 
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
+from mcp_trio import Limits, Server
 
 # As in production, but for the times; shorter ones would end what a busy machine only delays.
 LIMITS = Limits(

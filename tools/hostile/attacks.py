@@ -27,7 +27,7 @@ from harmful_requests import (
 
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 
-from load import MODERN, called
+from load import STATELESS_VERSION, called
 from under_attack import PATIENCE_SECONDS
 
 TRICKLE_SECONDS: Final = 0.1
@@ -197,7 +197,11 @@ def posted(body: bytes, headers: Headers | None = None) -> bytes:
 
 def call(tool: str, arguments: Mapping[str, object], **meta: object) -> bytes:
     """A call by a modern client."""
-    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": tool}
+    headers = {
+        "MCP-Protocol-Version": STATELESS_VERSION,
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": tool,
+    }
     return posted(called(tool, arguments, 1, **meta), headers)
 
 
@@ -268,7 +272,9 @@ _GUESSES: Final = tuple(
     for number in range(200)
 )
 
-REFUSALS: Final = frozenset({400, 403, 404, 405, 406, 408, 413, 414, 415, 417, 426, 431, 501, 505})
+REJECTIONS: Final = frozenset(
+    {400, 403, 404, 405, 406, 408, 413, 414, 415, 417, 426, 431, 501, 505}
+)
 
 
 def _each(requests: Sequence[bytes], *, and_no_more: bool = False) -> list[Attempt]:
@@ -327,7 +333,7 @@ ATTACKS: Final = (
     Attack(
         name="requests with damage",
         attempts=_each(list(damaged(60)), and_no_more=True),
-        statuses=REFUSALS,
+        statuses=REJECTIONS,
         answers_max=2,  # what is damaged behind a whole request is another
     ),
     Attack(name="huge heads", attempts=_each(HUGE_HEADS), statuses={400, 431}),
@@ -340,12 +346,14 @@ ATTACKS: Final = (
         ],
         statuses={400, 408, 413},
     ),
-    Attack(name="headers that are injected", attempts=_each(_INJECTED), statuses=REFUSALS | {200}),
-    Attack(name="texts that are none", attempts=_each(_NO_TEXT), statuses=REFUSALS),
+    Attack(
+        name="headers that are injected", attempts=_each(_INJECTED), statuses=REJECTIONS | {200}
+    ),
+    Attack(name="texts that are none", attempts=_each(_NO_TEXT), statuses=REJECTIONS),
     Attack(name="JSON that is heavy", attempts=_each(_HEAVY_JSON), statuses={400, 408, 413}),
     Attack(name="foreign hosts and origins", attempts=_each(_FOREIGN), statuses={403}),
-    Attack(name="no HTTP at all", attempts=_each(_NO_HTTP), statuses=REFUSALS),
-    Attack(name="upgrades and tunnels", attempts=_each(_UPGRADES), statuses=REFUSALS | {200}),
+    Attack(name="no HTTP at all", attempts=_each(_NO_HTTP), statuses=REJECTIONS),
+    Attack(name="upgrades and tunnels", attempts=_each(_UPGRADES), statuses=REJECTIONS | {200}),
     Attack(name="guesses at session ids", attempts=_each(_GUESSES), statuses={400, 404}),
     Attack(
         name="long answers never read",

@@ -8,7 +8,7 @@ import anyio
 from caller import Caller, Question, for_roots, to_model, to_user
 from content import text
 from facts import FACTS, has
-from parties import ELICITED, Json, Refused
+from parties import ELICITED, Json, Rejected
 
 PATIENCE_SECONDS: Final = 0.3
 
@@ -110,7 +110,7 @@ async def elicitation_of_choices(_arguments: Json, caller: Caller) -> list[Json]
 async def elicitation_by_url(_arguments: Json, caller: Caller) -> list[Json]:
     """Send the client's user to a page, and tell when that is done."""
     params = {"mode": "url", "message": "Sign in.", "url": FACTS.url}
-    is_session = has(caller.revision, "url_errors")
+    is_session = has(caller.protocol_version, "url_errors")
     identity = {"elicitationId": ELICITATION_ID} if is_session else {}
     answer = await ask(caller, Question("elicitation/create", {**params, **identity}))
     if is_session:
@@ -122,7 +122,7 @@ async def url_required(_arguments: Json, _caller: Caller) -> list[Json]:
     """Refuse, and say on which page the user has to be first."""
     page = {"mode": "url", "message": "Sign in.", "url": FACTS.url}
     data = {"elicitations": [{**page, "elicitationId": ELICITATION_ID}]}
-    raise Refused(FACTS.url_required, "Sign in first", data)
+    raise Rejected(FACTS.url_required, "Sign in first", data)
 
 
 async def several(_arguments: Json, caller: Caller) -> list[Json]:

@@ -34,7 +34,7 @@ HALF_A_LINE: Final = b'{"jsonrpc":"2.0","id":904,"method":"pi'
 INITIALIZE: Final = Step(
     "initialize",
     {
-        "protocolVersion": FACTS.revision,
+        "protocolVersion": FACTS.protocol_version,
         "capabilities": {"roots": {"listChanged": True}, "sampling": {}},
         "clientInfo": {"name": "byte host", "version": "1"},
     },

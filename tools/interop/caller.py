@@ -40,7 +40,7 @@ class NeedsAnswers(Exception):  # noqa: N818  it is no fault
 class Caller(Protocol):
     """What an SDK lets a handler do meanwhile; what it gives up is cancelled at the client."""
 
-    revision: str
+    protocol_version: str
 
     async def log(self, level: str, data: object) -> None:
         """Send a log message."""

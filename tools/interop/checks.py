@@ -4,7 +4,7 @@ import base64
 from collections.abc import Awaitable
 from typing import Final
 
-from parties import Json, Refused
+from parties import Json, Rejected
 
 PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
@@ -42,7 +42,7 @@ def expect_that(what: str, is_so: object) -> None:
     expect(what, bool(is_so), expected=True)
 
 
-async def expect_refusal(what: str, request: Awaitable[object], *codes: int) -> None:
+async def expect_rejection(what: str, request: Awaitable[object], *codes: int) -> None:
     """Await a request that has to be answered with an error of one of these codes.
 
     Raises:
@@ -50,7 +50,7 @@ async def expect_refusal(what: str, request: Awaitable[object], *codes: int) -> 
     """
     try:
         found = await request
-    except Refused as error:
+    except Rejected as error:
         expect_that(f"the code of {what}, {error.code}, is of {codes}", error.code in codes)
     else:
         raise Unexpected(f"{what}: {found!r}, not an error")

@@ -8,7 +8,7 @@ from typing import Final
 import attrs
 from recorded import records_of
 
-from mcp_trio._journal.records import Record, frame_of
+from mcp_trio.recording import Record, frame_of
 
 AROUND_BYTES: Final = 80
 

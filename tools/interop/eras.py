@@ -27,26 +27,26 @@ from sitting import empty_table, parse, peer_parser, sdks, show, sit
 AT_ONCE: Final = 2
 SESSION_SECONDS: Final = 30.0
 OURS: Final = "mcp_trio"
-REFUSED: Final = "refused"
+REJECTED: Final = "refused"
 
-_OLD, _NEW = LEGACY[-1], FACTS.revisions[-1]
+_OLD, _NEW = LEGACY[-1], FACTS.protocol_versions[-1]
 
 # What comes of a client of one era and a server of another.
 EXPECTED: Final[Mapping[tuple[str, str], str]] = {
     ("legacy", "legacy"): _OLD,
     ("legacy", "both"): _OLD,
-    ("legacy", "modern"): REFUSED,
+    ("legacy", "modern"): REJECTED,
     ("both", "legacy"): _OLD,
     ("both", "both"): _NEW,
     ("both", "modern"): _NEW,
-    ("modern", "legacy"): REFUSED,
+    ("modern", "legacy"): REJECTED,
     ("modern", "both"): _NEW,
     ("modern", "modern"): _NEW,
 }
 
 _SPOKEN: Final[Mapping[str, Sequence[str]]] = {
     "legacy": LEGACY,
-    "both": FACTS.revisions,
+    "both": FACTS.protocol_versions,
     "modern": [_NEW],
 }
 
@@ -62,7 +62,7 @@ class Party:
 
 @attrs.frozen
 class Meeting:
-    """A client that met a server, and what came of it: a revision, or `refused` and why."""
+    """A client that met a server, and what came of it: a revision, or `rejected` and why."""
 
     client: Party
     server: Party
@@ -107,7 +107,7 @@ def servers(peers: Sequence[Peer], transport: Transport) -> list[Party]:
 
 
 def _our_server(era: str, transport: Transport) -> Command:
-    spoken = [f"--revision={name}" for name in _SPOKEN[era]]
+    spoken = [f"--protocol-version={name}" for name in _SPOKEN[era]]
     how = ["--stdio"] if transport == "stdio" else ["--port=0"]
     return [sys.executable, str(OUR_SERVER), *how, *spoken]
 
@@ -130,7 +130,7 @@ def _greeted(client: Party, server: Party, told: Command) -> Meeting:
     except subprocess.TimeoutExpired:
         return Meeting(client, server, "no end", f"after {SESSION_SECONDS:g} s")
     if done.returncode:
-        return Meeting(client, server, REFUSED, _reason(done.stderr))
+        return Meeting(client, server, REJECTED, _reason(done.stderr))
     said = re.search("^at (.+)$", done.stdout, re.MULTILINE)
     return Meeting(client, server, said[1] if said else "nothing", "")
 

@@ -16,7 +16,7 @@ from caller import Caller, NeedsAnswers
 from content import audio, image, link, prompt_message, resource, text
 from facts import FACTS, has
 from mcp import types  # type: ignore[import-not-found]  # in the environments of the SDKs only
-from parties import Json, Refused
+from parties import Json, Rejected
 
 LEVELS: Final = get_args(types.LoggingLevel)
 STEP_SECONDS: Final = 0.02
@@ -53,7 +53,7 @@ class Everything:
                 "name": name,
                 "description": tool.__doc__,
                 "inputSchema": dict(schema),
-                **described(name, caller.revision),
+                **described(name, caller.protocol_version),
             }
             for name, (tool, schema) in TOOLS.items()
         ]
@@ -63,7 +63,7 @@ class Everything:
         """The result of `tools/call`."""
         name = params["name"]
         if name not in TOOLS:
-            raise Refused(FACTS.invalid_params, f"Unknown tool: {name}")
+            raise Rejected(FACTS.invalid_params, f"Unknown tool: {name}")
         tool, _ = TOOLS[name]
         try:
             returned = await tool(self, params.get("arguments", {}), caller)
@@ -115,7 +115,7 @@ class Everything:
 
     async def with_progress(self, _arguments: Json, caller: Caller) -> list[Json]:
         """Report progress three times."""
-        has_messages = has(caller.revision, "progress_messages")
+        has_messages = has(caller.protocol_version, "progress_messages")
         for progress, total, message in FACTS.progress:
             await caller.progress(progress, total, message if has_messages else None)
             await anyio.sleep(STEP_SECONDS)
@@ -152,7 +152,7 @@ class Everything:
     async def update_watched_resource(self, _arguments: Json, caller: Caller) -> list[Json]:
         """Announce a change of the watched resource, if somebody subscribed to it."""
         # Without a session it is the SDK that knows who subscribed.
-        if FACTS.watched_uri in self.subscribed or has(caller.revision, "rounds"):
+        if FACTS.watched_uri in self.subscribed or has(caller.protocol_version, "rounds"):
             await caller.notify("notifications/resources/updated", {"uri": FACTS.watched_uri})
         return [text("updated")]
 
@@ -202,9 +202,9 @@ class Everything:
             id_ = uri.removeprefix(before).removesuffix(after)
             data = json.dumps(FACTS.template_data).replace("{id}", id_)
             return {"contents": [{"uri": uri, "mimeType": "application/json", "text": data}]}
-        is_session = has(caller.revision, "sessions")
+        is_session = has(caller.protocol_version, "sessions")
         code = FACTS.resource_not_found if is_session else FACTS.invalid_params
-        raise Refused(code, f"Resource not found: {uri}")
+        raise Rejected(code, f"Resource not found: {uri}")
 
     async def subscribe(self, params: Json, _caller: Caller) -> Json:
         """The result of `resources/subscribe`."""
@@ -236,10 +236,10 @@ class Everything:
         if name == FACTS.asking_prompt:
             return {"messages": [prompt_message(text(await context_of(caller)))]}
         if name not in PROMPTS:
-            raise Refused(FACTS.invalid_params, f"Unknown prompt: {name}")
+            raise Rejected(FACTS.invalid_params, f"Unknown prompt: {name}")
         render, needed = PROMPTS[name]
         if missing := set(needed) - set(arguments):
-            raise Refused(FACTS.invalid_params, f"Missing arguments: {sorted(missing)}")
+            raise Rejected(FACTS.invalid_params, f"Missing arguments: {sorted(missing)}")
         return {"messages": [prompt_message(content) for content in render(arguments)]}
 
     # Completion and logging.
@@ -324,11 +324,11 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, Json]]] = {
 }
 
 
-def described(name: str, revision: str) -> Json:
+def described(name: str, protocol_version: str) -> Json:
     """What more is said of a tool."""
     found: Json = {}
     for feature, members in DESCRIPTIONS.get(name, {}).items():
-        found.update(members if has(revision, feature) else {})
+        found.update(members if has(protocol_version, feature) else {})
     return found
 
 

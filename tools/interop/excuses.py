@@ -7,7 +7,7 @@ import attrs
 from peers import Role
 from tally import ERROR_ANSWER
 
-MODERN: Final = ("2026-07-28",)
+STATELESS: Final = ("2026-07-28",)
 
 
 @attrs.frozen(kw_only=True)
@@ -17,16 +17,16 @@ class Excuse:
     reason: str
     rows: Sequence[str]
     sender: str
-    revisions: Sequence[str]
+    protocol_versions: Sequence[str]
     peer: str | None = None
     role: Role | None = None
 
-    def covers(self, name: str, sender: str, revision: str, peer: str, role: Role) -> bool:
+    def covers(self, name: str, sender: str, protocol_version: str, peer: str, role: Role) -> bool:
         """Whether a cell is one of these."""
         return (
             name in self.rows
             and sender == self.sender
-            and revision in self.revisions
+            and protocol_version in self.protocol_versions
             and self.peer in (None, peer)
             and self.role in (None, role)
         )
@@ -37,12 +37,12 @@ EXCUSES: Final = (
         reason="a client without a session gets no requests: it has none to answer or report on",
         rows=(ERROR_ANSWER, "notifications/progress"),
         sender="client",
-        revisions=MODERN,
+        protocol_versions=STATELESS,
     ),
     Excuse(
         reason="a server without a session sends no requests that it could give up",
         rows=("notifications/cancelled",),
         sender="server",
-        revisions=MODERN,
+        protocol_versions=STATELESS,
     ),
 )

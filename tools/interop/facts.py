@@ -37,12 +37,12 @@ def is_sse(url: str) -> bool:
     return url.endswith("/sse")
 
 
-def has(revision: str, feature: str) -> bool:
+def has(protocol_version: str, feature: str) -> bool:
     """Whether a revision has something that not all have.
 
     Raises:
         KeyError: There is no such feature.
         ValueError: There is no such revision.
     """
-    first, last = map(FACTS.revisions.index, FACTS.features[feature])
-    return bool(first <= FACTS.revisions.index(revision) <= last)
+    first, last = map(FACTS.protocol_versions.index, FACTS.features[feature])
+    return bool(first <= FACTS.protocol_versions.index(protocol_version) <= last)

@@ -19,8 +19,7 @@ from rich.table import Table
 from sitting import empty_table, show, sit
 from told import Telling, hear
 
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
+from mcp_trio import Limits, Server
 
 PROGRAM: Final = "framing.mjs"
 SECONDS_MAX: Final = 60.0

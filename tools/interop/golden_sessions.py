@@ -19,9 +19,7 @@ from peers import HERE, HOME, PEERS, PYTHON_2, Command, MissingPeer, is_installe
 from recorded import records_of
 from worlds import arguments_of, in_environment, prepare
 
-from mcp_trio._journal.diff import diff
-from mcp_trio._journal.records import Record
-from mcp_trio._recorder.files import open_recording
+from mcp_trio.recording import Record, diff, open_recording
 
 WORLD: Final = Path("/tmp/mcp-trio-golden")
 SUFFIX: Final = ".mcprec.jsonl"
@@ -74,7 +72,9 @@ def python_sdk(story: str, folder: Path, server: Command) -> Command:
 
 def whole_scenario(peer: str) -> "Tell":
     """An SDK's, which tells all that there is to tell to an "everything" server."""
-    return lambda _story, _folder, server: PEERS[peer].client_command(FACTS.revision, *server)
+    return lambda _story, _folder, server: PEERS[peer].client_command(
+        FACTS.protocol_version, *server
+    )
 
 
 Serve = Callable[[Path, Path], Command]

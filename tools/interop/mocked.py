@@ -28,9 +28,8 @@ from rich.table import Table
 from sitting import empty_table, parse, peer_parser, sdks, show, sit
 from worlds import arguments_of, in_environment, prepare
 
-from mcp_trio._replay.live import drive
-from mcp_trio._replay.live_report import InputsReport
 from mcp_trio._replay.trace import load_conversation
+from mcp_trio.recording import InputsReport, drive
 
 AT_ONCE: Final = 2
 SESSION_SECONDS: Final = 60.0
@@ -119,7 +118,9 @@ def tell_scenario(peer: Peer) -> Outcome:
     recording = GOLDEN / f"{SCENARIOS[peer.name]}{SUFFIX}"
     # At once, this SDK loses all reports of progress (typescript-sdk#2580).
     options = ["--pace"] if peer.name == "TypeScript 1" else []
-    output, complaints = printed(peer.client_command(FACTS.revision, *mock(recording, *options)))
+    output, complaints = printed(
+        peer.client_command(FACTS.protocol_version, *mock(recording, *options))
+    )
     checks = re.search(r"^([0-9]+) checks$", output, re.MULTILINE)
     compared = int(checks[1]) if checks else 0
     return _outcome("mock, scenario", recording, peer, compared, complaints)

@@ -36,7 +36,7 @@ STOPPED: Final = (0, 128 + 15)
 ENDPOINTS: Final = {"mcp": "mcp", "sse": "sse", "websocket": "ws"}
 
 OURS: Final = "mcp_trio"
-OLDEST, OLD, NEW = FACTS.revisions[0], LEGACY[-1], FACTS.revisions[-1]
+OLDEST, OLD, NEW = FACTS.protocol_versions[0], LEGACY[-1], FACTS.protocol_versions[-1]
 STEPS: Final = ("list", "call", "ask", "progress", "resume", "stop")
 ENDS: Final[Mapping[str, str]] = {"ConnectionLost": "lost", "OutcomeUnknown": "unknown"}
 """How a call of ours may end when the server stops, and that in a word."""
@@ -66,20 +66,20 @@ class Tourist:
     """A client, at a revision, over HTTP or over WebSocket."""
 
     name: str
-    revision: str
+    protocol_version: str
     command: Command
     is_on_websocket: bool = False
 
     @property
     def title(self) -> str:
         """What it is called in the table."""
-        return f"{self.name} {self.revision}{' ws' if self.is_on_websocket else ''}"
+        return f"{self.name} {self.protocol_version}{' ws' if self.is_on_websocket else ''}"
 
     def url(self, mount: Mount, server: Served) -> str:
         """Where it finds what it speaks."""
         if self.is_on_websocket:
             return f"ws://{server.address}{mount.websocket}"
-        is_streamable = has(self.revision, "streamable_http")
+        is_streamable = has(self.protocol_version, "streamable_http")
         return server.origin + (mount.mcp if is_streamable else mount.sse)
 
     @property
@@ -155,13 +155,16 @@ def tourists() -> list[Tourist]:
     ours = [sys.executable, str(OUR_CLIENT)]
     theirs = {name: PEERS[name].client_command() for name in _GUESTS}
     return [
-        *(Tourist(OURS, revision, ours) for revision in (NEW, OLD, OLDEST)),
+        *(Tourist(OURS, protocol_version, ours) for protocol_version in (NEW, OLD, OLDEST)),
         *(
-            Tourist(name, revision, theirs[name])
+            Tourist(name, protocol_version, theirs[name])
             for name in ("Python 2", "TypeScript 2")
-            for revision in (NEW, OLD)
+            for protocol_version in (NEW, OLD)
         ),
-        *(Tourist(OURS, revision, ours, is_on_websocket=True) for revision in (NEW, OLD)),
+        *(
+            Tourist(OURS, protocol_version, ours, is_on_websocket=True)
+            for protocol_version in (NEW, OLD)
+        ),
         Tourist("Python 1", OLD, theirs["Python 1"], is_on_websocket=True),
         Tourist("TypeScript 2", NEW, theirs["TypeScript 2"], is_on_websocket=True),
     ]
@@ -171,9 +174,9 @@ def excuse_of(tourist: Tourist, step: str) -> str | None:
     """Why a step is left out."""
     if step != "resume":
         return None
-    if not has(tourist.revision, "sessions"):
+    if not has(tourist.protocol_version, "sessions"):
         return NO_STREAMS
-    return None if has(tourist.revision, "streamable_http") else NO_IDS
+    return None if has(tourist.protocol_version, "streamable_http") else NO_IDS
 
 
 # A stay
@@ -224,7 +227,7 @@ async def _until(has_come: Callable[[], bool], seconds: float) -> None:
 async def _visit(visit: Visit, url: str) -> None:
     """Run a client, and take in what it tells; it is killed if this is cancelled."""
     tourist = visit.tourist
-    command = [*tourist.command, TOUR + tourist.revision, url]
+    command = [*tourist.command, TOUR + tourist.protocol_version, url]
     status = await hear(command, visit.note, visit.complain)
     visit.told.setdefault("stop", f"exit {status}: {visit.complaint}")
 

@@ -19,17 +19,14 @@ from parties import (
     Host,
     Json,
     OnReport,
-    Refused,
+    Rejected,
     Report,
     subscribed,
     unasked,
 )
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.dialing import listen_websocket
-from mcp_trio._transports.channel import Channel
-from mcp_trio.errors import RequestError, UserRejected
-from mcp_trio.limits import Limits
+from mcp_trio import Client, Limits, RequestError, UserRejected
+from mcp_trio.transports import Channel, listen_websocket
 from mcp_trio.types import (
     CreateMessageParams,
     CreateMessageResult,
@@ -54,7 +51,7 @@ async def answer(request: Awaitable[object]) -> Any:
     try:
         return wire(await request)
     except RequestError as error:
-        raise Refused(error.code, error.message) from error
+        raise Rejected(error.code, error.message) from error
 
 
 class Session:
@@ -65,7 +62,7 @@ class Session:
     def __init__(self, client: Client, host: Host) -> None:
         self.client = client
         self.host = host
-        self.revision = client.revision
+        self.protocol_version = client.protocol_version
         self.capabilities: Json = wire(client.server_capabilities)
 
     async def ping(self) -> None:
@@ -109,7 +106,7 @@ class Session:
         await self.client.unsubscribe(uri)
 
     def watching(self, uri: str) -> AbstractAsyncContextManager[None]:
-        is_session = has(self.revision, "sessions")
+        is_session = has(self.protocol_version, "sessions")
         return subscribed(self, uri) if is_session else self.listening(uri)
 
     @asynccontextmanager
@@ -162,7 +159,7 @@ def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:
     async def sample(params: CreateMessageParams, report: Report) -> CreateMessageResult:
         try:
             result = await host.sample(wire(params), report)
-        except Refused as error:
+        except Rejected as error:
             raise UserRejected(str(error)) from error
         return msgspec.convert(result, CreateMessageResult)
 
@@ -183,7 +180,7 @@ def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:
 
     return Client(
         target,
-        revisions=SPOKEN[wanted],
+        protocol_versions=SPOKEN[wanted],
         roots=lambda: host.roots,
         sampling=sample,
         sampling_tools=True,
@@ -197,14 +194,14 @@ def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:
     )
 
 
-SESSIONS: Final = tuple(name for name in FACTS.revisions if has(name, "sessions"))
+SESSIONS: Final = tuple(name for name in FACTS.protocol_versions if has(name, "sessions"))
 SPOKEN: Final[Mapping[str, tuple[str, ...]]] = {
     **{name: (name,) for name in SESSIONS},
     # With a modern revision the newest of the others is spoken, too: the client finds out.
-    **{name: (name, SESSIONS[-1]) for name in FACTS.revisions if name not in SESSIONS},
+    **{name: (name, SESSIONS[-1]) for name in FACTS.protocol_versions if name not in SESSIONS},
     "legacy": SESSIONS,
-    "both": FACTS.revisions,
-    "modern": tuple(name for name in FACTS.revisions if name not in SESSIONS),
+    "both": FACTS.protocol_versions,
+    "modern": tuple(name for name in FACTS.protocol_versions if name not in SESSIONS),
 }
 
 
@@ -222,8 +219,8 @@ async def dialled(command: list[str]) -> AsyncIterator[Channel]:
 
 async def main(server: list[str], record: str | None, wanted: str) -> None:
     host = Host()
-    revision = wanted.removeprefix(TOUR)
-    how: dict[str, Any] = {"limits": TOURING} if wanted != revision else {}
+    protocol_version = wanted.removeprefix(TOUR)
+    how: dict[str, Any] = {"limits": TOURING} if wanted != protocol_version else {}
     async with AsyncExitStack() as stack:
         target: Any = server
         if server[0] == HUB:
@@ -232,12 +229,12 @@ async def main(server: list[str], record: str | None, wanted: str) -> None:
             (target,) = server
         else:
             how |= {"stderr": "inherit"}
-        client = client_for(host, target, revision, record=record, **how)
+        client = client_for(host, target, protocol_version, record=record, **how)
         await stack.enter_async_context(client)
         if wanted in ERAS:
             await scenario.greet(Session(client, host))
-        elif wanted != revision:
-            await tour.take(Session(client, host), host, revision)
+        elif wanted != protocol_version:
+            await tour.take(Session(client, host), host, protocol_version)
         else:
             await scenario.tell(Session(client, host), host, wanted)
 
@@ -245,7 +242,7 @@ async def main(server: list[str], record: str | None, wanted: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record")
-    tours = (TOUR + revision for revision in FACTS.revisions)
+    tours = (TOUR + protocol_version for protocol_version in FACTS.protocol_versions)
     known = [*SPOKEN, *tours]
     parser.add_argument("wanted", choices=known, help="a revision, a tour of one, or only an era")
     parser.add_argument("server", nargs=argparse.REMAINDER, help="a command, or a URL")

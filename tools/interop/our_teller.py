@@ -13,7 +13,7 @@ from stories import tell
 async def main(name: str, folder: Path, recording: str, command: list[str]) -> None:
     host = ListeningHost(folder)
     options = {"record": recording, "stderr": "inherit"}
-    async with client_for(host, command, FACTS.revision, **options) as client:
+    async with client_for(host, command, FACTS.protocol_version, **options) as client:
         await tell(name, folder, Session(client, host), host)
 
 

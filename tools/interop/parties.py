@@ -20,7 +20,7 @@ UPDATED: Final = "notifications/resources/updated"
 ELICITED: Final = "notifications/elicitation/complete"
 
 
-class Refused(Exception):  # noqa: N818  the specification's word
+class Rejected(Exception):  # noqa: N818  the specification's word
     """A request is answered with an error: heard by a session, raised by a host or a server."""
 
     def __init__(self, code: int, message: str, data: Json | None = None) -> None:
@@ -39,7 +39,7 @@ class Session(Protocol):
     Rounds of questions are the adapter's affair: a call returns what came of it at last.
     """
 
-    revision: str
+    protocol_version: str
     capabilities: Json
     cancels_callbacks: bool
 
@@ -201,10 +201,10 @@ def says(text: str) -> Model:
     return model
 
 
-async def refuses(_prompt: str, _report: Report) -> str:
+async def rejects(_prompt: str, _report: Report) -> str:
     """A user who lets no model be asked."""
     await anyio.lowlevel.checkpoint()
-    raise Refused(FACTS.user_rejected, "User rejected sampling request")
+    raise Rejected(FACTS.user_rejected, "User rejected sampling request")
 
 
 async def reports(_prompt: str, report: Report) -> str:

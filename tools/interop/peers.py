@@ -168,7 +168,7 @@ class Peer:
     environment: Environment
     server: str | None = None
     client: str | None = None
-    revisions: Sequence[str] = ()
+    protocol_versions: Sequence[str] = ()
     sse_roles: Sequence[Role] = ()
     is_on_websocket: bool = False
     dials: bool = False
@@ -180,17 +180,17 @@ class Peer:
         """The version that is pinned."""
         return self.environment.pins()[self.package]
 
-    def speaks(self, role: Role, revision: str, transport: Transport) -> bool:
+    def speaks(self, role: Role, protocol_version: str, transport: Transport) -> bool:
         """Whether it can be that, at a revision, over a transport that was made for it."""
-        is_streamable = has(revision, "streamable_http")
+        is_streamable = has(protocol_version, "streamable_http")
         fits: Mapping[Transport, bool] = {
             "stdio": True,
             "http": is_streamable,
             "sse": not is_streamable and role in self.sse_roles,
-            "websocket": self.is_on_websocket and revision in NEWEST_OF_ERAS,
-            "dialled": self.dials and revision in NEWEST_OF_ERAS,
+            "websocket": self.is_on_websocket and protocol_version in NEWEST_OF_ERAS,
+            "dialled": self.dials and protocol_version in NEWEST_OF_ERAS,
         }
-        return revision in self.revisions and fits[transport]
+        return protocol_version in self.protocol_versions and fits[transport]
 
     def server_command(self, *arguments: str) -> Command:
         """The command that serves, without arguments over stdio.
@@ -226,9 +226,9 @@ class Peer:
 
 ROLES: Final[tuple[Role, ...]] = ("client", "server")
 TRANSPORTS: Final[tuple[Transport, ...]] = ("stdio", "http", "sse", "websocket", "dialled")
-LEGACY: Final = tuple(name for name in FACTS.revisions if has(name, "sessions"))
+LEGACY: Final = tuple(name for name in FACTS.protocol_versions if has(name, "sessions"))
 # WebSocket is in no revision, and the same in all: one of each era tells it.
-NEWEST_OF_ERAS: Final = (LEGACY[-1], FACTS.revisions[-1])
+NEWEST_OF_ERAS: Final = (LEGACY[-1], FACTS.protocol_versions[-1])
 
 SDKS: Final = (
     Peer(
@@ -237,7 +237,7 @@ SDKS: Final = (
         environment=PYTHON_1,
         server=str(HERE / "python_1_server.py"),
         client=str(HERE / "python_1_client.py"),
-        revisions=LEGACY,
+        protocol_versions=LEGACY,
         sse_roles=ROLES,
         is_on_websocket=True,
         client_eras=("legacy",),
@@ -249,7 +249,7 @@ SDKS: Final = (
         environment=PYTHON_2,
         server=str(HERE / "python_2_server.py"),
         client=str(HERE / "python_2_client.py"),
-        revisions=FACTS.revisions,
+        protocol_versions=FACTS.protocol_versions,
         sse_roles=ROLES,
         client_eras=ERAS,
         server_eras={"both": ()},
@@ -260,7 +260,7 @@ SDKS: Final = (
         environment=TYPESCRIPT,
         server="server_1.mjs",
         client="client_1.mjs",
-        revisions=LEGACY,
+        protocol_versions=LEGACY,
         sse_roles=ROLES,
         is_on_websocket=True,
         dials=True,
@@ -273,7 +273,7 @@ SDKS: Final = (
         environment=TYPESCRIPT,
         server="server_2.mjs",
         client="client_2.mjs",
-        revisions=FACTS.revisions,
+        protocol_versions=FACTS.protocol_versions,
         sse_roles=("client",),
         is_on_websocket=True,
         dials=True,

@@ -17,7 +17,7 @@ class Session(python_client.HandshakeSession):
 
     name = "python 1"
     version = "1"
-    refusal = McpError
+    rejection = McpError
     # The SDK runs callbacks in its reader: it hears of a cancellation when they have returned.
     cancels_callbacks = False
 
@@ -36,8 +36,8 @@ def connect(
     host: Host, wanted: str, server: Sequence[str]
 ) -> AbstractAsyncContextManager[python_client.Session]:
     """A session at a revision, or at the newest of the only era that the SDK speaks."""
-    revision = types.LATEST_PROTOCOL_VERSION if wanted == "legacy" else wanted
-    return python_client.shaking_hands(Session, host, revision, server)
+    protocol_version = types.LATEST_PROTOCOL_VERSION if wanted == "legacy" else wanted
+    return python_client.shaking_hands(Session, host, protocol_version, server)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.models import InitializationOptions
 from mcp.server.websocket import websocket_server
 from noted_stream import NotedStream
-from parties import Json, Refused, Report
+from parties import Json, Rejected, Report
 from pydantic import BaseModel
 from python_words import wire
 from starlette.routing import WebSocketRoute
@@ -62,8 +62,8 @@ class Caller(python_server.Caller):
 
     def __init__(self, server: NotingServer) -> None:
         context = server.request_context
-        revision = str(context.session.client_params.protocolVersion)
-        super().__init__(context.session, revision, context.request_id)
+        protocol_version = str(context.session.client_params.protocolVersion)
+        super().__init__(context.session, protocol_version, context.request_id)
         self.meta = context.meta
         self.stream = server.stream
 
@@ -92,9 +92,9 @@ def handler(everything: Everything, server: NotingServer) -> Handler:
         params = wire(request).get("params", {})
         try:
             result = await everything.answer(method, params, Caller(server))
-        except Refused as error:
-            refusal = types.ErrorData(code=error.code, message=str(error), data=error.data)
-            raise McpError(refusal) from error
+        except Rejected as error:
+            rejection = types.ErrorData(code=error.code, message=str(error), data=error.data)
+            raise McpError(rejection) from error
         return types.ServerResult(result_type.model_validate(result))
 
     return handle

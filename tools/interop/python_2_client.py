@@ -23,7 +23,7 @@ class Session(python_client.HandshakeSession):
 
     name = "python 2"
     version = "2"
-    refusal = MCPError
+    rejection = MCPError
     cancels_callbacks = True
 
     def adopt(self, server: types.InitializeResult) -> None:
@@ -36,12 +36,12 @@ class ClientSession(python_client.Session):
 
     name = Session.name
     version = Session.version
-    refusal = Session.refusal
+    rejection = Session.rejection
     cancels_callbacks = Session.cancels_callbacks
 
     def __init__(self, client: Client) -> None:
         self.calls = client
-        self.revision = client.protocol_version
+        self.protocol_version = client.protocol_version
         self.capabilities = wire(client.server_capabilities)
         self.level: str | None = None
 
@@ -85,7 +85,7 @@ async def finding_out(
 MODES: Final[Mapping[str, str]] = {
     "legacy": "legacy",
     "both": "auto",
-    "modern": FACTS.revisions[-1],
+    "modern": FACTS.protocol_versions[-1],
 }
 
 

@@ -24,7 +24,7 @@ from mcp.server.subscriptions import (
     ServerEvent,
     ToolsListChanged,
 )
-from parties import Json, Refused
+from parties import Json, Rejected
 from pydantic import BaseModel
 from python_words import wire
 
@@ -108,7 +108,7 @@ def handler(everything: Everything, method: str) -> RequestHandler:
         is_session = has(context.protocol_version, "sessions")
         try:
             result = await everything.answer(method, words, caller_of(context, words))
-        except Refused as error:
+        except Rejected as error:
             raise MCPError(error.code, str(error), error.data) from error
         return result if is_session else {"resultType": "complete", **result}
 

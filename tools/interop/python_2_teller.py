@@ -12,7 +12,7 @@ from stories import tell
 
 async def main(name: str, folder: Path, command: list[str]) -> None:
     host = ListeningHost(folder)
-    async with connect(host, FACTS.revision, command) as session:
+    async with connect(host, FACTS.protocol_version, command) as session:
         await tell(name, folder, session, host)
 
 

@@ -14,7 +14,7 @@ from facts import ERAS, TOUR, has, is_sse, is_url, is_websocket
 from mcp import ClientSession, StdioServerParameters, stdio_client, types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from parties import Host, Json, OnReport, Refused, subscribed, unasked
+from parties import Host, Json, OnReport, Rejected, subscribed, unasked
 from pydantic import BaseModel
 from python_words import wire
 
@@ -37,7 +37,7 @@ class Callbacks:
 
         try:
             result = await self.host.sample(question, report)
-        except Refused as error:
+        except Rejected as error:
             return types.ErrorData(code=error.code, message=str(error))
         return types.CreateMessageResultWithTools.model_validate(result)
 
@@ -73,19 +73,19 @@ class Session:
 
     name: ClassVar[str]
     version: ClassVar[str]
-    refusal: ClassVar[type[Exception]]
+    rejection: ClassVar[type[Exception]]
     cancels_callbacks: ClassVar[bool]
 
     calls: Any
-    revision: str
+    protocol_version: str
     capabilities: Json
 
     async def answer(self, request: Awaitable[BaseModel]) -> Json:
         """The result of a request in the words of the wire, or its refusal."""
         try:
             return wire(await request)
-        except self.refusal as error:
-            raise Refused(error.error.code, error.error.message) from error
+        except self.rejection as error:
+            raise Rejected(error.error.code, error.error.message) from error
 
     async def page(self, fetch: Callable[..., Awaitable[BaseModel]], cursor: str | None) -> Json:
         """A page of a list."""
@@ -176,11 +176,11 @@ class HandshakeSession(Session):
     def __init__(self, host: Host, from_server: Any, to_server: Any) -> None:
         self.calls = ClientSession(from_server, to_server, **Callbacks(host).by_name())
 
-    async def initialize(self, revision: str) -> None:
+    async def initialize(self, protocol_version: str) -> None:
         """Shake hands at that revision: the SDK would offer a newer one."""
         words = {
-            "protocolVersion": revision,
-            "capabilities": capabilities_at(revision),
+            "protocolVersion": protocol_version,
+            "capabilities": capabilities_at(protocol_version),
             "clientInfo": {"name": self.name, "version": self.version},
         }
         params = types.InitializeRequestParams.model_validate(words)
@@ -191,18 +191,18 @@ class HandshakeSession(Session):
     def adopt(self, server: types.InitializeResult) -> None:
         """The server has agreed."""
         agreed = wire(server)
-        self.revision = agreed["protocolVersion"]
+        self.protocol_version = agreed["protocolVersion"]
         self.capabilities = agreed["capabilities"]
 
 
-def capabilities_at(revision: str) -> Json:
+def capabilities_at(protocol_version: str) -> Json:
     """What a client offers that can do everything."""
     offered: Json = {"sampling": {}, "roots": {"listChanged": True}}
-    if has(revision, "elicitation"):
+    if has(protocol_version, "elicitation"):
         offered["elicitation"] = {}
-    if has(revision, "urls"):
+    if has(protocol_version, "urls"):
         offered["elicitation"] = {"form": {}, "url": {}}
-    if has(revision, "model_tools"):
+    if has(protocol_version, "model_tools"):
         offered["sampling"] = {"tools": {}}
     return offered
 
@@ -226,13 +226,13 @@ def streams_to(server: Sequence[str]) -> AbstractAsyncContextManager[Any]:
 
 @asynccontextmanager
 async def shaking_hands(
-    make: type[HandshakeSession], host: Host, revision: str, server: Sequence[str]
+    make: type[HandshakeSession], host: Host, protocol_version: str, server: Sequence[str]
 ) -> AsyncIterator[Session]:
     """An SDK's session with the server that a command starts, or that is at a URL."""
     async with streams_to(server) as (from_server, to_server, *_):
         session = make(host, from_server, to_server)
         async with session.calls:
-            await session.initialize(revision)
+            await session.initialize(protocol_version)
             yield session
 
 
@@ -242,11 +242,11 @@ Connect = Callable[[Host, str, Sequence[str]], AbstractAsyncContextManager[Sessi
 async def tell_scenario(connect: Connect, wanted: str, server: Sequence[str]) -> None:
     """Tell the scenario to a server, at a revision; or take the tour there; or greet, in an era."""
     host = Host()
-    revision = wanted.removeprefix(TOUR)
-    async with connect(host, revision, server) as session:
+    protocol_version = wanted.removeprefix(TOUR)
+    async with connect(host, protocol_version, server) as session:
         if wanted in ERAS:
             await scenario.greet(session)
-        elif wanted != revision:
-            await tour.take(session, host, revision)
+        elif wanted != protocol_version:
+            await tour.take(session, host, protocol_version)
         else:
             await scenario.tell(session, host, wanted)

@@ -63,7 +63,7 @@ class Session(SDK.Session):
         on_progress = hear_progress if request["wantsProgress"] else None
         try:
             result = await self.calls.send_request(asked, Whole, progress_callback=on_progress)
-        except self.refusal as error:
+        except self.rejection as error:
             self.answers.append({"error": wire(error.error)})
         else:
             self.answers.append({"result": result.root})
@@ -75,7 +75,7 @@ async def hear_progress(_progress: float, _total: float | None, _message: str | 
 
 async def main(script: Json, command: list[str]) -> None:
     host = RepeatingHost(script["replies"])
-    async with shaking_hands(Session, host, FACTS.revision, command) as session:
+    async with shaking_hands(Session, host, FACTS.protocol_version, command) as session:
         for request in script["requests"]:
             await session.repeat(request)
         # What was said before its answer has been heard with it.

@@ -39,9 +39,9 @@ QUESTIONS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
 class Talker:
     """What the SDK lets a handler do that asks nothing; see `caller.Caller`."""
 
-    def __init__(self, session: Any, revision: str, request_id: types.RequestId) -> None:
+    def __init__(self, session: Any, protocol_version: str, request_id: types.RequestId) -> None:
         self.session = session
-        self.revision = revision
+        self.protocol_version = protocol_version
         # What is said of a request goes where its answer goes, if that is a way of its own.
         self.request_id = request_id
 

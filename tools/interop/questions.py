@@ -8,9 +8,9 @@ import json
 from collections.abc import Awaitable
 from typing import Any
 
-from checks import expect, expect_refusal, expect_that, text_of
+from checks import expect, expect_rejection, expect_that, text_of
 from facts import FACTS, has
-from parties import ELICITED, Host, Json, Ponders, Refused, Session, refuses, reports, says
+from parties import ELICITED, Host, Json, Ponders, Rejected, Session, rejects, reports, says
 
 
 async def sample(session: Session, host: Host) -> None:
@@ -22,7 +22,7 @@ async def sample(session: Session, host: Host) -> None:
     content = {"role": "user", "content": {"type": "text", "text": "Which colour?"}}
     expect("question", question["messages"], [content])
     expect("maxTokens", question["maxTokens"], FACTS.max_tokens)
-    host.model = refuses
+    host.model = rejects
     expect_that("refused", await has_failed(session.call_tool("test_sampling", {"prompt": "?"})))
 
 
@@ -30,7 +30,7 @@ async def has_failed(call: Awaitable[Json]) -> bool:
     """Whether a tool failed, one way or the other."""
     try:
         return bool((await call).get("isError"))
-    except Refused:
+    except Rejected:
         return True
 
 
@@ -59,7 +59,7 @@ async def list_the_roots(session: Session, host: Host) -> None:
     """The server asks for the roots, and again when they have changed."""
     for roots in (host.roots, ["file:///work/three"]):
         host.roots = roots
-        if has(session.revision, "sessions"):
+        if has(session.protocol_version, "sessions"):
             await session.roots_changed()
         told = text_of(await session.call_tool("test_list_roots"))
         expect("roots", told.splitlines(), roots)
@@ -139,7 +139,7 @@ async def elicit_by_url(session: Session, host: Host) -> None:
     expect("the user's answer", told, {"action": "accept"})
     question = host.elicited[-1]
     expect("question", (question["mode"], question["url"]), ("url", FACTS.url))
-    if has(session.revision, "url_errors"):
+    if has(session.protocol_version, "url_errors"):
         await host.wait_for(lambda: host.has_heard(ELICITED))
         expect("completed", dict(host.heard)[ELICITED]["elicitationId"], question["elicitationId"])
 
@@ -147,7 +147,7 @@ async def elicit_by_url(session: Session, host: Host) -> None:
 async def be_sent_to_a_url(session: Session, _host: Host) -> None:
     """A call is refused until the user has been on a page."""
     call = session.call_tool("test_url_required")
-    await expect_refusal("a URL is required", call, FACTS.url_required)
+    await expect_rejection("a URL is required", call, FACTS.url_required)
 
 
 async def answer_several(session: Session, host: Host) -> None:

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from mcp_trio._journal.reader import Flaw, read_recording
-from mcp_trio._journal.records import Record
+from mcp_trio.recording import Flaw, Record, read_recording
 
 
 def records_of(lines: Iterable[bytes]) -> tuple[list[Record], list[str]]:

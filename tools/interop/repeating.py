@@ -12,7 +12,13 @@ from typing import Any, Final
 import msgspec
 from parties import Json
 
-from mcp_trio._journal.conversation import Conversation, Said, members, token_of, without_meta
+from mcp_trio._journal.conversation import (
+    Conversation,
+    RecordedMessage,
+    members,
+    token_of,
+    without_meta,
+)
 from mcp_trio._journal.diff import json_difference
 
 _HANDSHAKE: Final = "initialize"
@@ -29,7 +35,7 @@ def script_of(recorded: Conversation) -> Json:
     }
 
 
-def _asked(said: Said) -> Json:
+def _asked(said: RecordedMessage) -> Json:
     params = {} if said.body is None else {"params": without_meta(said.body)}
     return {"method": said.method, **params, "wantsProgress": token_of(said.body) is not None}
 
@@ -45,7 +51,7 @@ def telling_of(recorded: Conversation) -> Json:
     }
 
 
-def _message(said: Said) -> Json:
+def _message(said: RecordedMessage) -> Json:
     return {"method": said.method, "params": members(said.body)}
 
 

@@ -28,7 +28,7 @@ ARROWS: Final = {"client": "→", "server": "←"}
 
 def hold_all(
     peers: Sequence[Peer],
-    revisions: Sequence[str],
+    protocol_versions: Sequence[str],
     transports: Sequence[Transport],
     folder: Path,
 ) -> list[Outcome]:
@@ -41,19 +41,19 @@ def hold_all(
         peer.require()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         sessions = [
-            pool.submit(hold, peer, role, revision, transport, folder)
+            pool.submit(hold, peer, role, protocol_version, transport, folder)
             for transport in transports
-            for revision in revisions
+            for protocol_version in protocol_versions
             for peer in peers
             for role in ROLES
-            if peer.speaks(role, revision, transport)
+            if peer.speaks(role, protocol_version, transport)
         ]
         return [session.result() for session in sessions]
 
 
 def excuse_of(row: Row, outcome: Outcome) -> Excuse | None:
     """Why a cell may be empty."""
-    cell = (row.name, row.sender.value, outcome.revision, outcome.peer.name, outcome.role)
+    cell = (row.name, row.sender.value, outcome.protocol_version, outcome.peer.name, outcome.role)
     return next((excuse for excuse in EXCUSES if excuse.covers(*cell)), None)
 
 
@@ -70,19 +70,21 @@ def cell_of(row: Row, outcome: Outcome) -> str:
     return "[bold red]-[/]" if excuse is None else letter_of(excuse)
 
 
-def table_of(revision: str, transport: str, outcomes: Sequence[Outcome]) -> Table:
+def table_of(protocol_version: str, transport: str, outcomes: Sequence[Outcome]) -> Table:
     """What passed in each session at a revision over a transport."""
     table = empty_table()
-    table.add_column(f"{revision}, {transport}\n\n→ by the client\n← by the server", no_wrap=True)
+    table.add_column(
+        f"{protocol_version}, {transport}\n\n→ by the client\n← by the server", no_wrap=True
+    )
     table.add_column("")
     for outcome in outcomes:
         heading = (*outcome.peer.name.split(), outcome.peer.version, outcome.role)
         table.add_column("\n".join(heading), justify="right")
-    for row in rows(revision):
+    for row in rows(protocol_version):
         cells = [cell_of(row, outcome) for outcome in outcomes]
         table.add_row(row.name, ARROWS[row.sender.value], *cells)
     table.add_section()
-    table.add_row("revision", "", *(outcome.tally.revision or "-" for outcome in outcomes))
+    table.add_row("revision", "", *(outcome.tally.protocol_version or "-" for outcome in outcomes))
     table.add_row("checks by the client", "", *(str(outcome.checks) for outcome in outcomes))
     table.add_row("seconds", "", *(f"{outcome.seconds:.1f}" for outcome in outcomes))
     return table
@@ -93,8 +95,8 @@ def complaints(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for outcome in outcomes:
         for fault in outcome.faults:
             yield f"{outcome.title}: {fault}"
-        if outcome.tally.revision != outcome.revision:
-            yield f"{outcome.title}: the session was at revision {outcome.tally.revision or '?'}"
+        if outcome.tally.protocol_version != outcome.protocol_version:
+            yield f"{outcome.title}: the session was at revision {outcome.tally.protocol_version or '?'}"
         if empty := empty_rows(outcome):
             names = [f"{row.name} from the {row.sender.value}" for row in empty]
             yield f"{outcome.title}: no {', no '.join(names)}"
@@ -102,7 +104,7 @@ def complaints(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 def unseen_rows(outcome: Outcome) -> list[Row]:
     """The rows that a session leaves empty."""
-    return [row for row in rows(outcome.revision) if not outcome.tally.seen(row)]
+    return [row for row in rows(outcome.protocol_version) if not outcome.tally.seen(row)]
 
 
 def empty_rows(outcome: Outcome) -> list[Row]:
@@ -118,14 +120,16 @@ def used_excuses(outcomes: Sequence[Outcome]) -> list[Excuse]:
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
     """Print everything; returns whether it is as it should be."""
-    for (revision, transport), sessions in groupby(outcomes, attrgetter("revision", "transport")):
-        show(table_of(revision, transport, list(sessions)), ())
+    for (protocol_version, transport), sessions in groupby(
+        outcomes, attrgetter("revision", "transport")
+    ):
+        show(table_of(protocol_version, transport, list(sessions)), ())
         print()
     for excuse in used_excuses(outcomes):
         print(f"{letter_of(excuse)}: {excuse.reason}")
     found = list(complaints(outcomes))
     show(None, found)
-    cells = sum(len(rows(outcome.revision)) for outcome in outcomes)
+    cells = sum(len(rows(outcome.protocol_version)) for outcome in outcomes)
     empty = sum(len(empty_rows(outcome)) for outcome in outcomes)
     excused = sum(len(unseen_rows(outcome)) for outcome in outcomes) - empty
     checks = sum(outcome.checks for outcome in outcomes)
@@ -142,14 +146,21 @@ def main(arguments: list[str]) -> int:
     parser = peer_parser("Talk with every peer in both roles.", such_as="Python 2")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="leave the recordings there")
     parser.add_argument(
-        "--revision", action="append", choices=FACTS.revisions, help="only at this one"
+        "--protocol-version",
+        action="append",
+        choices=FACTS.protocol_versions,
+        help="only at this one",
     )
     parser.add_argument("--transport", action="append", choices=TRANSPORTS, help="only over this")
     options = parse(parser, arguments, [peer.name for peer in SDKS])
-    peers, revisions = sdks(options.peers), options.revision or FACTS.revisions
+    peers, protocol_versions = (
+        sdks(options.peers),
+        options.protocol_version or FACTS.protocol_versions,
+    )
     transports = options.transport or TRANSPORTS
     return sit(
-        lambda folder: hold_all(peers, revisions, transports, options.keep or folder), report
+        lambda folder: hold_all(peers, protocol_versions, transports, options.keep or folder),
+        report,
     )
 
 

@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 
 import anyio
 import questions
-from checks import Unexpected, checks, expect, expect_image, expect_refusal, expect_that, text_of
+from checks import Unexpected, checks, expect, expect_image, expect_rejection, expect_that, text_of
 from facts import FACTS, has
-from parties import UPDATED, Host, Refused, Session
+from parties import UPDATED, Host, Rejected, Session
 
 STORY_SECONDS: Final = 60.0
 QUIET_SECONDS: Final = 0.35
@@ -26,14 +26,14 @@ async def shake_hands(session: Session, _host: Host) -> None:
         expect_that(f"{kind}.listChanged", offered.get(kind, {}).get("listChanged"))
     expect_that("resources.subscribe", offered["resources"].get("subscribe"))
     expect_that("logging", "logging" in offered)
-    if has(session.revision, "completions"):
+    if has(session.protocol_version, "completions"):
         expect_that("completions", "completions" in offered)
     await settle(session)
 
 
 async def settle(session: Session) -> None:
     """Let what the server said before have arrived."""
-    if has(session.revision, "sessions"):
+    if has(session.protocol_version, "sessions"):
         await session.ping()
     else:
         await session.list_resource_templates()
@@ -52,7 +52,7 @@ async def list_the_tools(session: Session, _host: Host) -> None:
         ("titles", "title", FACTS.tool_title),
         ("icons", "icons", [FACTS.icon]),
     ):
-        if has(session.revision, feature):
+        if has(session.protocol_version, feature):
             expect(member, described[member], value)
 
 
@@ -70,7 +70,7 @@ async def call_tools(session: Session, _host: Host) -> None:
     contact = {"name": "Ada", "contactMethod": "phone", "phone": "1"}
     text = text_of(await session.call_tool("json_schema_2020_12_tool", contact))
     expect("arguments", json.loads(text[text.index("{") :]), contact)
-    await expect_refusal("no tool", session.call_tool("no_tool"), FACTS.invalid_params)
+    await expect_rejection("no tool", session.call_tool("no_tool"), FACTS.invalid_params)
 
 
 async def listen_to_audio(session: Session, _host: Host) -> None:
@@ -131,7 +131,7 @@ async def report_progress(session: Session, host: Host) -> None:
 
     text_of(await session.call_tool("test_tool_with_progress", report=report))
     await host.wait_for(lambda: len(found) >= len(FACTS.progress))
-    has_messages = has(session.revision, "progress_messages")
+    has_messages = has(session.protocol_version, "progress_messages")
     told = [[*numbers, message if has_messages else None] for *numbers, message in FACTS.progress]
     expect("progress", found, told)
 
@@ -171,8 +171,8 @@ async def read_resources(session: Session, _host: Host) -> None:
     expect("data", json.loads(data["text"]), expected)
     # The TypeScript SDK 2 never says it by the code of sessions.
     codes = [FACTS.invalid_params]
-    codes += [FACTS.resource_not_found] if has(session.revision, "sessions") else []
-    await expect_refusal("no resource", session.read_resource("test://nothing"), *codes)
+    codes += [FACTS.resource_not_found] if has(session.protocol_version, "sessions") else []
+    await expect_rejection("no resource", session.read_resource("test://nothing"), *codes)
 
 
 async def watch_a_resource(session: Session, host: Host) -> None:
@@ -221,7 +221,7 @@ async def get_prompts(session: Session, _host: Host) -> None:
         ("no prompt", session.get_prompt("no_prompt")),
         ("no argument", session.get_prompt("test_prompt_with_arguments", {"arg1": "alone"})),
     ):
-        await expect_refusal(what, request, FACTS.invalid_params)
+        await expect_rejection(what, request, FACTS.invalid_params)
 
 
 async def get_rich_prompts(session: Session) -> None:
@@ -255,7 +255,7 @@ async def complete_in_context(session: Session, _host: Host) -> None:
 
 async def be_heard(session: Session, host: Host) -> None:
     """What the client told the server has arrived there, and nothing came that it did not know."""
-    if has(session.revision, "sessions"):
+    if has(session.protocol_version, "sessions"):
         for method in ("initialized", "progress", "roots/list_changed"):
             await host_was_heard(session, f"notifications/{method}")
     expect("faults", host.faults, [])
@@ -306,21 +306,21 @@ STORY: Final[tuple[tuple[Chapter, str | None], ...]] = (
 )
 
 
-async def tell(session: Session, host: Host, revision: str) -> None:
+async def tell(session: Session, host: Host, protocol_version: str) -> None:
     """The whole story, in a session that is at that revision.
 
     Raises:
         Unexpected: In which chapter, and what.
         TimeoutError: It took too long.
     """
-    expect("revision", session.revision, revision)
+    expect("revision", session.protocol_version, protocol_version)
     with anyio.fail_after(STORY_SECONDS):
         for chapter, feature in STORY:
-            if feature is not None and not has(revision, feature):
+            if feature is not None and not has(protocol_version, feature):
                 continue
             try:
                 await chapter(session, host)
-            except (Unexpected, Refused) as error:
+            except (Unexpected, Rejected) as error:
                 raise Unexpected(f"{chapter.__name__}: {error}") from error
     print(f"{checks()} checks")
 
@@ -333,4 +333,4 @@ async def greet(session: Session) -> None:
     """
     with anyio.fail_after(STORY_SECONDS):
         expect("text", text_of(await session.call_tool("test_simple_text")), FACTS.simple_text)
-    print(f"at {session.revision}")
+    print(f"at {session.protocol_version}")

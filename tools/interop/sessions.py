@@ -36,7 +36,7 @@ class Outcome:
 
     peer: Peer
     role: Role
-    revision: str
+    protocol_version: str
     transport: Transport
     tally: Tally
     checks: int
@@ -47,16 +47,18 @@ class Outcome:
     def title(self) -> str:
         """Which session it was."""
         peer = f"{self.peer.name} {self.peer.version}"
-        return f"{peer} as {self.role} at {self.revision} over {self.transport}"
+        return f"{peer} as {self.role} at {self.protocol_version} over {self.transport}"
 
 
-def hold(peer: Peer, role: Role, revision: str, transport: Transport, folder: Path) -> Outcome:
+def hold(
+    peer: Peer, role: Role, protocol_version: str, transport: Transport, folder: Path
+) -> Outcome:
     """Hold a session with a peer, whose recording is left in the folder.
 
     Raises:
         MissingPeer: The peer is not installed.
     """
-    name = f"{peer.name.lower().replace(' ', '-')}-{role}-{revision}-{transport}"
+    name = f"{peer.name.lower().replace(' ', '-')}-{role}-{protocol_version}-{transport}"
     place = folder / name
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -64,7 +66,7 @@ def hold(peer: Peer, role: Role, revision: str, transport: Transport, folder: Pa
     client, server = _commands(peer, role, transport, place)
     try:
         with reachable(server, transport, folder / f"{name}.log") as reached:
-            checks, faults = _told([*client, revision, *reached])
+            checks, faults = _told([*client, protocol_version, *reached])
     except ServerFailed as error:
         checks, faults = 0, [str(error)]
     seconds = time.monotonic() - begin
@@ -72,7 +74,7 @@ def hold(peer: Peer, role: Role, revision: str, transport: Transport, folder: Pa
     return Outcome(
         peer=peer,
         role=role,
-        revision=revision,
+        protocol_version=protocol_version,
         transport=transport,
         tally=tally,
         checks=checks,

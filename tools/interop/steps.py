@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from checks import expect
-from parties import Host, Json, Refused, Session
+from parties import Host, Json, Rejected, Session
 
 ROOTS_LIST: Final = "roots/list"
 
@@ -30,7 +30,7 @@ class Step:
         """
         try:
             result = await TELLERS[self.method](session, self.params)
-        except Refused as error:
+        except Rejected as error:
             result = {"isError": True, "refusal": str(error)}
         has_failed = isinstance(result, dict) and bool(result.get("isError"))
         expect(f"{self.method} {self.params} fails: {result}", has_failed, self.fails)

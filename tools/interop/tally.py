@@ -14,11 +14,12 @@ from facts import has
 from features import FEATURES, Passed
 from recorded import records_of
 
-from mcp_trio._journal.records import MarkBody, OpenBody, Record, body_of, frame_of
+from mcp_trio._journal.records import MarkBody, OpenBody, body_of
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION
 from mcp_trio._protocol.methods import CANCELLED, METHODS
 from mcp_trio._protocol.states import Role
-from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.recording import Record, frame_of
 
 ERROR_ANSWER: Final = "(error answer)"
 
@@ -49,7 +50,7 @@ class Tally:
     peer cancelled and that did not stop, words of ours that the revision does not know.
     """
 
-    revision: str = ""
+    protocol_version: str = ""
     counts: dict[Row, Count] = attrs.field(factory=dict)
     faults: list[str] = attrs.field(factory=list)
 
@@ -65,17 +66,19 @@ class Tally:
         return count.answered if is_answered else count.sent
 
 
-def rows(revision: str) -> list[Row]:
+def rows(protocol_version: str) -> list[Row]:
     """Every method of a revision by each side that may send it, its features, and error answers."""
-    facts = REVISIONS[revision]
+    facts = PROTOCOL_VERSIONS[protocol_version]
     methods = [
         Row(method.name, sender)
         for method in METHODS.values()
         for sender in Role
         if sender in method.senders
-        and (method.is_of(facts) or (facts.is_modern and method.name in QUESTIONS))
+        and (method.is_of(facts) or (facts.is_stateless and method.name in QUESTIONS))
     ]
-    features = [Row(each.name, each.sender) for each in FEATURES if has(revision, each.since)]
+    features = [
+        Row(each.name, each.sender) for each in FEATURES if has(protocol_version, each.since)
+    ]
     return [*methods, *features, *(Row(ERROR_ANSWER, sender) for sender in Role)]
 
 
@@ -119,10 +122,12 @@ class _Counter:
 
     def foreign_words(self) -> list[str]:
         """What we sent that the revision does not know."""
-        if not (revision := self.tally.revision):
+        if not (protocol_version := self.tally.protocol_version):
             return []
-        known = {feature.name for feature in FEATURES if has(revision, feature.since)}
-        return [f"we sent {name} at {revision}" for name in sorted(self.our_features - known)]
+        known = {feature.name for feature in FEATURES if has(protocol_version, feature.since)}
+        return [
+            f"we sent {name} at {protocol_version}" for name in sorted(self.our_features - known)
+        ]
 
     def open(self, record: Record) -> None:
         is_client = body_of(record, OpenBody).role == "client"
@@ -132,7 +137,7 @@ class _Counter:
     def mark(self, record: Record) -> None:
         mark = body_of(record, MarkBody)
         if mark.name == "negotiated":
-            self.tally.revision = mark.value["revision"]
+            self.tally.protocol_version = mark.value["revision"]
 
     def frame(self, record: Record) -> None:
         sender = self.senders[record.kind]
@@ -154,8 +159,8 @@ class _Counter:
 
     def read_metadata(self, params: Mapping[str, Any]) -> None:
         """What a request without a session tells: the revision, and the answers to questions."""
-        revision = (params.get("_meta") or {}).get(PROTOCOL_VERSION)
-        self.tally.revision = self.tally.revision or revision or ""
+        protocol_version = (params.get("_meta") or {}).get(PROTOCOL_VERSION)
+        self.tally.protocol_version = self.tally.protocol_version or protocol_version or ""
         for key, response in (params.get("inputResponses") or {}).items():
             method = self.questions.pop(key)
             self.tally.count(Row(method, Role.SERVER)).answered += 1

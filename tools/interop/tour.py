@@ -27,7 +27,7 @@ async def call(session: Session, _host: Host) -> None:
 
 async def be_asked(session: Session, host: Host) -> None:
     """The user is asked, or the model where there are no questions for users."""
-    asked = questions.elicit if has(session.revision, "elicitation") else questions.sample
+    asked = questions.elicit if has(session.protocol_version, "elicitation") else questions.sample
     await asked(session, host)
 
 
@@ -69,7 +69,9 @@ STEPS: Final[tuple[tuple[str, Step], ...]] = (
 
 def can_resume(session: Session) -> bool:
     """Whether the revision knows of streams that are resumed."""
-    return has(session.revision, "streamable_http") and has(session.revision, "sessions")
+    return has(session.protocol_version, "streamable_http") and has(
+        session.protocol_version, "sessions"
+    )
 
 
 def tell(step: str, outcome: str) -> None:
@@ -77,13 +79,13 @@ def tell(step: str, outcome: str) -> None:
     print(f"{step}: {' '.join(outcome.split())}", flush=True)
 
 
-async def take(session: Session, host: Host, revision: str) -> None:
+async def take(session: Session, host: Host, protocol_version: str) -> None:
     """Take all steps, of which one may fail, and then be stopped.
 
     Raises:
         Unexpected: The session is at another revision.
     """
-    expect("revision", session.revision, revision)
+    expect("revision", session.protocol_version, protocol_version)
     for name, step in STEPS:
         if name == "resume" and not can_resume(session):
             continue

@@ -29,8 +29,8 @@ from steps import Heard, Step, ask
 from stories import BIG, STORIES
 from worlds import arguments_of, environment, prepare
 
-from mcp_trio._recorder.files import open_recording
 from mcp_trio.errors import RecordingError
+from mcp_trio.recording import open_recording
 
 SESSION_SECONDS: Final = 60.0
 SESSIONS_AT_ONCE: Final = 2

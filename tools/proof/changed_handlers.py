@@ -13,8 +13,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio.errors import ToolError
+from mcp_trio import Context, ThreadContext, ToolError
 
 Reply: TypeAlias = dict[str, Any]
 Handler: TypeAlias = Callable[..., Reply] | Callable[..., Awaitable[Reply]]

@@ -20,8 +20,8 @@ from mcp_trio._protocol.metadata import (
     PROTOCOL_VERSION,
 )
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.versions import Revision, is_between
-from mcp_trio._testing.peers import WirePeer
+from mcp_trio._protocol.versions import ProtocolVersion, is_between
+from mcp_trio.testing import WirePeer
 
 Message: TypeAlias = dict[str, Any]
 
@@ -35,11 +35,11 @@ CAPABILITIES: Final[Mapping[str, Message]] = {
 }
 
 
-def capabilities_of(revision: Revision) -> Message:
+def capabilities_of(protocol_version: ProtocolVersion) -> Message:
     """All that a client can be asked, in requests or in rounds, as far as its revision goes."""
     announced: Message = {}
     for method, members in CAPABILITIES.items():
-        if is_between(revision, METHODS[method].since, None):
+        if is_between(protocol_version, METHODS[method].since, None):
             announced |= members
     return announced
 
@@ -71,7 +71,7 @@ class ClientStory:
     """What the client of a program says; `url` is the latency server's."""
 
     program: Program
-    revision: Revision
+    protocol_version: ProtocolVersion
     peer: WirePeer
     url: str
     _talks: list[Talk] = attrs.field(factory=list[Talk], init=False)
@@ -94,9 +94,11 @@ class ClientStory:
 
     async def _begin(self) -> None:
         """Shake hands; a modern client, which does not, wants to hear what changes."""
-        if self.revision.has_handshake:
-            capabilities = capabilities_of(self.revision)
-            await self.peer.handshake(revision=self.revision.name, capabilities=capabilities)
+        if self.protocol_version.has_handshake:
+            capabilities = capabilities_of(self.protocol_version)
+            await self.peer.handshake(
+                protocol_version=self.protocol_version.name, capabilities=capabilities
+            )
             return
         wishes = {"toolsListChanged": True, "promptsListChanged": True}
         params = {"notifications": wishes, "_meta": self._meta()}
@@ -104,17 +106,17 @@ class ClientStory:
 
     def _meta(self) -> Message:
         """What each request says."""
-        if self.revision.has_handshake:
+        if self.protocol_version.has_handshake:
             return {}
         return {
-            PROTOCOL_VERSION: self.revision.name,
-            CLIENT_CAPABILITIES: capabilities_of(self.revision),
+            PROTOCOL_VERSION: self.protocol_version.name,
+            CLIENT_CAPABILITIES: capabilities_of(self.protocol_version),
             LOG_LEVEL: "debug",
         }
 
     async def _send(self, *messages: Message) -> None:
         """What is said at once is one batch, where there are batches."""
-        if len(messages) > 1 and self.revision.has_batches:
+        if len(messages) > 1 and self.protocol_version.has_batches:
             batch = [{"jsonrpc": "2.0", **message} for message in messages]
             await self.peer.send(msgspec.json.encode(batch))
         else:

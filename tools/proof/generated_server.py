@@ -10,10 +10,7 @@ from handler_steps import Act, World
 from programs import Program, Script
 from thread_steps import ThreadAct
 
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.server import Server
-from mcp_trio.errors import MCPError, ToolError
-from mcp_trio.limits import Limits
+from mcp_trio import Context, Limits, MCPError, Server, ThreadContext, ToolError
 
 # Few places, so that requests queue and are refused; a short drain, so that handlers are cut off;
 # little patience with clients that do not come back, but much with handlers that clean up: whose
@@ -23,8 +20,8 @@ LIMITS: Final = Limits(
     requests_queued_max=3,
     drain_seconds=0.02,
     close_seconds=20.0,
-    handlers_parked_max=4,
-    parked_seconds=0.03,
+    handlers_suspended_max=4,
+    suspended_seconds=0.03,
 )
 
 

@@ -17,13 +17,12 @@ import trio
 from changed_handlers import CHANGES, RECORDED, Change
 from heard import records_of
 
-from mcp_trio._journal.records import Record, frame_of
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.server import Server
+from mcp_trio import Server
 from mcp_trio._session.session import Session
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
 from mcp_trio.errors import ReplayDivergence
+from mcp_trio.recording import Record, frame_of, replay
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 
 ARGUMENTS: Final = {"order": {"item": "pen", "count": 2}}
 OTHER_ARGUMENTS: Final = {"item": "ink"}

@@ -13,10 +13,9 @@ import outside
 import trio
 from programs import Script, Step
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.elicitation import Elicitation, Roots, Sampling, UrlElicitation
-from mcp_trio._server.http_effects import EffectTransport
-from mcp_trio.errors import CapabilityMissing, ToolError
+from mcp_trio import Context, Elicitation, Roots, Sampling, ToolError, UrlElicitation
+from mcp_trio.errors import CapabilityMissing
+from mcp_trio.http import EffectTransport
 
 EVENTS: Final = 3
 TOTAL: Final = "total"
@@ -229,7 +228,7 @@ async def fail_out(act: Act, step: Step) -> None:
     await act.ctx.effect(outside.break_down_at_once, step.amount)
 
 
-async def refuse(_act: Act, step: Step) -> None:
+async def reject(_act: Act, step: Step) -> None:
     if step.amount > 10:
         raise ToolError(f"refused at {step.amount}")
 
@@ -342,7 +341,7 @@ STEPS: Final[Mapping[str, _StepFunction]] = {
     step.__name__: step
     for step in (
         say, report, ask, sample, elicit, visit, ask_all, change, sleep, sleep_raw, look, guess,
-        choose, race, measure, weigh, crunch, roll, tag, query, fail, fail_out, refuse, fetch,
+        choose, race, measure, weigh, crunch, roll, tag, query, fail, fail_out, reject, fetch,
         fetch_own, post, signal, wait, locked, timeout, move_on, nest, nest_and_stop, shield,
         clean_up,
     )

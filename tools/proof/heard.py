@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._journal.records import Record, frame_of
-from mcp_trio._recorder.files import open_recording
+from mcp_trio import Limits
 from mcp_trio._replay.trace import is_in_passing
 from mcp_trio._session.journal import Lane
-from mcp_trio.limits import Limits
+from mcp_trio.recording import Record, frame_of, open_recording, read_recording
 
 
 class Moment(NamedTuple):
@@ -85,7 +83,7 @@ class Tee:
 
     def _call(self, name: str, kind: str, lane: Lane | None, *args: Any, **keywords: Any) -> Any:
         """Pass a call on; it counts if the cursor moved, as it does not for what is excused."""
-        cursor = self.part.player.cursor
+        cursor = self.part.replayer.cursor
         before = cursor.place
         result = getattr(self.part, name)(*args, **keywords)
         if cursor.place > before:

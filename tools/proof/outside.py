@@ -12,7 +12,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._server.effects import effect
+from mcp_trio import effect
 
 
 class BrokenDownError(Exception):

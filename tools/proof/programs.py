@@ -130,49 +130,66 @@ _WAYS: Final[tuple[Way, ...]] = (
 
 def program_of(seed: int, *, raw: bool = False) -> Program:
     """The program of a seed; `raw` ones wait in ways that the journal does not know as well."""
-    dice = random.Random(seed)
+    random_source = random.Random(seed)
     grammars = {**TOOLS, "run": _RAW} if raw else TOOLS
     return Program(
         seed=seed,
         scripts={
-            tool: tuple(_script(dice, grammar) for _ in range(SCRIPTS_PER_TOOL))
+            tool: tuple(_script(random_source, grammar) for _ in range(SCRIPTS_PER_TOOL))
             for tool, grammar in grammars.items()
         },
-        calls=tuple(_call(dice) for _ in range(dice.randint(5, 12))),
-        answer_delays_ms=tuple(dice.randint(0, 6) for _ in range(3)),
-        ends_after_ms=dice.randint(10, 90),
-        ending=dice.choice(("eof", "closed")),
+        calls=tuple(_call(random_source) for _ in range(random_source.randint(5, 12))),
+        answer_delays_ms=tuple(random_source.randint(0, 6) for _ in range(3)),
+        ends_after_ms=random_source.randint(10, 90),
+        ending=random_source.choice(("eof", "closed")),
     )
 
 
-def _call(dice: random.Random) -> Call:
+def _call(random_source: random.Random) -> Call:
     return Call(
-        delay_ms=dice.randint(0, 4),
-        tool=dice.choice(_CALLED),
-        script=dice.randrange(SCRIPTS_PER_TOOL),
-        cancels_after_ms=dice.choice((None,) * 7 + (0, dice.randint(1, 20), dice.randint(1, 40))),
-        wants_progress=dice.random() < 0.7,
+        delay_ms=random_source.randint(0, 4),
+        tool=random_source.choice(_CALLED),
+        script=random_source.randrange(SCRIPTS_PER_TOOL),
+        cancels_after_ms=random_source.choice(
+            (None,) * 7 + (0, random_source.randint(1, 20), random_source.randint(1, 40))
+        ),
+        wants_progress=random_source.random() < 0.7,
         retries=tuple(
-            Retry(dice.choice(_WAYS), dice.choice((0, dice.randint(0, 6))))
-            for _ in range(dice.randint(RETRIES_MAX // 2, RETRIES_MAX))
+            Retry(
+                random_source.choice(_WAYS), random_source.choice((0, random_source.randint(0, 6)))
+            )
+            for _ in range(random_source.randint(RETRIES_MAX // 2, RETRIES_MAX))
         ),
     )
 
 
 def _script(
-    dice: random.Random, grammar: _Grammar, *, depth: int = 0, barred: frozenset[str] = frozenset()
+    random_source: random.Random,
+    grammar: _Grammar,
+    *,
+    depth: int = 0,
+    barred: frozenset[str] = frozenset(),
 ) -> Script:
     most = NESTED_STEPS_MAX if depth else STEPS_MAX
-    return tuple(_step(dice, grammar, depth, barred) for _ in range(dice.randint(1, most)))
+    return tuple(
+        _step(random_source, grammar, depth, barred) for _ in range(random_source.randint(1, most))
+    )
 
 
-def _step(dice: random.Random, grammar: _Grammar, depth: int, barred: frozenset[str]) -> Step:
-    amount = dice.randint(1, AMOUNT_MAX)
+def _step(
+    random_source: random.Random, grammar: _Grammar, depth: int, barred: frozenset[str]
+) -> Step:
+    amount = random_source.randint(1, AMOUNT_MAX)
     composed = [name for name in grammar.composed if name not in barred]
-    if depth < DEPTH_MAX and composed and dice.random() < 0.35:
-        name = dice.choice(composed)
+    if depth < DEPTH_MAX and composed and random_source.random() < 0.35:
+        name = random_source.choice(composed)
         shape = grammar.composed[name]
         inside = barred | shape.bars
-        parts = (_script(dice, grammar, depth=depth + 1, barred=inside) for _ in range(shape.parts))
+        parts = (
+            _script(random_source, grammar, depth=depth + 1, barred=inside)
+            for _ in range(shape.parts)
+        )
         return Step(name, amount, tuple(parts))
-    return Step(dice.choice([name for name in grammar.leaves if name not in barred]), amount)
+    return Step(
+        random_source.choice([name for name in grammar.leaves if name not in barred]), amount
+    )

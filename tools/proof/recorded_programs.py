@@ -20,10 +20,10 @@ from generated_server import server_of
 from latency_server import start_latency_server
 from programs import Program, program_of
 
-from mcp_trio._protocol.versions import REVISIONS, Revision
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio._session.session import Session
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 
 SESSIONS_AT_ONCE: Final = 4
 SUFFIX: Final = ".mcprec.jsonl"
@@ -40,7 +40,9 @@ def state_of(folder: Path, seed: int) -> Path:
     return folder / f"{seed}.state.json"
 
 
-async def record_programs(folder: Path, revision: Revision, programs: Sequence[Program]) -> None:
+async def record_programs(
+    folder: Path, protocol_version: ProtocolVersion, programs: Sequence[Program]
+) -> None:
     """Record each program."""
     limiter = trio.CapacityLimiter(SESSIONS_AT_ONCE)
     async with trio.open_nursery() as web:
@@ -48,7 +50,7 @@ async def record_programs(folder: Path, revision: Revision, programs: Sequence[P
         await _warm_up(url)
         async with trio.open_nursery() as nursery:
             for program in programs:
-                nursery.start_soon(_record, folder, revision, program, url, limiter)
+                nursery.start_soon(_record, folder, protocol_version, program, url, limiter)
         web.cancel_scope.cancel()
 
 
@@ -60,7 +62,11 @@ async def _warm_up(url: str) -> None:
 
 
 async def _record(
-    folder: Path, revision: Revision, program: Program, url: str, limiter: trio.CapacityLimiter
+    folder: Path,
+    protocol_version: ProtocolVersion,
+    program: Program,
+    url: str,
+    limiter: trio.CapacityLimiter,
 ) -> None:
     served = server_of(program)
     async with limiter:
@@ -74,7 +80,7 @@ async def _record(
                     await served.server.serve(ours, record=path, task_status=task_status)
 
                 session = await nursery.start(serve)
-                await ClientStory(program, revision, peer, url).tell()
+                await ClientStory(program, protocol_version, peer, url).tell()
                 if program.ending == "closed":
                     session.shut("closed")
                 await peer.aclose()
@@ -83,10 +89,10 @@ async def _record(
 
 def main() -> None:
     logging.getLogger("mcp_trio").setLevel(logging.CRITICAL)  # handlers that fail on purpose
-    folder, revision, first, count, *raw = sys.argv[1:]
+    folder, protocol_version, first, count, *raw = sys.argv[1:]
     seeds = range(int(first), int(first) + int(count))
     programs = [program_of(seed, raw=bool(raw)) for seed in seeds]
-    trio.run(record_programs, Path(folder), REVISIONS[revision], programs)
+    trio.run(record_programs, Path(folder), PROTOCOL_VERSIONS[protocol_version], programs)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python tools/proof/replays.py --recordings 200 --processes 20
     python tools/proof/replays.py --recordings 10 --processes 3
-    python tools/proof/replays.py --recordings 200 --revision 2026-07-28
+    python tools/proof/replays.py --recordings 200 --protocol-version 2026-07-28
     python tools/proof/replays.py --recordings 200 --raw
     python tools/proof/replays.py --again FOLDER --seed 17 --process 3
 
@@ -37,10 +37,10 @@ from programs import program_of
 from recorded_programs import recording_of, state_of
 
 from mcp_trio._journal.records import body_of
-from mcp_trio._protocol.versions import REVISIONS
-from mcp_trio._replay.replay import replay
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import RecordingError, ReplayDivergence
+from mcp_trio.recording import replay
 
 HERE: Final = Path(__file__).resolve().parent
 PROCESSES_AT_ONCE: Final = 2
@@ -125,10 +125,10 @@ class Replayer:
         return recorded_story(recording_of(self.folder, seed)).difference(story)
 
 
-def fragment_heap(dice: random.Random) -> list[bytearray]:
+def fragment_heap(random_source: random.Random) -> list[bytearray]:
     """Leave holes in the heap, so that nothing lies where it lay in another process."""
-    pieces = [bytearray(dice.randrange(1, 2000)) for _ in range(HEAP_PIECES)]
-    dice.shuffle(pieces)
+    pieces = [bytearray(random_source.randrange(1, 2000)) for _ in range(HEAP_PIECES)]
+    random_source.shuffle(pieces)
     return pieces[: HEAP_PIECES // 3]
 
 
@@ -140,7 +140,7 @@ class Proof:
     """What is recorded and replayed, and where."""
 
     folder: Path
-    revision: str
+    protocol_version: str
     first: int
     recordings: int
     processes: int
@@ -171,7 +171,13 @@ class Proof:
 
     def _recorder(self, seeds: range) -> list[str]:
         script = str(HERE / "recorded_programs.py")
-        options = [str(self.folder), self.revision, str(seeds[0]), str(len(seeds)), *self._raw]
+        options = [
+            str(self.folder),
+            self.protocol_version,
+            str(seeds[0]),
+            str(len(seeds)),
+            *self._raw,
+        ]
         return [sys.executable, script, *options]
 
     @property
@@ -257,7 +263,10 @@ class Row:
             *(self.proof.recordings, self.records, self.replays, self.replays - differ, loud),
             *(differ - loud, self.gateless, f"{self.seconds:.1f}"),
         )
-        print(f"{self.proof.revision:14}{''.join(f'{cell:>13}' for cell in cells)}", flush=True)
+        print(
+            f"{self.proof.protocol_version:14}{''.join(f'{cell:>13}' for cell in cells)}",
+            flush=True,
+        )
 
 
 def proven(proof: Proof, contents: Contents) -> Row:
@@ -289,7 +298,7 @@ def prove(proofs: Sequence[Proof], keep: Path | None) -> bool:
     print(f"\n{total} replays, {total - differ} identical, {differ} differ")
     contents.tell()
     for row in rows:
-        tell_failures(row, None if keep is None else keep / row.proof.revision)
+        tell_failures(row, None if keep is None else keep / row.proof.protocol_version)
     return all(row.is_held for row in rows)
 
 
@@ -298,7 +307,7 @@ def tell_failures(row: Row, keep: Path | None) -> None:
     failures = sorted(row.failures, key=_loudness, reverse=True)
     by_seed = {failure.seed: failure for failure in failures}
     for failure in sorted(by_seed.values(), key=_loudness)[:TEXTS_SHOWN_MAX]:
-        where = f"{row.proof.revision}, seed {failure.seed}, process {failure.process}"
+        where = f"{row.proof.protocol_version}, seed {failure.seed}, process {failure.process}"
         print(f"\n{where}: {failure.text}")
     if keep is not None and by_seed:
         keep.mkdir(parents=True, exist_ok=True)
@@ -319,7 +328,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--recordings", type=int, default=10, help="at each revision")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument(
-        "--revision", action="append", choices=REVISIONS, help="this one; may be repeated"
+        "--protocol-version",
+        action="append",
+        choices=PROTOCOL_VERSIONS,
+        help="this one; may be repeated",
     )
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of the recordings")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for recordings that differ")
@@ -352,14 +364,14 @@ def prove_in_passing(options: argparse.Namespace) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         proofs = [
             Proof(
-                folder=Path(folder, revision),
-                revision=revision,
+                folder=Path(folder, protocol_version),
+                protocol_version=protocol_version,
                 first=options.first,
                 recordings=options.recordings,
                 processes=options.processes,
                 raw=options.raw,
             )
-            for revision in options.revision or REVISIONS
+            for protocol_version in options.protocol_version or PROTOCOL_VERSIONS
         ]
         for proof in proofs:
             proof.folder.mkdir()

@@ -11,8 +11,8 @@ import outside
 from handler_steps import TOTAL, World, form_of, questions_of, words_of
 from programs import Script, Step
 
-from mcp_trio._server.context import ThreadContext
-from mcp_trio.errors import CapabilityMissing, ToolError
+from mcp_trio import ThreadContext, ToolError
+from mcp_trio.errors import CapabilityMissing
 
 
 @attrs.define
@@ -104,7 +104,7 @@ def fail_out(act: ThreadAct, step: Step) -> None:
     act.ctx.effect(outside.break_down_at_once, step.amount)
 
 
-def refuse(_act: ThreadAct, step: Step) -> None:
+def reject(_act: ThreadAct, step: Step) -> None:
     if step.amount > 9:
         raise ToolError(f"refused at {step.amount}")
 
@@ -121,6 +121,6 @@ STEPS: Final[Mapping[str, _StepFunction]] = {
     step.__name__: step
     for step in (
         say, report, ask, sample, elicit, ask_all, sleep, look, guess, choose, weigh, roll, fail,
-        fail_out, refuse, locked,
+        fail_out, reject, locked,
     )
 }  # fmt: skip

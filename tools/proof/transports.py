@@ -27,19 +27,12 @@ from channel_pairs import Pair, named_pipes_in, over_stdio
 from rich.console import Console
 from rich.table import Table
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client, Context, Limits, Server
 from mcp_trio._client.connect import Target
 from mcp_trio._journal.diff import json_difference
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._journal.records import Record, frame_of
-from mcp_trio._recorder.files import open_recording
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.lines import memory_pair
 from mcp_trio.errors import ReplayDivergence
-from mcp_trio.limits import Limits
+from mcp_trio.recording import Record, frame_of, open_recording, read_recording, replay
+from mcp_trio.transports import Channel, memory_pair
 
 ERAS: Final = ("2025-11-25", "2026-07-28")
 _FIRST: Final = "memory"
@@ -83,9 +76,11 @@ class Application:
     cancelled: trio.Event
 
 
-def application(revision: str) -> Application:
+def application(protocol_version: str) -> Application:
     """A harbour, for clients of one era: no session is beside theirs."""
-    server = Server("harbour", version="1", instructions="Mind the tide.", revisions=[revision])
+    server = Server(
+        "harbour", version="1", instructions="Mind the tide.", protocol_versions=[protocol_version]
+    )
     cancelled = trio.Event()
 
     @server.tool
@@ -116,12 +111,12 @@ def application(revision: str) -> Application:
     return Application(server, cancelled)
 
 
-async def use(target: Target, revision: str, cancelled: trio.Event) -> None:
+async def use(target: Target, protocol_version: str, cancelled: trio.Event) -> None:
     """All that the client does, one after the other: what is concurrent may come in any order."""
     limits = Limits(close_seconds=1)
     async with Client(
         target,
-        revisions=[revision],
+        protocol_versions=[protocol_version],
         limits=limits,
         log=lambda _: None,
         elicitation=lambda _: {"unit": "m"},
@@ -224,12 +219,12 @@ WAYS: Final[Mapping[str, Way]] = {
 _NOT_THERE: Final = frozenset({("HTTP+SSE", "2026-07-28")})
 
 
-async def record(way: Way, revision: str, folder: Path) -> Path:
+async def record(way: Way, protocol_version: str, folder: Path) -> Path:
     """What was recorded when the client did all that over one transport."""
-    its = application(revision)
+    its = application(protocol_version)
     with trio.fail_after(_SECONDS):
         async with way(its.server, folder) as target:
-            await use(target, revision, its.cancelled)
+            await use(target, protocol_version, its.cancelled)
     return _recording_in(folder)
 
 
@@ -290,10 +285,10 @@ def _named(kind: str, frame: bytes) -> str:
     return f"{kind} {body.method or body.name}".rstrip()
 
 
-def replayed(path: Path, revision: str) -> str:
+def replayed(path: Path, protocol_version: str) -> str:
     """Whether the same application does the same again; or what it does otherwise."""
     try:
-        report = replay(path, application(revision).server)
+        report = replay(path, application(protocol_version).server)
     except ReplayDivergence as divergence:
         return str(divergence).partition("\n")[0]
     return "yes" if report.is_complete else "not to its end"
@@ -314,21 +309,23 @@ class Row:
         return self.replayed == "yes" and set(self.differing) <= ENVELOPE.keys()
 
 
-def rows_of(revision: str, names: Sequence[str]) -> Iterator[Row]:
+def rows_of(protocol_version: str, names: Sequence[str]) -> Iterator[Row]:
     """A row for each transport."""
     first: list[Record] | None = None
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
-            path = trio.run(record, WAYS[name], revision, Path(folder))
-            records, verdict = records_of(path), replayed(path, revision)
+            path = trio.run(record, WAYS[name], protocol_version, Path(folder))
+            records, verdict = records_of(path), replayed(path, protocol_version)
         first = first or records
         differing = tuple(dict.fromkeys(differences(first, records)))
         yield Row(name, len(records), differing, verdict)
 
 
-def table_of(revision: str, rows: Sequence[Row]) -> Table:
+def table_of(protocol_version: str, rows: Sequence[Row]) -> Table:
     """The rows of one era."""
-    table = Table("transport", "records", "differing fields", "replays strictly", title=revision)
+    table = Table(
+        "transport", "records", "differing fields", "replays strictly", title=protocol_version
+    )
     for row in rows:
         named = (ENVELOPE.get(field, (f"WRONG {field}",))[0] for field in row.differing)
         told = ", ".join(named) or "(the others are compared with this)"
@@ -339,18 +336,18 @@ def table_of(revision: str, rows: Sequence[Row]) -> Table:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Record, compare and print; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--revision", action="append", choices=ERAS, help="only this")
+    parser.add_argument("--protocol-version", action="append", choices=ERAS, help="only this")
     console = Console(width=None if sys.stdout.isatty() else 140)
-    revisions = parser.parse_args(arguments).revision or ERAS
+    protocol_versions = parser.parse_args(arguments).protocol_version or ERAS
     found: list[Row] = []
-    for revision in revisions:
-        names = [name for name in WAYS if (name, revision) not in _NOT_THERE]
-        rows = list(rows_of(revision, names))
-        console.print(table_of(revision, rows))
+    for protocol_version in protocol_versions:
+        names = [name for name in WAYS if (name, protocol_version) not in _NOT_THERE]
+        rows = list(rows_of(protocol_version, names))
+        console.print(table_of(protocol_version, rows))
         found += rows
     for field, (title, meaning) in ENVELOPE.items():
         console.print(f"{title}: {meaning} ({field})", highlight=False, markup=False)
-    needless = needless_fields(found) if set(revisions) == set(ERAS) else []
+    needless = needless_fields(found) if set(protocol_versions) == set(ERAS) else []
     for field in needless:
         console.print(f"WRONG: {field} never differs", highlight=False, markup=False)
     return 0 if all(row.is_right for row in found) and not needless else 1

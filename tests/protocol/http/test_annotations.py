@@ -9,17 +9,17 @@ def tool(**properties):
     return {"type": "object", "properties": properties}
 
 
-def mirrored(name="Region", kind="string", **more):
+def param_headers(name="Region", kind="string", **more):
     return {"type": kind, "x-mcp-header": name, **more}
 
 
 @pytest.mark.requirement("HDR-08", "HDR-13", "HDR-15", "TRAP-49")
 def test_annotated_properties_are_found_at_any_depth_of_properties():
     schema = tool(
-        region=mirrored("Region"),
+        region=param_headers("Region"),
         plain={"type": "string"},
-        page=tool(limit=mirrored("Limit", "integer"), deeper=tool(x=mirrored("X-1"))),
-        dry=mirrored("Dry", "boolean"),
+        page=tool(limit=param_headers("Limit", "integer"), deeper=tool(x=param_headers("X-1"))),
+        dry=param_headers("Dry", "boolean"),
         odd=True,
     )
     found = {
@@ -55,22 +55,22 @@ def test_annotated_properties_are_found_at_any_depth_of_properties():
         ["A"],
     ],
 )
-def test_an_annotation_that_is_no_token_is_refused(name):
+def test_an_annotation_that_is_no_token_is_rejected(name):
     with pytest.raises(AnnotationError, match=r"x-mcp-header of 'region' is no token"):
-        parameter_paths(tool(region=mirrored(name)))
+        parameter_paths(tool(region=param_headers(name)))
 
 
 def test_any_token_will_do():
     names = ["!#$%&'*+-.^_`|~", "0", "a.B_c"]
-    schema = tool(**{f"p{number}": mirrored(name) for number, name in enumerate(names)})
+    schema = tool(**{f"p{number}": param_headers(name) for number, name in enumerate(names)})
     assert list(parameter_paths(schema)) == names
 
 
 @pytest.mark.requirement("HDR-12")
 @pytest.mark.parametrize("other", ["Region", "region", "REGION"])
-def test_two_annotations_that_are_the_same_in_any_case_are_refused(other):
+def test_two_annotations_that_are_the_same_in_any_case_are_rejected(other):
     with pytest.raises(AnnotationError, match=f"{other!r} stands at two properties"):
-        parameter_paths(tool(a=mirrored("Region"), b=tool(c=mirrored(other))))
+        parameter_paths(tool(a=param_headers("Region"), b=tool(c=param_headers(other))))
 
 
 @pytest.mark.requirement("HDR-13", "TRAP-49")
@@ -79,7 +79,7 @@ def test_two_annotations_that_are_the_same_in_any_case_are_refused(other):
 )
 def test_only_strings_integers_and_booleans_are_mirrored(kind):
     with pytest.raises(AnnotationError, match="'region' is no string, integer or boolean"):
-        parameter_paths(tool(region=mirrored(kind=kind)))
+        parameter_paths(tool(region=param_headers(kind=kind)))
 
 
 def test_a_property_that_says_no_type_is_not_mirrored():
@@ -91,31 +91,31 @@ def test_a_property_that_says_no_type_is_not_mirrored():
 @pytest.mark.parametrize(
     "schema",
     [
-        mirrored(),
-        tool(a={"type": "array", "items": mirrored()}),
-        tool(a={"type": "array", "items": [{}, mirrored()]}),
-        tool(a={"type": "array", "prefixItems": [mirrored()]}),
-        tool(a={"type": "array", "contains": tool(b=mirrored())}),
-        tool(a={"anyOf": [mirrored(), {"type": "null"}]}),
-        {"allOf": [tool(a=mirrored())]},
-        {"oneOf": [tool(a=mirrored())]},
-        {"not": tool(a=mirrored())},
-        {"if": tool(a=mirrored())},
-        {"then": tool(a=mirrored())},
-        {"else": tool(a=mirrored())},
-        {"$defs": {"a": mirrored()}},
-        {"definitions": {"a": tool(b=mirrored())}},
-        {"additionalProperties": mirrored()},
-        {"patternProperties": {"^a": mirrored()}},
-        {"dependentSchemas": {"a": tool(b=mirrored())}},
-        {"dependencies": {"c": ["a"], "a": tool(b=mirrored())}},
-        {"propertyNames": mirrored()},
-        {"unevaluatedProperties": mirrored()},
-        tool(a={"contentSchema": mirrored()}),
-        tool(fine=mirrored("Fine"), a={"items": mirrored()}),
+        param_headers(),
+        tool(a={"type": "array", "items": param_headers()}),
+        tool(a={"type": "array", "items": [{}, param_headers()]}),
+        tool(a={"type": "array", "prefixItems": [param_headers()]}),
+        tool(a={"type": "array", "contains": tool(b=param_headers())}),
+        tool(a={"anyOf": [param_headers(), {"type": "null"}]}),
+        {"allOf": [tool(a=param_headers())]},
+        {"oneOf": [tool(a=param_headers())]},
+        {"not": tool(a=param_headers())},
+        {"if": tool(a=param_headers())},
+        {"then": tool(a=param_headers())},
+        {"else": tool(a=param_headers())},
+        {"$defs": {"a": param_headers()}},
+        {"definitions": {"a": tool(b=param_headers())}},
+        {"additionalProperties": param_headers()},
+        {"patternProperties": {"^a": param_headers()}},
+        {"dependentSchemas": {"a": tool(b=param_headers())}},
+        {"dependencies": {"c": ["a"], "a": tool(b=param_headers())}},
+        {"propertyNames": param_headers()},
+        {"unevaluatedProperties": param_headers()},
+        tool(a={"contentSchema": param_headers()}),
+        tool(fine=param_headers("Fine"), a={"items": param_headers()}),
     ],
 )
-def test_an_annotation_that_properties_alone_do_not_lead_to_is_refused(schema):
+def test_an_annotation_that_properties_alone_do_not_lead_to_is_rejected(schema):
     with pytest.raises(AnnotationError, match="no path of `properties` alone"):
         parameter_paths(schema)
 
@@ -125,7 +125,7 @@ def test_what_only_looks_like_an_annotation_is_none():
     schema = tool(
         **{"x-mcp-header": {"type": "string", "default": looks, "examples": [looks]}},
         a={"const": looks, "enum": [looks], "x-other": looks},
-        properties=mirrored("P"),
+        properties=param_headers("P"),
     )
     assert parameter_paths(schema | {"$defs": {"x-mcp-header": {}}}) == {"P": ("properties",)}
 
@@ -135,7 +135,7 @@ def test_a_schema_of_odd_shape_has_no_annotations():
 
 
 def test_a_deep_schema_is_read():
-    schema = mirrored()
+    schema = param_headers()
     for _ in range(5000):
         schema = tool(a=schema)
     assert parameter_paths(schema) == {"Region": ("a",) * 5000}

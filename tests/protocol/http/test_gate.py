@@ -8,26 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio._protocol.http_headers import Head
-from mcp_trio._protocol.security import LOOPBACK, Gate, gate_for
+from mcp_trio._protocol.security import LOOPBACK, HostCheck, host_check_for
 
-LOCAL = gate_for([("127.0.0.1", 8000)])
-LOCAL_6 = gate_for([("::1", 8000)])
-BOTH_PORTS = gate_for([("127.0.0.1", 80), ("::1", 443)])
-OTHER_LOOPBACK = gate_for([("127.0.0.53", 8000)])
-UNKNOWN = gate_for([])
-OPEN = gate_for([("0.0.0.0", 8000)])
-OPEN_6 = gate_for([("127.0.0.1", 8000), ("::", 8000)])
-LAN = gate_for([("192.0.2.7", 8000)])
-SCOPED = gate_for([("fe80::1%eth0", 8000)], hosts=["tide.example"])
-NAMED = gate_for([("0.0.0.0", 8000)], hosts=["Tide.example", "reed.example:444"])
-PROXIED = gate_for([("127.0.0.1", 8000)], hosts=["tide.example"])
-SIX = gate_for([("::", 8000)], hosts=["2001:DB8::1", "[2001:db8::2]:9000"])
-PAGES = gate_for(
+LOCAL = host_check_for([("127.0.0.1", 8000)])
+LOCAL_6 = host_check_for([("::1", 8000)])
+BOTH_PORTS = host_check_for([("127.0.0.1", 80), ("::1", 443)])
+OTHER_LOOPBACK = host_check_for([("127.0.0.53", 8000)])
+UNKNOWN = host_check_for([])
+OPEN = host_check_for([("0.0.0.0", 8000)])
+OPEN_6 = host_check_for([("127.0.0.1", 8000), ("::", 8000)])
+LAN = host_check_for([("192.0.2.7", 8000)])
+SCOPED = host_check_for([("fe80::1%eth0", 8000)], hosts=["tide.example"])
+NAMED = host_check_for([("0.0.0.0", 8000)], hosts=["Tide.example", "reed.example:444"])
+PROXIED = host_check_for([("127.0.0.1", 8000)], hosts=["tide.example"])
+SIX = host_check_for([("::", 8000)], hosts=["2001:DB8::1", "[2001:db8::2]:9000"])
+PAGES = host_check_for(
     [("127.0.0.1", 8000)],
     origins=["https://App.example", "http://app.example:81", "http://port.example:80", "tool://x"],
 )
-ANY_HOST = gate_for([("127.0.0.1", 8000)], hosts=["*"])
-ANY_ORIGIN = gate_for([("127.0.0.1", 8000)], origins=["*"])
+ANY_HOST = host_check_for([("127.0.0.1", 8000)], hosts=["*"])
+ANY_ORIGIN = host_check_for([("127.0.0.1", 8000)], origins=["*"])
 
 
 def head(host="localhost:8000", origin=None, method="POST", scheme="http", **more):
@@ -41,13 +41,13 @@ def head(host="localhost:8000", origin=None, method="POST", scheme="http", **mor
     return Head.of(method, "/mcp", lines, scheme=scheme)
 
 
-def passes(gate, *fields, **more):
-    return gate.refusal(head(*fields, **more)) is None
+def passes(host_check, *fields, **more):
+    return host_check.rejection(head(*fields, **more)) is None
 
 
 @pytest.mark.requirement("SEC-10", "TRAP-45")
 @pytest.mark.parametrize(
-    ("gate", "host", "is_let_through"),
+    ("host_check", "host", "is_let_through"),
     [
         (LOCAL, "localhost:8000", True),
         (LOCAL, "127.0.0.1:8000", True),
@@ -125,24 +125,24 @@ def passes(gate, *fields, **more):
         (ANY_ORIGIN, "evil.example", False),
     ],
 )
-def test_a_request_names_a_host_that_is_ours(gate, host, is_let_through):
-    assert passes(gate, host) is is_let_through
+def test_a_request_names_a_host_that_is_ours(host_check, host, is_let_through):
+    assert passes(host_check, host) is is_let_through
 
 
 @pytest.mark.parametrize(
     ("scheme", "port"), [("http", 80), ("ws", 80), ("https", 443), ("wss", 443)]
 )
 def test_a_host_without_a_port_has_that_of_its_scheme(scheme, port):
-    gate = gate_for([("127.0.0.1", port)])
-    assert passes(gate, "localhost", scheme=scheme)
-    assert not passes(gate_for([("127.0.0.1", port + 1)]), "localhost", scheme=scheme)
+    host_check = host_check_for([("127.0.0.1", port)])
+    assert passes(host_check, "localhost", scheme=scheme)
+    assert not passes(host_check_for([("127.0.0.1", port + 1)]), "localhost", scheme=scheme)
 
 
 @pytest.mark.requirement(
     "HTTP-02", "HTTP-03", "MHTTP-05", "MHTTP-06", "SSE-05", "TRAP-44", "TRAP-45"
 )
 @pytest.mark.parametrize(
-    ("gate", "host", "origin", "is_let_through"),
+    ("host_check", "host", "origin", "is_let_through"),
     [
         (LOCAL, "localhost:8000", None, True),
         (LOCAL, "localhost:8000", "http://localhost:8000", True),
@@ -208,8 +208,10 @@ def test_a_host_without_a_port_has_that_of_its_scheme(scheme, port):
         (ANY_ORIGIN, "localhost:8000", ("http://a.example", "http://b.example"), False),
     ],
 )
-def test_a_page_is_our_own_or_allowed_and_programs_are_no_pages(gate, host, origin, is_let_through):
-    assert passes(gate, host, origin) is is_let_through
+def test_a_page_is_our_own_or_allowed_and_programs_are_no_pages(
+    host_check, host, origin, is_let_through
+):
+    assert passes(host_check, host, origin) is is_let_through
 
 
 @pytest.mark.requirement("HTTP-03", "MHTTP-06", "SEC-10", "TRAP-45")
@@ -234,16 +236,16 @@ def test_a_page_is_our_own_or_allowed_and_programs_are_no_pages(gate, host, orig
         ),
     ],
 )
-def test_a_refusal_says_what_came_and_which_setting_decides(host, origin, text):
-    refusal = LOCAL.refusal(head(host, origin))
-    assert (refusal.status, refusal.text) == (403, text)
-    said = json.loads(refusal.body())
+def test_a_rejection_says_what_came_and_which_setting_decides(host, origin, text):
+    rejection = LOCAL.rejection(head(host, origin))
+    assert (rejection.status, rejection.text) == (403, text)
+    said = json.loads(rejection.body())
     assert said["error"] == {"code": -32600, "message": text}
     assert said.get("id") is None
 
 
-def test_a_refused_page_is_not_told_that_it_may_read_the_refusal():
-    assert not LOCAL.refusal(head(origin="http://evil.example")).headers
+def test_a_rejected_page_is_not_told_that_it_may_read_the_rejection():
+    assert not LOCAL.rejection(head(origin="http://evil.example")).headers
 
 
 @pytest.mark.parametrize(
@@ -263,9 +265,9 @@ def test_a_refused_page_is_not_told_that_it_may_read_the_refusal():
         ({"origins": ["https://"]}, "origins="),
     ],
 )
-def test_settings_that_could_never_be_met_are_refused(options, match):
+def test_settings_that_could_never_be_met_are_rejected(options, match):
     with pytest.raises(ValueError, match=match):
-        gate_for([("127.0.0.1", 8000)], **options)
+        host_check_for([("127.0.0.1", 8000)], **options)
 
 
 @given(st.text(alphabet="localhst:80.[]/@,evi \t127", max_size=24))
@@ -274,12 +276,14 @@ def test_no_name_but_those_of_the_loopback_is_let_through(host):
     assert passes(LOCAL, host) is (host.strip(" \t") in names)
 
 
-def test_a_gate_that_is_made_by_hand_takes_its_two_lists_as_they_are():
-    gate = Gate(hosts=frozenset({"tide.example"}), origins=frozenset({"https://app.example"}))
-    assert passes(gate, "tide.example:1", "https://app.example")
-    assert not passes(gate, "tide.example:1", "https://app.example:1")
-    assert not any(passes(gate, name) for name in LOOPBACK)
-    everything = Gate(hosts=None, origins=None)
+def test_a_host_check_that_is_made_by_hand_takes_its_two_lists_as_they_are():
+    host_check = HostCheck(
+        hosts=frozenset({"tide.example"}), origins=frozenset({"https://app.example"})
+    )
+    assert passes(host_check, "tide.example:1", "https://app.example")
+    assert not passes(host_check, "tide.example:1", "https://app.example:1")
+    assert not any(passes(host_check, name) for name in LOOPBACK)
+    everything = HostCheck(hosts=None, origins=None)
     assert passes(everything, "evil.example", "null")
 
 
@@ -308,7 +312,7 @@ def test_an_allowed_page_may_read_answers_if_the_setting_says_so():
 
 
 @pytest.mark.parametrize(
-    ("gate", "origin"),
+    ("host_check", "origin"),
     [
         (PAGES, "https://app.example"),
         (CORS, None),
@@ -317,9 +321,9 @@ def test_an_allowed_page_may_read_answers_if_the_setting_says_so():
         (CORS, ("https://app.example", "https://app.example")),
     ],
 )
-def test_nobody_else_is_told_anything(gate, origin):
-    assert gate.cors_headers(head(origin=origin)) == []
-    assert gate.preflight(asks(origin)) is None
+def test_nobody_else_is_told_anything(host_check, origin):
+    assert host_check.cors_headers(head(origin=origin)) == []
+    assert host_check.preflight(asks(origin)) is None
 
 
 def test_not_even_an_allowed_page_may_read_what_goes_by_another_name():
@@ -328,8 +332,8 @@ def test_not_even_an_allowed_page_may_read_what_goes_by_another_name():
 
 
 def test_with_any_origin_the_one_that_asks_is_named():
-    gate = gate_for([], origins=["*"], allows_cors=True)
-    headers = dict(gate.cors_headers(head(origin="http://evil.example")))
+    host_check = host_check_for([], origins=["*"], allows_cors=True)
+    headers = dict(host_check.cors_headers(head(origin="http://evil.example")))
     assert headers["Access-Control-Allow-Origin"] == "http://evil.example"
 
 
@@ -352,10 +356,10 @@ def test_only_a_question_is_a_preflight():
 
 
 def test_a_page_that_may_not_read_answers_is_told_which_setting_decides():
-    refusal = PAGES.refusal(asks())
-    assert refusal.status == 403
-    assert json.loads(refusal.body())["error"]["message"].endswith("setting allows_cors=")
-    assert "origins=" in PAGES.refusal(asks("https://evil.example")).text
-    assert CORS.refusal(asks()) is None
-    assert PAGES.refusal(asks(method="POST")) is None
-    assert PAGES.refusal(asks(origin=None)) is None
+    rejection = PAGES.rejection(asks())
+    assert rejection.status == 403
+    assert json.loads(rejection.body())["error"]["message"].endswith("setting allows_cors=")
+    assert "origins=" in PAGES.rejection(asks("https://evil.example")).text
+    assert CORS.rejection(asks()) is None
+    assert PAGES.rejection(asks(method="POST")) is None
+    assert PAGES.rejection(asks(origin=None)) is None

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from mcp_trio._protocol.http_headers import (
     Head,
-    MirrorError,
-    check_mirrored,
-    mirrored_headers,
+    HeaderMismatchError,
+    check_headers_match,
+    headers_from_body,
     unwrapped,
     wrapped,
 )
@@ -99,15 +99,15 @@ def test_a_tab_inside_is_read_though_never_sent():
         "*",
     ],
 )
-def test_bad_base64_between_the_markers_is_refused(inner):
-    with pytest.raises(MirrorError, match="bad Base64"):
+def test_bad_base64_between_the_markers_is_rejected(inner):
+    with pytest.raises(HeaderMismatchError, match="bad Base64"):
         unwrapped(f"=?base64?{inner}?=")
 
 
 @pytest.mark.requirement("HDR-30")
 @pytest.mark.parametrize("text", ["K\xf8benhavn", "a\x00", "a\nb", "\x7f", "=?base64?\xe4?="])
-def test_characters_that_should_have_been_wrapped_are_refused(text):
-    with pytest.raises(MirrorError, match="characters"):
+def test_characters_that_should_have_been_wrapped_are_rejected(text):
+    with pytest.raises(HeaderMismatchError, match="characters"):
         unwrapped(text)
 
 
@@ -121,10 +121,10 @@ def test_any_string_comes_back_and_is_a_legal_field_on_the_way(value):
 
 
 @given(st.text(max_size=40))
-def test_whatever_comes_between_markers_is_read_or_refused(inner):
+def test_whatever_comes_between_markers_is_read_or_rejected(inner):
     try:
         value = unwrapped(f"=?base64?{inner}?=")
-    except MirrorError:
+    except HeaderMismatchError:
         return
     assert marked(value) == f"=?base64?{inner}?="
 
@@ -133,7 +133,7 @@ def test_whatever_comes_between_markers_is_read_or_refused(inner):
 
 
 def sent(method="tools/call", params=None, paths=None):
-    headers = mirrored_headers(version=VERSION, method=method, params=params, paths=paths)
+    headers = headers_from_body(version=VERSION, method=method, params=params, paths=paths)
     assert len(dict(headers)) == len(headers)
     return dict(headers)
 
@@ -194,8 +194,8 @@ def test_a_name_is_wrapped_where_it_has_to_be(name):
 def test_arguments_are_mirrored_as_text(arguments, expected):
     headers = sent(params=call(**arguments), paths=PATHS)
     assert headers["Mcp-Method"] == "tools/call"
-    mirrored = {name: text for name, text in headers.items() if name.startswith("Mcp-Param-")}
-    assert mirrored == {f"Mcp-Param-{suffix}": text for suffix, text in expected.items()}
+    param_headers = {name: text for name, text in headers.items() if name.startswith("Mcp-Param-")}
+    assert param_headers == {f"Mcp-Param-{suffix}": text for suffix, text in expected.items()}
 
 
 @pytest.mark.parametrize("params", [None, {}, {"arguments": None}, {"arguments": [1]}])
@@ -212,15 +212,15 @@ def test_without_a_known_schema_no_argument_is_mirrored():
 @pytest.mark.parametrize("number", [2**53, -(2**53), 2.0**53, pytest.param(10**5000, id="huge")])
 def test_an_integer_that_not_everybody_reads_exactly_is_not_mirrored(number):
     params = call(page={"limit": number})
-    with pytest.raises(MirrorError, match="Mcp-Param-Limit"):
+    with pytest.raises(HeaderMismatchError, match="Mcp-Param-Limit"):
         sent(params=params, paths=PATHS)
-    with pytest.raises(MirrorError, match="Mcp-Param-Limit"):
+    with pytest.raises(HeaderMismatchError, match="Mcp-Param-Limit"):
         check({"Mcp-Param-Limit": "9007199254740992"}, params=params)
 
 
 @pytest.mark.parametrize("method", ["a\r\nHost: evil", "k\xf8", " a", "a\t"])
 def test_a_method_that_no_head_can_repeat_is_not_sent(method):
-    with pytest.raises(MirrorError, match="Mcp-Method cannot repeat"):
+    with pytest.raises(HeaderMismatchError, match="Mcp-Method cannot repeat"):
         sent(method)
 
 
@@ -242,7 +242,7 @@ def check(fields, *, method="tools/call", params=None, version=VERSION, is_reque
         if isinstance(wanted, dict)
         else wanted
     )
-    check_mirrored(
+    check_headers_match(
         head(lines),
         version=version,
         method=method,
@@ -258,7 +258,7 @@ def test_a_head_that_repeats_the_body_passes():
     check({"Mcp-Name": None}, method="tools/list", params={})
     check({"Mcp-Name": "whatever"}, method="tools/list", params={})
     check({"Mcp-Name": None}, params={"arguments": {}})
-    check_mirrored(
+    check_headers_match(
         head({"MCP-Protocol-Version": VERSION, "Mcp-Method": "server/discover"}),
         version=VERSION,
         method="server/discover",
@@ -301,8 +301,8 @@ def test_names_in_any_case_and_padded_values_pass():
         ({"Mcp-Name": "tid\xe9"}, "Mcp-Name has characters"),
     ],
 )
-def test_a_head_that_says_something_else_is_refused(fields, text):
-    with pytest.raises(MirrorError) as caught:
+def test_a_head_that_says_something_else_is_rejected(fields, text):
+    with pytest.raises(HeaderMismatchError) as caught:
         check(fields)
     assert str(caught.value).startswith(text)
 
@@ -320,7 +320,7 @@ def test_a_head_that_says_something_else_is_refused(fields, text):
 def test_each_method_has_its_own_source_of_the_name(method, member):
     params = {"name": "no", "uri": "no", "taskId": "no", member: "tide"}
     check({}, method=method, params=params)
-    with pytest.raises(MirrorError, match="Mcp-Name"):
+    with pytest.raises(HeaderMismatchError, match="Mcp-Name"):
         check({"Mcp-Name": "no"}, method=method, params=params)
 
 
@@ -328,17 +328,17 @@ def test_each_method_has_its_own_source_of_the_name(method, member):
 def test_a_wrapped_name_is_compared_by_what_it_stands_for():
     check({"Mcp-Name": marked("tide")})
     check({"Mcp-Name": marked("\u6f6e")}, params={"name": "\u6f6e"})
-    with pytest.raises(MirrorError, match="Mcp-Name is '\u6f6e'; the body says 'tide'"):
+    with pytest.raises(HeaderMismatchError, match="Mcp-Name is '\u6f6e'; the body says 'tide'"):
         check({"Mcp-Name": marked("\u6f6e")})
 
 
 @pytest.mark.parametrize(
     "field", ["MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", "Mcp-Param-Region"]
 )
-def test_a_field_that_came_twice_is_refused_even_if_both_agree(field):
+def test_a_field_that_came_twice_is_rejected_even_if_both_agree(field):
     right = {"MCP-Protocol-Version": VERSION, "Mcp-Method": "tools/call", "Mcp-Name": "tide"}
     right["Mcp-Param-Region"] = "a"
-    with pytest.raises(MirrorError, match=f"{field} came more than once"):
+    with pytest.raises(HeaderMismatchError, match=f"{field} came more than once"):
         check([*right.items(), (field.lower(), right[field])], params=call(region="a, a"))
 
 
@@ -408,8 +408,8 @@ def test_mirrored_arguments_that_agree_pass(arguments, fields):
         ({"region": "\xe4"}, {"Region": "\xe4"}, "Mcp-Param-Region has characters"),
     ],
 )
-def test_mirrored_arguments_that_disagree_are_refused(arguments, fields, text):
-    with pytest.raises(MirrorError) as caught:
+def test_mirrored_arguments_that_disagree_are_rejected(arguments, fields, text):
+    with pytest.raises(HeaderMismatchError) as caught:
         check({f"Mcp-Param-{it}": each for it, each in fields.items()}, params=call(**arguments))
     assert str(caught.value).startswith(text)
 
@@ -424,9 +424,9 @@ def test_a_notification_says_its_version_and_nothing_wrong():
     note = {"method": "notifications/x", "params": {}, "is_request": False}
     check({"Mcp-Method": None, "Mcp-Name": None}, **note)
     check({"Mcp-Name": None}, **note)
-    with pytest.raises(MirrorError, match="Mcp-Method is 'tools/call'"):
+    with pytest.raises(HeaderMismatchError, match="Mcp-Method is 'tools/call'"):
         check({"Mcp-Method": "tools/call"}, **note)
-    with pytest.raises(MirrorError, match="MCP-Protocol-Version is missing"):
+    with pytest.raises(HeaderMismatchError, match="MCP-Protocol-Version is missing"):
         check({"MCP-Protocol-Version": None}, **note)
 
 
@@ -447,8 +447,8 @@ JSON_VALUES = st.one_of(
 def test_a_server_accepts_whatever_a_client_sends(name, region, limit, is_nested):
     page = {"limit": limit} if is_nested else limit
     params = {"name": name, "arguments": {"region": region, "page": page}}
-    fields = mirrored_headers(version=VERSION, method="tools/call", params=params, paths=PATHS)
-    check_mirrored(
+    fields = headers_from_body(version=VERSION, method="tools/call", params=params, paths=PATHS)
+    check_headers_match(
         head(fields),
         version=VERSION,
         method="tools/call",

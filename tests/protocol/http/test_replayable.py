@@ -13,8 +13,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from mcp_trio._jsonrpc.messages import Addressed
 from mcp_trio._protocol.event_store import ReplayBuffer
+from mcp_trio.transports import Addressed
 
 EVENTS_MAX = 6
 BYTES_MAX = 20

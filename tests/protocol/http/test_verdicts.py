@@ -13,36 +13,36 @@ from mcp_trio._protocol.http_requests import (
     KnownSession,
     Listening,
     Opening,
-    Refusal,
+    Rejection,
     Stateless,
     ToSession,
 )
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
-from mcp_trio._protocol.versions import REVISIONS
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 BOTH = "application/json, text/event-stream"
 
 SESSIONS = {
-    "s": KnownSession(REVISIONS["2025-11-25"]),
-    "old": KnownSession(REVISIONS["2025-03-26"]),
+    "s": KnownSession(PROTOCOL_VERSIONS["2025-11-25"]),
+    "old": KnownSession(PROTOCOL_VERSIONS["2025-03-26"]),
     "young": KnownSession(None),
-    "mine": KnownSession(REVISIONS["2025-11-25"], "me"),
+    "mine": KnownSession(PROTOCOL_VERSIONS["2025-11-25"], "me"),
 }
 REGION = {"Region": ("region",)}
 
 
-def endpoint(*revisions):
+def endpoint(*protocol_versions):
     return Endpoint(
-        revisions=revisions or [MODERN, *LEGACY],
+        protocol_versions=protocol_versions or [STATELESS, *LEGACY],
         decoder=Decoder(json_depth_max=32, batch_messages_max=8),
         find=SESSIONS.get,
         parameter_paths={"tide": REGION}.get,
     )
 
 
-DUAL, OLD, NEW = endpoint(), endpoint(*LEGACY), endpoint(MODERN)
+DUAL, OLD, NEW = endpoint(), endpoint(*LEGACY), endpoint(STATELESS)
 
 
 def head(method="POST", *, principal=None, **fields):
@@ -62,11 +62,11 @@ def request(method="ping", id=1, **params):  # noqa: A002 - as on the wire
     return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
 
 
-def meta(version=MODERN, **more):
+def meta(version=STATELESS, **more):
     return {"_meta": {PROTOCOL_VERSION: version, CLIENT_CAPABILITIES: {}, **more}}
 
 
-def modern(method="tools/list", **params):
+def stateless(method="tools/list", **params):
     return request(method, **{**meta(), **params})
 
 
@@ -74,13 +74,13 @@ NOTE = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 RESPONSE = {"jsonrpc": "2.0", "id": 7, "result": {}}
 ERROR = {"jsonrpc": "2.0", "id": 7, "error": {"code": -1, "message": "no"}}
 S = {"Mcp_Session_Id": "s"}
-M = {"MCP_Protocol_Version": MODERN}
+M = {"MCP_Protocol_Version": STATELESS}
 LIST = {**M, "Mcp_Method": "tools/list"}
 HELLO = request("initialize", protocolVersion="2025-11-25")
 
 
-def refused(verdict, status, code=-32600, id=None):  # noqa: A002 - as on the wire
-    assert isinstance(verdict, Refusal), verdict
+def rejected(verdict, status, code=-32600, id=None):  # noqa: A002 - as on the wire
+    assert isinstance(verdict, Rejection), verdict
     assert (verdict.status, verdict.code, verdict.id) == (status, code, id), verdict
     answer = json.loads(verdict.body())
     assert (answer["error"]["code"], answer["error"]["message"]) == (code, verdict.text)
@@ -95,7 +95,7 @@ def refused(verdict, status, code=-32600, id=None):  # noqa: A002 - as on the wi
 @pytest.mark.parametrize("at", [DUAL, OLD, NEW], ids=["dual", "old", "new"])
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "post"])
 def test_other_methods_are_told_which_there_are(at, method):
-    verdict = refused(judged(at, b"", method), 405)
+    verdict = rejected(judged(at, b"", method), 405)
     allowed = "POST" if at is NEW else "GET, POST, DELETE"
     assert verdict.headers == [("Allow", allowed)]
 
@@ -103,14 +103,14 @@ def test_other_methods_are_told_which_there_are(at, method):
 @pytest.mark.requirement("MHTTP-02", "HTTP-29", "TRAP-27")
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 @pytest.mark.parametrize(("at", "fields"), [(NEW, {}), (NEW, S), (DUAL, M), (DUAL, S | M)])
-def test_modern_clients_only_post(at, method, fields):
-    verdict = refused(judged(at, b"", method, **fields), 405)
+def test_stateless_clients_only_post(at, method, fields):
+    verdict = rejected(judged(at, b"", method, **fields), 405)
     assert verdict.headers == [("Allow", "POST")]
 
 
 @pytest.mark.parametrize("media_type", [None, "", "text/plain", "application/json-rpc", "json"])
 def test_a_post_is_json(media_type):
-    refused(judged(DUAL, NOTE, Content_Type=media_type, **S), 415)
+    rejected(judged(DUAL, NOTE, Content_Type=media_type, **S), 415)
 
 
 @pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "Application/JSON"])
@@ -119,7 +119,9 @@ def test_the_media_type_of_a_post_is_read_as_http_has_it(media_type):
 
 
 @pytest.mark.requirement("TRAP-31")
-@pytest.mark.parametrize("message", [request(), NOTE, modern()], ids=["request", "note", "modern"])
+@pytest.mark.parametrize(
+    "message", [request(), NOTE, stateless()], ids=["request", "note", "stateless"]
+)
 @pytest.mark.parametrize(
     ("accept", "is_taken"),
     [
@@ -139,7 +141,7 @@ def test_only_what_cannot_be_served_at_all_is_not_acceptable(message, accept, is
     if is_taken:
         assert isinstance(verdict, ToSession | Stateless)
     else:
-        refused(verdict, 406)
+        rejected(verdict, 406)
 
 
 @pytest.mark.requirement("HTTP-11", "MHTTP-12")
@@ -157,7 +159,7 @@ def test_only_what_cannot_be_served_at_all_is_not_acceptable(message, accept, is
     ],
 )
 def test_what_is_no_message_is_a_bad_request(at, body, code, id_):
-    refused(judged(at, body, **S), 400, code, id_)
+    rejected(judged(at, body, **S), 400, code, id_)
 
 
 # Sessions.
@@ -174,7 +176,7 @@ def test_a_session_begins_by_a_handshake_whatever_its_head_says(at, version):
 
 @pytest.mark.parametrize("session", ["s", "gone"])
 def test_a_session_does_not_begin_in_another(session):
-    refused(judged(DUAL, HELLO, Mcp_Session_Id=session), 400, id=1)
+    rejected(judged(DUAL, HELLO, Mcp_Session_Id=session), 400, id=1)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_what_names_a_session_is_for_it(at, message, awaited):
     ],
 )
 def test_who_names_no_session_is_told_so(at, method, message, id_):
-    refused(judged(at, message, method), 400, id=id_)
+    rejected(judged(at, message, method), 400, id=id_)
 
 
 @pytest.mark.requirement("HTTP-51", "TRAP-34")
@@ -211,7 +213,7 @@ def test_who_names_no_session_is_told_so(at, method, message, id_):
 @pytest.mark.parametrize("session", ["gone", "", "S", "s, s", "mine"])
 def test_a_session_that_is_not_there_is_not_found(at, method, session):
     id_ = 1 if method == "POST" else None
-    refused(judged(at, request(), method, Mcp_Session_Id=session), 404, id=id_)
+    rejected(judged(at, request(), method, Mcp_Session_Id=session), 404, id=id_)
 
 
 @pytest.mark.requirement("HTTP-59", "HTTP-61")
@@ -223,9 +225,9 @@ def test_a_session_that_is_not_there_is_not_found(at, method, session):
 def test_a_session_is_only_there_for_whose_it_is(method, session, principal, is_found):
     verdict = judged(DUAL, request(), method, Mcp_Session_Id=session, principal=principal)
     if is_found:
-        assert not isinstance(verdict, Refusal)
+        assert not isinstance(verdict, Rejection)
     else:
-        refused(verdict, 404, id=1 if method == "POST" else None)
+        rejected(verdict, 404, id=1 if method == "POST" else None)
 
 
 @pytest.mark.requirement("HTTP-58", "TRAP-36")
@@ -245,19 +247,19 @@ def test_a_session_is_only_there_for_whose_it_is(method, session, principal, is_
 def test_a_version_that_nobody_speaks_is_a_bad_request(at, method, version, is_fine):
     verdict = judged(at, request(), method, MCP_Protocol_Version=version, **S)
     if is_fine:
-        assert not isinstance(verdict, Refusal)
+        assert not isinstance(verdict, Rejection)
     else:
         # Not as a modern error: who reads one takes this server for a modern one (TRAP-23).
-        refused(verdict, 400, id=1 if method == "POST" else None)
+        rejected(verdict, 400, id=1 if method == "POST" else None)
 
 
-def test_a_legacy_server_takes_no_modern_version_in_its_head():
-    refused(judged(OLD, request(), **S, **M), 400, id=1)
+def test_a_legacy_server_takes_no_stateless_version_in_its_head():
+    rejected(judged(OLD, request(), **S, **M), 400, id=1)
 
 
 def test_a_legacy_server_reads_metadata_as_anything_else_in_a_message():
-    assert isinstance(judged(OLD, modern(), **S), ToSession)
-    refused(judged(OLD, modern(), **LIST), 400, id=1)
+    assert isinstance(judged(OLD, stateless(), **S), ToSession)
+    rejected(judged(OLD, stateless(), **LIST), 400, id=1)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_a_get_takes_events(accept, is_taken):
     if is_taken:
         assert verdict == Listening("s", None)
     else:
-        refused(verdict, 406)
+        rejected(verdict, 406)
 
 
 def test_a_get_may_name_the_last_event():
@@ -286,13 +288,13 @@ def test_a_batch_is_for_a_session_that_has_batches():
     assert isinstance(verdict, ToSession)
     assert list(verdict.awaited) == [1, "a"]
     for session in ("s", "young"):
-        refused(judged(DUAL, batch, Mcp_Session_Id=session), 400)
+        rejected(judged(DUAL, batch, Mcp_Session_Id=session), 400)
 
 
 @pytest.mark.requirement("HTTP-11")
 @pytest.mark.parametrize(("bad", "id_"), [(1, None), ({"jsonrpc": "2.0", "id": 9}, 9)])
 def test_a_batch_is_taken_whole_or_not_at_all(bad, id_):
-    refused(judged(DUAL, [request(), bad], Mcp_Session_Id="old"), 400, -32600, id_)
+    rejected(judged(DUAL, [request(), bad], Mcp_Session_Id="old"), 400, -32600, id_)
 
 
 # Modern messages.
@@ -301,8 +303,8 @@ def test_a_batch_is_taken_whole_or_not_at_all(bad, id_):
 @pytest.mark.requirement("MHTTP-03", "MHTTP-04", "TRAP-27")
 @pytest.mark.parametrize("at", [DUAL, NEW], ids=["dual", "new"])
 @pytest.mark.parametrize("more", [{}, S, {"Mcp_Session_Id": "gone"}, {"Last_Event_ID": "1-1"}])
-def test_a_modern_request_is_complete_in_itself(at, more):
-    verdict = judged(at, modern(), **LIST, **more)
+def test_a_stateless_request_is_complete_in_itself(at, more):
+    verdict = judged(at, stateless(), **LIST, **more)
     assert isinstance(verdict, Stateless)
     assert (verdict.message.id, verdict.is_incomplete) == (1, False)
 
@@ -315,31 +317,31 @@ def test_a_modern_request_is_complete_in_itself(at, more):
         {},
         {"_meta": {}},
         {"_meta": None},
-        {"_meta": {PROTOCOL_VERSION: MODERN}},
+        {"_meta": {PROTOCOL_VERSION: STATELESS}},
         {"_meta": {CLIENT_CAPABILITIES: {}}},
     ],
     ids=str,
 )
-def test_what_lacks_metadata_under_a_modern_head_is_incomplete(at, params):
+def test_what_lacks_metadata_under_a_stateless_head_is_incomplete(at, params):
     verdict = judged(at, request("tools/list", **params), **LIST)
     if params.get("_meta"):
         assert isinstance(verdict, Stateless)
         assert verdict.is_incomplete
     else:
-        refused(verdict, 400, -32602, 1)
+        rejected(verdict, 400, -32602, 1)
 
 
-def test_a_message_without_params_is_refused_too():
+def test_a_message_without_params_is_rejected_too():
     verdict = judged(DUAL, {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, **LIST)
-    refused(verdict, 400, -32602, 1)
+    rejected(verdict, 400, -32602, 1)
 
 
 def test_params_that_are_no_object_are_somebody_elses_affair():
     body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[1]}'
     verdict = judged(DUAL, body, **LIST)
-    assert isinstance(verdict, Stateless | Refusal)
-    if isinstance(verdict, Refusal):
-        refused(verdict, 400, id=1)
+    assert isinstance(verdict, Stateless | Rejection)
+    if isinstance(verdict, Rejection):
+        rejected(verdict, 400, id=1)
 
 
 @pytest.mark.requirement("HDR-07", "MHTTP-28", "MHTTP-30", "TRAP-47", "HDR-36")
@@ -362,47 +364,47 @@ def test_params_that_are_no_object_are_somebody_elses_affair():
     ids=str,
 )
 def test_the_head_says_what_the_body_says(at, fields):
-    message = modern("tools/call", name="tide", arguments={"region": "bay"})
+    message = stateless("tools/call", name="tide", arguments={"region": "bay"})
     said = {**M, "Mcp_Method": "tools/call", "Mcp_Name": "tide", "Mcp_Param_Region": "bay"}
     verdict = judged(at, message, **(said | fields))
     if fields:
-        refused(verdict, 400, -32020, 1)
+        rejected(verdict, 400, -32020, 1)
     else:
         assert isinstance(verdict, Stateless)
 
 
 @pytest.mark.requirement("MHTTP-27", "TRAP-30")
-def test_a_version_that_is_unknown_but_said_twice_is_for_the_session_to_refuse():
+def test_a_version_that_is_unknown_but_said_twice_is_for_the_session_to_reject():
     fields = LIST | {"MCP_Protocol_Version": "v999"}
     verdict = judged(DUAL, request("tools/list", **meta("v999")), **fields)
     assert isinstance(verdict, Stateless)
 
 
-def test_a_version_that_is_no_text_is_refused_by_the_name_of_its_field():
+def test_a_version_that_is_no_text_is_rejected_by_the_name_of_its_field():
     verdict = judged(DUAL, request("tools/list", **meta(7)), **LIST)
-    assert "protocolVersion" in refused(verdict, 400, -32602, 1).text
+    assert "protocolVersion" in rejected(verdict, 400, -32602, 1).text
 
 
 @pytest.mark.requirement("HDR-31")
 @pytest.mark.parametrize("name", ["ebb", 7, None])
 def test_of_a_tool_that_is_not_known_nothing_is_mirrored(name):
-    message = modern("tools/call", name=name, arguments={"region": "bay"})
+    message = stateless("tools/call", name=name, arguments={"region": "bay"})
     said = name if isinstance(name, str) else None
     fields = {**M, "Mcp_Method": "tools/call", "Mcp_Name": said, "Mcp_Param_Region": "sea"}
-    assert isinstance(judged(DUAL, message, **fields), Stateless | Refusal)
+    assert isinstance(judged(DUAL, message, **fields), Stateless | Rejection)
     if said:
         assert isinstance(judged(DUAL, message, **fields), Stateless)
 
 
 @pytest.mark.parametrize("at", [DUAL, NEW], ids=["dual", "new"])
-@pytest.mark.parametrize("message", [RESPONSE, ERROR, [modern()], [NOTE, modern()]], ids=str)
-def test_the_body_of_a_modern_post_is_one_request_or_notification(at, message):
-    refused(judged(at, message, **LIST), 400)
+@pytest.mark.parametrize("message", [RESPONSE, ERROR, [stateless()], [NOTE, stateless()]], ids=str)
+def test_the_body_of_a_stateless_post_is_one_request_or_notification(at, message):
+    rejected(judged(at, message, **LIST), 400)
 
 
 @pytest.mark.requirement("TRAP-57")
 @pytest.mark.parametrize("at", [DUAL, NEW], ids=["dual", "new"])
-def test_a_modern_notification_needs_no_name(at):
+def test_a_stateless_notification_needs_no_name(at):
     message = {"jsonrpc": "2.0", "method": "notifications/tide", "params": {"name": "x"}}
     assert isinstance(judged(at, message, **M), Stateless)
 
@@ -411,10 +413,10 @@ def test_a_modern_notification_needs_no_name(at):
 @pytest.mark.parametrize(
     ("message", "id_"), [(HELLO, 1), (request(), 1), (NOTE, None), ([HELLO], None)], ids=str
 )
-def test_a_modern_server_says_what_it_speaks_to_who_says_no_version(message, id_):
-    refusal = refused(judged(NEW, message), 400, -32020, id_)
-    assert MODERN in refusal.text
-    assert json.loads(refusal.body())["error"]["data"] == {"supported": [MODERN]}
+def test_a_stateless_server_says_what_it_speaks_to_who_says_no_version(message, id_):
+    rejection = rejected(judged(NEW, message), 400, -32020, id_)
+    assert STATELESS in rejection.text
+    assert json.loads(rejection.body())["error"]["data"] == {"supported": [STATELESS]}
 
 
 @pytest.mark.requirement("MHTTP-26", "MHTTP-27", "TRAP-53", "HDR-07")

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
 
 
 def make_server(*, exclusive=False):

@@ -5,17 +5,15 @@ from contextlib import suppress
 import pytest
 import trio
 
-from mcp_trio._replay.sweep import sweep
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
+from mcp_trio import Context, Server, ThreadContext, effect
+from mcp_trio.recording import sweep
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 
 SCHEDULES = 20
 
 
-class Refused(Exception):
+class Rejected(Exception):
     pass
 
 
@@ -27,13 +25,13 @@ def effectful_server(*, wrong=False, more=False):
     async def fetch(what: str) -> str:
         await trio.sleep(0.003 if what != "for ever" else 9)
         if what == "nothing":
-            raise Refused(what)
+            raise Rejected(what)
         return what.upper()
 
     @effect
     def configured(name: str) -> str:
         if name == "nothing":
-            raise Refused(name)
+            raise Rejected(name)
         return f"{name} is set"
 
     @server.tool
@@ -42,9 +40,9 @@ def effectful_server(*, wrong=False, more=False):
         said += [ctx.now().isoformat(), str(ctx.uuid4()), str(ctx.random.random())]
         try:
             await fetch("nothing")
-        except Refused as error:
+        except Rejected as error:
             said.append(str(error))
-        with suppress(Refused):
+        with suppress(Rejected):
             configured("nothing")
             said.append("configured")
         await ctx.sleep(0.002)
@@ -103,7 +101,7 @@ def effects(tmp_path):
 def test_what_a_handler_asks_its_context_is_answered_as_recorded(effects):
     report = sweep(effects, effectful_server, schedules=SCHEDULES)
     assert report.differences == ()
-    assert report.strays == ()
+    assert report.untracked_calls == ()
 
 
 @pytest.mark.real_time

@@ -5,8 +5,9 @@ import os
 import pytest
 
 from mcp_trio._replay import sweep as sweeping
-from mcp_trio._replay.sweep import sweep, sweep_forked
+from mcp_trio._replay.sweep import sweep_forked
 from mcp_trio.errors import RecordingError, SweepUnavailable
+from mcp_trio.recording import sweep
 
 FORKS = 8
 

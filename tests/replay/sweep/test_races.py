@@ -7,12 +7,10 @@ import msgspec
 import pytest
 import trio
 
+from mcp_trio import Context, Server
 from mcp_trio._cli.replay import swept
-from mcp_trio._replay.sweep import sweep
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio._session.nondeterminism import Stray
 from mcp_trio.errors import BlockedInReplay
+from mcp_trio.recording import UntrackedCall, sweep
 
 SCHEDULES = 20
 
@@ -160,8 +158,10 @@ def test_a_clock_beside_the_context_is_told_and_a_socket_ends_the_sweep(sums, pa
     async def reaching() -> int:
         return socket.socket().fileno()
 
-    (stray,) = sweep(path, lambda: sums.changed_server(total=total), schedules=2).strays
-    assert stray.call == "time.time"
+    (untracked_call,) = sweep(
+        path, lambda: sums.changed_server(total=total), schedules=2
+    ).untracked_calls
+    assert untracked_call.call == "time.time"
     with pytest.raises(BlockedInReplay, match=r"socket\.socket\(\) at test_races.py"):
         sweep(path, lambda: sums.changed_server(total=reaching), schedules=2)
 
@@ -178,10 +178,16 @@ def test_long_values_are_shown_by_their_begin(sums, path):
     assert difference.swept.endswith("x…")
 
 
-def test_the_text_shows_the_first_differences_and_the_strays(sums, path):
+def test_the_text_shows_the_first_differences_and_the_untracked_calls(sums, path):
     report = sweep(path, sums.make_server, schedules=SCHEDULES)
     many = report.differences * SCHEDULES
-    stray = Stray(call="time.time", site="at a.py:3", lane="r5", instead="ctx.now()")
-    text = swept(msgspec.structs.replace(report, differences=many, strays=(stray,)), "a", "b.py")
+    untracked_call = UntrackedCall(
+        call="time.time", site="at a.py:3", lane="r5", instead="ctx.now()"
+    )
+    text = swept(
+        msgspec.structs.replace(report, differences=many, untracked_calls=(untracked_call,)),
+        "a",
+        "b.py",
+    )
     assert f"\nand {len(many) - 10} more\n" in text
     assert "\nstray: time.time() at a.py:3 in lane r5: use ctx.now()\n" in text

@@ -4,12 +4,9 @@ import json
 
 import pytest
 
-from mcp_trio._journal.redaction import Redaction
-from mcp_trio._recorder.writer import RecordOptions, SharedRecording
-from mcp_trio._replay.sweep import sweep
-from mcp_trio._server.effects import effect
-from mcp_trio._server.server import Server
+from mcp_trio import Server, effect
 from mcp_trio.errors import RecordingError
+from mcp_trio.recording import RecordOptions, Redaction, SharedRecording, sweep
 
 
 def test_what_was_taken_out_of_a_redacted_recording_is_not_compared(sums, world, tmp_path):
@@ -55,13 +52,13 @@ def rewritten(world, path, tmp_path, change):
     return world.rewrite(path, tmp_path / "changed.mcprec.jsonl", changed)
 
 
-def test_a_recording_of_a_client_is_refused(sums, world, path, tmp_path):
+def test_a_recording_of_a_client_is_rejected(sums, world, path, tmp_path):
     changed = rewritten(world, path, tmp_path, lambda rows: rows[0]["f"].update(role="client"))
     with pytest.raises(RecordingError, match="of role 'client'"):
         sweep(changed, sums.make_server)
 
 
-def test_a_recording_of_several_sessions_is_refused(sums, world, tmp_path):
+def test_a_recording_of_several_sessions_is_rejected(sums, world, tmp_path):
     with SharedRecording(tmp_path / "shared.mcprec.jsonl") as shared:
         world.record(sums.make_server(), shared, talk_shortly)
     with pytest.raises(RecordingError, match="one session"):

@@ -9,23 +9,21 @@ import attrs
 import pytest
 import trio
 
+from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION
-from mcp_trio._server.context import Context
 from mcp_trio._server.http_app import HttpApp
 from mcp_trio._server.http_serve import app_of
-from mcp_trio._server.server import Server
 from mcp_trio._session.leader_followers import WarmTasks
-from mcp_trio.limits import Limits
 from tests.transports.http.scripted_exchange import PATIENCE_SECONDS, ScriptedExchange
 
 BOTH = "application/json, text/event-stream"
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 INFO = {"name": "buoy", "version": "1"}
 
 
-def hello(revision, capabilities=None, **more):
+def hello(protocol_version, capabilities=None, **more):
     params = {
-        "protocolVersion": revision,
+        "protocolVersion": protocol_version,
         "capabilities": capabilities or {},
         "clientInfo": INFO,
     }
@@ -102,22 +100,24 @@ class Site:
             self.tasks.serve(respond)
         return exchange
 
-    async def open(self, revision="2025-11-25", capabilities=None, *, ready=True, **headers):
+    async def open(
+        self, protocol_version="2025-11-25", capabilities=None, *, ready=True, **headers
+    ):
         """A legacy client behind the handshake."""
-        answer = await self.ask("POST", hello(revision, capabilities), **headers)
+        answer = await self.ask("POST", hello(protocol_version, capabilities), **headers)
         assert answer.status == 200, answer.answer_body
         said = (await answer.rest())[0] if answer.is_stream else answer.json
-        client = Legacy(self, answer.headers["mcp-session-id"], revision, said, headers)
+        client = Legacy(self, answer.headers["mcp-session-id"], protocol_version, said, headers)
         if ready:
             said = await client.ask(notification("notifications/initialized"))
             assert (said.status, said.answer_body) == (202, b"")
         return client
 
-    def modern(self, message, *, meta=None, name=None, accept=BOTH, **headers):
+    def stateless(self, message, *, meta=None, name=None, accept=BOTH, **headers):
         """An exchange as a modern client makes it, which nobody answers yet."""
         params = dict(message.get("params", {}))
         params["_meta"] = {
-            PROTOCOL_VERSION: MODERN,
+            PROTOCOL_VERSION: STATELESS,
             CLIENT_CAPABILITIES: {},
             CLIENT_INFO: INFO,
             **params.get("_meta", {}),
@@ -125,18 +125,18 @@ class Site:
         }
         named = name or params.get("name") or params.get("uri")
         fields = {
-            "MCP_Protocol_Version": MODERN,
+            "MCP_Protocol_Version": STATELESS,
             "Mcp_Method": message["method"],
             "Mcp_Name": named if isinstance(named, str) else None,
             **headers,
         }
         return self.exchange("POST", message | {"params": params}, accept=accept, **fields)
 
-    async def ask_modern(self, message, **options):
-        return await self.answered(self.modern(message, **options))
+    async def ask_stateless(self, message, **options):
+        return await self.answered(self.stateless(message, **options))
 
-    def begin_modern(self, message, **options):
-        return self.answering(self.modern(message, **options))
+    def begin_stateless(self, message, **options):
+        return self.answering(self.stateless(message, **options))
 
 
 @attrs.define(eq=False)
@@ -145,13 +145,13 @@ class Legacy:
 
     site: Site
     id: str
-    revision: str
+    protocol_version: str
     hello: dict
     headers: dict
     _ids: itertools.count = attrs.field(factory=functools.partial(itertools.count, 1))
 
     def _fields(self, headers):
-        fields = {"Mcp_Session_Id": self.id, "MCP_Protocol_Version": self.revision}
+        fields = {"Mcp_Session_Id": self.id, "MCP_Protocol_Version": self.protocol_version}
         return fields | self.headers | headers
 
     async def ask(self, message=None, *, method="POST", **headers):
@@ -254,10 +254,10 @@ def has_heard_nothing(exchange):
 
 @pytest.fixture
 def opened(open_site, ended):
-    async def opened(revision="2025-11-25", capabilities=None, *, limits=None, **options):
+    async def opened(protocol_version="2025-11-25", capabilities=None, *, limits=None, **options):
         server = harbour(ended, **({} if limits is None else {"limits": Limits(**limits)}))
         site = await open_site(server, **options)
-        return await site.open(revision, capabilities)
+        return await site.open(protocol_version, capabilities)
 
     return opened
 

@@ -5,9 +5,7 @@ import contextlib
 import pytest
 import trio
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
+from mcp_trio import Context, Limits, Server
 from tests.server.http.conftest import call, harbour, hello, site_of, text
 
 
@@ -20,9 +18,9 @@ async def test_a_server_that_answers_is_well(open_site, autojump_clock):
 
 @pytest.mark.parametrize("path", ["/", "/mcp/x", "/MCP", "/health/x"])
 async def test_who_is_lost_is_told_where_the_endpoint_is(open_site, path, autojump_clock):
-    refused = await (await open_site(harbour())).ask("POST", hello("2025-11-25"), path=path)
-    assert refused.status == 404
-    assert "/mcp" in refused.json["error"]["message"]
+    rejected = await (await open_site(harbour())).ask("POST", hello("2025-11-25"), path=path)
+    assert rejected.status == 404
+    assert "/mcp" in rejected.json["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/there", "/there/", "/there?x=1"])
@@ -36,8 +34,8 @@ async def test_the_endpoint_may_be_elsewhere(open_site, path, autojump_clock):
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE", "OPTIONS"])
 async def test_a_page_of_somebody_else_is_not_let_in(open_site, method, autojump_clock):
     site = await open_site(harbour())
-    refused = await site.ask(method, hello("2025-11-25"), Origin="http://evil.example")
-    assert (refused.status, "id" in refused.json) == (403, False)
+    rejected = await site.ask(method, hello("2025-11-25"), Origin="http://evil.example")
+    assert (rejected.status, "id" in rejected.json) == (403, False)
     assert len(site.runtime.sessions) == 0
     own = await site.ask("POST", hello("2025-11-25"), Origin="http://127.0.0.1:80")
     assert own.status == 200
@@ -52,8 +50,8 @@ async def test_browsers_are_told_what_they_may_if_that_is_wished(open_site, auto
         answer = await site.ask("POST", message, Origin=page)
         assert answer.headers["access-control-allow-origin"] == page
         assert "Mcp-Session-Id" in answer.headers["access-control-expose-headers"]
-    modern = await site.ask_modern(call("log"), Origin=page)
-    assert modern.headers["access-control-allow-origin"] == page
+    stateless = await site.ask_stateless(call("log"), Origin=page)
+    assert stateless.headers["access-control-allow-origin"] == page
     other = await site.ask("OPTIONS", Origin="http://x", Access_Control_Request_Method="POST")
     assert other.status == 403
 
@@ -61,9 +59,9 @@ async def test_browsers_are_told_what_they_may_if_that_is_wished(open_site, auto
 @pytest.mark.parametrize("path", ["/mcp", "/messages"])
 async def test_a_body_has_a_size(open_site, path, autojump_clock):
     site = await open_site(harbour(limits=Limits(frame_bytes_max=100)))
-    refused = await site.ask("POST", b" " * 101, path=path)
-    assert refused.status == 413
-    assert "frame_bytes_max" in refused.json["error"]["message"]
+    rejected = await site.ask("POST", b" " * 101, path=path)
+    assert rejected.status == 413
+    assert "frame_bytes_max" in rejected.json["error"]["message"]
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_request_is_nobodys_fault(
@@ -96,7 +94,7 @@ async def test_the_lifespan_is_entered_once_round_all_sessions(autojump_clock):
         for _ in range(2):
             client = await site.open()
             assert text((await client.ask(call("where"))).json) == "sea"
-        assert text((await site.ask_modern(call("where"))).json) == "sea"
+        assert text((await site.ask_stateless(call("where"))).json) == "sea"
         assert told == ["in"]
         site.runtime.close()
         await site.runtime.ended.wait()

@@ -64,9 +64,9 @@ async def test_an_ended_stream_with_nothing_more_is_not_listened_to(opened, auto
     first = await asked.event()
     await asked.rest()
     last = f"{first.id.split('-')[0]}-4"
-    refused = await client.ask(method="GET", accept=EVENTS, Last_Event_ID=last)
-    assert (refused.status, refused.headers["allow"]) == (405, "POST, DELETE")
-    assert last in refused.json["error"]["message"]
+    rejected = await client.ask(method="GET", accept=EVENTS, Last_Event_ID=last)
+    assert (rejected.status, rejected.headers["allow"]) == (405, "POST, DELETE")
+    assert last in rejected.json["error"]["message"]
 
 
 @pytest.mark.requirement("HTTP-42")
@@ -89,9 +89,9 @@ async def test_the_get_stream_is_resumed_too(opened, autojump_clock):
 @pytest.mark.parametrize("event_id", ["9-1", "1-99", "x", "3"])
 async def test_an_event_that_nobody_knows_cannot_be_resumed(opened, event_id, autojump_clock):
     client = await opened()
-    refused = await client.ask(method="GET", accept=EVENTS, Last_Event_ID=event_id)
-    assert refused.status == 400
-    assert "event" in refused.json["error"]["message"]
+    rejected = await client.ask(method="GET", accept=EVENTS, Last_Event_ID=event_id)
+    assert rejected.status == 400
+    assert "event" in rejected.json["error"]["message"]
 
 
 async def test_what_is_kept_is_bounded(opened, autojump_clock):
@@ -101,8 +101,8 @@ async def test_what_is_kept_is_bounded(opened, autojump_clock):
     asked.leave()
     await client.ask(call("flood", {"count": 20}, id=2))
     await trio.sleep(9)
-    refused = await client.ask(method="GET", accept=EVENTS, Last_Event_ID=first.id)
-    assert refused.status == 400
+    rejected = await client.ask(method="GET", accept=EVENTS, Last_Event_ID=first.id)
+    assert rejected.status == 400
     streams = client.site.runtime.sessions.used(client.id).channel._streams
     assert not streams
 

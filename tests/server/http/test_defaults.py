@@ -5,9 +5,8 @@ import inspect
 import pytest
 import trio
 
-from mcp_trio._server.context import Context
+from mcp_trio import Context, Server
 from mcp_trio._server.http_serve import Address
-from mcp_trio._server.server import Server
 from tests.server.http.conftest import request
 
 
@@ -25,7 +24,7 @@ def test_a_server_is_reached_by_stdio_or_from_its_own_machine_only():
         ({"certfile": "a.pem", "keyfile": "a.key"}, 'server="hypercorn"'),
     ],
 )
-async def test_what_cannot_be_served_so_is_refused(options, text):
+async def test_what_cannot_be_served_so_is_rejected(options, text):
     with pytest.raises(ValueError, match=text):
         await Server("x").serve_http(port=0, **options)
 
@@ -39,15 +38,17 @@ async def test_an_address_that_is_taken_is_said(nursery):
 
 
 @pytest.mark.requirement("HTTP-57", "TRAP-35", "TRAP-36")
-@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
-async def test_a_session_knows_its_revision_without_the_head(open_site, revision, autojump_clock):
+@pytest.mark.parametrize("protocol_version", ["2025-06-18", "2025-11-25"])
+async def test_a_session_knows_its_protocol_version_without_the_head(
+    open_site, protocol_version, autojump_clock
+):
     server = Server("x")
 
     @server.tool
     async def spoken(*, ctx: Context) -> str:
-        return ctx.revision
+        return ctx.protocol_version
 
-    client = await (await open_site(server)).open(revision)
+    client = await (await open_site(server)).open(protocol_version)
     ask = request("tools/call", {"name": "spoken", "arguments": {}})
     answer = await client.ask(ask, MCP_Protocol_Version=None)
-    assert answer.json["result"]["content"] == [{"type": "text", "text": revision}]
+    assert answer.json["result"]["content"] == [{"type": "text", "text": protocol_version}]

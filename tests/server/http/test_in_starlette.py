@@ -7,13 +7,11 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.server import Server
+from mcp_trio import Client, ConnectionLost, Server
 from mcp_trio._transports.hypercorn import serve_hypercorn
-from mcp_trio._transports.websocket_client import open_websocket_channel
-from mcp_trio.errors import ConnectionLost
+from mcp_trio.transports import open_websocket_channel
 
-LEGACY, MODERN = "2025-11-25", "2026-07-28"
+LEGACY, STATELESS = "2025-11-25", "2026-07-28"
 
 
 @pytest.fixture
@@ -37,11 +35,11 @@ async def site(nursery):
     nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+@pytest.mark.parametrize("protocol_version", [LEGACY, STATELESS])
 @pytest.mark.parametrize("place", ["ws://{}/deep/down/ws", "http://{}/deep/down/mcp"])
-async def test_a_mounted_application_serves_both_transports_and_eras(site, place, revision):
-    async with Client(place.format(site), revisions=[revision]) as client:
-        assert client.revision == revision
+async def test_a_mounted_application_serves_both_transports_and_eras(site, place, protocol_version):
+    async with Client(place.format(site), protocol_versions=[protocol_version]) as client:
+        assert client.protocol_version == protocol_version
         assert (await client.call_tool("tide")).content[0].text == "high"
 
 
@@ -52,7 +50,7 @@ async def test_what_is_beside_it_stays_the_applications(site):
         await open_websocket_channel(f"ws://{site}/ws")
 
 
-async def test_a_page_of_another_origin_is_refused_there_too(site):
+async def test_a_page_of_another_origin_is_rejected_there_too(site):
     with pytest.raises(ConnectionLost, match="403"):
         await open_websocket_channel(
             f"ws://{site}/deep/down/ws", headers={"Origin": "https://evil.example"}

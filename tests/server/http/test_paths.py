@@ -3,11 +3,11 @@
 import pytest
 import trio
 
-from mcp_trio._server.server import Server
+from mcp_trio import Server
 
 
 @pytest.mark.parametrize("path", ["/ws", "/ws/", "/sse", "/messages", "/health"])
-async def test_two_things_at_one_path_are_refused(path):
+async def test_two_things_at_one_path_are_rejected(path):
     with trio.fail_after(5), pytest.raises(ValueError, match=r"two things cannot be at /"):
         await Server("x").serve_http(port=0, path=path)
 

@@ -56,14 +56,16 @@ async def test_the_get_stream_is_broken_off_too(opened, autojump_clock):
     assert (await back.message())["method"] == "notifications/tools/list_changed"
 
 
-@pytest.mark.parametrize("revision", ["2025-03-26", "2025-06-18"])
-async def test_clients_that_know_nothing_of_it_keep_their_stream(opened, revision, autojump_clock):
-    asked = (await opened(revision, limits=SHORT)).begin(call("log", {"seconds": 9}))
+@pytest.mark.parametrize("protocol_version", ["2025-03-26", "2025-06-18"])
+async def test_clients_that_know_nothing_of_it_keep_their_stream(
+    opened, protocol_version, autojump_clock
+):
+    asked = (await opened(protocol_version, limits=SHORT)).begin(call("log", {"seconds": 9}))
     said = await asked.rest()
     assert (notes(said), text(said[-1])) == (["one", "two"], "logged")
 
 
-async def test_modern_streams_are_whole(opened, autojump_clock):
+async def test_stateless_streams_are_whole(opened, autojump_clock):
     site = (await opened(limits=SHORT)).site
-    asked = site.begin_modern(call("wait", {"seconds": 9}))
+    asked = site.begin_stateless(call("wait", {"seconds": 9}))
     assert [text(each) for each in await asked.rest()] == ["waited"]

@@ -7,14 +7,11 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._journal.redaction import Redaction, redacted_again
-from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server, ThreadContext
+from mcp_trio._journal.redaction import redacted_again
+from mcp_trio.recording import RecordOptions, Redaction, read_recording, replay
 from tests.server.http.conftest import call, hello, site_of, text
-from tests.server.http.test_serving import modern
+from tests.server.http.test_serving import stateless
 from tests.server.rounds import NOT_VALID, TRUE, text_of
 
 FORMS = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
@@ -41,7 +38,7 @@ def harbour():
         answer = await ctx.elicit("sure?", bool)
         return f"{ctx.principal}: {answer.data}"
 
-    server.tool(steer, name="parked")
+    server.tool(steer, name="suspended")
     server.tool(steer, name="sealed", resumable=True)
     return server
 
@@ -52,7 +49,7 @@ async def test_a_handler_knows_who_calls_in_either_era(open_site, tool):
     for token, name in TOKENS.items():
         client = await site.open(Authorization=token)
         assert text((await client.ask(call(tool))).json) == name
-        answer = await site.ask_modern(call(tool), Authorization=token)
+        answer = await site.ask_stateless(call(tool), Authorization=token)
         assert text(answer.json) == name
 
 
@@ -61,7 +58,7 @@ async def test_a_handler_knows_who_calls_in_either_era(open_site, tool):
 async def test_each_request_on_a_connection_proves_anew_who_sends_it(nursery, host):
     serve = functools.partial(harbour().serve_http, port=0, server=host, verify=verify)
     url = await nursery.start(serve)
-    asked, connections = modern(call("who")), []
+    asked, connections = stateless(call("who")), []
     async with httpx.AsyncClient() as http:
         for token in (ANNA, None, BERT, "Bearer 3", ANNA):
             proof = {} if token is None else {"Authorization": token}
@@ -85,7 +82,7 @@ async def test_nobody_is_anybody_where_nobody_verifies(open_site, autojump_clock
     site = await open_site(harbour())
     client = await site.open(Authorization=ANNA)
     assert text((await client.ask(call("who"))).json) == "None"
-    assert text((await site.ask_modern(call("who"), Authorization=ANNA)).json) == "None"
+    assert text((await site.ask_stateless(call("who"), Authorization=ANNA)).json) == "None"
 
 
 async def test_the_oldest_transport_knows_it_too(open_site, autojump_clock):
@@ -99,15 +96,15 @@ async def test_the_oldest_transport_knows_it_too(open_site, autojump_clock):
 
 
 @pytest.mark.requirement("MRTR-19", "MRTR-22", "STATE-09", "TRAP-96")
-@pytest.mark.parametrize("tool", ["parked", "sealed"])
+@pytest.mark.parametrize("tool", ["suspended", "sealed"])
 async def test_a_state_is_good_for_nobody_but_who_got_it(open_site, tool, autojump_clock):
     site = await open_site(harbour(), verify=verify)
-    asked = await site.ask_modern(call(tool), meta=FORMS, Authorization=ANNA)
+    asked = await site.ask_stateless(call(tool), meta=FORMS, Authorization=ANNA)
     state = asked.json["result"]["requestState"]
     retry = call(tool, id=2, requestState=state, inputResponses={"q1": TRUE})
-    refused = await site.ask_modern(retry, meta=FORMS, Authorization=BERT)
-    assert refused.json["error"] == NOT_VALID
-    answer = await site.ask_modern(retry, meta=FORMS, Authorization=ANNA)
+    rejected = await site.ask_stateless(retry, meta=FORMS, Authorization=BERT)
+    assert rejected.json["error"] == NOT_VALID
+    answer = await site.ask_stateless(retry, meta=FORMS, Authorization=ANNA)
     assert text_of(answer.json["result"]) == "anna: True"
 
 
@@ -119,12 +116,12 @@ async def record(options):
         for token in TOKENS:
             client = await site.open(Authorization=token)
             await client.ask(call("who"))
-            await site.ask_modern(call("who"), Authorization=token)
-        asked = await site.ask_modern(call("parked"), meta=FORMS, Authorization=ANNA)
+            await site.ask_stateless(call("who"), Authorization=token)
+        asked = await site.ask_stateless(call("suspended"), meta=FORMS, Authorization=ANNA)
         state = asked.json["result"]["requestState"]
-        retry = call("parked", id=2, requestState=state, inputResponses={"q1": TRUE})
+        retry = call("suspended", id=2, requestState=state, inputResponses={"q1": TRUE})
         for token in (BERT, ANNA):
-            await site.ask_modern(retry, meta=FORMS, Authorization=token)
+            await site.ask_stateless(retry, meta=FORMS, Authorization=token)
         site.runtime.close()
         await site.runtime.ended.wait()
 

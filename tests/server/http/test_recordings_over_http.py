@@ -4,9 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
+from mcp_trio.recording import replay
 from tests.server.http.conftest import call, site_of, text
 
 LOGS = {"io.modelcontextprotocol/logLevel": "debug"}
@@ -41,10 +40,10 @@ async def record(folder, leads):
             asked = client.begin(call("ask"))
             await client.ask(sampled(await asked.message()))
             assert text((await asked.rest())[-1]) == "north"
-        exchanges = [site.begin_modern(call("log", {"name": name}), meta=LOGS) for name in "abc"]
+        exchanges = [site.begin_stateless(call("log", {"name": name}), meta=LOGS) for name in "abc"]
         for exchange in exchanges:
             await exchange.rest()
-        gone = site.begin_modern(call("log", {"name": "d"}), meta=LOGS)
+        gone = site.begin_stateless(call("log", {"name": "d"}), meta=LOGS)
         await gone.message()
         gone.leave()
         site.runtime.close()
@@ -52,7 +51,7 @@ async def record(folder, leads):
 
 
 @pytest.mark.parametrize("leads", [False, True])
-def test_each_session_has_a_recording_and_all_modern_requests_one(tmp_path, leads):
+def test_each_session_has_a_recording_and_all_stateless_requests_one(tmp_path, leads):
     trio.run(record, tmp_path, leads, clock=trio.testing.MockClock(autojump_threshold=0))
     files = sorted(tmp_path.iterdir())
     assert len(files) == 3

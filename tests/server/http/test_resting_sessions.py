@@ -8,11 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.server import Server
-from mcp_trio._session import nondeterminism as strays
+from mcp_trio import Server
+from mcp_trio._session import nondeterminism as untracked_calls
 from mcp_trio.limits import KIB
+from mcp_trio.recording import RecordOptions, replay
 from tests.server.http.conftest import call, harbour, notification, site_of, text
 
 pytestmark = pytest.mark.usefixtures("unmeasured")  # memory of ours alone, too
@@ -101,7 +100,7 @@ async def test_ended_sessions_leave_nothing_to_the_server(open_site, autojump_cl
     server = site.runtime.server
     assert len(site.runtime.sessions) == 0
     assert len(server.audience._listeners) <= 1  # that of all modern requests
-    assert server._neighbours.all.come == server._neighbours.all.gone + 1
+    assert server._session_counter.all.come == server._session_counter.all.gone + 1
 
 
 @pytest.mark.parametrize("is_awake", [False, True])
@@ -162,8 +161,8 @@ async def test_strict_recordings_watch_the_handlers_of_each_session(
         answer = await client.ask(call("clock"))
         assert answer.json["error"]["code"] == -32603
         await client.delete()
-    modern = await site.ask_modern(call("clock"))
-    assert modern.json["error"]["code"] == -32603
+    stateless = await site.ask_stateless(call("clock"))
+    assert stateless.json["error"]["code"] == -32603
     site.runtime.close()
     await site.runtime.ended.wait()
-    assert strays._THREAD.hook is None
+    assert untracked_calls._THREAD.hook is None

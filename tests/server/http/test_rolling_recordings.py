@@ -4,12 +4,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.recording import RecordOptions, replay
 from tests.server.http.conftest import call, request, site_of, text
 from tests.server.rounds import TRUE, text_of
 
@@ -38,7 +36,7 @@ def harbour():
 
 async def hailed(site, count):
     for _ in range(count):
-        answer = await site.ask_modern(call("hail"))
+        answer = await site.ask_stateless(call("hail"))
         assert answer.status == 200
         await trio.testing.wait_all_tasks_blocked()
 
@@ -87,7 +85,7 @@ def test_a_recording_ends_at_rest_before_it_is_full_and_another_begins(recorded)
 
 def test_while_a_request_runs_it_goes_on_in_further_files(recorded):
     async def talk(site):
-        waiting = site.begin_modern(call("wait"))
+        waiting = site.begin_stateless(call("wait"))
         await hailed(site, 20)
         assert text((await waiting.rest())[-1]) == "waited"
         await hailed(site, 1)
@@ -100,11 +98,11 @@ def test_while_a_request_runs_it_goes_on_in_further_files(recorded):
 
 def test_who_has_asked_is_waited_for(recorded):
     async def talk(site):
-        asked = await site.ask_modern(call("steer"), meta=FORMS)
+        asked = await site.ask_stateless(call("steer"), meta=FORMS)
         state = asked.json["result"]["requestState"]
         await hailed(site, 20)
         retry = call("steer", id=2, requestState=state, inputResponses={"q1": TRUE})
-        answer = await site.ask_modern(retry, meta=FORMS)
+        answer = await site.ask_stateless(retry, meta=FORMS)
         assert text_of(answer.json["result"]) == "True"
 
     files = recorded(talk)
@@ -115,7 +113,7 @@ def test_who_has_asked_is_waited_for(recorded):
 def test_so_is_who_listens(recorded):
     async def talk(site):
         wish = request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
-        listening = site.begin_modern(wish)
+        listening = site.begin_stateless(wish)
         await listening.message()
         await hailed(site, 20)
         assert not listening.is_ended

@@ -16,12 +16,10 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio._server.context import Context
 from mcp_trio._server.http_serve import Address
-from mcp_trio._server.server import Server
 from mcp_trio._transports.hypercorn import serve_hypercorn
-from mcp_trio.limits import Limits
 from tests.server.http.conftest import Site, call, harbour, hello, request, text
 
 HOSTS = ["native", "hypercorn"]
@@ -29,9 +27,9 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 SECONDS = 10.0
 
 
-def modern(message):
+def stateless(message):
     """The headers and the body of a modern request."""
-    exchange = Site(None, None).modern(message)
+    exchange = Site(None, None).stateless(message)
     wanted = ("accept", "content-type", "mcp-protocol-version", "mcp-method", "mcp-name")
     headers = {name: it for name in wanted if (it := exchange.head.header(name))}
     return {"headers": headers, "content": exchange.sent_body}
@@ -55,7 +53,7 @@ async def test_both_eras_are_served(host):
         assert text((await http.post(url, json=call("tide"), headers=fields)).json()) == "high"
         assert (await http.delete(url, headers=fields)).status_code == 200
         assert (await http.post(url, json=call("tide"), headers=fields)).status_code == 404
-        assert text((await http.post(url, **modern(call("tide")))).json()) == "high"
+        assert text((await http.post(url, **stateless(call("tide")))).json()) == "high"
         assert (await http.get(url.replace("/mcp", "/health"))).status_code == 200
 
 
@@ -73,7 +71,7 @@ async def test_who_serves_a_connection_natively_takes_the_first_step_of_a_handle
 
     async with served(server, server=host, verify=verify) as (url, http, _scope):
         for _ in range(2):
-            await http.post(url, **modern(call("look")))
+            await http.post(url, **stateless(call("look")))
     assert (serving == handling) == (host == "native")
 
 
@@ -85,7 +83,7 @@ async def test_each_stream_ends_in_its_protocols_way_when_the_server_is_cancelle
         answer = await http.post(url, json=hello("2025-11-25"), headers=ACCEPT)
         fields = {"Accept": "text/event-stream", "Mcp-Session-Id": answer.headers["mcp-session-id"]}
         async with (
-            http.stream("POST", url, **modern(wish)) as subscribed,
+            http.stream("POST", url, **stateless(wish)) as subscribed,
             http.stream("GET", url, headers=fields) as listening,
         ):
             lines = subscribed.aiter_lines()
@@ -130,8 +128,8 @@ async def test_it_listens_to_its_own_machine_only_unless_told_otherwise():
     assert Address().host == "127.0.0.1"
     async with served(harbour()) as (url, http, _scope):
         port = httpx.URL(url).port
-        refused = await http.post(url, json={}, headers={"Host": f"evil.example:{port}"})
-        assert refused.status_code == 403
+        rejected = await http.post(url, json={}, headers={"Host": f"evil.example:{port}"})
+        assert rejected.status_code == 403
 
 
 async def test_an_address_that_is_taken_is_an_error():
@@ -149,7 +147,7 @@ async def test_an_ipv6_address_is_written_as_urls_have_it():
         assert (await http.get(url.replace("/mcp", "/health"))).status_code == 200
 
 
-def test_options_that_contradict_each_other_are_refused():
+def test_options_that_contradict_each_other_are_rejected():
     with pytest.raises(ValueError, match="hypercorn"):
         Address(certfile="x")
     with pytest.raises(ValueError, match="uvicorn"):
@@ -318,7 +316,7 @@ async def test_an_application_is_mounted_under_hypercorn(nursery):
     port = listeners[0].socket.getsockname()[1]
     await nursery.start(functools.partial(serve_hypercorn, app, listeners, limits=Limits()))
     async with httpx.AsyncClient(timeout=SECONDS) as http:
-        answer = await http.post(f"http://127.0.0.1:{port}/mcp", **modern(call("tide")))
+        answer = await http.post(f"http://127.0.0.1:{port}/mcp", **stateless(call("tide")))
     assert text(answer.json()) == "high"
     await app.aclose()
 
@@ -371,7 +369,7 @@ def running(program):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_process_serves_until_a_signal_comes(number):
     with running(PROGRAM) as (process, url):
-        assert text(httpx.post(url, **modern(call("tide"))).json()) == "high"
+        assert text(httpx.post(url, **stateless(call("tide"))).json()) == "high"
         process.send_signal(number)
         assert process.wait(SECONDS) == 128 + number
         assert "Traceback" not in process.stderr.read()
@@ -381,7 +379,7 @@ def test_a_process_serves_until_a_signal_comes(number):
 def test_a_second_signal_ends_a_process_at_once():
     with running(PROGRAM) as (process, url):
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(url, **modern(call("stay")), timeout=1)
+            httpx.post(url, **stateless(call("stay")), timeout=1)
         for _ in range(2):
             process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):

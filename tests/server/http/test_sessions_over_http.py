@@ -4,8 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
+from mcp_trio import Limits, Server
 from tests.server.http.conftest import (
     BOTH,
     call,
@@ -63,14 +62,16 @@ async def test_a_handshake_is_answered_with_the_id_of_a_session(open_site, autoj
 
 
 @pytest.mark.requirement("TRAP-18", "LIFE-07")
-async def test_a_modern_revision_never_comes_out_of_a_handshake(open_site, autojump_clock):
+async def test_a_stateless_protocol_version_never_comes_out_of_a_handshake(
+    open_site, autojump_clock
+):
     site = await open_site(harbour())
     answer = await site.ask("POST", hello("2026-07-28"))
     assert answer.json["result"]["protocolVersion"] == "2025-11-25"
 
 
 @pytest.mark.requirement("HTTP-44", "TRAP-33")
-async def test_a_refused_handshake_leaves_no_session(open_site, autojump_clock):
+async def test_a_rejected_handshake_leaves_no_session(open_site, autojump_clock):
     site = await open_site(harbour())
     answer = await site.ask("POST", request("initialize", {}))
     assert (answer.status, answer.json["error"]["code"]) == (200, -32602)
@@ -92,9 +93,9 @@ async def test_there_are_only_so_many_sessions(open_site, autojump_clock):
     site = await open_site(harbour(limits=Limits(http_sessions_max=2)))
     first = await site.open()
     await site.open()
-    refused = await site.ask("POST", hello("2025-11-25"))
-    assert (refused.status, refused.json["id"]) == (503, 0)
-    assert "http_sessions_max" in refused.json["error"]["message"]
+    rejected = await site.ask("POST", hello("2025-11-25"))
+    assert (rejected.status, rejected.json["id"]) == (503, 0)
+    assert "http_sessions_max" in rejected.json["error"]["message"]
     await first.delete()
     await site.open()
 
@@ -103,14 +104,14 @@ async def test_there_are_only_so_many_sessions(open_site, autojump_clock):
 
 
 @pytest.mark.requirement("HTTP-12", "HTTP-01")
-@pytest.mark.parametrize("revision", LEGACY)
-async def test_an_answer_that_comes_at_once_is_json(opened, revision, autojump_clock):
-    answer = await (await opened(revision)).ask(call("tide"))
+@pytest.mark.parametrize("protocol_version", LEGACY)
+async def test_an_answer_that_comes_at_once_is_json(opened, protocol_version, autojump_clock):
+    answer = await (await opened(protocol_version)).ask(call("tide"))
     assert (answer.status, text(answer.json)) == (200, "high")
 
 
 @pytest.mark.requirement("HTTP-10", "TRAP-32")
-@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("protocol_version", LEGACY)
 @pytest.mark.parametrize(
     "message",
     [
@@ -121,17 +122,17 @@ async def test_an_answer_that_comes_at_once_is_json(opened, revision, autojump_c
     ids=["notification", "result", "error"],
 )
 async def test_what_is_not_to_be_answered_is_accepted_without_a_word(
-    opened, revision, message, autojump_clock
+    opened, protocol_version, message, autojump_clock
 ):
-    answer = await (await opened(revision)).ask(message)
+    answer = await (await opened(protocol_version)).ask(message)
     assert (answer.status, answer.answer_body) == (202, b"")
     assert "content-type" not in answer.headers
 
 
 @pytest.mark.requirement("HTTP-12", "HTTP-19", "HTTP-20", "HTTP-21", "HTTP-24")
-@pytest.mark.parametrize("revision", LEGACY)
-async def test_an_answer_that_takes_time_is_a_stream(opened, revision, autojump_clock):
-    asked = (await opened(revision)).begin(call("log"))
+@pytest.mark.parametrize("protocol_version", LEGACY)
+async def test_an_answer_that_takes_time_is_a_stream(opened, protocol_version, autojump_clock):
+    asked = (await opened(protocol_version)).begin(call("log"))
     await asked.begun()
     assert asked.is_stream
     assert asked.headers["x-accel-buffering"] == "no"
@@ -149,13 +150,13 @@ async def test_a_quiet_answer_that_takes_time_is_a_stream_that_lives(opened, aut
 
 
 @pytest.mark.requirement("HTTP-14", "HTTP-39", "TRAP-37")
-@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("protocol_version", LEGACY)
 async def test_a_stream_begins_with_an_empty_event_where_clients_know_it(
-    opened, revision, autojump_clock
+    opened, protocol_version, autojump_clock
 ):
-    asked = (await opened(revision)).begin(call("log"))
+    asked = (await opened(protocol_version)).begin(call("log"))
     event = await asked.event()
-    if revision == "2025-11-25":
+    if protocol_version == "2025-11-25":
         assert (event.data, event.retry_ms) == (b"", 1000)
         assert event.id.split("-")[1] == "1"
         event = await asked.event()
@@ -202,8 +203,8 @@ async def test_an_id_is_not_used_twice_at_once(opened, autojump_clock):
     client = await opened()
     asked = client.begin(call("wait", id=5))
     await trio.testing.wait_all_tasks_blocked()
-    refused = await client.ask(call("tide", id=5))
-    assert (refused.status, refused.json["id"]) == (400, 5)
+    rejected = await client.ask(call("tide", id=5))
+    assert (rejected.status, rejected.json["id"]) == (400, 5)
     assert [text(each) for each in await asked.rest()] == ["waited"]
     assert text((await client.ask(call("tide", id="5"))).json) == "high"
 
@@ -212,9 +213,9 @@ async def test_there_are_only_so_many_requests_at_once(opened, autojump_clock):
     client = await opened(limits={"http_streams_max": 2})
     asked = [client.begin(call("wait", id=n)) for n in (1, 2)]
     await trio.testing.wait_all_tasks_blocked()
-    refused = await client.ask(call("tide", id=3))
-    assert (refused.status, refused.json["id"]) == (429, 3)
-    assert "http_streams_max" in refused.json["error"]["message"]
+    rejected = await client.ask(call("tide", id=3))
+    assert (rejected.status, rejected.json["id"]) == (429, 3)
+    assert "http_streams_max" in rejected.json["error"]["message"]
     for exchange in asked:
         await exchange.rest()
     assert text((await client.ask(call("tide", id=3))).json) == "high"
@@ -284,8 +285,8 @@ async def test_nothing_of_a_batch_is_taken_if_a_part_is_no_message(opened, autoj
     assert (await client.ask([call("tide"), 1])).status == 400
     await trio.sleep(1)
     assert has_heard_nothing(listening)
-    refused = await (await opened("2025-06-18")).ask([call("tide")])
-    assert refused.status == 400
+    rejected = await (await opened("2025-06-18")).ask([call("tide")])
+    assert rejected.status == 400
 
 
 # What belongs to no request.
@@ -312,8 +313,8 @@ async def test_there_is_one_get_stream_at_a_time(opened, autojump_clock):
     client = await opened()
     listening = client.listen()
     await listening.begun()
-    refused = await client.ask(method="GET", accept=EVENTS)
-    assert refused.status == 409
+    rejected = await client.ask(method="GET", accept=EVENTS)
+    assert rejected.status == 409
     listening.leave()
     await trio.sleep(0.1)
     again = client.listen()
@@ -416,9 +417,9 @@ async def test_a_session_belongs_to_who_began_it(open_site, autojump_clock):
     assert (await client.ask(call("tide"))).status == 200
     for who, status in (("you", 404), (None, 401)):
         for method, message in (("POST", call("tide")), ("GET", None), ("DELETE", None)):
-            refused = await client.ask(message, method=method, Authorization=who)
-            assert refused.status == status
-    assert refused.headers["www-authenticate"] == "Bearer"
+            rejected = await client.ask(message, method=method, Authorization=who)
+            assert rejected.status == status
+    assert rejected.headers["www-authenticate"] == "Bearer"
     assert (await client.ask(call("tide"))).status == 200
 
 

@@ -14,10 +14,10 @@ async def begin(site, **headers):
     return stream, "/" + event.data.decode()
 
 
-async def opened(site, revision="2024-11-05", **headers):
+async def opened(site, protocol_version="2024-11-05", **headers):
     stream, path = await begin(site, **headers)
-    assert (await site.ask("POST", hello(revision), path=path, **headers)).status == 202
-    assert (await stream.message())["result"]["protocolVersion"] == revision
+    assert (await site.ask("POST", hello(protocol_version), path=path, **headers)).status == 202
+    assert (await stream.message())["result"]["protocolVersion"] == protocol_version
     await site.ask("POST", notification("notifications/initialized"), path=path, **headers)
     return stream, path
 
@@ -85,15 +85,15 @@ async def test_a_stream_belongs_to_who_began_it(open_site, autojump_clock):
     site = await open_site(harbour(), verify=verify)
     assert (await site.ask("GET", path="/sse")).status == 401
     _stream, path = await opened(site, Authorization="me")
-    refused = await site.ask("POST", call("tide"), path=path, Authorization="you")
-    assert refused.status == 404
+    rejected = await site.ask("POST", call("tide"), path=path, Authorization="you")
+    assert rejected.status == 404
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/sse"), ("GET", "/messages")])
 async def test_each_endpoint_has_one_method(open_site, method, path, autojump_clock):
     site = await open_site(harbour())
-    refused = await site.ask(method, path=path)
-    assert (refused.status, refused.headers["allow"]) == (
+    rejected = await site.ask(method, path=path)
+    assert (rejected.status, rejected.headers["allow"]) == (
         405,
         "GET" if method == "POST" else "POST",
     )
@@ -102,16 +102,16 @@ async def test_each_endpoint_has_one_method(open_site, method, path, autojump_cl
 async def test_what_is_no_message_is_a_bad_request(open_site, autojump_clock):
     site = await open_site(harbour())
     _stream, path = await opened(site)
-    refused = await site.ask("POST", b"{", path=path)
-    assert (refused.status, refused.json["error"]["code"]) == (400, -32700)
+    rejected = await site.ask("POST", b"{", path=path)
+    assert (rejected.status, rejected.json["error"]["code"]) == (400, -32700)
 
 
 @pytest.mark.requirement("SSE-05", "TRAP-44")
 @pytest.mark.parametrize(("method", "path"), [("GET", "/sse"), ("POST", "/messages")])
 async def test_a_page_of_somebody_else_is_not_let_in(open_site, method, path, autojump_clock):
     site = await open_site(harbour())
-    refused = await site.ask(method, path=path, Origin="http://evil.example")
-    assert refused.status == 403
+    rejected = await site.ask(method, path=path, Origin="http://evil.example")
+    assert rejected.status == 403
     assert len(site.runtime.sessions) == 0
 
 

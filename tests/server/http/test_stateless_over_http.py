@@ -4,14 +4,12 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SUBSCRIPTION_ID
-from mcp_trio._protocol.versions import ALL_REVISIONS
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
-from mcp_trio.limits import Limits
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from tests.server.http.conftest import (
     BOTH,
-    MODERN,
+    STATELESS,
     call,
     harbour,
     hello,
@@ -49,7 +47,7 @@ def site_of(open_site, ended):
 @pytest.mark.parametrize("id_", [7, "seven", 0, ""])
 async def test_a_request_is_answered_under_its_own_id(site_of, id_, autojump_clock):
     site = await site_of()
-    answer = await site.ask_modern(call("tide", id=id_), Mcp_Session_Id="none")
+    answer = await site.ask_stateless(call("tide", id=id_), Mcp_Session_Id="none")
     assert (answer.status, answer.json["id"], text(answer.json)) == (200, id_, "high")
     assert "mcp-session-id" not in answer.headers
     assert len(site.runtime.sessions) == 0
@@ -57,7 +55,7 @@ async def test_a_request_is_answered_under_its_own_id(site_of, id_, autojump_clo
 
 async def test_clients_number_their_requests_as_they_like(site_of, autojump_clock):
     site = await site_of()
-    asked = [site.begin_modern(call("log", {"seconds": n}, id=1), meta=LOGS) for n in (1, 2, 3)]
+    asked = [site.begin_stateless(call("log", {"seconds": n}, id=1), meta=LOGS) for n in (1, 2, 3)]
     for exchange in asked:
         messages = await exchange.rest()
         assert notes(messages) == ["one", "two"]
@@ -69,7 +67,7 @@ async def test_an_answer_that_takes_time_is_a_stream_that_cannot_be_resumed(
     site_of, autojump_clock
 ):
     site = await site_of(limits={"http_keep_alive_seconds": 2})
-    asked = site.begin_modern(call("log"), meta=LOGS)
+    asked = site.begin_stateless(call("log"), meta=LOGS)
     await asked.begun()
     assert asked.is_stream
     assert asked.headers["x-accel-buffering"] == "no"
@@ -83,7 +81,7 @@ async def test_an_answer_that_takes_time_is_a_stream_that_cannot_be_resumed(
 
 @pytest.mark.requirement("LOG-08", "TRAP-63")
 async def test_who_asked_for_no_logs_gets_the_answer_alone(site_of, autojump_clock):
-    asked = (await site_of()).begin_modern(call("log"))
+    asked = (await site_of()).begin_stateless(call("log"))
     assert [text(each) for each in await asked.rest()] == ["logged"]
 
 
@@ -100,7 +98,7 @@ async def test_what_is_said_about_a_request_goes_to_its_client_only(open_site, a
 
     site = await open_site(server)
     asked = {
-        name: site.begin_modern(call("report", {"name": name}, _meta={"progressToken": "t"}))
+        name: site.begin_stateless(call("report", {"name": name}, _meta={"progressToken": "t"}))
         for name in "abc"
     }
     for name, exchange in asked.items():
@@ -115,8 +113,8 @@ async def test_a_client_that_goes_away_has_cancelled_its_request(
     site_of, ended, accept, autojump_clock
 ):
     site = await site_of()
-    asked = site.begin_modern(call("wait", {"seconds": 60}), accept=accept)
-    other = site.begin_modern(call("wait", {"seconds": 60}))
+    asked = site.begin_stateless(call("wait", {"seconds": 60}), accept=accept)
+    other = site.begin_stateless(call("wait", {"seconds": 60}))
     await trio.sleep(10)
     assert ended == []
     sent = len(asked.pieces)
@@ -130,7 +128,7 @@ async def test_a_client_that_goes_away_has_cancelled_its_request(
 @pytest.mark.requirement("MHTTP-22")
 async def test_a_client_that_is_hasty_has_cancelled_its_request(site_of, ended, autojump_clock):
     site = await site_of()
-    asked = site.modern(call("wait", {"seconds": 60}))
+    asked = site.stateless(call("wait", {"seconds": 60}))
     asked.is_hasty = True
     await site.app.respond(asked)
     await trio.sleep(1)
@@ -142,9 +140,9 @@ async def test_a_client_that_is_hasty_has_cancelled_its_request(site_of, ended, 
 @pytest.mark.parametrize("id_", [1, 2, 3, "1"])
 async def test_nobody_cancels_what_somebody_else_has_asked(site_of, ended, id_, autojump_clock):
     site = await site_of()
-    asked = [site.begin_modern(call("wait", {"seconds": 9}, id=1)) for _ in range(3)]
+    asked = [site.begin_stateless(call("wait", {"seconds": 9}, id=1)) for _ in range(3)]
     await trio.sleep(1)
-    said = await site.ask_modern(notification("notifications/cancelled", {"requestId": id_}))
+    said = await site.ask_stateless(notification("notifications/cancelled", {"requestId": id_}))
     assert (said.status, said.answer_body) == (202, b"")
     for exchange in asked:
         assert [text(each) for each in await exchange.rest()] == ["waited"]
@@ -153,7 +151,7 @@ async def test_nobody_cancels_what_somebody_else_has_asked(site_of, ended, id_, 
 
 @pytest.mark.requirement("MHTTP-12", "TRAP-57")
 async def test_a_notification_is_accepted_without_a_word(site_of, autojump_clock):
-    said = await (await site_of()).ask_modern(notification("notifications/tide"))
+    said = await (await site_of()).ask_stateless(notification("notifications/tide"))
     assert (said.status, said.answer_body) == (202, b"")
 
 
@@ -164,19 +162,19 @@ async def test_a_notification_is_accepted_without_a_word(site_of, autojump_clock
 )
 async def test_a_method_that_is_not_there_is_not_found(site_of, method, accept, autojump_clock):
     params = hello("2026-07-28")["params"] if method == "initialize" else {}
-    answer = await (await site_of()).ask_modern(request(method, params, "q"), accept=accept)
+    answer = await (await site_of()).ask_stateless(request(method, params, "q"), accept=accept)
     assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (404, "q", -32601)
 
 
 @pytest.mark.requirement("MHTTP-27", "VER-02", "TRAP-30")
 async def test_a_version_that_is_not_spoken_is_a_bad_request(site_of, autojump_clock):
-    answer = await (await site_of()).ask_modern(
+    answer = await (await site_of()).ask_stateless(
         request("tools/list"), meta={PROTOCOL_VERSION: "v999"}, MCP_Protocol_Version="v999"
     )
     assert (answer.status, answer.json["id"]) == (400, 1)
     error = answer.json["error"]
     assert (error["code"], error["data"]["requested"]) == (-32022, "v999")
-    assert error["data"]["supported"] == [*ALL_REVISIONS]
+    assert error["data"]["supported"] == [*ALL_PROTOCOL_VERSIONS]
 
 
 @pytest.mark.parametrize("method", ["initialize", "ping", "tools/list"])
@@ -186,40 +184,42 @@ async def test_no_metadata_make_a_session_of_what_is_everybodys(
 ):
     site = await site_of()
     params = hello(version)["params"] if method == "initialize" else {}
-    told = await site.ask_modern(
+    told = await site.ask_stateless(
         request(method, params), meta={PROTOCOL_VERSION: version}, MCP_Protocol_Version=version
     )
     assert told.status in (400, 404)
     assert "result" not in told.json
     begun = notification("notifications/initialized")
-    assert (await site.ask_modern(begun)).status == 202
+    assert (await site.ask_stateless(begun)).status == 202
     params = {"_meta": {CLIENT_CAPABILITIES: {}}, **hello(version)["params"]}
-    fields = {"MCP_Protocol_Version": MODERN, "Mcp_Method": "initialize"}
+    fields = {"MCP_Protocol_Version": STATELESS, "Mcp_Method": "initialize"}
     lacking = await site.ask("POST", request("initialize", params), **fields)
     assert "result" not in lacking.json
-    answer = await site.ask_modern(call("tide"))
+    answer = await site.ask_stateless(call("tide"))
     assert (answer.status, text(answer.json)) == (200, "high")
     assert answer.json["result"]["resultType"] == "complete"
-    assert (await site.ask_modern(request("ping"))).status == 404
+    assert (await site.ask_stateless(request("ping"))).status == 404
 
 
 @pytest.mark.requirement("HDR-07", "ERR-13")
 async def test_a_version_that_differs_in_head_and_body_is_a_bad_request(site_of, autojump_clock):
-    answer = await (await site_of()).ask_modern(
+    answer = await (await site_of()).ask_stateless(
         request("tools/list"), meta={PROTOCOL_VERSION: "v999"}
     )
     assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (400, 1, -32020)
 
 
 @pytest.mark.requirement("META-15", "TRAP-29")
-@pytest.mark.parametrize("meta", [None, {}, {PROTOCOL_VERSION: MODERN}, {CLIENT_CAPABILITIES: {}}])
+@pytest.mark.parametrize(
+    "meta", [None, {}, {PROTOCOL_VERSION: STATELESS}, {CLIENT_CAPABILITIES: {}}]
+)
 async def test_a_request_without_its_metadata_is_a_bad_request(site_of, meta, autojump_clock):
     site = await site_of()
     params = {} if meta is None else {"_meta": meta}
     answer = await site.ask(
         "POST",
         request("server/discover", params, "q"),
-        MCP_Protocol_Version=MODERN,
+        MCP_Protocol_Version=STATELESS,
         Mcp_Method="server/discover",
     )
     assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (400, "q", -32602)
@@ -227,20 +227,20 @@ async def test_a_request_without_its_metadata_is_a_bad_request(site_of, meta, au
 
 @pytest.mark.requirement("TRAP-53", "TRAP-66")
 async def test_an_ordinary_error_is_an_answer(site_of, autojump_clock):
-    answer = await (await site_of()).ask_modern(call("nowhere"))
+    answer = await (await site_of()).ask_stateless(call("nowhere"))
     assert (answer.status, answer.json["error"]["code"]) == (200, -32602)
 
 
 @pytest.mark.requirement("MHTTP-17", "TRAP-53")
 async def test_what_a_client_cannot_do_is_a_bad_request_and_never_asked(site_of, autojump_clock):
-    answer = await (await site_of()).ask_modern(call("ask"))
+    answer = await (await site_of()).ask_stateless(call("ask"))
     assert (answer.status, answer.json["error"]["code"]) == (400, -32021)
 
 
 @pytest.mark.requirement("MHTTP-17")
 async def test_no_request_is_put_on_a_stream(site_of, autojump_clock):
     site = await site_of()
-    answer = await site.ask_modern(
+    answer = await site.ask_stateless(
         call("ask"), meta={CLIENT_CAPABILITIES: {"sampling": {}}}, accept=EVENTS
     )
     [message] = await answer.rest()
@@ -250,7 +250,7 @@ async def test_no_request_is_put_on_a_stream(site_of, autojump_clock):
 
 async def test_a_client_that_does_not_read_has_cancelled_its_request(site_of, autojump_clock):
     site = await site_of(limits={"http_write_bytes_max": 2000})
-    asked = site.begin_modern(call("flood", {"count": 10_000}), meta=LOGS)
+    asked = site.begin_stateless(call("flood", {"count": 10_000}), meta=LOGS)
     asked.stall()
     await trio.sleep(1)
     asked.read_on()
@@ -261,21 +261,21 @@ async def test_a_client_that_does_not_read_has_cancelled_its_request(site_of, au
 
 
 async def test_a_client_that_reads_gets_as_much_as_there_is(site_of, autojump_clock):
-    asked = (await site_of()).begin_modern(call("flood", {"count": 3000}), meta=LOGS)
+    asked = (await site_of()).begin_stateless(call("flood", {"count": 3000}), meta=LOGS)
     assert len(notes(await asked.rest())) == 3000
 
 
 @pytest.mark.requirement("SUB-08", "MHTTP-16")
 async def test_subscriptions_are_told_apart_by_their_own_ids(site_of, autojump_clock):
     site = await site_of()
-    first = site.begin_modern(listen("toolsListChanged", id="a"))
-    second = site.begin_modern(listen("toolsListChanged", id=1))
-    other = site.begin_modern(listen("promptsListChanged", id=1))
+    first = site.begin_stateless(listen("toolsListChanged", id="a"))
+    second = site.begin_stateless(listen("toolsListChanged", id=1))
+    other = site.begin_stateless(listen("promptsListChanged", id=1))
     for exchange, id_ in ((first, "a"), (second, 1), (other, 1)):
         message = await exchange.message()
         assert message["method"] == "notifications/subscriptions/acknowledged"
         assert message["params"]["_meta"][SUBSCRIPTION_ID] == id_
-    await site.ask_modern(call("ebb"))
+    await site.ask_stateless(call("ebb"))
     for exchange, id_ in ((first, "a"), (second, 1)):
         message = await exchange.message()
         assert message["method"] == "notifications/tools/list_changed"
@@ -287,19 +287,19 @@ async def test_subscriptions_are_told_apart_by_their_own_ids(site_of, autojump_c
 @pytest.mark.requirement("SUB-13", "MHTTP-22")
 async def test_a_subscription_ends_when_its_client_goes_away(site_of, autojump_clock):
     site = await site_of()
-    asked = site.begin_modern(listen("toolsListChanged"))
+    asked = site.begin_stateless(listen("toolsListChanged"))
     await asked.message()
     asked.leave()
     await trio.sleep(1)
     assert not site.runtime.stateless._slots
-    await site.ask_modern(call("ebb"))
+    await site.ask_stateless(call("ebb"))
     assert asked._events == []
 
 
 @pytest.mark.requirement("SUB-14", "SUB-08", "MHTTP-18")
 async def test_a_subscription_ends_with_its_result_when_the_server_closes(site_of, autojump_clock):
     site = await site_of()
-    asked = site.begin_modern(listen("toolsListChanged", id="a"))
+    asked = site.begin_stateless(listen("toolsListChanged", id="a"))
     await asked.message()
     site.runtime.close()
     [last] = await asked.rest()
@@ -311,7 +311,7 @@ async def test_a_request_that_the_end_has_cut_off_is_not_left_waiting(
     site_of, ended, accept, status, autojump_clock
 ):
     site = await site_of()
-    asked = site.begin_modern(call("wait", {"seconds": 60}, id="q"), accept=accept)
+    asked = site.begin_stateless(call("wait", {"seconds": 60}, id="q"), accept=accept)
     await trio.sleep(1)
     site.runtime.close()
     await trio.sleep(20)
@@ -326,7 +326,7 @@ async def test_nothing_is_taken_from_when_the_end_has_begun(site_of, autojump_cl
     client = await site.open()
     site.runtime.close()
     for answer in (
-        await site.ask_modern(call("tide")),
+        await site.ask_stateless(call("tide")),
         await site.ask("POST", hello("2025-11-25")),
         await client.ask(call("tide")),
         await site.ask("GET", path="/sse"),
@@ -335,16 +335,16 @@ async def test_nothing_is_taken_from_when_the_end_has_begun(site_of, autojump_cl
         assert "closing" in answer.json["error"]["message"]
 
 
-@pytest.mark.parametrize("revisions", [["2025-11-25"], [MODERN]])
-async def test_a_server_of_one_era_serves_that_only(open_site, revisions, autojump_clock):
-    site = await open_site(harbour(revisions=revisions))
-    modern = await site.ask_modern(request("tools/list"))
-    assert (modern.status == 200) == (revisions == [MODERN])
+@pytest.mark.parametrize("protocol_versions", [["2025-11-25"], [STATELESS]])
+async def test_a_server_of_one_era_serves_that_only(open_site, protocol_versions, autojump_clock):
+    site = await open_site(harbour(protocol_versions=protocol_versions))
+    stateless = await site.ask_stateless(request("tools/list"))
+    assert (stateless.status == 200) == (protocol_versions == [STATELESS])
     legacy = await site.ask("POST", hello("2025-11-25"))
-    assert (legacy.status == 200) == (revisions != [MODERN])
+    assert (legacy.status == 200) == (protocol_versions != [STATELESS])
     sse = site.begin("GET", path="/sse")
     await sse.begun()
-    assert (sse.status == 200) == (revisions != [MODERN])
+    assert (sse.status == 200) == (protocol_versions != [STATELESS])
 
 
 @pytest.mark.requirement("HDR-08", "HDR-23", "HDR-26", "HDR-27", "HDR-31", "TRAP-46")
@@ -374,7 +374,7 @@ async def test_an_argument_stands_in_the_head_too(open_site, fields, status, aut
         return arguments["region"]
 
     site = await open_site(server)
-    answer = await site.ask_modern(call("tide", {"region": "bay"}), **fields)
+    answer = await site.ask_stateless(call("tide", {"region": "bay"}), **fields)
     assert answer.status == status, answer.answer_body
     if status == 400:
         assert answer.json["error"]["code"] == -32020

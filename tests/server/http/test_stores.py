@@ -9,7 +9,8 @@ import trio.testing
 
 from mcp_trio import types as s
 from mcp_trio._protocol.event_store import ReplayBuffer
-from mcp_trio._server.http_options import HttpStores, MemoryChanges, MemorySessions, SessionFacts
+from mcp_trio._server.http_options import MemoryChanges, MemorySessions
+from mcp_trio.http import HttpStores, SessionFacts
 from tests.server.http.conftest import call, harbour, notes
 
 # Second implementations, as plain as can be.
@@ -105,7 +106,10 @@ SESSION_STORES = [MemorySessions, SessionTable]
 CHANGES = [MemoryChanges, Wire]
 
 ANNA = SessionFacts(
-    principal="anna", revision="2025-06-18", client=None, capabilities=s.ClientCapabilities()
+    principal="anna",
+    protocol_version="2025-06-18",
+    client=None,
+    capabilities=s.ClientCapabilities(),
 )
 TOOLS = ("notifications/tools/list_changed", None)
 
@@ -244,7 +248,11 @@ async def test_a_session_of_another_machine_is_misdirected_here_and_not_ended(
     here, there = [await open_site(harbour(), stores=stores, verify=verify) for _ in range(2)]
     client = await there.open("2025-06-18", {"roots": {}}, Authorization="anna")
     facts = await stores.sessions.find(client.id)
-    assert (facts.principal, facts.revision, facts.client.name) == ("anna", "2025-06-18", "buoy")
+    assert (facts.principal, facts.protocol_version, facts.client.name) == (
+        "anna",
+        "2025-06-18",
+        "buoy",
+    )
     assert facts.capabilities.roots is not None
 
     async def statuses(authorization):
@@ -252,10 +260,10 @@ async def test_a_session_of_another_machine_is_misdirected_here_and_not_ended(
         asked = (("POST", call("tide")), ("GET", None), ("DELETE", None))
         return [(await here.ask(method, each, **fields)) for method, each in asked]
 
-    refused = await statuses("anna")
-    assert [each.status for each in refused] == [421] * 3
-    assert "Mcp-Session-Id" in refused[0].json["error"]["message"]
-    assert refused[0].json["id"] == 1
+    rejected = await statuses("anna")
+    assert [each.status for each in rejected] == [421] * 3
+    assert "Mcp-Session-Id" in rejected[0].json["error"]["message"]
+    assert rejected[0].json["id"] == 1
     assert [each.status for each in await statuses("bert")] == [404] * 3
     assert (await client.ask(call("tide"))).status == 200
     assert (await client.delete()).status == 200

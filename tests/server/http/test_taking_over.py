@@ -7,8 +7,7 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio._server.context import Context
-from mcp_trio._server.server import Server
+from mcp_trio import Context, Server
 from tests.server.http.conftest import BOTH, call, hello, notes, notification, text
 
 EVENTS = "text/event-stream"

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import trio
 
-from mcp_trio.limits import Limits
+from mcp_trio import Limits
 from tests.server.http.conftest import call, harbour, hello, notification, text
 
 SOON = {"http_session_unused_seconds": 50, "http_session_idle_seconds": 1000}
@@ -64,9 +64,9 @@ async def test_unused_sessions_make_room_from_the_oldest(bounded, autojump_clock
     assert (await oldest.ask(call("tide"))).status == 404
     for client in (used, unused, newest):
         assert text((await client.ask(call("tide"))).json) == "high"
-    refused = await site.ask("POST", hello("2025-11-25"))
-    assert refused.status == 503
-    assert "http_sessions_max" in refused.json["error"]["message"]
+    rejected = await site.ask("POST", hello("2025-11-25"))
+    assert rejected.status == 503
+    assert "http_sessions_max" in rejected.json["error"]["message"]
     assert len(site.runtime.sessions) == 3
 
 

@@ -9,7 +9,7 @@ import trio.testing
 
 from mcp_trio._protocol.http_headers import Head
 from mcp_trio._protocol.websocket import CloseCode
-from mcp_trio._server.http_app import Asked, RefusedError
+from mcp_trio._server.http_app import Asked, RejectedError
 from mcp_trio._transports.websocket import SocketEnded
 from tests.server.http.conftest import harbour
 from tests.transports.http.scripted_exchange import ScriptedExchange
@@ -66,12 +66,12 @@ class Scripted:
 
     head: Head = attrs.field(factory=lambda: Head("GET", "/ws", "", FIELDS))
     socket: Socket = attrs.field(factory=Socket)
-    refusals: list = attrs.field(factory=list)
+    rejections: list = attrs.field(factory=list)
     before: list = attrs.field(factory=list)
 
-    async def refuse(self, refusal):
+    async def reject(self, rejection):
         await trio.lowlevel.checkpoint()
-        self.refusals.append(refusal)
+        self.rejections.append(rejection)
 
     @asynccontextmanager
     async def opened(self, _subprotocol):
@@ -85,7 +85,7 @@ async def test_a_server_that_closes_takes_no_more(open_site, autojump_clock):
     site.runtime.close()
     upgrade = Scripted()
     await site.app.upgraded(upgrade)
-    assert [(each.status, each.text) for each in upgrade.refusals] == [
+    assert [(each.status, each.text) for each in upgrade.rejections] == [
         (503, "the server is closing")
     ]
 
@@ -126,11 +126,11 @@ async def test_a_session_that_its_client_ends_gives_its_place_back(open_site, au
         assert site.runtime.sessions._connected == 0
 
 
-async def test_an_upgrade_that_its_host_has_not_seen_is_refused(open_site):
+async def test_an_upgrade_that_its_host_has_not_seen_is_rejected(open_site):
     site = await open_site(harbour())
     exchange = ScriptedExchange.of("GET", "/ws")
     asked = Asked(exchange, Head("GET", "/ws", "", FIELDS), [], 1000)
-    with pytest.raises(RefusedError, match="no handshake"):
+    with pytest.raises(RejectedError, match="no handshake"):
         await site.app.websocket.respond(asked)
 
 

@@ -9,18 +9,16 @@ import trio
 from wsproto import events
 from wsproto.extensions import PerMessageDeflate
 
-from mcp_trio._client.client import Client
-from mcp_trio._replay.replay import replay
-from mcp_trio._server.server import Server
+from mcp_trio import Client, ConnectionLost, Limits, RequestError, Server
 from mcp_trio._transports.hypercorn import serve_hypercorn
-from mcp_trio._transports.websocket_client import open_websocket_channel
-from mcp_trio.errors import ConnectionLost, RecordingError, RequestError
-from mcp_trio.limits import Limits
+from mcp_trio.errors import RecordingError
+from mcp_trio.recording import replay
+from mcp_trio.transports import open_websocket_channel
 from tests.server.watched import harbour
 from tests.transports.websocket.conftest import raw_peer
 
 HOSTS = ["native", "hypercorn", "mounted"]
-LEGACY, MODERN = "2025-11-25", "2026-07-28"
+LEGACY, STATELESS = "2025-11-25", "2026-07-28"
 SECONDS = 10.0
 
 
@@ -69,16 +67,16 @@ def text(result):
 @pytest.mark.parametrize("host", HOSTS)
 async def test_one_port_serves_both_eras_over_both_transports(host):
     async with served(harbour(), host) as (url, _scope):
-        for revision in (LEGACY, MODERN):
+        for protocol_version in (LEGACY, STATELESS):
             for where in (url, url.replace("ws:", "http:").replace("/ws", "/mcp")):
-                async with Client(where, revisions=[revision]) as client:
-                    assert client.revision == revision
+                async with Client(where, protocol_versions=[protocol_version]) as client:
+                    assert client.protocol_version == protocol_version
                     assert text(await client.call_tool("tide")) == "high, said a gull"
 
 
 @pytest.mark.parametrize("host", HOSTS)
 async def test_each_session_is_recorded_by_itself_and_replays_strictly(host, tmp_path):
-    server = harbour(revisions=[LEGACY])
+    server = harbour(protocol_versions=[LEGACY])
     async with served(server, host, record=tmp_path) as (url, _scope):
         for _ in range(2):
             async with Client(url) as client:
@@ -88,12 +86,12 @@ async def test_each_session_is_recorded_by_itself_and_replays_strictly(host, tmp
     for file in files:
         assert '"transport":"websocket"' in file.read_text().splitlines()[0]
         assert '"eof"' in file.read_text()
-        report = await trio.to_thread.run_sync(replay, file, harbour(revisions=[LEGACY]))
+        report = await trio.to_thread.run_sync(replay, file, harbour(protocol_versions=[LEGACY]))
         assert report.is_complete, file
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_a_page_of_another_origin_is_refused_before_the_upgrade(host):
+async def test_a_page_of_another_origin_is_rejected_before_the_upgrade(host):
     async with served(harbour(), host) as (url, _scope):
         for origin in ("https://evil.example", "null"):
             with pytest.raises(ConnectionLost, match=r"HTTP 403.*origins="):
@@ -174,7 +172,7 @@ async def test_it_is_where_it_is_said_to_be_or_not_there_at_all(host):
 @pytest.mark.parametrize("host", HOSTS)
 async def test_its_sessions_count_among_all(host):
     limits = Limits(http_sessions_max=1, close_seconds=0.3)
-    async with served(harbour(limits=limits, revisions=[LEGACY]), host) as (url, _scope):
+    async with served(harbour(limits=limits, protocol_versions=[LEGACY]), host) as (url, _scope):
         endpoint = url.replace("ws:", "http:").replace("/ws", "/mcp")
         async with Client(url) as client:
             with pytest.raises(ConnectionLost, match=r"HTTP 503.*http_sessions_max"):

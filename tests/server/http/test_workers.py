@@ -14,12 +14,12 @@ import attrs
 import httpx
 import pytest
 
+from mcp_trio import Server
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio._recorder.writer import SharedRecording
-from mcp_trio._server.sealed_state import MemoryStore
-from mcp_trio._server.server import Server
+from mcp_trio.http import MemoryStore
+from mcp_trio.recording import SharedRecording
 from tests.server.http.conftest import call, hello, request, text
-from tests.server.http.test_serving import ACCEPT, HOSTS, SECONDS, modern
+from tests.server.http.test_serving import ACCEPT, HOSTS, SECONDS, stateless
 
 PROGRAM = """
 import logging
@@ -63,7 +63,7 @@ async def lifespan(server):
 server = Server("harbour", lifespan=lifespan)
 """
 FORMS = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
-MODERN_ONLY = ["2026-07-28"]
+STATELESS_ONLY = ["2026-07-28"]
 
 
 @attrs.define
@@ -76,7 +76,7 @@ class Served:
     def ask(self, message, **meta):
         """What one of them answers: each request comes on a connection of its own."""
         message["params"] = {**message.get("params", {}), "_meta": meta}
-        return httpx.post(self.url, **modern(message), timeout=SECONDS)
+        return httpx.post(self.url, **stateless(message), timeout=SECONDS)
 
     def where(self):
         """Who has answered."""
@@ -147,19 +147,19 @@ def are_gone(pids):
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("host", HOSTS)
-def test_workers_answer_modern_requests_and_end_with_their_parent(served, host):
+def test_workers_answer_stateless_requests_and_end_with_their_parent(served, host):
     there = served("--server", host)
     pids = there.pids()
     assert there.parent.pid not in pids
     assert httpx.get(there.url.replace("/mcp", "/health")).status_code == 200
     said = there.ask(request("server/discover")).json()
-    assert said["result"]["supportedVersions"] == MODERN_ONLY
-    refused = httpx.post(there.url, json=hello("2025-11-25"), headers=ACCEPT)
-    assert (refused.status_code, refused.json()["error"]["data"]) == (
+    assert said["result"]["supportedVersions"] == STATELESS_ONLY
+    rejected = httpx.post(there.url, json=hello("2025-11-25"), headers=ACCEPT)
+    assert (rejected.status_code, rejected.json()["error"]["data"]) == (
         400,
-        {"supported": MODERN_ONLY},
+        {"supported": STATELESS_ONLY},
     )
-    assert "workers" in refused.json()["error"]["message"]
+    assert "workers" in rejected.json()["error"]["message"]
     status, words = there.ended(signal.SIGTERM)
     assert (status, words) == (128 + signal.SIGTERM, "")
     assert are_gone(pids)
@@ -171,7 +171,7 @@ def test_workers_answer_modern_requests_and_end_with_their_parent(served, host):
 def test_streams_end_in_their_protocols_way_also_by_a_terminals_signal(served, host):
     there = served("--server", host)
     wish = request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, "a")
-    asked = httpx.stream("POST", there.url, **modern(wish), timeout=SECONDS)
+    asked = httpx.stream("POST", there.url, **stateless(wish), timeout=SECONDS)
     with asked as subscribed:
         lines = subscribed.iter_lines()
         while "acknowledged" not in next(lines):
@@ -206,7 +206,7 @@ def test_a_second_signal_kills_what_does_not_stop(served):
     there = served(command=())
     pids = there.pids()
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(there.url, **modern(call("stay")), timeout=1)
+        httpx.post(there.url, **stateless(call("stay")), timeout=1)
     status, words = there.ended(signal.SIGTERM, signal.SIGTERM)
     assert status == 128 + signal.SIGTERM
     assert re.search(r"worker \d+ is killed", words)
@@ -225,9 +225,9 @@ def test_what_one_worker_sealed_another_opens_and_none_parks(served):
         answer, pid = text(there.ask(retry, **FORMS).json()).split()
         assert answer == "True"
         seen.add(pid)
-    refused = there.ask(call("parked"), **FORMS).json()["error"]["message"]
-    assert "handlers_parked_max" in refused
-    assert "resumable" in refused
+    rejected = there.ask(call("suspended"), **FORMS).json()["error"]["message"]
+    assert "handlers_suspended_max" in rejected
+    assert "resumable" in rejected
 
 
 @pytest.mark.real_time
@@ -262,9 +262,9 @@ def test_workers_that_cannot_begin_are_not_tried_again(tmp_path):
 # What is refused before anybody is forked.
 
 
-def test_workers_need_a_modern_revision():
-    with pytest.raises(ValueError, match="modern"):
-        Server("harbour", revisions=["2025-11-25"]).run("http", port=0, workers=2)
+def test_workers_need_a_stateless_protocol_version():
+    with pytest.raises(ValueError, match="stateless"):
+        Server("harbour", protocol_versions=["2025-11-25"]).run("http", port=0, workers=2)
 
 
 def test_what_one_process_remembers_cannot_be_used_by_several(tmp_path):

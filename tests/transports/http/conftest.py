@@ -13,9 +13,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from mcp_trio import Limits
 from mcp_trio._session.leader_followers import WarmTasks
 from mcp_trio._transports.asgi import AsgiHost
-from mcp_trio.limits import Limits
 
 
 @attrs.define

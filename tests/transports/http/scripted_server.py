@@ -11,8 +11,8 @@ import httpx
 import trio
 import trio.testing
 
-from mcp_trio._transports.http_client import open_http_channel
 from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.transports import open_http_channel
 
 JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream"}
@@ -257,7 +257,7 @@ async def _reply(connection, stream, reply):
 
 # What a session would say.
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 
 
 def asking(number, method, version=None, **params):
@@ -280,11 +280,13 @@ INITIALIZED = telling("notifications/initialized")
 
 
 @contextlib.asynccontextmanager
-async def connected(answer, *, limits=DEFAULT_LIMITS, dice=lambda: 1.0, **options):
+async def connected(answer, *, limits=DEFAULT_LIMITS, random_source=lambda: 1.0, **options):
     """A channel to a server in memory, and its script."""
     script = Script(answer)
     async with httpx.AsyncClient(transport=script, follow_redirects=True) as http:
-        channel = await open_http_channel(URL, http=http, limits=limits, dice=dice, **options)
+        channel = await open_http_channel(
+            URL, http=http, limits=limits, random_source=random_source, **options
+        )
         try:
             yield channel, script
         finally:

@@ -4,8 +4,8 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Limits
 from mcp_trio._transports.http_response import AnswerStream, Sent
-from mcp_trio.limits import Limits
 
 LIMITS = Limits(http_events_kept_max=3, http_write_bytes_max=10)
 

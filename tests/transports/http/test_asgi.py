@@ -9,10 +9,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_trio import Limits
 from mcp_trio._transports import asgi
 from mcp_trio._transports.asgi import AnswerBrokenOff, AsgiHost, head_of
 from mcp_trio._transports.http_response import BodyTooLargeError
-from mcp_trio.limits import Limits
 
 GONE = {"type": "http.disconnect"}
 
@@ -158,7 +158,7 @@ async def test_no_body_is_waited_for_where_none_can_come(method):
 
 
 @pytest.mark.parametrize("length", [b"11", b"9" * 5000, b"0" * 30])
-async def test_an_announced_body_is_refused_before_it_comes(length):
+async def test_an_announced_body_is_rejected_before_it_comes(length):
     async def respond(exchange):
         with pytest.raises(BodyTooLargeError, match="at most 10"):
             await exchange.body(10)
@@ -377,7 +377,7 @@ async def test_a_host_without_an_end_of_its_own_takes_part_in_the_lifespan():
     assert len(server.sent) == 2
 
 
-async def test_a_websocket_is_politely_refused():
+async def test_a_websocket_is_politely_rejected():
     server = Server([{"type": "websocket.connect"}])
     await AsgiHost(hello)({"type": "websocket"}, server.receive, server.send)
     assert server.sent == [{"type": "websocket.close", "code": 1000}]

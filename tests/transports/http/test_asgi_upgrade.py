@@ -11,12 +11,12 @@ import trio.testing
 import wsproto.connection
 from wsproto import events
 
-from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio import ConnectionLost, Limits
+from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports.asgi import AnswerBrokenOff, AsgiHost
 from mcp_trio._transports.hypercorn import serve_hypercorn
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown
-from mcp_trio.limits import Limits
+from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.transports import Oversized
 from tests.transports.http.http2_client import Http2Client
 from tests.transports.websocket.conftest import handing_over, raw_peer
 
@@ -49,10 +49,10 @@ def scope_of(**more):
 
 @attrs.define(eq=False)
 class Scripted:
-    """A server that tells what it is told to tell; `gate` holds up what is sent to it."""
+    """A server that tells what it is told to tell; `host_check` holds up what is sent to it."""
 
     sent: list = attrs.field(factory=list)
-    gate: trio.Event = attrs.field(factory=trio.Event)
+    host_check: trio.Event = attrs.field(factory=trio.Event)
     tell: trio.MemorySendChannel = attrs.field(init=False)
     told: trio.MemoryReceiveChannel = attrs.field(init=False)
     is_shielded: bool = False
@@ -60,7 +60,7 @@ class Scripted:
     def __attrs_post_init__(self):
         self.tell, self.told = trio.open_memory_channel(100)
         self.tell.send_nowait({"type": "websocket.connect"})
-        self.gate.set()
+        self.host_check.set()
 
     def text(self, frame):
         self.tell.send_nowait({"type": "websocket.receive", "text": frame.decode()})
@@ -68,7 +68,7 @@ class Scripted:
     async def send(self, message):
         self.sent.append(message)
         with trio.CancelScope(shield=self.is_shielded):
-            await self.gate.wait()
+            await self.host_check.wait()
 
     async def run(self, upgraded, **more):
         app = AsgiHost(nobody, upgraded=upgraded, limits=LIMITS)
@@ -139,7 +139,7 @@ async def test_a_server_whose_receive_fails_has_no_client_any_more(opened, autoj
 
 async def test_a_server_whose_send_fails_has_no_client_any_more(opened, autojump_clock):
     server, channel, _raised = await opened()
-    server.gate = None
+    server.host_check = None
     with pytest.raises(trio.BrokenResourceError):
         await channel.send([FRAME])
 
@@ -148,10 +148,10 @@ async def test_a_send_that_is_cancelled_cuts_nothing_and_leaves_out_the_rest(
     opened, autojump_clock
 ):
     server, channel, _raised = await opened(is_shielded=True)
-    server.gate = trio.Event()
+    server.host_check = trio.Event()
     with trio.move_on_after(1):
         await channel.send([b"%d" % number for number in range(10)])
-    server.gate.set()
+    server.host_check.set()
     await channel.send([b"end"])
     texts = [each["text"] for each in server.sent[1:]]
     assert texts == ["0", "1", "end"]
@@ -159,13 +159,13 @@ async def test_a_send_that_is_cancelled_cuts_nothing_and_leaves_out_the_rest(
 
 async def test_a_write_that_cannot_be_stopped_has_the_connection_cut_off(opened, autojump_clock):
     server, channel, raised = await opened(is_shielded=True)
-    server.gate = trio.Event()
+    server.host_check = trio.Event()
     with trio.move_on_after(1):
         await channel.send([FRAME])
     await channel.aclose()
     await trio.testing.wait_all_tasks_blocked()
     assert len(raised) == 1
-    server.gate.set()
+    server.host_check.set()
 
 
 async def test_a_quiet_peer_is_the_servers_affair(opened, autojump_clock):
@@ -204,7 +204,7 @@ async def test_to_a_client_that_has_gone_nothing_is_sent_at_once(opened, autojum
 
 async def test_a_client_that_reads_nothing_is_lost_though_nobody_waits(opened, autojump_clock):
     server, channel, _raised = await opened()
-    server.gate = trio.Event()
+    server.host_check = trio.Event()
     assert channel.send_nowait([FRAME]) == 1
     started = trio.current_time()
     with pytest.raises(OutcomeUnknown, match="silent"):
@@ -215,7 +215,7 @@ async def test_a_client_that_reads_nothing_is_lost_though_nobody_waits(opened, a
 
 async def test_a_close_ends_a_send_that_waits(opened, autojump_clock):
     server, channel, _raised = await opened()
-    server.gate = trio.Event()
+    server.host_check = trio.Event()
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
@@ -237,10 +237,10 @@ async def test_a_peer_that_does_not_answer_the_close_is_not_waited_for(opened, a
 
 
 async def refusing(upgrade):
-    await upgrade.refuse(Refusal(status=403, text="no", headers=[("X-Why", "so")]))
+    await upgrade.reject(Rejection(status=403, text="no", headers=[("X-Why", "so")]))
 
 
-async def test_a_refusal_is_an_answer_where_the_server_can_give_one():
+async def test_a_rejection_is_an_answer_where_the_server_can_give_one():
     server = Scripted()
     await server.run(refusing, extensions={"websocket.http.response": {}})
     assert server.kinds == ["http.response.start", "http.response.body"]
@@ -251,14 +251,14 @@ async def test_a_refusal_is_an_answer_where_the_server_can_give_one():
     assert server.kinds == ["close"]
 
 
-async def test_a_client_that_has_gone_is_neither_accepted_nor_refused(caplog):
+async def test_a_client_that_has_gone_is_neither_accepted_nor_rejected(caplog):
     server = Scripted()
     server.told.receive_nowait()
     server.tell.send_nowait({"type": "websocket.disconnect"})
     await server.run(refusing)
     assert server.sent == []
-    server = Scripted(gate=trio.Event())
-    server.gate = None
+    server = Scripted(host_check=trio.Event())
+    server.host_check = None
     await server.run(refusing)
     assert not caplog.records
 
@@ -271,7 +271,7 @@ async def test_what_the_application_raises_is_logged(caplog):
     assert "a WebSocket connection failed" in caplog.text
 
 
-async def test_an_application_without_websockets_refuses_them():
+async def test_an_application_without_websockets_rejects_them():
     server = Scripted()
     await AsgiHost(nobody)(scope_of(), server.told.receive, server.send)
     assert server.kinds == ["close"]

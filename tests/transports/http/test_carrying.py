@@ -7,11 +7,11 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Limits
 from mcp_trio._jsonrpc.sse import Event
-from mcp_trio._protocol.http_requests import Refusal
-from mcp_trio._transports.concurrency import Patience
+from mcp_trio._protocol.http_requests import Rejection
+from mcp_trio._transports.concurrency import TimerQueue
 from mcp_trio._transports.http_response import AnswerStream, Carrier, Sent, carried, until_gone
-from mcp_trio.limits import Limits
 from tests.transports.http.scripted_exchange import ScriptedExchange
 
 LIMITS = Limits(http_stream_after_seconds=1, http_keep_alive_seconds=10, http_write_bytes_max=200)
@@ -142,14 +142,14 @@ async def test_several_answers_are_an_array_where_no_stream_is_taken():
 
 
 @pytest.mark.parametrize(
-    ("refusal", "status"), [(None, 202), (Refusal(status=503, text="no", id="q"), 503)]
+    ("rejection", "status"), [(None, 202), (Rejection(status=503, text="no", id="q"), 503)]
 )
-async def test_what_ends_without_a_word_is_answered_too(refusal, status):
+async def test_what_ends_without_a_word_is_answered_too(rejection, status):
     stream = stream_of()
     stream.end()
-    exchange = await carry(stream, why_unanswered=lambda: refusal)
+    exchange = await carry(stream, why_unanswered=lambda: rejection)
     assert exchange.status == status
-    if refusal is None:
+    if rejection is None:
         assert exchange.answer_body == b""
         return
     assert exchange.json["id"] == "q"
@@ -193,7 +193,7 @@ async def test_it_is_told_whether_the_client_stayed(autojump_clock, is_soon):
         async def watch(exchange=exchange, stream=stream, stays=stays):
             try:
                 stays.append(
-                    await carried(exchange, Carrier(limits=LIMITS), stream, Patience(0.25))
+                    await carried(exchange, Carrier(limits=LIMITS), stream, TimerQueue(0.25))
                 )
             except trio.BrokenResourceError:
                 stays.append("broken")

@@ -5,8 +5,8 @@ import gc
 import trio
 import trio.testing
 
-from mcp_trio._transports.http_client import open_http_channel
 from mcp_trio.limits import MIB
+from mcp_trio.transports import open_http_channel
 
 
 async def test_a_body_that_was_cut_off_leaves_no_generator_behind(nursery):

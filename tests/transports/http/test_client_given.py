@@ -7,9 +7,7 @@ import httpx
 import pytest
 import trio
 
-from mcp_trio._client.client import Client
-from mcp_trio._server.server import Server
-from mcp_trio.errors import ConnectionLost
+from mcp_trio import Client, ConnectionLost, Server
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,
@@ -51,7 +49,7 @@ async def _silence():
 
 async def use(http, url=URL):
     """Ask in all ways: POST, GET, GET that resumes, DELETE."""
-    async with Client(url, http=http, revisions=LEGACY_ONLY) as client:
+    async with Client(url, http=http, protocol_versions=LEGACY_ONLY) as client:
         assert (await client.call_tool("add")).content == []
 
 
@@ -79,13 +77,13 @@ class Renewing(httpx.Auth):
     requires_response_body = True
 
     def __init__(self):
-        self.number, self.refusals = 1, []
+        self.number, self.rejections = 1, []
 
     def auth_flow(self, request):
         request.headers["authorization"] = f"Bearer {self.number}"
         response = yield request
         if response.status_code == 401:
-            self.refusals.append((request.method, response.text))
+            self.rejections.append((request.method, response.text))
             self.number += 1
             request.headers["authorization"] = f"Bearer {self.number}"
             yield request
@@ -103,16 +101,16 @@ async def test_an_auth_may_try_again_with_every_kind_of_request(autojump_clock):
 
     async with httpx.AsyncClient(transport=Script(answer), auth=auth) as http:
         await use(http)
-    assert [method for method, _ in auth.refusals] == ["POST", "GET", "POST", "GET", "DELETE"]
-    assert {body for _, body in auth.refusals} == {"old"}
+    assert [method for method, _ in auth.rejections] == ["POST", "GET", "POST", "GET", "DELETE"]
+    assert {body for _, body in auth.rejections} == {"old"}
 
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_what_no_auth_helps_against_is_told_with_its_status(status):
-    async def refuse(_seen):
+    async def reject(_seen):
         return Reply(status, {}, b"who are you?")
 
-    async with httpx.AsyncClient(transport=Script(refuse), auth=Renewing()) as http:
+    async with httpx.AsyncClient(transport=Script(reject), auth=Renewing()) as http:
         with pytest.raises(ConnectionLost, match=rf"HTTP {status} .*who are you") as lost:
             async with Client(URL, http=http):
                 pytest.fail("nobody let us in")
@@ -184,18 +182,18 @@ async def over_tls(nursery, certificate):
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
-async def test_its_certificates_are_those_that_count(over_tls, certificate, revision):
+@pytest.mark.parametrize("protocol_version", ["2026-07-28", "2025-11-25"])
+async def test_its_certificates_are_those_that_count(over_tls, certificate, protocol_version):
     context = ssl.create_default_context(cafile=certificate["certfile"])
     async with (
         httpx.AsyncClient(verify=context) as http,
-        Client(over_tls, http=http, revisions=(revision,)) as client,
+        Client(over_tls, http=http, protocol_versions=(protocol_version,)) as client,
     ):
         assert await client.call_tool("add", {"a": 1, "b": 2}, result_type=int) == 3
 
 
 @pytest.mark.real_time
-async def test_a_certificate_that_nobody_vouches_for_is_refused(over_tls):
+async def test_a_certificate_that_nobody_vouches_for_is_rejected(over_tls):
     assert over_tls.startswith("https://")
     with pytest.raises(ConnectionLost, match=r"(?i)certificate"):
         async with Client(over_tls):

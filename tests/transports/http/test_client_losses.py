@@ -7,12 +7,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown
-from mcp_trio.limits import Limits
+from mcp_trio import ConnectionLost, Limits
+from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.transports import Oversized
 from tests.transports.http.scripted_server import (
     EVENTS,
-    MODERN,
+    STATELESS,
     Modern,
     Reply,
     answer_to,
@@ -27,7 +27,7 @@ from tests.transports.http.scripted_server import (
 
 
 def call(number, name="add", **arguments):
-    return asking(number, "tools/call", MODERN, name=name, arguments=arguments)
+    return asking(number, "tools/call", STATELESS, name=name, arguments=arguments)
 
 
 async def said(seen):
@@ -79,7 +79,7 @@ async def test_a_request_is_cancelled_by_closing_its_stream_alone():
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (httpx.ConnectError("refused"), ConnectionLost),
+        (httpx.ConnectError("rejected"), ConnectionLost),
         (httpx.ConnectTimeout("late"), ConnectionLost),
         (httpx.ReadError(""), OutcomeUnknown),
         (httpx.RemoteProtocolError("no HTTP"), OutcomeUnknown),

@@ -7,12 +7,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._jsonrpc.messages import Lost
+from mcp_trio import Client
 from mcp_trio.errors import LocalProtocolError, OutcomeUnknown
+from mcp_trio.transports import Lost
 from tests.transports.http.scripted_server import (
     EVENTS,
-    MODERN,
+    STATELESS,
     Legacy,
     Modern,
     Reply,
@@ -30,7 +30,7 @@ from tests.transports.http.scripted_server import (
 
 
 def call(number, name="add", **arguments):
-    return asking(number, "tools/call", MODERN, name=name, arguments=arguments)
+    return asking(number, "tools/call", STATELESS, name=name, arguments=arguments)
 
 
 async def said(seen):
@@ -57,7 +57,7 @@ async def test_each_request_is_a_post_with_the_headers_that_repeat_it():
     headers = script.seen[1].headers
     assert headers["accept"] == "application/json, text/event-stream"
     assert headers["content-type"] == "application/json"
-    assert headers["mcp-protocol-version"] == MODERN
+    assert headers["mcp-protocol-version"] == STATELESS
     assert headers["mcp-method"] == "tools/call"
     assert headers["mcp-name"] == "add"
     assert "mcp-session-id" not in headers
@@ -75,7 +75,7 @@ async def test_arguments_that_a_listed_tool_marks_are_repeated_in_headers():
     async with connected(Modern(answers=answers)) as (channel, script):
         await channel.send([call(1, a="x", b="é", c=None)])
         await heard(channel)
-        await channel.send([asking(2, "tools/list", MODERN)])
+        await channel.send([asking(2, "tools/list", STATELESS)])
         await heard(channel)
         await channel.send([call(3, a="x", b="é", c=None)])
         await heard(channel)
@@ -94,7 +94,7 @@ async def test_a_tool_with_a_broken_annotation_never_reaches_the_session():
         return events(event(answer_to(seen, tools=listed)))
 
     async with connected(Modern(answers={"tools/list": list_tools})) as (channel, _):
-        await channel.send([asking(1, "tools/list", MODERN)])
+        await channel.send([asking(1, "tools/list", STATELESS)])
         listed = (await heard(channel))["result"]["tools"]
 
     assert [each["name"] for each in listed] == ["good"]
@@ -102,7 +102,7 @@ async def test_a_tool_with_a_broken_annotation_never_reaches_the_session():
 
 async def test_what_no_header_can_say_is_lost_and_not_sent():
     async with connected(Modern()) as (channel, script):
-        await channel.send([asking(1, "über", MODERN)])
+        await channel.send([asking(1, "über", STATELESS)])
         lost = await heard(channel)
 
     assert isinstance(lost, Lost)
@@ -130,7 +130,7 @@ async def test_an_argument_that_cannot_be_repeated_is_our_own_fault_and_not_sent
     assert script.of("tools/call") == []
 
 
-async def test_a_notification_goes_under_the_revision_that_was_answered_last():
+async def test_a_notification_goes_under_the_protocol_version_that_was_answered_last():
     async def accept(_seen):
         return Reply(202)
 
@@ -140,7 +140,7 @@ async def test_a_notification_goes_under_the_revision_that_was_answered_last():
         await heard(channel)
         await channel.send([telling("notifications/mine")])
 
-    assert script.seen[1].headers["mcp-protocol-version"] == MODERN
+    assert script.seen[1].headers["mcp-protocol-version"] == STATELESS
     assert script.seen[1].headers["mcp-method"] == "notifications/mine"
 
 
@@ -197,10 +197,10 @@ async def test_a_body_of_several_lines_arrives_as_one_line():
 @pytest.mark.requirement("VER-19", "VER-22", "TRAP-25")
 @pytest.mark.parametrize(("code", "status"), [(-32022, 400), (-32601, 404), (-32603, 500)])
 async def test_an_error_is_an_answer_whatever_the_status(code, status):
-    async def refuse(seen):
+    async def reject(seen):
         return error(seen, code, status=status)
 
-    async with connected(Modern(answers={"tools/call": refuse})) as (channel, _):
+    async with connected(Modern(answers={"tools/call": reject})) as (channel, _):
         await channel.send([call(1)])
 
         assert (await heard(channel))["error"]["code"] == code
@@ -212,17 +212,17 @@ async def test_an_error_with_another_id_or_none_answers_the_request_it_came_for(
     if wrong == "absent":
         del body["id"]
 
-    async def refuse(_seen):
+    async def reject(_seen):
         return json_reply(body, 400)
 
     async def stream(_seen):
         return events(event({key: body[key] for key in body if key != "id"}))
 
-    answers = {"tools/call": refuse, "prompts/get": stream}
+    answers = {"tools/call": reject, "prompts/get": stream}
     async with connected(Modern(answers=answers)) as (channel, _):
         await channel.send([call(1)])
         first = await heard(channel)
-        await channel.send([asking(2, "prompts/get", MODERN, name="x")])
+        await channel.send([asking(2, "prompts/get", STATELESS, name="x")])
         second = await heard(channel)
 
     assert [first["id"], second["id"]] == [1, 2]
@@ -232,14 +232,14 @@ async def test_an_error_with_another_id_or_none_answers_the_request_it_came_for(
 @pytest.mark.requirement("MHTTP-31")
 @pytest.mark.parametrize("status", [301, 401, 403, 413, 431, 500, 503])
 async def test_any_other_status_loses_the_request_and_names_it(status):
-    async def refuse(_seen):
+    async def reject(_seen):
         return Reply(status, {"location": "http://other.test/"}, b"too\n  bad" + b"x" * 1000)
 
-    answers = {"tools/call": refuse, "prompts/get": said}
+    answers = {"tools/call": reject, "prompts/get": said}
     async with connected(Modern(answers=answers)) as (channel, _):
         await channel.send([call(1)])
         lost = await heard(channel)
-        await channel.send([asking(2, "prompts/get", MODERN, name="x")])
+        await channel.send([asking(2, "prompts/get", STATELESS, name="x")])
         assert (await heard(channel))["id"] == 2
 
     text = str(lost.error)
@@ -295,12 +295,12 @@ async def heard_lost(channel):
 
 @pytest.mark.requirement("VER-21", "VER-19")
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 422])
-async def test_a_discovery_that_is_refused_in_no_known_words_is_a_method_not_found(status):
-    async def refuse(_seen):
+async def test_a_discovery_that_is_rejected_in_no_known_words_is_a_method_not_found(status):
+    async def reject(_seen):
         return Reply(status, {}, b"what?")
 
-    async with connected(Modern(answers={"server/discover": refuse})) as (channel, _):
-        await channel.send([asking(0, "server/discover", MODERN)])
+    async with connected(Modern(answers={"server/discover": reject})) as (channel, _):
+        await channel.send([asking(0, "server/discover", STATELESS)])
         answer = await heard(channel)
 
     assert answer["id"] == 0
@@ -308,12 +308,12 @@ async def test_a_discovery_that_is_refused_in_no_known_words_is_a_method_not_fou
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])
-async def test_a_discovery_that_is_refused_for_other_reasons_is_lost(status):
-    async def refuse(_seen):
+async def test_a_discovery_that_is_rejected_for_other_reasons_is_lost(status):
+    async def reject(_seen):
         return Reply(status)
 
-    async with connected(Modern(answers={"server/discover": refuse})) as (channel, _):
-        await channel.send([asking(0, "server/discover", MODERN)])
+    async with connected(Modern(answers={"server/discover": reject})) as (channel, _):
+        await channel.send([asking(0, "server/discover", STATELESS)])
 
         assert f"HTTP {status}" in str((await heard(channel)).error)
 
@@ -321,7 +321,7 @@ async def test_a_discovery_that_is_refused_for_other_reasons_is_lost(status):
 # With a client on top.
 
 
-async def test_a_client_talks_with_a_modern_server():
+async def test_a_client_talks_with_a_stateless_server():
     async def list_tools(seen):
         return result(
             seen, tools=[tool("add")], resultType="complete", ttlMs=0, cacheScope="private"
@@ -334,7 +334,7 @@ async def test_a_client_talks_with_a_modern_server():
 
     answers = {"tools/list": list_tools, "tools/call": add}
     async with connected(Modern(answers=answers)) as (channel, script), Client(channel) as client:
-        assert client.revision == MODERN
+        assert client.protocol_version == STATELESS
         assert [each.name for each in await client.list_tools()] == ["add"]
         assert (await client.call_tool("add", {"a": 1, "b": 2})).content[0].text == "3"
 
@@ -363,14 +363,14 @@ async def test_leaving_a_call_closes_its_stream_at_the_server(autojump_clock):
 async def test_a_client_of_both_eras_shakes_hands_with_a_server_that_does_not_know_discovery(
     status,
 ):
-    async def refuse(_seen):
+    async def reject(_seen):
         return Reply(status)
 
     async with (
-        connected(Legacy(answers={"server/discover": refuse})) as (channel, script),
+        connected(Legacy(answers={"server/discover": reject})) as (channel, script),
         Client(channel) as client,
     ):
-        assert client.revision == "2025-11-25"
+        assert client.protocol_version == "2025-11-25"
 
     assert script.methods[:3] == ["server/discover", "initialize", "notifications/initialized"]
     assert "mcp-method" not in script.seen[1].headers

@@ -8,14 +8,15 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._jsonrpc.lines import Oversized, one_line
-from mcp_trio._jsonrpc.messages import Decoder, Lost
+from mcp_trio import ConnectionLost
+from mcp_trio._jsonrpc.lines import one_line
+from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._transports.connections import Condition
 from mcp_trio._transports.http_client import ToolHeaders, agreed_version, outgoing
 from mcp_trio._transports.http_client_requests import pieces_of
 from mcp_trio._transports.inboxes import ReceivedQueue
-from mcp_trio.errors import ConnectionLost
-from tests.transports.http.scripted_server import MODERN, asking, telling
+from mcp_trio.transports import Lost, Oversized
+from tests.transports.http.scripted_server import STATELESS, asking, telling
 
 DECODER = Decoder(json_depth_max=64)
 
@@ -112,11 +113,13 @@ async def test_closing_wakes_who_waits_for_something(nursery):
 # Frames.
 
 
-def test_a_request_tells_its_id_its_method_and_the_revision_it_is_made_under():
-    legacy, modern = (outgoing(asking(7, "tools/list", each), DECODER) for each in (None, MODERN))
+def test_a_request_tells_its_id_its_method_and_the_protocol_version_it_is_made_under():
+    legacy, stateless = (
+        outgoing(asking(7, "tools/list", each), DECODER) for each in (None, STATELESS)
+    )
 
     assert (legacy.id, legacy.method, legacy.version) == (7, "tools/list", None)
-    assert (modern.id, modern.method, modern.version) == (7, "tools/list", MODERN)
+    assert (stateless.id, stateless.method, stateless.version) == (7, "tools/list", STATELESS)
 
 
 def test_an_answer_has_neither_id_nor_method():
@@ -167,7 +170,7 @@ def test_a_message_of_several_lines_becomes_one_line():
     assert one_line(b"no\r\nJSON") == b"no  JSON"
 
 
-def test_the_revision_of_a_result_is_read_if_it_has_one():
+def test_the_protocol_version_of_a_result_is_read_if_it_has_one():
     assert agreed_version(b'{"protocolVersion":"2025-03-26"}') == "2025-03-26"
     assert agreed_version(b'{"protocolVersion":7}') is None
     assert agreed_version(b"7") is None

@@ -7,9 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._jsonrpc.messages import Lost
+from mcp_trio import Limits
 from mcp_trio.errors import OutcomeUnknown
-from mcp_trio.limits import Limits
+from mcp_trio.transports import Lost
 from tests.transports.http.scripted_server import (
     EVENTS,
     Legacy,
@@ -149,7 +149,7 @@ async def test_a_server_that_stays_away_is_tried_so_often_and_longer_each_time(a
             return Reply(405)
         at.append(trio.current_time())
         if len(at) % 2:
-            raise httpx.ConnectError("refused")
+            raise httpx.ConnectError("rejected")
         return Reply(503)
 
     pieces = [event(text="", event_id="a-1", retry=1500)]
@@ -163,7 +163,7 @@ async def test_a_server_that_stays_away_is_tried_so_often_and_longer_each_time(a
     pauses = [later - earlier for earlier, later in zip([begun, *at], at, strict=False)]
     assert pauses == pytest.approx([1.5, 2, 4, 8, 10])
     assert type(lost.error) is OutcomeUnknown
-    assert "refused" in str(lost.error)
+    assert "rejected" in str(lost.error)
     assert "(http_reconnects_max=4)" in str(lost.error)
 
 
@@ -174,10 +174,13 @@ async def test_a_call_to_a_dead_server_gives_up_in_the_time_that_a_limit_names(
     async def listen(seen):
         if "last-event-id" not in seen.headers:
             return Reply(405)
-        raise httpx.ConnectError("refused")
+        raise httpx.ConnectError("rejected")
 
     pieces = [event(text="", event_id="a-1", retry=retry_ms)]
-    async with connected(resumable(*pieces, listen=listen), dice=lambda: 1) as (channel, _):
+    async with connected(resumable(*pieces, listen=listen), random_source=lambda: 1) as (
+        channel,
+        _,
+    ):
         await in_session(channel)
         begun = trio.current_time()
         await channel.send([call(1)])
@@ -200,10 +203,13 @@ async def test_a_server_that_has_been_away_for_a_while_may_be_away_again_as_long
             return events(event(NOTE, event_id=f"a-{len(polls)}"))
         if len(polls) == 12:
             return events(event({"jsonrpc": "2.0", "id": 1, "result": {}}))
-        raise httpx.ConnectError("refused")
+        raise httpx.ConnectError("rejected")
 
     pieces = [event(text="", event_id="a-1")]
-    async with connected(resumable(*pieces, listen=listen), dice=lambda: 1) as (channel, _):
+    async with connected(resumable(*pieces, listen=listen), random_source=lambda: 1) as (
+        channel,
+        _,
+    ):
         await in_session(channel)
         await channel.send([call(1)])
         said = [await heard(channel, seconds=100) for _ in range(3)]
@@ -248,7 +254,7 @@ async def test_the_dice_spread_those_who_were_cut_off_together(autojump_clock):
 
     pieces = [event(text="", event_id="a-1")]
     server = resumable(*pieces, listen=listen)
-    async with connected(server, dice=lambda: 0.5) as (channel, _):
+    async with connected(server, random_source=lambda: 0.5) as (channel, _):
         await in_session(channel)
         begun = trio.current_time()
         await channel.send([call(1)])

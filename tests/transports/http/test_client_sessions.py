@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._transports.http_client import open_http_channel
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown
+from mcp_trio import Client, ConnectionLost
+from mcp_trio.errors import OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.transports import open_http_channel
 from tests.transports.http.scripted_server import (
     EVENTS,
     INITIALIZE,
@@ -119,7 +119,7 @@ async def test_initialize_is_sent_without_the_session_that_was_there_before():
 
 
 @pytest.mark.parametrize("session", ["", "with space", "\x7f"])
-async def test_a_session_id_that_is_none_is_refused(session):
+async def test_a_session_id_that_is_none_is_rejected(session):
     async with connected(Legacy(session=session)) as (channel, _):
         await channel.send([INITIALIZE])
 
@@ -168,7 +168,7 @@ async def test_a_notification_that_meets_an_ended_session_ends_it_too():
         assert await channel.receive() == []
 
 
-async def test_without_a_session_404_is_a_refusal_like_any_other():
+async def test_without_a_session_404_is_a_rejection_like_any_other():
     async def gone(_seen):
         return Reply(404)
 
@@ -219,7 +219,7 @@ async def test_closing_survives_a_server_that_is_gone():
 
     async def answer(seen):
         if seen.method == "DELETE":
-            raise httpx.ConnectError("refused")
+            raise httpx.ConnectError("rejected")
         return await server(seen)
 
     async with connected(answer) as (channel, _):
@@ -267,14 +267,14 @@ async def test_any_success_is_good_for_them(status, caplog):
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("reply", [Reply(400), httpx.ConnectError("refused")])
+@pytest.mark.parametrize("reply", [Reply(400), httpx.ConnectError("rejected")])
 async def test_what_is_not_accepted_is_logged_and_fails_nothing(reply, caplog):
-    async def refuse(_seen):
+    async def reject(_seen):
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    server = Legacy(answers={"notifications/initialized": refuse, "tools/call": said})
+    server = Legacy(answers={"notifications/initialized": reject, "tools/call": said})
     async with connected(server) as (channel, script):
         await in_session(channel)
         assert channel.state == ("open" if isinstance(reply, Reply) else "retrying")
@@ -388,7 +388,7 @@ async def test_a_client_talks_with_a_legacy_server():
     options = {"roots": ["file:///work"], "log": lambda _: logged.set()}
     async with (
         connected(answer) as (channel, script),
-        Client(channel, revisions=LEGACY_ONLY, **options) as client,
+        Client(channel, protocol_versions=LEGACY_ONLY, **options) as client,
     ):
         with trio.fail_after(5):
             assert (await client.call_tool("add")).content[0].text == "3"
@@ -424,7 +424,7 @@ async def test_a_client_of_a_url_begins_a_new_session_without_the_old_id():
     script = Script(answer)
     async with (
         httpx.AsyncClient(transport=script) as http,
-        Client(URL, http=http, revisions=LEGACY_ONLY) as client,
+        Client(URL, http=http, protocol_versions=LEGACY_ONLY) as client,
     ):
         await client.call_tool("add")
         server.session = "s-2"

@@ -3,8 +3,8 @@
 import httpx
 import trio
 
-from mcp_trio._transports.http_client import open_http_channel
 from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.transports import open_http_channel
 from tests.transports.http.scripted_server import URL
 
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{"x":"%b"}}' % (b"x" * 300_000)

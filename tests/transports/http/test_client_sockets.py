@@ -8,13 +8,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._transports.http_client import open_http_channel
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown
-from mcp_trio.limits import Limits
+from mcp_trio import Client, ConnectionLost, Limits
+from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.transports import open_http_channel
 from tests.transports.http.scripted_server import (
     EVENTS,
-    MODERN,
+    STATELESS,
     Legacy,
     Modern,
     Reply,
@@ -37,7 +36,7 @@ async def streamed(seen):
 
 
 def call(number, name="add"):
-    return asking(number, "tools/call", MODERN, name=name)
+    return asking(number, "tools/call", STATELESS, name=name)
 
 
 class Counted:
@@ -62,7 +61,7 @@ async def test_a_connection_is_kept_for_the_next_request(nursery, answer):
     assert len(server.connections) == 1
 
 
-async def test_a_connection_is_kept_behind_notifications_and_refusals_too(nursery):
+async def test_a_connection_is_kept_behind_notifications_and_rejections_too(nursery):
     server = Counted(Legacy(answers={"tools/call": said}))
     url = await nursery.start(serve, server)
     async with Client(await open_http_channel(url), roots=["file:///x"]) as client:
@@ -117,7 +116,7 @@ async def _serve_again(server, port, *, task_status):
 
 
 @pytest.mark.real_time
-async def test_the_server_sees_that_a_modern_call_is_left(nursery):
+async def test_the_server_sees_that_a_stateless_call_is_left(nursery):
     left = trio.Event()
 
     async def endless(_seen):
@@ -185,7 +184,7 @@ async def test_what_the_system_said_is_told(nursery):
     await channel.aclose()
 
     assert url in str(lost.error)
-    assert str(lost.error).count("refused") == 1
+    assert str(lost.error).count("rejected") == 1
 
 
 async def test_a_given_client_is_used_and_stays_open(nursery):

@@ -8,14 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
-from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown
-from mcp_trio.limits import Limits
+from mcp_trio import Client, ConnectionLost, Limits
+from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.transports import Oversized
 from tests.transports.http.scripted_server import (
     EVENTS,
     INITIALIZE,
-    MODERN,
+    STATELESS,
     Reply,
     answer_to,
     asking,
@@ -33,7 +32,7 @@ class Old:
     """Refuses to be posted to at `/mcp`, and names another path there; says `more` on its stream."""
 
     endpoint: str = "/messages?session=1"
-    refusal: Reply = attrs.field(factory=lambda: Reply(405))
+    rejection: Reply = attrs.field(factory=lambda: Reply(405))
     first: str = "endpoint"
     more: list = attrs.field(factory=list)
     stream: object = None
@@ -44,7 +43,7 @@ class Old:
             self.stream, to_say = trio.open_memory_channel[bytes](100)
             return Reply(200, EVENTS, self._said(to_say))
         if seen.path == "/mcp":
-            return self.refusal
+            return self.rejection
         message = seen.message
         if message.get("method") in self.answers:
             return await self.answers[message["method"]](seen)
@@ -77,12 +76,12 @@ async def shaken(channel):
 
 @pytest.mark.requirement("SSE-03", "SSE-09", "SSE-11", "SSE-12", "TRAP-43")
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415])
-async def test_a_server_that_refuses_initialize_is_asked_for_the_old_transport(status):
+async def test_a_server_that_rejects_initialize_is_asked_for_the_old_transport(status):
     async def add(seen):
         server.say(answer_to(seen, content=[]))
         return Reply(202)
 
-    server = Old(refusal=Reply(status), answers={"tools/call": add})
+    server = Old(rejection=Reply(status), answers={"tools/call": add})
     async with connected(server) as (channel, script):
         await shaken(channel)
         await channel.send([telling("notifications/initialized"), asking(1, "tools/call")])
@@ -155,8 +154,8 @@ async def test_an_endpoint_is_not_waited_for_for_ever(autojump_clock):
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])
-async def test_a_refusal_for_other_reasons_is_no_sign_of_the_old_transport(status):
-    async with connected(Old(refusal=Reply(status))) as (channel, script):
+async def test_a_rejection_for_other_reasons_is_no_sign_of_the_old_transport(status):
+    async with connected(Old(rejection=Reply(status))) as (channel, script):
         await channel.send([INITIALIZE])
         assert f"HTTP {status}" in str((await heard(channel)).error)
 
@@ -172,9 +171,9 @@ async def test_a_refusal_for_other_reasons_is_no_sign_of_the_old_transport(statu
         {"error": {"code": -32020, "message": "no"}},
     ],
 )
-async def test_nor_is_an_error_for_this_request_or_one_of_modern_servers(body):
+async def test_nor_is_an_error_for_this_request_or_one_of_stateless_servers(body):
     body["jsonrpc"] = "2.0"
-    async with connected(Old(refusal=json_reply(body, 400))) as (channel, script):
+    async with connected(Old(rejection=json_reply(body, 400))) as (channel, script):
         await channel.send([INITIALIZE])
         assert (await heard(channel))["error"] == body["error"]
 
@@ -183,7 +182,7 @@ async def test_nor_is_an_error_for_this_request_or_one_of_modern_servers(body):
 
 async def test_an_error_without_an_id_may_come_from_a_server_that_takes_no_post_here():
     body = {"jsonrpc": "2.0", "error": {"code": -32600, "message": "no"}}
-    async with connected(Old(refusal=json_reply(body, 405))) as (channel, _):
+    async with connected(Old(rejection=json_reply(body, 405))) as (channel, _):
         await shaken(channel)
 
 
@@ -215,14 +214,14 @@ async def test_everything_arrives_on_the_stream_as_messages():
     assert json.loads(items[2])["id"] == 0
 
 
-async def test_a_message_that_is_refused_loses_its_request_alone():
-    async def refuse(_seen):
+async def test_a_message_that_is_rejected_loses_its_request_alone():
+    async def reject(_seen):
         return Reply(400, {}, b"bad")
 
     async def explain(seen):
         return error(seen, -32600, status=400)
 
-    server = Old(answers={"tools/call": refuse, "tools/list": explain})
+    server = Old(answers={"tools/call": reject, "tools/list": explain})
     async with connected(server) as (channel, _):
         await shaken(channel)
         await channel.send([asking(1, "tools/call")])
@@ -235,11 +234,11 @@ async def test_a_message_that_is_refused_loses_its_request_alone():
     assert (answer["id"], answer["error"]["code"]) == (2, -32600)
 
 
-async def test_initialize_that_the_endpoint_refuses_is_lost():
-    async def refuse(_seen):
+async def test_initialize_that_the_endpoint_rejects_is_lost():
+    async def reject(_seen):
         return Reply(400, {}, b"bad")
 
-    async with connected(Old(answers={"initialize": refuse})) as (channel, script):
+    async with connected(Old(answers={"initialize": reject})) as (channel, script):
         await channel.send([INITIALIZE])
         assert "HTTP 400" in str((await heard(channel)).error)
 
@@ -281,11 +280,11 @@ async def test_a_client_finds_an_old_server_by_its_url_alone():
 
     server = Old(answers={"tools/call": add})
     async with connected(server) as (channel, script), Client(channel) as client:
-        assert client.revision == "2024-11-05"
+        assert client.protocol_version == "2024-11-05"
         with trio.fail_after(5):
             assert (await client.call_tool("add")).content[0].text == "3"
 
     paths = [(seen.method, seen.path) for seen in script.seen]
     assert paths[:3] == [("POST", "/mcp"), ("POST", "/mcp"), ("GET", "/mcp")]
     assert json.loads(script.seen[0].body)["method"] == "server/discover"
-    assert script.seen[0].headers["mcp-protocol-version"] == MODERN
+    assert script.seen[0].headers["mcp-protocol-version"] == STATELESS

@@ -37,7 +37,7 @@ both_lengths = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("name", HOSTS)
 @both_lengths
-async def test_who_says_a_length_and_a_coding_is_refused_and_let_go(opened, name, fields):
+async def test_who_says_a_length_and_a_coding_is_rejected_and_let_go(opened, name, fields):
     host, seen = await opened(name)
     client = await host.connect()
     await client.put(HEAD + fields + b"\r\n0\r\n\r\n")

@@ -111,7 +111,7 @@ async def test_our_own_listener_forgives_less(attacked, request_bytes):
     assert "/smuggled" not in host.paths
 
 
-async def test_random_bytes_and_broken_requests_end_in_a_refusal_or_a_close(attacked):
+async def test_random_bytes_and_broken_requests_end_in_a_rejection_or_a_close(attacked):
     host = await attacked(http_head_seconds=0.2, http_body_seconds=0.2)
     for data in damaged(60):
         client = await host.connect()
@@ -291,7 +291,7 @@ async def test_a_client_that_closes_its_half_too_early_is_told_so_if_at_all(atta
         assert statuses(await rest_of(client)) in ([400], [])
 
 
-async def test_a_client_that_reads_while_it_floods_gets_its_refusal(attacked):
+async def test_a_client_that_reads_while_it_floods_gets_its_rejection(attacked):
     """The refusal is not lost in the reset of a connection that is closed with unread bytes."""
     host = await attacked()
     client = await host.connect()

@@ -77,7 +77,7 @@ async def test_a_request_without_a_body_has_an_empty_one(opened):
     assert bodies == [b"", b""]
 
 
-async def refuse_large(exchange):
+async def reject_large(exchange):
     try:
         await exchange.body(1000)
     except BodyTooLargeError:
@@ -87,20 +87,20 @@ async def refuse_large(exchange):
 
 
 async def test_a_body_of_just_the_limit_is_taken(opened):
-    client = await (await opened(refuse_large)).connect()
+    client = await (await opened(reject_large)).connect()
     assert (await client.exchange("POST", body=b"x" * 1000)).status == 200
 
 
 async def test_a_body_that_is_announced_too_large_is_not_waited_for(opened):
-    client = await (await opened(refuse_large)).connect()
+    client = await (await opened(reject_large)).connect()
     await client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
     received = await client.rest()
     assert received.startswith(b"HTTP/1.1 413 ")
     assert received.endswith(b"\r\n\r\ntoo large")
 
 
-async def test_a_body_that_grows_too_large_is_refused_and_the_connection_closed(opened):
-    client = await (await opened(refuse_large)).connect()
+async def test_a_body_that_grows_too_large_is_rejected_and_the_connection_closed(opened):
+    client = await (await opened(reject_large)).connect()
     await client.put(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
     await client.put(b"200\r\n" + b"x" * 512 + b"\r\n200\r\n" + b"x" * 512 + b"\r\n")
     received = await client.rest()
@@ -263,7 +263,7 @@ async def test_a_streamed_answer_to_head_has_no_body(opened):
 @pytest.mark.parametrize(
     "field", [("x-a", "b\r\nx-evil: c"), ("x-a\r\nx-evil", "b"), ("x-a", "b\nc"), ("x-a", "\0")]
 )
-async def test_a_header_that_would_become_two_is_refused_before_anything_is_sent(opened, field):
+async def test_a_header_that_would_become_two_is_rejected_before_anything_is_sent(opened, field):
     errors = []
 
     async def respond(exchange):

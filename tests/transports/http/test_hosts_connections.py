@@ -242,7 +242,7 @@ async def test_many_are_served_at_once(opened):
             nursery.start_soon(ask, number)
 
 
-async def test_more_connections_than_may_be_are_refused(opened):
+async def test_more_connections_than_may_be_are_rejected(opened):
     host = await opened(say_hello, http_connections_max=2)
     first, second, third = [await host.connect() for _ in range(3)]
     await first.exchange()
@@ -262,7 +262,7 @@ async def test_an_idle_connection_is_closed(opened, mock_clock):
     assert await client.rest() == b""
 
 
-async def test_a_head_over_its_limit_is_refused(opened):
+async def test_a_head_over_its_limit_is_rejected(opened):
     client = await (await opened(say_hello, http_head_bytes_max=4096)).connect()
     await client.put(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 200_000)
     assert (await client.rest()).startswith(b"HTTP/1.1 431 ")

@@ -17,9 +17,9 @@ import trio
 import trio.testing
 from hypercorn.config import Config
 
+from mcp_trio import Limits
 from mcp_trio._transports.asgi import AsgiHost
 from mcp_trio._transports.hypercorn import serve_hypercorn
-from mcp_trio.limits import Limits
 from tests.transports.http.conftest import say_goodbye
 from tests.transports.http.http2_client import Http2Client
 
@@ -83,7 +83,7 @@ async def test_a_handshake_does_not_hold_up_the_stop(opened, certificate, caplog
 
 
 @pytest.mark.parametrize("given", ["certfile", "keyfile"])
-async def test_a_certificate_without_its_key_is_refused(opened, certificate, given):
+async def test_a_certificate_without_its_key_is_rejected(opened, certificate, given):
     with pytest.RaisesGroup(ValueError, allow_unwrapped=True, flatten_subgroups=True):
         await opened(say_hello, tls={given: certificate[given]})
 
@@ -325,7 +325,7 @@ class Accepting(trio.abc.Listener):
         await trio.lowlevel.checkpoint()
 
 
-async def test_a_refused_client_that_does_not_read_is_cut_off_at_the_stop(caplog):
+async def test_a_rejected_client_that_does_not_read_is_cut_off_at_the_stop(caplog):
     """Its socket is closed, and not left to whoever collects the garbage, who would warn."""
     limits = Limits(http_connections_max=0)
     async with trio.open_nursery() as nursery:

@@ -97,7 +97,7 @@ async def test_an_answer_that_is_broken_off_ends_no_other_one(connected, caplog)
         await client.event(good, h2.events.StreamEnded)
 
 
-async def test_of_requests_that_hypercorn_refuses_nothing_is_kept(connected):
+async def test_of_requests_that_hypercorn_rejects_nothing_is_kept(connected):
     _host, client, made = await connected(say_hello)
     with trio.fail_after(SECONDS):
         for _ in range(3):
@@ -110,7 +110,7 @@ async def test_of_requests_that_hypercorn_refuses_nothing_is_kept(connected):
     assert len(connection._hypercorn.protocol.streams) <= 1
 
 
-async def test_what_comes_for_a_refused_request_harms_no_other(connected):
+async def test_what_comes_for_a_rejected_request_harms_no_other(connected):
     _host, client, _made = await connected(say_hello)
     with trio.fail_after(SECONDS):
         number = client.http.get_next_available_stream_id()
@@ -120,7 +120,7 @@ async def test_what_comes_for_a_refused_request_harms_no_other(connected):
         assert (await client.exchange())[-1] == b"hello"
 
 
-async def test_a_head_over_its_limit_is_refused_and_no_other_one(connected):
+async def test_a_head_over_its_limit_is_rejected_and_no_other_one(connected):
     _host, client, _made = await connected(say_hello, http_head_bytes_max=2000)
     with trio.fail_after(SECONDS):
         head, body = await client.exchange(headers=[("x-long", "x" * 2000)])

@@ -57,7 +57,7 @@ async def test_one_connection_too_many_is_told_so(open_host, name):
     await first.exchange()
     second = await host.connect()
     with trio.fail_after(SECONDS):
-        refused = await second.exchange()
-    assert (refused.status, refused.headers["connection"]) == (503, "close")
-    assert refused.body == b"there are too many connections (http_connections_max)"
+        rejected = await second.exchange()
+    assert (rejected.status, rejected.headers["connection"]) == (503, "close")
+    assert rejected.body == b"there are too many connections (http_connections_max)"
     assert (await first.exchange()).status == 200

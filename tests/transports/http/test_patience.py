@@ -3,7 +3,7 @@
 import trio
 import trio.testing
 
-from mcp_trio._transports.concurrency import Bell, Patience
+from mcp_trio._transports.concurrency import TimerQueue, Wakeup
 
 
 def tasks():
@@ -11,11 +11,11 @@ def tasks():
 
 
 async def test_each_wait_ends_when_it_has_taken_too_long(autojump_clock):
-    patience, waited = Patience(3), []
+    patience, waited = TimerQueue(3), []
 
     async def wait():
         began = trio.current_time()
-        await patience.wait(Bell())
+        await patience.wait(Wakeup())
         waited.append(trio.current_time() - began)
 
     async with trio.open_nursery() as nursery:
@@ -26,24 +26,24 @@ async def test_each_wait_ends_when_it_has_taken_too_long(autojump_clock):
 
 
 async def test_who_is_woken_in_time_waits_no_longer(autojump_clock):
-    patience, bells = Patience(3), [Bell(), Bell()]
+    patience, wakeups = TimerQueue(3), [Wakeup(), Wakeup()]
 
     async with trio.open_nursery() as nursery:
-        for bell in bells:
-            nursery.start_soon(patience.wait, bell)
+        for wakeup in wakeups:
+            nursery.start_soon(patience.wait, wakeup)
         await trio.sleep(1)
-        bells[1].ring()
-        bells[0].ring()
+        wakeups[1].ring()
+        wakeups[0].ring()
     assert trio.current_time() == 1
-    await patience.wait(Bell())
+    await patience.wait(Wakeup())
     assert trio.current_time() == 4
 
 
 async def test_nothing_runs_while_nobody_waits(autojump_clock):
-    patience, before = Patience(3), tasks()
+    patience, before = TimerQueue(3), tasks()
     for _ in range(2):
         with trio.move_on_after(1):
-            await patience.wait(Bell())
+            await patience.wait(Wakeup())
         assert tasks() == before + 1
         await trio.sleep(5)
         assert tasks() == before

@@ -6,9 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._jsonrpc.messages import Addressed, Batch, Decoder
+from mcp_trio import Limits
+from mcp_trio._jsonrpc.messages import Batch, Decoder
 from mcp_trio._transports.http_sessions import DuplicateIdError, SessionChannel, TooManyStreamsError
-from mcp_trio.limits import Limits
+from mcp_trio.transports import Addressed
 
 DECODER = Decoder(json_depth_max=32, batch_messages_max=8)
 

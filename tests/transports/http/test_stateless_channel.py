@@ -7,19 +7,19 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Limits
 from mcp_trio._jsonrpc.messages import (
-    Addressed,
     Decoder,
     Notification,
     Request,
     Understood,
-    Unencodable,
     encode_notification,
     encode_response,
 )
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._transports.http_sessions import StatelessChannel
-from mcp_trio.limits import Limits
+from mcp_trio.errors import Unencodable
+from mcp_trio.transports import Addressed
 
 LISTEN = "subscriptions/listen"
 

@@ -58,7 +58,7 @@ async def test_so_do_clients_of_handlers(read):
     port = listeners[0].socket.getsockname()[1]
     await listeners[0].aclose()
     for _ in range(3):
-        async with httpx.AsyncClient(transport=mcp_trio.EffectTransport()) as client:
+        async with httpx.AsyncClient(transport=mcp_trio.http.EffectTransport()) as client:
             with pytest.raises(httpx.ConnectError):
                 await client.get(f"http://127.0.0.1:{port}")
     assert len(read) == 1

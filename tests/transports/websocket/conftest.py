@@ -9,10 +9,11 @@ import trio.testing
 import wsproto
 from wsproto import events
 
+from mcp_trio import Limits
 from mcp_trio._transports.websocket import accepted
-from mcp_trio._transports.websocket_client import open_websocket_channel
 from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
-from mcp_trio.limits import MIB, Limits
+from mcp_trio.limits import MIB
+from mcp_trio.transports import open_websocket_channel
 from tests.transports.http.conftest import certificate
 
 __all__ = ["certificate"]

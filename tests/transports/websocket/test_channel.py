@@ -6,13 +6,11 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio import ConnectionLost, Limits
 from mcp_trio._protocol.websocket import CloseCode
-from mcp_trio._testing.channels import check_channel
 from mcp_trio._transports.websocket import SocketEnded, begin_channel
-from mcp_trio._transports.websocket_client import open_websocket_channel
-from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import Limits
+from mcp_trio.testing import check_channel
+from mcp_trio.transports import Oversized, open_websocket_channel
 
 LIMITS = Limits(frame_bytes_max=2 * 1024 * 1024, close_seconds=0.3)
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'

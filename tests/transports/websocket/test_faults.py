@@ -7,10 +7,10 @@ import trio
 import trio.testing
 from wsproto.events import Ping
 
-from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._transports.websocket_client import open_websocket_channel
-from mcp_trio.errors import ConnectionLost, OutcomeUnknown
-from mcp_trio.limits import KIB, MIB, Limits
+from mcp_trio import ConnectionLost, Limits
+from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.limits import KIB, MIB
+from mcp_trio.transports import Oversized, open_websocket_channel
 from tests.transports.websocket.conftest import LIMITS
 
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'
@@ -309,7 +309,7 @@ async def test_nothing_is_sent_at_once_to_a_peer_that_is_gone(raw):
     await peer.stream.aclose()
 
 
-async def test_a_frame_that_is_no_text_is_refused(make_pair):
+async def test_a_frame_that_is_no_text_is_rejected(make_pair):
     ours, theirs = await make_pair()
     with pytest.raises(ValueError, match="utf-8"):
         await ours.send([b"\xff"])
@@ -370,7 +370,7 @@ def answers(answer, *, lingers=True):
     return serve
 
 
-REFUSALS = {
+REJECTIONS = {
     "with a text": (b"HTTP/1.1 403 No\r\nContent-Length: 5\r\n\r\ngo\nhm", r"HTTP 403: go hm"),
     "in chunks": (
         b"HTTP/1.1 500 x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n",
@@ -390,9 +390,9 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("kind", REFUSALS)
-async def test_a_refusal_is_told_with_its_text_and_without_our_secrets(meets, kind):
-    answer, complaint = REFUSALS[kind]
+@pytest.mark.parametrize("kind", REJECTIONS)
+async def test_a_rejection_is_told_with_its_text_and_without_our_secrets(meets, kind):
+    answer, complaint = REJECTIONS[kind]
     url = await meets(answers(answer))
     with trio.fail_after(5), pytest.raises(ConnectionLost, match=complaint) as caught:
         await open_websocket_channel(url)

@@ -3,9 +3,9 @@
 import pytest
 import trio
 
+from mcp_trio import ConnectionLost
 from mcp_trio._transports import websocket_client as client
-from mcp_trio._transports.websocket_client import open_websocket_channel
-from mcp_trio.errors import ConnectionLost
+from mcp_trio.transports import open_websocket_channel
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ async def nowhere():
 
 
 @pytest.mark.parametrize("headers", [{"X-Two": "lines\r\nX-Three: 3"}, {"not a name": "x"}])
-async def test_headers_that_are_none_are_refused_before_anybody_is_called(nowhere, headers):
+async def test_headers_that_are_none_are_rejected_before_anybody_is_called(nowhere, headers):
     with pytest.raises(ValueError, match="header field"):
         await open_websocket_channel(f"ws://{nowhere}", headers=headers)
 

@@ -9,14 +9,12 @@ import trio
 import trio.testing
 from wsproto.events import CloseConnection
 
-from mcp_trio._client.client import Client
-from mcp_trio._protocol.http_requests import Refusal
-from mcp_trio._server.server import Server
+from mcp_trio import Client, ConnectionLost, Limits, Server
+from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._testing.peers import notification, request
-from mcp_trio._transports.websocket_client import open_websocket_channel
 from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
-from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import MIB, Limits
+from mcp_trio.limits import MIB
+from mcp_trio.transports import open_websocket_channel
 from tests.transports.websocket.conftest import LIMITS, anybody, raw_peer
 
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'
@@ -55,7 +53,7 @@ async def answered(request, *, limits=LIMITS, admit=anybody):
 # Heads
 
 
-REFUSED = {
+REJECTED = {
     "no HTTP": (b"\x16\x03\x01\x02\x00", 400, "not HTTP/1.1"),
     "a line of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\n", 400, "not HTTP/1.1"),
     "no host": (b"GET /ws HTTP/1.1\r\n\r\n", 400, "malformed"),
@@ -69,16 +67,16 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-async def test_what_is_no_request_is_refused(kind, autojump_clock):
-    request, status, complaint = REFUSED[kind]
+@pytest.mark.parametrize("kind", REJECTED)
+async def test_what_is_no_request_is_rejected(kind, autojump_clock):
+    request, status, complaint = REJECTED[kind]
     answer = await answered(request)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
     assert complaint in answer.decode()
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /ws HTTP/1.1\r\nHost: x\r\n"])
-async def test_a_head_that_takes_too_long_is_refused(begun, autojump_clock):
+async def test_a_head_that_takes_too_long_is_rejected(begun, autojump_clock):
     started = trio.current_time()
     answer = await answered(begun)
     assert answer.startswith(b"HTTP/1.1 408 ")
@@ -96,9 +94,9 @@ async def test_a_head_in_single_bytes_is_read():
         await ours.aclose()
 
 
-async def test_a_refusal_is_an_answer_of_http_with_its_headers(autojump_clock):
+async def test_a_rejection_is_an_answer_of_http_with_its_headers(autojump_clock):
     async def nobody(_head):
-        return Refusal(status=401, text="who are you?", headers=[("WWW-Authenticate", "Bearer")])
+        return Rejection(status=401, text="who are you?", headers=[("WWW-Authenticate", "Bearer")])
 
     answer = await answered(b"GET /ws HTTP/1.1\r\nHost: x\r\n\r\n", admit=nobody)
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -132,7 +130,7 @@ async def test_a_fault_of_ours_ends_its_connection_alone_and_is_logged(served, c
     await ours.aclose()
 
 
-async def test_a_request_that_is_no_websocket_after_all_is_refused_by_the_library(caplog):
+async def test_a_request_that_is_no_websocket_after_all_is_rejected_by_the_library(caplog):
     answer = await answered(b"GET /ws HTTP/1.1\r\nHost: x\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert not caplog.records

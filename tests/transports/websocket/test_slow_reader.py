@@ -7,11 +7,11 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Limits
 from mcp_trio._transports.asgi import AsgiHost, AsgiSocket
 from mcp_trio._transports.http_server import serve_native
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio._transports.websocket import accepted
-from mcp_trio.limits import Limits
 from tests.transports.websocket.conftest import raw_peer
 
 LIMITS = Limits(websocket_ping_seconds=0.3, websocket_pong_seconds=0.3, close_seconds=0.1)

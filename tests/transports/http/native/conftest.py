@@ -8,8 +8,9 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Limits
 from mcp_trio._transports.http_server import NativeHost
-from mcp_trio.limits import KIB, Limits
+from mcp_trio.limits import KIB
 
 
 @attrs.define(eq=False)

@@ -11,10 +11,11 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Limits
 from mcp_trio._transports.http_response import BodyTooLargeError
 from mcp_trio._transports.http_server import NativeHost, serve_native
 from mcp_trio._transports.socket_bytes import SocketEnds
-from mcp_trio.limits import KIB, Limits
+from mcp_trio.limits import KIB
 
 GET = b"GET /path HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -139,7 +140,7 @@ async def test_an_answer_has_a_final_status(connect, status):
         ("connection", "upgrade"),
     ],
 )
-async def test_a_header_that_would_inject_something_is_refused_before_anything_is_sent(
+async def test_a_header_that_would_inject_something_is_rejected_before_anything_is_sent(
     connect, call, header
 ):
     async def respond(exchange):
@@ -202,7 +203,7 @@ async def test_a_client_that_asks_first_is_told_to_go_on_only_when_the_body_is_w
     assert client.statuses() == [100, 200]
 
 
-async def test_a_client_that_asks_first_and_is_refused_keeps_its_body(connect):
+async def test_a_client_that_asks_first_and_is_rejected_keeps_its_body(connect):
     client = await connect(say_path)
     client.put(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
     await settled()
@@ -281,7 +282,7 @@ async def test_chunks_are_read_by_one_call_alone(connect):
     assert client.statuses() == [413]
 
 
-async def test_a_body_that_is_no_chunks_is_refused_for_the_application(connect, caplog):
+async def test_a_body_that_is_no_chunks_is_rejected_for_the_application(connect, caplog):
     client = await connect(echo)
     client.put(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n")
     await settled()

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_trio._transports import http1 as native_head
-from mcp_trio._transports.http1 import ChunkedBody, Refused, head_bytes, read_head, written_head
+from mcp_trio._transports.http1 import ChunkedBody, Rejected, head_bytes, read_head, written_head
 from mcp_trio._transports.http_response import BodyTooLargeError
 
 # The end of a head
@@ -29,7 +29,7 @@ def test_a_head_that_has_not_ended_has_no_length(cut):
 
 @pytest.mark.parametrize("received", [b"GET / HTTP/1.1\r\nX: " + b"x" * 90, b"GET /" + b"x" * 96])
 def test_a_head_is_too_long_before_it_has_ended(received):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         head_bytes(bytearray(received), 0, bytes_max=100)
     assert caught.value.status == 431
 
@@ -37,7 +37,7 @@ def test_a_head_is_too_long_before_it_has_ended(received):
 def test_a_head_may_be_too_long_when_all_of_it_is_there():
     head = bytearray(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert head_bytes(head, 0, bytes_max=len(head)) == len(head)
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         head_bytes(head, 0, bytes_max=len(head) - 1)
 
 
@@ -57,7 +57,7 @@ def test_a_head_may_be_too_long_when_all_of_it_is_there():
     ],
 )
 def test_what_can_never_be_a_request_is_not_waited_for(received):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         head_bytes(bytearray(received), 0, bytes_max=100)
     assert caught.value.status == 400
 
@@ -69,8 +69,8 @@ def read(lines, *, request_line=b"POST / HTTP/1.1", host=b"Host: x\r\n"):
     return read_head(request_line + b"\r\n" + host + lines + b"\r\n", None)
 
 
-def refused(lines, **rest):
-    with pytest.raises(Refused) as caught:
+def rejected(lines, **rest):
+    with pytest.raises(Rejected) as caught:
         read(lines, **rest)
     return caught.value.status
 
@@ -96,8 +96,8 @@ def refused(lines, **rest):
         b"Transfer-Encoding:\x0bchunked\r\n",
     ],
 )
-def test_a_body_whose_length_can_be_understood_in_two_ways_is_refused(lines):
-    assert refused(lines) == 400
+def test_a_body_whose_length_can_be_understood_in_two_ways_is_rejected(lines):
+    assert rejected(lines) == 400
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_a_body_whose_length_can_be_understood_in_two_ways_is_refused(lines):
         b"Host: y\r\n",
     ],
 )
-def test_a_field_that_can_be_understood_in_two_ways_is_refused(lines):
-    assert refused(lines) == 400
+def test_a_field_that_can_be_understood_in_two_ways_is_rejected(lines):
+    assert rejected(lines) == 400
 
 
 def test_a_request_names_its_host():
-    assert refused(b"", host=b"") == 400
+    assert rejected(b"", host=b"") == 400
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_a_request_names_its_host():
         b"CONNECT / HTTP/1.1",
     ],
 )
-def test_a_line_that_is_no_request_is_refused(line):
-    assert refused(b"", request_line=line) == 400
+def test_a_line_that_is_no_request_is_rejected(line):
+    assert rejected(b"", request_line=line) == 400
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_the_length_of_the_body_is_known(lines, body_bytes):
 def test_an_old_client_has_no_chunks_and_one_request():
     old = read(b"Expect: 100-continue\r\n", request_line=b"POST / HTTP/1.0", host=b"")
     assert (old.is_last, old.takes_chunks, old.awaits_continue) == (True, False, False)
-    assert refused(b"Transfer-Encoding: chunked\r\n", request_line=b"POST / HTTP/1.0") == 400
+    assert rejected(b"Transfer-Encoding: chunked\r\n", request_line=b"POST / HTTP/1.0") == 400
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_client_may_end_the_connection(field, is_last):
 
 def test_there_are_not_too_many_fields():
     assert len(read(b"X: a\r\n" * 127).head.headers) == 2
-    assert refused(b"X: a\r\n" * 128) == 431
+    assert rejected(b"X: a\r\n" * 128) == 431
 
 
 def test_a_head_that_says_the_same_is_the_same_and_a_long_one_is_not_remembered():
@@ -261,8 +261,8 @@ def test_what_is_remembered_is_what_would_be_read(lines, version):
 def outcome(read, raw):
     try:
         return read(raw, "client")
-    except Refused as refused:
-        return (refused.status, refused.text)
+    except Rejected as rejected:
+        return (rejected.status, rejected.text)
 
 
 def test_a_remembered_head_is_that_of_its_client():
@@ -278,7 +278,7 @@ def test_no_field_means_more_than_it_says(fields):
     raw = b"".join(name + b": " + value + b"\r\n" for name, value in fields)
     try:
         head = read(raw).head
-    except Refused:
+    except Rejected:
         return
     lines = raw.split(b"\r\n")[:-1]
     names = [line.partition(b":")[0].decode("latin-1").lower() for line in lines]
@@ -368,8 +368,8 @@ def test_extensions_and_trailers_are_read_over():
     ],
 )
 @pytest.mark.parametrize("piece_bytes", [None, 1])
-def test_what_is_no_chunk_is_refused(sent, piece_bytes):
-    with pytest.raises(Refused) as caught:
+def test_what_is_no_chunk_is_rejected(sent, piece_bytes):
+    with pytest.raises(Rejected) as caught:
         chunked(sent, piece_bytes=piece_bytes)
     assert caught.value.status == 400
 
@@ -383,8 +383,8 @@ def test_what_is_no_chunk_is_refused(sent, piece_bytes):
         b"0\r\n" + b"X: abc\r\n" * 200,
     ],
 )
-def test_a_frame_that_costs_more_than_its_data_is_refused(sent):
-    with pytest.raises(Refused, match="more frame than data"):
+def test_a_frame_that_costs_more_than_its_data_is_rejected(sent):
+    with pytest.raises(Rejected, match="more frame than data"):
         chunked(sent)
 
 
@@ -412,7 +412,7 @@ def test_what_is_taken_is_what_h11_reads(sent, piece_bytes):
     """In pieces of any length, and leaving the same bytes for the next request."""
     try:
         ours = chunked(sent, bytes_max=16**8, piece_bytes=piece_bytes)
-    except Refused:
+    except Rejected:
         return
     assert ours is None or ours == _by_h11(sent)
 

@@ -4,8 +4,9 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio import Limits
 from mcp_trio._transports.http_server import NativeHost
-from mcp_trio.limits import KIB, Limits
+from mcp_trio.limits import KIB
 
 GET = b"GET /path HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -26,7 +27,7 @@ async def settled():
 # Time
 
 
-async def test_a_head_that_does_not_come_in_time_is_refused(connect, autojump_clock):
+async def test_a_head_that_does_not_come_in_time_is_rejected(connect, autojump_clock):
     client = await connect(say_path, http_head_seconds=10)
     for byte in GET[:11]:
         client.put(bytes([byte]))
@@ -39,7 +40,7 @@ async def test_a_head_that_does_not_come_in_time_is_refused(connect, autojump_cl
     assert client.is_closed
 
 
-async def test_a_body_that_stops_coming_is_refused_for_the_application(
+async def test_a_body_that_stops_coming_is_rejected_for_the_application(
     connect, autojump_clock, caplog
 ):
     client = await connect(echo, http_body_seconds=10)
@@ -166,7 +167,7 @@ async def test_an_answer_that_is_cancelled_in_the_middle_is_the_last(connect, au
     assert len(client.sent) == 500
 
 
-async def test_a_client_is_waited_for_until_it_has_read_its_refusal(connect, autojump_clock):
+async def test_a_client_is_waited_for_until_it_has_read_its_rejection(connect, autojump_clock):
     client = await connect(say_path, close_seconds=2)
     client.put(b"nonsense\r\n\r\n" + b"x" * 100_000)
     await trio.sleep(1)
@@ -176,7 +177,7 @@ async def test_a_client_is_waited_for_until_it_has_read_its_refusal(connect, aut
     assert client.is_closed
 
 
-async def test_a_client_that_talks_on_after_its_refusal_is_not_waited_for_long(
+async def test_a_client_that_talks_on_after_its_rejection_is_not_waited_for_long(
     connect, autojump_clock
 ):
     client = await connect(say_path, close_seconds=2)

@@ -7,11 +7,11 @@ import trio
 import trio.testing
 from wsproto import events
 
-from mcp_trio._protocol.http_requests import Refusal
+from mcp_trio import Limits
+from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports.http_server import serve_native
 from mcp_trio._transports.socket_bytes import SocketEnds, Wire
 from mcp_trio._transports.trio_websocket import WireStream
-from mcp_trio.limits import Limits
 from tests.transports.websocket.conftest import RawPeer, handing_over
 
 LIMITS = Limits(close_seconds=0.3, http_idle_seconds=2)
@@ -77,11 +77,11 @@ async def test_what_becomes_one_has_no_body(connect):
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_refusal_is_the_last_answer_of_its_connection(connect):
-    async def refuse(upgrade):
-        await upgrade.refuse(Refusal(status=403, text="no"))
+async def test_a_rejection_is_the_last_answer_of_its_connection(connect):
+    async def reject(upgrade):
+        await upgrade.reject(Rejection(status=403, text="no"))
 
-    stream, _arrivals = await connect(refuse)
+    stream, _arrivals = await connect(reject)
     async with stream:
         await stream.send_all(ASKS + b"\r\n")
         await stream.send_all(b"more")

@@ -1,6 +1,6 @@
 """The player: the journal is the schedule.
 
-`play` leads the sessions of a recording from record to record. Each of them has a `Part`, which
+`play` leads the sessions of a recording from record to record. Each of them has a `SessionReplay`, which
 stands where a live session has its recorder: every moment of the session calls it, and it compares
 the call with the record at the cursor, which is the player's.
 
@@ -51,11 +51,11 @@ from trio.testing import wait_all_tasks_blocked
 from mcp_trio._journal.records import Record, ShutBody, body_of, frame_of
 from mcp_trio._journal.redaction import Redactor
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.divergence import Finding, Parked, Waiting, Wanted, describe, name_of
+from mcp_trio._replay.divergence import Finding, Suspended, Waiting, Wanted, describe, name_of
 from mcp_trio._replay.source_locations import is_alive, site_of, site_of_caller
 from mcp_trio._replay.trace import (
     Key,
-    Score,
+    Trace,
     begins_session,
     frame_in,
     is_child,
@@ -67,7 +67,7 @@ from mcp_trio._replay.trace import (
     seconds_of,
 )
 from mcp_trio._session.journal import LANE, lane_in
-from mcp_trio._session.nondeterminism import Stray
+from mcp_trio._session.nondeterminism import UntrackedCall
 from mcp_trio._session.session import Session
 from mcp_trio.errors import ReplayDivergence
 
@@ -166,20 +166,20 @@ class Held:
 class Cursor:
     """The place of the next record; what was read ahead of it is skipped when it comes there."""
 
-    score: Score
+    trace: Trace
     place: int = attrs.field(default=0, init=False)
     _taken: set[int] = attrs.field(factory=set[int], init=False)
 
     @property
     def record(self) -> Record | None:
         """The record at the cursor; None beyond the last."""
-        journal = self.score.journal
+        journal = self.trace.journal
         return journal[self.place] if self.place < len(journal) else None
 
     @property
     def is_at_hole(self) -> bool:
         """Whether the file lacks what should come next."""
-        return self.place in self.score.missing
+        return self.place in self.trace.missing
 
     @property
     def is_at_taken(self) -> bool:
@@ -194,7 +194,7 @@ class Cursor:
 
     def find_ahead(self, lane: Key, ordinal: int) -> int | None:
         """Where that stands which a lane read in passing with an operation, if it is to come."""
-        place = self.score.ahead.get((lane, ordinal), -1)
+        place = self.trace.ahead.get((lane, ordinal), -1)
         return place if place >= self.place else None
 
     def take_ahead(self, place: int) -> None:
@@ -291,7 +291,7 @@ class Abort(BaseException):
 
 
 @attrs.define(eq=False)
-class Player:
+class Replayer:
     """Plays a score. `divergence` is what came of it: None if all went as recorded.
 
     `is_over` says that nothing is played or compared any more, and every task is to end. `beyond`
@@ -299,7 +299,7 @@ class Player:
     the last `in`. `passes_by` tells of a place whether its record may be left undone.
     """
 
-    score: Score
+    trace: Trace
     clock: VirtualClock
     baton: Baton
     passes_by: Callable[[int], bool] = attrs.field(kw_only=True, default=lambda _: False)
@@ -315,12 +315,14 @@ class Player:
     has_shut_itself: bool = attrs.field(default=False, init=False)
     excused: Key | None = attrs.field(default=None, init=False)
     delivered: int = attrs.field(default=0, init=False)
-    strays: dict[Stray, None] = attrs.field(factory=dict[Stray, None], init=False)
+    untracked_calls: dict[UntrackedCall, None] = attrs.field(
+        factory=dict[UntrackedCall, None], init=False
+    )
     _held: Held = attrs.field(factory=Held, init=False)
     _cancelled_at: float = attrs.field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.cursor = Cursor(self.score)
+        self.cursor = Cursor(self.trace)
 
     # Leading the sessions.
 
@@ -330,7 +332,7 @@ class Player:
         `begin` opens the session of a channel and lets it run.
         """
         try:
-            if not self.score.is_of_several:
+            if not self.trace.is_of_several:
                 self.sessions[0] = await begin(0)
             await self.settle()
             while (record := self.cursor.record) is not None:
@@ -386,38 +388,40 @@ class Player:
         cleans up. Of a deadline that cannot be said: it is late on a machine that stands still.
         """
         waiting = self.waiting
-        while (parked := waiting.parked.get(lane)) is not None and self._is_overtaken(parked):
-            waiting.arrivals[lane, parked.ordinal] = parked.since
+        while (suspended := waiting.suspended.get(lane)) is not None and self._is_overtaken(
+            suspended
+        ):
+            waiting.arrivals[lane, suspended.ordinal] = suspended.since
             waiting.let_go.add(lane)
-            parked.scope.shield = False
+            suspended.scope.shield = False
             await self.settle()
             waiting.let_go.discard(lane)
-            if waiting.parked.get(lane) is parked:
-                waiting.arrivals.pop((lane, parked.ordinal), None)
-                parked.scope.shield = True
+            if waiting.suspended.get(lane) is suspended:
+                waiting.arrivals.pop((lane, suspended.ordinal), None)
+                suspended.scope.shield = True
                 return
 
-    def _is_overtaken(self, parked: Parked) -> bool:
+    def _is_overtaken(self, suspended: Suspended) -> bool:
         """Whether the request of a lane was cancelled while the lane waited.
 
         A call of a thread is none of its handler's task: it may begin in the moment of that.
         """
-        if parked.at_start or parked.since >= self._cancelled_at:
+        if suspended.at_start or suspended.since >= self._cancelled_at:
             return False
-        cancelled_at = self.score.cancelled_at(parked.key, self.cursor.place)
-        if cancelled_at is None or parked.since >= cancelled_at:
+        cancelled_at = self.trace.cancelled_at(suspended.key, self.cursor.place)
+        if cancelled_at is None or suspended.since >= cancelled_at:
             return False
-        is_reached = self._is_cancelled(parked.key) and not self._is_shielded(parked)
-        return is_reached and not self.score.is_in_thread(parked.key)
+        is_reached = self._is_cancelled(suspended.key) and not self._is_shielded(suspended)
+        return is_reached and not self.trace.is_in_thread(suspended.key)
 
-    def _is_shielded(self, parked: Parked) -> bool:
+    def _is_shielded(self, suspended: Suspended) -> bool:
         """Whether a shield of people's own keeps the cancellation of its request from a lane.
 
         What would reach it there is a deadline inside of that, which came later in the recording.
         """
-        task = self.waiting.tasks.get(parked.key)
+        task = self.waiting.tasks.get(suspended.key)
         while task is not None and self._lane_of(task) is not None:
-            scopes = (scope for scope in entered_scopes(task) if scope is not parked.scope)
+            scopes = (scope for scope in entered_scopes(task) if scope is not suspended.scope)
             if any(scope.shield for scope in scopes):
                 return True
             task = task.parent_nursery and task.parent_nursery.parent_task
@@ -439,8 +443,8 @@ class Player:
     async def _approach(self, record: Record) -> None:
         """Move on to the record's time; a lane whose start has no record starts before that."""
         lane = key_of(record)
-        parked = self.waiting.parked.get(lane)
-        if parked is not None and parked.at_start and not is_start(record):
+        suspended = self.waiting.suspended.get(lane)
+        if suspended is not None and suspended.at_start and not is_start(record):
             self.waiting.give_turn(lane)
             await self.settle()
         time = seconds_of(record)
@@ -458,7 +462,7 @@ class Player:
         self.clock.reach(time)
 
     def _holds_back(self, until: float) -> bool:
-        is_announced = self.score.is_announced(self.cursor.place, until)
+        is_announced = self.trace.is_announced(self.cursor.place, until)
         return not is_announced and self._held.hold(self._silent_tasks(), until)
 
     def _silent_tasks(self) -> Iterator[trio.lowlevel.Task]:
@@ -471,7 +475,7 @@ class Player:
 
     def _is_silent(self, task: trio.lowlevel.Task) -> bool:
         found = self._lane_of(task)
-        return found is not None and self.score.is_silent(*found, self.cursor.place)
+        return found is not None and self.trace.is_silent(*found, self.cursor.place)
 
     def _lane_of(self, task: trio.lowlevel.Task) -> tuple[Key, int] | None:
         """The lane of a handler's task, and its last operation; None for any other task."""
@@ -508,22 +512,24 @@ class Player:
 
     def _let(self, record: Record) -> None:
         """Give a lane its turn; the end of a file of several sessions is nobody's."""
-        if record.kind == "end" and self.score.is_of_several:
+        if record.kind == "end" and self.trace.is_of_several:
             self.cursor.advance()
-        parked = self.waiting.parked.get(key_of(record))
-        if parked is not None and self._may_go(parked):
-            self.waiting.give_turn(parked.key)
+        suspended = self.waiting.suspended.get(key_of(record))
+        if suspended is not None and self._may_go(suspended):
+            self.waiting.give_turn(suspended.key)
 
-    def _may_go(self, parked: Parked) -> bool:
+    def _may_go(self, suspended: Suspended) -> bool:
         """Whether a lane's own record is its turn: always, unless this one is passed by."""
         if not self.passes_by(self.cursor.place):
             return True
-        return parked.at_start or (parked.due is not None and parked.due <= self.cursor.place)
+        return suspended.at_start or (
+            suspended.due is not None and suspended.due <= self.cursor.place
+        )
 
     def _is_on_its_way(self, record: Record) -> bool:
         """Whether the lane does something before its record that is not compared."""
-        parked = self.waiting.parked.get(key_of(record))
-        return parked is not None and parked.due is not None and self._may_go(parked)
+        suspended = self.waiting.suspended.get(key_of(record))
+        return suspended is not None and suspended.due is not None and self._may_go(suspended)
 
     async def _outlast(self, record: Record) -> None:
         """Bring what was held back, and the deadline that cancels a lane, if that is near."""
@@ -546,24 +552,24 @@ class Player:
         """Let a lane be cancelled behind a shield of its own, into which it came too early."""
         if lane not in self.waiting.doomed:
             return
-        cancelled_at = self.score.cancelled_at(lane, self.cursor.place)
+        cancelled_at = self.trace.cancelled_at(lane, self.cursor.place)
         if cancelled_at is not None and self.waiting.has_arrived(lane, before=cancelled_at):
             unshield(self.waiting.tasks[lane])
             await self.settle()
 
-    def passes(self, parked: Parked) -> bool:
+    def passes(self, suspended: Suspended) -> bool:
         """Whether a lane's record is at the cursor, and nobody is due before its time."""
         cursor = self.cursor
         record = cursor.record
         if record is None or cursor.is_at_hole or cursor.is_at_taken:
             return False
-        if parked.due is not None and parked.due < cursor.place:
+        if suspended.due is not None and suspended.due < cursor.place:
             return True
-        if record.lane != parked.key[1] or record.channel != parked.key[0]:
+        if record.lane != suspended.key[1] or record.channel != suspended.key[0]:
             return False
-        if not self._may_go(parked):
+        if not self._may_go(suspended):
             return False
-        if parked.at_start and not is_start(record):
+        if suspended.at_start and not is_start(record):
             return True
         return self._is_soon(seconds_of(record))
 
@@ -583,7 +589,7 @@ class Player:
     def _hindrance(self, record: Record) -> Wanted | None:
         """Who does something more, so that a lane does not come to its record."""
         lane = key_of(record)
-        is_last = self.score.last_place(lane) == self.cursor.place
+        is_last = self.trace.last_place(lane) == self.cursor.place
         if lane in self.waiting.doomed and is_last and is_of_request(lane):
             return self.one_more(lane)
         channel, name = lane
@@ -600,7 +606,7 @@ class Player:
         """
         if self.cursor.is_at_hole:
             self._check_hole()
-        elif self.cursor.place > self.score.last_hole:
+        elif self.cursor.place > self.trace.last_hole:
             for lane in self._spent():
                 if not is_child(lane):
                     self.diverge(self.one_more(lane))
@@ -611,7 +617,7 @@ class Player:
             self.diverge(self.one_more(lane))
         if self.excused is not None:
             self.diverge(Wanted(kind="cxl", lane=self.excused))
-        if self.score.is_complete and not self.score.has_shut:
+        if self.trace.is_complete and not self.trace.has_shut:
             self.diverge(None)
 
     def _spent(self) -> list[Key]:
@@ -622,7 +628,7 @@ class Player:
         place, waiting = self.cursor.place, self.waiting
         if place < waiting.spent_from:
             return []
-        ends = {lane: self.score.spent_from(lane) for lane in waiting.parked}
+        ends = {lane: self.trace.spent_from(lane) for lane in waiting.suspended}
         waiting.spent_from = min(ends.values(), default=math.inf)
         return [lane for lane, end in ends.items() if end <= place and not is_keeper(lane)]
 
@@ -632,23 +638,25 @@ class Player:
 
     def _note_beyond(self) -> None:
         """Behind a cut nobody knows what comes; who wants more is told of."""
-        if not self.score.is_complete:
-            for lane in filterfalse(is_keeper, self.waiting.parked):
+        if not self.trace.is_complete:
+            for lane in filterfalse(is_keeper, self.waiting.suspended):
                 self.beyond[name_of(lane)] = site_of(self.waiting.tasks[lane])
 
     def redact(self, kind: str, body: bytes) -> bytes:
         """What would be recorded for a body."""
         return body if self.redactor is None else self.redactor.redact(kind, body)
 
-    def note_stray(self, stray: Stray) -> None:
+    def note_untracked_call(self, untracked_call: UntrackedCall) -> None:
         """A handler went past its context; told once for each line that does."""
-        self.strays[stray] = None
+        self.untracked_calls[untracked_call] = None
 
     def note_use(self, place: str, instead: str) -> None:
         """A handler used the lifespan, of which there is only a stand-in."""
         lane, site = LANE.get(), site_of_caller()
         name = "" if lane is None else lane.name
-        self.note_stray(Stray(call=place, site=site, lane=name, instead=instead, is_outside=True))
+        self.note_untracked_call(
+            UntrackedCall(call=place, site=site, lane=name, instead=instead, is_outside=True)
+        )
 
     # The end.
 
@@ -676,12 +684,12 @@ class Player:
     def _find(self, wanted: Wanted | None, problem: str = "", *, place: int | None = None) -> None:
         if self.divergence is None:
             finding = Finding(
-                score=self.score,
+                trace=self.trace,
                 place=self.cursor.place if place is None else place,
                 wanted=wanted,
                 problem=problem,
                 waiting=self.waiting.where(),
-                strays=tuple(self.strays),
+                untracked_calls=tuple(self.untracked_calls),
                 is_strict=self.is_strict,
                 redactor=self.redactor,
             )

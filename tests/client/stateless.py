@@ -6,14 +6,14 @@ import attrs
 import trio
 import trio.testing
 
-from mcp_trio._client.client import Client
+from mcp_trio import Client
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio._protocol.versions import ALL_REVISIONS, REVISIONS
-from mcp_trio._testing.peers import WirePeer
-from mcp_trio._transports.lines import memory_pair
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 
-MODERN = next(name for name in ALL_REVISIONS if REVISIONS[name].is_modern)
-LEGACY = tuple(name for name in ALL_REVISIONS if not REVISIONS[name].is_modern)
+STATELESS = next(name for name in ALL_PROTOCOL_VERSIONS if PROTOCOL_VERSIONS[name].is_stateless)
+LEGACY = tuple(name for name in ALL_PROTOCOL_VERSIONS if not PROTOCOL_VERSIONS[name].is_stateless)
 SERVER_INFO = {"io.modelcontextprotocol/serverInfo": {"name": "played", "version": "1"}}
 CAN_ALL = {
     "logging": {},
@@ -24,7 +24,7 @@ CAN_ALL = {
 }
 DISCOVERED = {
     "resultType": "complete",
-    "supportedVersions": [MODERN],
+    "supportedVersions": [STATELESS],
     "capabilities": CAN_ALL,
     "ttlMs": 0,
     "cacheScope": "private",
@@ -110,20 +110,22 @@ def played(nursery, **answers):
     return ours, server
 
 
-async def modern_client(nursery, *, revisions=ALL_REVISIONS, answers=None, **options):
+async def stateless_client(
+    nursery, *, protocol_versions=ALL_PROTOCOL_VERSIONS, answers=None, **options
+):
     """A connected client of a modern server, and that."""
     channel, server = played(nursery, **(answers or {}))
-    client = Client(channel, revisions=revisions, **options)
+    client = Client(channel, protocol_versions=protocol_versions, **options)
     await client.__aenter__()
     await trio.testing.wait_all_tasks_blocked()
     return client, server
 
 
-async def legacy_client(nursery, *, revision=LEGACY[0], answers=None, **options):
+async def legacy_client(nursery, *, protocol_version=LEGACY[0], answers=None, **options):
     """A connected client of a legacy server, and that."""
-    handshake = {"initialize": {**INITIALIZED, "protocolVersion": revision}}
+    handshake = {"initialize": {**INITIALIZED, "protocolVersion": protocol_version}}
     channel, server = played(nursery, **{**handshake, **(answers or {})})
-    client = Client(channel, revisions=LEGACY, **options)
+    client = Client(channel, protocol_versions=LEGACY, **options)
     await client.__aenter__()
     await trio.testing.wait_all_tasks_blocked()
     return client, server

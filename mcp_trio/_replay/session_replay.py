@@ -29,14 +29,14 @@ from mcp_trio._journal.records import (
     value_body,
 )
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._replay.divergence import Parked, Wanted, label_of
-from mcp_trio._replay.player import PAUSE_SECONDS_MAX, Abort, Player
+from mcp_trio._replay.divergence import Suspended, Wanted, label_of
+from mcp_trio._replay.replayer import PAUSE_SECONDS_MAX, Abort, Replayer
 from mcp_trio._replay.source_locations import definition_site, site_here
 from mcp_trio._replay.trace import (
     NS_PER_SECOND,
     OUTCOMES,
     Key,
-    Score,
+    Trace,
     is_in_passing,
     is_keeper,
     is_of_request,
@@ -46,7 +46,7 @@ from mcp_trio._replay.trace import (
     request_frame,
 )
 from mcp_trio._server.effects import with_recorded_places
-from mcp_trio._session.input_required import PARKED_MARK
+from mcp_trio._session.input_required import SUSPENDED_MARK
 from mcp_trio._session.journal import UNSTARTED_BODY, Lane, Outcome, take_turn
 from mcp_trio._session.session import DRAINED
 from mcp_trio.errors import BlockedInReplay
@@ -56,88 +56,88 @@ from mcp_trio.errors import BlockedInReplay
 
 
 @attrs.define(eq=False)
-class Part:
+class SessionReplay:
     """See `Sequencer`; `channel` is the session's in the file."""
 
-    player: Player
+    replayer: Replayer
     channel: int = 0
 
     has_lanes: bool = attrs.field(default=True, init=False)
-    gates: bool = attrs.field(default=True, init=False)
+    host_checks: bool = attrs.field(default=True, init=False)
 
     @property
     def seed(self) -> int | None:
         """What the recorded session took its randomness from."""
-        return self.player.score.opening.seed
+        return self.replayer.trace.opening.seed
 
     def _key(self, lane: Lane) -> Key:
         return self.channel, lane.name
 
     def clock_ns(self) -> int:
         """The time of the session; nothing is dated by it in a replay."""
-        return int(self.player.clock.current_time() * NS_PER_SECOND)
+        return int(self.replayer.clock.current_time() * NS_PER_SECOND)
 
     # What lanes wait for.
 
     async def turn_to_start(self, lane: Lane) -> None:
         """See `Sequencer`; the start waits like any other resumption."""
-        await self._wait(lane, Parked(self._key(lane), lane.ordinal, at_start=True))
+        await self._wait(lane, Suspended(self._key(lane), lane.ordinal, at_start=True))
 
     async def turn(self, lane: Lane, *, commands: bool = False) -> str:  # noqa: ARG002  outbound's
         """See `Sequencer`."""
-        await self._wait(lane, Parked(self._key(lane), lane.ordinal))
-        record = self.player.cursor.record
+        await self._wait(lane, Suspended(self._key(lane), lane.ordinal))
+        record = self.replayer.cursor.record
         assert record is not None
         return record.kind
 
-    async def _wait(self, lane: Lane, parked: Parked) -> None:
-        player, waiting = self.player, self.player.waiting
-        if player.is_over:
+    async def _wait(self, lane: Lane, suspended: Suspended) -> None:
+        replayer, waiting = self.replayer, self.replayer.waiting
+        if replayer.is_over:
             await _abort()
-        waiting.see(parked.key)
+        waiting.see(suspended.key)
         is_silent = self._is_silent(lane)
-        if is_silent and not (parked.at_start or is_keeper(parked.key)):
-            waiting.note_arrival(parked.key, lane.ordinal)
-        if player.passes(parked):
+        if is_silent and not (suspended.at_start or is_keeper(suspended.key)):
+            waiting.note_arrival(suspended.key, lane.ordinal)
+        if replayer.passes(suspended):
             return
-        waiting.spent_from = min(waiting.spent_from, player.score.spent_from(parked.key))
-        await waiting.park(parked, shield=not is_silent)
-        if player.is_over:
+        waiting.spent_from = min(waiting.spent_from, replayer.trace.spent_from(suspended.key))
+        await waiting.suspend(suspended, shield=not is_silent)
+        if replayer.is_over:
             await _abort()
 
     def _is_silent(self, lane: Lane) -> bool:
-        score, place = self.player.score, self.player.cursor.place
-        return score.is_silent(self._key(lane), lane.ordinal, place)
+        trace, place = self.replayer.trace, self.replayer.cursor.place
+        return trace.is_silent(self._key(lane), lane.ordinal, place)
 
     async def until_cancelled(self, lane: Lane) -> None:
         """See `Sequencer`."""
-        await self.player.waiting.until_cancelled(self._key(lane))
+        await self.replayer.waiting.until_cancelled(self._key(lane))
         raise Abort
 
     async def let_thread_run(self, name: str) -> None:
         """See `Sequencer`."""
-        await self.player.baton.take(name)
+        await self.replayer.baton.take(name)
 
     async def turn_in_thread(self, lane: Lane) -> None:
         """See `Sequencer`."""
-        if not self.player.is_over and self._is_silent(lane):
+        if not self.replayer.is_over and self._is_silent(lane):
             await take_turn(self, lane)
 
     def thread_stands(self) -> None:
         """See `Sequencer`."""
-        self.player.baton.give_back()
+        self.replayer.baton.give_back()
 
     # The moments of the session.
 
     def took(self, frame: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  the protocol's
         """The number of the `in` record that was delivered."""
-        return self.player.delivered
+        return self.replayer.delivered
 
     def started(self, lane: Lane) -> None:
         """Consume the start mark, if the start was worth one."""
         record = self._at_cursor()
         if record is not None and record.lane == lane.name and is_start(record):
-            self.player.cursor.advance()
+            self.replayer.cursor.advance()
 
     def sent(self, frame: bytes, lane: Lane | None) -> None:
         """Compare with `out`."""
@@ -153,25 +153,25 @@ class Part:
         """The outcome at the cursor."""
         record = self._at_cursor()
         if record is None or record.kind not in {"res", "err"}:
-            self.player.diverge(self._wanted("res", lane, lane.ordinal + 1, None))
+            self.replayer.diverge(self._wanted("res", lane, lane.ordinal + 1, None))
         return frame_of(record)
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
         """Compare with the recorded outcome; a cancelled call that was never made is none."""
-        is_excusable = self._is_silent(lane) or self._key(lane) in self.player.waiting.let_go
-        if kind == "cxl" and not self.player.is_over and is_excusable:
+        is_excusable = self._is_silent(lane) or self._key(lane) in self.replayer.waiting.let_go
+        if kind == "cxl" and not self.replayer.is_over and is_excusable:
             self._excuse(lane)
         else:
             self._consume(kind, lane, body)
 
     def _excuse(self, lane: Lane) -> None:
         """A call that the recording lacks was cancelled: it came a little too early, or is new."""
-        player, key = self.player, self._key(lane)
-        arrived = player.waiting.arrivals.pop((key, lane.ordinal), None)
+        replayer, key = self.replayer, self._key(lane)
+        arrived = replayer.waiting.arrivals.pop((key, lane.ordinal), None)
         is_early = arrived is not None and self._is_early(key, arrived, trio.current_time())
-        if player.cursor.place > player.score.last_hole and not is_early:
-            player.diverge(player.one_more(key))
-        player.excused = key
+        if replayer.cursor.place > replayer.trace.last_hole and not is_early:
+            replayer.diverge(replayer.one_more(key))
+        replayer.excused = key
 
     def _is_early(self, lane: Key, arrived: float, cancelled: float) -> bool:
         """Whether a lane came a little too early to what it did not do, because it was cancelled.
@@ -179,22 +179,22 @@ class Part:
         Nobody knows how long a thread has calculated when it was recorded.
         """
         is_near = cancelled - arrived <= PAUSE_SECONDS_MAX
-        return is_near or self.player.score.is_in_thread(lane)
+        return is_near or self.replayer.trace.is_in_thread(lane)
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Compare with `cxl`; a request that ended long before its cancellation is another one."""
-        if not (unstarted or self.player.is_over):
+        if not (unstarted or self.replayer.is_over):
             self._check_end(lane)
         self._consume("cxl", lane, UNSTARTED_BODY if unstarted else None)
 
     def _check_end(self, lane: Lane) -> None:
-        player, key = self.player, self._key(lane)
-        arrived = player.waiting.first_arrival(key)
+        replayer, key = self.replayer, self._key(lane)
+        arrived = replayer.waiting.first_arrival(key)
         if arrived is None or not is_of_request(key):
             return
-        cancelled_at = player.score.cancelled_at(key, player.cursor.place)
+        cancelled_at = replayer.trace.cancelled_at(key, replayer.cursor.place)
         if cancelled_at is None or not self._is_early(key, arrived, cancelled_at):
-            player.diverge(self._wanted("out", lane, lane.ordinal + 1, None))
+            replayer.diverge(self._wanted("out", lane, lane.ordinal + 1, None))
 
     def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
         """Compare with `mark`, by name: the value may hold facts of the machine."""
@@ -203,15 +203,15 @@ class Part:
         if record is not None and record.kind == "mark" and mark_name(record) == name:
             value, body = body_of(record, MarkBody).value, frame_of(record)
         self._consume("mark", lane, body)
-        if name == DRAINED or (name == PARKED_MARK and value is None):
-            self.player.note_cancellation()
+        if name == DRAINED or (name == SUSPENDED_MARK and value is None):
+            self.replayer.note_cancellation()
         return value
 
     def shut(self, cause: str) -> None:
         """Compare with `shut`; what is shut because the replay is over is not compared."""
-        if not self.player.is_over:
+        if not self.replayer.is_over:
             record = self._at_cursor()
-            self.player.has_shut_itself = record is None or record.kind != "shut"
+            self.replayer.has_shut_itself = record is None or record.kind != "shut"
             self._consume("shut", None, encode_body(ShutBody(cause=cause)))
 
     def flush(self) -> None:
@@ -222,12 +222,12 @@ class Part:
 
         The counts tell nothing that the records do not.
         """
-        player = self.player
-        if player.is_over:
+        replayer = self.replayer
+        if replayer.is_over:
             return
-        place = player.score.endings.get(self.channel)
-        if place is not None and place >= player.cursor.place:
-            player.cursor.take_ahead(place)
+        place = replayer.trace.endings.get(self.channel)
+        if place is not None and place >= replayer.cursor.place:
+            replayer.cursor.take_ahead(place)
         else:
             record = self._at_cursor()
             self._consume("end", None, None if record is None else frame_of(record))
@@ -245,10 +245,10 @@ class Part:
         place = self._ahead(lane)
         if place is None and self._is_too_early(lane):
             return self._unread(name)
-        record = None if place is None else self.player.score.journal[place]
+        record = None if place is None else self.replayer.trace.journal[place]
         asked = value_body(name, arguments, b"null", is_error=False)
         asked = with_recorded_places(asked, None if record is None else _asked(record))
-        if place is None or record is None or _asked(record) != self.player.redact("val", asked):
+        if place is None or record is None or _asked(record) != self.replayer.redact("val", asked):
             self._differ(lane, record, "val", asked)
         self._take_ahead(lane, place)
         return recorded_value(record)
@@ -259,7 +259,7 @@ class Part:
 
     def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
         """What the recording says; one from before there was such a mark says nothing."""
-        if self.player.is_over:
+        if self.replayer.is_over:
             return is_so
         return self._is_marked(lane, MarkBody(name=name, value=value)) or is_so
 
@@ -268,7 +268,7 @@ class Part:
         place = self._ahead(lane)
         if place is None:
             return False
-        record = self.player.score.journal[place]
+        record = self.replayer.trace.journal[place]
         if record.kind != "mark" or body_of(record, MarkBody) != mark:
             return False
         self._take_ahead(lane, place)
@@ -279,57 +279,57 @@ class Part:
 
         It cannot wait for that here. So it gets something, and waits at its next call.
         """
-        player, key = self.player, self._key(lane)
-        is_doomed = player.score.is_of_cancelled(key, player.cursor.place)
+        replayer, key = self.replayer, self._key(lane)
+        is_doomed = replayer.trace.is_of_cancelled(key, replayer.cursor.place)
         return (
-            is_doomed and self._is_silent(lane) and player.waiting.note_arrival(key, lane.ordinal)
+            is_doomed and self._is_silent(lane) and replayer.waiting.note_arrival(key, lane.ordinal)
         )
 
     def _unread(self, name: str) -> Outcome:
         """Something of the right form for what was not read: nothing will come of it."""
         if name == TIMEOUT:
             return Outcome("res", encode_body(self.clock_ns()))
-        record = self.player.score.last_read(name)
+        record = self.replayer.trace.last_read(name)
         if record is None:
             raise BlockedInReplay("the recorded request was cancelled before this was read")
         return recorded_value(record)
 
     def _ahead(self, lane: Lane) -> int | None:
-        if self.player.is_over:
+        if self.replayer.is_over:
             raise Abort
-        return self.player.cursor.find_ahead(self._key(lane), lane.ordinal + 1)
+        return self.replayer.cursor.find_ahead(self._key(lane), lane.ordinal + 1)
 
     def _take_ahead(self, lane: Lane, place: int) -> None:
         lane.next_ordinal()
-        self.player.cursor.take_ahead(place)
+        self.replayer.cursor.take_ahead(place)
 
     def _differ(self, lane: Lane, record: Record | None, kind: str, body: bytes) -> NoReturn:
         """A lane reads something else than recorded; behind a cut nobody knows what it would."""
-        player, key, ordinal = self.player, self._key(lane), lane.ordinal + 1
-        if record is None and player.score.is_cut_before(key, ordinal):
-            player.beyond[lane.name] = site_here()
+        replayer, key, ordinal = self.replayer, self._key(lane), lane.ordinal + 1
+        if record is None and replayer.trace.is_cut_before(key, ordinal):
+            replayer.beyond[lane.name] = site_here()
             raise BlockedInReplay("the recording was cut before this was read")
-        place = player.score.place_of(key, ordinal)
-        player.diverge(self._wanted(kind, lane, ordinal, body), place=place)
+        place = replayer.trace.place_of(key, ordinal)
+        replayer.diverge(self._wanted(kind, lane, ordinal, body), place=place)
 
     # Comparing.
 
     def _at_cursor(self) -> Record | None:
-        return self.player.cursor.record
+        return self.replayer.cursor.record
 
     def _consume(self, kind: str, lane: Lane | None, body: bytes | None) -> None:
-        player = self.player
-        if player.is_over:
+        replayer = self.replayer
+        if replayer.is_over:
             raise Abort
         ordinal = None if lane is None else lane.next_ordinal()
-        body = None if body is None else player.redact(kind, body)
-        record = player.cursor.record
-        if record is None and not player.score.is_complete:
-            player.finish()  # beyond the cut: nobody knows
+        body = None if body is None else replayer.redact(kind, body)
+        record = replayer.cursor.record
+        if record is None and not replayer.trace.is_complete:
+            replayer.finish()  # beyond the cut: nobody knows
             raise Abort
         if record is None or not self._is_same(record, kind, lane, ordinal, body):
-            player.diverge(self._wanted(kind, lane, ordinal, body))
-        player.cursor.advance()
+            replayer.diverge(self._wanted(kind, lane, ordinal, body))
+        replayer.cursor.advance()
 
     def _is_same(
         self, record: Record, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
@@ -347,13 +347,13 @@ class Part:
 
     def _near(self, lane: Key | None) -> str:
         """Where a lane was seen last, else where its handler is: an answer has no line itself."""
-        player = self.player
-        session = player.sessions.get(self.channel)
+        replayer = self.replayer
+        session = replayer.sessions.get(self.channel)
         if lane is None or session is None:
             return ""
-        if seen := player.waiting.sites.get(lane):
+        if seen := replayer.waiting.sites.get(lane):
             return f"after {seen}"
-        return definition_site(session.application, request_frame(player.score.journal, lane[1]))
+        return definition_site(session.application, request_frame(replayer.trace.journal, lane[1]))
 
 
 async def _abort() -> NoReturn:
@@ -404,26 +404,26 @@ class Repertoire:
     places: set[int] = attrs.field(factory=set[int])
 
 
-def repertoire_of(score: Score) -> Repertoire:
+def repertoire_of(trace: Trace) -> Repertoire:
     """The repertoire of a recording."""
     found = Repertoire()
-    for lane, places in score.places.items():
+    for lane, places in trace.places.items():
         for index, place in enumerate(places):
-            record = score.journal[place]
+            record = trace.journal[place]
             if record.kind == "cmd":
-                _note_command(found, score, lane, places[index : index + 2])
+                _note_command(found, trace, lane, places[index : index + 2])
             elif is_in_passing(record):
                 found.named[lane, record.kind, _name_in_passing(record)].append(place)
                 found.places.add(place)
     return found
 
 
-def _note_command(found: Repertoire, score: Score, lane: Key, places: Sequence[int]) -> None:
+def _note_command(found: Repertoire, trace: Trace, lane: Key, places: Sequence[int]) -> None:
     command, *rest = places
     found.commands[lane].append(command)
-    found.named[lane, "cmd", mark_name(score.journal[command])].append(command)
+    found.named[lane, "cmd", mark_name(trace.journal[command])].append(command)
     found.places.add(command)
-    if rest and score.journal[rest[0]].kind in OUTCOMES:
+    if rest and trace.journal[rest[0]].kind in OUTCOMES:
         found.outcomes[command] = rest[0]
         found.places.add(rest[0])
 
@@ -436,7 +436,7 @@ def _name_in_passing(record: Record) -> str:
 
 
 @attrs.define(eq=False)
-class OutboundPart(Part):
+class OutboundReplay(SessionReplay):
     """A part that compares frames only; see the module.
 
     `_issued` counts what a lane has done, and `_awaited` says where the outcome of its command is.
@@ -456,10 +456,10 @@ class OutboundPart(Part):
         if awaited is None and not commands:
             return await super().turn(lane)
         due = self._place_of_command(key) if awaited is None else awaited
-        await self._wait(lane, Parked(key, lane.ordinal, due=due))
+        await self._wait(lane, Suspended(key, lane.ordinal, due=due))
         if self._is_cancelled_here(key):
             return "cxl"
-        return "cmd" if awaited is None else self.player.score.journal[int(awaited)].kind
+        return "cmd" if awaited is None else self.replayer.trace.journal[int(awaited)].kind
 
     def _place_of_command(self, lane: Key) -> float:
         places = self.repertoire.commands[lane]
@@ -468,19 +468,19 @@ class OutboundPart(Part):
 
     def _is_cancelled_here(self, lane: Key) -> bool:
         """Whether the lane was let go only to be cancelled."""
-        record, place = self.player.cursor.record, self.player.cursor.place
+        record, place = self.replayer.cursor.record, self.replayer.cursor.place
         if record is None or key_of(record) != lane:
             return False
         return record.kind == "cxl" and place not in self.repertoire.places
 
     def _is_silent(self, lane: Lane) -> bool:
-        key, score, place = self._key(lane), self.player.score, self.player.cursor.place
-        if key in self._awaited or not score.is_complete:
+        key, trace, place = self._key(lane), self.replayer.trace, self.replayer.cursor.place
+        if key in self._awaited or not trace.is_complete:
             return False
-        places = score.places.get(key, ())
+        places = trace.places.get(key, ())
         to_come = len(places) - bisect_left(places, place)
         if to_come == 1 and places[-1] not in self.repertoire.places:
-            return score.is_cancelled_end(key, places[-1])
+            return trace.is_cancelled_end(key, places[-1])
         return not to_come
 
     def commanded(self, lane: Lane, body: bytes) -> None:
@@ -489,14 +489,14 @@ class OutboundPart(Part):
         ordinal = lane.next_ordinal()
         place = self._next_named((key, "cmd", name))
         if place is None and not self._may_be_unfinished(key):
-            self.player.diverge(self._wanted("cmd", lane, ordinal, body))
+            self.replayer.diverge(self._wanted("cmd", lane, ordinal, body))
         self._commands[key] += 1
         self._awaited[key] = _NEVER if place is None else self._outcome_of(place)
 
     def _may_be_unfinished(self, lane: Key) -> bool:
         """Whether the lane was cut off, so that nobody knows what it would have done."""
-        score = self.player.score
-        return not score.is_complete or score.is_cancelled_end(lane, score.last_place(lane))
+        trace = self.replayer.trace
+        return not trace.is_complete or trace.is_cancelled_end(lane, trace.last_place(lane))
 
     def _outcome_of(self, command: int) -> float:
         return self.repertoire.outcomes.get(command, _NEVER)
@@ -508,7 +508,7 @@ class OutboundPart(Part):
 
     def recorded(self, lane: Lane) -> bytes | None:
         """The outcome of the command."""
-        return frame_of(self.player.score.journal[int(self._awaited[self._key(lane)])])
+        return frame_of(self.replayer.trace.journal[int(self._awaited[self._key(lane)])])
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
         """An effect's outcome is not compared."""
@@ -525,7 +525,7 @@ class OutboundPart(Part):
         read: Callable[[], Outcome],  # noqa: ARG002  the protocol's
     ) -> Outcome:
         """What was read then, with whatever arguments."""
-        if self.player.is_over:
+        if self.replayer.is_over:
             raise Abort
         place = self._next_named((self._key(lane), "val", name))
         if place is None and self._is_too_early(lane):
@@ -534,7 +534,7 @@ class OutboundPart(Part):
             body = value_body(name, arguments, b"null", is_error=False)
             self._differ(lane, None, "val", body)
         lane.next_ordinal()
-        return recorded_value(self.player.score.journal[place])
+        return recorded_value(self.replayer.trace.journal[place])
 
     def patched(self, lane: Lane, name: str) -> bool:
         """Whether the recorded code took the new way anywhere in this lane."""

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-from golden import GOLDEN, REFUSED, load_server
+from golden import GOLDEN, REJECTED, load_server
 
-from mcp_trio._journal.reader import check
 from mcp_trio._journal.records import RunningDigest
-from mcp_trio._recorder.files import SUFFIX, open_recording
-from mcp_trio._replay.replay import replay
+from mcp_trio._recorder.files import SUFFIX
 from mcp_trio.errors import RecordingError, ReplayDivergence
+from mcp_trio.recording import check, open_recording, replay
 
 Lines = Sequence[bytes]
 
@@ -22,7 +21,7 @@ DIGEST: Final = re.compile(rb'"h":"[0-9a-f]+"}\n')
 
 
 @attrs.frozen(kw_only=True)
-class Refused:
+class Rejected:
     """A bad recording: made of which by what, and the reasons that `check` and `replay` give.
 
     `check` is `WHOLE` where the file is not what is wrong. Its digests are right, unless it
@@ -39,7 +38,7 @@ class Refused:
     @property
     def path(self) -> Path:
         """Where it is."""
-        return REFUSED / f"{self.name}{SUFFIX}"
+        return REJECTED / f"{self.name}{SUFFIX}"
 
     def made(self) -> bytes:
         """What it is, made anew of the good one."""
@@ -116,7 +115,7 @@ NO_RECORDING: Final = "not a recording: its first line is no whole `open` record
 
 TABLE: Final = (
     *(
-        Refused(
+        Rejected(
             name=f"version-{version}",
             of="weather-python-sdk",
             change=with_open(format_version=version),
@@ -125,7 +124,7 @@ TABLE: Final = (
         )
         for version in (0, 2)
     ),
-    Refused(
+    Rejected(
         name="later-segment",
         of="rotated",
         change=_second_segment,
@@ -133,63 +132,63 @@ TABLE: Final = (
         replay="is segment 2 of a recording: name its first file",
         keeps_digests=True,
     ),
-    Refused(
+    Rejected(
         name="later-writer",
         of="effects",
         change=_of_later_writer,
         check="a record with keys that are not known here; line",
         replay="a record of kind 'trace'",
     ),
-    Refused(
+    Rejected(
         name="unknown-role",
         of="weather-python-sdk",
         change=with_open(role="listener"),
         check=WHOLE,
         replay="this recording is of role 'listener'",
     ),
-    Refused(
+    Rejected(
         name="client",
         of="asking-client",
         change=_unchanged,
         check=WHOLE,
         replay="this recording is of role 'client'",
     ),
-    Refused(
+    Rejected(
         name="not-a-recording",
         of="weather-python-sdk",
         change=lambda _: [b"Thu Jan  1 12:00:00 server started\n", b"all is well\n"],
         check=NO_RECORDING,
         replay=NO_RECORDING,
     ),
-    Refused(
+    Rejected(
         name="no-beginning",
         of="weather-python-sdk",
         change=lambda lines: lines[1:],
         check=NO_RECORDING,
         replay=NO_RECORDING,
     ),
-    Refused(
+    Rejected(
         name="empty",
         of="weather-python-sdk",
         change=lambda _: [],
         check="not a recording: it is empty",
         replay="not a recording: it is empty",
     ),
-    Refused(
+    Rejected(
         name="torn-in-the-middle",
         of="weather-python-sdk",
         change=with_line(_torn, holding=b'"k":"out"'),
         check="not a record",
         replay="missing",
     ),
-    Refused(
+    Rejected(
         name="hole-in-the-numbers",
         of="weather-python-sdk",
         change=with_line(lambda _: b"", holding=b'"k":"out"'),
         check="should be",
         replay="missing",
     ),
-    Refused(
+    Rejected(
         name="wrong-digest",
         of="counter",
         change=with_line(_later, holding=b'"k":"out"'),
@@ -203,30 +202,30 @@ TABLE: Final = (
 # Holding.
 
 
-def complaints(refused: Refused) -> list[str]:
+def complaints(rejected: Rejected) -> list[str]:
     """What is wrong with how a bad recording is taken, in sentences."""
     found: list[str] = []
     for what, judge, reason in (
-        ("check", _checked, refused.check),
-        ("replay", _replayed, refused.replay),
+        ("check", _checked, rejected.check),
+        ("replay", _replayed, rejected.replay),
     ):
-        said = judge(refused)
+        said = judge(rejected)
         if reason not in said:
             found.append(f"{what} says {said!r}, not {reason!r}")
     return found
 
 
-def _checked(refused: Refused) -> str:
+def _checked(rejected: Rejected) -> str:
     try:
-        report = check(open_recording(refused.path))
+        report = check(open_recording(rejected.path))
     except RecordingError as error:
         return str(error)
     return "; ".join(f"line {flaw.line}: {flaw.text}" for flaw in report.flaws) or WHOLE
 
 
-def _replayed(refused: Refused) -> str:
+def _replayed(rejected: Rejected) -> str:
     try:
-        report = replay(refused.path, load_server(GOLDEN[refused.of].server))
+        report = replay(rejected.path, load_server(GOLDEN[rejected.of].server))
     except (RecordingError, ReplayDivergence) as error:
         return str(error)
     return "; ".join(["replays", *report.notes])

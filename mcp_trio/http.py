@@ -1,0 +1,17 @@
+"""Options of servers over HTTP: stores that several processes share, and recorded HTTP calls."""
+
+from mcp_trio._protocol.event_store import EventStore
+from mcp_trio._server.http_effects import EffectTransport
+from mcp_trio._server.http_options import Changes, HttpStores, SessionFacts, SessionStore
+from mcp_trio._server.sealed_state import MemoryStore, StateStore
+
+__all__ = [
+    "Changes",
+    "EffectTransport",
+    "EventStore",
+    "HttpStores",
+    "MemoryStore",
+    "SessionFacts",
+    "SessionStore",
+    "StateStore",
+]
