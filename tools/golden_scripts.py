@@ -1,6 +1,6 @@
 """What the scripted clients of the golden recordings of later revisions say.
 
-They answer whatever they are asked: requests of a legacy server, and the questions of a modern one,
+They answer whatever they are asked: requests of a legacy server, and the questions of a stateless one,
 to which they come back in some way or other.
 """
 
@@ -105,7 +105,7 @@ class Speaker:
             await trio.sleep(step / 1000)
 
     def _complete(self, message: Message) -> Message:
-        """A modern request says everything about itself."""
+        """A stateless request says everything about itself."""
         if self.protocol_version.has_handshake or "id" not in message or "method" not in message:
             return message
         params = message.get("params", {})

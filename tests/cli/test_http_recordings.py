@@ -13,7 +13,7 @@ WEATHER = "mcp_trio.examples.weather"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """The file of a session, and that of modern requests, by their revisions."""
+    """The file of a session, and that of stateless requests, by their revisions."""
     from click.testing import CliRunner
 
     from mcp_trio._cli.commands import commands

@@ -23,7 +23,7 @@ FILE = ("--record", "one.mcprec.jsonl")
 REJECTED = {
     "legacy workers": (
         ["plain.py", *HTTP, "--workers", "2", "--protocol-versions", "2025-11-25"],
-        "workers serve modern revisions only",
+        "workers serve stateless revisions only",
     ),
     "workers with states of one process": (
         ["stateful.py", *HTTP, "--workers", "2"],

@@ -66,7 +66,7 @@ async def asked(nursery, protocol_version, method, params=None, **options):
 
 
 def check_rejected(answer, protocol_version, code, raised=RemoteProtocolError):
-    """A legacy server hears of an error; a modern one of nothing, but the caller does."""
+    """A legacy server hears of an error; a stateless one of nothing, but the caller does."""
     assert answer.is_rejected
     if protocol_version == STATELESS:
         assert isinstance(answer.raised, raised)

@@ -113,7 +113,7 @@ def played(nursery, **answers):
 async def stateless_client(
     nursery, *, protocol_versions=ALL_PROTOCOL_VERSIONS, answers=None, **options
 ):
-    """A connected client of a modern server, and that."""
+    """A connected client of a stateless server, and that."""
     channel, server = played(nursery, **(answers or {}))
     client = Client(channel, protocol_versions=protocol_versions, **options)
     await client.__aenter__()

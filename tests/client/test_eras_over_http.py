@@ -11,7 +11,7 @@ UNSUPPORTED = -32022
 
 
 def make_picky(rejections):
-    """A modern server that refuses so many first words in its era's own terms."""
+    """A stateless server that refuses so many first words in its era's own terms."""
     asked = []
 
     async def discover(seen):

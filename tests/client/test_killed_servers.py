@@ -96,4 +96,4 @@ async def test_calls_in_flight_are_lost_and_the_next_ones_find_the_server_that_c
                     assert await client.call_tool("pid", result_type=int) == another.pid, (
                         protocol_version
                     )
-                await changed.wait()  # the modern one hears that something may be missed
+                await changed.wait()  # the stateless one hears that something may be missed

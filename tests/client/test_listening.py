@@ -1,4 +1,4 @@
-"""A client hears of changes at modern servers: by subscriptions of its own, and by its callbacks."""
+"""A client hears of changes at stateless servers: by subscriptions of its own, and by its callbacks."""
 
 import logging
 
@@ -34,7 +34,7 @@ def stateless(target, **options):
 
 @attrs.define(eq=False)
 class Hand:
-    """A modern server played by hand."""
+    """A stateless server played by hand."""
 
     wire: object
 

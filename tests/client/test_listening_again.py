@@ -32,7 +32,7 @@ CAN = {
 
 @attrs.define(eq=False, slots=False)
 class Telling:
-    """A modern server that can be listened to; `rejections` are given or raised first, in order.
+    """A stateless server that can be listened to; `rejections` are given or raised first, in order.
 
     `at` are the times at which somebody asked to listen, `lines` the streams that were begun.
     """

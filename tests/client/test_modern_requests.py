@@ -1,4 +1,4 @@
-"""What a client says in each of its modern requests, and calls that differ between the eras."""
+"""What a client says in each of its stateless requests, and calls that differ between the eras."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Rounds: a modern server answers that it needs input, and the client's callbacks give it."""
+"""Rounds: a stateless server answers that it needs input, and the client's callbacks give it."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""A modern server's process belongs to its client, and to no task or conversation of that."""
+"""A stateless server's process belongs to its client, and to no task or conversation of that."""
 
 import os
 

@@ -14,7 +14,7 @@ from tests.client.stateless import LEGACY, STATELESS, legacy_client, stateless_c
 PROTOCOL_VERSIONS = [*reversed(LEGACY), STATELESS]
 CANCELLED = "notifications/cancelled"
 
-# A modern server without any of our code. `tools/call` answers its process id; "hang" is silence.
+# A stateless server without any of our code. `tools/call` answers its process id; "hang" is silence.
 PROGRAM = """
 import json, os, sys
 

@@ -325,7 +325,7 @@ def handle(serve, call):
     return run
 
 
-# A modern client, which is asked in rounds.
+# A stateless client, which is asked in rounds.
 
 PREFIX = "io.modelcontextprotocol/"
 METADATA = {
@@ -382,7 +382,7 @@ async def _wanted(peer, request_id):
 
 @pytest.fixture
 def rounds(text_of):
-    """What modern clients and the tools that ask them say.
+    """What stateless clients and the tools that ask them say.
 
     `call` is the message of a `tools/call`: with a state it is a retry, with answers by key.
     `accepted` is the answer of a user who has filled in a form. `form` is a question to the user.

@@ -1,4 +1,4 @@
-"""A handler asks a modern client by its answer, and goes on with the retry."""
+"""A handler asks a stateless client by its answer, and goes on with the retry."""
 
 import msgspec
 import pytest
@@ -307,7 +307,7 @@ async def test_the_same_task_asks_again_after_it_has_left_a_question(dock, round
 
 @pytest.fixture
 def fault(dock, rounds):
-    """What a modern handler fails with, as the only one of a session."""
+    """What a stateless handler fails with, as the only one of a session."""
 
     async def run(handler, *, request=None, methods=None):
         faults = []

@@ -90,7 +90,7 @@ async def over(open_ends, path):
     ours, theirs = open_ends()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: greeter().serve(theirs, record=path))
-        # Legacy: the state of a modern round is drawn anew in each session.
+        # Legacy: the state of a stateless round is drawn anew in each session.
         legacy = ("2025-11-25",)
         async with Client(ours, roots=["file:///a"], protocol_versions=legacy) as client:
             await client.call_tool("greet", {"name": "Ada"})

@@ -1,4 +1,4 @@
-"""What a client has heard from a modern server."""
+"""What a client has heard from a stateless server."""
 
 from mcp_trio import types as s
 

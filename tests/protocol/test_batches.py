@@ -35,7 +35,7 @@ def batch(*messages):
 
 
 def settled(connect, role, protocol_version):
-    """A connection whose handshake has come to a revision; a modern one has none."""
+    """A connection whose handshake has come to a revision; a stateless one has none."""
     connection = connect(role)
     if PROTOCOL_VERSIONS[protocol_version].has_handshake:
         capabilities = {

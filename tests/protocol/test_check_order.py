@@ -39,7 +39,7 @@ def code_of(event):
 
 @pytest.fixture
 def shaken(connect, frame):
-    """A server behind the handshake of a revision, or one that a modern client meets."""
+    """A server behind the handshake of a revision, or one that a stateless client meets."""
 
     def shaken(protocol_version):
         capabilities = s.ServerCapabilities(tools=s.ToolsCapability(), logging={})

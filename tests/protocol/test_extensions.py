@@ -42,7 +42,7 @@ def hello(frame):
 
 @pytest.fixture
 def ask(frame):
-    """Let a server receive a modern request of a client with these extensions."""
+    """Let a server receive a stateless request of a client with these extensions."""
 
     def ask(server, method, extensions=MAPS, id=1):  # noqa: A002  the specification's word
         capabilities = {"extensions": extensions}

@@ -1,4 +1,4 @@
-"""What a modern request says of itself is read once, however often it is said, and shared."""
+"""What a stateless request says of itself is read once, however often it is said, and shared."""
 
 import json
 

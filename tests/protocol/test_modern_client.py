@@ -1,4 +1,4 @@
-"""A client of a modern server: what it says in each request, and what it reads in results."""
+"""A client of a stateless server: what it says in each request, and what it reads in results."""
 
 import json
 

@@ -76,7 +76,7 @@ def recordings(tmp_path, all_in):
     said = [body for each in sessions for body in each.bodies("in")]
     called = [each["params"]["name"] for each in said if each.get("method") == "tools/call"]
     assert called.count("wait") == 2
-    assert called.count("tide") >= 2  # in the modern era the answer to a question is asked with
+    assert called.count("tide") >= 2  # in the stateless era the answer to a question is asked with
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A recorded client at a live modern server: its retries, its subscriptions; and URLs to visit."""
+"""A recorded client at a live stateless server: its retries, its subscriptions; and URLs to visit."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A recorded modern server, played to live clients: rounds, subscriptions, and the other era."""
+"""A recorded stateless server, played to live clients: rounds, subscriptions, and the other era."""
 
 import pytest
 import trio

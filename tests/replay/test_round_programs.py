@@ -1,4 +1,4 @@
-"""Generated handlers that ask modern clients in rounds: recorded once, replayed in other orders."""
+"""Generated handlers that ask stateless clients in rounds: recorded once, replayed in other orders."""
 
 import attrs
 import pytest

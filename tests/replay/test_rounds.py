@@ -39,7 +39,7 @@ def make_server(handler=book):
 
 @attrs.define
 class Talk:
-    """A modern client; `states` are those that it was given, by the id of its request."""
+    """A stateless client; `states` are those that it was given, by the id of its request."""
 
     peer: object
     states: dict = attrs.field(factory=dict)

@@ -140,7 +140,7 @@ def server():
 def serve(nursery):
     """Serve a server until the test ends; gives the asker behind the handshake, or the discovery.
 
-    That speaks `protocol_version`, and if it is a modern one, says so with each request.
+    That speaks `protocol_version`, and if it is a stateless one, says so with each request.
     """
 
     async def start(server, *, protocol_version=OLDEST.name, capabilities=None, record=None):
@@ -192,7 +192,7 @@ EVERYTHING = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {
 
 @attrs.define(eq=False)
 class Chain:
-    """A modern client whose every request reaches another instance of a server."""
+    """A stateless client whose every request reaches another instance of a server."""
 
     serve: object
     make: object

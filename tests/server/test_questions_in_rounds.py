@@ -1,4 +1,4 @@
-"""The same handlers at a modern client: what they ask is the answer to their own request."""
+"""The same handlers at a stateless client: what they ask is the answer to their own request."""
 
 import inspect
 

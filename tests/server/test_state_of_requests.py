@@ -1,4 +1,4 @@
-"""Each modern request stands for itself: what spans several of them is named by each of them."""
+"""Each stateless request stands for itself: what spans several of them is named by each of them."""
 
 import itertools
 import secrets

@@ -1,4 +1,4 @@
-"""A server process that modern clients talk to: no handshake, no requests of its own, a quick end."""
+"""A server process that stateless clients talk to: no handshake, no requests of its own, a quick end."""
 
 import json
 import subprocess

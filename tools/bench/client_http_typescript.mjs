@@ -2,14 +2,14 @@
 
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 
-const [url, revision] = process.argv.slice(2);
-const isModern = revision === "2026-07-28";
+const [url, protocolVersion] = process.argv.slice(2);
+const isStateless = protocolVersion === "2026-07-28";
 const WARM_UP = 100;
 const CALLS = 500;
 
 const client = new Client(
   { name: "bench", version: "0" },
-  { versionNegotiation: { mode: isModern ? { pin: revision } : "legacy" } },
+  { versionNegotiation: { mode: isStateless ? { pin: protocolVersion } : "legacy" } },
 );
 await client.connect(new StreamableHTTPClientTransport(new URL(url)));
 const seconds = [];

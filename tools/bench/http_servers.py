@@ -13,7 +13,7 @@ FLOORS: Final = (FLOOR_H11, FLOOR_HYPERCORN)
 
 
 def commands(workshop: Workshop, form: Form) -> Commands:
-    """All of them; who makes modern calls meets the TypeScript SDK 2, which alone knows them."""
+    """All of them; who makes stateless calls meets the TypeScript SDK 2, which alone knows them."""
     script = "server_http_typescript_2.mjs" if form.is_stateless else "server_http_typescript.mjs"
     return {
         **python_commands(),

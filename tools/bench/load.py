@@ -341,7 +341,7 @@ def hello(protocol_version: str) -> bytes:
 
 
 def called(tool: str, arguments: Mapping[str, object], number: int = 1, **meta: object) -> bytes:
-    """A call by a modern client; `meta` is what it says beside who it is."""
+    """A call by a stateless client; `meta` is what it says beside who it is."""
     params = {"name": tool, "arguments": arguments, "_meta": {**METADATA, **meta}}
     return _request(number, "tools/call", params)
 

@@ -1,8 +1,8 @@
-"""Measure what a modern call costs beside a legacy one: `python tools/bench/modern_cost.py`.
+"""Measure what a stateless call costs beside a legacy one: `python tools/bench/modern_cost.py`.
 
 Each server of a round is there once for each era; all are alive at once and take turns, as in
 `stdio.py`. What counts is the server's CPU time, from the kernel (Linux only). Nothing here fails
-for being slow: the aim is that a modern call of ours costs at most 1.15 of a legacy one.
+for being slow: the aim is that a stateless call of ours costs at most 1.15 of a legacy one.
 """
 
 import argparse
@@ -53,9 +53,9 @@ def measure(effort: Effort, workshop: Workshop) -> Figures:
 
 
 def print_figures(figures: Figures) -> None:
-    """A row a server: both eras, and the ratio of the modern one, taken within a round."""
+    """A row a server: both eras, and the ratio of the stateless one, taken within a round."""
     print_table(
-        "server CPU per 1,000 calls, ms: legacy, modern (ratio, lowest-highest)",
+        "server CPU per 1,000 calls, ms: legacy, stateless (ratio, lowest-highest)",
         ["add", *(f"{in_flight} in flight" for in_flight in IN_FLIGHT)],
         (
             [name, *(cell(figures, name, in_flight) for in_flight in IN_FLIGHT)]
@@ -75,7 +75,7 @@ def cell(figures: Figures, name: str, in_flight: int) -> str:
 
 def main(arguments: list[str]) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Measure what a modern call costs.")
+    parser = argparse.ArgumentParser(description="Measure what a stateless call costs.")
     parser.add_argument(
         "--rounds", type=int, default=EFFORT.rounds, help="how often everything is measured"
     )

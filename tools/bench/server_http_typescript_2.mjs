@@ -1,4 +1,4 @@
-// The modern server that is measured over HTTP beside ours, by the official TypeScript SDK 2.
+// The stateless server that is measured over HTTP beside ours, by the official TypeScript SDK 2.
 //
 // `node server_http_typescript_2.mjs --port N`, on Node's own HTTP server through the adapter that
 // the SDK 1 uses, too. For its packages see `server_typescript.mjs`.

@@ -101,5 +101,5 @@ def versions() -> str:
 
 
 def stateless_versions() -> str:
-    """What is compared where calls are modern, in a line."""
-    return f"modern: {TYPESCRIPT_2_SDK} {TYPESCRIPT.pins()[TYPESCRIPT_2_SDK]}"
+    """What is compared where calls are stateless, in a line."""
+    return f"stateless: {TYPESCRIPT_2_SDK} {TYPESCRIPT.pins()[TYPESCRIPT_2_SDK]}"

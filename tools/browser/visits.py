@@ -20,8 +20,8 @@ HOSTS_OF: Final[Mapping[str, Sequence[Host]]] = {
 PATHS: Final[Mapping[str, str]] = {"websocket": "/ws", "http": "/mcp", "sse": "/sse"}
 
 ERAS_OF: Final[Mapping[str, Sequence[str]]] = {
-    "websocket": ("legacy", "modern"),
-    "http": ("legacy", "modern"),
+    "websocket": ("legacy", "stateless"),
+    "http": ("legacy", "stateless"),
     "sse": ("legacy",),
 }
 
@@ -110,7 +110,7 @@ SECURED: Final[Mapping[str, Mapping[str, str]]] = {
 }
 SDKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "TypeScript 1": {"websocket": ("legacy",), "http": ("legacy",), "sse": ("legacy",)},
-    "TypeScript 2": {"http": ("legacy", "modern"), "sse": ("legacy",)},
+    "TypeScript 2": {"http": ("legacy", "stateless"), "sse": ("legacy",)},
 }
 
 

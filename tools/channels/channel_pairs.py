@@ -400,7 +400,7 @@ async def _shaken(arrivals: _Arrivals, connect: Callable[[], Awaitable[Channel]]
 
 @attrs.define(eq=False)
 class _SubscriptionEnd:
-    """A server's end of a modern client's subscription: what it sends takes that one stream."""
+    """A server's end of a stateless client's subscription: what it sends takes that one stream."""
 
     channel: Channel
     number: int
@@ -476,7 +476,7 @@ TRANSPORTS: Final[Mapping[str, Transport]] = {
     "HTTP+SSE": Transport(begin=_sse, excuses=_OF_HTTP),
     "HTTP": Transport(begin=partial(_http_at, "native"), excuses=_OF_HTTP),
     "HTTP, hypercorn": Transport(begin=partial(_http_at, "hypercorn"), excuses=_OF_HTTP),
-    "HTTP, modern": Transport(begin=_stateless_http, excuses=_OF_STATELESS_HTTP),
+    "HTTP, stateless": Transport(begin=_stateless_http, excuses=_OF_STATELESS_HTTP),
     "WebSocket": Transport(begin=_websocket),
     "WebSocket, native": Transport(begin=partial(_websocket_at, "native")),
     # Hypercorn switches tasks several times for each of 20,000 messages.

@@ -1,4 +1,4 @@
-"""Tools of the "everything" server that only a modern client shows whole.
+"""Tools of the "everything" server that only a stateless client shows whole.
 
 Some ask by their result, as the official suite names the questions; a client of an older revision
 is asked the same by requests. The others are about what each request says of its client.

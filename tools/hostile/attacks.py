@@ -196,7 +196,7 @@ def posted(body: bytes, headers: Headers | None = None) -> bytes:
 
 
 def call(tool: str, arguments: Mapping[str, object], **meta: object) -> bytes:
-    """A call by a modern client."""
+    """A call by a stateless client."""
     headers = {
         "MCP-Protocol-Version": STATELESS_VERSION,
         "Mcp-Method": "tools/call",

@@ -35,19 +35,19 @@ _OLD, _NEW = LEGACY[-1], FACTS.protocol_versions[-1]
 EXPECTED: Final[Mapping[tuple[str, str], str]] = {
     ("legacy", "legacy"): _OLD,
     ("legacy", "both"): _OLD,
-    ("legacy", "modern"): REJECTED,
+    ("legacy", "stateless"): REJECTED,
     ("both", "legacy"): _OLD,
     ("both", "both"): _NEW,
-    ("both", "modern"): _NEW,
-    ("modern", "legacy"): REJECTED,
-    ("modern", "both"): _NEW,
-    ("modern", "modern"): _NEW,
+    ("both", "stateless"): _NEW,
+    ("stateless", "legacy"): REJECTED,
+    ("stateless", "both"): _NEW,
+    ("stateless", "stateless"): _NEW,
 }
 
 _SPOKEN: Final[Mapping[str, Sequence[str]]] = {
     "legacy": LEGACY,
     "both": FACTS.protocol_versions,
-    "modern": [_NEW],
+    "stateless": [_NEW],
 }
 
 

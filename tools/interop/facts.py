@@ -10,7 +10,7 @@ FACTS: Final = SimpleNamespace(
 )
 
 
-ERAS: Final = ("legacy", "both", "modern")
+ERAS: Final = ("legacy", "both", "stateless")
 """What of the two eras one side speaks: with a session, without, or either."""
 
 

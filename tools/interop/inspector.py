@@ -33,9 +33,9 @@ Json = dict[str, Any]
 
 PLACES: Final[Sequence[tuple[Transport, str]]] = (
     ("stdio", "legacy"),
-    ("stdio", "modern"),
+    ("stdio", "stateless"),
     ("http", "legacy"),
-    ("http", "modern"),
+    ("http", "stateless"),
     ("sse", "legacy"),
 )
 """Where it meets our server, and what it is told to speak."""

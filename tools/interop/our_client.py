@@ -123,7 +123,7 @@ class Session:
             nursery.cancel_scope.cancel()
 
     def hearing_changes(self) -> AbstractAsyncContextManager[None]:
-        # At a modern server the client itself subscribes, for its callback.
+        # At a stateless server the client itself subscribes, for its callback.
         return unasked()
 
     async def list_prompts(self) -> list[Json]:
@@ -154,7 +154,7 @@ TOURING: Final = Limits(probe_seconds=PATIENCE_SECONDS, http_reconnect_seconds_m
 
 
 def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:
-    """A client whose callbacks are the host's; a modern one finds out what the server speaks."""
+    """A client whose callbacks are the host's; a stateless one finds out what the server speaks."""
 
     async def sample(params: CreateMessageParams, report: Report) -> CreateMessageResult:
         try:
@@ -197,11 +197,11 @@ def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:
 SESSIONS: Final = tuple(name for name in FACTS.protocol_versions if has(name, "sessions"))
 SPOKEN: Final[Mapping[str, tuple[str, ...]]] = {
     **{name: (name,) for name in SESSIONS},
-    # With a modern revision the newest of the others is spoken, too: the client finds out.
+    # With a stateless revision the newest of the others is spoken, too: the client finds out.
     **{name: (name, SESSIONS[-1]) for name in FACTS.protocol_versions if name not in SESSIONS},
     "legacy": SESSIONS,
     "both": FACTS.protocol_versions,
-    "modern": tuple(name for name in FACTS.protocol_versions if name not in SESSIONS),
+    "stateless": tuple(name for name in FACTS.protocol_versions if name not in SESSIONS),
 }
 
 

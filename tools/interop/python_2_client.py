@@ -85,7 +85,7 @@ async def finding_out(
 MODES: Final[Mapping[str, str]] = {
     "legacy": "legacy",
     "both": "auto",
-    "modern": FACTS.protocol_versions[-1],
+    "stateless": FACTS.protocol_versions[-1],
 }
 
 

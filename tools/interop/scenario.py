@@ -313,7 +313,7 @@ async def tell(session: Session, host: Host, protocol_version: str) -> None:
         Unexpected: In which chapter, and what.
         TimeoutError: It took too long.
     """
-    expect("revision", session.protocol_version, protocol_version)
+    expect("protocol version", session.protocol_version, protocol_version)
     with anyio.fail_after(STORY_SECONDS):
         for chapter, feature in STORY:
             if feature is not None and not has(protocol_version, feature):

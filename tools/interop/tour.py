@@ -85,7 +85,7 @@ async def take(session: Session, host: Host, protocol_version: str) -> None:
     Raises:
         Unexpected: The session is at another revision.
     """
-    expect("revision", session.protocol_version, protocol_version)
+    expect("protocol version", session.protocol_version, protocol_version)
     for name, step in STEPS:
         if name == "resume" and not can_resume(session):
             continue

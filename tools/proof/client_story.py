@@ -1,6 +1,6 @@
 """The client of a generated program: it calls and cancels by the clock, and answers in its time.
 
-It tells its story at any revision. A legacy server asks it by requests. A modern one asks by its
+It tells its story at any revision. A legacy server asks it by requests. A stateless one asks by its
 answers, and the client comes back to its call with what it says to that, in some way or other.
 """
 
@@ -93,7 +93,7 @@ class ClientStory:
             nursery.cancel_scope.cancel()
 
     async def _begin(self) -> None:
-        """Shake hands; a modern client, which does not, wants to hear what changes."""
+        """Shake hands; a stateless client, which does not, wants to hear what changes."""
         if self.protocol_version.has_handshake:
             capabilities = capabilities_of(self.protocol_version)
             await self.peer.handshake(

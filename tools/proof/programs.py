@@ -32,7 +32,7 @@ class Step:
 
 @attrs.frozen
 class Retry:
-    """How a modern client comes back to a call that was answered by questions, and after what."""
+    """How a stateless client comes back to a call that was answered by questions, and after what."""
 
     way: Way
     delay_ms: int
@@ -42,7 +42,7 @@ class Retry:
 class Call:
     """One call of the client; None: it is not cancelled. Without a delay it is sent with the last.
 
-    `retries` are for modern servers; after them the client does not come back.
+    `retries` are for stateless servers; after them the client does not come back.
     """
 
     delay_ms: int

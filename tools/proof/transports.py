@@ -46,7 +46,7 @@ ENVELOPE: Final[Mapping[str, tuple[str, str]]] = {
     "open $.session": ("session", "the recording's own name"),
     "open $.seed": ("seed", "drawn for each recording"),
     "shut $.cause": ("cause", "how the client left: with its connection, or by a request"),
-    "in notifications/cancelled $.params.reason": ("reason", "modern HTTP clients just go away"),
+    "in notifications/cancelled $.params.reason": ("reason", "stateless HTTP clients just go away"),
     'end $.counts["sessions beside"]': ("beside", "at /ws there is the session of HTTP, too"),
     "out $.result.requestState": ("state", "of a question, drawn for each"),
     "in tools/call $.params.requestState": ("state back", "the same, as it comes back"),
@@ -54,7 +54,7 @@ ENVELOPE: Final[Mapping[str, tuple[str, str]]] = {
 }
 """What may differ, by record and path: what it is called below, and what it is.
 
-Over HTTP the application numbers modern requests itself; the one client here would do it just so.
+Over HTTP the application numbers stateless requests itself; the one client here would do it just so.
 """
 
 

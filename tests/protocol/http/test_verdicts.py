@@ -249,7 +249,7 @@ def test_a_version_that_nobody_speaks_is_a_bad_request(at, method, version, is_f
     if is_fine:
         assert not isinstance(verdict, Rejection)
     else:
-        # Not as a modern error: who reads one takes this server for a modern one (TRAP-23).
+        # Not as a stateless error: who reads one takes this server for a stateless one (TRAP-23).
         rejected(verdict, 400, id=1 if method == "POST" else None)
 
 

@@ -114,7 +114,7 @@ class Site:
         return client
 
     def stateless(self, message, *, meta=None, name=None, accept=BOTH, **headers):
-        """An exchange as a modern client makes it, which nobody answers yet."""
+        """An exchange as a stateless client makes it, which nobody answers yet."""
         params = dict(message.get("params", {}))
         params["_meta"] = {
             PROTOCOL_VERSION: STATELESS,

@@ -1,4 +1,4 @@
-"""The session behind all modern requests: what its loss costs, and that another one begins."""
+"""The session behind all stateless requests: what its loss costs, and that another one begins."""
 
 import pytest
 import trio
@@ -25,7 +25,7 @@ async def test_another_session_takes_its_place(open_site, caplog, autojump_clock
     assert "another" in rejected.json["error"]["message"]
     await trio.sleep(1)
     assert text((await site.ask_stateless(call("tide"))).json) == "high"
-    assert "modern requests was lost" in caplog.text
+    assert "stateless requests was lost" in caplog.text
 
 
 async def test_requests_in_flight_end_with_it_and_nothing_else_does(

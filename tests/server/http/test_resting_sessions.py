@@ -99,7 +99,7 @@ async def test_ended_sessions_leave_nothing_to_the_server(open_site, autojump_cl
     assert await has_come_to_rest() <= before
     server = site.runtime.server
     assert len(site.runtime.sessions) == 0
-    assert len(server.audience._listeners) <= 1  # that of all modern requests
+    assert len(server.audience._listeners) <= 1  # that of all stateless requests
     assert server._session_counter.all.come == server._session_counter.all.gone + 1
 
 
@@ -141,7 +141,7 @@ async def test_a_handler_that_ends_the_process_ends_every_session_in_order(tmp_p
     assert caught.value.subgroup(SystemExit)
     assert sites[0].runtime.ended.is_set()
     files = [each.read_text().splitlines() for each in tmp_path.iterdir()]
-    assert len(files) == 4  # one more for all modern requests
+    assert len(files) == 4  # one more for all stateless requests
     assert all('"end"' in lines[-1] for lines in files)
 
 

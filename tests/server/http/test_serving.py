@@ -28,7 +28,7 @@ SECONDS = 10.0
 
 
 def stateless(message):
-    """The headers and the body of a modern request."""
+    """The headers and the body of a stateless request."""
     exchange = Site(None, None).stateless(message)
     wanted = ("accept", "content-type", "mcp-protocol-version", "mcp-method", "mcp-name")
     headers = {name: it for name in wanted if (it := exchange.head.header(name))}

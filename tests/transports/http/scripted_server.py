@@ -261,7 +261,7 @@ STATELESS = "2026-07-28"
 
 
 def asking(number, method, version=None, **params):
-    """The frame of a request, a modern one if it has a version."""
+    """The frame of a request, a stateless one if it has a version."""
     if version is not None:
         params["_meta"] = {
             "io.modelcontextprotocol/protocolVersion": version,

@@ -1,4 +1,4 @@
-"""What a client's channel does about a modern server that breaks off, hides or says too much."""
+"""What a client's channel does about a stateless server that breaks off, hides or says too much."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Everybody's modern requests on one channel, and nobody in the way of anybody."""
+"""Everybody's stateless requests on one channel, and nobody in the way of anybody."""
 
 import json
 

@@ -7,7 +7,7 @@ import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/
 import { WebSocketClientTransport } from "@modelcontextprotocol/sdk/client/websocket.js";
 
 const INFO = { name: "typescript", version: "1" };
-const MODES = { legacy: "legacy", modern: { pin: "2026-07-28" } };
+const MODES = { legacy: "legacy", stateless: { pin: "2026-07-28" } };
 
 const TRANSPORTS = {
   "TypeScript 1": {

@@ -3,7 +3,7 @@
 
 const INFO = { name: "page", version: "1" };
 const META = "io.modelcontextprotocol/";
-const REVISIONS = { legacy: "2025-11-25", modern: "2026-07-28" };
+const PROTOCOL_VERSIONS = { legacy: "2025-11-25", stateless: "2026-07-28" };
 
 /** The server, or the browser, lets the page do nothing; the message is a word or two. */
 class Refused extends Error {}
@@ -74,7 +74,7 @@ class HttpLink {
   mirrored({ method, params }) {
     const json = { "Content-Type": "application/json" };
     const version = params?._meta?.[`${META}protocolVersion`];
-    if (!version) return this.facts.session ? { ...json, "MCP-Protocol-Version": REVISIONS.legacy } : json;
+    if (!version) return this.facts.session ? { ...json, "MCP-Protocol-Version": PROTOCOL_VERSIONS.legacy } : json;
     const name = params.name ? { "Mcp-Name": params.name } : {};
     return { ...json, "MCP-Protocol-Version": version, "Mcp-Method": method, ...name };
   }
@@ -122,14 +122,14 @@ class Client {
 
   constructor(link, era) {
     this.link = link;
-    this.isModern = era === "modern";
+    this.isStateless = era === "stateless";
     link.onmessage = (message) => this.#take(message);
   }
 
   async connect() {
     await this.link.open();
-    if (this.isModern) return;
-    const protocolVersion = REVISIONS.legacy;
+    if (this.isStateless) return;
+    const protocolVersion = PROTOCOL_VERSIONS.legacy;
     await this.request("initialize", { protocolVersion, capabilities: {}, clientInfo: INFO });
     await this.link.send({ jsonrpc: "2.0", method: "notifications/initialized" });
   }
@@ -142,14 +142,14 @@ class Client {
     });
   }
 
-  /** A modern request says each time what a handshake would have settled. */
+  /** A stateless request says each time what a handshake would have settled. */
   #complete({ _meta = {}, ...params }) {
     const said = {
-      [`${META}protocolVersion`]: REVISIONS.modern,
+      [`${META}protocolVersion`]: PROTOCOL_VERSIONS.stateless,
       [`${META}clientInfo`]: INFO,
       [`${META}clientCapabilities`]: {},
     };
-    return { ...params, _meta: this.isModern ? { ...said, ..._meta } : _meta };
+    return { ...params, _meta: this.isStateless ? { ...said, ..._meta } : _meta };
   }
 
   #take({ id, result, error, ...message }) {

@@ -143,7 +143,7 @@ export const askingTools = {
   test_elicitation_sep1330_enums: async (_, caller) =>
     userSaid(await one(caller, toUser("Choose.", choices))),
   test_elicitation_url: async (_, caller) => {
-    const isSession = has(caller.revision, "url_errors");
+    const isSession = has(caller.protocolVersion, "url_errors");
     const identity = isSession ? { elicitationId: ELICITATION_ID } : {};
     const params = { ...page, ...identity };
     const answer = await one(caller, { method: "elicitation/create", params });

@@ -1,6 +1,6 @@
-// The scenario, told by the official TypeScript SDK 1: `node client_1.mjs REVISION SERVER…`.
+// The scenario, told by the official TypeScript SDK 1: `node client_1.mjs PROTOCOL_VERSIONS SERVER…`.
 // The server is a command, or a URL; or a command that dials, with `hub` in front.
-// With `legacy` instead of the revision, the SDK's own choice, it only greets.
+// With `legacy` instead of the protocolVersion, the SDK's own choice, it only greets.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";
@@ -16,12 +16,12 @@ import { capabilitiesAt, greet, tell } from "./scenario.mjs";
 import { transportTo } from "./web.mjs";
 
 const [wanted, ...place] = process.argv.slice(2);
-const revision = wanted === "legacy" ? types.LATEST_PROTOCOL_VERSION : wanted;
+const protocolVersion = wanted === "legacy" ? types.LATEST_PROTOCOL_VERSION : wanted;
 
 const host = new Host();
 const client = new Client(
   { name: "typescript", version: "1" },
-  { capabilities: capabilitiesAt(revision) },
+  { capabilities: capabilitiesAt(protocolVersion) },
 );
 
 /** The words of the SDK for a refusal. */
@@ -39,7 +39,7 @@ client.setRequestHandler(types.CreateMessageRequestSchema, async ({ params }, ex
   return host.sample(params, { report, signal: extra.signal }).catch(refusal);
 });
 client.setRequestHandler(types.ListRootsRequestSchema, async () => host.listRoots());
-if (has(revision, "elicitation")) {
+if (has(protocolVersion, "elicitation")) {
   client.setRequestHandler(types.ElicitRequestSchema, async ({ params }) => host.elicit(params));
 }
 
@@ -99,17 +99,17 @@ const transports = {
   Socket: WebSocketClientTransport,
 };
 
-/** A transport to the server, at the revision that this is about: the SDK offers a newer one. */
+/** A transport to the server, at the protocolVersion that this is about: the SDK offers a newer one. */
 async function transport() {
   const made = await transportTo(place, transports);
   const send = made.send.bind(made);
   made.send = (message, ...options) => {
-    if (message.method === "initialize") message.params.protocolVersion = revision;
+    if (message.method === "initialize") message.params.protocolVersion = protocolVersion;
     return send(message, ...options);
   };
   const agree = made.setProtocolVersion?.bind(made);
   made.setProtocolVersion = (agreed) => {
-    session.revision = agreed;
+    session.protocolVersion = agreed;
     agree?.(agreed);
   };
   return made;
@@ -117,5 +117,5 @@ async function transport() {
 
 await client.connect(await transport());
 session.capabilities = client.getServerCapabilities();
-await (wanted === "legacy" ? greet(session) : tell(session, host, revision));
+await (wanted === "legacy" ? greet(session) : tell(session, host, protocolVersion));
 await client.close();

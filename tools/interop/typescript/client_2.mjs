@@ -1,7 +1,7 @@
-// The scenario, told by the official TypeScript SDK 2: `node client_2.mjs REVISION SERVER…`.
+// The scenario, told by the official TypeScript SDK 2: `node client_2.mjs PROTOCOL_VERSIONS SERVER…`.
 // The server is a command, or a URL; or a command that dials, with `hub` in front.
-// With an era instead of the revision (`legacy`, `modern`, or `both`) it only greets; with `tour:` in
-// front of the revision it takes the tour instead.
+// With an era instead of the protocolVersion (`legacy`, `stateless`, or `both`) it only greets; with `tour:` in
+// front of the protocolVersion it takes the tour instead.
 
 import {
   Client,
@@ -21,18 +21,18 @@ import { transportTo } from "./web.mjs";
 const [said, ...place] = process.argv.slice(2);
 const isTour = said.startsWith(TOUR);
 const wanted = isTour ? said.slice(TOUR.length) : said;
-const newest = facts.revisions.at(-1);
-const modes = { legacy: "legacy", both: "auto", modern: { pin: newest } };
-const revision = wanted in modes ? newest : wanted;
-const isSession = has(revision, "sessions");
+const newest = facts.protocol_versions.at(-1);
+const modes = { legacy: "legacy", both: "auto", stateless: { pin: newest } };
+const protocolVersion = wanted in modes ? newest : wanted;
+const isSession = has(protocolVersion, "sessions");
 
 const host = new Host();
 const client = new Client(
   { name: "typescript", version: "2" },
   {
-    capabilities: capabilitiesAt(revision),
+    capabilities: capabilitiesAt(protocolVersion),
     ...(isSession
-      ? { supportedProtocolVersions: [revision] }
+      ? { supportedProtocolVersions: [protocolVersion] }
       : { versionNegotiation: { mode: modes[wanted] ?? "auto" } }),
   },
 );
@@ -52,7 +52,7 @@ client.setRequestHandler("sampling/createMessage", async ({ params }, { mcpReq }
   return host.sample(params, { report, signal: mcpReq.signal }).catch(refusal);
 });
 client.setRequestHandler("roots/list", async () => host.listRoots());
-if (has(revision, "elicitation")) {
+if (has(protocolVersion, "elicitation")) {
   client.setRequestHandler("elicitation/create", async ({ params }) => host.elicit(params));
 }
 for (const method of [...NOTIFICATIONS, "notifications/elicitation/complete"]) {
@@ -110,8 +110,8 @@ const transports = {
   Socket: DialTransport,
 };
 await client.connect(await transportTo(place, transports));
-session.revision = client.getNegotiatedProtocolVersion();
+session.protocolVersion = client.getNegotiatedProtocolVersion();
 session.capabilities = client.getServerCapabilities();
-if (isTour) await take(session, host, revision);
-else await (wanted in modes ? greet(session) : tell(session, host, revision));
+if (isTour) await take(session, host, protocolVersion);
+else await (wanted in modes ? greet(session) : tell(session, host, protocolVersion));
 await client.close();

@@ -95,7 +95,7 @@ const tools = {
   },
   async test_update_watched_resource(_, caller) {
     // Without a session it is the SDK that knows who subscribed.
-    if (this.subscribed.has(facts.watched_uri) || has(caller.revision, "rounds")) {
+    if (this.subscribed.has(facts.watched_uri) || has(caller.protocolVersion, "rounds")) {
       await caller.notify("notifications/resources/updated", { uri: facts.watched_uri });
     }
     return [text("updated")];
@@ -122,7 +122,7 @@ const schemas = {
   json_schema_2020_12_tool: facts.contact_schema,
 };
 
-/** What more is said of tools, where the revision has words for it. */
+/** What more is said of tools, where the protocolVersion has words for it. */
 const descriptions = {
   test_simple_text: {
     annotations: { annotations: { readOnlyHint: true } },
@@ -132,10 +132,10 @@ const descriptions = {
   test_structured_content: { structure: { outputSchema: facts.structured_schema } },
 };
 
-function described(name, revision) {
+function described(name, protocolVersion) {
   const inputSchema = schemas[name] ?? { type: "object", properties: {} };
   const more = Object.entries(descriptions[name] ?? {})
-    .filter(([feature]) => has(revision, feature))
+    .filter(([feature]) => has(protocolVersion, feature))
     .map(([, members]) => members);
   return Object.assign({ name, inputSchema }, ...more);
 }
@@ -170,9 +170,9 @@ const prompts = {
 // What each method is answered with; called on the server.
 
 const answers = {
-  async "tools/list"(_, { revision }) {
-    const listed = Object.keys(tools).map((name) => described(name, revision));
-    return { tools: [...listed, ...this.extra("tools", described(facts.extra_tool, revision))] };
+  async "tools/list"(_, { protocolVersion }) {
+    const listed = Object.keys(tools).map((name) => described(name, protocolVersion));
+    return { tools: [...listed, ...this.extra("tools", described(facts.extra_tool, protocolVersion))] };
   },
 
   async "tools/call"(params, caller) {
@@ -205,7 +205,7 @@ const answers = {
       const data = JSON.stringify(facts.template_data).replaceAll("{id}", id);
       return { contents: [{ uri, mimeType: "application/json", text: data }] };
     }
-    const isSession = has(caller.revision, "sessions");
+    const isSession = has(caller.protocolVersion, "sessions");
     const code = isSession ? facts.resource_not_found : facts.invalid_params;
     throw new Refused(code, `Resource not found: ${uri}`, { uri });
   },

@@ -10,7 +10,7 @@ import { WebSocket } from "ws";
 import { expect } from "./scenario.mjs";
 import { listenOn } from "./sockets.mjs";
 
-const REVISION = "2025-11-25";
+const PROTOCOL_VERSION = "2025-11-25";
 const BIG_CHARS = 1024 * 1024;
 // Of both ends: ../framing.py has it, too.
 const FRAME_BYTES_MAX = 2 * BIG_CHARS;
@@ -39,9 +39,9 @@ class Line {
   /** Agree on a session. */
   async greet() {
     const clientInfo = { name: "ws", version: "8" };
-    const params = { protocolVersion: REVISION, capabilities: {}, clientInfo };
+    const params = { protocolVersion: PROTOCOL_VERSION, capabilities: {}, clientInfo };
     const answer = await this.ask("initialize", params, this.whole);
-    expect("revision", answer.result?.protocolVersion, REVISION);
+    expect("protocol version", answer.result?.protocolVersion, PROTOCOL_VERSION);
     this.socket.send(JSON.stringify({ jsonrpc: "2.0", method: "notifications/initialized" }));
     return this;
   }

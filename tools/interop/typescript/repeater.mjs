@@ -9,7 +9,7 @@ import * as types from "@modelcontextprotocol/sdk/types.js";
 
 const [script, command, ...args] = process.argv.slice(2);
 const { requests, replies } = JSON.parse(readFileSync(script, "utf8"));
-const { revision } = JSON.parse(readFileSync(new URL("../facts.json", import.meta.url), "utf8"));
+const { protocol_version: protocolVersion } = JSON.parse(readFileSync(new URL("../facts.json", import.meta.url), "utf8"));
 
 const answers = [];
 const asked = [];
@@ -52,12 +52,12 @@ async function repeat({ method, params, wantsProgress }) {
   }
 }
 
-/** A transport to the command, at the revision that was recorded: the SDK offers a newer one. */
+/** A transport to the command, at the protocolVersion that was recorded: the SDK offers a newer one. */
 function transport() {
   const made = new StdioClientTransport({ command, args });
   const send = made.send.bind(made);
   made.send = (message, ...options) => {
-    if (message.method === "initialize") message.params.protocolVersion = revision;
+    if (message.method === "initialize") message.params.protocolVersion = protocolVersion;
     return send(message, ...options);
   };
   made.setProtocolVersion = (agreed) => (made.agreed = agreed);

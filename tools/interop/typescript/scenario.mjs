@@ -57,7 +57,7 @@ async function waitFor(what, hasCome) {
 
 /** Let what the server said before have arrived. */
 async function settle(session) {
-  if (has(session.revision, "sessions")) await session.ping();
+  if (has(session.protocolVersion, "sessions")) await session.ping();
   else await session.list("resourceTemplates");
 }
 
@@ -84,7 +84,7 @@ export const chapters = {
     }
     expect("resources.subscribe", offered.resources.subscribe, true);
     expect("logging", "logging" in offered, true);
-    if (has(session.revision, "completions")) expect("completions", "completions" in offered, true);
+    if (has(session.protocolVersion, "completions")) expect("completions", "completions" in offered, true);
     await settle(session);
   },
 
@@ -98,7 +98,7 @@ export const chapters = {
       ["titles", "title", facts.tool_title],
       ["icons", "icons", [facts.icon]],
     ]) {
-      if (has(session.revision, feature)) expect(member, tools.test_simple_text[member], value);
+      if (has(session.protocolVersion, feature)) expect(member, tools.test_simple_text[member], value);
     }
   },
 
@@ -160,7 +160,7 @@ export const chapters = {
     const found = [];
     const onprogress = ({ progress, total, message }) => found.push([progress, total, message]);
     textOf(await session.call("test_tool_with_progress", {}, { onprogress }));
-    const hasMessages = has(session.revision, "progress_messages");
+    const hasMessages = has(session.protocolVersion, "progress_messages");
     const told = facts.progress.map(([progress, total, message]) => [
       progress,
       total,
@@ -235,7 +235,7 @@ export const chapters = {
   async listRoots(session, host) {
     for (const now of [host.roots, ["file:///work/three"]]) {
       host.roots = now;
-      if (has(session.revision, "sessions")) await session.rootsChanged();
+      if (has(session.protocolVersion, "sessions")) await session.rootsChanged();
       expect("roots", textOf(await session.call("test_list_roots")).split("\n"), now);
     }
   },
@@ -288,7 +288,7 @@ export const chapters = {
     expect("the user's answer", told, { action: "accept" });
     const { mode, url, elicitationId } = host.elicited.at(-1);
     expect("question", [mode, url], ["url", facts.url]);
-    if (has(session.revision, "url_errors")) {
+    if (has(session.protocolVersion, "url_errors")) {
       const completed = "notifications/elicitation/complete";
       await waitFor("completed", () => host.count(completed) === 1);
       const { params } = host.heard.find(({ method }) => method === completed);
@@ -342,7 +342,7 @@ export const chapters = {
     const expected = JSON.stringify(facts.template_data).replaceAll("{id}", "123");
     expect("data", JSON.parse(data.text), JSON.parse(expected));
     const codes = [facts.invalid_params];
-    if (has(session.revision, "sessions")) codes.push(facts.resource_not_found);
+    if (has(session.protocolVersion, "sessions")) codes.push(facts.resource_not_found);
     await expectRefusal("no resource", session.read("test://nothing"), ...codes);
   },
 
@@ -418,7 +418,7 @@ export const chapters = {
   },
 
   async beHeard(session, host) {
-    if (has(session.revision, "sessions")) {
+    if (has(session.protocolVersion, "sessions")) {
       for (const method of ["initialized", "progress", "roots/list_changed"]) {
         await serverHas(session, `notifications/${method}`);
       }
@@ -427,7 +427,7 @@ export const chapters = {
   },
 };
 
-/** What the revision has to have for a chapter. */
+/** What the protocolVersion has to have for a chapter. */
 const needs = {
   listenToAudio: "audio",
   callForStructure: "structure",
@@ -448,15 +448,15 @@ const needs = {
   completeInContext: "completion_context",
 };
 
-/** Tell the story in a session, which has to be at that revision. */
-export async function tell(session, host, revision) {
+/** Tell the story in a session, which has to be at that protocolVersion. */
+export async function tell(session, host, protocolVersion) {
   const alarm = setTimeout(() => {
     console.error("the story took too long");
     process.exit(1);
   }, STORY_MS);
-  expect("revision", session.revision, revision);
+  expect("protocol version", session.protocolVersion, protocolVersion);
   for (const [chapter, tellIt] of Object.entries(chapters)) {
-    if (chapter in needs && !has(revision, needs[chapter])) continue;
+    if (chapter in needs && !has(protocolVersion, needs[chapter])) continue;
     await tellIt(session, host).catch((error) => {
       error.message = `${chapter}: ${error.message}`;
       throw error;
@@ -466,19 +466,19 @@ export async function tell(session, host, revision) {
   console.log(`${checks} checks`);
 }
 
-/** Make one call, and say at which revision that was. */
+/** Make one call, and say at which protocolVersion that was. */
 export async function greet(session) {
   expect("text", textOf(await session.call("test_simple_text")), facts.simple_text);
-  console.log(`at ${session.revision}`);
+  console.log(`at ${session.protocolVersion}`);
 }
 
 /** What a client offers that can do everything. */
-export function capabilitiesAt(revision) {
+export function capabilitiesAt(protocolVersion) {
   return {
     roots: { listChanged: true },
-    sampling: has(revision, "model_tools") ? { tools: {} } : {},
-    ...(has(revision, "elicitation") && {
-      elicitation: has(revision, "urls") ? { form: {}, url: {} } : {},
+    sampling: has(protocolVersion, "model_tools") ? { tools: {} } : {},
+    ...(has(protocolVersion, "elicitation") && {
+      elicitation: has(protocolVersion, "urls") ? { form: {}, url: {} } : {},
     }),
   };
 }

@@ -36,7 +36,7 @@ const results = {
 };
 
 const everything = new Everything();
-let revision;
+let protocolVersion;
 
 const server = new Server(
   { name: "everything", version: "1" },
@@ -58,7 +58,7 @@ function callerOf(extra) {
   const notify = (method, params) => server.notification({ method, params });
   const progressToken = extra._meta?.progressToken;
   return {
-    revision,
+    protocolVersion,
     signal: extra.signal,
     request,
     ask: askByRequests(request),
@@ -66,7 +66,7 @@ function callerOf(extra) {
     log: (level, data) => server.sendLoggingMessage({ level, data }, extra.sessionId),
     async progress(progress, total, message) {
       if (progressToken === undefined) return;
-      const words = has(revision, "progress_messages") ? { message } : {};
+      const words = has(protocolVersion, "progress_messages") ? { message } : {};
       const params = { progressToken, progress, total, ...words };
       await extra.sendNotification({ method: "notifications/progress", params });
     },
@@ -92,7 +92,7 @@ for (const schema of [types.InitializedNotificationSchema, types.RootsListChange
 async function connect(transport) {
   const send = transport.send.bind(transport);
   transport.send = (message, ...options) => {
-    revision ??= message.result?.protocolVersion;
+    protocolVersion ??= message.result?.protocolVersion;
     return send(message, ...options);
   };
   await server.connect(transport);

@@ -1,5 +1,5 @@
 // The "everything" server, by the official TypeScript SDK 2: `node server_2.mjs [ERA]`, over stdio.
-// It speaks both eras, or only `legacy`, or only `modern`; with `http` in front of that, over HTTP
+// It speaks both eras, or only `legacy`, or only `stateless`; with `http` in front of that, over HTTP
 // and WebSocket. With `dial URL` it dials there, and speaks both.
 
 import { randomUUID } from "node:crypto";
@@ -24,21 +24,21 @@ import { listen } from "./web.mjs";
 
 /** What this SDK lets a handler do; `notify` sends a notification. */
 function callerOf(server, { mcpReq }, notify) {
-  const revision = server.getNegotiatedProtocolVersion();
+  const protocolVersion = server.getNegotiatedProtocolVersion();
   const request = (question, options) => mcpReq.send(question, options);
   const state = mcpReq.requestState();
   const answers = { ...JSON.parse(state ?? "{}"), ...mcpReq.inputResponses };
   const progressToken = mcpReq._meta?.progressToken;
   return {
-    revision,
+    protocolVersion,
     signal: mcpReq.signal,
     request,
-    ask: has(revision, "sessions") ? askByRequests(request) : askByResults(answers),
+    ask: has(protocolVersion, "sessions") ? askByRequests(request) : askByResults(answers),
     notify,
     log: (level, data) => mcpReq.log(level, data),
     async progress(progress, total, message) {
       if (progressToken === undefined) return;
-      const words = has(revision, "progress_messages") ? { message } : {};
+      const words = has(protocolVersion, "progress_messages") ? { message } : {};
       const params = { progressToken, progress, total, ...words };
       await mcpReq.notify({ method: "notifications/progress", params });
     },
@@ -84,21 +84,21 @@ async function serveHttp(era = "both") {
   const sessions = new WebStandardStreamableHTTPServerTransport({ sessionIdGenerator: randomUUID });
   await makeServer().connect(sessions);
   const everything = new Everything();
-  const modern = createMcpHandler(() => makeServer(everything, publish), { legacy: "reject" });
+  const stateless = createMcpHandler(() => makeServer(everything, publish), { legacy: "reject" });
   const events = {
-    "notifications/tools/list_changed": modern.notify.toolsChanged,
-    "notifications/prompts/list_changed": modern.notify.promptsChanged,
-    "notifications/resources/list_changed": modern.notify.resourcesChanged,
-    "notifications/resources/updated": ({ uri }) => modern.notify.resourceUpdated(uri),
+    "notifications/tools/list_changed": stateless.notify.toolsChanged,
+    "notifications/prompts/list_changed": stateless.notify.promptsChanged,
+    "notifications/resources/list_changed": stateless.notify.resourcesChanged,
+    "notifications/resources/updated": ({ uri }) => stateless.notify.resourceUpdated(uri),
   };
   async function publish(method, params) {
     events[method](params);
   }
   const answers = {
     both: async (request) =>
-      (await isLegacyRequest(request)) ? sessions.handleRequest(request) : modern.fetch(request),
+      (await isLegacyRequest(request)) ? sessions.handleRequest(request) : stateless.fetch(request),
     legacy: (request) => sessions.handleRequest(request),
-    modern: (request) => modern.fetch(request),
+    stateless: (request) => stateless.fetch(request),
   };
   listen({ "/mcp": getRequestListener(answers[era]) }, (socket) =>
     connections[era](new SocketTransport(socket)),
@@ -108,13 +108,13 @@ async function serveHttp(era = "both") {
 /** What carries one connection, whatever it is: only in the SDK's name for it that is stdio. */
 const connections = {
   both: (transport) => serveStdio(() => makeServer(), { transport }),
-  modern: (transport) => serveStdio(() => makeServer(), { transport, legacy: "reject" }),
+  stateless: (transport) => serveStdio(() => makeServer(), { transport, legacy: "reject" }),
   legacy: (transport) => makeServer().connect(transport),
 };
 
 const serve = {
   both: () => connections.both(new StdioServerTransport()),
-  modern: () => connections.modern(new StdioServerTransport()),
+  stateless: () => connections.stateless(new StdioServerTransport()),
   legacy: () => connections.legacy(new StdioServerTransport()),
   http: serveHttp,
   dial: (url) => connections.both(new DialTransport(url)),

@@ -14,7 +14,7 @@ const steps = {
     expect("text", textOf(await session.call("test_simple_text")), facts.simple_text);
   },
   ask: (session, host) =>
-    has(session.revision, "elicitation")
+    has(session.protocolVersion, "elicitation")
       ? chapters.elicit(session, host)
       : chapters.sample(session, host),
   progress: chapters.reportProgress,
@@ -33,10 +33,10 @@ function tell(step, outcome) {
 }
 
 /** Take all steps, of which one may fail, and then be stopped. */
-export async function take(session, host, revision) {
-  expect("revision", session.revision, revision);
+export async function take(session, host, protocolVersion) {
+  expect("protocol version", session.protocolVersion, protocolVersion);
   for (const [name, step] of Object.entries(steps)) {
-    if (name === "resume" && !has(revision, "sessions")) continue;
+    if (name === "resume" && !has(protocolVersion, "sessions")) continue;
     await step(session, host).then(
       () => tell(name, "ok"),
       (error) => tell(name, error.message),
