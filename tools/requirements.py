@@ -46,7 +46,7 @@ REFERENCE: Final = re.compile(r"\b[A-Z]{2,7}-\d{2,3}\b")
 FOREIGN_REFERENCE: Final = re.compile(r"(?:RFC|SEP|UTF|SHA|ID)-\d+")
 FIELDS: Final = {
     "id": ID,
-    "revisions": re.compile(r"(?!\.{5})[A.][B.][C.][D.][E.]"),
+    "protocol_versions": re.compile(r"(?!\.{5})[A.][B.][C.][D.][E.]"),
     "who": re.compile(r"B|C|S|AS|I|host"),
     "level": re.compile(r"(?:MUST|SHOULD)(?: NOT)?|MAY"),
     "text": re.compile(r".+"),
@@ -190,7 +190,7 @@ def bad_ticks(ticks: Iterable[Tick], known: set[str]) -> Iterator[str]:
             yield f"{tick.where}: {tick.id!r} is no requirement"
 
 
-def gaps_at_the_host_check(
+def gaps_at_the_gate(
     requirements: list[Requirement], ticked: set[str], exceptions: list[Untested]
 ) -> Iterator[str]:
     """Find duties at the gate that nobody ticks, and more exceptions than are allowed."""
@@ -210,7 +210,7 @@ def gaps_at_the_host_check(
             yield f"{protocol_version}: {count} exceptions, {allowed} allowed for {len(duties)} duties"
 
 
-def traps_at_the_host_check(traps: Iterable[Trap], ticked: set[str]) -> Iterator[str]:
+def traps_at_the_gate(traps: Iterable[Trap], ticked: set[str]) -> Iterator[str]:
     """Find traps of the areas at the gate that no test walks into."""
     for trap in traps:
         if trap.id not in ticked | TRAPS_LATER:
@@ -292,8 +292,8 @@ def main(arguments: list[str]) -> int:
         *bad_ids(requirements, traps),
         *bad_exceptions(exceptions, known, ticked),
         *bad_ticks(ticks, known),
-        *(gaps_at_the_host_check(requirements, ticked, exceptions) if options.host_check else ()),
-        *(traps_at_the_host_check(traps, ticked) if options.host_check else ()),
+        *(gaps_at_the_gate(requirements, ticked, exceptions) if options.gate else ()),
+        *(traps_at_the_gate(traps, ticked) if options.gate else ()),
     ]
     print(*problems, sep="\n", end="\n" if problems else "")
     print(f"{len(requirements)} requirements, {len(traps)} traps, {len(problems)} problems")

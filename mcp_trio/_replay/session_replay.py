@@ -63,7 +63,7 @@ class SessionReplay:
     channel: int = 0
 
     has_lanes: bool = attrs.field(default=True, init=False)
-    host_checks: bool = attrs.field(default=True, init=False)
+    decides_turns: bool = attrs.field(default=True, init=False)
 
     @property
     def seed(self) -> int | None:

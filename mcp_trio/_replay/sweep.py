@@ -122,7 +122,7 @@ class JumpingClock(trio.abc.Clock):
 class SweepSequencer:
     """Stands where a live session has its recorder, and answers what the outside would.
 
-    It `host_checks` only so that effects ask it for their outcomes: each turn comes at once, but lets
+    It `decides_turns` only so that effects ask it for their outcomes: each turn comes at once, but lets
     other tasks run first.
     """
 
@@ -136,7 +136,7 @@ class SweepSequencer:
     changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     answer: Callable[[float, bytes], None] = attrs.field(init=False)
     has_lanes: bool = attrs.field(default=True, init=False)
-    host_checks: bool = attrs.field(default=True, init=False)
+    decides_turns: bool = attrs.field(default=True, init=False)
     _begun: dict[str, tuple[float, Told]] = attrs.field(
         factory=dict[str, tuple[float, Told]], init=False
     )

@@ -436,7 +436,7 @@ class Serving:
     ) -> Any:
         lane, sequencer = handling.current_lane(), handling.session.sequencer
         if lane is not None:
-            if sequencer.host_checks:
+            if sequencer.decides_turns:
                 await sequencer.turn(lane)
             sequencer.marked(THREAD_MARK, registered.name, lane)
         bridge = Bridge(registered.name, sequencer, lane, handling.scope)

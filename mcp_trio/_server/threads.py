@@ -112,7 +112,7 @@ class Bridge:
         LANE.set(self._innermost)
         self._done = trio.Event()
         try:
-            if not self.sequencer.host_checks:
+            if not self.sequencer.decides_turns:
                 return await self._carry_out(function)
             return await self._carry_out_in_turn(function)
         finally:
@@ -188,7 +188,7 @@ async def run_in_thread(
 
     Cancelled: the thread is abandoned at once, but counts for the limiter until it ends.
     """
-    if bridge.sequencer.host_checks:
+    if bridge.sequencer.decides_turns:
         return await _run_in_turn(functools.partial(_called, handler, keywords), bridge)
     try:
         return await trio.to_thread.run_sync(

@@ -91,8 +91,14 @@ def _rebuilt(kind: type[Exception], told: ErrorBody) -> Exception | None:
 
 
 def _classes(name: str) -> Iterator[type[Exception]]:
-    """What goes by the name, in the innermost module that is imported and has such a class."""
+    """Yield the exceptions of this name: from the innermost module that is imported and has one.
+
+    Errors of this package are found by their class name alone, because a recording outlives the
+    module that held them when it was made.
+    """
     names = name.split(".")
+    if names[0] == "mcp_trio":
+        names = ["mcp_trio", "errors", names[-1]]
     for count in range(len(names) - 1, 0, -1):
         found: Any = sys.modules.get(".".join(names[:count]))
         for step in names[count:]:
@@ -244,7 +250,7 @@ async def _begin(handling: Handling, effect: Effect[Any], lane: Lane | None) -> 
     sequencer = handling.session.sequencer
     return (
         None
-        if lane is None or not sequencer.host_checks
+        if lane is None or not sequencer.decides_turns
         else await _recorded(sequencer, lane, effect)
     )
 
@@ -257,7 +263,7 @@ async def command(handling: Handling, effect: Effect[Any], lane: Lane | None) ->
     sequencer = handling.session.sequencer
     body = effect.command()
     try:
-        if sequencer.host_checks:
+        if sequencer.decides_turns:
             await take_turn(sequencer, lane, commands=True)
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -471,7 +477,7 @@ def _deadline(handling: Handling, lane: Lane | None, seconds: float) -> float:
             return Outcome("res", encode_body(sequencer.clock_ns()))
 
         outcome = sequencer.valued(lane, TIMEOUT, encode_body({"seconds": seconds}), say)
-        if sequencer.host_checks:
+        if sequencer.decides_turns:
             now = msgspec.json.decode(outcome.body, type=int) / _NS_PER_SECOND
     return now + seconds
 

@@ -274,7 +274,7 @@ class Handling(msgspec.Struct, eq=False):
 
     async def _between_rounds(self, rounds: Exchange, lane: Lane | None) -> None:
         """Wait until there is a request to speak about; in a replay it is the lane's turn then."""
-        while not (rounds.is_open or self.is_cancelled or self.session.sequencer.host_checks):
+        while not (rounds.is_open or self.is_cancelled or self.session.sequencer.decides_turns):
             try:
                 await rounds.opened()
             except trio.Cancelled:
@@ -372,7 +372,7 @@ class Answering(msgspec.Struct, eq=False):
     @property
     def wants_own_task(self) -> bool:
         """See `Job`: in a replay, a handler is known by its task."""
-        return self.handling.session.sequencer.host_checks
+        return self.handling.session.sequencer.decides_turns
 
     @property
     def is_cancelled(self) -> bool:
@@ -388,7 +388,7 @@ class Answering(msgspec.Struct, eq=False):
         """See `Job`."""
         handling = self.handling
         lane, sequencer = handling.lane, handling.session.sequencer
-        if lane is not None and sequencer.host_checks:
+        if lane is not None and sequencer.decides_turns:
             await sequencer.turn_to_start(lane)
         handling.enter(scope)
         self.frame = await _answer(handling, self.desk.application)
@@ -401,7 +401,7 @@ class Answering(msgspec.Struct, eq=False):
     async def end(self) -> None:
         """See `Job`."""
         lane, sequencer = self.handling.lane, self.handling.session.sequencer
-        if lane is not None and sequencer.host_checks and await sequencer.turn(lane) == "cxl":
+        if lane is not None and sequencer.decides_turns and await sequencer.turn(lane) == "cxl":
             self.frame = None  # the recorded handler was cancelled at its very end
         self.desk.finish(self.handling, self.frame)
 

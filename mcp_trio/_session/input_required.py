@@ -464,7 +464,7 @@ class Rounds:
     async def _occasion(self) -> None:
         """Wait until there is something to do; a replay knows when that was."""
         sequencer = self.handling.session.sequencer
-        if self.lane is not None and sequencer.host_checks:
+        if self.lane is not None and sequencer.decides_turns:
             await sequencer.turn(self.lane)
             return
         while True:

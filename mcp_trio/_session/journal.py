@@ -4,7 +4,7 @@ The engine calls a sequencer at each of these moments, whether anything is recor
 things implement the protocol: `Unrecorded` (nobody looks), `Recording` (a record each), and the
 replay's player, which compares each call with the record at its cursor.
 
-A sequencer that `host_checks` decides when a lane may go on. Before an operation the lane awaits `turn`,
+A sequencer that `decides_turns` decides when a lane may go on. Before an operation the lane awaits `turn`,
 which returns when the lane's next record is at the cursor; whatever the operation then does up to
 its record happens in the same step. A live sequencer has no turns: the order in which lanes come is
 the order.
@@ -323,7 +323,7 @@ class Sequencer(Protocol):
     """
 
     has_lanes: bool
-    host_checks: bool
+    decides_turns: bool
 
     @property
     def seed(self) -> int | None:
@@ -440,13 +440,13 @@ class Sequencer(Protocol):
 
 async def take_turn(sequencer: Sequencer, lane: Lane, *, commands: bool = False) -> None:
     """Wait for the lane's turn to go on; if a cancellation is what comes next, for that."""
-    if sequencer.host_checks and await sequencer.turn(lane, commands=commands) == "cxl":
+    if sequencer.decides_turns and await sequencer.turn(lane, commands=commands) == "cxl":
         await sequencer.until_cancelled(lane)
 
 
 async def resume(sequencer: Sequencer, lane: Lane, kind: str) -> None:
     """The lane has resumed; a cancellation may have struck before it was its turn."""
-    if kind == "cxl" and sequencer.host_checks:
+    if kind == "cxl" and sequencer.decides_turns:
         await sequencer.turn(lane)
     sequencer.resumed(lane, kind)
 
@@ -454,7 +454,7 @@ async def resume(sequencer: Sequencer, lane: Lane, kind: str) -> None:
 class _Ungated:
     """A live session: nobody waits for a turn."""
 
-    host_checks = False
+    decides_turns = False
 
     async def turn_to_start(self, lane: Lane) -> None:
         """Go on."""

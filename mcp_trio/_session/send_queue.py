@@ -145,7 +145,7 @@ class SendQueue:
         what is posted then goes nowhere. Cancelled: that is recorded as the lane's outcome.
         """
         try:
-            if lane is not None and self.sequencer.host_checks:
+            if lane is not None and self.sequencer.decides_turns:
                 await take_turn(self.sequencer, lane)
                 return
             if checkpoint:

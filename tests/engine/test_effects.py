@@ -358,7 +358,7 @@ class Scripted(Unrecorded):
     """A sequencer that gates: turns are `kinds`, outcomes `body`; `told` is what it was told."""
 
     has_lanes = True
-    host_checks = True
+    decides_turns = True
     seed = 1
 
     def __init__(self, *kinds, body=None):

@@ -273,7 +273,7 @@ class Gating(Unrecorded):
     """A sequencer that gates: the test says whose turn it is, and of which kind."""
 
     has_lanes = True
-    host_checks = True
+    decides_turns = True
 
     def __init__(self):
         self.turns = {}
@@ -455,7 +455,7 @@ async def test_whether_progress_has_grown_is_decided_in_the_turn(serve, call):
     class Backwards(Unrecorded):
         """The lane that was begun first has its turn last."""
 
-        has_lanes = host_checks = True
+        has_lanes = decides_turns = True
 
         def __init__(self):
             self.story = []

@@ -8,44 +8,44 @@ import pytest
 
 TOOL = Path(__file__).parents[2] / "tools" / "layers.py"
 ROOMS = (
-    *("_cli", "examples", "_replay", "_testing", "_server", "_client", "_engine"),
-    *("_transports", "_recorder", "_protocol", "_journal", "_schema", "_wire"),
+    *("_cli", "examples", "_replay", "_testing", "_server", "_client", "_session"),
+    *("_transports", "_recorder", "_protocol", "_journal", "_jsonrpc"),
 )
 CLEAN = {
     "__init__.py": '"""Face."""\n',
-    "_errors.py": "",
-    "_limits.py": "",
+    "errors.py": "",
+    "limits.py": "",
     "_version.py": "",
-    "types.py": "from mcp_trio._schema import rows\n",
-    "_schema/rows.py": "import msgspec\n",
-    "_wire/lines.py": "import re\nfrom mcp_trio import _limits\n",
-    "_engine/session.py": "import trio\nfrom mcp_trio._protocol import states\n",
-    "_protocol/states.py": "from mcp_trio._wire import lines\n",
+    "types.py": "import msgspec\n",
+    "testing.py": "from mcp_trio._session import session\n",
+    "_jsonrpc/lines.py": "import re\nfrom mcp_trio import limits\n",
+    "_session/session.py": "import trio\nfrom mcp_trio._protocol import states\n",
+    "_protocol/states.py": "from mcp_trio._jsonrpc import lines\n",
 }
 BREAKS = {
-    "upward": ("_wire/up.py", "from mcp_trio._engine import session", "_engine.session"),
+    "upward": ("_jsonrpc/up.py", "from mcp_trio._session import session", "_session.session"),
     "inside a function": (
-        "_wire/up.py",
-        "def late():\n    from mcp_trio._engine import session",
-        "_engine.session",
+        "_jsonrpc/up.py",
+        "def late():\n    from mcp_trio._session import session",
+        "_session.session",
     ),
     "for type checkers": (
-        "_wire/up.py",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import mcp_trio._engine.session",
-        "_engine.session",
+        "_jsonrpc/up.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import mcp_trio._session.session",
+        "_session.session",
     ),
     "sideways": ("_server/side.py", "import mcp_trio._client", "must not import mcp_trio._client"),
-    "sideways on the ground": ("_errors.py", "import mcp_trio._limits", "import mcp_trio._limits"),
+    "sideways on the ground": ("errors.py", "import mcp_trio.limits", "import mcp_trio.limits"),
     "impure": ("_journal/clock.py", "import time", "must not import time"),
-    "impure in a function": ("_errors.py", "def f():\n    import socket", "import socket"),
+    "impure in a function": ("errors.py", "def f():\n    import socket", "import socket"),
     "a call": ("_protocol/log.py", "print('x')", "must not call print()"),
-    "a method call": ("_wire/now.py", "x = (lambda d: d.datetime.now())", "d.datetime.now()"),
+    "a method call": ("_jsonrpc/now.py", "x = (lambda d: d.datetime.now())", "d.datetime.now()"),
     "the top face": ("_server/v.py", "from mcp_trio import __version__", "import mcp_trio itself"),
     "work in a face": ("testing.py", "def helper():\n    pass", "a face only re-exports"),
     "a class in a face": ("__init__.py", "class Server:\n    pass", "a face only re-exports"),
     "a room without a floor": ("_attic/__init__.py", "", "stands on no floor"),
     "a file without a floor": ("attic.py", "", "stands on no floor"),
-    "no package": ("_engine/deep/hole.py", "", "has no __init__.py"),
+    "no package": ("_session/deep/hole.py", "", "has no __init__.py"),
 }
 
 
@@ -70,8 +70,8 @@ def test_a_clean_house_stands_and_its_longest_chain_is_told(tmp_path):
     done = run_tool(build_house(tmp_path / "mcp_trio", CLEAN))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "FAIL" not in done.stdout
-    assert "longest chain of imports: 4 files, within the aim" in done.stdout
-    assert "_engine.session > _protocol.states > _wire.lines > _limits" in done.stdout
+    assert "longest chain of imports: 5 files, within the aim" in done.stdout
+    assert "testing > _session.session > _protocol.states > _jsonrpc.lines > limits" in done.stdout
 
 
 @pytest.mark.parametrize(("file", "text", "said"), BREAKS.values(), ids=BREAKS.keys())
@@ -90,14 +90,14 @@ def test_a_break_fails_only_the_floor_that_it_stands_on(tmp_path):
     file, text, _ = BREAKS["upward"]
     done = run_tool(build_house(tmp_path / "mcp_trio", {**CLEAN, file: text}))
     failed = [line for line in done.stdout.splitlines() if line.strip().startswith("FAIL")]
-    assert [line.split()[1] for line in failed] == ["_schema"]
+    assert [line.split()[1] for line in failed] == ["types"]
 
 
 def test_a_circle_inside_one_folder_is_found(tmp_path):
     circle = {
-        "_engine/one.py": "from mcp_trio._engine import two\n",
-        "_engine/two.py": "def f():\n    from mcp_trio._engine import one\n",
+        "_session/one.py": "from mcp_trio._session import two\n",
+        "_session/two.py": "def f():\n    from mcp_trio._session import one\n",
     }
     done = run_tool(build_house(tmp_path / "mcp_trio", CLEAN | circle))
     assert done.returncode == 1
-    assert "imports in a circle: mcp_trio._engine." in done.stdout
+    assert "imports in a circle: mcp_trio._session." in done.stdout

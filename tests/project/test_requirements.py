@@ -106,7 +106,7 @@ def test_an_exception_needs_an_unticked_id_and_a_reason_from_the_list(exception,
     assert said in problem
 
 
-def test_the_host_check_asks_for_each_duty_of_its_areas_and_for_nothing_else():
+def test_the_gate_asks_for_each_duty_of_its_areas_and_for_nothing_else():
     rows = [
         ROW,
         ROW._replace(id="BASE-02", level="SHOULD"),
@@ -114,7 +114,7 @@ def test_the_host_check_asks_for_each_duty_of_its_areas_and_for_nothing_else():
         ROW._replace(id="APPS-01", area="APPS"),
         ROW._replace(id="VER-01", area="VER", protocol_versions="...DE"),
     ]
-    gaps = list(requirements.gaps_at_the_host_check(rows, {"BASE-02"}, []))
+    gaps = list(requirements.gaps_at_the_gate(rows, {"BASE-02"}, []))
     assert [gap.split(", not")[0] for gap in gaps] == [
         "BASE-01: MUST NOT, 2024-11-05",
         "VER-01: MUST NOT, 2025-11-25",
@@ -122,18 +122,18 @@ def test_the_host_check_asks_for_each_duty_of_its_areas_and_for_nothing_else():
     ]
 
 
-def test_the_host_check_asks_for_a_test_of_each_trap_that_is_not_for_later():
+def test_the_gate_asks_for_a_test_of_each_trap_that_is_not_for_later():
     traps = [Trap(f"TRAP-{number:02}", "gap", "It looks easy.", "x", "y") for number in (1, 3, 109)]
-    gaps = list(requirements.traps_at_the_host_check(traps, {"TRAP-01"}))
+    gaps = list(requirements.traps_at_the_gate(traps, {"TRAP-01"}))
     assert gaps == ["TRAP-03: a trap without a test: It looks easy."]
     assert {trap.id for trap in requirements.read_traps()} > requirements.TRAPS_LATER
 
 
 @pytest.mark.parametrize(("count", "is_rejected"), [(1, False), (2, True)])
-def test_the_host_check_allows_exceptions_for_five_per_cent_of_the_duties(count, is_rejected):
+def test_the_gate_allows_exceptions_for_five_per_cent_of_the_duties(count, is_rejected):
     rows = [ROW._replace(id=f"BASE-{number:02}") for number in range(20)]
     exceptions = [Untested(row.id, "later issue", "") for row in rows[:count]]
-    gaps = list(requirements.gaps_at_the_host_check(rows, {row.id for row in rows[2:]}, exceptions))
+    gaps = list(requirements.gaps_at_the_gate(rows, {row.id for row in rows[2:]}, exceptions))
     assert any("2 exceptions, 1 allowed for 20 duties" in gap for gap in gaps) is is_rejected
 
 
@@ -182,7 +182,7 @@ def test_an_unknown_id_fails_the_check(capsys, tmp_path):
     assert "area" not in out.splitlines()[0]
 
 
-def test_the_host_check_fails_while_duties_are_not_ticked(capsys, tmp_path):
+def test_the_gate_fails_while_duties_are_not_ticked(capsys, tmp_path):
     status, out = run(capsys, "--tests", tmp_path, "--gate")
     assert status == 1
     assert "PING-01: MUST, 2024-11-05, not ticked: " in out

@@ -411,7 +411,7 @@ class Ungated:
         return self.server.limits
 
     def open_session(self, channel, *, sequencer, lifespan):
-        sequencer.host_checks = False
+        sequencer.decides_turns = False
         return self.server.open_session(channel, sequencer=sequencer, lifespan=lifespan)
 
 
@@ -424,7 +424,7 @@ def differs(path, server, number):
     return False
 
 
-def test_without_the_host_check_most_replays_differ(world, tmp_path):
+def test_without_the_schedule_most_replays_differ(world, tmp_path):
     script = [(race, 3), (sleep, 2), (say, 1), (nest, 2), (race, 5)]
     client = Scripted([(0, 0, None)] * 8, [3, 1, 2], 200)
     path = world.record(server_of([script]), tmp_path / "a.mcprec.jsonl", client)

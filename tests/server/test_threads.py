@@ -16,7 +16,7 @@ def server():
 
 
 @pytest.fixture
-def host_check():
+def release():
     made = threading.Event()
     yield made
     made.set()
@@ -27,28 +27,28 @@ async def wait_thread(event):
     assert await trio.to_thread.run_sync(event.wait, 10)
 
 
-async def test_a_def_handler_does_not_block_the_others(server, serve, host_check):
+async def test_a_def_handler_does_not_block_the_others(server, serve, release):
     @server.tool
     def block() -> str:
-        assert host_check.wait(10)
+        assert release.wait(10)
         return threading.current_thread() is not threading.main_thread() and "free"
 
     asker = await serve(server)
     call = await asker.begin("tools/call", {"name": "block"})
     assert await asker.result("ping") == {}
-    host_check.set()
+    release.set()
     answer = await asker.end(call)
     assert answer["result"]["content"][0]["text"] == "free"
 
 
-async def test_at_most_threads_max_handlers_run_and_the_others_wait(server, serve, host_check):
+async def test_at_most_threads_max_handlers_run_and_the_others_wait(server, serve, release):
     running, most = [], []
 
     @server.tool
     def block(number: int) -> int:
         running.append(number)
         most.append(len(running))
-        assert host_check.wait(10)
+        assert release.wait(10)
         running.remove(number)
         return number
 
@@ -59,14 +59,14 @@ async def test_at_most_threads_max_handlers_run_and_the_others_wait(server, serv
         await trio.to_thread.run_sync(threading.Event().wait, 0.001)
     assert await asker.result("ping") == {}
     assert len(running) == 2
-    host_check.set()
+    release.set()
     answers = await asker.wire.receive_many(5)
     assert {message["id"] for message in answers} == {1, 2, 3, 4, 5}
     assert max(most) == 2
 
 
 async def test_a_cancelled_def_handler_is_abandoned_and_its_calls_are_rejected(
-    server, serve, host_check
+    server, serve, release
 ):
     entered, left = threading.Event(), threading.Event()
     seen = []
@@ -75,7 +75,7 @@ async def test_a_cancelled_def_handler_is_abandoned_and_its_calls_are_rejected(
     def block(ctx: ThreadContext) -> str:
         seen.append(ctx.is_cancelled)
         entered.set()
-        assert host_check.wait(10)
+        assert release.wait(10)
         seen.append(ctx.is_cancelled)
         for call in (
             lambda: ctx.progress(1),
@@ -92,7 +92,7 @@ async def test_a_cancelled_def_handler_is_abandoned_and_its_calls_are_rejected(
     await wait_thread(entered)
     await asker.wire.cancel(call)
     assert await asker.result("ping") == {}
-    host_check.set()
+    release.set()
     await wait_thread(left)
     assert seen == [False, True]
     assert await asker.result("ping") == {}
@@ -118,7 +118,7 @@ async def test_a_call_that_waits_in_the_loop_ends_with_its_request(server, serve
     assert cancelled["params"]["requestId"] == asked["id"]
 
 
-async def test_a_request_that_is_cancelled_before_it_gets_a_thread_never_runs(serve, host_check):
+async def test_a_request_that_is_cancelled_before_it_gets_a_thread_never_runs(serve, release):
     server = Server("harbour", limits=Limits(threads_max=1))
     entered, ran = threading.Event(), []
 
@@ -126,7 +126,7 @@ async def test_a_request_that_is_cancelled_before_it_gets_a_thread_never_runs(se
     def block(number: int) -> int:
         entered.set()
         ran.append(number)
-        assert host_check.wait(10)
+        assert release.wait(10)
         return number
 
     asker = await serve(server)
@@ -139,7 +139,7 @@ async def test_a_request_that_is_cancelled_before_it_gets_a_thread_never_runs(se
     dropped = (first, second)[1 - kept]
     await asker.wire.cancel(dropped)
     assert await asker.result("ping") == {}
-    host_check.set()
+    release.set()
     await asker.end((first, second)[kept])
     assert ran == [kept]
 
@@ -165,7 +165,7 @@ async def test_a_context_that_outlives_its_handler_is_rejected(server, serve):
 
 
 @pytest.mark.parametrize("is_run_over", [False, True])
-def test_a_thread_that_outlives_its_session_is_rejected_and_never_hangs(host_check, is_run_over):
+def test_a_thread_that_outlives_its_session_is_rejected_and_never_hangs(release, is_run_over):
     from mcp_trio.testing import WirePeer
     from mcp_trio.transports import memory_pair
 
@@ -176,7 +176,7 @@ def test_a_thread_that_outlives_its_session_is_rejected_and_never_hangs(host_che
     @server.tool
     def block(ctx: ThreadContext) -> None:
         entered.set()
-        assert host_check.wait(10)
+        assert release.wait(10)
         for call in (lambda: ctx.progress(1), lambda: ctx.info("late"), ctx.list_roots):
             try:
                 call()
@@ -194,11 +194,11 @@ def test_a_thread_that_outlives_its_session_is_rejected_and_never_hangs(host_che
             await wait_thread(entered)
             nursery.cancel_scope.cancel()
         if not is_run_over:
-            host_check.set()
+            release.set()
             await wait_thread(left)
 
     trio.run(main)
-    host_check.set()
+    release.set()
     assert left.wait(10)
     assert len(caught) == 3
 

@@ -419,15 +419,15 @@ async def test_an_argument_arrives_as_its_type(server, serve):
 
 
 async def test_many_calls_run_at_the_same_time(server, serve):
-    host_check = trio.Event()
+    release = trio.Event()
     waiting = []
 
     @server.tool
     async def meet(number: int) -> int:
         waiting.append(number)
         if len(waiting) == 3:
-            host_check.set()
-        await host_check.wait()
+            release.set()
+        await release.wait()
         return number
 
     asker = await serve(server)

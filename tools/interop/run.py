@@ -121,7 +121,7 @@ def used_excuses(outcomes: Sequence[Outcome]) -> list[Excuse]:
 def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
     """Print everything; returns whether it is as it should be."""
     for (protocol_version, transport), sessions in groupby(
-        outcomes, attrgetter("revision", "transport")
+        outcomes, attrgetter("protocol_version", "transport")
     ):
         show(table_of(protocol_version, transport, list(sessions)), ())
         print()
