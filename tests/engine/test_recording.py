@@ -32,7 +32,7 @@ async def test_a_whole_session_in_records(serve_fake, call, message, recording, 
     ]
     assert frame_of(records[5]) == message(**call("echo", 1))
     assert frame_of(records[6]) == channel.sent[0]
-    assert json.loads(frame_of(records[3]))["value"]["protocol_version"] == "2024-11-05"
+    assert json.loads(frame_of(records[3]))["value"]["revision"] == "2024-11-05"
     assert json.loads(frame_of(records[7])) == {"cause": "eof"}
 
 

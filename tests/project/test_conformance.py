@@ -83,19 +83,19 @@ def test_the_sets_are_read_as_the_suite_lists_them(scores):
     ("name", "leg"), [("server-initialize", "server"), ("ping", "server"), ("auth/x", "client")]
 )
 def test_a_scenario_that_passes_has_no_faults(scores, scored, name, leg):
-    trace = scored(("a", "SUCCESS"), ("b", "INFO"), ("c", "SKIPPED"), name=name, leg=leg)
-    assert (trace.passed, scores.faults_of(trace)) == (1, [])
+    score = scored(("a", "SUCCESS"), ("b", "INFO"), ("c", "SKIPPED"), name=name, leg=leg)
+    assert (score.passed, scores.faults_of(score)) == (1, [])
 
 
 @pytest.mark.parametrize("status", ["FAILURE", "WARNING"])
 def test_a_warning_is_a_fault_too(scores, scored, status):
-    trace = scored(("a", "SUCCESS"), ("b", status))
-    assert scores.faults_of(trace) == ["b: it is so"]
+    score = scored(("a", "SUCCESS"), ("b", status))
+    assert scores.faults_of(score) == ["b: it is so"]
 
 
 def test_a_scenario_of_which_nothing_was_tested_does_not_pass(scores, scored):
-    trace = scored(("wire-schema-valid", "SUCCESS"), ("a", "SKIPPED"), ("b", "INFO"))
-    assert scores.faults_of(trace) == ["nothing of it was tested"]
+    score = scored(("wire-schema-valid", "SUCCESS"), ("a", "SKIPPED"), ("b", "INFO"))
+    assert scores.faults_of(score) == ["nothing of it was tested"]
     assert scores.faults_of(None) == ["it has not run"]
 
 
@@ -107,10 +107,10 @@ def test_how_a_client_ended_counts(scores, tmp_path):
     ]
     for note in notes:
         (tmp_path / f"{note['scenario']}.json").write_text(json.dumps(note))
-    plain = {name: scores.Trace(passed=1) for name in ("good", "bad", "slow", "lost")}
+    plain = {name: scores.Score(passed=1) for name in ("good", "bad", "slow", "lost")}
     faults = {
-        name: scores.faults_of(trace)
-        for name, trace in scores.with_endings(plain, tmp_path).items()
+        name: scores.faults_of(score)
+        for name, score in scores.with_endings(plain, tmp_path).items()
     }
     assert faults == {
         "good": [],

@@ -425,7 +425,7 @@ def test_what_comes_of_a_meeting_is_told(program, observed, capsys):
     assert eras.report([meeting], "stdio", 1.0) is (observed == "2025-11-25")
     out = capsys.readouterr().out
     if observed == "rejected":
-        told = "mcp_trio legacy at theirs both: refused, not 2025-11-25: ValueError: no common"
+        told = "mcp_trio legacy at theirs both: rejected, not 2025-11-25: ValueError: no common"
         assert told in out
 
 

@@ -41,7 +41,7 @@ class Profile:
 
     name: str = "John Doe"
     age: int = 30
-    trace: float = 95.5
+    score: float = 95.5
     status: Literal["active", "inactive", "pending"] = "active"
     verified: bool = True
 

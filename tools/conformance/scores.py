@@ -47,7 +47,7 @@ class Scenario:
 
 
 @attrs.frozen(kw_only=True)
-class Trace:
+class Score:
     """What came of a scenario: how many of its own checks passed, and what is wrong."""
 
     passed: int = 0
@@ -68,9 +68,9 @@ def scenarios_in(listing: str) -> Iterator[Scenario]:
         yield Scenario(name=name, leg=own_leg, is_scored=unscored is None)
 
 
-def scores_of(folder: Path, leg: Leg) -> dict[str, Trace]:
+def scores_of(folder: Path, leg: Leg) -> dict[str, Score]:
     """The scores of the scenarios whose checks stand in a folder, each in one of its own."""
-    scores: dict[str, Trace] = {}
+    scores: dict[str, Score] = {}
     for path in folder.rglob("checks.json"):
         name = _WHEN.sub("", path.parent.relative_to(folder).as_posix())
         checks = json.loads(path.read_text(encoding="utf-8"))
@@ -78,7 +78,7 @@ def scores_of(folder: Path, leg: Leg) -> dict[str, Trace]:
     return scores
 
 
-def trace_of(checks: Sequence[Mapping[str, Any]]) -> Trace:
+def trace_of(checks: Sequence[Mapping[str, Any]]) -> Score:
     """The score of one scenario."""
     own = [check for check in checks if check["id"] not in SYNTHETIC]
     faults = [
@@ -86,16 +86,16 @@ def trace_of(checks: Sequence[Mapping[str, Any]]) -> Trace:
         for check in checks
         if check["status"] in BAD
     ]
-    return Trace(passed=sum(check["status"] == "SUCCESS" for check in own), faults=faults)
+    return Score(passed=sum(check["status"] == "SUCCESS" for check in own), faults=faults)
 
 
-def with_endings(scores: Mapping[str, Trace], folder: Path) -> dict[str, Trace]:
+def with_endings(scores: Mapping[str, Score], folder: Path) -> dict[str, Score]:
     """The scores, with what is wrong with how the clients have ended."""
     notes = (json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json"))
     statuses = {note["scenario"]: note.get("status") for note in notes}
     return {
-        name: attrs.evolve(trace, faults=[*trace.faults, *_ending(statuses.get(name))])
-        for name, trace in scores.items()
+        name: attrs.evolve(score, faults=[*score.faults, *_ending(statuses.get(name))])
+        for name, score in scores.items()
     }
 
 
@@ -105,19 +105,19 @@ def _ending(status: int | None) -> list[str]:
     return [f"the client has ended with status {status}"] if status else []
 
 
-def faults_of(trace: Trace | None) -> list[str]:
+def faults_of(score: Score | None) -> list[str]:
     """What is wrong with the score of a scenario."""
-    if trace is None:
+    if score is None:
         return ["it has not run"]
-    if trace.faults or trace.passed:
-        return [*trace.faults]
+    if score.faults or score.passed:
+        return [*score.faults]
     return ["nothing of it was tested"]
 
 
-def in_a_word(scenario: Scenario, trace: Trace | None) -> str:
+def in_a_word(scenario: Scenario, score: Score | None) -> str:
     """What stands in the table."""
-    faults = faults_of(trace)
+    faults = faults_of(score)
     if not faults:
-        assert trace is not None
-        return f"{trace.passed} passed"
+        assert score is not None
+        return f"{score.passed} passed"
     return "FAILED" if scenario.reason is None else scenario.reason

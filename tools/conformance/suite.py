@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from scores import Leg, Scenario, Trace, faults_of, in_a_word, scenarios_in, scores_of, with_endings
+from scores import Leg, Scenario, Score, faults_of, in_a_word, scenarios_in, scores_of, with_endings
 
 HERE: Final = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "interop"))
@@ -42,7 +42,7 @@ STOPPED: Final = 128 + signal.SIGTERM
 # They are ended by `watched.py`, which begins to count when it is their turn.
 CLIENT_MILLISECONDS: Final = 590_000
 
-Column = Mapping[str, Trace]
+Column = Mapping[str, Score]
 
 
 class SuiteError(Exception):

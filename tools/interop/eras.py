@@ -27,7 +27,7 @@ from sitting import empty_table, parse, peer_parser, sdks, show, sit
 AT_ONCE: Final = 2
 SESSION_SECONDS: Final = 30.0
 OURS: Final = "mcp_trio"
-REJECTED: Final = "refused"
+REJECTED: Final = "rejected"
 
 _OLD, _NEW = LEGACY[-1], FACTS.protocol_versions[-1]
 
