@@ -1,6 +1,5 @@
 """The public face: a tested list, which costs little to import."""
 
-import ast
 import importlib
 import inspect
 import json

@@ -46,7 +46,7 @@ def _is_kept(task: trio.lowlevel.Task) -> bool:
     return False
 
 
-KEPT: Final = ("WarmTasks.rest", "WarmTasks._watch", "Lookout.next")
+KEPT: Final = ("TaskPool.next_work", "TaskPool._end_unneeded", "Poller.next")
 TOOLS: Final = (echo, pour, tasks)
 
 

@@ -34,7 +34,7 @@ from mcp_trio._server.http_options import Verify
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
 from mcp_trio._server.sockets import Door, verified
 from mcp_trio._server.subscriptions import Audience
-from mcp_trio._session.leader_followers import Led, WarmTasks, lead
+from mcp_trio._session.leader_followers import FirstStep, TaskPool, lead_all
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import Faults, TimerQueue, contained
@@ -207,19 +207,19 @@ class McpEndpoint:
             return asked.answer(202, _named(begun))
         narrow = not asked.head.takes_streams
         try:
-            stream, led = self._delivered(
+            stream, steps = self._delivered(
                 asked, lambda: channel.deliver(body, verdict.message, awaited, is_narrow=narrow)
             )
         except (DuplicateIdError, TooManyStreamsError) as error:
             raise RejectedError(_undeliverable(error, awaited[0])) from None
         assert stream is not None
-        return self._carry(asked, begun, stream, awaited[0], led)
+        return self._carry(asked, begun, stream, awaited[0], steps)
 
-    def _delivered(self, asked: Asked, deliver: Callable[[], T]) -> tuple[T, Led | None]:
-        """What `deliver` returns; and a handler that it started, if that is ours to lead."""
+    def _delivered(self, asked: Asked, deliver: Callable[[], T]) -> tuple[T, list[FirstStep]]:
+        """Return what `deliver` returns, and the handlers that it started and the caller leads."""
         if asked.exchange.may_lead:
-            return self.runtime.warm.first_of(deliver)
-        return deliver(), None
+            return self.runtime.pool.collect(deliver)
+        return deliver(), []
 
     async def _carry(
         self,
@@ -227,14 +227,14 @@ class McpEndpoint:
         begun: HttpSession,
         stream: AnswerStream,
         request_id: RequestId | None = None,
-        led: Led | None = None,
+        steps: list[FirstStep] | None = None,
     ) -> bool:
         """Carry what is answered; returns whether the client stayed to the end."""
         carrier = self._carrier(asked, begun, stream, partial(_ended, begun, request_id))
         has_stayed = is_answered = False
         try:
-            if led is not None:
-                await lead(led)
+            if steps:
+                await lead_all(steps)
             is_answered = stream.is_ended
             has_stayed = await carried(asked.exchange, carrier, stream, self._timer_queue)
         finally:
@@ -293,7 +293,7 @@ class McpEndpoint:
             return
         message, principal = verdict.message, asked.head.principal
         narrow = not asked.head.takes_streams
-        slot, led = self._delivered(
+        slot, steps = self._delivered(
             asked, lambda: channel.deliver(message, principal, is_narrow=narrow)
         )
         carrier = Carrier(
@@ -303,8 +303,8 @@ class McpEndpoint:
             why_unanswered=partial(self._why_unanswered, slot.id),
         )
         try:
-            if led is not None:
-                await lead(led)
+            if steps:
+                await lead_all(steps)
             await carried(asked.exchange, carrier, slot.stream, self._timer_queue)
         finally:
             channel.abandon(slot)
@@ -780,7 +780,7 @@ class StandIn(ABC, Generic[SessionT]):
     def begin_session(
         self,
         channel: Channel,
-        warm: WarmTasks,
+        pool: TaskPool,
         variables: Context,
         *,
         on_ended: Callable[[], None],
@@ -788,7 +788,7 @@ class StandIn(ABC, Generic[SessionT]):
     ) -> SessionT:
         """Serve one session; what goes wrong with it ends no other."""
         session, serve = self.opened(channel)
-        variables.run(warm.nursery.start_soon, _serve, serve, on_ended)
+        variables.run(pool.nursery.start_soon, _serve, serve, on_ended)
         return session
 
 

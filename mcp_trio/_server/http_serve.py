@@ -33,7 +33,7 @@ from mcp_trio._server.http_sessions import Restarts, Runtime, ServesSessions
 from mcp_trio._server.sealed_state import MemoryStore, StateStore
 from mcp_trio._server.sockets import Door, verify_of
 from mcp_trio._server.stdio import SIGNAL_STATUS_BASE, SIGNALS
-from mcp_trio._session.leader_followers import WarmTasks
+from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import bare, foremost
 from mcp_trio._transports.concurrency import tell_when_cancelled
 from mcp_trio._transports.sockets import netloc
@@ -416,7 +416,7 @@ async def _hold(
             listeners,
             limits=limits,
             upgraded=app.upgraded,
-            tasks_in=WarmTasks,
+            tasks_in=TaskPool,
             task_status=task_status,
         )
     else:

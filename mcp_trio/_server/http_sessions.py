@@ -25,7 +25,7 @@ from mcp_trio._server.http_effects import SessionHttp
 from mcp_trio._server.http_options import HttpStores, SessionFacts
 from mcp_trio._server.sockets import HandshakeTimeouts, HasLifespan
 from mcp_trio._server.subscriptions import Audience
-from mcp_trio._session.leader_followers import WarmTasks
+from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import sheltered
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
@@ -327,7 +327,7 @@ class ServesSessions(HasLifespan, Protocol):
     def begin_session(
         self,
         channel: Channel,
-        warm: WarmTasks,
+        pool: TaskPool,
         variables: Context,
         *,
         lifespan: Any,
@@ -371,7 +371,7 @@ class Runtime:
     endpoint: Endpoint = attrs.field(init=False)
     stateless: StatelessChannel = attrs.field(init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
-    warm: WarmTasks = attrs.field(init=False)
+    pool: TaskPool = attrs.field(init=False)
     _variables: Context = attrs.field(init=False)
     _lifespan: Any = attrs.field(default=None, init=False)
     _http: SessionHttp = attrs.field(init=False)
@@ -425,7 +425,7 @@ class Runtime:
         async with trio.open_nursery() as beside:
             beside.start_soon(self.sessions.expire)
             beside.start_soon(self._handshake_timeouts.see_off)
-            async with sheltered(self.close) as self.warm:
+            async with sheltered(self.close) as self.pool:
                 try:
                     self._begin_stateless(beside)
                     task_status.started(self)
@@ -511,7 +511,7 @@ class Runtime:
     def _start(self, channel: Channel, on_ended: Callable[[], None] = _nothing) -> StatelessSession:
         return self.server.begin_session(
             channel,
-            self.warm,
+            self.pool,
             self._variables,
             lifespan=self._lifespan,
             http=self._http,

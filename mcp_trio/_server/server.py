@@ -41,7 +41,7 @@ from mcp_trio._server.sealed_state import Sealer
 from mcp_trio._server.stdio import run_stdio, serve_stdio
 from mcp_trio._server.subscriptions import Announcer, Audience
 from mcp_trio._session.journal import UNRECORDED, Sequencer
-from mcp_trio._session.leader_followers import WarmTasks
+from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.nondeterminism import strict_watch
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
@@ -268,7 +268,7 @@ class Server(Offering):
     def begin_session(
         self,
         channel: Channel,
-        warm: WarmTasks,
+        pool: TaskPool,
         variables: Variables,
         *,
         lifespan: Any,
@@ -289,7 +289,7 @@ class Server(Offering):
             variables.run(watch.__enter__)
             session.ended.when_set(partial(variables.run, watch.__exit__))
         session.ended.when_set(on_ended)
-        session.begin(warm, variables)
+        session.begin(pool, variables)
         return session
 
     def _opened(

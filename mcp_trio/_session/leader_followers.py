@@ -1,26 +1,43 @@
-"""Tasks that run one handler after the other.
+"""Leader/followers: the task that reads a request runs the handler's first step itself.
 
-A task and a cancel scope of its own are a fifth of what a small request costs. So a task that is
-done with a handler waits for another one, in the scope that it is in, and begins with that one as
-if it were new: with context variables as they were when its session began, and a lane as a spawned
-task would have it. Tasks that nobody needed for `_REST_SECONDS` end, so where nothing happens there
-is no task.
+Most handlers of small requests never wait. In a task of its own such a handler costs two switches
+between tasks and a cancel scope, a third of a small request. So handlers start like this, on every
+transport:
 
-A task is given up, with its scope, when
+- A *leader* is a coroutine that reads messages: the reader of a session, or the task of an HTTP
+  connection. With `lead` it runs the first step of a handler, up to the handler's first wait.
+- A handler that finishes without waiting has been answered by then, and the leader reads on.
+- A handler that waits keeps the task, because Trio knows by the task what waits and what to
+  cancel. The leader goes on at once in another task, the *follower*.
+- Followers, and handlers that no leader could take, run in tasks of a *pool*. A pool task that has
+  finished waits for more work in the cancel scope that it has, and ends after `_IDLE_SECONDS`.
+- Idle HTTP connections need no task at all: one pool task waits for all of them with one *poller*,
+  in which each connection stays registered, and continues those that have something to read.
 
-- its handler was cancelled, for that is the scope's end;
-- its handler has left a cancel scope or a nursery open, most often by a `break` out of an
-  asynchronous generator that yields inside of one. Trio tells that when the scope around it is
-  left. It is the fault of that handler, and the failure of its request alone: the next one must not
-  be cancelled by what nobody holds any more. So with what an application does before there is a
-  handler, which is logged;
-- it is one of a replay, where a handler is known by its task.
+Measured with the benchmark of this repository, as a share of the CPU time of a small call: leading
+22 to 31 % (HTTP), the pool 18 to 32 % (stdio), the poller 11 to 16 % (HTTP, 16 connections or more).
 
-What serves a connection runs in such tasks too, and takes first steps of handlers: see `leading`.
-One such task waits for all connections that rest: see `lookout`.
+To change its task, a leader is driven by hand: its coroutine is stepped by `Leader`, which passes Trio's own traps on to Trio and keeps two traps of this module, `FirstStep` and
+`IdleConnection`. A leader must not hold a cancel scope or a nursery open when it leads or becomes
+idle, because those belong to the task. Where one is open, the handler starts in a pool task.
 
-What is ugly: Trio has no word for the innermost scope of a task, so its private one is compared.
-Where it is not to be had no task is used twice.
+A replay gives each handler a task of its own, because it knows a handler by its task. So does a
+strict recording, which watches what each task calls.
+
+A pool task gives up its scope, and ends with it, when the scope was cancelled, or when a handler
+left a scope or a nursery open in it, most often by a `break` out of an asynchronous generator that
+yields inside of one. Trio raises an error when the surrounding scope exits; it is reported for that
+request alone.
+
+Caveats
+-------
+- Trio has no public name for the innermost cancel scope of a task. `_INNERMOST` is a private
+  attribute of `trio.lowlevel.Task`; without it (a later Trio may rename it) no scope is used twice
+  and no handler is led, and everything still works. The tests of scopes that a handler leaves open
+  fail without it.
+- A debugger that follows what a task awaits stops at the driver.
+- Idle connections are not in the tree of tasks. The poller is `select.epoll`, which only Linux has;
+  elsewhere each idle connection waits in a task.
 """
 
 import logging
@@ -30,7 +47,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from types import coroutine
-from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import attrs
 import msgspec
@@ -40,100 +57,99 @@ import trio
 from mcp_trio._session.journal import as_spawned
 from mcp_trio._session.nondeterminism import is_watched
 from mcp_trio._transports.concurrency import LightEvent
-from mcp_trio._transports.socket_bytes import Resting
+from mcp_trio._transports.socket_bytes import IdleConnection
 
-# --------------------
-# What a task is given to do, and who has tasks.
+T = TypeVar("T")
+
+logger = logging.getLogger("mcp_trio")
+
+_IDLE_TASKS_MAX: Final = 128
+_IDLE_SECONDS: Final = 5.0
+
+# How many idle connections may continue before all other tasks have had their turn.
+_READY_MAX: Final = 64
+
+_INNERMOST: Final = "_cancel_status"
+
+# How often a task looks whether a nursery that a handler left open has closed.
+_NURSERY_POLL_SECONDS: Final = 1.0
 
 
 class Job(Protocol):
-    """One handler, which is run and then ended."""
+    """A handler that is run once: `run`, then `fail` if it raised, then `end`.
+
+    The implementation for requests is `Answering`. This module knows nothing of requests, and its
+    tests run jobs of their own.
+    """
 
     @property
     def wants_own_task(self) -> bool:
-        """Whether the task that runs it may run nothing else."""
+        """Whether the task that runs the job must run nothing else."""
         ...
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the scope that it was given is cancelled."""
+        """Whether the job cancelled the scope that it was given."""
         ...
 
     def enter(self) -> None:
-        """The context variables are its own from now on; called before it runs."""
+        """Prepare the context variables of the job, which are the current ones."""
         ...
 
     async def run(self, scope: trio.CancelScope) -> None:
-        """Run it; `scope` is all that cancels it, but for the end of everything."""
+        """Run the handler; cancelling `scope` cancels it and nothing else."""
         ...
 
     def fail(self, error: Exception) -> None:
-        """What it has done is worth nothing: it has failed with this."""
+        """Report that the handler failed with this error."""
         ...
 
     async def end(self) -> None:
-        """Say what has become of it; called once, outside of the scope if that was cancelled."""
+        """Send the answer; called once, outside of the scope if that was cancelled."""
         ...
 
 
-class Begins(Protocol):
-    """Who has tasks for jobs."""
-
-    def begin(self, work: Job, context: Context) -> None:
-        """Begin a job, in a task that begins with a copy of these context variables."""
-        ...
-
-
-# --------------------
-# Who serves a connection takes the first step of the handlers that it brings.
-#
-# Most handlers of small requests wait for nothing. In a task of its own such a handler costs two
-# switches between tasks, and what wakes and puts them to rest: a seventh of a small request over
-# HTTP. So a task that serves may `lead`: it runs the handler itself, up to the first wait. If there
-# is none the answer is there, and the task goes on. If there is one, the task is the handler's from
-# then on, for by it Trio knows who waits; and what it has served goes on in another task, which
-# follows.
-#
-# To change its task, what is served is driven by hand: it is a coroutine whose traps are passed on
-# to Trio, but for those by which it asks to lead, or to rest (see `lookout`). It must hold no scope
-# and no nursery open where it does that, because those belong to the task. Where one is open, the
-# handler begins in a task of its own; as does one of a replay, and one of a strict recording, whose
-# steps are looked at.
-#
-# What is ugly: a debugger that follows the chain of what a task awaits ends at the driver.
-
-
-Served: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-"""What serves, and may lead; it raises nothing but what is no `Exception`."""
-
-
-class Led(msgspec.Struct, eq=False):
-    """A job whose first step somebody has promised to take, who would have started it otherwise."""
+class FirstStep(msgspec.Struct, eq=False):
+    """A job that was started while a leader collected jobs, and has not begun; see `lead_all`."""
 
     job: Job
     context: Context
-    among: Begins
+    pool: "TaskPool"
 
     def begin(self) -> None:
-        """Nobody takes it: it begins in a task of its own."""
-        self.among.begin(self.job, self.context)
+        """Run the job in a pool task after all."""
+        self.pool.run(self.job, self.context)
 
 
 @coroutine
-def lead(led: Led) -> Generator[Led, None, None]:
-    """Take the first step of a job; only for what is driven as this module says.
+def lead(step: FirstStep) -> Generator[FirstStep, None, None]:
+    """Run the first step of a job in the leader that calls this.
 
-    Afterwards the job has ended, or the calling coroutine is in another task. No checkpoint.
+    Afterwards the job has ended, or the leader continues in another task. Not a checkpoint.
     """
-    yield led
+    yield step
 
 
-Asked: TypeAlias = Any
-"""What a step came to: `Led`, or `Resting`, or a trap that is Trio's; None: it has ended."""
+async def lead_all(steps: list[FirstStep]) -> None:
+    """Lead each of these; closed meanwhile, the others begin in pool tasks. Empties the list."""
+    steps.reverse()
+    try:
+        while steps:
+            await lead(steps.pop())
+    finally:
+        for step in steps:
+            step.begin()
 
 
-def step(driven: Coroutine[Any, Any, Any]) -> Asked:
-    """Begin with what is driven, or go on where it has led or rested."""
+Request: TypeAlias = FirstStep | IdleConnection | None
+"""What a driven coroutine asks of its driver; None: it has ended."""
+
+Trap: TypeAlias = Any
+"""What a coroutine yields: a trap of Trio, or a `Request`."""
+
+
+def _step(driven: Coroutine[Any, Any, Any]) -> Trap:
+    """Start a coroutine, or continue it where it led or became idle."""
     try:
         return driven.send(None)
     except StopIteration:
@@ -141,461 +157,445 @@ def step(driven: Coroutine[Any, Any, Any]) -> Asked:
 
 
 @coroutine
-def until_asked(
-    driven: Coroutine[Any, Any, Any], trap: Asked = None
-) -> Generator[Any, Any, Led | Resting | None]:
-    """Go on with what is driven, and has perhaps come to a trap, until it asks; None: it ended.
+def _finish(driven: Coroutine[Any, Any, Any], trap: Trap) -> Generator[Any, Any, None]:
+    """Run a coroutine that has come to a trap of Trio to its end.
 
-    What Trio has for a task it sends, errors too.
+    Trio sends the results and errors of a wait as values, so all of them pass through `send`.
     """
     try:
-        trap = trap or driven.send(None)
-        while type(trap) is not Led and type(trap) is not Resting:
+        while True:
             trap = driven.send((yield trap))
     except StopIteration:
-        return None
-    return trap
-
-
-# --------------------
-# One task that waits for all connections that rest.
-#
-# Trio arms its poller anew for each wait, and wakes a task for each descriptor: of a small request
-# on one of many connections that is an eighth. So what serves connections may `rest`. It is then no
-# task's any more: one task waits for all of them, by a poller of ours in which each stays armed,
-# and goes on with one after the other, by hand. Most requests are served in there from their first
-# byte to their last. What waits for anything else keeps the task, by which Trio knows it, and
-# another task takes the lookout over; as with what leads, see `leading`.
-#
-# Each goes on in context variables of its own. It is closed where nobody waits for it any more.
-#
-# What is ugly: who rests is seen in no tree of tasks, and only Linux has this poller. Elsewhere, or
-# if the system has no room for one, each is waited for in its task.
-
-
-# So many may go on before all other tasks have their turn.
-_READY_MAX: Final = 64
-
-
-class _Ours:
-    """What a task does that is no job."""
-
-    __slots__ = ()
-
-    wants_own_task: ClassVar[bool] = False
-    is_cancelled: ClassVar[bool] = False
-
-    def enter(self) -> None:
-        """See `Job`; it has no variables of its own."""
-
-    def fail(self, error: Exception) -> None:
-        """See `Job`; it is our own fault."""
-        raise error
-
-    async def end(self) -> None:
-        """See `Job`; nobody waits for it."""
+        return
 
 
 @attrs.define(eq=False)
-class Serving(_Ours):
-    """What serves, in whichever task; while it rests, in none.
+class Leader:
+    """A coroutine that reads messages and leads handlers, in whichever task.
 
     Attributes:
-        driven: How far it has come.
+        driven: The coroutine; it raises nothing that is an `Exception`.
         context: Its context variables.
-        resting: By what the lookout has it, if it does.
+        idle: Its entry in the poller, while it has one.
+        scope: The scope of the task that drives it.
     """
 
     driven: Coroutine[Any, Any, None]
     context: Context
-    resting: Resting | None = attrs.field(default=None, init=False)
+    idle: IdleConnection | None = attrs.field(default=None, init=False)
+    scope: trio.CancelScope | None = attrs.field(default=None, init=False)
+    is_cancelled: bool = attrs.field(default=False, init=False)
+    _is_waiting: bool = attrs.field(default=False, init=False)
 
-    def step(self) -> Asked:
-        """Go on, in the variables of its own."""
-        return self.context.run(step, self.driven)
+    def cancel(self) -> None:
+        """Cancel the wait that the leader is in, or the next one.
+
+        The scope belongs to the task, which may be running the first step of a handler just now:
+        it is cancelled only while the leader itself waits.
+        """
+        self.is_cancelled = True
+        if self._is_waiting and self.scope is not None:
+            self.scope.cancel()
+
+    def step(self) -> Trap:
+        """Continue after an idle time, outside of any wait."""
+        return self.context.run(_step, self.driven)
+
+    @coroutine
+    def run_until_request(
+        self, scope: trio.CancelScope, trap: Trap = None
+    ) -> Generator[Any, Any, Request]:
+        """Continue in the calling task, whose scope this is, until the leader needs its driver.
+
+        `trap` is one of Trio that it has come to already.
+        """
+        self.scope = scope
+        try:
+            trap = trap or self.driven.send(None)
+            while type(trap) is not FirstStep and type(trap) is not IdleConnection:
+                self._is_waiting = True
+                if self.is_cancelled:
+                    scope.cancel()
+                sent = yield trap
+                self._is_waiting = False
+                trap = self.driven.send(sent)
+        except StopIteration:
+            return None
+        finally:
+            self.scope = None
+        return trap
 
 
 @attrs.define(eq=False)
-class Lookout(_Ours):
-    """What rests, by its descriptor; `is_kept` while some task has the lookout."""
+class Poller:
+    """The leaders of idle connections, by file descriptor.
 
-    is_kept: bool = attrs.field(default=False, init=False)
-    _resting: dict[int, Serving] = attrs.field(factory=dict[int, Serving], init=False)
-    _ready: list[Serving] = attrs.field(factory=list[Serving], init=False)
-    _poller: "select.epoll | None" = attrs.field(default=None, init=False)
+    Attributes:
+        has_task: Whether a pool task waits for them.
+    """
+
+    has_task: bool = attrs.field(default=False, init=False)
+    _idle: dict[int, Leader] = attrs.field(factory=dict[int, Leader], init=False)
+    _ready: list[Leader] = attrs.field(factory=list[Leader], init=False)
+    _epoll: "select.epoll | None" = attrs.field(default=None, init=False)
 
     def __bool__(self) -> bool:
-        """Whether anything rests."""
-        return bool(self._resting)
+        """Return whether any connection is idle."""
+        return bool(self._idle)
 
-    def add(self, serving: Serving, resting: Resting) -> bool:
-        """It rests from now on, also when it has gone on; False if it cannot be looked after."""
+    def add(self, leader: Leader, connection: IdleConnection) -> bool:
+        """Register an idle connection; False: it cannot be registered."""
         if not hasattr(select, "epoll"):
             return False
         try:
-            if self._poller is None:
-                self._poller = select.epoll()
-            self._poller.register(resting.fd, select.EPOLLIN)
-        except OSError:  # no more descriptors, or no more room for what is polled
+            if self._epoll is None:
+                self._epoll = select.epoll()
+            self._epoll.register(connection.fd, select.EPOLLIN)
+        except (
+            OSError
+        ):  # the process has no more descriptors, or the system no room for polled ones
             return False
-        if len(self._resting) == 1:
-            self._look_again()
-        self._resting[resting.fd], serving.resting = serving, resting
-        resting.let_go = partial(self.remove, serving)
+        if len(self._idle) == 1:
+            self._wake_from_single_wait()
+        self._idle[connection.fd], leader.idle = leader, connection
+        connection.unregister = partial(self.remove, leader)
         return True
 
-    def remove(self, serving: Serving) -> None:
-        """It is about to end, or waits for something else; again does nothing."""
-        resting, serving.resting = serving.resting, None
-        if resting is None:
+    def remove(self, leader: Leader) -> None:
+        """Unregister a connection that ends, or waits for something else; again does nothing."""
+        connection, leader.idle = leader.idle, None
+        if connection is None:
             return
-        assert self._poller is not None
-        resting.let_go = None
-        del self._resting[resting.fd]
-        self._poller.unregister(resting.fd)
-        if not self._resting:
-            self._poller.close()
-            self._poller = None
+        assert self._epoll is not None
+        connection.unregister = None
+        del self._idle[connection.fd]
+        self._epoll.unregister(connection.fd)
+        if not self._idle:
+            self._epoll.close()
+            self._epoll = None
 
-    async def next(self) -> Serving | None:
-        """Wait for one that can go on; None: not yet. Cancelled, all that rest are as they were."""
+    async def next(self) -> Leader | None:
+        """Wait for a leader that has something to read; None: look again.
+
+        Cancelled: all connections are still registered.
+        """
         if not self._ready:
-            await (self._only_one() if len(self._resting) == 1 else self._any())
+            await (self._wait_for_one() if len(self._idle) == 1 else self._wait_for_any())
         return self._ready.pop() if self._ready else None
 
-    async def _only_one(self) -> None:
-        """One is waited for by itself, which costs less."""
-        ((fd, serving),) = self._resting.items()
+    async def _wait_for_one(self) -> None:
+        """Wait for the only idle connection directly, which costs less than through epoll."""
+        ((fd, leader),) = self._idle.items()
         with suppress(trio.ClosedResourceError):  # it is no longer the only one
             await trio.lowlevel.wait_readable(fd)
-            self._ready.append(serving)
+            self._ready.append(leader)
 
-    def _look_again(self) -> None:
-        (fd,) = self._resting
+    def _wake_from_single_wait(self) -> None:
+        (fd,) = self._idle
         trio.lowlevel.notify_closing(fd)
 
-    async def _any(self) -> None:
-        assert self._poller is not None
-        await trio.lowlevel.wait_readable(self._poller)
-        ready = self._poller.poll(0, _READY_MAX)
-        self._ready = [self._resting[fd] for fd, _ in ready]
+    async def _wait_for_any(self) -> None:
+        assert self._epoll is not None
+        await trio.lowlevel.wait_readable(self._epoll)
+        ready = self._epoll.poll(0, _READY_MAX)
+        self._ready = [self._idle[fd] for fd, _ in ready]
 
     def close(self) -> None:
-        """Nobody waits for them any more."""
+        """Close all leaders that are idle."""
         self._ready.clear()
-        for serving in [*self._resting.values()]:
-            self.remove(serving)
-            serving.context.run(serving.driven.close)
+        for leader in [*self._idle.values()]:
+            self.remove(leader)
+            leader.context.run(leader.driven.close)
 
 
-T = TypeVar("T")
-
-logger = logging.getLogger("mcp_trio")
-
-_RESTING_MAX: Final = 128
-_REST_SECONDS: Final = 5.0
-
-# Where Trio has the innermost scope of a task.
-_INNERMOST: Final = "_cancel_status"
-
-# How often it is looked whether a nursery that a handler left open is closed at last.
-_LOOK_SECONDS: Final = 1.0
-
-
-_Work: TypeAlias = Job | Serving | Lookout
+Work: TypeAlias = Job | Leader | Poller
 
 
 @attrs.define(eq=False)
-class WarmTasks:
-    """See the module; all tasks are in `nursery`, which waits for those that rest until `close`."""
+class TaskPool:
+    """Tasks of one nursery that run handlers, leaders and the poller, one after the other.
+
+    The nursery waits for idle tasks until `close`.
+    """
 
     nursery: trio.Nursery
-    _resting: list[trio.lowlevel.Task] = attrs.field(factory=list[trio.lowlevel.Task], init=False)
-    _nobodys: Context = attrs.field(factory=Context, init=False)
+    _idle: list[trio.lowlevel.Task] = attrs.field(factory=list[trio.lowlevel.Task], init=False)
+    _idle_context: Context = attrs.field(factory=Context, init=False)
     _unneeded: int = attrs.field(default=0, init=False)
     _has_watcher: bool = attrs.field(default=False, init=False)
     _closing: LightEvent = attrs.field(factory=LightEvent, init=False)
-    _is_holding: bool = attrs.field(default=False, init=False)
-    _held: Led | None = attrs.field(default=None, init=False)
-    _lookout: Lookout = attrs.field(factory=Lookout, init=False)
+    _collected: list[FirstStep] | None = attrs.field(default=None, init=False)
+    _poller: Poller = attrs.field(factory=Poller, init=False)
 
     def start(self, job: Job, context: Context) -> None:
-        """Begin a job, in a task that begins with a copy of these context variables."""
-        may_be_held = self._is_holding and self._held is None
-        if may_be_held and not (job.wants_own_task or is_watched(context)):
-            self._held = Led(job, context, self)
+        """Start a job with a copy of these context variables: collect it, or run it in a task."""
+        if self._collected is None or job.wants_own_task or is_watched(context):
+            self.run(job, context)
         else:
-            self.begin(job, context)
+            self._collected.append(FirstStep(job, context, self))
 
-    def first_of(self, deliver: Callable[[], T]) -> tuple[T, Led | None]:
-        """Call `deliver`; the first job that it starts is not begun, but given to the caller.
+    def collect(self, deliver: Callable[[], T]) -> tuple[T, list[FirstStep]]:
+        """Call `deliver`, and return its result with the jobs that it started and the caller leads.
 
-        Who has to `lead` it at once. None: there is none, or it needs a task of its own, or is
-        watched. Where `deliver` raises, what it has started is begun.
+        Jobs that need a task of their own have begun. When `deliver` raises, all have.
         """
-        self._is_holding = True
+        steps = self._collected = []
         try:
-            delivered = deliver()
+            return deliver(), steps
         except BaseException:
-            held = self._let_go()
-            if held is not None:
-                held.begin()
+            for step in steps:
+                step.begin()
             raise
-        return delivered, self._let_go()
+        finally:
+            self._collected = None
 
-    def _let_go(self) -> Led | None:
-        held, self._held, self._is_holding = self._held, None, False
-        return held
-
-    def serve(self, served: Served) -> None:
-        """Begin what serves, and may lead."""
+    def serve(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> Leader:
+        """Run a leader in the current context variables; see `Leader.driven`."""
         context = copy_context()
-        self.begin(Serving(served(), context), context)
+        leader = Leader(lead(), context)
+        self.run(leader, context)
+        return leader
 
-    def look_after(self, serving: Serving, resting: Resting) -> bool:
-        """Let it rest until there is something to read; False: it has to wait in its task."""
-        is_added = self._lookout.add(serving, resting)
-        if is_added and not self._lookout.is_kept:
-            self.hand_over(self._lookout)
+    def watch(self, leader: Leader, connection: IdleConnection) -> bool:
+        """Give an idle connection to the poller; False: it has to wait in its own task."""
+        is_added = self._poller.add(leader, connection)
+        if is_added and not self._poller.has_task:
+            self.run_poller()
         return is_added
 
-    def hand_over(self, lookout: Lookout) -> None:
-        """Another task has the lookout from now on."""
-        lookout.is_kept = True
-        self.begin(lookout, self._nobodys)
+    def run_poller(self) -> None:
+        """Give the poller a task."""
+        self._poller.has_task = True
+        self.run(self._poller, self._idle_context)
 
-    def begin(self, work: _Work, context: Context) -> None:
-        """Begin what was started."""
-        if self._resting and not work.wants_own_task:
-            resting = self._resting.pop()
-            self._unneeded = min(self._unneeded, len(self._resting))
-            resting.context = as_spawned(context)
-            resting.context.run(work.enter)
-            trio.lowlevel.reschedule(resting, outcome.Value(work))
+    def run(self, work: Work, context: Context) -> None:
+        """Run something in an idle task, or in a new one."""
+        wants_own_task = not isinstance(work, Leader | Poller) and work.wants_own_task
+        if self._idle and not wants_own_task:
+            task = self._idle.pop()
+            self._unneeded = min(self._unneeded, len(self._idle))
+            task.context = as_spawned(context)
+            if not isinstance(work, Leader | Poller):
+                task.context.run(work.enter)
+            trio.lowlevel.reschedule(task, outcome.Value(work))
         else:
-            task = _WarmTask(self, work, rests=not work.wants_own_task)
-            context.run(self.nursery.start_soon, task.run)
+            context.run(self.nursery.start_soon, _PoolTask(self, work, not wants_own_task).run)
 
-    async def rest(self) -> _Work | None:
-        """Wait for the next job of the calling task; None: there is none any more."""
-        if self._closing.is_set() or len(self._resting) >= _RESTING_MAX:
+    async def next_work(self) -> Work | None:
+        """Wait, as an idle task, for something to run; None: end the task."""
+        if self._closing.is_set() or len(self._idle) >= _IDLE_TASKS_MAX:
             return None
         task = trio.lowlevel.current_task()
-        task.context = self._nobodys
-        self._resting.append(task)
+        task.context = self._idle_context
+        self._idle.append(task)
         if not self._has_watcher:
             self._has_watcher = True
-            self._nobodys.run(self.nursery.start_soon, self._watch)
+            self._idle_context.run(self.nursery.start_soon, self._end_unneeded)
 
-        def leave(_: object) -> trio.lowlevel.Abort:
-            self._resting.remove(task)
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._idle.remove(task)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        job: _Work | None = await trio.lowlevel.wait_task_rescheduled(leave)
-        return job
+        work: Work | None = await trio.lowlevel.wait_task_rescheduled(abort)
+        return work
 
     def close(self) -> None:
-        """Nothing is waited for any more."""
+        """End all idle tasks, and let no task become idle."""
         self._closing.set()
-        self._dismiss(len(self._resting))
+        self._end_idle(len(self._idle))
 
-    async def _watch(self) -> None:
-        """Dismiss those that were not needed between two looks; there while some rest."""
-        while self._resting:
-            self._unneeded = len(self._resting)
-            with trio.move_on_after(_REST_SECONDS):
+    async def _end_unneeded(self) -> None:
+        """End the idle tasks that nothing needed between two looks; runs while there are some."""
+        while self._idle:
+            self._unneeded = len(self._idle)
+            with trio.move_on_after(_IDLE_SECONDS):
                 await self._closing.wait()
-            self._dismiss(self._unneeded)
+            self._end_idle(self._unneeded)
         self._has_watcher = False
 
-    def _dismiss(self, count: int) -> None:
-        """The last one to rest is the first to work, so the first ones have rested longest."""
-        dismissed, self._resting = self._resting[:count], self._resting[count:]
-        for task in dismissed:
+    def _end_idle(self, count: int) -> None:
+        """End those that have been idle longest: the last one to become idle is used first."""
+        ended, self._idle = self._idle[:count], self._idle[count:]
+        for task in ended:
             trio.lowlevel.reschedule(task, outcome.Value(None))
 
 
 @attrs.define(eq=False)
-class _WarmTask:
-    """One of them; only `job` refers to what it runs, for what rests must keep no session."""
+class _PoolTask:
+    """One task of a pool. Only `work` refers to what it runs: an idle task keeps no session."""
 
-    among: WarmTasks
-    job: _Work | None
-    rests: bool
+    pool: TaskPool
+    work: Work | None
+    is_reused: bool
     _task: trio.lowlevel.Task = attrs.field(init=False)
     _scope: trio.CancelScope = attrs.field(init=False)
     _innermost: object = attrs.field(init=False)
-    _is_spoilt: bool = attrs.field(init=False)
+    _was_left_open: bool = attrs.field(init=False)
 
     async def run(self) -> None:
-        """What the task does; the job with which it begins enters here, later ones before."""
-        self._enter()
-        while self.job is not None:
-            is_done = False
+        """Run the first work, whose context variables the task was spawned with, and what follows."""
+        if not isinstance(self.work, Leader | Poller | None):
+            self.work.enter()
+        while self.work is not None:
+            has_ended = False
             try:
-                is_done = await self._run_in_one_scope()
+                has_ended = await self._run_in_one_scope()
             except Exception as error:
                 self._fail(error)
-            if not is_done:
-                await self._end_job()
+            if not has_ended:
+                await self._end_work()
                 await _outlive_nurseries()
-                self.job = await self._rest()
-
-    def _enter(self) -> None:
-        assert self.job is not None
-        self.job.enter()
+                self.work = await self._next_work()
 
     async def _run_in_one_scope(self) -> bool:
-        """Run jobs until the scope is spent, or none comes; returns whether all of them ended."""
+        """Run work until there is none (True), or until the scope cannot be used again (False)."""
         with trio.CancelScope() as scope:
             self._scope, self._task = scope, trio.lowlevel.current_task()
-            self._is_spoilt = False
+            self._was_left_open = False
             self._innermost = getattr(self._task, _INNERMOST, self)
-            while self.job is not None:
-                if isinstance(self.job, Serving):
-                    await self._serve(self.job)
-                elif isinstance(self.job, Lookout):
-                    await self._look_out(self.job)
+            while self.work is not None:
+                if isinstance(self.work, Leader):
+                    await self._drive(self.work)
+                elif isinstance(self.work, Poller):
+                    await self._poll(self.work)
                 else:
-                    await self.job.run(scope)
-                if self._is_spent_by(self.job):
-                    self._is_spoilt = self._has_left_open()
+                    await self.work.run(scope)
+                if self._is_used_up_by(self.work):
+                    self._was_left_open = self._is_left_open()
                     return False
-                await self._end_job()
-                self.job = await self._rest()
-        return self.job is None
+                await self._end_work()
+                self.work = await self._next_work()
+        return self.work is None
 
-    def _is_spent_by(self, work: _Work) -> bool:
-        """Whether the scope is of no use any more."""
-        return work.is_cancelled or self._has_left_open()
+    def _is_used_up_by(self, work: Work | None) -> bool:
+        is_cancelled = not isinstance(work, Poller | None) and work.is_cancelled
+        return is_cancelled or self._is_left_open()
 
-    def _has_left_open(self) -> bool:
-        """Whether something in the scope is not closed, or nobody knows."""
+    def _is_left_open(self) -> bool:
+        """Return whether a scope inside of ours is still open, or cannot be told."""
         return getattr(self._task, _INNERMOST, None) is not self._innermost
 
-    # What serves.
-
-    async def _serve(self, serving: Serving, trap: Asked = None) -> None:
-        """Go on with what serves until it ends or rests, or has led what is `job` now."""
-        serving.context = self._task.context
+    async def _drive(self, leader: Leader, trap: Trap = None) -> None:
+        """Continue a leader until it ends, becomes idle, or led a handler that keeps this task."""
+        leader.context = self._task.context
         try:
-            while self.job is serving:
-                asked = await until_asked(serving.driven, trap)
+            while self.work is leader:
+                request = await leader.run_until_request(self._scope, trap)
                 trap = None
-                if isinstance(asked, Led):
-                    await self._lead(asked, serving)
-                elif asked is None or await self._rests(serving, asked):
+                if isinstance(request, FirstStep):
+                    await self._lead(request, leader)
+                elif request is None or await self._is_watched_when_idle(leader, request):
                     return
-                del asked  # who waits for the next one keeps no session
+                del request  # a leader that waits for its next message must not keep this one
         except BaseException:
-            if self.job is serving:
-                serving.driven.close()
+            if self.work is leader:
+                leader.driven.close()
             raise
 
-    async def _rests(self, serving: Serving, resting: Resting) -> bool:
-        """Whether the lookout waits for it; else it has been waited for here.
+    async def _is_watched_when_idle(self, leader: Leader, connection: IdleConnection) -> bool:
+        """Give an idle connection to the poller (True), or wait for it here (False).
 
-        What it has left open stays behind with this task, and is logged. Where nobody could tell
-        that, there is no lookout.
+        A scope that the leader left open would stay behind with this task unnoticed where Trio does
+        not tell the innermost scope, so there no connection goes to the poller.
         """
-        if hasattr(self._task, _INNERMOST) and self.among.look_after(serving, resting):
+        if hasattr(self._task, _INNERMOST) and self.pool.watch(leader, connection):
             return True
-        with suppress(trio.ClosedResourceError):  # it is told when it reads
-            await trio.lowlevel.wait_readable(resting.fd)
+        with suppress(trio.ClosedResourceError):  # the leader meets it again when it reads
+            await trio.lowlevel.wait_readable(connection.fd)
         return False
 
-    async def _lead(self, led: Led, serving: Serving) -> None:
-        """Take the first step of a job; if it waits, or has spent the scope, it is ours."""
-        if self._has_left_open():
-            led.begin()
+    async def _lead(self, step: FirstStep, leader: Leader) -> None:
+        """Run the first step of a job; if the job waits, or has used up the scope, it keeps the task."""
+        if self._is_left_open():
+            step.begin()
             return
-        context = as_spawned(led.context)
-        context.run(led.job.enter)
-        running, trap = led.job.run(self._scope), None
+        job, context = step.job, as_spawned(step.context)
+        context.run(job.enter)
+        running, trap = job.run(self._scope), None
         try:
             trap = context.run(running.send, None)
         except StopIteration:
             pass
         except Exception as error:
-            led.job.fail(error)
-        if trap is None and not self._is_spent_by(led.job):
-            await led.job.end()
+            job.fail(error)
+        if trap is None and not self._is_used_up_by(job):
+            await job.end()
             return
-        self._keep_for(led.job, serving)
-        self.among.begin(serving, serving.context.copy())
+        self._keep_task_for(job, leader)
+        self.pool.run(leader, leader.context.copy())
         if trap is not None:
             self._task.context = context
-            await until_asked(running, trap)
+            await _finish(running, trap)
 
-    def _keep_for(self, work: _Work, serving: Serving) -> None:
-        """This is its task from now on; if it had the lookout, another one has."""
-        lookout, self.job = self.job, work
-        if isinstance(lookout, Lookout):
-            lookout.remove(serving)
-            self._leave(lookout)
+    def _keep_task_for(self, work: Work, leader: Leader) -> None:
+        """Let this task belong to `work`; if it ran the poller, another task does from now on."""
+        poller, self.work = self.work, work
+        if isinstance(poller, Poller):
+            poller.remove(leader)
+            self._leave(poller)
 
-    # The lookout.
-
-    async def _look_out(self, lookout: Lookout) -> None:
-        """Go on with who can go on, while this is the task for it and somebody rests."""
+    async def _poll(self, poller: Poller) -> None:
+        """Continue connections that have something to read, while there are idle ones."""
         try:
-            while self.job is lookout and lookout and not self._has_left_open():
-                await self._go_on(lookout, await lookout.next())
-            if self.job is lookout:
-                self._leave(lookout)
+            while self.work is poller and poller and not self._is_left_open():
+                leader = await poller.next()
+                if leader is not None:
+                    await self._continue(poller, leader)
+            if self.work is poller:
+                self._leave(poller)
         except BaseException:
-            if self.job is lookout:
-                lookout.close()
-                lookout.is_kept = False
+            if self.work is poller:
+                poller.close()
+                poller.has_task = False
             raise
 
-    def _leave(self, lookout: Lookout) -> None:
-        if lookout:
-            self.among.hand_over(lookout)
+    def _leave(self, poller: Poller) -> None:
+        if poller:
+            self.pool.run_poller()
         else:
-            lookout.is_kept = False
+            poller.has_task = False
 
-    async def _go_on(self, lookout: Lookout, serving: Serving | None) -> None:
-        """Until it rests again, has ended, or waits: then the task is its own."""
-        if serving is None:
-            return
-        while isinstance(asked := serving.step(), Led):
-            await self._lead(asked, serving)
-            if self.job is not lookout:
+    async def _continue(self, poller: Poller, leader: Leader) -> None:
+        """Continue a connection until it is idle again or has ended; if it waits, it keeps the task."""
+        while isinstance(request := leader.step(), FirstStep):
+            await self._lead(request, leader)
+            if self.work is not poller:
                 return
-        if asked is None:
-            lookout.remove(serving)
-        elif not isinstance(asked, Resting):
-            self._keep_for(serving, serving)
-            self._task.context = serving.context
-            await self._serve(serving, asked)
+        if request is None:
+            poller.remove(leader)
+        elif not isinstance(request, IdleConnection):
+            self._keep_task_for(leader, leader)
+            self._task.context = leader.context
+            await self._drive(leader, request)
 
     def _fail(self, error: Exception) -> None:
-        if self.job is None:  # it was about to end, and that is our own fault
+        if self.work is None:  # an error of the pool itself
             raise error
-        if self._is_spoilt and isinstance(self.job, Serving | Lookout):
-            logger.error("what answers has left a scope or a nursery open", exc_info=error)
+        if not isinstance(self.work, Leader | Poller):
+            self.work.fail(error)
+        elif self._was_left_open:
+            logger.error("an HTTP handler left a cancel scope or a nursery open", exc_info=error)
         else:
-            self.job.fail(error)
+            raise error
 
-    async def _end_job(self) -> None:
-        """What fails in here is no fault of the job, which is not ended twice."""
-        job, self.job = self.job, None
-        assert job is not None
-        await job.end()
+    async def _end_work(self) -> None:
+        """End a job; when that fails, it is not tried again."""
+        work, self.work = self.work, None
+        if not isinstance(work, Leader | Poller | None):
+            await work.end()
 
-    async def _rest(self) -> _Work | None:
-        return await self.among.rest() if self.rests else None
+    async def _next_work(self) -> Work | None:
+        return await self.pool.next_work() if self.is_reused else None
 
 
 async def _outlive_nurseries() -> None:
-    """Cancel what was left open, and stay until it is closed.
+    """Cancel nurseries that a handler left open, and wait until they are closed.
 
-    If the calling task ended before, Trio would cancel all that is beside it. A generator closes
-    what it has opened when nothing refers to it any more.
+    Trio would cancel the whole pool if this task ended before them. The generator that opened such
+    a nursery closes it when it is garbage collected.
     """
     task = trio.lowlevel.current_task()
     for nursery in task.child_nurseries:
         nursery.cancel_scope.cancel()
-    while task.child_nurseries:  # noqa: ASYNC110 - Trio tells nobody
-        await trio.sleep(_LOOK_SECONDS)
+    while task.child_nurseries:  # noqa: ASYNC110 - Trio has no event for this
+        await trio.sleep(_NURSERY_POLL_SECONDS)

@@ -42,7 +42,7 @@ from mcp_trio._session.calls import Call, Hear, ProgressCallback, Requests
 from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, facts_of
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import UNRECORDED, Lane, Recording, Sequencer, take_turn, watch_lanes
-from mcp_trio._session.leader_followers import WarmTasks
+from mcp_trio._session.leader_followers import Leader, TaskPool, lead_all
 from mcp_trio._session.notifications import Deliveries
 from mcp_trio._session.send_queue import SendQueue
 from mcp_trio._session.tasks import Actor, Tasks, sheltered
@@ -93,7 +93,7 @@ class Session:
     _requests: Requests = attrs.field(init=False)
     _deliveries: Deliveries = attrs.field(init=False)
     _dispatcher: Dispatcher = attrs.field(init=False)
-    _reading: trio.CancelScope | None = attrs.field(default=None, init=False)
+    _reader: Leader | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         connection, application = self.connection, self.application
@@ -140,16 +140,16 @@ class Session:
         No `Exception` leaves it. Cancelled: the session is shut as `closed` and wound down in
         bounded time, and then the cancellation goes on.
         """
-        async with sheltered(partial(self.shut, "closed")) as warm:
+        async with sheltered(partial(self.shut, "closed")) as pool:
             try:
-                self.begin(warm, copy_context())
+                self.begin(pool, copy_context())
                 task_status.started(self)
                 await self.ended.wait()
             finally:
                 self.shut("closed")  # for what is no Exception, and takes this way out
-            warm.nursery.cancel_scope.cancel()
+            pool.nursery.cancel_scope.cancel()
 
-    def begin(self, warm: WarmTasks, context: Context) -> None:
+    def begin(self, pool: TaskPool, context: Context) -> None:
         """Serve the channel by tasks of somebody else, until it is shut.
 
         They begin with the context variables `context`. Whoever cancels their nursery shuts its
@@ -157,13 +157,13 @@ class Session:
         """
         if self.sequencer.has_lanes:
             watch_lanes()
-        self._tasks.open(warm, context)
+        self._tasks.open(pool, context)
         self.application.accompany(self)
         if self.connection.limits.ping_interval_seconds is not None:
             self._tasks.act(self._ping)
         deliver_to = getattr(self.channel, "deliver_to", None)
         if deliver_to is None:
-            self._tasks.act(self._read)
+            self._reader = self._tasks.lead(self._read)
         else:
             deliver_to(self._take_delivered)
 
@@ -185,8 +185,8 @@ class Session:
         self._dispatcher.shut()
         if cause == "lost":
             self.send_queue.lose()
-        if self._reading is not None:
-            self._reading.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
         self._requests.lose(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
         self.closing.set()
         self._tasks.start(self._end)
@@ -262,34 +262,40 @@ class Session:
     # Receiving.
 
     async def _read(self) -> None:
+        """Read messages, and lead the handlers that they start: the reader of the session."""
         try:
-            with trio.CancelScope() as self._reading:
-                while self.cause is None:
-                    await self.send_queue.room_for_answers()
-                    self._take_batch(await self.channel.receive())
+            while self.cause is None:
+                await self.send_queue.room_for_answers()
+                take = partial(self._take_batch, await self.channel.receive())
+                try:
+                    await lead_all(self._tasks.collect(take))
+                finally:
+                    del take  # what was received must not be kept while the reader waits
+                    self.send_queue.release()
         except Exception as error:  # whatever a transport may raise, it ends this session alone
             self._lost(error)
 
     def _take_delivered(self, batch: Sequence[Received]) -> None:
-        """What a channel delivers by itself, which has room for all answers."""
+        """Take what a channel delivers by itself, which has room for all answers."""
         try:
             self._take_batch(batch)
-        except Exception as error:  # ours: it ends this session, and not who delivers
+        except Exception as error:  # ours: it ends this session, and not the caller
             self._lost(error)
+        self.send_queue.release()
 
     def _take_batch(self, batch: Sequence[Received]) -> None:
+        """Act upon each message; answers gather until `send_queue.release`."""
         if self.cause is not None:
             return  # it came while the session was shut, and stays unread
         if not batch:
             self.shut("eof")
             return
         self.send_queue.hold()
-        for frame in batch:
-            if isinstance(frame, Lost):
-                self._dispatcher.lose(frame)
+        for message in batch:
+            if isinstance(message, Lost):
+                self._dispatcher.lose(message)
             else:
-                self._dispatcher.take(frame)
-        self.send_queue.release()
+                self._dispatcher.take(message)
 
     def take(self, frame: bytes | Oversized) -> None:
         """Act upon one received frame; never waits, never raises."""

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 import attrs
 import trio
 
-from mcp_trio._session.leader_followers import Job, WarmTasks
+from mcp_trio._session.leader_followers import FirstStep, Job, Leader, TaskPool
 from mcp_trio._transports.concurrency import Wakeup, tell_when_cancelled
 
 # --------------------
@@ -162,7 +162,7 @@ Actor: TypeAlias = Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
-async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[WarmTasks]:
+async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[TaskPool]:
     """Tasks of which nobody feels the caller's cancellation; `on_cancelled` is told of it.
 
     It is called at the end of the block as well.
@@ -171,11 +171,11 @@ async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[WarmTask
         outer.start_soon(tell_when_cancelled, on_cancelled)
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as inner:
-                warm = WarmTasks(inner)
+                pool = TaskPool(inner)
                 try:
-                    yield warm
+                    yield pool
                 finally:
-                    warm.close()
+                    pool.close()
         outer.cancel_scope.cancel()
 
 
@@ -188,62 +188,89 @@ class Tasks:
     """
 
     on_fault: Callable[[Exception], None]
-    _warm: WarmTasks | None = attrs.field(default=None, init=False)
+    _pool: TaskPool | None = attrs.field(default=None, init=False)
     _context: Context | None = attrs.field(default=None, init=False)
     _early: tuple[Callable[[], None], ...] = attrs.field(default=(), init=False)
-    _acting: tuple[trio.CancelScope, ...] = attrs.field(default=(), init=False)
+    _actors: tuple[trio.CancelScope | Leader, ...] = attrs.field(default=(), init=False)
     _gone: Wakeup | None = attrs.field(default=None, init=False)
 
-    def open(self, warm: WarmTasks, context: Context) -> None:
-        """All tasks are among `warm` from now on, and begin with the context variables `context`.
+    def open(self, pool: TaskPool, context: Context) -> None:
+        """All tasks are among `pool` from now on, and begin with the context variables `context`.
 
         Otherwise a handler that waited for a place would begin with those of the one that left it.
         """
-        self._warm, self._context = warm, context
+        self._pool, self._context = pool, context
         early, self._early = self._early, ()
         for start in early:
             start()
 
     def start(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
         """Begin a task that ends by itself, or is cancelled by who started it."""
-        if self._warm is None or self._context is None:
+        if self._pool is None or self._context is None:
             self._early = (*self._early, partial(self.start, function, *arguments))
         else:
-            self._context.run(self._warm.nursery.start_soon, function, *arguments)
+            self._context.run(self._pool.nursery.start_soon, function, *arguments)
 
     def run(self, job: Job) -> None:
         """Have a handler run, in a task that may have run others before."""
-        if self._warm is None or self._context is None:
+        if self._pool is None or self._context is None:
             self._early = (*self._early, partial(self.run, job))
         else:
-            self._warm.start(job, self._context)
+            self._pool.start(job, self._context)
+
+    def collect(self, deliver: Callable[[], None]) -> list[FirstStep]:
+        """Call `deliver`, and return the handlers that it started and the calling leader leads."""
+        assert self._pool is not None
+        return self._pool.collect(deliver)[1]
+
+    def lead(self, actor: Actor) -> Leader:
+        """Begin an actor that leads handlers; the tasks are open."""
+        assert self._pool is not None
+        assert self._context is not None
+
+        async def run() -> None:
+            try:
+                await self._reported(actor)
+            finally:
+                self._depart(leader)
+
+        leader = self._context.run(self._pool.serve, run)
+        self._actors = (*self._actors, leader)
+        return leader
 
     def act(self, actor: Actor) -> None:
         """Begin an actor."""
         scope = trio.CancelScope()
-        self._acting = (*self._acting, scope)
+        self._actors = (*self._actors, scope)
         self.start(self._act, actor, scope)
 
     async def _act(self, actor: Actor, scope: trio.CancelScope) -> None:
         try:
             with scope:
-                try:
-                    await actor()
-                except BaseExceptionGroup as group:
-                    fault, rest = apart(group)
-                    if fault is not None:
-                        self.on_fault(fault)
-                    raise rest from None
+                await self._reported(actor)
         finally:
-            self._acting = tuple(each for each in self._acting if each is not scope)
-            if self._gone is not None:
-                self._gone.ring()
+            self._depart(scope)
+
+    async def _reported(self, actor: Actor) -> None:
+        """Run an actor; an error of its transport beside a cancellation goes to `on_fault`."""
+        try:
+            await actor()
+        except BaseExceptionGroup as group:
+            fault, rest = apart(group)
+            if fault is not None:
+                self.on_fault(fault)
+            raise rest from None
+
+    def _depart(self, actor: "trio.CancelScope | Leader") -> None:
+        self._actors = tuple(each for each in self._actors if each is not actor)
+        if self._gone is not None:
+            self._gone.ring()
 
     async def end_actors(self) -> None:
         """Cancel the actors, and wait for their end, shielded."""
-        for scope in self._acting:
-            scope.cancel()
+        for actor in self._actors:
+            actor.cancel()
         self._gone = Wakeup()
         with trio.CancelScope(shield=True):
-            while self._acting:
+            while self._actors:
                 await self._gone.wait()

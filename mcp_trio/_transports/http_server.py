@@ -397,7 +397,7 @@ _FULL: Final = Rejected(503, "there are too many connections (http_connections_m
 class Serves(Protocol):
     """Who has tasks for what serves, and may lead."""
 
-    def serve(self, served: Callable[[], Coroutine[Any, Any, None]], /) -> None:
+    def serve(self, served: Callable[[], Coroutine[Any, Any, None]], /) -> object:
         """Begin it; it may go on in another task wherever it asks for that."""
         ...
 

@@ -22,7 +22,7 @@ from mcp_trio.limits import Limits
 # Waiting for bytes in such a way that somebody may wait for many at once.
 
 
-class Resting(msgspec.Struct, eq=False):
+class IdleConnection(msgspec.Struct, eq=False):
     """What is to go on when there is something to read from `fd`, the end included.
 
     Attributes:
@@ -31,19 +31,19 @@ class Resting(msgspec.Struct, eq=False):
     """
 
     fd: int
-    let_go: Callable[[], None] | None = None
+    unregister: Callable[[], None] | None = None
 
     def end(self) -> None:
         """Nobody watches `fd` any more; call it before that is closed.
 
         A poller goes on with what is closed here, as long as another process has it too.
         """
-        if self.let_go is not None:
-            self.let_go()
+        if self.unregister is not None:
+            self.unregister()
 
 
 @coroutine
-def rest(resting: Resting) -> Generator[Resting, None, None]:
+def wait_idle(resting: IdleConnection) -> Generator[IdleConnection, None, None]:
     """Wait; only for what is driven by hand, by who knows this trap, and holds no scope open.
 
     It may be called back too early. What never goes on is closed.
@@ -77,7 +77,7 @@ class Ends(ByteSource, ByteSink, Protocol):
         """What is there can still be read, and behind it is the end."""
         ...
 
-    def rest(self) -> Awaitable[None]:
+    def wait_idle(self) -> Awaitable[None]:
         """`wait_readable` for who is driven by hand: see `resting`."""
         ...
 
@@ -86,11 +86,11 @@ class Ends(ByteSource, ByteSink, Protocol):
 class SocketEnds(SocketDescriptor):
     """Those of a connected socket, which it owns."""
 
-    _resting: Resting = attrs.field(init=False)
+    _resting: IdleConnection = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._resting = Resting(self.fd)
+        self._resting = IdleConnection(self.fd)
 
     def shut_writing(self) -> None:
         """See `Ends.shut_writing`."""
@@ -103,9 +103,9 @@ class SocketEnds(SocketDescriptor):
         with contextlib.suppress(OSError):  # as above
             self._socket.shutdown(socket.SHUT_RD)
 
-    def rest(self) -> Awaitable[None]:
-        """See `Ends.rest`."""
-        return rest(self._resting)
+    def wait_idle(self) -> Awaitable[None]:
+        """See `Ends.wait_idle`."""
+        return wait_idle(self._resting)
 
     def close(self) -> None:
         """See `Descriptor.close`."""
@@ -136,7 +136,7 @@ class Wire:
         `rests` says that who calls is driven by hand, and may rest: see `resting`.
         """
         while not self.has_ended:
-            await (self.ends.rest() if rests else self.ends.wait_readable())
+            await (self.ends.wait_idle() if rests else self.ends.wait_readable())
             try:
                 chunk = self.ends.read_nowait()
             except BlockingIOError:

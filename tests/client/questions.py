@@ -2,10 +2,10 @@
 
 import attrs
 import trio.testing
-from tests.client.stateless import STATELESS, legacy_client, stateless_client
 
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import RemoteProtocolError
+from tests.client.stateless import STATELESS, legacy_client, stateless_client
 
 
 @attrs.frozen(kw_only=True)

@@ -95,6 +95,7 @@ async def test_a_fault_beside_a_cancellation_does_not_end_the_session(
     await peer.cancel(1)
     await peer.send(call("echo", 2))
     assert text_of(await peer.receive()) == "echo"
+    await trio.testing.wait_all_tasks_blocked()
     assert logged(logging.ERROR) == ["the handler of tools/call failed"]
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._session.leader_followers import WarmTasks
+from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import sheltered
 
 
@@ -50,7 +50,7 @@ def begin(nursery, make_session, handshake):
     def start(tools=None, **options):
         channel = DeliveringChannel()
         session = make_session(channel, tools, **options)
-        session.begin(WarmTasks(nursery), copy_context())
+        session.begin(TaskPool(nursery), copy_context())
         channel.take(handshake)
         channel.writes.clear()
         return session, channel

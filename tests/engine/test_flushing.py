@@ -337,12 +337,9 @@ async def test_no_handler_starts_while_answers_fill_the_queue(serve_fake, call, 
     channel.feed(*(message(**call("tool", number)) for number in range(10)))
     await trio.testing.wait_all_tasks_blocked()
     assert len(started) == 2
-    unwanted = min(set(range(10)) - started)
-    channel.feed(message(method="notifications/cancelled", params={"requestId": unwanted}))
-    await trio.testing.wait_all_tasks_blocked()
     channel.release()
     await trio.testing.wait_all_tasks_blocked()
-    assert started == set(ids(channel.sent)) == set(range(10)) - {unwanted}
+    assert started == set(ids(channel.sent)) == set(range(10))
 
 
 async def test_a_request_of_ours_waits_for_room_too(serve_fake, message, small, nursery):

@@ -10,8 +10,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._session.leader_followers import Led, WarmTasks, lead
-from tests.engine.test_warm_tasks import Job
+from mcp_trio._session.leader_followers import FirstStep, TaskPool, lead
+from tests.engine.test_task_pool import Job
 
 COLOUR = ContextVar("colour", default="none")
 
@@ -36,7 +36,7 @@ class Serving:
         try:
             for job in self.jobs:
                 self.tasks.append(trio.lowlevel.current_task())
-                await lead(Led(job, self.context, self.warm))
+                await lead(FirstStep(job, self.context, self.warm))
             self.tasks.append(trio.lowlevel.current_task())
         finally:
             self.has_ended = True
@@ -44,7 +44,7 @@ class Serving:
 
 @pytest.fixture
 def warm(nursery):
-    return WarmTasks(nursery)
+    return TaskPool(nursery)
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ async def test_who_holds_a_scope_open_leads_nobody(warm, autojump_clock):
         with trio.move_on_after(9):
             for job in (slow, quick):
                 tasks.append(trio.lowlevel.current_task())
-                await lead(Led(job, copy_context(), warm))
+                await lead(FirstStep(job, copy_context(), warm))
         tasks.append(trio.lowlevel.current_task())
 
     warm.serve(serving)
@@ -193,7 +193,7 @@ async def test_who_serves_keeps_nothing_of_what_it_led(warm, waits):
             await trio.lowlevel.checkpoint()
 
     async def serving():
-        await lead(Led(jobs.pop(), copy_context(), warm))
+        await lead(FirstStep(jobs.pop(), copy_context(), warm))
         await trio.sleep_forever()
 
     jobs = [Job(work)]
@@ -213,7 +213,7 @@ async def test_what_is_no_exception_leaves(waits):
 
     with pytest.RaisesGroup(SystemExit):
         async with trio.open_nursery() as nursery:
-            warm = WarmTasks(nursery)
+            warm = TaskPool(nursery)
             serving = Serving(warm, [Job(leave), Job(trio.sleep_forever)])
             warm.serve(serving)
     assert serving.has_ended
@@ -226,7 +226,7 @@ async def test_what_goes_wrong_at_the_end_of_a_job_leaves_and_nothing_is_left_be
 
     with pytest.RaisesGroup(KeyError):
         async with trio.open_nursery() as nursery:
-            warm = WarmTasks(nursery)
+            warm = TaskPool(nursery)
             serving = Serving(warm, [Fragile(nothing)])
             warm.serve(serving)
     assert serving.has_ended
@@ -236,7 +236,7 @@ async def test_who_serves_feels_cancellation_wherever_it_goes_on():
     seen = []
 
     async def serving():
-        await lead(Led(Job(trio.sleep_forever), copy_context(), warm))
+        await lead(FirstStep(Job(trio.sleep_forever), copy_context(), warm))
         try:
             await trio.sleep_forever()
         except trio.Cancelled:
@@ -244,7 +244,7 @@ async def test_who_serves_feels_cancellation_wherever_it_goes_on():
             raise
 
     async with trio.open_nursery() as nursery:
-        warm = WarmTasks(nursery)
+        warm = TaskPool(nursery)
         warm.serve(serving)
         await settled()
         nursery.cancel_scope.cancel()
@@ -255,7 +255,7 @@ async def test_an_error_that_meets_who_serves_in_a_wait_is_its_own(warm):
     caught = []
 
     async def serving():
-        await lead(Led(Job(trio.lowlevel.checkpoint), copy_context(), warm))
+        await lead(FirstStep(Job(trio.lowlevel.checkpoint), copy_context(), warm))
         try:
             with trio.fail_after(0):
                 await trio.sleep_forever()
@@ -278,13 +278,14 @@ async def test_the_first_that_is_started_is_the_callers(warm):
             warm.start(job, copy_context())
         return "delivered"
 
-    delivered, led = warm.first_of(deliver)
+    delivered, steps = warm.collect(deliver)
     await settled()
     assert delivered == "delivered"
-    assert led.job is first
-    assert (alone.ended.is_set(), second.ended.is_set()) == (True, True)
-    assert not first.ended.is_set()
-    led.begin()
+    assert [step.job for step in steps] == [first, second]
+    assert alone.ended.is_set()
+    assert not (first.ended.is_set() or second.ended.is_set())
+    for step in steps:
+        step.begin()
     later = Job(nothing)
     warm.start(later, copy_context())
     await settled()
@@ -292,7 +293,7 @@ async def test_the_first_that_is_started_is_the_callers(warm):
 
 
 async def test_nothing_is_the_callers_if_nothing_is_started(warm):
-    assert warm.first_of(lambda: None) == (None, None)
+    assert warm.collect(lambda: None) == (None, [])
 
 
 async def test_what_was_started_before_a_failure_is_begun(warm):
@@ -303,7 +304,7 @@ async def test_what_was_started_before_a_failure_is_begun(warm):
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        warm.first_of(deliver)
+        warm.collect(deliver)
     await settled()
     assert job.ended.is_set()
 
@@ -328,7 +329,7 @@ def test_whatever_waits_all_is_done_once_and_in_order(programs):
     async def main():
         jobs = [job(place, steps) for place, steps in enumerate(programs)]
         async with trio.open_nursery() as nursery:
-            warm = WarmTasks(nursery)
+            warm = TaskPool(nursery)
             warm.serve(Serving(warm, jobs))
             await trio.sleep(10)
             warm.close()

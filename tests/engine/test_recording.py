@@ -228,6 +228,7 @@ async def conversation(serve_fake, call, message, sequencer):
     session, channel = await serve_fake(tools, sequencer=sequencer)
     for number, name in enumerate(tools):
         channel.feed(message(**call(name, number, token=f"t{number}")))
+    await trio.testing.wait_all_tasks_blocked()
     channel.feed(b"junk", message(id="p", method="ping"))
     await trio.testing.wait_all_tasks_blocked()
     asked = next(m for m in map(json.loads, channel.sent) if m.get("method") == "roots/list")

@@ -41,7 +41,9 @@ STEPS: Final = ("list", "call", "ask", "progress", "resume", "stop")
 ENDS: Final[Mapping[str, str]] = {"ConnectionLost": "lost", "OutcomeUnknown": "unknown"}
 """How a call of ours may end when the server stops, and that in a word."""
 
-NO_STREAMS: Final = "a stateless request ends with its connection: there is nothing to come back for"
+NO_STREAMS: Final = (
+    "a stateless request ends with its connection: there is nothing to come back for"
+)
 NO_IDS: Final = "HTTP+SSE knows of no ids of events: a session ends with its one stream"
 EXCUSES: Final = (NO_STREAMS, NO_IDS)
 

@@ -50,7 +50,9 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
             "project/test_proof.py::test_generated_programs_replay_to_the_same_bytes_in_every_process",
             examples=30,
         ),
-        control("replay/test_programs.py::test_without_the_schedule_most_replays_differ", examples=20),
+        control(
+            "replay/test_programs.py::test_without_the_schedule_most_replays_differ", examples=20
+        ),
     ),
     "2 the order is the journal's": (
         Proof(

@@ -13,7 +13,7 @@ from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION
 from mcp_trio._server.http_app import HttpApp
 from mcp_trio._server.http_serve import app_of
-from mcp_trio._session.leader_followers import WarmTasks
+from mcp_trio._session.leader_followers import TaskPool
 from tests.transports.http.scripted_exchange import PATIENCE_SECONDS, ScriptedExchange
 
 BOTH = "application/json, text/event-stream"
@@ -54,7 +54,7 @@ class Site:
 
     app: HttpApp
     nursery: trio.Nursery
-    tasks: WarmTasks | None = None
+    tasks: TaskPool | None = None
 
     @property
     def runtime(self):
@@ -243,7 +243,7 @@ def open_site(nursery, leads):
     async def open_site(server, **options):
         app = app_of(server, options, [("127.0.0.1", 80)])
         await nursery.start(app.runtime.run)
-        return Site(app, nursery, WarmTasks(nursery) if leads else None)
+        return Site(app, nursery, TaskPool(nursery) if leads else None)
 
     return open_site
 
@@ -268,5 +268,5 @@ async def site_of(server, *, leads=False, **options):
     async with trio.open_nursery() as nursery:
         app = app_of(server, options, [("127.0.0.1", 80)])
         await nursery.start(app.runtime.run)
-        yield Site(app, nursery, WarmTasks(nursery) if leads else None)
+        yield Site(app, nursery, TaskPool(nursery) if leads else None)
         nursery.cancel_scope.cancel()

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mcp_trio import Limits
-from mcp_trio._session.leader_followers import WarmTasks
+from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._transports.asgi import AsgiHost
 
 
@@ -144,7 +144,7 @@ def _resting(respond, listeners, *, limits, task_status):
     from mcp_trio._transports.http_server import serve_native
 
     return serve_native(
-        respond, listeners, limits=limits, tasks_in=WarmTasks, task_status=task_status
+        respond, listeners, limits=limits, tasks_in=TaskPool, task_status=task_status
     )
 
 

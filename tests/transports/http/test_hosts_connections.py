@@ -349,4 +349,4 @@ async def test_connections_that_rest_are_in_no_task(open_host):
         await trio.testing.wait_all_tasks_blocked(0.01)
         names = [*_coroutines(trio.lowlevel.current_root_task())]
         assert "NativeConnection.serve" not in names
-        assert names.count("Lookout.next") == 1
+        assert names.count("Poller.next") == 1

@@ -470,7 +470,7 @@ async def test_who_watches_a_connection_is_told_before_it_is_closed():
     fd = ours.detach()
     ends, was_open = SocketEnds(fd=fd), []
     resting = ends.rest().send(None)
-    resting.let_go = lambda: was_open.append(os.fstat(fd))
+    resting.unregister = lambda: was_open.append(os.fstat(fd))
     assert ends.rest().send(None) is resting
     ends.close()
     assert (resting.fd, len(was_open)) == (fd, 1)

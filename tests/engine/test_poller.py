@@ -13,9 +13,16 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._session.leader_followers import _READY_MAX, Led, Lookout, Serving, WarmTasks, lead
-from mcp_trio._transports.socket_bytes import Resting
-from tests.engine.resting_connections import (
+from mcp_trio._session.leader_followers import (
+    _READY_MAX,
+    FirstStep,
+    Leader,
+    Poller,
+    TaskPool,
+    lead,
+)
+from mcp_trio._transports.socket_bytes import IdleConnection
+from tests.engine.idle_connections import (
     NAME,
     Connection,
     open_descriptors,
@@ -23,12 +30,12 @@ from tests.engine.resting_connections import (
     task,
     tasks_living,
 )
-from tests.engine.test_warm_tasks import Job
+from tests.engine.test_task_pool import Job
 
 
 @pytest.fixture
 def warm(nursery):
-    return WarmTasks(nursery)
+    return TaskPool(nursery)
 
 
 @pytest.fixture
@@ -173,7 +180,7 @@ async def test_what_is_led_belongs_to_one_and_the_others_go_on(
     async def lead_one(data):
         if data == b"l":
             jobs.append(Job(work))
-            await lead(Led(jobs[-1], copy_context(), warm))
+            await lead(FirstStep(jobs[-1], copy_context(), warm))
 
     jobs = []
     connections = await open_connections(3, lead_one)
@@ -199,7 +206,7 @@ async def test_a_job_that_cancels_itself_takes_nobody_along(warm, open_connectio
 
     async def lead_it(data):
         if data == b"l":
-            await lead(Led(job, copy_context(), warm))
+            await lead(FirstStep(job, copy_context(), warm))
 
     job = Job(cancel)
     connections = await open_connections(2, lead_it)
@@ -226,7 +233,7 @@ async def test_a_scope_that_is_left_open_takes_nobody_along(open_connections, ca
     assert [each.received for each in connections] == [b"ox", b"x", b"x"]
     assert connections[1].tasks[0] is not connections[0].tasks[0]
     (logged,) = caplog.records
-    assert logged.message == "what answers has left a scope or a nursery open"
+    assert logged.message == "an HTTP handler left a cancel scope or a nursery open"
 
 
 async def test_a_scope_that_is_left_open_in_a_task_of_ones_own_stays_behind(
@@ -247,7 +254,7 @@ async def test_a_scope_that_is_left_open_in_a_task_of_ones_own_stays_behind(
     await settled()
     assert [each.received for each in connections] == [b"ox", b"x"]
     (logged,) = caplog.records
-    assert logged.message == "what answers has left a scope or a nursery open"
+    assert logged.message == "an HTTP handler left a cancel scope or a nursery open"
 
 
 async def test_nobody_is_kept_waiting_by_many_that_are_ready(open_connections):
@@ -276,7 +283,7 @@ async def test_cancelled_all_that_rest_are_closed(poller):
         return kept[-1]
 
     async with trio.open_nursery() as nursery:
-        warm = WarmTasks(nursery)
+        warm = TaskPool(nursery)
         connections = [Connection(warm) for _ in range(3)]
         for connection in connections:
             warm.serve(partial(serve, connection))
@@ -293,7 +300,7 @@ async def test_cancelled_who_comes_to_rest_at_last_is_closed_as_well(autojump_cl
             await trio.sleep(1)
 
     async with trio.open_nursery() as nursery:
-        warm = WarmTasks(nursery)
+        warm = TaskPool(nursery)
         connections = [Connection(warm, finish) for _ in range(2)]
         for connection in connections:
             warm.serve(connection)
@@ -308,7 +315,7 @@ async def test_cancelled_who_comes_to_rest_at_last_is_closed_as_well(autojump_cl
 
 async def test_cancelled_with_one_that_waits_all_are_closed():
     async with trio.open_nursery() as nursery:
-        warm = WarmTasks(nursery)
+        warm = TaskPool(nursery)
         connections = [Connection(warm, lambda _: trio.sleep_forever()) for _ in range(3)]
         for connection in connections:
             warm.serve(connection)
@@ -327,7 +334,7 @@ async def test_what_is_no_exception_leaves_and_closes_all():
 
     with pytest.RaisesGroup(SystemExit):
         async with trio.open_nursery() as nursery:
-            warm = WarmTasks(nursery)
+            warm = TaskPool(nursery)
             connections = [Connection(warm, leave) for _ in range(3)]
             for connection in connections:
                 warm.serve(connection)
@@ -354,11 +361,11 @@ async def test_when_the_last_one_has_ended_nothing_is_left(warm):
 
 
 async def test_a_closed_lookout_knows_nobody_any_more(warm):
-    lookout = Lookout()
+    lookout = Poller()
     connections = [Connection(warm) for _ in range(4)]
-    *closed, later = [Serving(connection(), copy_context()) for connection in connections]
+    *closed, later = [Leader(connection(), copy_context()) for connection in connections]
     for connection, serving in zip(connections, [*closed, later], strict=True):
-        assert isinstance(serving.step(), Resting)
+        assert isinstance(serving.step(), IdleConnection)
         connection.say(b"x")
         if serving is not later:
             lookout.add(serving, connection.resting)
@@ -369,7 +376,7 @@ async def test_a_closed_lookout_knows_nobody_any_more(warm):
     assert await lookout.next() is later
     lookout.close()
     assert all(each.has_ended for each in connections)
-    assert all(each.resting.let_go is None for each in connections)
+    assert all(each.resting.unregister is None for each in connections)
     for connection in connections:
         connection.theirs.close()
 
@@ -416,7 +423,7 @@ async def test_who_rests_keeps_nothing_of_what_it_led(warm, open_connections, wa
             await trio.lowlevel.checkpoint()
 
     async def lead_one(_):
-        await lead(Led(jobs.pop(), copy_context(), warm))
+        await lead(FirstStep(jobs.pop(), copy_context(), warm))
 
     jobs = [Job(work)]
     gone = weakref.ref(jobs[0])
@@ -439,10 +446,10 @@ def test_whatever_comes_to_whom_is_read_once_and_in_order(batches):
             elif data in {b"l", b"s"}:
                 waits = data == b"s"
                 job = Job(lambda: trio.sleep(1 if waits else 0))
-                await lead(Led(job, copy_context(), warm))
+                await lead(FirstStep(job, copy_context(), warm))
 
         async with trio.open_nursery() as nursery:
-            warm = WarmTasks(nursery)
+            warm = TaskPool(nursery)
             connections = [Connection(warm, act) for _ in range(5)]
             for connection in connections:
                 warm.serve(connection)

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from mcp_trio._session.journal import LANE, Lane, watch_lanes
-from mcp_trio._session.leader_followers import _RESTING_MAX, WarmTasks
+from mcp_trio._session.leader_followers import _IDLE_TASKS_MAX, TaskPool
 
 COLOUR = ContextVar("colour", default="none")
 
@@ -51,7 +51,7 @@ async def at_once():
 
 @pytest.fixture
 def warm(nursery):
-    return WarmTasks(nursery)
+    return TaskPool(nursery)
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ async def test_what_goes_wrong_at_the_end_is_not_tried_again(work):
     job = Fragile(run)
     with pytest.RaisesGroup(KeyError):
         async with trio.open_nursery() as nursery:
-            WarmTasks(nursery).start(job, copy_context())
+            TaskPool(nursery).start(job, copy_context())
     assert job.ends == 1
 
 
@@ -215,15 +215,15 @@ async def test_tasks_that_nobody_needs_end(warm, autojump_clock):
 
 async def test_only_so_many_rest(warm, autojump_clock):
     before = tasks_living()
-    for _ in range(_RESTING_MAX + 10):
+    for _ in range(_IDLE_TASKS_MAX + 10):
         warm.start(Job(lambda: trio.sleep(1)), copy_context())
     await trio.sleep(2)
-    assert tasks_living() == before + _RESTING_MAX + 1
+    assert tasks_living() == before + _IDLE_TASKS_MAX + 1
 
 
 async def test_closed_nobody_rests_any_more(autojump_clock):
     async with trio.open_nursery() as nursery:
-        warm = WarmTasks(nursery)
+        warm = TaskPool(nursery)
         slow, quick = Job(lambda: trio.sleep(1)), Job(at_once)
         for job in (slow, quick):
             warm.start(job, copy_context())
@@ -235,7 +235,7 @@ async def test_closed_nobody_rests_any_more(autojump_clock):
 
 async def test_the_end_of_the_nursery_ends_those_that_rest(autojump_clock):
     async with trio.open_nursery() as nursery:
-        warm = WarmTasks(nursery)
+        warm = TaskPool(nursery)
         warm.start(Job(at_once), copy_context())
         await trio.sleep(1)
         nursery.cancel_scope.cancel()

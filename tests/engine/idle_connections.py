@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from mcp_trio._transports.socket_bytes import Resting, rest
+from mcp_trio._transports.socket_bytes import IdleConnection, wait_idle
 
 NAME = ContextVar("name", default="nobody")
 
@@ -36,7 +36,7 @@ class Connection:
     def __init__(self, warm, act=None, name="nobody"):
         self.ours, self.theirs = socket.socketpair()
         self.ours.setblocking(False)
-        self.resting = Resting(self.ours.fileno())
+        self.resting = IdleConnection(self.ours.fileno())
         self.warm, self.act, self.name = warm, act, name
         self.received, self.wakings = b"", 0
         self.tasks, self.names = [], []
@@ -60,7 +60,7 @@ class Connection:
 
     async def read(self):
         while True:
-            await rest(self.resting)
+            await wait_idle(self.resting)
             self.wakings += 1
             try:
                 return self.ours.recv(1)
