@@ -2,10 +2,10 @@
 
 from mcp_trio._journal.diff import Difference, diff
 from mcp_trio._journal.export import export_jsonld
-from mcp_trio._journal.reader import CheckReport, Flaw, check, read_recording
-from mcp_trio._journal.records import Record, frame_of
+from mcp_trio._journal.reader import CheckReport, Damage, check, read_recording
+from mcp_trio._journal.records import Record, body_bytes
 from mcp_trio._journal.redaction import Redaction
-from mcp_trio._journal.secrets import DEFAULT_SECRET_NAMES
+from mcp_trio._journal.secret_detection import DEFAULT_SECRET_NAMES
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import RecordOptions, SharedRecording
 from mcp_trio._replay.live import drive, run_inputs
@@ -18,8 +18,8 @@ from mcp_trio.errors import RecordingError, ReplayDivergence
 __all__ = [
     "DEFAULT_SECRET_NAMES",
     "CheckReport",
+    "Damage",
     "Difference",
-    "Flaw",
     "InputDifference",
     "InputsReport",
     "Record",
@@ -32,11 +32,11 @@ __all__ = [
     "SharedRecording",
     "SweepReport",
     "UntrackedCall",
+    "body_bytes",
     "check",
     "diff",
     "drive",
     "export_jsonld",
-    "frame_of",
     "open_recording",
     "read_recording",
     "replay",

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from mcp_trio._journal.records import PATCHED, TIMEOUT
+from mcp_trio._journal.records import PATCHED_MARK, TIMEOUT
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.requests import SUSPENDED
 
@@ -84,7 +84,7 @@ def change_value(lines: list[bytes], records: list[Line], place: int) -> Iterato
 def change_patch(lines: list[bytes], records: list[Line], place: int) -> Iterator[Change]:
     """Which way was taken."""
     record = records[place]
-    if record["f"]["name"] != PATCHED:
+    if record["f"]["name"] != PATCHED_MARK:
         return
     line = encoded({**record, "f": different(record["f"], "value")})
     what, expected = f"value of mark {record['n']}", behind(records, place - 1)

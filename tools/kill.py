@@ -34,7 +34,14 @@ from mcp_trio import Context, Server
 from mcp_trio._recorder.writer import open_recorder
 from mcp_trio._session.journal import Recording
 from mcp_trio.errors import RecordingError
-from mcp_trio.recording import Flaw, Record, RecordOptions, frame_of, open_recording, read_recording
+from mcp_trio.recording import (
+    Damage,
+    Record,
+    RecordOptions,
+    body_bytes,
+    open_recording,
+    read_recording,
+)
 from mcp_trio.transports import Channel, open_stdio_channel
 
 IN_FLIGHT_MIN: Final = 16
@@ -245,8 +252,8 @@ def _judge(flood: Flood, frames_before: int, recording: RecordOptions) -> Trial:
     recorded: Counter[bytes | None] = Counter()
     for item in _items(recording):
         kinds[item.kind] += 1
-        if not isinstance(item, Flaw) and item.kind == "out":
-            recorded[frame_of(item)] += 1
+        if not isinstance(item, Damage) and item.kind == "out":
+            recorded[body_bytes(item)] += 1
     return Trial(
         frames_before=frames_before,
         frames=len(flood.frames),
@@ -258,7 +265,7 @@ def _judge(flood: Flood, frames_before: int, recording: RecordOptions) -> Trial:
     )
 
 
-def _items(recording: RecordOptions) -> Iterator[Record | Flaw]:
+def _items(recording: RecordOptions) -> Iterator[Record | Damage]:
     """What the recording holds: nothing if the server died before it could begin."""
     try:
         yield from read_recording(open_recording(recording.path))

@@ -186,7 +186,7 @@ def hold_all_replayed() -> list[str]:
 def hold_other(golden: Golden) -> list[str]:
     """Print the row of a recording that does not replay; returns what is wrong with it."""
     report = check(open_recording(golden.path))
-    failures = [f"line {flaw.line}: {flaw.text}" for flaw in report.flaws]
+    failures = [f"line {flaw.line}: {flaw.text}" for flaw in report.damage]
     if not is_whole(report):
         failures.append(verdict(report))
     if golden.role != (role := role_of(golden)):

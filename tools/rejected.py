@@ -220,7 +220,7 @@ def _checked(rejected: Rejected) -> str:
         report = check(open_recording(rejected.path))
     except RecordingError as error:
         return str(error)
-    return "; ".join(f"line {flaw.line}: {flaw.text}" for flaw in report.flaws) or WHOLE
+    return "; ".join(f"line {flaw.line}: {flaw.text}" for flaw in report.damage) or WHOLE
 
 
 def _replayed(rejected: Rejected) -> str:

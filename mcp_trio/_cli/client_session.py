@@ -29,8 +29,8 @@ from mcp_trio._cli.targets import load_server
 from mcp_trio._client.client import DEFAULT_PROTOCOL_VERSIONS, Client
 from mcp_trio._client.config import ServerConfig, read_config
 from mcp_trio._client.connect import Target, starts_command, url_of
-from mcp_trio._journal.reader import Flaw, first_loss, read_recording
-from mcp_trio._journal.records import frame_of
+from mcp_trio._journal.reader import Damage, first_loss, read_recording
+from mcp_trio._journal.records import body_bytes
 from mcp_trio._jsonrpc.messages import Decoder, Response
 from mcp_trio._protocol.forms import choices_of, mistakes_in, with_defaults
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
@@ -337,10 +337,12 @@ def in_session(
 def _results(file: Path) -> list[msgspec.Raw]:
     """All results in a client's recording, but for that of the handshake."""
     decoder = Decoder(json_depth_max=DEFAULT_LIMITS.json_depth_max)
-    records = [item for item in read_recording(open_recording(file)) if not isinstance(item, Flaw)]
+    records = [
+        item for item in read_recording(open_recording(file)) if not isinstance(item, Damage)
+    ]
     if first_loss(records) is not None:
         raise RecordingError(f"no room for the results in {file.parent}")
-    frames = [frame_of(each) or b"" for each in records if each.kind == "in"]
+    frames = [body_bytes(each) or b"" for each in records if each.kind == "in"]
     messages = [message for frame in frames for message in decoder.messages(frame)]
     _, *results = [message.result for message in messages if isinstance(message, Response)]
     return results

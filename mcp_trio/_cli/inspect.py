@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mcp_trio._cli.output import Line
     from mcp_trio._cli.timeline import Direction, Row, Tally
     from mcp_trio._journal.diff import Difference
-    from mcp_trio._journal.reader import CheckReport, Flaw
+    from mcp_trio._journal.reader import CheckReport, Damage
     from mcp_trio._journal.records import Record
 
 
@@ -200,15 +200,15 @@ def read_rows(
 
 
 def _kept(
-    items: "Iterable[Record | Flaw]", frames: dict[int | None, str]
-) -> "Iterator[Record | Flaw]":
+    items: "Iterable[Record | Damage]", frames: dict[int | None, str]
+) -> "Iterator[Record | Damage]":
     from mcp_trio._cli.output import printable
-    from mcp_trio._journal.reader import Flaw
-    from mcp_trio._journal.records import frame_of
+    from mcp_trio._journal.reader import Damage
+    from mcp_trio._journal.records import body_bytes
 
     for item in items:
-        if not isinstance(item, Flaw) and item.kind in {"in", "out"}:
-            frame = frame_of(item) or b""
+        if not isinstance(item, Damage) and item.kind in {"in", "out"}:
+            frame = body_bytes(item) or b""
             frames[item.number] = printable(frame.decode(errors="backslashreplace"))
         yield item
 
@@ -305,11 +305,11 @@ def _records(file: str) -> "list[Record]":
     """The records of a file; its flaws are told on stderr."""
     from mcp_trio._cli.output import echo_error
     from mcp_trio._cli.recordings import records_of
-    from mcp_trio._journal.reader import Flaw
+    from mcp_trio._journal.reader import Damage
 
     records: list[Record] = []
     for item in records_of(file):
-        if isinstance(item, Flaw):
+        if isinstance(item, Damage):
             echo_error(f"{file}: line {item.line}: {item.text}")
         else:
             records.append(item)
@@ -458,19 +458,19 @@ def check_command(context: click.Context, file: str) -> None:
     click.echo(f"{file}: {verdict(report)}")
     kinds = ", ".join(f"{count} {kind}" for kind, count in report.kinds.items())
     click.echo(f"{report.records} records: {kinds}")
-    for flaw in report.flaws:
+    for flaw in report.damage:
         click.echo(f"line {flaw.line}: {flaw.kind}: {flaw.text}")
     context.exit(0 if is_whole(report) else 1)
 
 
 def is_whole(report: "CheckReport") -> bool:
     """Whether everything that happened stands in the recording, unchanged."""
-    return report.complete and not report.flaws and not report.has_loss
+    return report.complete and not report.damage and not report.has_loss
 
 
 def verdict(report: "CheckReport") -> str:
     """The state of a recording in a sentence."""
-    found = {flaw.kind for flaw in report.flaws}
+    found = {flaw.kind for flaw in report.damage}
     for kind, text in VERDICTS.items():
         if kind in found:
             return text

@@ -29,7 +29,7 @@ from mcp_trio._cli.options import (
 from mcp_trio._cli.output import echo_error
 
 if TYPE_CHECKING:
-    from mcp_trio._proxy.bridge import Front, Upstream
+    from mcp_trio._proxy.bridge import Downstream, Upstream
     from mcp_trio._recorder.writer import RecordOptions
 
 
@@ -135,35 +135,35 @@ def record_command(
     from mcp_trio._proxy.bridge import Upstream
 
     upstream = Upstream(target=target, headers=headers)
-    front = _recording_front(
+    downstream = _recording_downstream(
         address, hosts=hosts or None, origins=origins or None, allows_cors=allows_cors
     )
     try:
-        status = _recorded(front, upstream, options)
+        status = _recorded(downstream, upstream, options)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     context.exit(status)
 
 
-def _recording_front(address: Address | None, **who: Any) -> "Front":
-    from mcp_trio._proxy.bridge import Front
-    from mcp_trio._proxy.http import Place
+def _recording_downstream(address: Address | None, **who: Any) -> "Downstream":
+    from mcp_trio._proxy.bridge import Downstream
+    from mcp_trio._proxy.http import ListenOptions
 
     if address is None:
-        return Front()
-    return Front(kind="http", place=Place(host=address.host, port=address.port, **who))
+        return Downstream()
+    return Downstream(kind="http", place=ListenOptions(host=address.host, port=address.port, **who))
 
 
-def _recorded(front: "Front", upstream: "Upstream", record: "RecordOptions") -> int:
+def _recorded(downstream: "Downstream", upstream: "Upstream", record: "RecordOptions") -> int:
     """The exit status, when all is over."""
     from mcp_trio._proxy.bridge import run_bridge
     from mcp_trio.errors import ConnectionLost
 
-    place = front.place
-    listens_at = None if front.kind == "stdio" else where(host=place.host, port=place.port)
+    place = downstream.place
+    listens_at = None if downstream.kind == "stdio" else where(host=place.host, port=place.port)
     try:
         with listening(listens_at, "recording") as attempt:
-            return run_bridge(front, upstream, record=record, told=attempt.told)
+            return run_bridge(downstream, upstream, record=record, report_url=attempt.told)
     except ConnectionLost as error:
         echo_error(str(error))
         return NOT_EXECUTABLE_STATUS
@@ -253,10 +253,11 @@ def bridge_command(
         "is_open": is_open,
     }
     try:
-        front = _front(source, upstream, said)
-        with listening(None if front.kind == "stdio" else source, "listening at") as attempt:
+        downstream = _downstream(source, upstream, said)
+        with listening(None if downstream.kind == "stdio" else source, "listening at") as attempt:
             status = _told_of_loss(
-                upstream, partial(run_bridge, front, upstream, record=options, told=attempt.told)
+                upstream,
+                partial(run_bridge, downstream, upstream, record=options, report_url=attempt.told),
             )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -294,16 +295,16 @@ def _upstream(context: click.Context, url: str | None, headers: Mapping[str, str
     return Upstream(target=url, headers=headers)
 
 
-def _front(source: str, upstream: "Upstream", said: Mapping[str, Any]) -> "Front":
-    """See `front_of`; with who may come."""
+def _downstream(source: str, upstream: "Upstream", said: Mapping[str, Any]) -> "Downstream":
+    """See `parse_downstream`; with who may come."""
     import attrs
 
     from mcp_trio._client.connect import has_url
-    from mcp_trio._proxy.bridge import front_of
+    from mcp_trio._proxy.bridge import parse_downstream
 
-    front = front_of(source)
-    who = told_to(front.kind, said)
+    downstream = parse_downstream(source)
+    who = told_to(downstream.kind, said)
     if "allows_cors" in who and has_url(upstream.target):
         raise click.UsageError(CORS_IS_THEIRS)
     is_open = who.pop("is_open", False)
-    return attrs.evolve(front, place=attrs.evolve(front.place, **who), is_open=is_open)
+    return attrs.evolve(downstream, place=attrs.evolve(downstream.place, **who), is_open=is_open)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from mcp_trio._cli.output import counted
-from mcp_trio._journal.reader import Flaw, read_recording
+from mcp_trio._journal.reader import Damage, read_recording
 from mcp_trio._journal.records import Record
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX, later_names, open_recording
 from mcp_trio.errors import RecordingError
@@ -22,7 +22,7 @@ from mcp_trio.errors import RecordingError
 if TYPE_CHECKING:
     from mcp_trio._cli.output import Line
     from mcp_trio._journal.redaction import Redaction
-    from mcp_trio._journal.secrets import LikelySecret
+    from mcp_trio._journal.secret_detection import LikelySecret
     from mcp_trio._recorder.files import Sink
     from mcp_trio.limits import Limits
 
@@ -40,7 +40,7 @@ def lines_of(file: str | os.PathLike[str]) -> Iterator[bytes]:
     return counted(open_recording(file), f"reading {Path(file).name}", total_bytes=_size(file))
 
 
-def records_of(file: str | os.PathLike[str]) -> Iterator[Record | Flaw]:
+def records_of(file: str | os.PathLike[str]) -> Iterator[Record | Damage]:
     """The records of a recording, flaws at their places.
 
     Raises:
@@ -125,8 +125,8 @@ def redact_command(
 ) -> None:
     """Write the recording FILE again, with tokens for what is secret in it."""
     from mcp_trio._cli.options import read_key
-    from mcp_trio._journal.redaction import redacted_again
-    from mcp_trio._journal.secret_tokens import KEY_BYTES
+    from mcp_trio._journal.redaction import redact_recording
+    from mcp_trio._journal.redaction_tokens import KEY_BYTES
 
     target = _target(file, output, in_place=in_place)
     redaction = _redaction(**besides)
@@ -134,7 +134,7 @@ def redact_command(
     try:
         with naming(file):
             records = _records(file)
-            lines = list(redacted_again(records, redaction, key=key_bytes, limits=_limits()))
+            lines = list(redact_recording(records, redaction, key=key_bytes, limits=_limits()))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if target is None:
@@ -184,7 +184,7 @@ def _limits() -> "Limits":
 
 def _redaction(rules: tuple[str, ...], names: tuple[str, ...], values: str | None) -> "Redaction":
     from mcp_trio._journal.redaction import Redaction
-    from mcp_trio._journal.secrets import DEFAULT_SECRET_NAMES
+    from mcp_trio._journal.secret_detection import DEFAULT_SECRET_NAMES
 
     paths: dict[str, list[str]] = {}
     for rule in rules:
@@ -212,12 +212,12 @@ def _records(file: str) -> "list[Record]":
         RecordingError: It is no recording, or damaged: new digests would hide that.
     """
     from mcp_trio._cli.output import echo_error
-    from mcp_trio._journal.reader import Flaw
+    from mcp_trio._journal.reader import Damage
     from mcp_trio.errors import RecordingError
 
     records: list[Record] = []
     for item in records_of(file):
-        if not isinstance(item, Flaw):
+        if not isinstance(item, Damage):
             records.append(item)
         elif item.kind == "torn":
             echo_error(f"left out: line {item.line}: {item.text}")
@@ -306,10 +306,10 @@ def scan_command(context: click.Context, files: tuple[str, ...]) -> None:
 def _scan(file: str) -> int:
     """Show what is in a file; the exit status for it."""
     from mcp_trio._cli.output import Column, echo_error, print_table
-    from mcp_trio._journal.records import OpenBody, body_of
+    from mcp_trio._journal.records import OpenBody, decode_body
 
     records, unread = _read(file)
-    manifest = body_of(records[0], OpenBody).redaction
+    manifest = decode_body(records[0], OpenBody).redaction
     found = list(_likely(records, manifest))
     if found:
         click.echo(f"{file}: likely secrets: {len(found)}")
@@ -323,14 +323,14 @@ def _scan(file: str) -> int:
     return 1 if found or unread else 0
 
 
-def _read(file: str) -> "tuple[list[Record], list[Flaw]]":
+def _read(file: str) -> "tuple[list[Record], list[Damage]]":
     """The records of a file, and the flaws behind which a secret may hide."""
-    from mcp_trio._journal.reader import Flaw
+    from mcp_trio._journal.reader import Damage
 
     records: list[Record] = []
-    unread: list[Flaw] = []
+    unread: list[Damage] = []
     for item in records_of(file):
-        if not isinstance(item, Flaw):
+        if not isinstance(item, Damage):
             records.append(item)
         elif item.kind in _UNREAD:
             unread.append(item)
@@ -339,13 +339,13 @@ def _read(file: str) -> "tuple[list[Record], list[Flaw]]":
 
 def _likely(records: "list[Record]", manifest: dict[str, object] | None) -> "Iterator[Line]":
     from mcp_trio._cli.output import Line, printable
-    from mcp_trio._journal.records import frame_of
-    from mcp_trio._journal.redaction import redactor_of
-    from mcp_trio._journal.secrets import likely_secrets
+    from mcp_trio._journal.records import body_bytes
+    from mcp_trio._journal.redaction import redactor_for_replay
+    from mcp_trio._journal.secret_detection import likely_secrets
 
-    redactor = None if manifest is None else redactor_of(manifest, records)
+    redactor = None if manifest is None else redactor_for_replay(manifest, records)
     for record in records[1:]:
-        for secret in likely_secrets(frame_of(record) or b"null"):
+        for secret in likely_secrets(body_bytes(record) or b"null"):
             if redactor is None or not redactor.knows(secret.value):
                 path = printable(secret.path)
                 yield Line((str(record.number), secret.kind, printable(_masked(secret)), path))
@@ -423,11 +423,11 @@ def export_command(
 
 
 def _lines(file: str, convert: Export, left_out: list[str]) -> Iterator[bytes]:
-    from mcp_trio._journal.reader import Flaw
+    from mcp_trio._journal.reader import Damage
     from mcp_trio.errors import RecordingError
 
     for item in records_of(file):
-        if isinstance(item, Flaw):
+        if isinstance(item, Damage):
             left_out.append(f"line {item.line}: {item.text}")
             continue
         try:

@@ -223,9 +223,9 @@ def _keep_lifespan_apart(server: "Server", attempt: Attempt) -> None:
 
 
 def _check_sessions(record: "RecordOptions | None", transport: str) -> None:
-    from mcp_trio._recorder.writer import keeps_each_session
+    from mcp_trio._recorder.writer import holds_many_sessions
 
-    if not keeps_each_session(record):
+    if not holds_many_sessions(record):
         raise click.UsageError(
             f"over {transport} sessions are many: --record takes a folder that is there already"
         )

@@ -11,15 +11,15 @@ import msgspec
 
 from mcp_trio._cli.output import Column, Line, print_table, printable, shortened, styled
 from mcp_trio._journal.conversation import (
-    Asking,
-    Question,
-    Round,
-    Stories,
-    responses_in,
+    InputRequest,
+    InputRequired,
+    RoundTrip,
+    RoundTripTracker,
+    input_responses_in,
     subscription_of,
 )
-from mcp_trio._journal.reader import Flaw
-from mcp_trio._journal.records import OpenBody, Record, body_of, frame_of, message_name
+from mcp_trio._journal.reader import Damage
+from mcp_trio._journal.records import OpenBody, Record, body_bytes, decode_body, message_name
 from mcp_trio._jsonrpc.messages import (
     Decoder,
     ErrorResponse,
@@ -42,9 +42,9 @@ def what(message: Request | Notification) -> str:
     return _what(message.method, message.params)
 
 
-def asked_text(asking: Asking) -> str:
+def asked_text(asking: InputRequired) -> str:
     """What a server asks for, each question under its key."""
-    questions = [f"{key}: {_question(each)}" for key, each in asking.questions.items()]
+    questions = [f"{key}: {_question(each)}" for key, each in asking.requests.items()]
     return f"asks {'; '.join(questions)}" if questions else "asks to come again"
 
 
@@ -74,7 +74,7 @@ def content_text(result: Mapping[str, Any]) -> str:
         return ""
 
 
-def _question(question: Question) -> str:
+def _question(question: InputRequest) -> str:
     return _what(question.method, question.params)
 
 
@@ -213,7 +213,7 @@ class _Asked:
     method: str
     what: str
     time_ns: int
-    round: Round
+    round: RoundTrip
     client: str | None = None
 
 
@@ -242,19 +242,19 @@ class _Seen:
     asked: dict[_RequestKey, _Asked] = attrs.field(factory=dict[_RequestKey, _Asked])
     asked_by_token: dict[_RequestKey, _Asked] = attrs.field(factory=dict[_RequestKey, _Asked])
     asked_in_lane: dict[str, _Asked] = attrs.field(factory=dict[str, _Asked])
-    stories: Stories = attrs.field(factory=Stories)
+    stories: RoundTripTracker = attrs.field(factory=RoundTripTracker)
 
     def lane_asked(self, record: Record) -> _Asked | None:
         """The request that the lane of a record handles."""
         return self.asked_in_lane.get((record.lane or "").split(".")[0])
 
 
-def timeline(items: Iterable[Record | Flaw], tally: Tally) -> Iterator[Row]:
+def timeline(items: Iterable[Record | Damage], tally: Tally) -> Iterator[Row]:
     """The rows of a recording, flaws at their places; counts them in `tally`."""
     seen = _Seen(tally)
     sessions = {0: seen}
     for item in items:
-        if isinstance(item, Flaw):
+        if isinstance(item, Damage):
             yield _flaw(seen, item)
         else:
             if item.channel not in sessions:  # its ids are its own
@@ -262,7 +262,7 @@ def timeline(items: Iterable[Record | Flaw], tally: Tally) -> Iterator[Row]:
             yield from _rows(sessions[item.channel], item)
 
 
-def _flaw(seen: _Seen, flaw: Flaw) -> Row:
+def _flaw(seen: _Seen, flaw: Damage) -> Row:
     seen.tally.flaws += 1
     return Row(kind=flaw.kind, what=f"line {flaw.line}", outcome="error", note=flaw.text)
 
@@ -303,7 +303,7 @@ def _about(row: Row, asked: _Asked | None) -> Row:
     return row if asked.round.before is None else _of_story(row, asked.round)
 
 
-def _of_story(row: Row, round_: Round) -> Row:
+def _of_story(row: Row, round_: RoundTrip) -> Row:
     return msgspec.structs.replace(row, story=round_.first, round=round_.number)
 
 
@@ -311,35 +311,35 @@ def _of_story(row: Row, round_: Round) -> Row:
 
 
 def _body(_: _Seen, record: Record) -> Row:
-    return Row(kind=record.kind, note=_text(frame_of(record)))
+    return Row(kind=record.kind, note=_text(body_bytes(record)))
 
 
 def _open(seen: _Seen, record: Record) -> Row:
-    body = body_of(record, OpenBody)
+    body = decode_body(record, OpenBody)
     seen.by_client = body.role == "client"
     what = f"{body.name} {body.version}"
     return Row(kind="open", what=what, note=f"role {body.role}, {body.transport}, {body.started}")
 
 
 def _error(_: _Seen, record: Record) -> Row:
-    return Row(kind="err", outcome="error", note=_text(frame_of(record)))
+    return Row(kind="err", outcome="error", note=_text(body_bytes(record)))
 
 
 def _gap(_: _Seen, record: Record) -> Row:
-    return Row(kind="gap", outcome="error", note=_text(frame_of(record)))
+    return Row(kind="gap", outcome="error", note=_text(body_bytes(record)))
 
 
 def _shut(_: _Seen, record: Record) -> Row:
-    return Row(kind="shut", what=str(members_of(frame_of(record)).get("cause", "")))
+    return Row(kind="shut", what=str(members_of(body_bytes(record)).get("cause", "")))
 
 
 def _end(_: _Seen, record: Record) -> Row:
-    counts = members_of(frame_of(record)).get("counts")
+    counts = members_of(body_bytes(record)).get("counts")
     return Row(kind="end", note=_text(msgspec.json.encode(counts)) if counts else "")
 
 
 def _mark(_: _Seen, record: Record) -> Row:
-    body = members_of(frame_of(record))
+    body = members_of(body_bytes(record))
     value = body.get("value")
     note = "" if value is None else _text(msgspec.json.encode(value))
     return Row(kind="mark", what=str(body.get("name", "")), note=note)
@@ -347,7 +347,7 @@ def _mark(_: _Seen, record: Record) -> Row:
 
 def _cancellation(seen: _Seen, record: Record) -> Row:
     asked = seen.lane_asked(record)
-    unstarted = frame_of(record) is not None
+    unstarted = body_bytes(record) is not None
     return Row(
         kind="cxl",
         what=_named(asked),
@@ -370,7 +370,7 @@ class _Place:
 
 
 def _frame(seen: _Seen, record: Record) -> list[Row]:
-    frame, envelope = frame_of(record) or b"", record.envelope or {}
+    frame, envelope = body_bytes(record) or b"", record.envelope or {}
     direction = _DIRECTIONS[seen.by_client, record.kind]
     if frame.strip() and "part" not in envelope:
         rows = _messages(seen, record, _decoder.messages(frame), direction)
@@ -402,7 +402,7 @@ def _no_frame(envelope: Mapping[str, Any]) -> str:
 def _request(seen: _Seen, message: Request, place: _Place) -> Row:
     record, params = place.record, members_of(message.params)
     meta = members_of(params.get("_meta"))
-    round_ = seen.stories.begin(record.number, message.method, message.params)
+    round_ = seen.stories.add_request(record.number, message.method, message.params)
     is_retry = round_.before is not None
     text = f"{what(message)}, round {round_.number}" if is_retry else what(message)
     client = _implementation(meta.get(CLIENT_INFO))
@@ -417,7 +417,7 @@ def _request(seen: _Seen, message: Request, place: _Place) -> Row:
         kind=record.kind,
         what=text,
         id=message.id,
-        note=responses_text(responses_in(message.params)) if is_retry else "",
+        note=responses_text(input_responses_in(message.params)) if is_retry else "",
         protocol_version=protocol_version if isinstance(protocol_version, str) else None,
     )
     return _about(row, asked)
@@ -469,7 +469,7 @@ def _response(seen: _Seen, message: Response, place: _Place) -> Row:
     row = _answer(seen, message, place, content_text(result) if failed else None)
     if asked is None:
         return row
-    asking = seen.stories.answered(asked.round, message.result)
+    asking = seen.stories.add_result(asked.round, message.result)
     if asking is not None:
         return _of_story(msgspec.structs.replace(row, note=asked_text(asking)), asked.round)
     agreed = result.get("protocolVersion") if asked.method == INITIALIZE else None
@@ -503,7 +503,7 @@ def _answer(
 def _malformed(seen: _Seen, message: Malformed, place: _Place) -> Row:
     if message.is_request and message.id is not None:
         number = place.record.number
-        round_ = seen.stories.begin(number, "", None)
+        round_ = seen.stories.add_request(number, "", None)
         asked = _Asked(number, "", "no message", place.record.time_ns, round_)
         seen.asked[place.direction, message.id] = asked
     return Row(

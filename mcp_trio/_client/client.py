@@ -99,7 +99,7 @@ from mcp_trio._protocol.versions import (
     PROTOCOL_VERSIONS,
     checked_protocol_versions,
 )
-from mcp_trio._recorder.writer import RecordTo, Story, begin_session
+from mcp_trio._recorder.writer import RecordTarget, SuccessiveSessions, begin_session
 from mcp_trio._session.calls import ProgressCallback
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import Recording
@@ -171,7 +171,7 @@ class _SharedOptions(TypedDict, total=False):
     version: str
     protocol_versions: Sequence[str]
     limits: Limits
-    record: RecordTo | None
+    record: RecordTarget | None
     restart: bool
     cache: bool
     raise_tool_errors: bool
@@ -256,7 +256,7 @@ async def open_session(
     connection: Connection,
     application: Application,
     *,
-    record: RecordTo | None,
+    record: RecordTarget | None,
 ) -> Session:
     """A session that owns `channel`, recorded if there is a place to `record` it.
 
@@ -296,7 +296,7 @@ class Settings:
         default=DEFAULT_PROTOCOL_VERSIONS, kw_only=True, converter=checked_protocol_versions
     )
     limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
-    record: RecordTo | None = attrs.field(default=None, kw_only=True)
+    record: RecordTarget | None = attrs.field(default=None, kw_only=True)
     restart: bool = attrs.field(default=False, kw_only=True)
     env: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     inherit_env: bool = attrs.field(default=False, kw_only=True)
@@ -378,14 +378,14 @@ class Conversation(Settings):
     _cache: Cache = attrs.field(init=False)
     _outputs: OutputSchemas = attrs.field(init=False)
     _listening: OwnSubscription = attrs.field(init=False)
-    _story: Story = attrs.field(init=False)
+    _recordings: SuccessiveSessions = attrs.field(init=False)
     _condition: Condition = attrs.field(init=False)
     _how_it_stands: tuple[State, str] = attrs.field(default=("connecting", ""), init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.restart and not (can_start(self.target) or has_url(self.target)):
             raise ValueError("restart=True is for commands, server objects and URLs")
-        self._story = Story(self.record, goes_on=self._begins_again)
+        self._recordings = SuccessiveSessions(self.record, may_reconnect=self._begins_again)
         self._condition = Condition(None if has_url(self.target) else self._hear_state)
         for identifier in self.extensions or ():
             check_extension(identifier)
@@ -454,7 +454,7 @@ class Conversation(Settings):
         if self._lifetime is not None:
             await self._lifetime.over()
             self._tell_of_junk(self._lifetime.session)
-        self._story.end()
+        self._recordings.end()
 
     def _shut(self) -> None:
         """Begin to close, without waiting for the end."""
@@ -474,14 +474,14 @@ class Conversation(Settings):
         except BaseException as error:
             self._condition.become("closed", str(error))
             self._how_it_stands = "closed", str(error)
-            self._end_story()
+            self._close_recordings()
             raise
 
-    def _end_story(self) -> None:
+    def _close_recordings(self) -> None:
         if self._lifetime is None:
-            self._story.end()
+            self._recordings.end()
         else:
-            self._lifetime.session.ended.when_set(self._story.end)
+            self._lifetime.session.ended.when_set(self._recordings.end)
 
     async def _begin(self) -> None:
         """Open a session, and agree; a server whose era is known is not asked for it (VER-08)."""
@@ -559,7 +559,7 @@ class Conversation(Settings):
             connected.channel,
             self._connection_to_open(),
             self._callbacks,
-            record=self._story.record,
+            record=self._recordings.record,
         )
         lifetime = self._lifetime = Lifetime(session=session, served=connected.served)
         if self._is_closed:

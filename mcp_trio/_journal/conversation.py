@@ -1,13 +1,13 @@
-"""What a client and a server said to each other, whoever of them recorded it.
+"""The messages that a client and a server exchanged, read from a recording of either side.
 
-A recording of role `client` has as `out` what others have as `in`; here a message has a sender
-instead. Answers, cancellations and progress are tied to the request that they are about, by the
-ids and tokens on the wire; and everything that the server said has an *owner*, the message of the
-client that brought it about, so that somebody else can say it again at the right time. A modern
-client's retries are tied to the requests whose questions they answer.
+A recording made by a client has as `out` what a recording made by a server has as `in`; here each
+message has a sender instead. Answers, cancellations and progress notifications are tied to their
+requests by the ids and tokens on the wire. Each message of the server also has a cause: the client
+message that it results from, so that a replay can send it at the right time. A stateless client's
+retries are tied to the requests whose input requests they answer.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -15,7 +15,13 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcp_trio._journal.records import OpenBody, Record, body_of, frame_of, place_of_message
+from mcp_trio._journal.records import (
+    OpenBody,
+    Record,
+    body_bytes,
+    decode_body,
+    message_position,
+)
 from mcp_trio._jsonrpc.messages import (
     Decoder,
     ErrorResponse,
@@ -28,55 +34,70 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS
 
-# --------------------
-# Rounds: which requests of a modern session are one story.
-#
-# A server that needs input answers with questions, and mostly with a state. The client makes its
-# request again, under a new id, with its answers and that state as it was; and so on until the
-# answer is complete. Nothing but the state ties a request to the one before. Where there is none,
-# the last request that is the same but for the answers is the one before.
-
+Sender = Literal["client", "server"]
+MessageKind = Literal["request", "notification", "result", "error"]
+Id = int | str
 
 INPUT_REQUIRED: Final = "input_required"
-RESPONSES: Final = "inputResponses"
-STATE: Final = "requestState"
+INPUT_RESPONSES: Final = "inputResponses"
+REQUEST_STATE: Final = "requestState"
 
-# What a retry says beside what it repeats.
-_NOT_REPEATED: Final = ("_meta", RESPONSES, STATE)
-_MARKS: Final = (RESPONSES.encode(), STATE.encode())
+# The members of params that a retry does not repeat.
+_RETRY_MEMBERS: Final = ("_meta", INPUT_RESPONSES, REQUEST_STATE)
+_RETRY_MARKS: Final = (INPUT_RESPONSES.encode(), REQUEST_STATE.encode())
+
+# The member of a notification's params that names a request, by its id or by its progress token.
+CANCELLED: Final = "notifications/cancelled"
+PROGRESS: Final = "notifications/progress"
+REFERENCES: Final[Mapping[str, str]] = {CANCELLED: "requestId", PROGRESS: "progressToken"}
+
+# The members of `_meta` that name the subscription a message belongs to, and the protocol version
+# of a stateless request.
+SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
+VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+LISTEN: Final = "subscriptions/listen"
+# The notifications about a subscription that its request causes, and not a later change.
+_ACKNOWLEDGEMENTS: Final = frozenset({"notifications/subscriptions/acknowledged", PROGRESS})
+
+_NO_POSITION: Final = (-1, 0)
+_OTHER: Final[Mapping[Sender, Sender]] = {"client": "server", "server": "client"}
 
 
-class Question(msgspec.Struct, frozen=True):
-    """What a server wants to know: a request without an envelope."""
+# Multi round-trip requests ------------------------------------------------------------------------
+
+
+class InputRequest(msgspec.Struct, frozen=True):
+    """A request for input in an `InputRequiredResult`: a method and its params, without an id."""
 
     method: str = ""
     params: Raw = Raw(b"{}")
 
 
-class Asking(msgspec.Struct, frozen=True, rename="camel"):
-    """A result that asks: its questions by their keys, and the state that has to come back."""
+class InputRequired(msgspec.Struct, frozen=True, rename="camel"):
+    """A result with which a server asks for input: the input requests and the request state."""
 
     result_type: str | None = None
-    input_requests: Mapping[str, Question] | None = None
+    input_requests: Mapping[str, InputRequest] | None = None
     request_state: str | None = None
 
     @property
-    def questions(self) -> Mapping[str, Question]:
-        """What is asked; empty if only time is asked for."""
+    def requests(self) -> Mapping[str, InputRequest]:
+        """The input requests by their keys; empty if the server only asks to be called again."""
         return self.input_requests or {}
 
 
-class _Retry(msgspec.Struct, rename="camel"):
+class _RetryParams(msgspec.Struct, rename="camel"):
     request_state: str | None = None
     input_responses: dict[str, Raw] | None = None
 
 
 @attrs.frozen(kw_only=True)
-class Round:
-    """A request as a part of its story.
+class RoundTrip:
+    """One request of a multi round-trip request.
 
-    `number` counts from 1, `first` is the request that the story begins with, and `before` the one
-    whose questions this one answers; None in the first round. Requests are numbers of the caller's.
+    `number` counts from 1, `first` is the request of the first round trip, and `before` the request
+    whose input requests this one answers; None in the first round trip. Requests are identified by
+    whatever numbers the caller of `RoundTripTracker` gives them.
     """
 
     request: int
@@ -88,29 +109,33 @@ class Round:
 
     @property
     def call(self) -> bytes:
-        """What all rounds of a story have in common, however it is spelled.
+        """The method and the params that all round trips repeat, in one spelling.
 
-        Nothing is in common with params that hold what no value here can be.
+        Params that cannot be decoded are returned as they are, and so equal no others.
         """
         try:
             inner = msgspec.json.decode(self._params or b"{}", type=dict[str, Any])
         except msgspec.ValidationError:
             return bytes(self._params or b"")
-        kept = {name: value for name, value in inner.items() if name not in _NOT_REPEATED}
-        return msgspec.json.encode([self._method, kept], order="sorted")
+        repeated = {name: value for name, value in inner.items() if name not in _RETRY_MEMBERS}
+        return msgspec.json.encode([self._method, repeated], order="sorted")
 
 
 @attrs.define
-class Stories:
-    """Finds the story of each request of a session, which it is told of in order."""
+class RoundTripTracker:
+    """A tracker that finds, for each request of a session, the request that it retries.
 
-    _by_state: dict[str, Round] = attrs.field(factory=dict[str, Round], init=False)
-    _by_call: dict[bytes, Round] = attrs.field(factory=dict[bytes, Round], init=False)
+    A retry has a new id and returns the request state unchanged. Only that state ties it to the
+    request before it. Without a state, the latest request with the same method and params counts.
+    """
 
-    def begin(self, request: int, method: str, params: Raw | None) -> Round:
-        """A request was made: the round that it begins."""
-        alone = Round(request=request, first=request, method=method, params=params)
-        retry = _retry(params)
+    _by_state: dict[str, RoundTrip] = attrs.field(factory=dict[str, RoundTrip], init=False)
+    _by_call: dict[bytes, RoundTrip] = attrs.field(factory=dict[bytes, RoundTrip], init=False)
+
+    def add_request(self, request: int, method: str, params: Raw | None) -> RoundTrip:
+        """Return the round trip that a request begins; requests are added in wire order."""
+        alone = RoundTrip(request=request, first=request, method=method, params=params)
+        retry = _retry_params(params)
         if retry is None:
             return alone
         if retry.request_state is None:
@@ -123,66 +148,47 @@ class Stories:
             alone, first=before.first, number=before.number + 1, before=before.request
         )
 
-    def answered(self, round_: Round, result: Raw) -> Asking | None:
-        """The request of a round was answered: what that asks for, if it does."""
-        asking = asking_of(result)
-        if asking is not None and asking.request_state is not None:
-            self._by_state[asking.request_state] = round_
-        elif asking is not None:
-            self._by_call[round_.call] = round_
-        return asking
+    def add_result(self, round_trip: RoundTrip, result: Raw) -> InputRequired | None:
+        """Take the result of a round trip; return the input that it asks for, None if complete."""
+        input_required = input_required_of(result)
+        if input_required is not None and input_required.request_state is not None:
+            self._by_state[input_required.request_state] = round_trip
+        elif input_required is not None:
+            self._by_call[round_trip.call] = round_trip
+        return input_required
 
 
-def asking_of(result: Raw) -> Asking | None:
-    """What a result asks for; None if it is complete, or asks in no way that is known."""
+def input_required_of(result: Raw) -> InputRequired | None:
+    """Return the input that a result asks for; None if it is complete or cannot be decoded."""
     if INPUT_REQUIRED.encode() not in bytes(result):
         return None
     try:
-        asking = msgspec.json.decode(result, type=Asking)
+        decoded = msgspec.json.decode(result, type=InputRequired)
     except msgspec.ValidationError:
         return None
-    return asking if asking.result_type == INPUT_REQUIRED else None
+    return decoded if decoded.result_type == INPUT_REQUIRED else None
 
 
-def responses_in(params: Raw | None) -> Mapping[str, Raw]:
-    """The answers that a retry brings, by their keys."""
-    retry = _retry(params)
+def input_responses_in(params: Raw | None) -> Mapping[str, Raw]:
+    """Return the input responses of a retry by their keys; empty for any other request."""
+    retry = _retry_params(params)
     return {} if retry is None else retry.input_responses or {}
 
 
-def _retry(params: Raw | None) -> _Retry | None:
-    """What a request says as a retry; None if it is none."""
+def _retry_params(params: Raw | None) -> _RetryParams | None:
+    """Return the retry members of params; None if the request is no retry."""
     text = b"" if params is None else bytes(params)
-    if not any(mark in text for mark in _MARKS):
+    if not any(mark in text for mark in _RETRY_MARKS):
         return None
     try:
-        retry = msgspec.json.decode(text, type=_Retry)
+        retry = msgspec.json.decode(text, type=_RetryParams)
     except msgspec.ValidationError:
         return None
     is_retry = retry.request_state is not None or retry.input_responses is not None
     return retry if is_retry else None
 
 
-Sender = Literal["client", "server"]
-MessageKind = Literal["request", "notification", "result", "error"]
-Id = int | str
-_Members = dict[str, Any]
-
-# Which member of a notification's params names a request, by its id or by its token.
-CANCELLED: Final = "notifications/cancelled"
-PROGRESS: Final = "notifications/progress"
-REFERENCES: Final[Mapping[str, str]] = {CANCELLED: "requestId", PROGRESS: "progressToken"}
-
-# Which member of `_meta` names the request of the subscription that a message belongs to, and
-# which the revision that a modern request is made under.
-SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
-VERSION: Final = "io.modelcontextprotocol/protocolVersion"
-LISTEN: Final = "subscriptions/listen"
-# What a server says of a subscription as soon as it is asked for.
-_AT_ONCE: Final = frozenset({"notifications/subscriptions/acknowledged", PROGRESS})
-
-_NOWHERE: Final = (-1, 0)
-_OTHER: Final[Mapping[Sender, Sender]] = {"client": "server", "server": "client"}
+# Params and results -------------------------------------------------------------------------------
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -191,33 +197,88 @@ class _Meta(msgspec.Struct, rename="camel"):
     version: Any = msgspec.field(name=VERSION, default=None)
 
 
-class _Asked(msgspec.Struct):
+class _WithMeta(msgspec.Struct):
     meta: _Meta = msgspec.field(name="_meta", default_factory=_Meta)
 
 
-class RecordedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message; those of a batch have the same `record`, and their `place` in it.
+def members(body: Raw | None) -> dict[str, Any]:
+    """Return the members of an object as a new dict; empty for absent params."""
+    return {} if body is None else msgspec.json.decode(body, type=dict[str, Any])
 
-    `body` is its params, result or error as JSON, None for absent params. `about` is the index of
-    the request that it answers, cancels or reports on; None if it is about none, or about one that
-    was never asked. `method` of an answer is that of its request, "" for such a one.
-    `owner`, of a server's message, is the index of the client's message that it is due to; None
-    before the first. `retries`, of a client's request, is the index of the one whose questions it
-    answers; None if it is no retry.
+
+def without_meta(body: Raw | None) -> dict[str, Any]:
+    """Return the members of params without `_meta`, which has no part in what is asked for."""
+    inner = members(body)
+    inner.pop("_meta", None)
+    return inner
+
+
+def token_of(params: Raw | None) -> Id | None:
+    """Return the progress token of a request; None if it has none."""
+    return _meta_of(params).progress_token
+
+
+def subscription_of(body: Raw | None) -> Id | None:
+    """Return the id of the subscription that params or a result belong to; None without one."""
+    return _meta_of(body).subscription
+
+
+def reference_of(message: Notification) -> Id | None:
+    """Return the id or the token by which a notification names a request; None if it names none."""
+    name = REFERENCES.get(message.method)
+    reference = None if name is None else members(message.params).get(name)
+    return reference if type(reference) in {int, str} else None
+
+
+def protocol_version_of(params: Raw | None) -> str | None:
+    """Return the protocol version of a stateless request; None for any other message."""
+    version = _meta_of(params).version
+    return version if isinstance(version, str) else None
+
+
+def _meta_of(body: Raw | None) -> _Meta:
+    try:
+        return msgspec.json.decode(body or b"{}", type=_WithMeta).meta
+    except msgspec.ValidationError:
+        return _Meta()
+
+
+# The conversation ---------------------------------------------------------------------------------
+
+
+class RecordedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that was received or sent while a session was recorded.
+
+    Attributes:
+        index: Its position in the conversation.
+        record: The number of its record; all messages of a batch have the same.
+        position: Its position in the batch; 0 for a single message.
+        time_ns: When it was recorded, in nanoseconds since the recording began.
+        sender: The side that sent it.
+        kind: Request, notification, result or error.
+        method: Its method; of an answer that of its request, "" if there is none.
+        id: The id of a request.
+        body: Its params, result or error as JSON; None for absent params.
+        request_index: The index of the request that it answers, cancels or reports on; None if it
+            refers to no request, or to one that was never sent.
+        cause_index: For a message of the server, the index of the client message that it results
+            from; None before the first.
+        retry_of: For a client's request, the index of the request whose input requests it answers;
+            None if it is no retry.
     """
 
     index: int
     record: int
-    place: int
+    position: int
     time_ns: int
     sender: Sender
     kind: MessageKind
     method: str
     id: Id | None = None
     body: Raw | None = None
-    about: int | None = None
-    owner: int | None = None
-    retries: int | None = None
+    request_index: int | None = None
+    cause_index: int | None = None
+    retry_of: int | None = None
 
     @property
     def is_answer(self) -> bool:
@@ -227,255 +288,216 @@ class RecordedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 @attrs.frozen(kw_only=True)
 class Conversation:
-    """All messages of one session, in the order in which they passed.
+    """All messages of one session, in the order in which they were recorded.
 
-    `unreadable` counts the frames that were no messages.
+    `unreadable` counts what was received or sent and is no JSON-RPC message.
     """
 
     opening: OpenBody
-    said: tuple[RecordedMessage, ...]
+    messages: tuple[RecordedMessage, ...]
     unreadable: int
 
     @cached_property
     def answers(self) -> Mapping[int, RecordedMessage]:
-        """The answers, by the indexes of their requests."""
-        return {each.about: each for each in self.said if each.is_answer and each.about is not None}
+        """The answers by the indexes of their requests."""
+        return {
+            each.request_index: each
+            for each in self.messages
+            if each.is_answer and each.request_index is not None
+        }
 
     @cached_property
     def cancelled(self) -> frozenset[int]:
-        """The indexes of the requests that somebody cancelled."""
-        found = (each.about for each in self.said if each.method == CANCELLED)
-        return frozenset(about for about in found if about is not None)
+        """The indexes of the requests that were cancelled."""
+        found = (each.request_index for each in self.messages if each.method == CANCELLED)
+        return frozenset(index for index in found if index is not None)
 
     @cached_property
     def stateless_request(self) -> RecordedMessage | None:
-        """The last request of a modern client; None if there was only a session of a legacy one."""
+        """The last request of a stateless client; None if the whole session was a legacy one."""
         requests = reversed(self.of("client", "request"))
         return next((each for each in requests if protocol_version_of(each.body) is not None), None)
 
     def of(self, sender: Sender, *kinds: MessageKind) -> list[RecordedMessage]:
-        """The messages of these kinds that one side sent."""
-        return [each for each in self.said if each.sender == sender and each.kind in kinds]
+        """Return the messages of these kinds that one side sent."""
+        return [each for each in self.messages if each.sender == sender and each.kind in kinds]
 
-    def owned_by(self, owner: int | None) -> list[RecordedMessage]:
-        """What the server said due to a message of the client; None: before there was any."""
-        return self._owned.get(owner, [])
+    def caused_by(self, index: int | None) -> list[RecordedMessage]:
+        """Return the server's messages that result from a client message; None: from no message."""
+        return self._by_cause.get(index, [])
 
     @cached_property
-    def _owned(self) -> Mapping[int | None, list[RecordedMessage]]:
-        owned: dict[int | None, list[RecordedMessage]] = {}
-        for each in self.said:
+    def _by_cause(self) -> Mapping[int | None, list[RecordedMessage]]:
+        by_cause: dict[int | None, list[RecordedMessage]] = {}
+        for each in self.messages:
             if each.sender == "server":
-                owned.setdefault(each.owner, []).append(each)
-        return owned
+                by_cause.setdefault(each.cause_index, []).append(each)
+        return by_cause
 
 
 def conversation(records: Iterable[Record], *, channel: int | None = None) -> Conversation:
-    """What was said on a channel of a recording; None: on the only one that has frames.
+    """Return the messages on a channel of a recording; None: on the only one that has messages.
 
     Raises:
-        RecordingError: There are several such channels, or none of that number; or the recording
-            does not begin as one.
+        RecordingError: Several channels have messages, or the given one has none; or the records
+            do not begin with an `open` record.
     """
     kept = [record for record in records if record.kind in {"open", "in", "out"}]
     if not kept or kept[0].kind != "open":
-        raise RecordingError("not a recording: its first line is no whole `open` record")
-    opening = body_of(kept[0], OpenBody)
-    frames = [record for record in kept if record.kind in {"in", "out"}]
-    teller = _Teller(role=opening.role)
-    for record in _on_channel(frames, channel):
-        teller.tell(record)
-    said = tuple(teller.said)
-    return Conversation(opening=opening, said=said, unreadable=teller.unreadable)
+        raise RecordingError("not a recording: its first line is not a complete `open` record")
+    opening = decode_body(kept[0], OpenBody)
+    builder = _ConversationBuilder(role=opening.role)
+    for record in _on_channel([each for each in kept if each.kind in {"in", "out"}], channel):
+        builder.add(record)
+    messages = tuple(builder.messages)
+    return Conversation(opening=opening, messages=messages, unreadable=builder.unreadable)
 
 
-def _on_channel(frames: list[Record], channel: int | None) -> list[Record]:
-    channels = sorted({record.channel for record in frames})
+def _on_channel(records: list[Record], channel: int | None) -> list[Record]:
+    channels = sorted({record.channel for record in records})
     if channel is None and len(channels) > 1:
         numbers = ", ".join(map(str, channels))
-        raise RecordingError(f"it holds {len(channels)} sessions: choose a channel of {numbers}")
+        raise RecordingError(
+            f"the recording holds {len(channels)} sessions: choose one of the channels {numbers}"
+        )
     if channel is not None and channel not in channels:
-        raise RecordingError(f"nothing was said on channel {channel}")
-    return [record for record in frames if channel is None or record.channel == channel]
-
-
-def members(body: Raw | None) -> dict[str, Any]:
-    """A body that is an object, as one that may be changed; empty for absent params."""
-    return {} if body is None else msgspec.json.decode(body, type=dict[str, Any])
-
-
-def without_meta(body: Raw | None) -> dict[str, Any]:
-    """The members of params without `_meta`, which says how something was asked and not what."""
-    inner = members(body)
-    inner.pop("_meta", None)
-    return inner
-
-
-def token_of(params: Raw | None) -> Id | None:
-    """The progress token of a request; None if it has none."""
-    return _meta_of(params).progress_token
-
-
-def subscription_of(body: Raw | None) -> Id | None:
-    """The id of the subscription that params or a result belong to; None if to none."""
-    return _meta_of(body).subscription
-
-
-def reference_of(message: Notification) -> Id | None:
-    """How a notification names the request that it is about; None if it names none."""
-    name = REFERENCES.get(message.method)
-    reference = None if name is None else members(message.params).get(name)
-    return reference if type(reference) in {int, str} else None
-
-
-def protocol_version_of(params: Raw | None) -> str | None:
-    """The revision that a modern request is made under; None for any other."""
-    version = _meta_of(params).version
-    return version if isinstance(version, str) else None
-
-
-def _meta_of(body: Raw | None) -> _Meta:
-    try:
-        return msgspec.json.decode(body or b"{}", type=_Asked).meta
-    except msgspec.ValidationError:
-        return _Meta()
+        raise RecordingError(f"the recording has no messages on channel {channel}")
+    return [record for record in records if channel is None or record.channel == channel]
 
 
 @attrs.define
-class _Teller:
-    """Listens to one frame after the other, and knows who asked what."""
+class _ConversationBuilder:
+    """A builder that takes `in` and `out` records in order and relates their messages."""
 
     role: str = attrs.field(kw_only=True)
-    said: list[RecordedMessage] = attrs.field(factory=list[RecordedMessage], init=False)
+    messages: list[RecordedMessage] = attrs.field(factory=list[RecordedMessage], init=False)
     unreadable: int = attrs.field(default=0, init=False)
     _decoder: Decoder = attrs.field(
         factory=lambda: Decoder(json_depth_max=DEFAULT_LIMITS.json_depth_max), init=False
     )
+    # The indexes of requests, by the member that refers to them, their sender, and id or token.
     _requests: dict[tuple[str, Sender, Id | None], int] = attrs.field(
         factory=dict[tuple[str, Sender, Id | None], int], init=False
     )
     _in_flight: dict[int, None] = attrs.field(factory=dict[int, None], init=False)
-    _by_place: dict[tuple[int, int], int] = attrs.field(
+    _by_position: dict[tuple[int, int], int] = attrs.field(
         factory=dict[tuple[int, int], int], init=False
     )
     _last_of_client: int | None = attrs.field(default=None, init=False)
-    _stories: Stories = attrs.field(factory=Stories, init=False)
-    _rounds: dict[int, Round] = attrs.field(factory=dict[int, Round], init=False)
+    _tracker: RoundTripTracker = attrs.field(factory=RoundTripTracker, init=False)
+    _round_trips: dict[int, RoundTrip] = attrs.field(factory=dict[int, RoundTrip], init=False)
     _retried_by: dict[int, int] = attrs.field(factory=dict[int, int], init=False)
 
-    def tell(self, record: Record) -> None:
-        """Add what the frame of a record says."""
-        for place, message in enumerate(self._decoder.messages(frame_of(record) or b"")):
+    def add(self, record: Record) -> None:
+        """Add the messages of a record."""
+        messages = self._decoder.messages(body_bytes(record) or b"")
+        for position, message in enumerate(messages):
             if isinstance(message, Malformed):
                 self.unreadable += 1
             else:
-                self._tell(record, place, message)
+                self._add_message(record, position, message)
 
-    def _tell(self, record: Record, place: int, message: Message) -> None:
+    def _add_message(self, record: Record, position: int, message: Message) -> None:
         sender: Sender = "client" if (record.kind == "in") is (self.role != "client") else "server"
-        said = RecordedMessage(
-            index=len(self.said),
+        added = RecordedMessage(
+            index=len(self.messages),
             record=record.number,
-            place=place,
+            position=position,
             time_ns=record.time_ns,
             sender=sender,
-            **_READ[type(message)](self, message, sender),
+            **self._facts(message, sender),
         )
-        self._note(said)
+        self._note(added)
         if sender == "server":
-            said = msgspec.structs.replace(said, owner=self._owner(said, record.lane))
-        self.said.append(said)
+            cause_index = self._cause_of(added, record.lane)
+            added = msgspec.structs.replace(added, cause_index=cause_index)
+        self.messages.append(added)
 
-    def request(self, message: Request, _sender: Sender) -> _Members:
-        index = len(self.said)
-        round_ = self._rounds[index] = self._stories.begin(index, message.method, message.params)
-        if round_.before is not None:
-            self._retried_by[round_.before] = index
-        return {
-            "kind": "request",
-            "method": message.method,
-            "id": message.id,
-            "body": message.params,
-            "retries": round_.before,
-        }
+    def _facts(self, message: Message, sender: Sender) -> dict[str, Any]:
+        """Return the fields of a `RecordedMessage` that depend on the type of the message."""
+        if isinstance(message, Request):
+            index = len(self.messages)
+            round_trip = self._tracker.add_request(index, message.method, message.params)
+            self._round_trips[index] = round_trip
+            if round_trip.before is not None:
+                self._retried_by[round_trip.before] = index
+            return {
+                "kind": "request",
+                "method": message.method,
+                "id": message.id,
+                "body": message.params,
+                "retry_of": round_trip.before,
+            }
+        if isinstance(message, Notification):
+            return {
+                "kind": "notification",
+                "method": message.method,
+                "body": message.params,
+                "request_index": self._referenced_by(message, sender),
+            }
+        assert isinstance(message, Response | ErrorResponse)
+        request_index = self._requests.get(("requestId", _OTHER[sender], message.id))
+        method = "" if request_index is None else self.messages[request_index].method
+        facts = {"method": method, "request_index": request_index}
+        if isinstance(message, ErrorResponse):
+            return facts | {"kind": "error", "body": Raw(msgspec.json.encode(message.error))}
+        if request_index is not None:
+            self._tracker.add_result(self._round_trips[request_index], message.result)
+        return facts | {"kind": "result", "body": message.result}
 
-    def notification(self, message: Notification, sender: Sender) -> _Members:
-        return {
-            "kind": "notification",
-            "method": message.method,
-            "body": message.params,
-            "about": self._referenced(message, sender),
-        }
+    def _referenced_by(self, message: Notification, sender: Sender) -> int | None:
+        """Return the index of the request that a notification refers to.
 
-    def result(self, message: Response, sender: Sender) -> _Members:
-        answer = self._answer("result", message, sender, message.result)
-        if answer["about"] is not None:
-            self._stories.answered(self._rounds[answer["about"]], message.result)
-        return answer
-
-    def error(self, message: ErrorResponse, sender: Sender) -> _Members:
-        return self._answer("error", message, sender, Raw(msgspec.json.encode(message.error)))
-
-    def _answer(
-        self, kind: MessageKind, message: Response | ErrorResponse, sender: Sender, body: Raw
-    ) -> _Members:
-        about = self._requests.get(("requestId", _OTHER[sender], message.id))
-        method = "" if about is None else self.said[about].method
-        return {"kind": kind, "method": method, "body": body, "about": about}
-
-    def _referenced(self, message: Notification, sender: Sender) -> int | None:
-        """Who cancels asked it; who reports was asked, or was asked for a subscription."""
+        The sender of a cancellation sent that request itself; the sender of a progress notification
+        or of a subscription's notification received it.
+        """
         subscription = subscription_of(message.params)
         if subscription is not None:
             return self._requests.get(("requestId", _OTHER[sender], subscription))
         reference = reference_of(message)
         if reference is None:
             return None
-        asker = sender if message.method == CANCELLED else _OTHER[sender]
-        return self._requests.get((REFERENCES[message.method], asker, reference))
+        requester = sender if message.method == CANCELLED else _OTHER[sender]
+        return self._requests.get((REFERENCES[message.method], requester, reference))
 
-    def _note(self, said: RecordedMessage) -> None:
-        if said.kind == "request":
-            self._requests["requestId", said.sender, said.id] = said.index
-            token = token_of(said.body)
+    def _note(self, message: RecordedMessage) -> None:
+        if message.kind == "request":
+            self._requests["requestId", message.sender, message.id] = message.index
+            token = token_of(message.body)
             if token is not None:
-                self._requests["progressToken", said.sender, token] = said.index
-        if said.sender == "client":
-            self._by_place[said.record, said.place] = self._last_of_client = said.index
-            if said.kind == "request":
-                self._in_flight[said.index] = None
-        if said.about is not None and (said.is_answer or said.method == CANCELLED):
-            self._in_flight.pop(said.about, None)
+                self._requests["progressToken", message.sender, token] = message.index
+        if message.sender == "client":
+            position = message.record, message.position
+            self._by_position[position] = self._last_of_client = message.index
+            if message.kind == "request":
+                self._in_flight[message.index] = None
+        is_over = message.is_answer or message.method == CANCELLED
+        if message.request_index is not None and is_over:
+            self._in_flight.pop(message.request_index, None)
 
-    def _owner(self, said: RecordedMessage, lane: str | None) -> int | None:
-        """Whoever asked for it, else the request that was asked last and is open, else the last.
+    def _cause_of(self, message: RecordedMessage, lane: str | None) -> int | None:
+        """Return the index of the client message that a message of the server results from.
 
-        What a subscription tells was asked for long ago, and is due to what happens meanwhile; so
-        is its end.
+        That is the client's request to which it refers, else the message that its lane is named
+        after, else the newest request in flight, else the client's last message. A subscription's
+        notifications, and its end, result from what happens long after its request: for them the
+        newest request in flight counts.
         """
-        asked = None if said.about is None else self.said[said.about]
-        if asked is not None and asked.method == LISTEN and said.method not in _AT_ONCE:
+        related = None if message.request_index is None else self.messages[message.request_index]
+        if related is not None:
+            if related.method == LISTEN and message.method not in _ACKNOWLEDGEMENTS:
+                return self._newest_in_flight()
+            return related.cause_index if related.sender == "server" else related.index
+        index = self._by_position.get(message_position(lane or "") or _NO_POSITION)
+        if index is None:
             return self._newest_in_flight()
-        if asked is not None:
-            return asked.owner if asked.sender == "server" else asked.index
-        due = self._by_place.get(place_of_message(lane or "") or _NOWHERE)
-        return self._newest_in_flight() if due is None else self._last_round(due)
-
-    def _last_round(self, index: int) -> int:
-        """The last of the requests by which a handler was called so far."""
-        while index in self._retried_by:
+        while index in self._retried_by:  # the lane goes on in the retries of its request
             index = self._retried_by[index]
         return index
 
     def _newest_in_flight(self) -> int | None:
-        """The open request that was asked last, else the last message; no subscription is one."""
-        in_flight = (each for each in reversed(self._in_flight) if self.said[each].method != LISTEN)
-        return next(in_flight, self._last_of_client)
-
-
-_READ: Final[Mapping[type[Message], Callable[[_Teller, Any, Sender], _Members]]] = {
-    Request: _Teller.request,
-    Notification: _Teller.notification,
-    Response: _Teller.result,
-    ErrorResponse: _Teller.error,
-}
+        """Return the newest open request that is no subscription, else the last client message."""
+        newest = (
+            each for each in reversed(self._in_flight) if self.messages[each].method != LISTEN
+        )
+        return next(newest, self._last_of_client)

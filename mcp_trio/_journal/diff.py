@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from mcp_trio._journal.records import OpenBody, Record, body_of, frame_of
+from mcp_trio._journal.records import OpenBody, Record, body_bytes, decode_body
 
 # --------------------
 # Where two frames differ, as JSON.
@@ -28,7 +28,7 @@ from mcp_trio._journal.records import OpenBody, Record, body_of, frame_of
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 
-Place = tuple[str, Any, Any]
+JsonDifference = tuple[str, Any, Any]
 """A path such as `$.result.content[0].text`, and what stands there left and right."""
 
 
@@ -43,18 +43,18 @@ def _is_same(a: object, b: object) -> bool:
     return type(a) is type(b) and a == b
 
 
-def step_to(name: str) -> str:
+def member_step(name: str) -> str:
     """The end of a path that leads to the member of that name."""
     is_plain = _PLAIN_NAME.fullmatch(name)
     return f".{name}" if is_plain else f"[{msgspec.json.encode(name).decode()}]"
 
 
-def _members(path: str, a: dict[str, Any], b: dict[str, Any]) -> Iterator[Place]:
+def _members(path: str, a: dict[str, Any], b: dict[str, Any]) -> Iterator[JsonDifference]:
     for name in a | b:
-        yield path + step_to(name), a.get(name, UNSET), b.get(name, UNSET)
+        yield path + member_step(name), a.get(name, UNSET), b.get(name, UNSET)
 
 
-def _items(path: str, a: list[Any], b: list[Any]) -> Iterator[Place]:
+def _items(path: str, a: list[Any], b: list[Any]) -> Iterator[JsonDifference]:
     for index in range(max(len(a), len(b))):
         yield (
             f"{path}[{index}]",
@@ -63,29 +63,31 @@ def _items(path: str, a: list[Any], b: list[Any]) -> Iterator[Place]:
         )
 
 
-_INNER_PLACES: Final[Mapping[tuple[type, type], Callable[[str, Any, Any], Iterator[Place]]]] = {
+_CONTAINER_PAIRS: Final[
+    Mapping[tuple[type, type], Callable[[str, Any, Any], Iterator[JsonDifference]]]
+] = {
     (dict, dict): _members,
     (list, list): _items,
 }
 
 
-def json_difference(left: bytes, right: bytes) -> list[Place]:
+def json_differences(left: bytes, right: bytes) -> list[JsonDifference]:
     """Every place where two JSON texts differ, in the order of the left one; UNSET: nothing there.
 
     Whitespace, escapes and the order of members do not count; the type of a number does. Bytes that
     are not JSON are compared as a whole, at `$`.
     """
-    places: list[Place] = []
+    differences: list[JsonDifference] = []
     # A stack, since frames may be nested deeper than Python cares to recurse.
-    open_places: list[Place] = [("$", _value(left), _value(right))]
-    while open_places:
-        path, a, b = open_places.pop()
-        if (type(a), type(b)) in _INNER_PLACES:
-            inner = _INNER_PLACES[type(a), type(b)](path, a, b)
-            open_places += reversed(list(inner))
+    pending: list[JsonDifference] = [("$", _value(left), _value(right))]
+    while pending:
+        path, a, b = pending.pop()
+        if (type(a), type(b)) in _CONTAINER_PAIRS:
+            inner = _CONTAINER_PAIRS[type(a), type(b)](path, a, b)
+            pending += reversed(list(inner))
         elif not _is_same(a, b):
-            places.append((path, a, b))
-    return places
+            differences.append((path, a, b))
+    return differences
 
 
 _LANE_NUMBER: Final = re.compile(r"(?<=^r)[0-9]+")
@@ -103,10 +105,10 @@ _INCIDENTAL: Final = frozenset(
 )
 
 # Members of frames that a server draws anew: what it gives to its client, and what comes back.
-_DRAWN: Final = (".requestState", ".elicitationId")
+_RANDOM_MEMBERS: Final = (".requestState", ".elicitationId")
 # The same in its own notes: the mark with a state, and the effects that seal and open states.
-_DRAWN_MARK: Final = "parked"
-_DRAWN_EFFECTS: Final = "state."
+_RANDOM_MARK: Final = "parked"
+_RANDOM_EFFECTS: Final = "state."
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +141,7 @@ class _Named(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _MessageHeader(msgspec.Struct, frozen=True):
     """Which message a frame is."""
 
     id: msgspec.Raw = msgspec.Raw(b"")
@@ -153,12 +155,12 @@ def diff(left: Iterable[Record], right: Iterable[Record]) -> list[Difference]:
     """
     a, b = list(left), list(right)
     if role_of(a) == role_of(b):
-        return _without_drawn(_differences(_by_doer(a), _by_doer(b)), a)
+        return _without_random(_differences(_by_lane(a), _by_lane(b)), a)
     return [
         difference
         for kind in ("in", "out")
         for difference in _differences(
-            _by_message(a, kind), _by_message(b, _same_way(kind, role_of(a), role_of(b)))
+            _by_message(a, kind), _by_message(b, _direction_in_right(kind, role_of(a), role_of(b)))
         )
     ]
 
@@ -171,46 +173,48 @@ def role_of(records: Sequence[Record]) -> str | None:
     """
     if not records or records[0].kind != "open":
         return None
-    return body_of(records[0], OpenBody).role
+    return decode_body(records[0], OpenBody).role
 
 
-def _same_way(kind: str, left_role: str | None, right_role: str | None) -> str:
+def _direction_in_right(kind: str, left_role: str | None, right_role: str | None) -> str:
     """What the right one calls frames that go the way of the left one's `kind`."""
     are_opposite = (left_role == "client") is not (right_role == "client")
     return _OPPOSITE[kind] if are_opposite else kind
 
 
-def _without_drawn(found: list[Difference], left: Sequence[Record]) -> list[Difference]:
-    drawn = _drawn(left)
-    return [each for each in found if each.what != "changed" or not _is_drawn(each, drawn)]
+def _without_random(found: list[Difference], left: Sequence[Record]) -> list[Difference]:
+    random_records = _random_records(left)
+    return [
+        each for each in found if each.what != "changed" or not _is_random(each, random_records)
+    ]
 
 
-def _is_drawn(difference: Difference, drawn: Collection[int]) -> bool:
-    if difference.left in drawn:
+def _is_random(difference: Difference, random_records: Collection[int]) -> bool:
+    if difference.left in random_records:
         return True
-    is_of_frame = difference.kind in _OPPOSITE and difference.path.endswith(_DRAWN)
+    is_of_frame = difference.kind in _OPPOSITE and difference.path.endswith(_RANDOM_MEMBERS)
     values = difference.left_value, difference.right_value
     return is_of_frame and all(isinstance(value, str) for value in values)
 
 
-def _drawn(records: Iterable[Record]) -> Collection[int]:
+def _random_records(records: Iterable[Record]) -> Collection[int]:
     """The records that hold nothing but what was drawn."""
-    drawn: set[int] = set()
+    random_records: set[int] = set()
     effects: dict[tuple[int, str | None], str] = {}
     for record in records:
         lane = record.channel, record.lane
         if record.kind == "cmd":
             effects[lane] = _name(record)
-        is_outcome = record.kind == "res" and effects.pop(lane, "").startswith(_DRAWN_EFFECTS)
-        if is_outcome or (record.kind == "mark" and _name(record) == _DRAWN_MARK):
-            drawn.add(record.number)
-    return drawn
+        is_outcome = record.kind == "res" and effects.pop(lane, "").startswith(_RANDOM_EFFECTS)
+        if is_outcome or (record.kind == "mark" and _name(record) == _RANDOM_MARK):
+            random_records.add(record.number)
+    return random_records
 
 
 def _name(record: Record) -> str:
     """What an effect or a mark is called; empty for what says no name."""
     try:
-        return msgspec.json.decode(frame_of(record) or b"", type=_Named).name
+        return msgspec.json.decode(body_bytes(record) or b"", type=_Named).name
     except (ValueError, RecursionError):
         return ""
 
@@ -232,29 +236,29 @@ def _by_message(records: Iterable[Record], kind: str) -> _Keyed:
     keyed: _Keyed = {}
     for record in records:
         if record.kind == kind:
-            head = _head(record)
+            head = _id_and_method(record)
             keyed[None, *head, occurrences[head]] = msgspec.structs.replace(record, envelope=None)
             occurrences[head] += 1
     return keyed
 
 
-def _head(record: Record) -> tuple[bytes, bytes]:
+def _id_and_method(record: Record) -> tuple[bytes, bytes]:
     """The id and the method of a frame, as they are written; empty is none."""
     if record.kind not in _OPPOSITE:
         return b"", b""
     try:
-        head = msgspec.json.decode(frame_of(record) or b"", type=_Head)
+        head = msgspec.json.decode(body_bytes(record) or b"", type=_MessageHeader)
     except (ValueError, RecursionError):
         return b"", b""
     return bytes(head.id), bytes(head.method)
 
 
-def _by_doer(records: Iterable[Record]) -> _Keyed:
-    doers = _Doers()
-    return {doers.key(record): record for record in records}
+def _by_lane(records: Iterable[Record]) -> _Keyed:
+    keys = _RecordKeys()
+    return {keys.key(record): record for record in records}
 
 
-class _Doers:
+class _RecordKeys:
     """Who did what, said alike of two recordings whatever their numbers and ids."""
 
     def __init__(self) -> None:
@@ -264,7 +268,7 @@ class _Doers:
 
     def key(self, record: Record) -> _Key:
         """The key of the next record."""
-        id_, method = _head(record)
+        id_, method = _id_and_method(record)
         asked = self._requests.get((record.channel, _OPPOSITE.get(record.kind, ""), id_), "")
         deed = method.decode(errors="replace") or asked
         key = (self._lane(record), record.ordinal, record.kind, deed)
@@ -284,8 +288,8 @@ class _Doers:
 
 
 def _changes(a: Record, b: Record) -> list[Difference]:
-    places = _places("$", frame_of(a), frame_of(b))
-    places += _places("$x", _encoded(a.envelope), _encoded(b.envelope))
+    differences = _body_differences("$", body_bytes(a), body_bytes(b))
+    differences += _body_differences("$x", _encoded(a.envelope), _encoded(b.envelope))
     return [
         Difference(
             what="changed",
@@ -297,17 +301,17 @@ def _changes(a: Record, b: Record) -> list[Difference]:
             left_value=left_value,
             right_value=right_value,
         )
-        for path, left_value, right_value in places
+        for path, left_value, right_value in differences
         if (a.kind, path) not in _INCIDENTAL
     ]
 
 
-def _places(root: str, a: bytes | None, b: bytes | None) -> list[Place]:
+def _body_differences(root: str, a: bytes | None, b: bytes | None) -> list[JsonDifference]:
     if a == b:
         return []
     if a is None or b is None:
         return [(root, UNSET if a is None else a, UNSET if b is None else b)]
-    return [(path.replace("$", root, 1), *values) for path, *values in json_difference(a, b)]
+    return [(path.replace("$", root, 1), *values) for path, *values in json_differences(a, b)]
 
 
 def _encoded(envelope: Mapping[str, Any] | None) -> bytes | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from mcp_trio._journal.records import Record, frame_of
+from mcp_trio._journal.records import Record, body_bytes
 from mcp_trio.errors import RecordingError
 
 CONTEXT: Final[Mapping[str, Any]] = {
@@ -55,7 +55,7 @@ def export_jsonld(record: Record, *, with_record: bool = False) -> list[bytes]:
 
 
 def _messages(record: Record) -> Sequence[dict[str, Any]]:
-    frame: Any = json.loads(frame_of(record) or b"", parse_constant=_reject)
+    frame: Any = json.loads(body_bytes(record) or b"", parse_constant=_reject)
     messages = cast("Sequence[Any]", frame) if isinstance(frame, list) else [frame]
     if not all(isinstance(message, dict) for message in messages):
         raise RecordingError(f"record {record.number}: JSON, but no message")

@@ -134,7 +134,7 @@ class _Encoded:
 
 
 @attrs.define(eq=False)
-class Followed:
+class KnownSecret:
     """A value, or a piece of a long one, and what stands for it."""
 
     value: str
@@ -151,15 +151,15 @@ class Followed:
         return self._pattern
 
 
-class Following:
+class KnownSecrets:
     """The values that are followed, and what stands for each."""
 
     def __init__(self) -> None:
         self._tokens: dict[str, str] = {}
-        self._all: list[Followed] = []
-        self._without_probe: list[Followed] = []
-        self._by_probe: dict[bytes, list[Followed]] = {}
-        self._by_base64: dict[bytes, list[Followed]] = {}
+        self._all: list[KnownSecret] = []
+        self._without_probe: list[KnownSecret] = []
+        self._by_probe: dict[bytes, list[KnownSecret]] = {}
+        self._by_base64: dict[bytes, list[KnownSecret]] = {}
         self._base64_chars_min = math.inf
 
     def __len__(self) -> int:
@@ -174,7 +174,7 @@ class Following:
         is_plain = value.isalpha() or value.isdigit()
         is_word = is_plain and len(value) < _PLAIN_CHARS_MIN and not is_certain
         for piece, its_token in _pieces(value, token):
-            followed = Followed(piece, its_token, is_word, _encoded(piece, its_token))
+            followed = KnownSecret(piece, its_token, is_word, _encoded(piece, its_token))
             self._all.append(followed)
             self._probe(followed)
 
@@ -182,7 +182,7 @@ class Following:
         """What stands for all of a text, if that is a value that is followed."""
         return self._tokens.get(value)
 
-    def found_in(self, body: bytes) -> Collection[Followed]:
+    def found_in(self, body: bytes) -> Collection[KnownSecret]:
         """The values that may stand in a JSON text; that no others do is certain."""
         if not self._all:
             return ()
@@ -199,7 +199,7 @@ class Following:
             followed for each in (*found, self._without_probe) for followed in each
         )
 
-    def replaced(self, text: str, found: Collection[Followed]) -> str:
+    def replaced(self, text: str, found: Collection[KnownSecret]) -> str:
         """The text with a token wherever one of these values was found."""
         edits: list[_Edit] = []
         for _, followed, is_token in self._longest_first(text, found):
@@ -216,14 +216,14 @@ class Following:
         return text
 
     def _longest_first(
-        self, text: str, found: Collection[Followed]
-    ) -> list[tuple[int, Followed, bool]]:
+        self, text: str, found: Collection[KnownSecret]
+    ) -> list[tuple[int, KnownSecret, bool]]:
         """The values to look for, and the tokens that stand there: no shorter value is in those."""
         rows = [(len(each.value), each, False) for each in found]
         rows += [(len(each.token), each, True) for each in self._all if each.token in text]
         return sorted(rows, key=lambda row: row[0], reverse=True)
 
-    def _probe(self, followed: Followed) -> None:
+    def _probe(self, followed: KnownSecret) -> None:
         value = followed.value
         ends = {value[:_PART_CHARS_MIN], value[-_PART_CHARS_MIN:]}
         probes = {max(_STEADY.findall(end), key=len, default="") for end in ends}
@@ -287,12 +287,12 @@ def _in_ascii_json(text: str) -> str:
     return json.dumps(text)[1:-1]
 
 
-def _kept(text: str, followed: Followed) -> list[_Edit]:
+def _kept(text: str, followed: KnownSecret) -> list[_Edit]:
     token = re.escape(followed.token)
     return [(*match.span(), match[0]) for match in re.finditer(token, text)]
 
 
-def _edits(text: str, followed: Followed, others: Collection[_Edit]) -> list[_Edit]:
+def _edits(text: str, followed: KnownSecret, others: Collection[_Edit]) -> list[_Edit]:
     """What to put where a value stands, as far as it is not within the other edits."""
     edits: list[_Edit] = []
     for match in followed.pattern.finditer(text):

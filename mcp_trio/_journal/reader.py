@@ -22,19 +22,19 @@ from mcp_trio._journal.records import (
     OpenBody,
     Record,
     RunningDigest,
-    body_of,
-    frame_of,
+    body_bytes,
+    decode_body,
 )
 from mcp_trio.errors import RecordingError
 
-FlawKind = Literal["torn", "damaged", "digest", "numbering", "unknown-kind", "unknown-key"]
+DamageKind = Literal["torn", "damaged", "digest", "numbering", "unknown-kind", "unknown-key"]
 
 
-class Flaw(msgspec.Struct, frozen=True):
+class Damage(msgspec.Struct, frozen=True):
     """What is wrong with a line (the first is 1), in a word and in a sentence."""
 
     line: int
-    kind: FlawKind
+    kind: DamageKind
     text: str
 
 
@@ -46,7 +46,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
     records: int
     kinds: dict[str, int]
-    flaws: list[Flaw]
+    damage: list[Damage]
     complete: bool
     has_loss: bool
 
@@ -59,7 +59,7 @@ _DECODE: Final = msgspec.json.Decoder(Record).decode
 _DECODE_TOLERANTLY: Final = msgspec.json.Decoder(_TolerantRecord).decode
 
 
-def read_recording(lines: Iterable[bytes]) -> Iterator[Record | Flaw]:
+def read_recording(lines: Iterable[bytes]) -> Iterator[Record | Damage]:
     """The records of a recording, each behind the flaws that were found in its line.
 
     `lines` end in LF, except where the recording was cut. Records of unknown kinds, and those with
@@ -83,12 +83,12 @@ def check(lines: Iterable[bytes]) -> CheckReport:
         RecordingError: as `read_recording`.
     """
     kinds: Counter[str] = Counter()
-    flaws: list[Flaw] = []
+    damage: list[Damage] = []
     gaps: list[Record] = []
     last = ""
     for item in read_recording(lines):
-        if isinstance(item, Flaw):
-            flaws.append(item)
+        if isinstance(item, Damage):
+            damage.append(item)
         else:
             last = item.kind
             kinds[last] += 1
@@ -97,7 +97,7 @@ def check(lines: Iterable[bytes]) -> CheckReport:
     return CheckReport(
         records=kinds.total(),
         kinds=dict(kinds),
-        flaws=flaws,
+        damage=damage,
         complete=last == "end",
         has_loss=first_loss(gaps) is not None,
     )
@@ -116,7 +116,7 @@ def first_loss(records: Iterable[Record]) -> int | None:
             continue
         if opened is None:
             opened = place
-        count = body_of(record, GapBody).count
+        count = decode_body(record, GapBody).count
         if count:
             return opened
         if count == 0:
@@ -136,7 +136,7 @@ class _Reader:
         self._is_in_gap = False
         self._digest = RunningDigest()
 
-    def read(self, line_number: int, line: bytes, *, is_last: bool) -> Iterator[Record | Flaw]:
+    def read(self, line_number: int, line: bytes, *, is_last: bool) -> Iterator[Record | Damage]:
         record = None if is_last and not line.endswith(b"\n") else _decode(line)
         if not self.has_begun:
             self._begin(record)
@@ -145,8 +145,8 @@ class _Reader:
             self._next_number = None
             self._digest.add(line)
             return
-        for kind, text in self._flaws(record, line):
-            yield Flaw(line_number, kind, text)
+        for kind, text in self._damage_in(record, line):
+            yield Damage(line_number, kind, text)
         if record.kind == "open" and line_number > 1:
             self._next_number = record.number
         else:
@@ -155,17 +155,17 @@ class _Reader:
     def _begin(self, record: Record | None) -> None:
         if record is None or record.kind != "open":
             raise RecordingError("not a recording: its first line is no whole `open` record")
-        version = body_of(record, _FormatVersion).format_version
+        version = decode_body(record, _FormatVersion).format_version
         if version != FORMAT_VERSION:
             raise RecordingError(
                 f"format version {version} is not known here, only {FORMAT_VERSION}"
             )
-        segment = body_of(record, OpenBody).segment
+        segment = decode_body(record, OpenBody).segment
         if segment > 1:
             raise RecordingError(f"this is segment {segment} of a recording: name its first file")
         self.has_begun = True
 
-    def _flaws(self, record: Record, line: bytes) -> Iterator[tuple[FlawKind, str]]:
+    def _damage_in(self, record: Record, line: bytes) -> Iterator[tuple[DamageKind, str]]:
         if record.kind not in KINDS:
             yield "unknown-kind", f"a record of kind {record.kind!r}"
         if isinstance(record, _TolerantRecord):
@@ -173,17 +173,17 @@ class _Reader:
         yield from self._numbering(record)
         yield from self._digesting(record, line)
 
-    def _numbering(self, record: Record) -> Iterator[tuple[FlawKind, str]]:
+    def _numbering(self, record: Record) -> Iterator[tuple[DamageKind, str]]:
         expected, self._next_number = self._next_number, record.number + 1
         is_explained = self._is_in_gap or record.kind == "gap"
         if record.kind == "gap":
-            self._is_in_gap = body_of(record, GapBody).count is None
+            self._is_in_gap = decode_body(record, GapBody).count is None
         if expected is None or record.number == expected:
             return
         if record.number < expected or not is_explained:
             yield "numbering", f"record {record.number} where {expected} should be"
 
-    def _digesting(self, record: Record, line: bytes) -> Iterator[tuple[FlawKind, str]]:
+    def _digesting(self, record: Record, line: bytes) -> Iterator[tuple[DamageKind, str]]:
         if record.kind == "gap":
             self._digest.restart()
         elif record.digest is not None:
@@ -204,8 +204,8 @@ def _decode(line: bytes) -> Record | None:
             line.decode()  # the parser does not look into frames
         record = _decode_any_writers(line)
         if record.kind == "gap":
-            body_of(record, GapBody)
-        frame_of(record)
+            decode_body(record, GapBody)
+        body_bytes(record)
     except (ValueError, RecursionError, RecordingError):
         return None
     return record
@@ -218,7 +218,7 @@ def _decode_any_writers(line: bytes) -> Record:
         return _DECODE_TOLERANTLY(line)
 
 
-def _unreadable(line_number: int, *, is_last: bool) -> Flaw:
+def _unreadable(line_number: int, *, is_last: bool) -> Damage:
     if is_last:
-        return Flaw(line_number, "torn", "the recording was cut in its last line")
-    return Flaw(line_number, "damaged", "not a record")
+        return Damage(line_number, "torn", "the recording was cut in its last line")
+    return Damage(line_number, "damaged", "not a record")

@@ -38,7 +38,7 @@ def message_name(number: int, place: int) -> str:
     return f"{number}-{place}" if place else str(number)
 
 
-def place_of_message(lane: str) -> tuple[int, int] | None:
+def message_position(lane: str) -> tuple[int, int] | None:
     """The number of the record and the place in it that a lane is named after, if it is so."""
     match = _NAME.match(lane)
     return None if match is None else (int(match[1]), int(match[2] or 0))
@@ -79,13 +79,13 @@ KINDS: Final[Mapping[str, str]] = {
 }
 
 # The name of a mark that tells which way a lane took at a change of the code.
-PATCHED: Final = "patched"
+PATCHED_MARK: Final = "patched"
 
 # The name of a mark that tells that a block of `ctx.timeout` ended by its own deadline.
-RAN_OUT: Final = "ran out"
+TIMED_OUT_MARK: Final = "ran out"
 
 # The name of a mark that tells that a thread's call came back of which no other record tells.
-CAME_BACK: Final = "came back"
+THREAD_RETURNED_MARK: Final = "came back"
 
 # The names of what the context does and reads by itself; those of people's functions have no dot.
 SLEEP: Final = "ctx.sleep"
@@ -110,8 +110,8 @@ _KEYS: Final = {
     "ordinal": "o",
     "time_ns": "t",
     "envelope": "x",
-    "frame": "f",
-    "frame_base64": "b",
+    "body": "f",
+    "body_base64": "b",
     "digest": "h",
 }
 
@@ -125,7 +125,7 @@ class Record(
     gc=False,
     rename=_KEYS,
 ):
-    """One line of a recording; `frame_of` gives its frame or body."""
+    """One line of a recording; `body_bytes` gives its frame or body."""
 
     number: int
     kind: str
@@ -134,8 +134,8 @@ class Record(
     ordinal: int | None = None
     time_ns: int
     envelope: Mapping[str, Any] | None = None
-    frame: Raw | UnsetType = UNSET
-    frame_base64: str | None = None
+    body: Raw | UnsetType = UNSET
+    body_base64: str | None = None
     digest: str | None = None
 
 
@@ -268,13 +268,13 @@ class RecordEncoder:
         """
         number = self.next_number
         self.next_number = number + 1
-        frame: Raw | UnsetType = UNSET
-        frame_base64 = None
+        embedded: Raw | UnsetType = UNSET
+        body_base64 = None
         if body is not None:
             if embed and _is_verbatim_in_json(body):
-                frame = Raw(body)
+                embedded = Raw(body)
             else:
-                frame_base64 = b64encode(body).decode()
+                body_base64 = b64encode(body).decode()
         return Record(
             number=number,
             kind=kind,
@@ -283,8 +283,8 @@ class RecordEncoder:
             ordinal=ordinal,
             time_ns=time_ns,
             envelope=envelope,
-            frame=frame,
-            frame_base64=frame_base64,
+            body=embedded,
+            body_base64=body_base64,
         )
 
     def skip(self) -> int:
@@ -337,18 +337,18 @@ def _is_verbatim_in_json(body: bytes) -> bool:
     )
 
 
-def frame_of(record: Record) -> bytes | None:
+def body_bytes(record: Record) -> bytes | None:
     """The frame or body of a record, verbatim; None if it has none.
 
     Raises:
         RecordingError: its base64 is damaged.
     """
-    if record.frame is not UNSET:
-        return bytes(record.frame)
-    if record.frame_base64 is None:
+    if record.body is not UNSET:
+        return bytes(record.body)
+    if record.body_base64 is None:
         return None
     try:
-        return b64decode(record.frame_base64, validate=True)
+        return b64decode(record.body_base64, validate=True)
     except ValueError as error:
         raise RecordingError(f"record {record.number}: damaged base64: {error}") from error
 
@@ -373,13 +373,13 @@ def value_body(name: str, arguments: bytes | None, outcome: bytes, *, is_error: 
 _Body = TypeVar("_Body")
 
 
-def body_of(record: Record, body_type: type[_Body]) -> _Body:
+def decode_body(record: Record, body_type: type[_Body]) -> _Body:
     """The body of a record, as what a record of its kind holds.
 
     Raises:
         RecordingError: it holds something else.
     """
     try:
-        return msgspec.json.decode(frame_of(record) or b"", type=body_type)
+        return msgspec.json.decode(body_bytes(record) or b"", type=body_type)
     except ValueError as error:
         raise RecordingError(f"record {record.number} ({record.kind}): {error}") from error

@@ -9,35 +9,35 @@ import attrs
 import msgspec
 from msgspec import UNSET
 
-from mcp_trio._journal.known_secrets import Followed, Following
+from mcp_trio._journal.known_secrets import KnownSecret, KnownSecrets
 from mcp_trio._journal.records import (
     OpenBody,
     Record,
     RecordEncoder,
-    body_of,
+    body_bytes,
+    decode_body,
     encode_body,
-    frame_of,
     messages_in,
 )
-from mcp_trio._journal.secret_places import (
-    FRAME_KINDS,
+from mcp_trio._journal.redaction_tokens import Tokens
+from mcp_trio._journal.redaction_zones import (
     HIDE,
+    MESSAGE_KINDS,
     OPENINGS,
     SEARCH,
     Rule,
     Zone,
     Zones,
-    changed,
     is_json,
+    redacted_json,
 )
-from mcp_trio._journal.secret_tokens import Tokens
-from mcp_trio._journal.secrets import (
+from mcp_trio._journal.secret_detection import (
     DEFAULT_SECRET_NAMES,
     NAMED,
     NAMING,
     SecretNames,
-    gives_away,
-    without_named,
+    may_hold_named_secret,
+    replace_named_secrets,
 )
 from mcp_trio._jsonrpc.messages import recover
 from mcp_trio.errors import RecordingError
@@ -124,7 +124,7 @@ _NOT_UTF8: Final = {
 }
 
 
-def masked(frame: bytes) -> bytes:
+def mask_malformed(frame: bytes) -> bytes:
     """The form of a frame, which may be anything."""
     id_ = recover(frame).id
 
@@ -177,7 +177,7 @@ _CLEAN_NAMES_MAX: Final = 4096
 _BETWEEN_TEXTS: Final = "\n\0\n"
 
 
-class FirstLook:
+class SecretPrefilter:
     """Looks for names of secrets: of members, and in texts. That there are none is certain."""
 
     def __init__(self, names: SecretNames, others: frozenset[str]) -> None:
@@ -193,7 +193,7 @@ class FirstLook:
                 return True
         except (ValueError, RecursionError):
             return True
-        return gives_away(_BETWEEN_TEXTS.join(texts), self._names)
+        return may_hold_named_secret(_BETWEEN_TEXTS.join(texts), self._names)
 
     def _finds(self, value: Any, members: int, texts: list[str]) -> bool:
         """Whether it does, in a value in whose text so many members are; its `texts` are left."""
@@ -252,7 +252,7 @@ class FirstLook:
 # What this cannot do: a value that only a name, path or schema gives away is not known before it
 # comes with that; what was written until then stays written (`mcp-trio redact` goes over a whole
 # file, when all is known). A value that is cut in more than two parts, or encoded in a way that
-# `Following` does not know, is not found, nor one in what the protocol alone says, such as an id or
+# `KnownSecrets` does not know, is not found, nor one in what the protocol alone says, such as an id or
 # the schema of a tool. A handler that computes with a secret sends something else in the replay.
 # When there are more secrets than can be followed, the records with one more are lost, and the
 # recording says so.
@@ -331,12 +331,12 @@ class Redactor:
         self.names = SecretNames(redaction.keys)
         self._paths = _with_passwords(redaction.paths, schemas or {})
         self._zones = Zones(self._paths)
-        self._first_look = FirstLook(self.names, self._zones.last_names())
+        self._prefilter = SecretPrefilter(self.names, self._zones.last_names())
         self._secrets = redaction.secrets
         self._follow_chars_min = redaction.follow_chars_min
         self._tokens = Tokens(key, limits=limits)
-        self._following = Following()
-        self._found: Collection[Followed] = ()
+        self._known = KnownSecrets()
+        self._found: Collection[KnownSecret] = ()
         self._depth = 0
         self._adopts = False
         self._ask()
@@ -354,8 +354,8 @@ class Redactor:
         if callable(self._secrets):
             self._ask()
         if not is_whole_json and not is_json(body):
-            return masked(body)
-        if kind in FRAME_KINDS and body.startswith(b"["):
+            return mask_malformed(body)
+        if kind in MESSAGE_KINDS and body.startswith(b"["):
             return self._batch(kind, body)
         return self._redacted(kind, body)
 
@@ -377,18 +377,18 @@ class Redactor:
         return frame if redacted == messages else b"[" + b",".join(redacted) + b"]"
 
     def _redacted(self, kind: str, body: bytes) -> bytes:
-        self._found = self._following.found_in(body)
-        if not self._found and not self._first_look.finds_names(body):
+        self._found = self._known.found_in(body)
+        if not self._found and not self._prefilter.finds_names(body):
             return body
         zone = self._zones.of(kind, body)
         if zone.rule is Rule.LEAVE:
             return body
         text = body.decode()
-        known = len(self._following)
-        redacted = changed(text, zone, self)
-        if len(self._following) > known:  # a new secret may stand in front of its name as well
-            self._found = self._following.found_in(body)
-            redacted = changed(text, zone, self)
+        known = len(self._known)
+        redacted = redacted_json(text, zone, self)
+        if len(self._known) > known:  # a new secret may stand in front of its name as well
+            self._found = self._known.found_in(body)
+            redacted = redacted_json(text, zone, self)
         return redacted.encode()
 
     def adopt(self, tokens: Iterable[str], records: Iterable[Record]) -> None:
@@ -397,7 +397,7 @@ class Redactor:
             self._tokens.adopt(token)
         self._adopts = True
         for record in records:
-            body = frame_of(record)
+            body = body_bytes(record)
             if body is not None and is_json(body):
                 self.redact(record.kind, body)
         self._adopts = False
@@ -434,10 +434,8 @@ class Redactor:
         """A text in which a secret may stand."""
         if self._is_inner_json(text):
             return self._inner(text, SEARCH)
-        text = without_named(text, self.names, self.hidden)
-        return (
-            text if self._adopts or not self._found else self._following.replaced(text, self._found)
-        )
+        text = replace_named_secrets(text, self.names, self.hidden)
+        return text if self._adopts or not self._found else self._known.replaced(text, self._found)
 
     def hidden_number(self, number: str) -> str:
         """A number that is secret."""
@@ -445,7 +443,7 @@ class Redactor:
 
     def searched_number(self, number: str) -> str:
         """A number that may be known to be secret."""
-        token = None if self._adopts else self._following.token_of(number)
+        token = None if self._adopts else self._known.token_of(number)
         return token or number
 
     def _is_inner_json(self, text: str) -> bool:
@@ -454,7 +452,7 @@ class Redactor:
     def _inner(self, text: str, zone: Zone) -> str:
         self._depth += 1
         try:
-            return changed(text, zone, self)
+            return redacted_json(text, zone, self)
         finally:
             self._depth -= 1
 
@@ -464,7 +462,7 @@ class Redactor:
             return value
         token = self._tokens.of(value)
         if len(value) >= self._follow_chars_min and value in self._tokens.by_value:
-            self._following.add(value, token, is_certain=False)
+            self._known.add(value, token, is_certain=False)
         return token
 
     def _ask(self) -> None:
@@ -476,10 +474,10 @@ class Redactor:
                     f"a secret of {len(value)} characters is shorter than follow_chars_min"
                     f" ({self._follow_chars_min}): it would be found everywhere"
                 )
-            self._following.add(value, self._tokens.of(value), is_certain=True)
+            self._known.add(value, self._tokens.of(value), is_certain=True)
 
 
-def redactor_of(
+def redactor_for_replay(
     manifest: Mapping[str, Any], records: Iterable[Record], key: bytes | None = None
 ) -> Redactor:
     """What redacts a replay's bodies as those of the recording were, whose tokens it leaves alone.
@@ -526,7 +524,7 @@ def _with_passwords(
     return found
 
 
-def redacted_again(
+def redact_recording(
     records: Sequence[Record],
     redaction: Redaction,
     *,
@@ -542,7 +540,7 @@ def redacted_again(
         RecordingError: `open` is damaged.
         ValueError: As `Redactor`.
     """
-    opening = body_of(records[0], OpenBody)
+    opening = decode_body(records[0], OpenBody)
     before = opening.redaction or {}
     redaction = attrs.evolve(redaction, keys={*redaction.keys, *before.get("names", ())})
     tools = list(_listed(records))
@@ -567,17 +565,17 @@ def redacted_again(
 
 
 def _redacted(record: Record, redactor: Redactor) -> bytes | None:
-    body = frame_of(record)
+    body = body_bytes(record)
     if body is None:
         return None
-    return redactor.redact(record.kind, body, is_whole_json=record.frame is not UNSET)
+    return redactor.redact(record.kind, body, is_whole_json=record.body is not UNSET)
 
 
 def _with_body(record: Record, body: bytes | None, encoder: RecordEncoder) -> Record:
     encoder.next_number = record.number
-    made = encoder.record(record.kind, body, record.time_ns, embed=record.frame is not UNSET)
+    made = encoder.record(record.kind, body, record.time_ns, embed=record.body is not UNSET)
     return msgspec.structs.replace(
-        record, frame=made.frame, frame_base64=made.frame_base64, digest=None
+        record, body=made.body, body_base64=made.body_base64, digest=None
     )
 
 
@@ -598,7 +596,7 @@ class _Listed(msgspec.Struct):
 def _listed(records: Collection[Record]) -> Iterator[_Tool]:
     """The tools that were listed in these records."""
     for record in records:
-        body = frame_of(record) or b""
+        body = body_bytes(record) or b""
         if b'"inputSchema"' in body:
             with suppress(ValueError, RecursionError):
                 yield from msgspec.json.decode(body, type=_Listed).result.tools

@@ -19,18 +19,24 @@ import trio
 from mcp_trio._client.connect import ProcessOptions, WebOptions, has_url, open_target
 from mcp_trio._jsonrpc.messages import Request
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
-from mcp_trio._proxy.bridge_sessions import (
-    Agreed,
+from mcp_trio._proxy.forwarders import (
     Clients,
-    Joined,
-    ServedConnection,
-    UrlProxy,
+    ConnectionForwarder,
+    HttpForwarder,
+    NegotiatedVersion,
+    UpstreamConnection,
     exit_status_of,
-    fail,
+    fail_requests,
     part,
 )
-from mcp_trio._proxy.http import NO_HEADERS, Place, run_http_proxy
-from mcp_trio._proxy.journal import Cause, FrameJournal, check_is_free, recorded_to, start_frames
+from mcp_trio._proxy.http import NO_HEADERS, ListenOptions, run_http_proxy
+from mcp_trio._proxy.journal import (
+    Cause,
+    MessageJournal,
+    check_no_recording_exists,
+    recording_for_sessions,
+    start_message_journal,
+)
 from mcp_trio._proxy.stdio import run_stdio_proxy, until_signal
 from mcp_trio._recorder.writer import RecordOptions
 from mcp_trio._server.http_app import StandIn
@@ -65,7 +71,7 @@ Open: TypeAlias = Callable[[], Awaitable[Channel]]
 
 
 @attrs.define(kw_only=True, eq=False)
-class SiteSession:
+class BridgeHttpSession:
     """What the HTTP application takes for a session; `run` it until it ends.
 
     Attributes:
@@ -76,10 +82,10 @@ class SiteSession:
         negotiated: Set when a handshake has been answered.
     """
 
-    site: "Site"
+    application: "BridgeApplication"
     clients: Clients
     closing: LightEvent = attrs.field(factory=LightEvent, init=False)
-    connection: Agreed = attrs.field(factory=Agreed, init=False)
+    connection: NegotiatedVersion = attrs.field(factory=NegotiatedVersion, init=False)
     negotiated: LightEvent = attrs.field(init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
@@ -115,15 +121,15 @@ class SiteSession:
             await self.clients.aclose()
 
     async def _serve(self, first: Sequence[Received], *, is_stateless: bool) -> None:
-        limits, journal, exit_status = self.site.limits, self.site.start(), None
+        limits, journal, exit_status = self.application.limits, self.application.start(), None
         try:
-            server = await self.site.open()
+            server = await self.application.open()
             try:
-                served = ServedConnection(
+                served = UpstreamConnection(
                     clients=self.clients,
                     server=server,
                     journal=journal,
-                    agreed=self.connection,
+                    negotiated_version=self.connection,
                     limits=limits,
                     is_stateless=is_stateless,
                 )
@@ -133,18 +139,18 @@ class SiteSession:
         except ConnectionLost as loss:  # there is not even a connection
             self._fail(first, journal, str(loss))
         finally:
-            journal.shut(self.site.cause)
+            journal.shut(self.application.cause)
             journal.close(exit_status)
 
-    def _fail(self, first: Sequence[Received], journal: FrameJournal, why: str) -> None:
+    def _fail(self, first: Sequence[Received], journal: MessageJournal, why: str) -> None:
         for frame in first:
             assert isinstance(frame, bytes)
-            asked = [each for each in journal.passes("in", frame) if isinstance(each, Request)]
-            fail(self.clients, journal, [each.id for each in asked], why)
+            asked = [each for each in journal.record("in", frame) if isinstance(each, Request)]
+            fail_requests(self.clients, journal, [each.id for each in asked], why)
 
 
 @attrs.define(kw_only=True, eq=False)
-class Site(StandIn[SiteSession]):
+class BridgeApplication(StandIn[BridgeHttpSession]):
     """What is served, in the place of a server of our own.
 
     Attributes:
@@ -155,22 +161,22 @@ class Site(StandIn[SiteSession]):
     """
 
     open: Open
-    joined: type[Joined] = Joined
-    start: Callable[[], FrameJournal]
+    forwarder: type[ConnectionForwarder] = ConnectionForwarder
+    start: Callable[[], MessageJournal]
     cause: Cause = attrs.field(default="closed", init=False)
     spoken: Sequence[str] = attrs.field(default=ALL_PROTOCOL_VERSIONS, init=False)
 
-    def opened(self, channel: Channel) -> tuple[SiteSession, Callable[[], Awaitable[None]]]:
+    def opened(self, channel: Channel) -> tuple[BridgeHttpSession, Callable[[], Awaitable[None]]]:
         """See `StandIn.opened`."""
         assert isinstance(channel, SessionChannel | StatelessChannel)
-        session = SiteSession(site=self, clients=channel)
+        session = BridgeHttpSession(application=self, clients=channel)
         return session, session.run
 
     async def serve_session(
         self,
         channel: Channel,
         *,
-        task_status: trio.TaskStatus[Joined] = trio.TASK_STATUS_IGNORED,
+        task_status: trio.TaskStatus[ConnectionForwarder] = trio.TASK_STATUS_IGNORED,
         **_: Any,
     ) -> None:
         """Serves one connection of a client, by one of its own, until one of both ends."""
@@ -178,11 +184,11 @@ class Site(StandIn[SiteSession]):
         try:
             server = await self.open()
             try:
-                joined = self.joined(
+                forwarder = self.forwarder(
                     client=channel, server=server, journal=journal, limits=self.limits
                 )
-                task_status.started(joined)
-                await joined.run()
+                task_status.started(forwarder)
+                await forwarder.run()
             finally:
                 exit_status = exit_status_of(server)
         except ConnectionLost as loss:  # there is not even a connection
@@ -206,7 +212,7 @@ _INHERITING: Final = ProcessOptions(inherit_env=True, stderr="inherit")
 
 
 @attrs.frozen(kw_only=True)
-class Front:
+class Downstream:
     """Where clients come from.
 
     Attributes:
@@ -217,7 +223,7 @@ class Front:
     """
 
     kind: Kind = "stdio"
-    place: Place = attrs.field(factory=Place)
+    place: ListenOptions = attrs.field(factory=ListenOptions)
     socket_file: str = ""
     is_open: bool = False
 
@@ -243,9 +249,9 @@ class Upstream:
         return parts.hostname or Path(parts.path).name
 
     @property
-    def joined(self) -> type[Joined]:
+    def forwarder(self) -> type[ConnectionForwarder]:
         """What joins a client of one connection to it."""
-        return UrlProxy if has_url(self.target) else Joined
+        return HttpForwarder if has_url(self.target) else ConnectionForwarder
 
     async def open(self, limits: Limits) -> Channel:
         """A connection to it.
@@ -296,54 +302,54 @@ _SERVER_URLS: Final[Mapping[str, Callable[[SplitResult], bool]]] = {
 }
 
 
-def front_of(word: str) -> Front:
+def parse_downstream(word: str) -> Downstream:
     """Where clients come from, as a word; who may come is still to be said.
 
     Raises:
         ValueError: It is no such place.
     """
     if word == "-":
-        return Front()
+        return Downstream()
     scheme, colon, rest = word.partition(":")
-    if scheme not in _FRONTS or not colon:
+    if scheme not in _DOWNSTREAM_SCHEMES or not colon:
         raise ValueError(
             "clients come from - (stdio), http://HOST:PORT/PATH, ws://HOST:PORT/PATH,"
             " tcp://HOST:PORT or unix:PATH"
         )
-    return _FRONTS[scheme](rest, urlsplit(word))
+    return _DOWNSTREAM_SCHEMES[scheme](rest, urlsplit(word))
 
 
-def _http_front(_: str, parts: SplitResult) -> Front:
-    return Front(kind="http", place=_place(parts, parts.path or "/mcp"))
+def _http_downstream(_: str, parts: SplitResult) -> Downstream:
+    return Downstream(kind="http", place=_place(parts, parts.path or "/mcp"))
 
 
-def _websocket_front(_: str, parts: SplitResult) -> Front:
-    return Front(kind="websocket", place=_place(parts, parts.path or "/ws"))
+def _websocket_downstream(_: str, parts: SplitResult) -> Downstream:
+    return Downstream(kind="websocket", place=_place(parts, parts.path or "/ws"))
 
 
-def _tcp_front(_: str, parts: SplitResult) -> Front:
+def _tcp_downstream(_: str, parts: SplitResult) -> Downstream:
     if parts.path:
         raise ValueError("the place of a TCP listener is tcp://HOST:PORT")
-    return Front(kind="tcp", place=_place(parts, ""))
+    return Downstream(kind="tcp", place=_place(parts, ""))
 
 
-def _unix_front(rest: str, _: SplitResult) -> Front:
+def _unix_downstream(rest: str, _: SplitResult) -> Downstream:
     if not rest or rest.startswith("//"):
         raise ValueError("the place of a socket file is unix:PATH")
-    return Front(kind="unix", socket_file=rest)
+    return Downstream(kind="unix", socket_file=rest)
 
 
-def _place(parts: SplitResult, path: str) -> Place:
+def _place(parts: SplitResult, path: str) -> ListenOptions:
     if not parts.hostname or parts.port is None or parts.query or parts.username is not None:
         raise ValueError("to listen takes a host and a port (0 is any), and no query or user")
-    return Place(host=parts.hostname, port=parts.port, path=path)
+    return ListenOptions(host=parts.hostname, port=parts.port, path=path)
 
 
-_FRONTS: Final[Mapping[str, Callable[[str, SplitResult], Front]]] = {
-    "http": _http_front,
-    "ws": _websocket_front,
-    "tcp": _tcp_front,
-    "unix": _unix_front,
+_DOWNSTREAM_SCHEMES: Final[Mapping[str, Callable[[str, SplitResult], Downstream]]] = {
+    "http": _http_downstream,
+    "ws": _websocket_downstream,
+    "tcp": _tcp_downstream,
+    "unix": _unix_downstream,
 }
 
 
@@ -351,16 +357,16 @@ _FRONTS: Final[Mapping[str, Callable[[str, SplitResult], Front]]] = {
 
 
 def run_bridge(
-    front: Front,
+    downstream: Downstream,
     upstream: Upstream,
     *,
     record: RecordOptions | None = None,
-    told: Callable[[str], None],
+    report_url: Callable[[str], None],
     limits: Limits = DEFAULT_LIMITS,
 ) -> int:
     """Join both until their one client or its server ends, or a signal comes.
 
-    A folder gets a file for each session, a file takes all of them. `told` is called with the URL
+    A folder gets a file for each session, a file takes all of them. `report_url` is called with the URL
     that clients have to be given, if we listen.
 
     Returns:
@@ -374,21 +380,26 @@ def run_bridge(
         ValueError: The gate's settings are none, or the server's URL is none.
     """
     target = upstream.target
-    if front.kind == "stdio" and not isinstance(target, str):
+    if downstream.kind == "stdio" and not isinstance(target, str):
         return run_stdio_proxy(target, record=record, limits=limits)
-    if front.kind == "http" and isinstance(target, str) and has_url(target):
+    if downstream.kind == "http" and isinstance(target, str) and has_url(target):
         return run_http_proxy(
-            front.place, target, record=record, told=told, headers=upstream.headers, limits=limits
+            downstream.place,
+            target,
+            record=record,
+            report_url=report_url,
+            headers=upstream.headers,
+            limits=limits,
         )
-    if front.kind == "stdio":
+    if downstream.kind == "stdio":
         return trio.run(_run_stdio, upstream, record, limits)
-    return trio.run(_run_listening, front, upstream, record, told, limits)
+    return trio.run(_run_listening, downstream, upstream, record, report_url, limits)
 
 
 async def _run_stdio(upstream: Upstream, record: RecordOptions | None, limits: Limits) -> int:
     parent_pid = os.getppid()
-    check_is_free(record)
-    journal = start_frames(record, transport="stdio", name=upstream.name, limits=limits)
+    check_no_recording_exists(record)
+    journal = start_message_journal(record, transport="stdio", name=upstream.name, limits=limits)
     descriptors = divert_stdio()
 
     async def serve() -> int:
@@ -398,8 +409,8 @@ async def _run_stdio(upstream: Upstream, record: RecordOptions | None, limits: L
             journal.shut("lost")
             raise
         client = open_stdio_channel(*descriptors, limits=limits)
-        joined = upstream.joined(client=client, server=server, journal=journal, limits=limits)
-        return await joined.run(parent_pid=parent_pid)
+        forwarder = upstream.forwarder(client=client, server=server, journal=journal, limits=limits)
+        return await forwarder.run(parent_pid=parent_pid)
 
     try:
         return await until_signal(serve, shut=partial(journal.shut, "signal"))
@@ -408,33 +419,43 @@ async def _run_stdio(upstream: Upstream, record: RecordOptions | None, limits: L
 
 
 async def _run_listening(
-    front: Front,
+    downstream: Downstream,
     upstream: Upstream,
     record: RecordOptions | None,
-    told: Callable[[str], None],
+    report_url: Callable[[str], None],
     limits: Limits,
 ) -> int:
-    with recorded_to(record) as recording:
+    with recording_for_sessions(record) as recording:
         start = partial(
-            start_frames, recording, transport=front.kind, name=upstream.name, limits=limits
+            start_message_journal,
+            recording,
+            transport=downstream.kind,
+            name=upstream.name,
+            limits=limits,
         )
-        site = site_of(front, upstream, start=start, limits=limits)
-        serve = partial(serve_site, front, site, told)
-        return await until_signal(serve, shut=partial(site.shut, "signal"))
+        application = bridge_application(downstream, upstream, start=start, limits=limits)
+        serve = partial(serve_bridge, downstream, application, report_url)
+        return await until_signal(serve, shut=partial(application.shut, "signal"))
 
 
-def site_of(front: Front, upstream: Upstream, *, start: Callable[..., Any], limits: Limits) -> Site:
+def bridge_application(
+    downstream: Downstream, upstream: Upstream, *, start: Callable[..., Any], limits: Limits
+) -> BridgeApplication:
     """What clients get to see of the server."""
     if not isinstance(upstream.target, str):
-        connections_max = limits.http_connections_max if front.kind == "http" else _PROCESSES_MAX
+        connections_max = (
+            limits.http_connections_max if downstream.kind == "http" else _PROCESSES_MAX
+        )
         limits = attrs.evolve(
             limits, http_sessions_max=_PROCESSES_MAX, http_connections_max=connections_max
         )
     opening = partial(upstream.open, limits)
-    return Site(open=opening, joined=upstream.joined, start=start, limits=limits)
+    return BridgeApplication(open=opening, forwarder=upstream.forwarder, start=start, limits=limits)
 
 
-async def serve_site(front: Front, site: Site, told: Callable[[str], None]) -> int:
+async def serve_bridge(
+    downstream: Downstream, application: BridgeApplication, report_url: Callable[[str], None]
+) -> int:
     """Serve until cancelled, which ends all sessions and processes, in bounded time.
 
     Raises:
@@ -442,12 +463,14 @@ async def serve_site(front: Front, site: Site, told: Callable[[str], None]) -> i
         ValueError: The gate's settings are none.
     """
     async with trio.open_nursery() as nursery:
-        told(await nursery.start(_LISTENING[front.kind], front, site))
+        report_url(await nursery.start(_LISTENING[downstream.kind], downstream, application))
     return 0
 
 
-async def _serve_http(front: Front, site: Site, *, task_status: trio.TaskStatus[str]) -> None:
-    place = front.place
+async def _serve_http(
+    downstream: Downstream, application: BridgeApplication, *, task_status: trio.TaskStatus[str]
+) -> None:
+    place = downstream.place
     options: HttpOptions = {
         "hosts": place.hosts,
         "origins": place.origins,
@@ -457,30 +480,42 @@ async def _serve_http(front: Front, site: Site, *, task_status: trio.TaskStatus[
         "has_websocket": False,
     }
     await serve_http(
-        site, Address(host=place.host, port=place.port), options, task_status=task_status
+        application, Address(host=place.host, port=place.port), options, task_status=task_status
     )
 
 
-async def _serve_websocket(front: Front, site: Site, *, task_status: trio.TaskStatus[str]) -> None:
-    place = front.place
+async def _serve_websocket(
+    downstream: Downstream, application: BridgeApplication, *, task_status: trio.TaskStatus[str]
+) -> None:
+    place = downstream.place
     options: WebSocketOptions = {
         "hosts": place.hosts,
         "origins": place.origins,
         "token": place.token,
         "path": place.path or "/ws",
     }
-    await serve_websocket(site, options, host=place.host, port=place.port, task_status=task_status)
-
-
-async def _serve_tcp(front: Front, site: Site, *, task_status: trio.TaskStatus[str]) -> None:
-    place = front.place
-    await serve_tcp(
-        site, host=place.host, port=place.port, is_open=front.is_open, task_status=task_status
+    await serve_websocket(
+        application, options, host=place.host, port=place.port, task_status=task_status
     )
 
 
-async def _serve_unix(front: Front, site: Site, *, task_status: trio.TaskStatus[str]) -> None:
-    await serve_unix(site, front.socket_file, task_status=task_status)
+async def _serve_tcp(
+    downstream: Downstream, application: BridgeApplication, *, task_status: trio.TaskStatus[str]
+) -> None:
+    place = downstream.place
+    await serve_tcp(
+        application,
+        host=place.host,
+        port=place.port,
+        is_open=downstream.is_open,
+        task_status=task_status,
+    )
+
+
+async def _serve_unix(
+    downstream: Downstream, application: BridgeApplication, *, task_status: trio.TaskStatus[str]
+) -> None:
+    await serve_unix(application, downstream.socket_file, task_status=task_status)
 
 
 _LISTENING: Final[Mapping[str, Callable[..., Awaitable[None]]]] = {

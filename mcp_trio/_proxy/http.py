@@ -48,7 +48,12 @@ from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID, Rejectio
 from mcp_trio._protocol.methods import INITIALIZE
 from mcp_trio._protocol.security import HostCheck, host_check_for, is_preflight
 from mcp_trio._protocol.websocket import checked_token, has_token
-from mcp_trio._proxy.journal import Cause, FrameJournal, recorded_to, start_frames
+from mcp_trio._proxy.journal import (
+    Cause,
+    MessageJournal,
+    recording_for_sessions,
+    start_message_journal,
+)
 from mcp_trio._proxy.stdio import until_signal
 from mcp_trio._recorder.writer import RecordOptions
 from mcp_trio._transports.http_client import parsed_url
@@ -66,7 +71,7 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 # not to what is said over it (RFC 9110, section 7.6.1).
 
 
-_OF_CONNECTION: Final = frozenset(
+_HOP_BY_HOP: Final = frozenset(
     {
         "connection",
         "keep-alive",
@@ -81,21 +86,21 @@ _OF_CONNECTION: Final = frozenset(
 )
 
 # Told anew to the server. What it would compress, nobody between could read.
-_TOLD_TO_SERVER: Final = frozenset({"host", "content-length", "expect", "accept-encoding"})
+_REPLACED_IN_REQUESTS: Final = frozenset({"host", "content-length", "expect", "accept-encoding"})
 _UNCOMPRESSED: Final = (b"accept-encoding", b"identity")
 
 # Told anew to the client, by the host.
-_TOLD_TO_CLIENT: Final = frozenset({"content-length", "date"})
+_REPLACED_IN_RESPONSES: Final = frozenset({"content-length", "date"})
 
 
-def fields_to_server(head: Head) -> list[tuple[bytes, bytes]]:
+def request_headers(head: Head) -> list[tuple[bytes, bytes]]:
     """Those of a client's request; the length, and the server's name, are still to be added."""
-    passed = _passed(head.headers.items(), told_anew=_TOLD_TO_SERVER)
+    passed = _passed(head.headers.items(), replaced=_REPLACED_IN_REQUESTS)
     written = [(name.encode("ascii"), value.encode("latin-1")) for name, value in passed]
     return [*written, _UNCOMPRESSED]
 
 
-def fields_to_client(response: httpx.Response) -> Headers:
+def response_headers(response: httpx.Response) -> Headers:
     """Those of a server's answer.
 
     Raises:
@@ -103,16 +108,16 @@ def fields_to_client(response: httpx.Response) -> Headers:
     """
     raw = response.headers.raw
     read = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw]
-    passed = _passed(read, told_anew=_TOLD_TO_CLIENT)
+    passed = _passed(read, replaced=_REPLACED_IN_RESPONSES)
     encoded(passed)
     return passed
 
 
-def _passed(fields: Iterable[tuple[str, str]], *, told_anew: frozenset[str]) -> Headers:
+def _passed(fields: Iterable[tuple[str, str]], *, replaced: frozenset[str]) -> Headers:
     fields = list(fields)
     said = ",".join(value for name, value in fields if name == "connection")
     named = {name.strip(OUTER_SPACE).lower() for name in said.split(",")}
-    dropped = _OF_CONNECTION | named | told_anew
+    dropped = _HOP_BY_HOP | named | replaced
     return [(name, value) for name, value in fields if name not in dropped]
 
 
@@ -133,7 +138,7 @@ _LOOKS_PER_EXPIRY = 10
 
 
 @attrs.define(eq=False)
-class Kept:
+class OpenRecording:
     """One recording while it is written.
 
     Attributes:
@@ -145,11 +150,11 @@ class Kept:
         events: The ids of the events that passed last.
     """
 
-    journal: FrameJournal
+    journal: MessageJournal
     key: str | None = None
     is_common: bool = False
     is_over: bool = False
-    passages: int = attrs.field(default=0, init=False)
+    exchanges: int = attrs.field(default=0, init=False)
     events: dict[str, None] = attrs.field(factory=dict[str, None], init=False)
     _open: set[_Name] = attrs.field(factory=set[_Name], init=False)
     _used_at: float = attrs.field(factory=trio.current_time, init=False)
@@ -162,48 +167,48 @@ class Kept:
     def holding(self, names: Collection[_Name]) -> Generator[None]:
         """While an exchange with these requests passes."""
         self._open.update(names)
-        self.passages += 1
+        self.exchanges += 1
         try:
             yield
         finally:
             self._open.difference_update(names)
-            self.passages -= 1
+            self.exchanges -= 1
             self._used_at = trio.current_time()
 
     def is_idle(self, seconds: float) -> bool:
         """Whether nobody has used it for so long."""
-        return not self.passages and self._used_at <= trio.current_time() - seconds
+        return not self.exchanges and self._used_at <= trio.current_time() - seconds
 
 
 @attrs.define(kw_only=True, eq=False)
-class Journals:
+class OpenRecordings:
     """See the module; `start` begins another recording.
 
     Of as many sessions as `http_sessions_max` a recording is held open, and of as many recordings
     in common as `http_streams_max`.
     """
 
-    start: Callable[[], FrameJournal]
+    start: Callable[[], MessageJournal]
     limits: Limits
-    _sessions: dict[str, Kept] = attrs.field(factory=dict[str, Kept], init=False)
-    _common: list[Kept] = attrs.field(factory=list[Kept], init=False)
-    _new: set[Kept] = attrs.field(factory=set[Kept], init=False)
+    _sessions: dict[str, OpenRecording] = attrs.field(factory=dict[str, OpenRecording], init=False)
+    _common: list[OpenRecording] = attrs.field(factory=list[OpenRecording], init=False)
+    _new: set[OpenRecording] = attrs.field(factory=set[OpenRecording], init=False)
     _gives_no_ids: bool = attrs.field(default=False, init=False)
 
     @contextmanager
-    def used(self, key: str | None, messages: Sequence[Message]) -> Generator[Kept]:
+    def used(self, key: str | None, messages: Sequence[Message]) -> Generator[OpenRecording]:
         """The recording for an exchange that brings these messages, while it passes.
 
         Raises:
             RecordingError: It cannot be begun.
         """
         names = _names_of(messages)
-        kept = self._found(key, messages, names)
+        recording = self._found(key, messages, names)
         try:
-            with kept.holding(names):
-                yield kept
+            with recording.holding(names):
+                yield recording
         finally:
-            self._close_if_over(kept)
+            self._close_if_over(recording)
 
     def knows(self, key: str) -> bool:
         """Whether there is a session of this key."""
@@ -211,7 +216,7 @@ class Journals:
 
     def _found(
         self, key: str | None, messages: Sequence[Message], names: Collection[_Name]
-    ) -> Kept:
+    ) -> OpenRecording:
         if key is not None and key in self._sessions:
             return self._sessions[key]
         is_opening = any(
@@ -222,54 +227,54 @@ class Journals:
             return self._begun()
         return self._in_common(names)
 
-    def _begun(self) -> Kept:
-        kept = Kept(self.start())
-        self._new.add(kept)
-        return kept
+    def _begun(self) -> OpenRecording:
+        recording = OpenRecording(self.start())
+        self._new.add(recording)
+        return recording
 
-    def _in_common(self, names: Collection[_Name]) -> Kept:
+    def _in_common(self, names: Collection[_Name]) -> OpenRecording:
         fitting = (each for each in self._common if each.has_room_for(names))
         found = next(fitting, None)
         if found is None and len(self._common) < self.limits.http_streams_max:
-            found = Kept(self.start(), is_common=True)
+            found = OpenRecording(self.start(), is_common=True)
             self._common.append(found)
         return found or self._common[-1]
 
     # What the server's answers tell.
 
-    def name(self, kept: Kept, key: str) -> Kept:
+    def name(self, recording: OpenRecording, key: str) -> OpenRecording:
         """The session that is being opened has this key; returns its recording."""
-        if kept not in self._new:  # another stream of it tells so, or it begins in the middle
-            kept = self._begun()
-        self._new.discard(kept)
+        if recording not in self._new:  # another stream of it tells so, or it begins in the middle
+            recording = self._begun()
+        self._new.discard(recording)
         replaced = self._sessions.pop(key, None)
-        self._sessions[key] = kept
-        kept.key = key
+        self._sessions[key] = recording
+        recording.key = key
         if replaced is not None:
             self.end(replaced)
-        return kept
+        return recording
 
-    def settle(self, kept: Kept) -> None:
+    def settle(self, recording: OpenRecording) -> None:
         """A handshake has passed: one without an id is followed by requests without one."""
-        if kept in self._new and kept.journal.is_negotiated:
-            self._new.discard(kept)
-            self._gives_no_ids = kept.is_common = True
-            self._common.insert(0, kept)
+        if recording in self._new and recording.journal.is_negotiated:
+            self._new.discard(recording)
+            self._gives_no_ids = recording.is_common = True
+            self._common.insert(0, recording)
 
-    def end(self, kept: Kept) -> None:
+    def end(self, recording: OpenRecording) -> None:
         """The session is over; its recording is, as soon as nothing passes any more."""
-        if kept.key is None:
+        if recording.key is None:
             return
-        if self._sessions.get(kept.key) is kept:
-            del self._sessions[kept.key]
-        kept.is_over = True
-        self._close_if_over(kept)
+        if self._sessions.get(recording.key) is recording:
+            del self._sessions[recording.key]
+        recording.is_over = True
+        self._close_if_over(recording)
 
-    def _close_if_over(self, kept: Kept) -> None:
+    def _close_if_over(self, recording: OpenRecording) -> None:
         """One that was never named has come to nothing."""
-        if not kept.passages and (kept.is_over or kept in self._new):
-            self._new.discard(kept)
-            kept.journal.close()
+        if not recording.exchanges and (recording.is_over or recording in self._new):
+            self._new.discard(recording)
+            recording.journal.close()
 
     # The end.
 
@@ -278,21 +283,21 @@ class Journals:
         seconds = self.limits.http_session_idle_seconds
         while True:
             await trio.sleep(seconds / _LOOKS_PER_EXPIRY)
-            for kept in [*self._sessions.values()]:
-                if kept.is_idle(seconds):
-                    self.end(kept)
+            for recording in [*self._sessions.values()]:
+                if recording.is_idle(seconds):
+                    self.end(recording)
 
     def shut(self, cause: Cause) -> None:
         """Records why all sessions end."""
-        for kept in self._all():
-            kept.journal.shut(cause)
+        for recording in self._all():
+            recording.journal.shut(cause)
 
     def close(self) -> None:
         """Ends all recordings."""
-        for kept in self._all():
-            kept.journal.close()
+        for recording in self._all():
+            recording.journal.close()
 
-    def _all(self) -> Iterable[Kept]:
+    def _all(self) -> Iterable[OpenRecording]:
         return (*self._sessions.values(), *self._common, *self._new)
 
 
@@ -344,13 +349,13 @@ class ProxiedExchange:
     body: bytes
     messages: Sequence[Message]
     is_endpoint: bool
-    kept: Kept
-    journals: Journals
+    recording: OpenRecording
+    recordings: OpenRecordings
     link: Link
     limits: Limits
     _open: dict[int | str, Request] = attrs.field(init=False)
     _has_begun: bool = attrs.field(default=False, init=False)
-    _own: Kept | None = attrs.field(default=None, init=False)
+    _own: OpenRecording | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._open = {each.id: each for each in self.messages if isinstance(each, Request)}
@@ -358,24 +363,24 @@ class ProxiedExchange:
     async def run(self) -> None:
         """Passes all of it, unless one of both sides goes away, of which the other is told so."""
         if self.messages:
-            self.kept.journal.counts["in_bytes"] += len(self.body)
-            self.kept.journal.passes("in", self.body, messages=self.messages)
-            self.kept.journal.flush()
+            self.recording.journal.counts["in_bytes"] += len(self.body)
+            self.recording.journal.record("in", self.body, messages=self.messages)
+            self.recording.journal.flush()
         try:
             if not await until_gone(self.exchange, self._pass):
                 self._note_gone()
         finally:
             if self._own is not None:
-                self.journals.end(self._own)
+                self.recordings.end(self._own)
 
     def _note_gone(self) -> None:
         """A modern client that goes away has cancelled what it asked for (MHTTP-22)."""
-        journal = self.kept.journal
+        journal = self.recording.journal
         self._note(error="the client went away")
         for request in self._open.values():
             if protocol_version_of(request.params) is not None:
                 params = {"requestId": request.id, "reason": "the client went away"}
-                journal.passes("in", encode_notification(CANCELLED, params), envelope=_GONE)
+                journal.record("in", encode_notification(CANCELLED, params), envelope=_GONE)
         journal.flush()
 
     # There and back.
@@ -419,7 +424,7 @@ class ProxiedExchange:
         except ValueError as error:
             await self._reject(f"{self.link.name} answered what cannot be passed on: {error}")
             return
-        self._learn(response)
+        self._follow_session(response)
         try:
             passing = self._pass_stream if is_stream(response) else self._pass_body
             await passing(response, fields)
@@ -430,10 +435,10 @@ class ProxiedExchange:
         """Those of the answer that its client gets; a `ValueError` if there is no such answer."""
         if response.status_code not in _STATUSES:
             raise ValueError(f"HTTP {response.status_code}")
-        fields = fields_to_client(response)
-        return [(name, self._as_ours(name, value)) for name, value in fields]
+        fields = response_headers(response)
+        return [(name, self._own_location(name, value)) for name, value in fields]
 
-    def _as_ours(self, name: str, value: str) -> str:
+    def _own_location(self, name: str, value: str) -> str:
         """Where the server sends a client to itself, that is to us."""
         url = self.link.same_origin(value) if name == "location" else None
         return value if url is None else url.raw_path.decode()
@@ -445,7 +450,7 @@ class ProxiedExchange:
         else:
             await self._reject(why)
 
-    def _learn(self, response: httpx.Response) -> None:
+    def _follow_session(self, response: httpx.Response) -> None:
         """What the head of an answer tells of sessions."""
         head, session_id = self.exchange.head, response.headers.get(SESSION_ID)
         is_over = response.status_code == _NOT_FOUND or (
@@ -453,16 +458,16 @@ class ProxiedExchange:
         )
         if head.header(SESSION_ID) is not None:
             if is_over:
-                self.journals.end(self.kept)
+                self.recordings.end(self.recording)
         elif session_id is not None and response.is_success and self._is_opening():
-            self.kept = self.journals.name(self.kept, session_id)
+            self.recording = self.recordings.name(self.recording, session_id)
 
     def _is_opening(self) -> bool:
         return any(request.method == INITIALIZE for request in self._open.values())
 
     def _note(self, **facts: Any) -> None:
-        self.kept.journal.mark(HTTP_MARK, {"method": self.exchange.head.method, **facts})
-        self.kept.journal.flush()
+        self.recording.journal.mark(HTTP_MARK, {"method": self.exchange.head.method, **facts})
+        self.recording.journal.flush()
 
     # Whole bodies.
 
@@ -480,7 +485,7 @@ class ProxiedExchange:
             await self._pass_part(response, fields, bytes(held), parts + 1)
             await self.exchange.end()
         else:
-            self._tell_body(response, bytes(held))
+            self._record_body(response, bytes(held))
             await self.exchange.answer(response.status_code, fields, bytes(held))
 
     async def _pass_part(
@@ -496,15 +501,15 @@ class ProxiedExchange:
             self._note(status=response.status_code, type=_type_of(response))
             await self.exchange.start(response.status_code, fields)
         if self._may_be_message(response):
-            self.kept.journal.passes_part("out", part, envelope={"part": number})
-            self.kept.journal.flush()
+            self.recording.journal.record_part("out", part, envelope={"part": number})
+            self.recording.journal.flush()
         await self.exchange.send(part)
 
-    def _tell_body(self, response: httpx.Response, body: bytes) -> None:
+    def _record_body(self, response: httpx.Response, body: bytes) -> None:
         method, status = self.exchange.head.method, response.status_code
         is_message = bool(body) and self._may_be_message(response)
         if is_message:
-            self._tell(body)
+            self._record_message(body)
         is_usual = bool(self.messages) and (status == _ACCEPTED or (status == _OK and is_message))
         if method != "POST" or not is_usual:
             facts = {} if not body or is_message else {"type": _type_of(response)}
@@ -524,17 +529,17 @@ class ProxiedExchange:
         async with pieces_of(response, is_raw=True) as pieces:
             async for piece in pieces:
                 events = parser.feed(piece) if is_plain else ()
-                await self.exchange.send(self._heard(events, piece))
+                await self.exchange.send(self._record_events(events, piece))
         await self.exchange.end()
 
-    def _heard(self, events: Sequence[Event | Oversized], piece: bytes) -> bytes:
+    def _record_events(self, events: Sequence[Event | Oversized], piece: bytes) -> bytes:
         """Records events; returns the piece of the stream as the client has to get it."""
         for event in events:
             if isinstance(event, Event) and event.name == "endpoint" and self._own is None:
-                piece = self._begin_old(event, piece)
+                piece = self._begin_sse_session(event, piece)
             elif self.is_endpoint or self._own is not None:
-                self._hear(event)
-        self.kept.journal.flush()
+                self._record_event(event)
+        self.recording.journal.flush()
         return piece
 
     def _note_stream(self, response: httpx.Response) -> None:
@@ -547,26 +552,26 @@ class ProxiedExchange:
         if facts or head.method != "POST":
             self._note(status=response.status_code, **facts)
 
-    def _hear(self, event: Event | Oversized) -> None:
+    def _record_event(self, event: Event | Oversized) -> None:
         if isinstance(event, Oversized):
-            self.kept.journal.discards("out", event)
+            self.recording.journal.record_oversized("out", event)
         elif event.data and event.name == "message" and not self._is_repeated(event):
-            self._tell(event.data)
+            self._record_message(event.data)
 
     def _is_repeated(self, event: Event) -> bool:
         """Whether a client that came back is given what had passed already."""
         if event.id is None:
             return False
         is_resumed = self.exchange.head.header(LAST_EVENT_ID) is not None
-        if is_resumed and event.id in self.kept.events:
+        if is_resumed and event.id in self.recording.events:
             self._note(repeated=event.id)
             return True
-        self.kept.events[event.id] = None
-        if len(self.kept.events) > self.limits.http_events_kept_max:
-            del self.kept.events[next(iter(self.kept.events))]
+        self.recording.events[event.id] = None
+        if len(self.recording.events) > self.limits.http_events_kept_max:
+            del self.recording.events[next(iter(self.recording.events))]
         return False
 
-    def _begin_old(self, event: Event, piece: bytes) -> bytes:
+    def _begin_sse_session(self, event: Event, piece: bytes) -> bytes:
         """A session of 2024-11-05, which lives as long as its stream; posts name it by their URL.
 
         A URL of the server's would lead the client past us.
@@ -574,19 +579,19 @@ class ProxiedExchange:
         url = self.link.same_origin(event.data.decode(errors="replace"))
         if url is None:
             return piece
-        self._own = self.kept = self.journals.name(self.kept, url.raw_path.decode())
+        self._own = self.recording = self.recordings.name(self.recording, url.raw_path.decode())
         if not event.data.startswith(b"http"):
             return piece
         return piece.replace(event.data, url.raw_path, 1)
 
-    def _tell(self, frame: bytes) -> None:
+    def _record_message(self, frame: bytes) -> None:
         """Records a message of the server's; its bytes may be sent on then."""
-        self.kept.journal.counts["out_bytes"] += len(frame)
-        for message in self.kept.journal.passes("out", frame):
+        self.recording.journal.counts["out_bytes"] += len(frame)
+        for message in self.recording.journal.record("out", frame):
             if isinstance(message, Response | ErrorResponse) and message.id is not None:
                 self._open.pop(message.id, None)
-        self.journals.settle(self.kept)
-        self.kept.journal.flush()
+        self.recordings.settle(self.recording)
+        self.recording.journal.flush()
 
 
 def _type_of(response: httpx.Response) -> str:
@@ -603,7 +608,7 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @attrs.frozen(kw_only=True)
-class Place:
+class ListenOptions:
     """Where a proxy listens, and who may come there; see `host_check_for`.
 
     Attributes:
@@ -641,7 +646,7 @@ class HttpProxy:
 
     link: Link
     host_check: HostCheck
-    journals: Journals
+    recordings: OpenRecordings
     limits: Limits
     path: str | None = None
     token: str | None = attrs.field(default=None, repr=False)
@@ -654,7 +659,7 @@ class HttpProxy:
         """Pass one exchange, unless the gate refuses it or its body is too large."""
         bytes_max = self.limits.frame_bytes_max
         with suppress(trio.BrokenResourceError):
-            rejection = self.host_check.rejection(exchange.head) or self._unknown(exchange.head)
+            rejection = self.host_check.rejection(exchange.head) or self._check_token(exchange.head)
             if rejection is None:
                 try:
                     body = await exchange.body(bytes_max)
@@ -666,7 +671,7 @@ class HttpProxy:
                     return
             await self._reject(exchange, rejection)
 
-    def _unknown(self, head: Head) -> Rejection | None:
+    def _check_token(self, head: Head) -> Rejection | None:
         # A browser asks by OPTIONS what a page may send, and brings nothing with that.
         if self.token is None or is_preflight(head) or has_token(head, self.token):
             return None
@@ -674,20 +679,22 @@ class HttpProxy:
         return Rejection(status=401, text="it is not known who sends this (token)", headers=headers)
 
     async def _reject(self, exchange: Exchange, rejection: Rejection) -> None:
-        with self.journals.used(None, ()) as kept:
+        with self.recordings.used(None, ()) as recording:
             facts = {"method": exchange.head.method, "status": rejection.status}
-            kept.journal.mark(HTTP_MARK, facts | {"error": rejection.text})
-            kept.journal.flush()
+            recording.journal.mark(HTTP_MARK, facts | {"error": rejection.text})
+            recording.journal.flush()
             headers = [("Content-Type", JSON), *rejection.headers]
             await exchange.answer(rejection.status, headers, rejection.body())
 
     async def _pass(self, exchange: Exchange, body: bytes) -> None:
         head, target = exchange.head, self._target(exchange.head)
-        is_old = self.journals.knows(target)
+        is_sse_session = self.recordings.knows(target)
         path = target.partition("?")[0]
-        is_endpoint = is_old or path.rstrip("/") == self.link.url.path.rstrip("/")
+        is_endpoint = is_sse_session or path.rstrip("/") == self.link.url.path.rstrip("/")
         messages = self._decoder.messages(body) if is_endpoint and body else ()
-        with self.journals.used(target if is_old else head.header(SESSION_ID), messages) as kept:
+        with self.recordings.used(
+            target if is_sse_session else head.header(SESSION_ID), messages
+        ) as recording:
             proxied_exchange = ProxiedExchange(
                 exchange=exchange,
                 target=target,
@@ -695,8 +702,8 @@ class HttpProxy:
                 body=body,
                 messages=messages,
                 is_endpoint=is_endpoint,
-                kept=kept,
-                journals=self.journals,
+                recording=recording,
+                recordings=self.recordings,
                 link=self.link,
                 limits=self.limits,
             )
@@ -716,13 +723,13 @@ class HttpProxy:
         replaced = {name for name, _ in own}
         if self.token is not None:
             replaced.add(b"authorization")
-        return [*(each for each in fields_to_server(head) if each[0] not in replaced), *own]
+        return [*(each for each in request_headers(head) if each[0] not in replaced), *own]
 
 
 async def serve_http_proxy(
-    place: Place,
+    place: ListenOptions,
     link: Link,
-    journals: Journals,
+    recordings: OpenRecordings,
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -741,36 +748,36 @@ async def serve_http_proxy(
         proxy = HttpProxy(
             link=link,
             host_check=host_check,
-            journals=journals,
+            recordings=recordings,
             limits=link.limits,
             path=place.path,
             token=None if place.token is None else checked_token(place.token),
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(journals.expire)
+            nursery.start_soon(recordings.expire)
             serve = partial(serve_native, proxy.respond, listeners, limits=link.limits)
             await nursery.start(serve)
             path = link.url.raw_path.decode() if place.path is None else place.path
             task_status.started(f"http://{netloc(place.host, bound[0][1])}{path}")
     finally:
-        journals.close()
+        recordings.close()
         for listener in listeners:
             listener.socket.close()  # no checkpoint, which would hide what is being raised
 
 
 def run_http_proxy(
-    place: Place,
+    place: ListenOptions,
     url: str,
     *,
     record: RecordOptions | None,
-    told: Callable[[str], None],
+    report_url: Callable[[str], None],
     headers: Mapping[str, str] = NO_HEADERS,
     limits: Limits = DEFAULT_LIMITS,
 ) -> int:
     """Record what clients of ours and the server at `url` say, until a signal comes.
 
     `headers` go along with each request, in the place of those that clients send. A folder gets a
-    file for each session, a file takes all of them. `told` is called with the URL that stands for
+    file for each session, a file takes all of them. `report_url` is called with the URL that stands for
     the server's.
 
     Returns:
@@ -782,26 +789,26 @@ def run_http_proxy(
         ValueError: The gate's settings are none, or `url` is no URL of HTTP.
     """
     parsed = parsed_url(url)
-    return trio.run(_run, place, parsed, record, told, headers, limits)
+    return trio.run(_run, place, parsed, record, report_url, headers, limits)
 
 
 async def _run(
-    place: Place,
+    place: ListenOptions,
     url: httpx.URL,
     record: RecordOptions | None,
-    told: Callable[[str], None],
+    report_url: Callable[[str], None],
     headers: Mapping[str, str],
     limits: Limits,
 ) -> int:
     link = Link(http=own_client(url), url=url, headers=headers, limits=limits)
     async with link.http:
-        with recorded_to(record) as recording:
-            start = partial(start_frames, recording, transport=TRANSPORT, name=url.host)
-            journals = Journals(start=partial(start, limits=limits), limits=limits)
+        with recording_for_sessions(record) as recording:
+            start = partial(start_message_journal, recording, transport=TRANSPORT, name=url.host)
+            recordings = OpenRecordings(start=partial(start, limits=limits), limits=limits)
 
             async def serve() -> int:
                 async with trio.open_nursery() as nursery:
-                    told(await nursery.start(serve_http_proxy, place, link, journals))
+                    report_url(await nursery.start(serve_http_proxy, place, link, recordings))
                 return 0
 
-            return await until_signal(serve, shut=partial(journals.shut, "signal"))
+            return await until_signal(serve, shut=partial(recordings.shut, "signal"))

@@ -24,10 +24,10 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._recorder.writer import (
     RecordOptions,
-    RecordTo,
+    RecordTarget,
     SharedRecording,
     begin_session,
-    keeps_each_session,
+    holds_many_sessions,
     options_of,
 )
 from mcp_trio._transports.process import signal_name
@@ -97,15 +97,15 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     @property
     def envelope(self) -> dict[str, Any] | None:
         """What a record has to say of it besides its bytes; of a whole line nothing."""
-        told: dict[str, Any] = {}
+        report_url: dict[str, Any] = {}
         if self.part is not None:
-            told["part"] = self.part
+            report_url["part"] = self.part
         if not self.has_lf:
-            told["lf"] = False
-        return told or None
+            report_url["lf"] = False
+        return report_url or None
 
 
-class LineCutter:
+class LineSplitter:
     """Cuts a stream at each LF, and a line that grows beyond `line_bytes_max` into parts of it.
 
     Each byte is looked at once, and of a line no more than `line_bytes_max` is held.
@@ -144,7 +144,7 @@ class LineCutter:
         return line
 
 
-Way = Literal["in", "out"]
+Direction = Literal["in", "out"]
 """From the client to the server, and from the server to the client."""
 
 Cause = Literal["eof", "signal", "closed", "lost"]
@@ -177,7 +177,7 @@ class Writes(Protocol):
         ...
 
 
-class Unrecorded:
+class NullRecorder:
     """Takes the place of a `Recorder` where nobody wants a recording."""
 
     def record(self, *_: Any, **__: Any) -> int:
@@ -195,8 +195,8 @@ _COUNTS: Final = ("in", "out", "in_bytes", "out_bytes", "malformed")
 
 
 @attrs.define(kw_only=True, eq=False)
-class FrameJournal:
-    """Records the frames of one session as they pass; made by `start_frames`.
+class MessageJournal:
+    """Records the frames of one session as they pass; made by `start_message_journal`.
 
     What was recorded is with the system after `flush`, which comes before the bytes are sent on.
 
@@ -225,9 +225,9 @@ class FrameJournal:
         """The messages that a frame is; nothing is recorded."""
         return self._decoder.messages(frame)
 
-    def passes(
+    def record(
         self,
-        way: Way,
+        direction: Direction,
         frame: bytes,
         *,
         envelope: Mapping[str, Any] | None = None,
@@ -238,26 +238,26 @@ class FrameJournal:
             messages = self.read(frame)
         is_accepted = not any(isinstance(message, Malformed) for message in messages)
         self.counts["malformed"] += not is_accepted
-        self.passes_part(way, frame, envelope=envelope, embed=is_accepted)
+        self.record_part(direction, frame, envelope=envelope, embed=is_accepted)
         for message in messages:
-            self._look_at(way, message)
+            self._look_at(direction, message)
         return messages
 
-    def passes_part(
+    def record_part(
         self,
-        way: Way,
+        direction: Direction,
         data: bytes,
         *,
         envelope: Mapping[str, Any] | None,
         embed: bool = False,
     ) -> None:
         """Records what is not, or not yet, a whole frame; the envelope says in what way."""
-        self.counts[way] += 1
-        self.recorder.record(way, data, envelope=envelope, embed=embed, channel=self.channel)
+        self.counts[direction] += 1
+        self.recorder.record(direction, data, envelope=envelope, embed=embed, channel=self.channel)
 
-    def discards(self, way: Way, frame: Oversized) -> None:
+    def record_oversized(self, direction: Direction, frame: Oversized) -> None:
         """Records how a frame begins that is too large to pass."""
-        self.passes_part(way, frame.head, envelope={"discarded": frame.size})
+        self.record_part(direction, frame.head, envelope={"discarded": frame.size})
 
     def answer(self, request_id: int | str, code: int, text: str) -> bytes:
         """Records that a request is answered instead of the server; returns the answer to send."""
@@ -288,8 +288,8 @@ class FrameJournal:
             self.mark("exited", ending)
         self.recorder.close(dict(self.counts), channel=self.channel)
 
-    def _look_at(self, way: Way, message: Message) -> None:
-        if way == "in":
+    def _look_at(self, direction: Direction, message: Message) -> None:
+        if direction == "in":
             self._handshake.to_server(message)
         elif facts := self._handshake.to_client(message):
             self.is_negotiated = True
@@ -298,7 +298,7 @@ class FrameJournal:
 
 @attrs.define(kw_only=True, eq=False)
 class LineJournal:
-    """Records the lines of both directions as they pass; made by `start_lines`.
+    """Records the lines of both directions as they pass; made by `start_line_journal`.
 
     A record is handed to the system by the call that completes its line, so before the caller sends
     the line's last byte on. `x` of a record says `{"lf": false}` where no LF stands behind the
@@ -306,47 +306,49 @@ class LineJournal:
     `frame_bytes_max`. Frames joined in this way are the bytes that passed.
     """
 
-    frames: FrameJournal
-    _lines: dict[Way, LineCutter] = attrs.field(init=False)
+    frames: MessageJournal
+    _lines: dict[Direction, LineSplitter] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         line_bytes_max = self.frames.limits.frame_bytes_max
         self._lines = {
-            "in": LineCutter(line_bytes_max=line_bytes_max),
-            "out": LineCutter(line_bytes_max=line_bytes_max),
+            "in": LineSplitter(line_bytes_max=line_bytes_max),
+            "out": LineSplitter(line_bytes_max=line_bytes_max),
         }
 
-    def passes(self, way: Way, chunk: bytes) -> None:
+    def record(self, direction: Direction, chunk: bytes) -> None:
         """Records the lines that `chunk` completes; it may be sent on then."""
-        self.frames.counts[f"{way}_bytes"] += len(chunk)
-        self._write(way, self._lines[way].feed(chunk))
+        self.frames.counts[f"{direction}_bytes"] += len(chunk)
+        self._write(direction, self._lines[direction].feed(chunk))
 
-    def ends(self, way: Way) -> None:
+    def ends(self, direction: Direction) -> None:
         """Records a last line without LF; when the client has ended, that the session does."""
-        self._write(way, self._lines[way].finish())
-        if way == "in":
+        self._write(direction, self._lines[direction].finish())
+        if direction == "in":
             self.shut("eof")
 
     def shut(self, cause: Cause) -> None:
-        """See `FrameJournal.shut`."""
+        """See `MessageJournal.shut`."""
         self.frames.shut(cause)
 
     def close(self, exit_status: int | None) -> None:
-        """Records what is left, and how the server ended; see `FrameJournal.close`."""
-        for way, cutter in self._lines.items():
-            self._write(way, cutter.finish())
+        """Records what is left, and how the server ended; see `MessageJournal.close`."""
+        for direction, cutter in self._lines.items():
+            self._write(direction, cutter.finish())
         self.frames.close(exit_status)
 
-    def _write(self, way: Way, lines: Iterable[Line]) -> None:
+    def _write(self, direction: Direction, lines: Iterable[Line]) -> None:
         for line in lines:
             if line.part is None:
-                self.frames.passes(way, line.data, envelope=line.envelope)
+                self.frames.record(direction, line.data, envelope=line.envelope)
             else:
-                self.frames.passes_part(way, line.data, envelope=line.envelope)
+                self.frames.record_part(direction, line.data, envelope=line.envelope)
         self.frames.flush()
 
 
-def start_lines(record: RecordTo | None, command: Sequence[str], *, limits: Limits) -> LineJournal:
+def start_line_journal(
+    record: RecordTarget | None, command: Sequence[str], *, limits: Limits
+) -> LineJournal:
     """A recording to a new or empty file, or in a folder, named after the command's program.
 
     None: nothing is recorded, here and below.
@@ -354,43 +356,45 @@ def start_lines(record: RecordTo | None, command: Sequence[str], *, limits: Limi
     Raises:
         RecordingError: The file cannot be made, or holds something already.
     """
-    check_is_free(record)
+    check_no_recording_exists(record)
     name = Path(command[0]).name
-    return LineJournal(frames=start_frames(record, transport="stdio", name=name, limits=limits))
+    return LineJournal(
+        frames=start_message_journal(record, transport="stdio", name=name, limits=limits)
+    )
 
 
-def start_frames(
-    record: RecordTo | None, *, transport: str, name: str, limits: Limits
-) -> FrameJournal:
+def start_message_journal(
+    record: RecordTarget | None, *, transport: str, name: str, limits: Limits
+) -> MessageJournal:
     """The recording of a session that begins now, be it a file or a part of one.
 
     Raises:
         RecordingError: The file cannot be made.
     """
     if record is None:
-        return FrameJournal(recorder=Unrecorded(), limits=limits)
+        return MessageJournal(recorder=NullRecorder(), limits=limits)
     recorder, channel = begin_session(
         record, role="proxy", transport=transport, name=name, version="", limits=limits
     )
-    return FrameJournal(recorder=recorder, channel=channel, limits=limits)
+    return MessageJournal(recorder=recorder, channel=channel, limits=limits)
 
 
 @contextmanager
-def recorded_to(record: RecordOptions | None) -> Generator[RecordTo | None]:
+def recording_for_sessions(record: RecordOptions | None) -> Generator[RecordTarget | None]:
     """Where many sessions are recorded: each to its own file in a folder, or all to one file.
 
     Raises:
         RecordingError: The file holds something already.
     """
-    if record is None or keeps_each_session(record):
+    if record is None or holds_many_sessions(record):
         yield record
         return
-    check_is_free(record)
+    check_no_recording_exists(record)
     with SharedRecording(record) as recording:
         yield recording
 
 
-def check_is_free(record: RecordTo | None) -> None:
+def check_no_recording_exists(record: RecordTarget | None) -> None:
     """Leave alone what somebody may still want.
 
     Raises:

@@ -31,7 +31,7 @@ from typing import Final
 import attrs
 import trio
 
-from mcp_trio._proxy.journal import LineJournal, Way, start_lines
+from mcp_trio._proxy.journal import Direction, LineJournal, start_line_journal
 from mcp_trio._recorder.writer import RecordOptions
 from mcp_trio._session.tasks import bare
 from mcp_trio._transports.descriptors import Descriptor, open_descriptor
@@ -49,7 +49,7 @@ SIGNAL_STATUS_BASE: Final = 128
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def heeded(signals: Iterable[int]) -> list[int]:
+def not_ignored(signals: Iterable[int]) -> list[int]:
     """Those that were not ignored when we were started: `nohup` has to mean something."""
     return [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
 
@@ -73,7 +73,7 @@ async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[]
             shut()
             serving.cancel()
 
-    with trio.open_signal_receiver(*heeded(_SIGNALS)) as signals:
+    with trio.open_signal_receiver(*not_ignored(_SIGNALS)) as signals:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch, signals)
@@ -103,7 +103,7 @@ class StdioProxy:
     server: ChildProcess
     journal: LineJournal
     limits: Limits
-    _told_to_end: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _end_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def run(self, signals: AsyncIterator[int], *, parent_pid: int) -> None:
         """Forwards both ways, and signals, until the server has exited and has been heard out."""
@@ -122,12 +122,12 @@ class StdioProxy:
             for end in (self.host_in, self.host_out, server.stdin, server.stdout):
                 end.close()
 
-    async def _forward(self, way: Way, source: Descriptor, sink: Descriptor) -> None:
+    async def _forward(self, direction: Direction, source: Descriptor, sink: Descriptor) -> None:
         with suppress(OSError):  # nobody reads any more, or nothing can be read
             while chunk := await source.read():
-                self.journal.passes(way, chunk)
+                self.journal.record(direction, chunk)
                 await sink.write(chunk)
-            self.journal.ends(way)
+            self.journal.ends(direction)
         source.close()
         sink.close()
 
@@ -135,16 +135,16 @@ class StdioProxy:
         async for number in signals:
             self.journal.shut("signal")
             SIGNALS[number](self.server, number)
-            self._told_to_end.set()
+            self._end_requested.set()
 
     async def _watch_parent(self, parent_pid: int) -> None:
         await wait_parent_death(parent_pid=parent_pid, limits=self.limits)
         self.journal.shut("lost")
         self.host_in.end()
-        self._told_to_end.set()
+        self._end_requested.set()
 
     async def _end_in_time(self, scope: trio.CancelScope) -> None:
-        await self._told_to_end.wait()
+        await self._end_requested.wait()
         await trio.sleep(self.limits.close_seconds)
         self.server.terminate()
         await trio.sleep(self.limits.terminate_seconds)
@@ -186,11 +186,11 @@ async def _run(
     command: Sequence[str], record: str | os.PathLike[str] | RecordOptions | None, limits: Limits
 ) -> int | None:
     parent_pid = os.getppid()
-    journal = start_lines(record, command, limits=limits)
+    journal = start_line_journal(record, command, limits=limits)
     host_in, host_out = (
         open_descriptor(fd, chunk_bytes=limits.chunk_bytes) for fd in divert_stdio()
     )
-    with trio.open_signal_receiver(*heeded(SIGNALS)) as signals:
+    with trio.open_signal_receiver(*not_ignored(SIGNALS)) as signals:
         try:
             server = await start_child(
                 command,

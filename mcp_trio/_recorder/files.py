@@ -72,7 +72,7 @@ def _split(path: str) -> tuple[str, str]:
 _CHUNK_BYTES: Final = 512
 
 
-class Decompressed(io.RawIOBase):
+class DecompressedReader(io.RawIOBase):
     """What the blocks of `file` hold, as far as they are there, whether or not their frame ended.
 
     `ZstdDecompressor.stream_reader` will not do: where a frame has not ended, it keeps what did not
@@ -298,21 +298,21 @@ def is_free_for_segment(name: str) -> bool:
     return not first or _head(first).segment > 1
 
 
-class _Head(msgspec.Struct):
+class _FirstBody(msgspec.Struct):
     session: str = ""
     segment: int = 1
 
 
 class _FirstRecord(msgspec.Struct, rename={"head": "f"}):
-    head: _Head
+    head: _FirstBody
 
 
-def _head(line: bytes) -> _Head:
+def _head(line: bytes) -> _FirstBody:
     """What the first line of a file says of the file; of what is no recording, nothing."""
     try:
         return msgspec.json.decode(line, type=_FirstRecord).head
     except ValueError:
-        return _Head()
+        return _FirstBody()
 
 
 def _lines(name: str, limits: Limits) -> Iterator[bytes]:
@@ -336,7 +336,7 @@ def _compressed(file: IO[bytes]) -> Generator[IO[bytes], None, None]:
     import zstandard
 
     try:
-        with io.BufferedReader(Decompressed(file)) as reader:
+        with io.BufferedReader(DecompressedReader(file)) as reader:
             yield reader
     except zstandard.ZstdError as error:
         raise RecordingError(f"cannot decompress {file.name}: {error}") from error

@@ -145,7 +145,7 @@ class Recorder:
         return self._encoder.next_number
 
     @property
-    def is_long(self) -> bool:
+    def is_nearly_full(self) -> bool:
         """Whether its file is nearly full, or is not its first: another one would better follow."""
         if self._segments is None or self._opening is None:
             return False
@@ -379,7 +379,7 @@ def _opening_bytes(opening: OpenBody, redactor: Redacts | None) -> bytes:
 # Where and how sessions are recorded: what `record=` takes.
 
 
-RecordingPath: TypeAlias = str | os.PathLike[str]
+_Path: TypeAlias = str | os.PathLike[str]
 
 
 def _positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
@@ -409,7 +409,7 @@ class RecordOptions:
         ValueError: A number that is not above 0.
     """
 
-    path: RecordingPath
+    path: _Path
     compress: bool = attrs.field(default=False, kw_only=True)
     redaction: "Redaction | None" = attrs.field(default=None, kw_only=True)
     segment_bytes_max: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
@@ -430,7 +430,7 @@ class SharedRecording:
     `RecordingError`, as is one that begins after the end of the block.
     """
 
-    def __init__(self, record: RecordingPath | RecordOptions) -> None:
+    def __init__(self, record: _Path | RecordOptions) -> None:
         self.options: RecordOptions = options_of(record)
         self._recorder: Recorder | None = None
         self._owner: tuple[object, ...] | None = None
@@ -472,18 +472,18 @@ class SharedRecording:
         return self._recorder, self._recorder.begin_session(transport)
 
 
-RecordTo: TypeAlias = str | os.PathLike[str] | RecordOptions | SharedRecording
+RecordTarget: TypeAlias = str | os.PathLike[str] | RecordOptions | SharedRecording
 """Where a session is recorded: a path, or a path with options, or a file with other sessions."""
 
 
-def options_of(record: RecordTo) -> RecordOptions:
+def options_of(record: RecordTarget) -> RecordOptions:
     """The options that `record` brings, or those that a bare path stands for."""
     if isinstance(record, SharedRecording):
         return record.options
     return record if isinstance(record, RecordOptions) else RecordOptions(record)
 
 
-def keeps_each_session(record: RecordTo | None) -> bool:
+def holds_many_sessions(record: RecordTarget | None) -> bool:
     """Whether a second session is recorded without replacing the first."""
     if record is None or isinstance(record, SharedRecording):
         return True
@@ -496,8 +496,8 @@ def keeps_each_session(record: RecordTo | None) -> bool:
 
 
 @attrs.define(eq=False, init=False)
-class Story:
-    """Where sessions are recorded of which one may follow another; `goes_on` says whether.
+class SuccessiveSessions:
+    """Where sessions are recorded of which one may follow another; `may_reconnect` says whether.
 
     One file then takes them all, each a channel of it.
 
@@ -505,12 +505,12 @@ class Story:
         record: Where each session is recorded.
     """
 
-    record: RecordTo | None
+    record: RecordTarget | None
     _own: SharedRecording | None
 
-    def __init__(self, record: RecordTo | None, *, goes_on: bool = True) -> None:
+    def __init__(self, record: RecordTarget | None, *, may_reconnect: bool = True) -> None:
         self.record, self._own = record, None
-        if record is not None and goes_on and not keeps_each_session(record):
+        if record is not None and may_reconnect and not holds_many_sessions(record):
             self.record = self._own = SharedRecording(options_of(record))
 
     def end(self) -> None:
@@ -540,7 +540,7 @@ class Facts(TypedDict, total=False):
 
 
 def begin_session(
-    record: RecordTo, *, role: str, transport: str, name: str, **facts: Unpack[Facts]
+    record: RecordTarget, *, role: str, transport: str, name: str, **facts: Unpack[Facts]
 ) -> tuple[Recorder, int]:
     """The recorder for a session that begins now, and the channel that is the session's there.
 
@@ -616,7 +616,7 @@ def _redactor(
     if options.redaction is None:
         return None
     from mcp_trio._journal.redaction import Redactor
-    from mcp_trio._journal.secret_tokens import KEY_BYTES
+    from mcp_trio._journal.redaction_tokens import KEY_BYTES
 
     key = options.redaction.key or secrets.token_bytes(KEY_BYTES)
     return Redactor(options.redaction, key=key, schemas=schemas(), limits=limits)

@@ -8,8 +8,8 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._journal.diff import json_difference
-from mcp_trio._journal.records import Record, frame_of
+from mcp_trio._journal.diff import json_differences
+from mcp_trio._journal.records import Record, body_bytes
 from mcp_trio._journal.redaction import Redactor
 from mcp_trio._replay.source_locations import is_alive, site_here, site_of
 from mcp_trio._replay.trace import (
@@ -264,10 +264,10 @@ class Finding:
 
     def _is_redacted(self, record: Record, wanted: Wanted) -> bool:
         """Whether they differ at the places of redacted values only."""
-        recorded, replayed = frame_of(record), wanted.body
+        recorded, replayed = body_bytes(record), wanted.body
         if self.redactor is None or recorded is None or replayed is None:
             return False
-        places = json_difference(recorded, replayed)
+        places = json_differences(recorded, replayed)
         texts = [str(left) for _, left, _ in places]
         return bool(texts) and all(map(self.redactor.knows, texts))
 
@@ -296,7 +296,7 @@ def is_answer(kind: str | None, body: bytes | None) -> bool:
 
 
 def _said(record: Record) -> tuple[str, bytes | None]:
-    return record.kind, frame_of(record)
+    return record.kind, body_bytes(record)
 
 
 def is_alike(record: Record, wanted: Wanted) -> bool:
@@ -397,7 +397,7 @@ def _recorded(finding: Finding) -> str:
         return "missing from the file"
     if finding.record is None:
         return "nothing more"
-    return f"{finding.record.kind:<5} {_text(frame_of(finding.record))}".rstrip()
+    return f"{finding.record.kind:<5} {_text(body_bytes(finding.record))}".rstrip()
 
 
 def _replayed(finding: Finding) -> str:
@@ -429,10 +429,10 @@ def differences(finding: Finding) -> list[tuple[str, Any, Any]]:
     record, wanted = finding.record, finding.wanted
     if record is None or wanted is None or record.kind != wanted.kind:
         return []
-    recorded, replayed = frame_of(record), wanted.body
+    recorded, replayed = body_bytes(record), wanted.body
     if recorded is None or replayed is None:
         return []
-    places = json_difference(recorded, replayed)
+    places = json_differences(recorded, replayed)
     # What was asked for is compared; what was answered, only the recording knows.
     return [place for place in places if record.kind != "val" or place[0] != "$.value"]
 

@@ -25,7 +25,7 @@ from mcp_trio._journal.conversation import (
     members,
     without_meta,
 )
-from mcp_trio._journal.diff import json_difference
+from mcp_trio._journal.diff import json_differences
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Lost,
@@ -120,7 +120,7 @@ class RequestDriver:
     # The script.
 
     async def _play(self) -> None:
-        for said in self.played.recorded.said:
+        for said in self.played.recorded.messages:
             if self.lost is not None:
                 return
             if said.sender == "client":
@@ -148,8 +148,8 @@ class RequestDriver:
         heard_before = self._heard_count
         if await self._comes(said):
             self._silences = 0
-        elif said.about is not None and self.played.may_come(said):
-            self.late.add(said.about)
+        elif said.request_index is not None and self.played.may_come(said):
+            self.late.add(said.request_index)
             self._silences = self._silences + 1 if heard_before == self._heard_count else 0
             if self._silences >= _SILENCES_MAX:
                 self._lose(f"it has left {_SILENCES_MAX} requests without a word")
@@ -249,7 +249,7 @@ def report_of(driver: RequestDriver, rules: IgnoreRules) -> InputsReport:
     comparison.questions()
     comparison.notifications()
     comparison.strangers()
-    said = played.recorded.said
+    said = played.recorded.messages
     return InputsReport(
         requests=len(played.recorded.of("client", "request")),
         answered=len(played.answers),
@@ -333,11 +333,11 @@ class _Comparison:
     def _about(self, method: str, index: int | None) -> str:
         if index is None:
             return method
-        said = self._played.recorded.said[index]
+        said = self._played.recorded.messages[index]
         return f"{method} for {title(said.method, said.body)}"
 
     def _compare(self, said: RecordedMessage, about: str, recorded: bytes, live: bytes) -> None:
-        for path, old, new in json_difference(recorded, live):
+        for path, old, new in json_differences(recorded, live):
             if self._rules.ignores(path, old, new):
                 self.ignored += 1
             else:

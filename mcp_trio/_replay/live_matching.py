@@ -12,16 +12,16 @@ from msgspec import Raw
 
 from mcp_trio._journal.conversation import (
     CANCELLED,
+    INPUT_RESPONSES,
     LISTEN,
     PROGRESS,
-    RESPONSES,
-    STATE,
+    REQUEST_STATE,
     VERSION,
-    Asking,
     Conversation,
-    Question,
+    InputRequest,
+    InputRequired,
     RecordedMessage,
-    asking_of,
+    input_required_of,
     members,
     protocol_version_of,
     reference_of,
@@ -29,7 +29,7 @@ from mcp_trio._journal.conversation import (
     token_of,
     without_meta,
 )
-from mcp_trio._journal.diff import json_difference
+from mcp_trio._journal.diff import json_differences
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Malformed,
@@ -67,7 +67,7 @@ class ForwardedValues:
 
     def learn(self, recorded: Raw, live: Raw) -> None:
         """Note what stands in the live answer where the recorded one had a text to hand on."""
-        for path, old, new in json_difference(bytes(recorded), bytes(live)):
+        for path, old, new in json_differences(bytes(recorded), bytes(live)):
             if isinstance(old, str) and isinstance(new, str) and _IS_HANDED_ON.search(path):
                 self._instead[old] = new
 
@@ -91,28 +91,32 @@ class ForwardedValues:
 # recorded question is the live one that asks the same, or else the next of its kind.
 
 
-def retried(params: dict[str, Any], recorded: Asking, live: Asking) -> dict[str, Any]:
+def retried(params: dict[str, Any], recorded: InputRequired, live: InputRequired) -> dict[str, Any]:
     """The params of a recorded retry as the live server expects them.
 
     Answers to what it does not ask are left out.
     """
-    keys = live_keys(recorded.questions, live.questions)
-    said = {name: value for name, value in params.items() if name not in {RESPONSES, STATE}}
-    responses = params.get(RESPONSES)
+    keys = live_keys(recorded.requests, live.requests)
+    said = {
+        name: value
+        for name, value in params.items()
+        if name not in {INPUT_RESPONSES, REQUEST_STATE}
+    }
+    responses = params.get(INPUT_RESPONSES)
     if isinstance(responses, dict):
         given = cast("dict[str, Any]", responses)
-        said[RESPONSES] = {keys[key]: given[key] for key in given if key in keys}
+        said[INPUT_RESPONSES] = {keys[key]: given[key] for key in given if key in keys}
     if live.request_state is not None:
-        said[STATE] = live.request_state
+        said[REQUEST_STATE] = live.request_state
     return said
 
 
 def with_recorded_keys(live: Raw, recorded: Raw) -> Raw:
     """A live result with its questions under the keys of the recorded one."""
-    was, now = asking_of(recorded), asking_of(live)
+    was, now = input_required_of(recorded), input_required_of(live)
     if was is None or now is None:
         return live
-    keys = live_keys(was.questions, now.questions)
+    keys = live_keys(was.requests, now.requests)
     if all(key == other for key, other in keys.items()):
         return live
     names = {other: key for key, other in keys.items()}
@@ -122,7 +126,9 @@ def with_recorded_keys(live: Raw, recorded: Raw) -> Raw:
     return Raw(msgspec.json.encode(result))
 
 
-def live_keys(recorded: Mapping[str, Question], live: Mapping[str, Question]) -> dict[str, str]:
+def live_keys(
+    recorded: Mapping[str, InputRequest], live: Mapping[str, InputRequest]
+) -> dict[str, str]:
     """The key of each recorded question, and that of the live one that it is now."""
     found: dict[str, str] = {}
     for is_exact in (True, False):
@@ -136,7 +142,7 @@ def live_keys(recorded: Mapping[str, Question], live: Mapping[str, Question]) ->
 
 
 def _match(
-    key: str, question: Question, live: Mapping[str, Question], *, is_exact: bool
+    key: str, question: InputRequest, live: Mapping[str, InputRequest], *, is_exact: bool
 ) -> str | None:
     if is_exact:
         alike = [it for it, other in live.items() if _words(other) == _words(question)]
@@ -146,7 +152,7 @@ def _match(
     return next(chain(same_key, alike), None)
 
 
-def _words(question: Question) -> bytes:
+def _words(question: InputRequest) -> bytes:
     params = msgspec.json.decode(question.params)
     return msgspec.json.encode([question.method, params], order="sorted")
 
@@ -229,7 +235,7 @@ class ResponseMatcher:
     _last_of_client: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        ours = (each.index for each in self.recorded.said if each.sender == "client")
+        ours = (each.index for each in self.recorded.messages if each.sender == "client")
         self._last_of_client = max(ours, default=-1)
         counts: Counter[Key] = Counter()
         self._open_questions = self.recorded.of("server", "request")
@@ -255,8 +261,8 @@ class ResponseMatcher:
 
     def _note_sent(self, said: RecordedMessage) -> None:
         self.sent.add(said.index)
-        if said.about is not None and said.is_answer:
-            self._unreplied.discard(said.about)
+        if said.request_index is not None and said.is_answer:
+            self._unreplied.discard(said.request_index)
         elif said.kind == "request" and self._keeps_waiting(said):
             self._open_requests.add(said.index)
 
@@ -279,30 +285,35 @@ class ResponseMatcher:
             case "notification":
                 return notification_frame(said, self._rewritten(said), self._live_reference(said))
             case _:
-                question = None if said.about is None else self.questions.get(said.about)
+                question = (
+                    None if said.request_index is None else self.questions.get(said.request_index)
+                )
                 return None if question is None else answer_frame(said, question.id)
 
     def _params(self, said: RecordedMessage) -> dict[str, Any] | None:
         """The params of a request; None for a retry if the live server has not asked."""
         params = self._rewritten(said)
-        if said.retries is None:
+        if said.retry_of is None:
             return params
-        asking, recorded = self._live_asking(said.retries), self.recorded.answers[said.retries].body
-        was = None if recorded is None else asking_of(recorded)
+        asking, recorded = (
+            self._live_asking(said.retry_of),
+            self.recorded.answers[said.retry_of].body,
+        )
+        was = None if recorded is None else input_required_of(recorded)
         return None if asking is None or was is None else retried(params, was, asking)
 
-    def _live_asking(self, index: int) -> Asking | None:
+    def _live_asking(self, index: int) -> InputRequired | None:
         """What the live server asks for in its answer to a recorded request."""
         answer = self.answers.get(index)
-        return asking_of(answer.result) if isinstance(answer, Response) else None
+        return input_required_of(answer.result) if isinstance(answer, Response) else None
 
     def _live_reference(self, said: RecordedMessage) -> int | str | None:
         """The live id or token of the request that a notification of the client is about."""
-        if said.about is None:
+        if said.request_index is None:
             return None
         if said.method == CANCELLED:
-            return id_of(said.about) if said.about in self.sent else None
-        question = self.questions.get(said.about)
+            return id_of(said.request_index) if said.request_index in self.sent else None
+        question = self.questions.get(said.request_index)
         return None if question is None else token_of(question.params)
 
     def _rewritten(self, said: RecordedMessage) -> dict[str, Any]:
@@ -387,7 +398,11 @@ class ResponseMatcher:
     def has_come(self, said: RecordedMessage) -> bool:
         """Whether the live server has said what the recorded one said."""
         if said.is_answer:
-            return said.about is None or said.about in self.answers or said.about in self.lost
+            return (
+                said.request_index is None
+                or said.request_index in self.answers
+                or said.request_index in self.lost
+            )
         if said.kind == "request":
             return said.index in self.questions
         return len(self.told.get(key_of(said), ())) >= self._ordinals[said.index]
@@ -395,17 +410,21 @@ class ResponseMatcher:
     def may_come(self, said: RecordedMessage) -> bool:
         """Whether a request is open that such a message could be due to."""
         if said.is_answer:
-            return said.about not in self.recorded.cancelled
+            return said.request_index not in self.recorded.cancelled
         return bool(self._open_requests)
 
     def never_comes(self, said: RecordedMessage) -> bool:
         """Whether it answers what was not said again, or is a farewell."""
-        is_unasked = said.is_answer and said.about is not None and said.about not in self.sent
+        is_unasked = (
+            said.is_answer
+            and said.request_index is not None
+            and said.request_index not in self.sent
+        )
         return is_unasked or self.is_final(said)
 
     def is_final(self, said: RecordedMessage) -> bool:
         """Whether it ends a subscription because the client has left, which this one never does."""
-        asked = None if said.about is None else self.recorded.said[said.about]
+        asked = None if said.request_index is None else self.recorded.messages[said.request_index]
         is_of_subscription = asked is not None and asked.method == LISTEN
         is_end = said.is_answer or said.method == CANCELLED
         return is_of_subscription and is_end and said.index > self._last_of_client
@@ -417,7 +436,7 @@ def key_of(said: RecordedMessage) -> Key:
     Which question is taken back does not: those of concurrent requests are often the same.
     """
     is_about = said.method == PROGRESS or subscription_of(said.body) is not None
-    return said.method, said.about if is_about else None
+    return said.method, said.request_index if is_about else None
 
 
 def _question(params: Raw | None) -> dict[str, Any]:

@@ -337,7 +337,7 @@ class MockSession:
             self._nursery.start_soon(self._perform, owner, place, request_id, scope)
 
     def _due_to(self, owner: RecordedMessage | None) -> Sequence[RecordedMessage]:
-        return self._recorded.owned_by(None if owner is None else owner.index)
+        return self._recorded.caused_by(None if owner is None else owner.index)
 
     async def _perform(
         self,
@@ -380,12 +380,12 @@ class MockSession:
             case "notification":
                 self._tell(said)
             case _:
-                if said.about in self._live:
-                    self._answer(said, self._live[said.about].id)
+                if said.request_index in self._live:
+                    self._answer(said, self._live[said.request_index].id)
 
     def _answer(self, said: RecordedMessage, request_id: Id) -> None:
-        assert said.about is not None
-        self._unanswered.discard(said.about)
+        assert said.request_index is not None
+        self._unanswered.discard(said.request_index)
         if said.method == INITIALIZE and said.kind == "result":
             agreed = members(said.body).get("protocolVersion")
             self.protocol_version = (
@@ -401,14 +401,14 @@ class MockSession:
 
     def _live_about(self, said: RecordedMessage) -> Id | None:
         """The live request that it comes with: the one that it is about, or is due to."""
-        for index in (said.about, said.owner):
+        for index in (said.request_index, said.cause_index):
             if index in self._live:
                 return self._live[index].id
         return None
 
     def _live_reference(self, said: RecordedMessage) -> Id | None:
         """The token or id that the live client gave, or the id of what is taken back."""
-        about = said.about
+        about = said.request_index
         if about in self._live and said.method == PROGRESS:
             return token_of(self._live[about].params)
         if about in self._live:

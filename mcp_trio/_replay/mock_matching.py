@@ -18,8 +18,13 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import UNSET, Raw
 
-from mcp_trio._journal.conversation import RESPONSES, Conversation, RecordedMessage, without_meta
-from mcp_trio._journal.diff import Place, json_difference
+from mcp_trio._journal.conversation import (
+    INPUT_RESPONSES,
+    Conversation,
+    RecordedMessage,
+    without_meta,
+)
+from mcp_trio._journal.diff import JsonDifference, json_differences
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING
 from mcp_trio._replay.live_report import value_text
 
@@ -33,7 +38,7 @@ _REPEATABLE_END: Final = "/list"
 # Who the client is, and what it can do, is not what the recorded one said of itself.
 _ALIKE_WHATEVER_PARAMS: Final = frozenset({INITIALIZE})
 
-_ANSWERS: Final = re.compile(rf"\$\.{RESPONSES}([.\[]|$)")
+_ANSWERS: Final = re.compile(rf"\$\.{INPUT_RESPONSES}([.\[]|$)")
 
 
 class Miss(msgspec.Struct, frozen=True):
@@ -133,7 +138,7 @@ def _fits_in_shape(said: RecordedMessage, asked: bytes) -> bool:
     return is_same and _has_fitting_answers(said, asked)
 
 
-def _differing_calls(said: RecordedMessage, asked: bytes) -> list[Place]:
+def _differing_calls(said: RecordedMessage, asked: bytes) -> list[JsonDifference]:
     """Where they differ beside their answers."""
     return [each for each in _differing(said, asked) if _ANSWERS.match(each[0]) is None]
 
@@ -146,7 +151,7 @@ def _has_fitting_answers(said: RecordedMessage, asked: bytes) -> bool:
 
 
 def _answers(asked: bytes) -> Mapping[str, Any]:
-    answers = msgspec.json.decode(asked, type=dict[str, Any]).get(RESPONSES)
+    answers = msgspec.json.decode(asked, type=dict[str, Any]).get(INPUT_RESPONSES)
     return cast("Mapping[str, Any]", answers) if isinstance(answers, Mapping) else {}
 
 
@@ -171,9 +176,9 @@ def _class(character: str) -> str:
     return "a" if character.islower() else "A" if character.isupper() else character
 
 
-def _differing(said: RecordedMessage, asked: bytes) -> Sequence[Place]:
+def _differing(said: RecordedMessage, asked: bytes) -> Sequence[JsonDifference]:
     """Where what a live request asks for differs from what a recorded one did."""
-    return json_difference(_asked(said.body), asked)
+    return json_differences(_asked(said.body), asked)
 
 
 def _asked(params: Raw | None) -> bytes:

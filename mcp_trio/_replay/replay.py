@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 import attrs
 import trio
 
-from mcp_trio._journal.redaction import redactor_of
+from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.replayer import Abort, Baton, Replayer, unshield
@@ -139,7 +139,7 @@ def replay(
     baton = Baton(clock, server.limits.replay_thread_seconds)
     replayer, part = _MODES[mode](trace, clock, baton)
     if trace.opening.redaction is not None:
-        replayer.redactor = redactor_of(trace.opening.redaction, trace.journal, key)
+        replayer.redactor = redactor_for_replay(trace.opening.redaction, trace.journal, key)
     world = _stand_in(replayer) if lifespan is None else lifespan(server)
     watch = (
         UntrackedCallWatch(on_untracked_call=replayer.note_untracked_call, blocks=True)

@@ -48,7 +48,7 @@ import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from mcp_trio._journal.records import Record, ShutBody, body_of, frame_of
+from mcp_trio._journal.records import Record, ShutBody, body_bytes, decode_body
 from mcp_trio._journal.redaction import Redactor
 from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.divergence import Finding, Suspended, Waiting, Wanted, describe, name_of
@@ -486,7 +486,7 @@ class Replayer:
         return None
 
     def _deliver(self, record: Record) -> None:
-        frame = frame_of(record)
+        frame = body_bytes(record)
         assert frame is not None
         session = self._session_of(record)
         self.cursor.advance()
@@ -501,7 +501,7 @@ class Replayer:
 
     def _deliver_shut(self, record: Record) -> None:
         self.note_cancellation()  # of who waits for a client that will not come back
-        self._session_of(record).shut(body_of(record, ShutBody).cause)
+        self._session_of(record).shut(decode_body(record, ShutBody).cause)
 
     def _session_of(self, record: Record) -> Session:
         session = self.sessions.get(record.channel)

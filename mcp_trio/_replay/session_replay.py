@@ -17,15 +17,15 @@ import msgspec
 import trio
 
 from mcp_trio._journal.records import (
-    PATCHED,
+    PATCHED_MARK,
     TIMEOUT,
     MarkBody,
     Record,
     ShutBody,
     ValueBody,
-    body_of,
+    body_bytes,
+    decode_body,
     encode_body,
-    frame_of,
     value_body,
 )
 from mcp_trio._jsonrpc.lines import Oversized
@@ -146,7 +146,7 @@ class SessionReplay:
     def commanded(self, lane: Lane, body: bytes) -> None:
         """Compare with `cmd`."""
         record = self._at_cursor()
-        recorded = frame_of(record) if record is not None and record.kind == "cmd" else None
+        recorded = body_bytes(record) if record is not None and record.kind == "cmd" else None
         self._consume("cmd", lane, with_recorded_places(body, recorded))
 
     def recorded(self, lane: Lane) -> bytes | None:
@@ -154,7 +154,7 @@ class SessionReplay:
         record = self._at_cursor()
         if record is None or record.kind not in {"res", "err"}:
             self.replayer.diverge(self._wanted("res", lane, lane.ordinal + 1, None))
-        return frame_of(record)
+        return body_bytes(record)
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
         """Compare with the recorded outcome; a cancelled call that was never made is none."""
@@ -201,7 +201,7 @@ class SessionReplay:
         record = self._at_cursor()
         body: bytes | None = encode_body(MarkBody(name=name, value=value))
         if record is not None and record.kind == "mark" and mark_name(record) == name:
-            value, body = body_of(record, MarkBody).value, frame_of(record)
+            value, body = decode_body(record, MarkBody).value, body_bytes(record)
         self._consume("mark", lane, body)
         if name == DRAINED or (name == SUSPENDED_MARK and value is None):
             self.replayer.note_cancellation()
@@ -230,7 +230,7 @@ class SessionReplay:
             replayer.cursor.take_ahead(place)
         else:
             record = self._at_cursor()
-            self._consume("end", None, None if record is None else frame_of(record))
+            self._consume("end", None, None if record is None else body_bytes(record))
 
     # What a lane reads in passing.
 
@@ -255,7 +255,7 @@ class SessionReplay:
 
     def patched(self, lane: Lane, name: str) -> bool:
         """Whether the recorded code took the new way here."""
-        return self._is_marked(lane, MarkBody(name=PATCHED, value=name))
+        return self._is_marked(lane, MarkBody(name=PATCHED_MARK, value=name))
 
     def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
         """What the recording says; one from before there was such a mark says nothing."""
@@ -269,7 +269,7 @@ class SessionReplay:
         if place is None:
             return False
         record = self.replayer.trace.journal[place]
-        if record.kind != "mark" or body_of(record, MarkBody) != mark:
+        if record.kind != "mark" or decode_body(record, MarkBody) != mark:
             return False
         self._take_ahead(lane, place)
         return True
@@ -335,7 +335,7 @@ class SessionReplay:
         self, record: Record, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
     ) -> bool:
         name = None if lane is None else lane.name
-        found = (record.kind, record.channel, record.lane, record.ordinal, frame_of(record))
+        found = (record.kind, record.channel, record.lane, record.ordinal, body_bytes(record))
         return found == (kind, self.channel, name, ordinal, body)
 
     def _wanted(
@@ -366,13 +366,13 @@ def _asked(record: Record) -> bytes | None:
     """What was read in passing, without what it was; None if it is none of that."""
     if record.kind != "val":
         return None
-    body = body_of(record, ValueBody)
+    body = decode_body(record, ValueBody)
     return value_body(body.name, _raw(body.arguments), b"null", is_error=False)
 
 
 def recorded_value(record: Record) -> Outcome:
     """What was read in passing."""
-    body = body_of(record, ValueBody)
+    body = decode_body(record, ValueBody)
     if body.error is not msgspec.UNSET:
         return Outcome("err", encode_body(body.error))
     return Outcome("res", _raw(body.value) or b"null")
@@ -431,7 +431,7 @@ def _note_command(found: Repertoire, trace: Trace, lane: Key, places: Sequence[i
 def _name_in_passing(record: Record) -> str:
     if record.kind == "val":
         return mark_name(record)
-    body = body_of(record, MarkBody)
+    body = decode_body(record, MarkBody)
     return f"{body.name} {body.value}"
 
 
@@ -508,7 +508,7 @@ class OutboundReplay(SessionReplay):
 
     def recorded(self, lane: Lane) -> bytes | None:
         """The outcome of the command."""
-        return frame_of(self.replayer.trace.journal[int(self._awaited[self._key(lane)])])
+        return body_bytes(self.replayer.trace.journal[int(self._awaited[self._key(lane)])])
 
     def resumed(self, lane: Lane, kind: str, body: bytes | None = None) -> None:
         """An effect's outcome is not compared."""
@@ -538,7 +538,7 @@ class OutboundReplay(SessionReplay):
 
     def patched(self, lane: Lane, name: str) -> bool:
         """Whether the recorded code took the new way anywhere in this lane."""
-        return self._next_named((self._key(lane), "mark", f"{PATCHED} {name}")) is not None
+        return self._next_named((self._key(lane), "mark", f"{PATCHED_MARK} {name}")) is not None
 
     def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:  # noqa: ARG002
         """What it looks like here: the code around it may be another."""

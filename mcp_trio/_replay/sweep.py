@@ -29,7 +29,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._journal.diff import json_difference
+from mcp_trio._journal.diff import json_differences
 from mcp_trio._journal.records import LOCK, SLEEP, TIMEOUT, CommandBody, ErrorBody, encode_body
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.replay import Replayable, SilentChannel
@@ -692,7 +692,7 @@ def _first_difference(
     what: str, recorded: Sequence[bytes], swept: Sequence[bytes]
 ) -> Iterator[tuple[str, object, object]]:
     for left, right in zip(recorded, swept, strict=False):
-        for path, old, new in json_difference(left, right)[:1]:
+        for path, old, new in json_differences(left, right)[:1]:
             yield f"{what or _kind(left)} {path}", old, new
             return
     if len(recorded) != len(swept):

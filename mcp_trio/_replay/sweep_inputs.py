@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from mcp_trio._journal.records import (
     LOCK,
-    PATCHED,
+    PATCHED_MARK,
     SLEEP,
     TIMEOUT,
     CommandBody,
@@ -20,13 +20,13 @@ from mcp_trio._journal.records import (
     OpenBody,
     Record,
     ValueBody,
-    body_of,
+    body_bytes,
+    decode_body,
     encode_body,
-    frame_of,
     message_name,
     messages_in,
 )
-from mcp_trio._journal.redaction import Redactor, redactor_of
+from mcp_trio._journal.redaction import Redactor, redactor_for_replay
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.trace import (
     Message,
@@ -180,7 +180,7 @@ def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
     for record in loaded.journal:
         reading.read(record)
     redaction = loaded.opening.redaction
-    redactor = None if redaction is None else redactor_of(redaction, loaded.journal)
+    redactor = None if redaction is None else redactor_for_replay(redaction, loaded.journal)
     return reading.trace(loaded.opening, redactor)
 
 
@@ -241,7 +241,7 @@ class _Reading:
 
     def took(self, record: Record) -> None:
         """`in`: an answer belongs to who asked, anything else is an input."""
-        messages = messages_in(frame_of(record) or b"")
+        messages = messages_in(body_bytes(record) or b"")
         answers = [self._took_answer(frame) for frame in messages]
         if all(answers):
             return
@@ -270,7 +270,7 @@ class _Reading:
         """`out`."""
         if record.lane is None:
             return
-        frame = frame_of(record) or b""
+        frame = body_bytes(record) or b""
         message = message_of(frame)
         self.outcomes.sent(record.lane, message, frame)
         if message.is_request and not isinstance(message.id, UnsetType):
@@ -280,7 +280,7 @@ class _Reading:
 
     def commanded(self, record: Record) -> None:
         """`cmd`."""
-        command = body_of(record, CommandBody)
+        command = decode_body(record, CommandBody)
         self._running[record.lane or ""] = (command, self.seconds)
         self.outcomes.commanded(record.lane or "", command)
 
@@ -289,14 +289,14 @@ class _Reading:
         running = self._running.pop(record.lane or "", None)
         if running is not None:
             command, began = running
-            told = Told(record.kind, frame_of(record) or b"null")
+            told = Told(record.kind, body_bytes(record) or b"null")
             self.effects[record.lane or "", command.name].append(told)
             if command.name not in _OWN:
                 self._took_since(began)
 
     def valued(self, record: Record) -> None:
         """`val`."""
-        body = body_of(record, ValueBody)
+        body = decode_body(record, ValueBody)
         if isinstance(body.arguments, msgspec.Raw):
             command = passing_command(body.name, bytes(body.arguments))
             self.outcomes.commanded(record.lane or "", command)
@@ -308,13 +308,13 @@ class _Reading:
 
     def marked(self, record: Record) -> None:
         """`mark`."""
-        body = body_of(record, MarkBody)
+        body = decode_body(record, MarkBody)
         if body.name == SUSPENDED_MARK:
             raise RecordingError(
                 "a sweep does not take a recording in which handlers asked in rounds: with which"
                 " state a client comes back is not known before they have asked"
             )
-        if body.name == PATCHED:
+        if body.name == PATCHED_MARK:
             self.patches.add((record.lane or "", body.value))
 
 

@@ -12,12 +12,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mcp_trio._journal.conversation import Conversation, conversation
-from mcp_trio._journal.reader import Flaw, first_loss, read_recording
+from mcp_trio._journal.reader import Damage, first_loss, read_recording
 from mcp_trio._journal.records import (
-    CAME_BACK,
     KINDS,
-    PATCHED,
-    RAN_OUT,
+    PATCHED_MARK,
+    THREAD_RETURNED_MARK,
+    TIMED_OUT_MARK,
     CommandBody,
     EndBody,
     MarkBody,
@@ -25,11 +25,11 @@ from mcp_trio._journal.records import (
     Record,
     ShutBody,
     ValueBody,
-    body_of,
-    frame_of,
+    body_bytes,
+    decode_body,
     message_at,
+    message_position,
     messages_in,
-    place_of_message,
 )
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import from_principal
@@ -95,7 +95,7 @@ Key: TypeAlias = tuple[int, str]
 NS_PER_SECOND: Final = 1e9
 _NOWHERE: Final = (-1, 0)
 OUTCOMES: Final = frozenset({"res", "err", "cxl"})
-_IN_PASSING: Final = frozenset({PATCHED, RAN_OUT, CAME_BACK})
+_IN_PASSING: Final = frozenset({PATCHED_MARK, TIMED_OUT_MARK, THREAD_RETURNED_MARK})
 
 
 @attrs.frozen(kw_only=True)
@@ -216,9 +216,9 @@ class Trace:
         """The ids of a handler's requests: the one that started it, and the retries."""
         ids = [message_of(request_frame(self.journal, lane[1])).id]
         marks = (self.journal[place] for place in self.places.get(keeper_of(lane), ()))
-        states = [body_of(each, MarkBody).value for each in marks if each.kind == "mark"]
+        states = [decode_body(each, MarkBody).value for each in marks if each.kind == "mark"]
         if states:
-            frames = [frame_of(each) or b"" for each in self.journal if each.kind == "in"]
+            frames = [body_bytes(each) or b"" for each in self.journal if each.kind == "in"]
             found = [message for frame in frames for message in messages_of(frame)]
             ids += [each.id for each in found if each.params.get("requestState") in states]
         return ids
@@ -227,7 +227,7 @@ class Trace:
     def sessions_beside(self) -> int:
         """How many other sessions of the server were open meanwhile, in no or another file."""
         ends = [record for record in self.journal if record.kind == "end"]
-        return sum(body_of(record, EndBody).counts.get(BESIDE, 0) for record in ends)
+        return sum(decode_body(record, EndBody).counts.get(BESIDE, 0) for record in ends)
 
     @property
     def has_shut(self) -> bool:
@@ -280,7 +280,7 @@ def is_expired(record: Record) -> bool:
     return (
         record.kind == "mark"
         and mark_name(record) == SUSPENDED_MARK
-        and body_of(record, MarkBody).value is None
+        and decode_body(record, MarkBody).value is None
     )
 
 
@@ -308,7 +308,7 @@ class _Named(msgspec.Struct):
 
 def mark_name(record: Record) -> str:
     """The name of a mark, and likewise of an effect or of what was read."""
-    return body_of(record, _Named).name
+    return decode_body(record, _Named).name
 
 
 def _is_announcement(record: Record) -> bool:
@@ -321,8 +321,8 @@ def _is_read(record: Record, name: str) -> bool:
 
 def request_frame(journal: Sequence[Record], lane: str) -> bytes:
     """The request or notification that a lane belongs to; empty if none is recorded."""
-    number, place = place_of_message(lane) or _NOWHERE
-    frames = (frame_of(record) for record in journal if record.number == number)
+    number, place = message_position(lane) or _NOWHERE
+    frames = (body_bytes(record) for record in journal if record.number == number)
     return message_at(next(frames, None) or b"", place)
 
 
@@ -335,7 +335,7 @@ def _cancels(
         return is_kept
     if record.kind != "in":
         return False
-    messages = messages_of(frame_of(record) or b"")
+    messages = messages_of(body_bytes(record) or b"")
     cancels = (each for each in messages if each.method == CANCELLED)
     return any(each.params.get("requestId") in request_ids for each in cancels)
 
@@ -352,7 +352,7 @@ def load_conversation(path: str | os.PathLike[str], *, channel: int | None = Non
             none of them.
     """
     items = read_recording(open_recording(path))
-    return conversation((item for item in items if not isinstance(item, Flaw)), channel=channel)
+    return conversation((item for item in items if not isinstance(item, Damage)), channel=channel)
 
 
 _CAUSES: Final = frozenset({"eof", "signal", "closed", "lost"})
@@ -378,7 +378,7 @@ def load(path: str | os.PathLike[str], *, purpose: str) -> Loaded:
         RecordingError: The file is no recording, or one that does not serve the `purpose`.
     """
     records, notes = _read(path)
-    opening = body_of(records[0], OpenBody)
+    opening = decode_body(records[0], OpenBody)
     if opening.role != "server":
         raise RecordingError(
             f"{purpose} runs the handlers of a server; this recording is of role {opening.role!r}"
@@ -397,7 +397,7 @@ def load(path: str | os.PathLike[str], *, purpose: str) -> Loaded:
 
 def frame_in(record: Record) -> bytes | Oversized:
     """What an `in` record delivers, and from whom; of a frame over the limit, how it began."""
-    frame, envelope = frame_of(record), record.envelope or {}
+    frame, envelope = body_bytes(record), record.envelope or {}
     assert frame is not None
     if "discarded" in envelope:
         return Oversized(size=envelope["discarded"], head=frame)
@@ -408,7 +408,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[list[Record], list[str]]:
     records: list[Record] = []
     notes: list[str] = []
     for item in read_recording(open_recording(path)):
-        if isinstance(item, Flaw):
+        if isinstance(item, Damage):
             notes.append(f"line {item.line}: {item.text}")
         else:
             records.append(item)
@@ -487,26 +487,26 @@ def _ahead(journal: Sequence[Record]) -> dict[tuple[Key, int], int]:
 
 
 def _accept(record: Record) -> None:
-    frame_of(record)
+    body_bytes(record)
 
 
 def _check_in(record: Record) -> None:
     envelope = record.envelope or {}
     said = isinstance(envelope.get("discarded", 0), int)
     said = said and isinstance(envelope.get("principal", ""), str)
-    if frame_of(record) is None or not said:
+    if body_bytes(record) is None or not said:
         raise RecordingError(f"record {record.number}: an `in` without its frame")
 
 
 def _check_shut(record: Record) -> None:
-    cause = body_of(record, ShutBody).cause
+    cause = decode_body(record, ShutBody).cause
     if cause not in _CAUSES:
         raise RecordingError(f"record {record.number}: an unknown cause of `shut`: {cause!r}")
 
 
 def _check_body(body_type: type[Any]) -> Callable[[Record], None]:
     def check(record: Record) -> None:
-        body_of(record, body_type)
+        decode_body(record, body_type)
 
     return check
 

@@ -290,7 +290,7 @@ _COMPLETE: Final = "notifications/elicitation/complete"
 
 
 @attrs.define(eq=False)
-class Asking(Outside):
+class InputRequired(Outside):
     """What an `async def` handler's context can ask the client.
 
     Each of these raises `CapabilityMissing` for what the client did not announce; then nothing was
@@ -411,8 +411,8 @@ class ThreadAsking(ThreadOutside):
     """What a `def` handler's context can ask the client; each call blocks the thread."""
 
     @property
-    def _asking(self) -> Asking:
-        return Asking(self._handling, self._served)
+    def _asking(self) -> InputRequired:
+        return InputRequired(self._handling, self._served)
 
     @overload
     def elicit(self, message: str) -> Answer[None]: ...
@@ -493,7 +493,7 @@ async def visit_first(handling: Handling, served: ServedSession, error: Exceptio
 
 
 @attrs.define(eq=False)
-class Context(Asking):
+class Context(InputRequired):
     """The context of an `async def` handler. Whatever is awaited is a cancellation check."""
 
     _limiter: trio.CapacityLimiter | None = None

@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from mcp_trio._protocol.websocket import checked_token
-from mcp_trio._recorder.writer import RecordTo, Story
+from mcp_trio._recorder.writer import RecordTarget, SuccessiveSessions
 from mcp_trio._server.http_options import Verify
 from mcp_trio._server.sockets import (
     Serve,
@@ -67,7 +67,7 @@ class DialOptions(TypedDict, total=False):
     token: str | None
     headers: Mapping[str, str] | None
     ssl_context: ssl.SSLContext | None
-    record: RecordTo | None
+    record: RecordTarget | None
     state_changed: OnState | None
 
 
@@ -80,7 +80,7 @@ async def dial(
 ) -> None:
     """Serve at `url` until cancelled; see `Server.dial`."""
     condition = Condition(options.get("state_changed"))
-    story = Story(options.get("record"))
+    recordings = SuccessiveSessions(options.get("record"))
     opened_with = ConnectionOptions(
         token=options.get("token"),
         headers=options.get("headers"),
@@ -104,14 +104,14 @@ async def dial(
     condition.begin()
     try:
         await serve_connections(
-            server, listen, record=story.record, task_status=trio.TASK_STATUS_IGNORED
+            server, listen, record=recordings.record, task_status=trio.TASK_STATUS_IGNORED
         )
     except Exception as error:
         condition.become("closed", str(error))
         raise
     finally:
         condition.become("closed", "closed on this side")
-        story.end()
+        recordings.end()
 
 
 def _once(tell: Callable[[str], None]) -> Callable[[str], None]:

@@ -32,7 +32,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 import attrs
 import msgspec
 
-from mcp_trio._journal.secrets import DEFAULT_SECRET_NAMES, SecretNames
+from mcp_trio._journal.secret_detection import DEFAULT_SECRET_NAMES, SecretNames
 from mcp_trio._protocol.forms import FORMATS, check_form, members_of, mistakes_in
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS

@@ -11,7 +11,7 @@ from mcp_trio import types
 from mcp_trio._protocol.forms import OpenElicitations
 from mcp_trio._protocol.methods import LISTEN, Method
 from mcp_trio._protocol.requests import TheirRequest
-from mcp_trio._recorder.writer import RecordTo, SharedRecording
+from mcp_trio._recorder.writer import RecordTarget, SharedRecording
 from mcp_trio._server.context import Context, ThreadContext, visit_first
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 from mcp_trio._server.facts import LogLevelFilter
@@ -80,7 +80,7 @@ class SessionCounter:
         factory=dict[SharedRecording, _Tally], init=False
     )
 
-    def join(self, record: RecordTo | None) -> "Beside":
+    def join(self, record: RecordTarget | None) -> "Beside":
         """A session is open from now on, until it has to `leave`."""
         file = record if isinstance(record, SharedRecording) else None
         same = _ALONE

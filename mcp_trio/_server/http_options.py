@@ -11,7 +11,7 @@ from mcp_trio import types
 from mcp_trio._protocol.event_store import EventStore
 from mcp_trio._protocol.http_headers import Head
 from mcp_trio._protocol.metadata import Capabilities
-from mcp_trio._recorder.writer import RecordTo
+from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.subscriptions import Notice, Tell
 
 # --------------------
@@ -187,7 +187,7 @@ class HttpOptions(WhoMayCome, total=False):
     has_sse: bool
     has_websocket: bool
     ws_path: str
-    record: RecordTo | None
+    record: RecordTarget | None
     stores: HttpStores
 
 

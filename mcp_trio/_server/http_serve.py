@@ -26,7 +26,7 @@ import trio
 
 from mcp_trio._protocol.security import host_check_for
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
-from mcp_trio._recorder.writer import SharedRecording, keeps_each_session
+from mcp_trio._recorder.writer import SharedRecording, holds_many_sessions
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_options import HostKind, HttpOptions, HttpStores
 from mcp_trio._server.http_sessions import Restarts, Runtime, ServesSessions
@@ -286,7 +286,7 @@ def app_of(
     unknown = options.keys() - HttpOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f'not an option here: {", ".join(sorted(unknown))} (workers= is for "run")')
-    if not keeps_each_session(options.get("record")):
+    if not holds_many_sessions(options.get("record")):
         raise ValueError("over HTTP, record to a folder or a SharedRecording: sessions are many")
     host_check = host_check_for(
         bound,

@@ -20,7 +20,7 @@ from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.versions import ProtocolVersion
-from mcp_trio._recorder.writer import RecordTo
+from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.http_effects import SessionHttp
 from mcp_trio._server.http_options import HttpStores, SessionFacts
 from mcp_trio._server.sockets import HandshakeTimeouts, HasLifespan
@@ -332,7 +332,7 @@ class ServesSessions(HasLifespan, Protocol):
         *,
         lifespan: Any,
         http: SessionHttp,
-        record: RecordTo | None,
+        record: RecordTarget | None,
         on_ended: Callable[[], None],
     ) -> StatelessSession:
         """Serves one channel, by tasks of the caller's that begin with these context variables.
@@ -365,7 +365,7 @@ class Runtime:
     """
 
     server: ServesSessions
-    record: RecordTo | None = None
+    record: RecordTarget | None = None
     stores: HttpStores = attrs.field(factory=HttpStores)
     sessions: Sessions = attrs.field(init=False)
     endpoint: Endpoint = attrs.field(init=False)

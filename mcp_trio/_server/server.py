@@ -30,7 +30,7 @@ from mcp_trio._protocol.versions import (
     PROTOCOL_VERSIONS,
     checked_protocol_versions,
 )
-from mcp_trio._recorder.writer import RecordTo, begin_session, options_of
+from mcp_trio._recorder.writer import RecordTarget, begin_session, options_of
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.handlers import RecordingBeside, Serving, SessionCounter
 from mcp_trio._server.http_effects import SessionHttp
@@ -202,7 +202,7 @@ class Server(Offering):
         self,
         channel: Channel,
         *,
-        record: RecordTo | None = None,
+        record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve one channel until its session ends; closes the channel. Reports the session.
@@ -253,7 +253,7 @@ class Server(Offering):
         *,
         lifespan: Any,
         http: SessionHttp,
-        record: RecordTo | None = None,
+        record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """`serve`, inside of a lifespan that was entered.
@@ -273,7 +273,7 @@ class Server(Offering):
         *,
         lifespan: Any,
         http: SessionHttp,
-        record: RecordTo | None,
+        record: RecordTarget | None,
         on_ended: Callable[[], None],
     ) -> Session:
         """The same, by tasks of the caller's; see `Session.begin`.
@@ -293,7 +293,7 @@ class Server(Offering):
         return session
 
     def _opened(
-        self, channel: Channel, *, lifespan: Any, http: SessionHttp, record: RecordTo | None
+        self, channel: Channel, *, lifespan: Any, http: SessionHttp, record: RecordTarget | None
     ) -> Session:
         beside = self._session_counter.join(record)
         try:
@@ -312,7 +312,7 @@ class Server(Offering):
     async def serve_stdio(
         self,
         *,
-        record: RecordTo | None = None,
+        record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve this process's stdin and stdout, which are diverted at once; see `serve`.
@@ -377,7 +377,7 @@ class Server(Offering):
         path: str | os.PathLike[str],
         *,
         authorize: "Authorize | None" = None,
-        record: RecordTo | None = None,
+        record: RecordTarget | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve at a Unix domain socket until cancelled, one message a line.
@@ -402,7 +402,7 @@ class Server(Offering):
         port: int = 8000,
         authorize: "Authorize | None" = None,
         is_open: bool = False,
-        record: RecordTo | None = None,
+        record: RecordTarget | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve at a TCP port until cancelled, one message a line; nothing is encrypted.
@@ -461,7 +461,7 @@ class Server(Offering):
 
     @overload
     def run(
-        self, transport: Literal["stdio"] = "stdio", *, record: RecordTo | None = None
+        self, transport: Literal["stdio"] = "stdio", *, record: RecordTarget | None = None
     ) -> None: ...
 
     @overload
@@ -496,7 +496,7 @@ class Server(Offering):
         RUNNERS[transport](self, **options)
 
     def _sequencer(
-        self, channel: Channel, record: RecordTo | None, beside: Callable[[], int]
+        self, channel: Channel, record: RecordTarget | None, beside: Callable[[], int]
     ) -> Sequencer:
         if record is None:
             return UNRECORDED
@@ -514,6 +514,6 @@ class Server(Offering):
         return RecordingBeside(recorder, channel_number, beside=beside)
 
 
-def _is_strict(record: RecordTo | None) -> bool:
+def _is_strict(record: RecordTarget | None) -> bool:
     """Whether handlers are refused what no replay could repeat."""
     return record is not None and options_of(record).strict

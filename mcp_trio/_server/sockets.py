@@ -35,7 +35,7 @@ from mcp_trio._protocol.websocket import (
     upgrade_rejection,
     with_token,
 )
-from mcp_trio._recorder.writer import RecordTo, keeps_each_session
+from mcp_trio._recorder.writer import RecordTarget, holds_many_sessions
 from mcp_trio._server.http_effects import SessionHttp
 from mcp_trio._server.http_options import Verify, WhoMayCome
 from mcp_trio._session.tasks import foremost
@@ -188,7 +188,7 @@ class ServesConnections(HasLifespan, Protocol):
         *,
         lifespan: Any,
         http: SessionHttp,
-        record: RecordTo | None = None,
+        record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Introduced] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serves one channel, until its session ends."""
@@ -199,7 +199,7 @@ async def serve_connections(
     server: ServesConnections,
     listen: Callable[..., Awaitable[None]],
     *,
-    record: RecordTo | None,
+    record: RecordTarget | None,
     task_status: trio.TaskStatus[T],
 ) -> None:
     """Run `listen(serve, task_status=...)` within the server's lifespan until it is cancelled.
@@ -211,7 +211,7 @@ async def serve_connections(
         ValueError: Sessions cannot be recorded so, as they would replace each other.
         Exception: What the lifespan or `listen` raises, bare.
     """
-    if not keeps_each_session(record):
+    if not holds_many_sessions(record):
         raise ValueError("record to a folder or a SharedRecording: sessions are many")
     try:
         async with trio.open_nursery() as outer:
@@ -230,7 +230,7 @@ async def serve_connections(
 
 @asynccontextmanager
 async def _sessions(
-    server: ServesConnections, record: RecordTo | None
+    server: ServesConnections, record: RecordTarget | None
 ) -> AsyncGenerator[Serve, None]:
     async with server.entered_lifespan() as value, SessionHttp(server.limits.close_seconds) as http:
         yield partial(server.serve_session, lifespan=value, http=http, record=record)
@@ -266,7 +266,7 @@ class WebSocketOptions(WhoMayCome, total=False):
     path: str
     certfile: str | None
     keyfile: str | None
-    record: RecordTo | None
+    record: RecordTarget | None
 
 
 class RunWebSocketOptions(WebSocketOptions, total=False):
@@ -434,7 +434,7 @@ class RunUnixOptions(TypedDict, total=False):
 
     path: Required[SocketPath]
     authorize: Authorize | None
-    record: RecordTo | None
+    record: RecordTarget | None
 
 
 class RunTcpOptions(TypedDict, total=False):
@@ -444,7 +444,7 @@ class RunTcpOptions(TypedDict, total=False):
     port: int
     authorize: Authorize | None
     is_open: bool
-    record: RecordTo | None
+    record: RecordTarget | None
 
 
 async def serve_unix(
@@ -452,7 +452,7 @@ async def serve_unix(
     path: SocketPath,
     *,
     authorize: Authorize | None = None,
-    record: RecordTo | None = None,
+    record: RecordTarget | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve at a socket file until cancelled; see `Server.serve_unix`."""
@@ -468,7 +468,7 @@ async def serve_tcp(
     port: int,
     authorize: Authorize | None = None,
     is_open: bool = False,
-    record: RecordTo | None = None,
+    record: RecordTarget | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve at a TCP port until cancelled; see `Server.serve_tcp`."""

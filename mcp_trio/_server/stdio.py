@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 import attrs
 import trio
 
-from mcp_trio._recorder.writer import RecordTo
+from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import bare
 from mcp_trio._transports.channel import Channel
@@ -29,7 +29,7 @@ class ServesChannels(Protocol):
         self,
         channel: Channel,
         *,
-        record: RecordTo | None,
+        record: RecordTarget | None,
         task_status: trio.TaskStatus[Session],
     ) -> None:
         """Serves one channel and reports its session; returns when that has ended."""
@@ -39,7 +39,7 @@ class ServesChannels(Protocol):
 async def serve_stdio(
     server: ServesChannels,
     *,
-    record: RecordTo | None = None,
+    record: RecordTarget | None = None,
     descriptors: tuple[int, int] | None = None,
     task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -77,7 +77,7 @@ async def _end_with_parent(session: Session, parent_pid: int, limits: Limits) ->
 def run_stdio(
     server: ServesChannels,
     *,
-    record: RecordTo | None = None,
+    record: RecordTarget | None = None,
     descriptors: tuple[int, int] | None = None,
 ) -> None:
     """A Trio run of its own around `serve_stdio`, ended by SIGINT and SIGTERM as well.
@@ -95,7 +95,7 @@ def run_stdio(
 
 async def _run(
     server: ServesChannels,
-    record: RecordTo | None,
+    record: RecordTarget | None,
     descriptors: tuple[int, int] | None,
 ) -> int | None:
     watch = _SignalWatch()

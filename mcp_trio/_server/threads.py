@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import attrs
 import trio
 
-from mcp_trio._journal.records import CAME_BACK, LOCK, encode_body
+from mcp_trio._journal.records import LOCK, THREAD_RETURNED_MARK, encode_body
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.journal import LANE, Lane, Sequencer
@@ -93,7 +93,7 @@ class Bridge:
 
         def tell(begun: int) -> None:
             if lane.ordinal == begun:
-                self.sequencer.noted(lane, CAME_BACK, None, is_so=True)
+                self.sequencer.noted(lane, THREAD_RETURNED_MARK, None, is_so=True)
 
         async def call() -> Result:
             begun = lane.ordinal

@@ -24,7 +24,14 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._journal.records import PATCHED, RAN_OUT, TIMEOUT, CommandBody, ErrorBody, encode_body
+from mcp_trio._journal.records import (
+    PATCHED_MARK,
+    TIMED_OUT_MARK,
+    TIMEOUT,
+    CommandBody,
+    ErrorBody,
+    encode_body,
+)
 from mcp_trio._session.handlers import INSIDE, Handling, Inside
 from mcp_trio._session.journal import LANE, Lane, Memory, Outcome, Place, Sequencer, Step, take_turn
 from mcp_trio.errors import LocalProtocolError, ReplayedError, RequestAbandoned
@@ -447,7 +454,7 @@ def time_limit(handling: Handling, seconds: float) -> Generator[trio.CancelScope
     def has_run_out(*, is_caught: bool) -> bool:
         if lane is None:
             return is_caught
-        return handling.session.sequencer.noted(lane, RAN_OUT, begun, is_so=is_caught)
+        return handling.session.sequencer.noted(lane, TIMED_OUT_MARK, begun, is_so=is_caught)
 
     try:
         with scope:
@@ -514,7 +521,7 @@ def takes_patch(handling: Handling, name: str) -> bool:
 
 def _takes_patch(handling: Handling, memory: Memory | None, lane: Lane | None, name: str) -> bool:
     """Both the earlier rounds and a recording must have had it."""
-    if memory is not None and not memory.takes_patch(f"{PATCHED} {name}"):
+    if memory is not None and not memory.takes_patch(f"{PATCHED_MARK} {name}"):
         return False
     return lane is None or handling.session.sequencer.patched(lane, name)
 

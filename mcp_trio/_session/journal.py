@@ -23,7 +23,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._journal.records import PATCHED, MarkBody, ShutBody, value_body
+from mcp_trio._journal.records import PATCHED_MARK, MarkBody, ShutBody, value_body
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import FromPrincipal, Understood
 from mcp_trio._recorder.writer import Recorder
@@ -562,9 +562,9 @@ class Recording(_Ungated):
     _unwritten_bytes: int = attrs.field(default=0, init=False)
 
     @property
-    def is_long(self) -> bool:
+    def is_nearly_full(self) -> bool:
         """Whether another recording would better follow; one of several sessions has no other."""
-        return not self.channel and self.recorder.is_long
+        return not self.channel and self.recorder.is_nearly_full
 
     @property
     def seed(self) -> int | None:
@@ -627,7 +627,7 @@ class Recording(_Ungated):
 
     def patched(self, lane: Lane, name: str) -> bool:
         """Record `mark`."""
-        self.marked(PATCHED, name, lane)
+        self.marked(PATCHED_MARK, name, lane)
         return True
 
     def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:

@@ -127,8 +127,8 @@ class Session:
     def may_be_followed(self) -> bool:
         """Whether nothing goes on, and a recording is long: one without state can have another."""
         sequencer = self.sequencer
-        is_long = isinstance(sequencer, Recording) and sequencer.is_long
-        return is_long and self._dispatcher.is_at_rest
+        is_nearly_full = isinstance(sequencer, Recording) and sequencer.is_nearly_full
+        return is_nearly_full and self._dispatcher.is_at_rest
 
     # The life of a session.
 

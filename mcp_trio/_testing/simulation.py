@@ -17,7 +17,7 @@ import trio.testing
 from mcp_trio._client.client import Client
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import ParamsToSend
-from mcp_trio._recorder.writer import RecordTo
+from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import bare, seeded_schedule
 from mcp_trio._testing.faults import NO_FAULTS, Fault, Faults, channel_pair
@@ -149,7 +149,7 @@ class Simulable(Protocol):
         self,
         channel: Channel,
         *,
-        record: RecordTo | None = None,
+        record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serves one session, and reports it."""
@@ -166,7 +166,7 @@ def simulate(
     limits: Limits = DEFAULT_LIMITS,
     arrival_seconds: float = 10.0,
     seconds_max: float = 24 * 3600.0,
-    record: RecordTo | None = None,
+    record: RecordTarget | None = None,
 ) -> SimulationReport:
     """Run `sessions` clients against `server`, each telling `story`, on virtual time.
 
@@ -223,7 +223,7 @@ class _World:
     faults: Faults = attrs.field(kw_only=True)
     limits: Limits = attrs.field(kw_only=True)
     seed: int | str = attrs.field(kw_only=True)
-    record: RecordTo | None = attrs.field(kw_only=True)
+    record: RecordTarget | None = attrs.field(kw_only=True)
     ended: dict[int, SimulatedSession] = attrs.field(
         factory=dict[int, SimulatedSession], init=False
     )

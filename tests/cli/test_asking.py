@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mcp_trio._cli.recordings import records_of
-from mcp_trio.recording import frame_of
+from mcp_trio.recording import body_bytes
 
 SOME = Path(__file__).with_name("some_server.py")
 ODD = ["--", sys.executable, str(Path(__file__).with_name("odd_server.py"))]
@@ -158,7 +158,7 @@ def test_ctrl_c_cancels_the_call_at_the_server_and_ends_with_130(tmp_path):
         *_, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in said
-    frames = [frame_of(item) or b"" for item in records_of(recording) if item.kind == "in"]
+    frames = [body_bytes(item) or b"" for item in records_of(recording) if item.kind == "in"]
     assert b"notifications/cancelled" in frames[-1]
 
 

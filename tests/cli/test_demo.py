@@ -43,7 +43,7 @@ def test_the_demo_records_replays_and_shows_in_a_moment(mcp_trio):
 
 def test_the_demo_shows_a_bit_of_everything(kept):
     rows, tally = read_rows(kept.server)
-    assert (tally.flaws, tally.cancelled, tally.errors) == (0, 1, 1)
+    assert (tally.damage, tally.cancelled, tally.errors) == (0, 1, 1)
     seen = {row.what for row in rows}
     assert seen >= {
         "answer tools/call forecast",

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from mcp_trio import types as s
-from mcp_trio._journal.records import MarkBody, OpenBody, body_of, encode_body
+from mcp_trio._journal.records import MarkBody, OpenBody, decode_body, encode_body
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import INITIALIZED
 from mcp_trio._protocol.states import Role
@@ -23,7 +23,7 @@ from mcp_trio._session.journal import Recording, Unrecorded
 from mcp_trio._session.session import Session
 from mcp_trio._testing.channels import DirectFakeChannel
 from mcp_trio.limits import DEFAULT_LIMITS
-from mcp_trio.recording import Record, frame_of, read_recording
+from mcp_trio.recording import Record, body_bytes, read_recording
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 
@@ -207,7 +207,7 @@ class Recorded(Recording):
 
 
 def _mark_of(record):
-    return f" {body_of(record, MarkBody).name}" if record.kind == "mark" else ""
+    return f" {decode_body(record, MarkBody).name}" if record.kind == "mark" else ""
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ def story(recording):
             is_deed = isinstance(record, Record) and record.lane and record.ordinal
             if is_deed and record.kind != "out":
                 assert record.ordinal == len(told.setdefault(record.lane, [])) + 1
-                told[record.lane].append((record.kind, frame_of(record)))
+                told[record.lane].append((record.kind, body_bytes(record)))
         return told
 
     return tell

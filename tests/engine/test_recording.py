@@ -15,7 +15,7 @@ from mcp_trio import types as s
 from mcp_trio._session.journal import Lane, Unrecorded
 from mcp_trio._testing.channels import DirectFakeChannel
 from mcp_trio.errors import LocalProtocolError
-from mcp_trio.recording import frame_of
+from mcp_trio.recording import body_bytes
 from mcp_trio.transports import Oversized
 
 
@@ -30,10 +30,10 @@ async def test_a_whole_session_in_records(serve_fake, call, message, recording, 
         *("open", "in", "out", "mark negotiated", "in"),
         *("in", "out r5 1", "shut", "mark close 1", "end"),
     ]
-    assert frame_of(records[5]) == message(**call("echo", 1))
-    assert frame_of(records[6]) == channel.sent[0]
-    assert json.loads(frame_of(records[3]))["value"]["revision"] == "2024-11-05"
-    assert json.loads(frame_of(records[7])) == {"cause": "eof"}
+    assert body_bytes(records[5]) == message(**call("echo", 1))
+    assert body_bytes(records[6]) == channel.sent[0]
+    assert json.loads(body_bytes(records[3]))["value"]["revision"] == "2024-11-05"
+    assert json.loads(body_bytes(records[7])) == {"cause": "eof"}
 
 
 async def test_a_start_has_a_record_only_if_something_else_comes_first(
@@ -163,7 +163,7 @@ async def test_frames_that_were_no_messages_are_recorded_verbatim(serve_fake, re
     await trio.testing.wait_all_tasks_blocked()
     recording.flush()
     taken = [r for r in recording.records()[5:] if r.kind == "in"]
-    assert [frame_of(r) for r in taken[:3]] == odd
+    assert [body_bytes(r) for r in taken[:3]] == odd
     assert taken[0].frame_base64
     assert taken[3].envelope == {"discarded": 10_000_000}
     assert json.loads(channel.sent[-1])["id"] == "big"

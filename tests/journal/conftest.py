@@ -45,4 +45,4 @@ def hidden(value, **rules):
 
 
 def record(kind, body, number=0):
-    return Record(number=number, kind=kind, time_ns=0, frame=msgspec.Raw(body))
+    return Record(number=number, kind=kind, time_ns=0, body=msgspec.Raw(body))

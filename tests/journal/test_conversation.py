@@ -56,26 +56,42 @@ SESSION = [
 @pytest.mark.parametrize("role", ["client", "server", "proxy"])
 def test_whoever_recorded_it_the_same_was_said(role):
     told = conversation(recorded(*SESSION, role=role))
-    assert [each.sender for each in told.said] == [
+    assert [each.sender for each in told.messages] == [
         {"C": "client", "S": "server"}[who] for who, _ in SESSION
     ]
-    assert [each.about for each in told.said] == [None, None, None, 1, None, 4, 2, 1, None]
-    assert [each.owner for each in told.said if each.sender == "server"] == [None, 1, 2, 2, 7]
-    assert [each.method for each in told.said if each.is_answer] == ["roots/list", "tools/call"]
+    assert [each.request_index for each in told.messages] == [
+        None,
+        None,
+        None,
+        1,
+        None,
+        4,
+        2,
+        1,
+        None,
+    ]
+    assert [each.cause_index for each in told.messages if each.sender == "server"] == [
+        None,
+        1,
+        2,
+        2,
+        7,
+    ]
+    assert [each.method for each in told.messages if each.is_answer] == ["roots/list", "tools/call"]
 
 
 def test_answers_cancellations_and_owned_messages_are_found():
     told = conversation(recorded(*SESSION))
     assert {index: said.index for index, said in told.answers.items()} == {4: 5, 2: 6}
     assert told.cancelled == {1}
-    assert [said.index for said in told.owned_by(2)] == [4, 6]
-    assert [said.index for said in told.owned_by(None)] == [0]
-    assert told.owned_by(5) == []
+    assert [said.index for said in told.caused_by(2)] == [4, 6]
+    assert [said.index for said in told.caused_by(None)] == [0]
+    assert told.caused_by(5) == []
     assert [said.index for said in told.of("client", "request")] == [1, 2]
 
 
 def test_errors_are_kept_as_they_were():
-    error = conversation(recorded(*SESSION)).said[6]
+    error = conversation(recorded(*SESSION)).messages[6]
     assert bytes(error.body) == b'{"code":-1,"message":"no","data":null}'
 
 
@@ -83,7 +99,7 @@ def test_a_lane_says_whose_message_it_is():
     first, second = ("C", call(1)), ("C", call(2))
     hint = ("S", note("message", data="of the first"), "r1.2")
     told = conversation(recorded(first, second, hint))
-    assert told.said[2].owner == 0
+    assert told.messages[2].cause_index == 0
 
 
 def test_without_a_lane_it_is_due_to_the_request_that_is_in_flight():
@@ -92,25 +108,25 @@ def test_without_a_lane_it_is_due_to_the_request_that_is_in_flight():
     told = conversation(
         recorded(("C", call(1)), ("C", call(2)), answer, ("C", note("other")), hint, role="proxy")
     )
-    assert told.said[4].owner == 0
+    assert told.messages[4].cause_index == 0
 
 
 def test_a_lane_of_nothing_that_was_said_is_passed_over():
     told = conversation(recorded(("C", call(1)), ("S", note("message", data=0), "r77")))
-    assert told.said[1].owner == 0
+    assert told.messages[1].cause_index == 0
 
 
 def test_an_id_that_is_used_again_is_that_of_the_last_request():
     answer = ("S", {"id": 1, "result": {}})
     told = conversation(recorded(("C", call(1)), answer, ("C", call(1)), answer))
-    assert [each.about for each in told.said] == [None, 0, None, 2]
+    assert [each.request_index for each in told.messages] == [None, 0, None, 2]
 
 
 def test_a_question_that_is_taken_back_belongs_to_its_request():
     question = ("S", {"id": 9, "method": "roots/list"})
     back = ("S", note("cancelled", requestId=9))
     told = conversation(recorded(("C", call(1)), question, ("C", call(2)), back))
-    assert (told.said[3].about, told.said[3].owner) == (1, 0)
+    assert (told.messages[3].request_index, told.messages[3].cause_index) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -125,17 +141,17 @@ def test_a_question_that_is_taken_back_belongs_to_its_request():
 )
 def test_what_is_about_no_request_is_about_none(message):
     told = conversation(recorded(("C", call(1)), ("S", message)))
-    assert told.said[1].about is None
-    assert told.said[1].method in {"", message.get("method")}
+    assert told.messages[1].request_index is None
+    assert told.messages[1].method in {"", message.get("method")}
 
 
 def test_frames_that_are_no_messages_are_counted():
     told = conversation(recorded(("C", b"{"), ("C", b"[]"), ("C", call(1))))
-    assert (told.unreadable, len(told.said)) == (2, 1)
+    assert (told.unreadable, len(told.messages)) == (2, 1)
 
 
 def test_a_recording_that_was_cut_holds_what_was_said_before():
-    assert len(conversation(recorded(("C", call(1)), whole=False)).said) == 1
+    assert len(conversation(recorded(("C", call(1)), whole=False)).messages) == 1
 
 
 def test_of_several_sessions_one_is_chosen():
@@ -148,7 +164,7 @@ def test_of_several_sessions_one_is_chosen():
         conversation(records)
     with pytest.raises(RecordingError, match="nothing was said on channel 3"):
         conversation(records, channel=3)
-    assert len(conversation(records, channel=2).said) == 2
+    assert len(conversation(records, channel=2).messages) == 2
 
 
 @pytest.mark.parametrize("records", [[], recorded(("C", call(1)))[1:]])
@@ -158,7 +174,9 @@ def test_what_does_not_begin_as_a_recording_is_none(records):
 
 
 def test_params_have_members_and_perhaps_a_token():
-    said = conversation(recorded(("C", call(1, token=3)), ("C", {"id": 2, "method": "ping"}))).said
+    said = conversation(
+        recorded(("C", call(1, token=3)), ("C", {"id": 2, "method": "ping"}))
+    ).messages
     assert without_meta(said[0].body) == {"name": "x"}
     assert (token_of(said[0].body), token_of(said[1].body)) == (3, None)
     assert members(said[1].body) == {}
@@ -183,9 +201,9 @@ def test_what_belongs_to_a_subscription_is_about_its_request():
             role="proxy",
         )
     )
-    assert [each.about for each in told.said] == [None, None, 0, 0, None, 1, 0, 0]
+    assert [each.request_index for each in told.messages] == [None, None, 0, 0, None, 1, 0, 0]
     # What is told, and the end, are due to the call: asked for long ago, they come with it.
-    assert [each.owner for each in told.said[2:]] == [0, 1, 1, 1, 1, 1]
+    assert [each.cause_index for each in told.messages[2:]] == [0, 1, 1, 1, 1, 1]
 
 
 ASKING = {"resultType": "input_required", "inputRequests": {"q1": {"method": "roots/list"}}}
@@ -213,7 +231,7 @@ def test_a_retry_is_tied_to_the_request_whose_questions_it_answers(role):
         )
     )
     requests = told.of("client", "request")
-    assert [each.retries for each in requests] == [None, None, 0, 1, 4, None, None]
+    assert [each.retry_of for each in requests] == [None, None, 0, 1, 4, None, None]
 
 
 def test_without_a_state_a_retry_is_tied_to_the_last_request_that_is_the_same():
@@ -229,7 +247,7 @@ def test_without_a_state_a_retry_is_tied_to_the_last_request_that_is_the_same():
             ("C", retry(5, name="c", **answers)),
         )
     )
-    assert [each.retries for each in told.of("client", "request")] == [None, None, 1, 0, None]
+    assert [each.retry_of for each in told.of("client", "request")] == [None, None, 1, 0, None]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +268,7 @@ def test_what_asks_in_no_way_that_is_known_has_no_retries(answer):
             ("C", retry(4, inputResponses={})),
         )
     )
-    assert [each.retries for each in told.of("client", "request")] == [None] * 4
+    assert [each.retry_of for each in told.of("client", "request")] == [None] * 4
 
 
 def test_params_that_no_value_can_be_are_like_no_others():
@@ -258,7 +276,7 @@ def test_params_that_no_value_can_be_are_like_no_others():
     told = conversation(
         recorded(("C", endless), ("S", {"id": 1, "result": ASKING}), ("C", call(2)))
     )
-    assert [each.retries for each in told.said] == [None] * 3
+    assert [each.retry_of for each in told.messages] == [None] * 3
 
 
 def test_what_a_handler_says_in_a_later_round_is_due_to_the_request_of_that_round():
@@ -274,5 +292,5 @@ def test_what_a_handler_says_in_a_later_round_is_due_to_the_request_of_that_roun
             ("S", note("message", data="third"), "r1"),
         )
     )
-    owners = [each.owner for each in told.said if each.method == "notifications/message"]
+    owners = [each.cause_index for each in told.messages if each.method == "notifications/message"]
     assert owners == [0, 3, 6]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from mcp_trio._journal.diff import json_difference, role_of
+from mcp_trio._journal.diff import json_differences, role_of
 from mcp_trio._journal.records import OpenBody, RecordEncoder, encode_body
 from mcp_trio.recording import diff
 
@@ -44,7 +44,7 @@ values = st.recursive(
     ],
 )
 def test_a_difference_has_a_path(left, right, places):
-    found = json_difference(left.encode(), right.encode())
+    found = json_differences(left.encode(), right.encode())
     assert found == places
     assert [type(place[1]) for place in found] == [type(place[1]) for place in places]
 
@@ -52,13 +52,13 @@ def test_a_difference_has_a_path(left, right, places):
 @given(values, values)
 def test_frames_differ_exactly_where_there_is_a_place(a, b):
     left, right = (json.dumps(value, sort_keys=True) for value in (a, b))
-    assert bool(json_difference(left.encode(), right.encode())) is (left != right)
-    assert json_difference(left.encode(), left.encode()) == []
+    assert bool(json_differences(left.encode(), right.encode())) is (left != right)
+    assert json_differences(left.encode(), left.encode()) == []
 
 
 def test_deep_frames_are_compared():
     deep = b"[" * 900 + b"%d" + b"]" * 900
-    assert json_difference(deep % 1, deep % 2)[0][1:] in {(1, 2), (deep % 1, deep % 2)}
+    assert json_differences(deep % 1, deep % 2)[0][1:] in {(1, 2), (deep % 1, deep % 2)}
 
 
 def recorded(*rows, shift=0):
@@ -308,9 +308,9 @@ def test_on_both_sides_of_one_session_a_state_is_the_same():
 
 def test_a_state_that_is_gone_is_a_difference():
     left, right = with_states("one"), with_states("two")
-    right[2] = msgspec.structs.replace(right[2], frame=msgspec.Raw(b'{"id":1,"result":{}}'))
+    right[2] = msgspec.structs.replace(right[2], body=msgspec.Raw(b'{"id":1,"result":{}}'))
     right[1] = msgspec.structs.replace(
-        right[1], frame=msgspec.Raw(bytes(right[1].frame).replace(b'"two"', b"2"))
+        right[1], body=msgspec.Raw(bytes(right[1].body).replace(b'"two"', b"2"))
     )
     assert [each.path for each in diff(left, right)] == [
         "$.params.requestState",

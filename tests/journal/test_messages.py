@@ -9,8 +9,8 @@ from mcp_trio._journal.records import (
     encode_body,
     message_at,
     message_name,
+    message_position,
     messages_in,
-    place_of_message,
 )
 from tests.journal.conftest import SECRET, redactor
 
@@ -29,12 +29,12 @@ OPEN = {
 @pytest.mark.parametrize("below", ["", ".0", ".3.1"])
 def test_a_lane_says_which_message_it_is_named_after(letter, number, place, below):
     lane = f"{letter}{message_name(number, place)}{below}"
-    assert place_of_message(lane) == (number, place)
+    assert message_position(lane) == (number, place)
 
 
 @pytest.mark.parametrize("lane", ["", "announce", "ping", "close", "-1"])
 def test_other_lanes_are_named_after_none(lane):
-    assert place_of_message(lane) is None
+    assert message_position(lane) is None
 
 
 @pytest.mark.parametrize(

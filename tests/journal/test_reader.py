@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mcp_trio._journal.reader import first_loss
 from mcp_trio._journal.records import EndBody, GapBody, OpenBody, RecordEncoder, encode_body
 from mcp_trio.errors import RecordingError
-from mcp_trio.recording import Flaw, check, frame_of, read_recording
+from mcp_trio.recording import Damage, body_bytes, check, read_recording
 
 OPEN = OpenBody(transport="stdio", role="server", name="n", version="1", started="2026-11-21")
 FRAME = '{"jsonrpc":"2.0","method":"m","params":{"text":"né"}}'.encode()
@@ -27,20 +27,20 @@ def whole(count=200):
     return written(*["in", "out"] * (count // 2), "end")
 
 
-def flaws(lines):
-    return [(flaw.line, flaw.kind) for flaw in check(lines).flaws]
+def damage(lines):
+    return [(flaw.line, flaw.kind) for flaw in check(lines).damage]
 
 
 def test_a_whole_recording_is_read_without_a_flaw():
     report = check(whole())
-    assert report.flaws == []
+    assert report.damage == []
     assert report.complete
     assert (report.records, report.kinds) == (202, {"open": 1, "in": 100, "out": 100, "end": 1})
 
 
 def test_frames_are_verbatim():
     records = list(read_recording(written("in", "out")))
-    assert [frame_of(record) for record in records[1:]] == [FRAME, FRAME]
+    assert [body_bytes(record) for record in records[1:]] == [FRAME, FRAME]
 
 
 def test_the_reader_streams():
@@ -65,7 +65,7 @@ def test_a_recording_cut_at_any_byte_is_read_up_to_there():
         report = check(kept)
         assert not report.complete
         assert report.records == len(kept) - is_torn
-        assert [(flaw.line, flaw.kind) for flaw in report.flaws] == (
+        assert [(flaw.line, flaw.kind) for flaw in report.damage] == (
             [(len(kept), "torn")] if is_torn else []
         )
 
@@ -79,9 +79,9 @@ def test_a_recording_cut_in_its_first_line_is_none(cut):
 
 def test_an_unreadable_last_line_is_torn_and_any_other_is_damaged():
     lines = whole()
-    assert flaws([*lines[:100], b"\0\0\0\n"]) == [(101, "torn")]
+    assert damage([*lines[:100], b"\0\0\0\n"]) == [(101, "torn")]
     damaged = [*lines[:50], b'{"n":50,"k":\n', *lines[51:]]
-    assert flaws(damaged) == [(51, "damaged"), (65, "digest")]
+    assert damage(damaged) == [(51, "damaged"), (65, "digest")]
     assert check(damaged).complete
 
 
@@ -102,7 +102,7 @@ def test_an_unreadable_last_line_is_torn_and_any_other_is_damaged():
 )
 def test_what_is_no_record_is_damage(line):
     lines = written("in", "in", "in", "in", "in", "in")
-    assert flaws([*lines[:5], line, *lines[6:]]) == [(6, "damaged")]
+    assert damage([*lines[:5], line, *lines[6:]]) == [(6, "damaged")]
 
 
 @given(st.data())
@@ -115,23 +115,23 @@ def test_any_changed_byte_is_found(data):
     line[column] ^= data.draw(st.integers(1, 255))
     changed = b"".join([*lines[:at], bytes(line), *lines[at + 1 :]])
     report = check(changed.splitlines(keepends=True))
-    assert report.flaws
+    assert report.damage
     # The damage stays in its stretch: what follows the next digest is not suspected.
-    assert all(flaw.line <= (at // 64 + 1) * 64 + 2 for flaw in report.flaws)
+    assert all(flaw.line <= (at // 64 + 1) * 64 + 2 for flaw in report.damage)
 
 
 def test_a_lost_line_is_a_hole_in_the_numbers():
     lines = whole()
-    assert flaws([*lines[:10], *lines[11:]]) == [(11, "numbering"), (64, "digest")]
+    assert damage([*lines[:10], *lines[11:]]) == [(11, "numbering"), (64, "digest")]
 
 
 def test_a_line_that_occurs_twice_is_out_of_number():
     lines = written("in", "in", "in")
-    assert flaws([*lines[:2], lines[1], *lines[2:]]) == [(3, "numbering")]
+    assert damage([*lines[:2], lines[1], *lines[2:]]) == [(3, "numbering")]
 
 
 def test_crlf_line_ends_are_told_by_the_digest():
-    assert {kind for _, kind in flaws([line[:-1] + b"\r\n" for line in whole()])} == {"digest"}
+    assert {kind for _, kind in damage([line[:-1] + b"\r\n" for line in whole()])} == {"digest"}
 
 
 def gapped(reason, lost, count):
@@ -150,8 +150,8 @@ def gapped(reason, lost, count):
 
 def test_a_gap_explains_a_hole_in_the_numbers_until_it_closes():
     lines = gapped("slow disk", 30, 30)
-    assert flaws(lines) == []
-    assert flaws([*lines[:7], *lines[8:]])[0] == (8, "numbering")
+    assert damage(lines) == []
+    assert damage([*lines[:7], *lines[8:]])[0] == (8, "numbering")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_records_lost_before_a_gap_are_explained_by_it():
     records = [encoder.record("gap", encode_body(GapBody(reason="full")), 0)]
     records += [encoder.record("gap", encode_body(GapBody(count=5)), 0)]
     records += [encoder.record("in", FRAME, 0), encoder.record("end", b"{}", 0)]
-    assert flaws(lines + encoder.lines(records).splitlines(keepends=True)) == []
+    assert damage(lines + encoder.lines(records).splitlines(keepends=True)) == []
 
 
 def test_numbers_that_go_back_are_never_explained():
@@ -190,7 +190,7 @@ def test_numbers_that_go_back_are_never_explained():
     lines = written("in", "in", encoder=encoder)
     encoder.next_number = 1
     gap = encoder.lines([encoder.record("gap", encode_body(GapBody(reason="x")), 0)])
-    assert flaws([*lines, gap]) == [(4, "numbering")]
+    assert damage([*lines, gap]) == [(4, "numbering")]
 
 
 def test_records_of_unknown_kind_or_with_unknown_keys_are_read_and_told():
@@ -209,7 +209,7 @@ def test_records_of_unknown_kind_or_with_unknown_keys_are_read_and_told():
         "in",
         "in",
     ]
-    assert items[2] == Flaw(3, "unknown-kind", "a record of kind 'later'")
+    assert items[2] == Damage(3, "unknown-kind", "a record of kind 'later'")
 
 
 def opened(body):
@@ -237,4 +237,4 @@ def test_what_is_no_recording_of_ours_is_rejected(lines, says):
 
 def test_the_first_record_may_be_in_base64():
     body = base64.b64encode(encode_body(OPEN))
-    assert check([b'{"n":0,"k":"open","t":0,"b":"%b"}\n' % body]).flaws == []
+    assert check([b'{"n":0,"k":"open","t":0,"b":"%b"}\n' % body]).damage == []

@@ -17,11 +17,11 @@ from mcp_trio._journal.records import (
     OpenBody,
     RecordEncoder,
     ShutBody,
-    body_of,
+    decode_body,
     encode_body,
 )
 from mcp_trio.errors import RecordingError
-from mcp_trio.recording import Record, frame_of
+from mcp_trio.recording import Record, body_bytes
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 frames = st.dictionaries(text, text, max_size=3).map(lambda value: json.dumps(value).encode())
@@ -70,13 +70,13 @@ def test_a_record_comes_back_as_it_was(fields):
     back = decode(line)
     body = fields.pop("body")
     assert {name: getattr(back, name) for name in fields} == fields
-    assert frame_of(back) == body
+    assert body_bytes(back) == body
     assert body is None or b'"f":' + body in line
 
 
 @given(st.binary(max_size=40))
 def test_bytes_that_may_not_be_json_come_back_as_they_were(body):
-    assert frame_of(decode(one_line(body=body, embed=False))) == body
+    assert body_bytes(decode(one_line(body=body, embed=False))) == body
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_frame_that_a_line_would_change_goes_in_base64(body):
     line = one_line(body=body)
     assert b'"b":' in line
     assert line.count(b"\n") == 1
-    assert frame_of(decode(line)) == body
+    assert body_bytes(decode(line)) == body
 
 
 def test_numbers_run_from_zero_whether_kept_or_not():
@@ -115,12 +115,12 @@ def test_every_64th_record_and_the_end_carry_a_digest_but_no_gap_does():
 
 
 def test_a_record_without_a_body_has_no_frame():
-    assert frame_of(decode(one_line())) is None
+    assert body_bytes(decode(one_line())) is None
 
 
 def test_damaged_base64_is_told():
     with pytest.raises(RecordingError, match="record 3: damaged base64"):
-        frame_of(Record(number=3, kind="in", time_ns=0, frame_base64="?"))
+        body_bytes(Record(number=3, kind="in", time_ns=0, body_base64="?"))
 
 
 @pytest.mark.parametrize(
@@ -138,16 +138,16 @@ def test_damaged_base64_is_told():
     ids=lambda body: type(body).__name__,
 )
 def test_a_body_comes_back_as_it_was(body):
-    assert body_of(decode(one_line(body=encode_body(body))), type(body)) == body
+    assert decode_body(decode(one_line(body=encode_body(body))), type(body)) == body
 
 
 @pytest.mark.parametrize("body", [None, b"[]", b'{"cause":1}', b'"eof"'])
 def test_a_body_of_another_shape_is_told(body):
     with pytest.raises(RecordingError, match=r"record 0 \(shut\)"):
-        body_of(decode(one_line(kind="shut", body=body)), ShutBody)
+        decode_body(decode(one_line(kind="shut", body=body)), ShutBody)
 
 
 def test_a_body_that_is_only_a_word_is_embedded():
     line = one_line(kind="cxl", body=b'"unstarted"')
     assert b'"f":"unstarted"' in line
-    assert body_of(decode(line), str) == "unstarted"
+    assert decode_body(decode(line), str) == "unstarted"

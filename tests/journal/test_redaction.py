@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_trio import Limits
-from mcp_trio._journal.redaction import redactor_of
+from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import Record
 from tests.journal.conftest import (
@@ -110,7 +110,7 @@ def test_a_redacted_body_has_its_structure_and_redacts_to_itself(value):
     one = redactor()
     changed = one.redact("in", call(x=value))
     assert shape(json.loads(changed)) == shape(json.loads(call(x=value)))
-    again = redactor_of(one.manifest(), [record("in", changed)], KEY)
+    again = redactor_for_replay(one.manifest(), [record("in", changed)], KEY)
     assert again.redact("in", changed) == changed
 
 
@@ -125,7 +125,7 @@ def test_a_replay_leaves_the_tokens_of_the_recording_alone():
         Record(number=9, kind="cxl", time_ns=0)
     ]
     for key in (None, KEY):
-        again = redactor_of(one.manifest(), records, key)
+        again = redactor_for_replay(one.manifest(), records, key)
         for kind, body in redacted:
             assert again.redact(kind, body) == body
         assert again.knows(f"it is {hidden(SECRET)}")
@@ -140,7 +140,7 @@ def test_a_token_too_short_to_be_told_from_anything_is_known_by_itself_alone():
 
 
 def test_with_the_key_a_replay_redacts_what_the_recording_redacted():
-    again = redactor_of(redactor().manifest(), [], KEY)
+    again = redactor_for_replay(redactor().manifest(), [], KEY)
     assert again.redact("in", call(password=SECRET)) == redactor().redact(
         "in", call(password=SECRET)
     )
@@ -148,9 +148,9 @@ def test_with_the_key_a_replay_redacts_what_the_recording_redacted():
 
 def test_another_key_or_a_damaged_manifest_is_rejected():
     with pytest.raises(RecordingError, match="not the key"):
-        redactor_of(redactor().manifest(), [], b"another")
+        redactor_for_replay(redactor().manifest(), [], b"another")
     with pytest.raises(RecordingError, match="cannot be read"):
-        redactor_of({"names": 3}, [])
+        redactor_for_replay({"names": 3}, [])
 
 
 def test_the_manifest_tells_no_secret():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._journal.secrets import SecretNames
+from mcp_trio._journal.secret_detection import SecretNames
 from mcp_trio.recording import DEFAULT_SECRET_NAMES
 from tests.journal.conftest import SECRET, arguments_of, call, hidden, redactor, result, text_of
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._journal.known_secrets import Following, pattern_of
+from mcp_trio._journal.known_secrets import KnownSecrets, pattern_of
 
 VALUE = "p@ss!w(o)r*d~/+&=\"q' ü9<\n😀>"
 TOKEN = "k@aa!z(x)w*v~/+&=\"b' é3<\n😁>"
@@ -37,7 +37,7 @@ WRITINGS = {
 
 
 def following(**tokens):
-    one = Following()
+    one = KnownSecrets()
     for value, token in tokens.items():
         one.add(value, token, is_certain=False)
     return one

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._journal.redaction import Redactor, masked
+from mcp_trio._journal.redaction import Redactor, mask_malformed
 from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio.recording import Redaction
 
@@ -33,27 +33,27 @@ BROKEN = [
 
 @pytest.mark.parametrize("frame", BROKEN)
 def test_a_broken_frame_is_masked_and_answered_as_before(frame):
-    mask = masked(frame)
+    mask = mask_malformed(frame)
     assert b"hunter2" not in mask.replace(b'"hunter2-id"', b"")
     assert decode(mask) == decode(frame)
-    assert masked(mask) == mask
+    assert mask_malformed(mask) == mask
 
 
 @given(
     st.binary(max_size=60) | st.text('{}[]":, \\u01e5xyDd8truefals', max_size=60).map(str.encode)
 )
 def test_a_mask_is_its_own_mask(frame):
-    assert masked(masked(frame)) == masked(frame)
+    assert mask_malformed(mask_malformed(frame)) == mask_malformed(frame)
 
 
 def test_the_digits_of_a_number_are_not_kept():
-    assert masked(b'{"id":3,"pin":1001,"x":0.050,') == b'{"id":3,"xxx":1111,"x":0.111,'
+    assert mask_malformed(b'{"id":3,"pin":1001,"x":0.050,') == b'{"id":3,"xxx":1111,"x":0.111,'
 
 
 def test_a_redactor_masks_what_is_no_json_and_redacts_what_is():
     one = Redactor(Redaction(), key=b"key")
     broken = BROKEN[0]
-    assert one.redact("in", broken, is_whole_json=False) == masked(broken)
+    assert one.redact("in", broken, is_whole_json=False) == mask_malformed(broken)
     whole = b'{"jsonrpc":"1.0","password":\n"hunter2","a":"b"}'
     changed = one.redact("in", whole, is_whole_json=False)
     assert b"hunter2" not in changed

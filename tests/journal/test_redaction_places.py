@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from mcp_trio._journal.redaction import redactor_of
+from mcp_trio._journal.redaction import redactor_for_replay
 from tests.journal.conftest import SECRET, call, encoded, redactor, result
 
 
@@ -54,7 +54,7 @@ def test_a_text_says_what_is_secret(text):
     assert SECRET.encode() not in changed
     assert len(changed) == len(frame)
     assert one.redact("out", changed) == changed
-    assert redactor_of(one.manifest(), []).redact("out", changed) == changed
+    assert redactor_for_replay(one.manifest(), []).redact("out", changed) == changed
 
 
 HARMLESS = [

@@ -8,7 +8,7 @@ import trio
 
 from mcp_trio import Client, Context, Server
 from mcp_trio._cli.commands import commands
-from mcp_trio._journal.secrets import likely_secrets
+from mcp_trio._journal.secret_detection import likely_secrets
 from mcp_trio.recording import RecordOptions, Redaction, open_recording, replay
 from mcp_trio.transports import memory_pair
 

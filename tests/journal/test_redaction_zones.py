@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mcp_trio._journal.secret_places import PARAMS
+from mcp_trio._journal.redaction_zones import PARAMS
 from mcp_trio._protocol.methods import METHODS
 from tests.journal.conftest import SECRET, call, encoded, redactor, result
 

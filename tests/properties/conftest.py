@@ -11,7 +11,7 @@ import trio.testing
 
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import ReplayDivergence
-from mcp_trio.recording import frame_of, open_recording, read_recording, replay
+from mcp_trio.recording import body_bytes, open_recording, read_recording, replay
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 
@@ -84,7 +84,9 @@ def records(path):
 
 def sent(path):
     return [
-        frame_of(record) for record in read_recording(open_recording(path)) if record.kind == "out"
+        body_bytes(record)
+        for record in read_recording(open_recording(path))
+        if record.kind == "out"
     ]
 
 

@@ -75,7 +75,7 @@ def test_a_recording_cut_at_any_byte_opens_and_its_prefix_replays(
         report = check(open_recording(path))
         whole_lines = data[:cut].count(b"\n")
         assert report.records == whole_lines
-        assert {flaw.kind for flaw in report.flaws} <= {"torn"}
+        assert {flaw.kind for flaw in report.damage} <= {"torn"}
         assert not report.complete
         assert stage.replayed(path, make_server()).records == whole_lines - 1
     count(len(tried))
@@ -110,7 +110,7 @@ def test_a_byte_changed_in_the_middle_is_detected(recorded, count):
 
 
 def _flaws(data):
-    return {flaw.kind for flaw in check(data.splitlines(keepends=True)).flaws}
+    return {flaw.kind for flaw in check(data.splitlines(keepends=True)).damage}
 
 
 # The control.

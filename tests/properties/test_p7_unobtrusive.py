@@ -200,7 +200,7 @@ def test_a_full_disk_leaves_a_gap_and_stops_nobody(stage, scripts, calls, seed, 
     plain = stage.play(server_of(scripts), talk, seed=seed)
     assert stage.play(OnDisk(server_of(scripts)), talk, record=disk, seed=seed) == plain
     report = check(disk.lines)
-    assert report.flaws == []
+    assert report.damage == []
     told = report.kinds.get("gap", 0) > 0 or not report.complete
     assert told == any(fail <= disk.writes for fail in fails)
 
@@ -239,4 +239,4 @@ def test_a_recorder_that_says_nothing_of_a_full_disk_is_found_out(stage, monkeyp
     monkeypatch.setattr(Recorder, "_append_gap", lambda *_, **__: None)
     disk = Disk(fails={3})
     stage.play(OnDisk(server_of(scripts)), talk_of(calls, stage), record=disk)
-    assert {flaw.kind for flaw in check(disk.lines).flaws} >= {"numbering"}
+    assert {flaw.kind for flaw in check(disk.lines).damage} >= {"numbering"}

@@ -231,7 +231,7 @@ def test_a_planted_secret_is_in_no_byte_of_any_file_and_the_recording_replays(
     frames = stage.play(vault(), talk_of(secrets, stage), record=record)
     assert secrets.granted.encode() in b"".join(frames)
     assert found(tmp_path, secrets) == []
-    assert check(open_recording(record.path)).flaws == []
+    assert check(open_recording(record.path)).damage == []
     assert stage.replayed(record.path, vault()).is_complete
 
 

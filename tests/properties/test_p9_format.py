@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from mcp_trio import Client, Context, Server
-from mcp_trio.recording import check, diff, frame_of, open_recording, read_recording
+from mcp_trio.recording import body_bytes, check, diff, open_recording, read_recording
 from mcp_trio.transports import memory_pair, open_stdio_channel
 
 GOLDEN = list(golden.GOLDEN.values())
@@ -22,7 +22,7 @@ def by_name(each):
 @pytest.mark.parametrize("each", GOLDEN, ids=by_name)
 def test_a_golden_recording_is_whole(each):
     report = check(open_recording(each.path))
-    assert report.flaws == []
+    assert report.damage == []
     assert report.complete or each.is_cut
 
 
@@ -109,7 +109,7 @@ def test_a_session_over_memory_and_over_stdio_differ_in_nothing_that_was_said(st
         trio.run(over, open_ends, path)
     left, right = (list(read_recording(open_recording(path))) for path in paths)
     bodies = [
-        [(r.kind, r.lane, r.ordinal, frame_of(r)) for r in side[1:]] for side in (left, right)
+        [(r.kind, r.lane, r.ordinal, body_bytes(r)) for r in side[1:]] for side in (left, right)
     ]
     assert bodies[0] == bodies[1]
     (only,) = diff(left, right)

@@ -10,8 +10,8 @@ import trio
 
 from mcp_trio import Limits
 from mcp_trio._protocol.security import host_check_for
-from mcp_trio._proxy.http import HttpProxy, Journals
-from mcp_trio._proxy.journal import recorded_to, start_frames
+from mcp_trio._proxy.http import HttpProxy, OpenRecordings
+from mcp_trio._proxy.journal import recording_for_sessions, start_message_journal
 from mcp_trio._recorder.writer import options_of
 from mcp_trio._transports.http_client_requests import Link
 from tests.transports.http.scripted_exchange import PATIENCE_SECONDS, ScriptedExchange
@@ -77,16 +77,18 @@ async def between(answer, record, *, to=URL, **limits):
     server = Upstream(answer)
     url = httpx.URL(to)
     link = Link(http=httpx.AsyncClient(transport=server), url=url, headers={}, limits=limits)
-    with recorded_to(options_of(record)) as recording:
-        start = partial(start_frames, recording, transport="http", name=url.host, limits=limits)
-        journals = Journals(start=start, limits=limits)
+    with recording_for_sessions(options_of(record)) as recording:
+        start = partial(
+            start_message_journal, recording, transport="http", name=url.host, limits=limits
+        )
+        recordings = OpenRecordings(start=start, limits=limits)
         proxy = HttpProxy(
-            link=link, host_check=host_check_for(()), journals=journals, limits=limits
+            link=link, host_check=host_check_for(()), recordings=recordings, limits=limits
         )
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(journals.expire)
+                nursery.start_soon(recordings.expire)
                 yield Between(proxy, server, nursery)
                 nursery.cancel_scope.cancel()
         finally:
-            journals.close()
+            recordings.close()

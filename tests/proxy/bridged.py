@@ -6,8 +6,8 @@ from functools import partial
 import trio
 
 from mcp_trio import Limits
-from mcp_trio._proxy.bridge import Upstream, front_of, serve_site, site_of
-from mcp_trio._proxy.journal import recorded_to, start_frames
+from mcp_trio._proxy.bridge import Upstream, bridge_application, parse_downstream, serve_bridge
+from mcp_trio._proxy.journal import recording_for_sessions, start_message_journal
 from mcp_trio._recorder.writer import options_of
 
 _SOURCES = {
@@ -19,21 +19,23 @@ _SOURCES = {
 SOURCES = tuple(_SOURCES)
 
 
-def source(way, folder):
+def source(direction, folder):
     """Any place of its kind; a socket file is in the folder."""
-    return _SOURCES[way].format(folder)
+    return _SOURCES[direction].format(folder)
 
 
 @asynccontextmanager
-async def bridged(way, target, folder, *, record, **limits):
+async def bridged(direction, target, folder, *, record, **limits):
     """Where it listens; what passes is recorded."""
     limits = Limits(**limits)
-    front, upstream = front_of(source(way, folder)), Upstream(target=target)
-    with recorded_to(options_of(record)) as recording:
-        start = partial(start_frames, recording, transport=way, name=upstream.name, limits=limits)
-        site = site_of(front, upstream, start=start, limits=limits)
+    downstream, upstream = parse_downstream(source(direction, folder)), Upstream(target=target)
+    with recording_for_sessions(options_of(record)) as recording:
+        start = partial(
+            start_message_journal, recording, transport=direction, name=upstream.name, limits=limits
+        )
+        application = bridge_application(downstream, upstream, start=start, limits=limits)
         told, urls = trio.open_memory_channel(1)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_site, front, site, told.send_nowait)
+            nursery.start_soon(serve_bridge, downstream, application, told.send_nowait)
             yield await urls.receive()
             nursery.cancel_scope.cancel()

@@ -10,11 +10,11 @@ import pytest
 import trio
 
 from mcp_trio import Limits
-from mcp_trio._proxy.journal import LineJournal, start_lines
+from mcp_trio._proxy.journal import LineJournal, start_line_journal
 from mcp_trio._proxy.stdio import StdioProxy
 from mcp_trio._transports.descriptors import Descriptor
 from mcp_trio._transports.process import ChildProcess, start_child
-from mcp_trio.recording import Flaw, Record, frame_of, open_recording, read_recording
+from mcp_trio.recording import Damage, Record, body_bytes, open_recording, read_recording
 from tests.proxy.between import between
 from tests.transports.http.conftest import certificate  # noqa: F401  a fixture
 
@@ -31,12 +31,12 @@ class Recorded:
         return [record.kind for record in self.records]
 
     def lines(self, kind):
-        return [frame_of(record) for record in self.records if record.kind == kind]
+        return [body_bytes(record) for record in self.records if record.kind == kind]
 
     def stream(self, kind):
         """The bytes that passed, from their records alone."""
         return b"".join(
-            frame_of(record) + (b"\n" if (record.envelope or {}).get("lf", True) else b"")
+            body_bytes(record) + (b"\n" if (record.envelope or {}).get("lf", True) else b"")
             for record in self.records
             if record.kind == kind
         )
@@ -64,7 +64,7 @@ def recorded():
 
     def read(path):
         items = list(read_recording(open_recording(path)))
-        assert not [item for item in items if isinstance(item, Flaw)]
+        assert not [item for item in items if isinstance(item, Damage)]
         return Recorded(records=items)
 
     return read
@@ -111,7 +111,7 @@ def path(tmp_path):
 async def open_proxy(command, path, *, limits=None, parent_pid=None):
     """Leaving the block waits for the proxy's end."""
     limits = limits or Limits()
-    journal = start_lines(path, command, limits=limits)
+    journal = start_line_journal(path, command, limits=limits)
     server = await start_child(command, env=dict(os.environ), inherits_stderr=True, limits=limits)
     (host_in, stdin), (stdout, host_out) = pipe(limits), pipe(limits)
     kill, signals = trio.open_memory_channel(10)

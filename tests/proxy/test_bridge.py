@@ -84,11 +84,11 @@ def server_at(tmp_path, notes):
     """A server somewhere; what names it on a command line."""
 
     @asynccontextmanager
-    async def server_at(way):
-        if way == "command":
+    async def server_at(direction):
+        if direction == "command":
             yield ["--", sys.executable, "-c", COMMAND, os.fspath(notes)]
             return
-        async with served(harbour(notes), way, tmp_path) as (url, _scope):
+        async with served(harbour(notes), direction, tmp_path) as (url, _scope):
             yield [url]
 
     return server_at
@@ -100,11 +100,11 @@ def bridge(tmp_path, recordings):
     options = ("--record", os.fspath(recordings))
 
     @asynccontextmanager
-    async def bridge(way, server):
-        if way == "stdio":
+    async def bridge(direction, server):
+        if direction == "stdio":
             yield [*BRIDGE, *options, "-", *server]
             return
-        command = [*BRIDGE, *options, source(way, tmp_path), *server]
+        command = [*BRIDGE, *options, source(direction, tmp_path), *server]
         process = await trio.lowlevel.open_process(command, stderr=subprocess.PIPE)
         try:
             told = b""
@@ -122,9 +122,9 @@ def bridge(tmp_path, recordings):
     return bridge
 
 
-def takes_a_process(way, to):
+def takes_a_process(direction, to):
     """Whether a bridge has stdin, processes that are to end with it, or a proxy of its own."""
-    return way == "stdio" or to == "command" or way == to == "http"
+    return direction == "stdio" or to == "command" or direction == to == "http"
 
 
 async def use(client, notes):
@@ -144,18 +144,18 @@ async def use(client, notes):
 
 
 @pytest.mark.parametrize("to", TOS)
-@pytest.mark.parametrize("way", FROMS)
+@pytest.mark.parametrize("direction", FROMS)
 async def test_every_pair_carries_all_that_belongs_to_a_call_in_both_eras(
-    server_at, bridge, recordings, way, to
+    server_at, bridge, recordings, direction, to
 ):
     folder = recordings.parent
     with trio.fail_after(SECONDS):
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(server_at(to))
             between = (
-                bridge(way, server)
-                if takes_a_process(way, to)
-                else bridged(way, *server, folder, record=recordings)
+                bridge(direction, server)
+                if takes_a_process(direction, to)
+                else bridged(direction, *server, folder, record=recordings)
             )
             place = await stack.enter_async_context(between)
             for protocol_version in PROTOCOL_VERSIONS:

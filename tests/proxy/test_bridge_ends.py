@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from mcp_trio import Client, ConnectionLost, Limits, RequestError, Server
-from mcp_trio._proxy.bridge import Front, Upstream, site_of
+from mcp_trio._proxy.bridge import Downstream, Upstream, bridge_application
 from mcp_trio.transports import open_websocket_channel
 from tests.proxy.bridged import bridged
 from tests.server.watched import watched
@@ -49,9 +49,9 @@ def sites(tmp_path, all_in):
     folder.mkdir()
 
     @asynccontextmanager
-    async def bridge(way, target, **limits):
+    async def bridge(direction, target, **limits):
         with trio.fail_after(SECONDS):
-            async with bridged(way, target, tmp_path, record=folder, **limits) as url:
+            async with bridged(direction, target, tmp_path, record=folder, **limits) as url:
                 yield url
 
     bridge.recorded = lambda: all_in(folder)
@@ -67,11 +67,11 @@ async def until(condition):
         await trio.sleep(0.01)
 
 
-@pytest.mark.parametrize("way", CONNECTIONS)
+@pytest.mark.parametrize("direction", CONNECTIONS)
 async def test_each_client_has_a_server_of_its_own_and_takes_it_along(
-    sites, harbour, tmp_path, way
+    sites, harbour, tmp_path, direction
 ):
-    async with sites(way, harbour) as url:
+    async with sites(direction, harbour) as url:
         async with Client(url) as one, Client(url) as other:
             assert await text_of(one, "who") != await text_of(other, "who")
         await until((tmp_path / "done").exists)
@@ -80,10 +80,10 @@ async def test_each_client_has_a_server_of_its_own_and_takes_it_along(
     assert [each.marks()["exited"] for each in sites.recorded()] == [0, 0]
 
 
-@pytest.mark.parametrize("way", CONNECTIONS)
-async def test_a_server_that_dies_is_lost_to_its_client(sites, harbour, caplog, way):
-    async with sites(way, harbour) as url:
-        words = "exited with status 7" if way == "websocket" else None
+@pytest.mark.parametrize("direction", CONNECTIONS)
+async def test_a_server_that_dies_is_lost_to_its_client(sites, harbour, caplog, direction):
+    async with sites(direction, harbour) as url:
+        words = "exited with status 7" if direction == "websocket" else None
         async with Client(url) as client, Client(url) as other:
             with pytest.raises(ConnectionLost, match=words):
                 await client.call_tool("crash")
@@ -93,11 +93,11 @@ async def test_a_server_that_dies_is_lost_to_its_client(sites, harbour, caplog, 
     assert (dead.cause, dead.marks()["exited"]) == ("lost", 7)
 
 
-@pytest.mark.parametrize("way", CONNECTIONS)
-async def test_who_asks_nothing_is_sent_away_and_who_has_asked_stays(sites, way, mock_clock):
+@pytest.mark.parametrize("direction", CONNECTIONS)
+async def test_who_asks_nothing_is_sent_away_and_who_has_asked_stays(sites, direction, mock_clock):
     async with (
         served(watched("there"), "tcp") as (there, _scope),
-        sites(way, there, first_request_seconds=2) as url,
+        sites(direction, there, first_request_seconds=2) as url,
         Client(url) as busy,
     ):
         await sent_away(await opened(url), mock_clock, 2)
@@ -110,10 +110,10 @@ async def test_a_bridge_from_http_has_no_other_transport_beside_it(sites, harbou
             await open_websocket_channel(url.replace("http:", "ws:").replace("/here", "/ws"))
 
 
-@pytest.mark.parametrize("way", CONNECTIONS)
-async def test_a_server_that_cannot_be_had_is_lost_to_its_client(sites, caplog, way):
-    async with sites(way, "unix:/no/such/socket") as url:
-        words = "cannot connect to unix:/no/such/socket" if way == "websocket" else None
+@pytest.mark.parametrize("direction", CONNECTIONS)
+async def test_a_server_that_cannot_be_had_is_lost_to_its_client(sites, caplog, direction):
+    async with sites(direction, "unix:/no/such/socket") as url:
+        words = "cannot connect to unix:/no/such/socket" if direction == "websocket" else None
         with pytest.raises(ConnectionLost, match=words):
             async with Client(url, protocol_versions=["2025-11-25"]):
                 pass
@@ -157,7 +157,11 @@ async def test_a_bridge_that_stops_says_so_and_ends_its_processes(sites, harbour
 
 
 def test_of_processes_there_are_only_so_many(harbour):
-    site = site_of(Front(kind="tcp"), Upstream(target=harbour), start=print, limits=Limits())
-    assert site.limits.http_connections_max == site.limits.http_sessions_max == 100
-    site = site_of(Front(kind="http"), Upstream(target=harbour), start=print, limits=Limits())
-    assert site.limits.http_connections_max == Limits().http_connections_max
+    application = bridge_application(
+        Downstream(kind="tcp"), Upstream(target=harbour), start=print, limits=Limits()
+    )
+    assert application.limits.http_connections_max == application.limits.http_sessions_max == 100
+    application = bridge_application(
+        Downstream(kind="http"), Upstream(target=harbour), start=print, limits=Limits()
+    )
+    assert application.limits.http_connections_max == Limits().http_connections_max

@@ -84,23 +84,23 @@ async def test_half_a_line_is_heard_before_its_end(open_proxy, python, path, rec
 class Witness(Descriptor):
     """Sees that what is written stands in the recording already."""
 
-    def __init__(self, end, way, stream):
+    def __init__(self, end, direction, stream):
         super().__init__(fd=end.fd)
         end.fd = -1
-        self.way, self.stream, self.written = way, stream, b""
+        self.direction, self.stream, self.written = direction, stream, b""
 
     def write_nowait(self, data, /):
         sent = self.written + bytes(data)
         whole = sent[: sent.rfind(b"\n") + 1]
-        assert self.stream(self.way).startswith(whole)
+        assert self.stream(self.direction).startswith(whole)
         taken = super().write_nowait(data)
         self.written += bytes(data[:taken])
         return taken
 
 
 async def test_a_line_is_recorded_before_its_last_byte_goes_on(open_proxy, python, path, recorded):
-    def stream(way):
-        return recorded(path).stream(way)
+    def stream(direction):
+        return recorded(path).stream(direction)
 
     async with open_proxy(python(ECHO), path) as host:
         host.proxy.host_out = Witness(host.proxy.host_out, "out", stream)

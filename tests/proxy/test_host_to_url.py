@@ -12,8 +12,8 @@ import trio.testing
 
 from mcp_trio import Limits
 from mcp_trio._journal.records import encode_body
-from mcp_trio._proxy.bridge_sessions import UrlProxy
-from mcp_trio._proxy.journal import start_frames
+from mcp_trio._proxy.forwarders import HttpForwarder
+from mcp_trio._proxy.journal import start_message_journal
 from mcp_trio.transports import memory_pair, open_http_channel
 from tests.transports.http.scripted_server import (
     EVENTS,
@@ -62,8 +62,8 @@ def host_of(path):
         http = httpx.AsyncClient(transport=script)
         ours, theirs = memory_pair(limits=limits)
         host = Host(theirs, script)
-        journal = start_frames(path, transport="stdio", name="mcp.test", limits=limits)
-        proxy = UrlProxy(
+        journal = start_message_journal(path, transport="stdio", name="mcp.test", limits=limits)
+        proxy = HttpForwarder(
             client=ours,
             server=await open_http_channel(URL, http=http, limits=limits),
             journal=journal,

@@ -194,7 +194,7 @@ async def test_the_end_of_the_proxy_leaves_whole_files(between, tmp_path, files)
         proxy.begin(CALL)
         proxy.begin(asking(0, "initialize"))
         await trio.testing.wait_all_tasks_blocked()
-        proxy.proxy.journals.shut("signal")
+        proxy.proxy.recordings.shut("signal")
     sessions = files()
     assert [session.cause for session in sessions] == ["signal"] * 2
     assert [session.kinds()[-1] for session in sessions] == ["end"] * 2

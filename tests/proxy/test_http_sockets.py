@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from mcp_trio import Client, Context, Limits, Server
-from mcp_trio._proxy.http import Journals, Place, serve_http_proxy
-from mcp_trio._proxy.journal import start_frames
+from mcp_trio._proxy.http import ListenOptions, OpenRecordings, serve_http_proxy
+from mcp_trio._proxy.journal import start_message_journal
 from mcp_trio._transports.http_client_requests import Link, own_client
 from mcp_trio.recording import run_inputs
 from mcp_trio.testing import mock_server
@@ -50,10 +50,12 @@ async def proxy_to(url, folder, *, http=None):
     limits = Limits()
     parsed = httpx.URL(url)
     link = Link(http=http or own_client(parsed), url=parsed, headers={}, limits=limits)
-    start = partial(start_frames, folder, transport="http", name=parsed.host, limits=limits)
-    journals = Journals(start=start, limits=limits)
+    start = partial(
+        start_message_journal, folder, transport="http", name=parsed.host, limits=limits
+    )
+    recordings = OpenRecordings(start=start, limits=limits)
     async with link.http, trio.open_nursery() as nursery:
-        yield await nursery.start(serve_http_proxy, Place(), link, journals)
+        yield await nursery.start(serve_http_proxy, ListenOptions(), link, recordings)
         nursery.cancel_scope.cancel()
 
 

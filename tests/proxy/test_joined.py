@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from mcp_trio import ConnectionLost, Limits
-from mcp_trio._proxy.bridge_sessions import Joined
-from mcp_trio._proxy.journal import start_frames
+from mcp_trio._proxy.forwarders import ConnectionForwarder
+from mcp_trio._proxy.journal import start_message_journal
 from mcp_trio.transports import memory_pair
 
 
@@ -67,19 +67,19 @@ async def heard(channel, count):
 
 
 @pytest.fixture
-def joined(path):
+def forwarder(path):
     @asynccontextmanager
-    async def joined(*, lost=None, buffer_bytes_max=100_000, **options):
+    async def forwarder(*, lost=None, buffer_bytes_max=100_000, **options):
         limits = Limits(**options)
         pair = {"limits": limits, "buffer_bytes_max": buffer_bytes_max}
         client, our_client = memory_pair(**pair)
         server, our_server = memory_pair(**pair)
         ends = Ends(client, server)
-        journal = start_frames(path, transport="tcp", name="x", limits=limits)
+        journal = start_message_journal(path, transport="tcp", name="x", limits=limits)
         channels = {"client": our_client, "server": our_server}
         if lost is not None:
             channels[lost] = Breaking(channels[lost], "it broke")
-        both = Joined(**channels, journal=journal, limits=limits)
+        both = ConnectionForwarder(**channels, journal=journal, limits=limits)
 
         async def run():
             ends.status = await both.run(parent_pid=os.getppid())
@@ -92,10 +92,10 @@ def joined(path):
             await client.aclose()
             await server.aclose()
 
-    return joined
+    return forwarder
 
 
-async def test_frames_pass_as_they_are_whatever_they_are(joined, path, recorded, autojump_clock):
+async def test_frames_pass_as_they_are_whatever_they_are(forwarder, path, recorded, autojump_clock):
     frames = [
         asking(1),
         b'{ "jsonrpc" : "2.0" , "method":"x"  }',
@@ -104,7 +104,7 @@ async def test_frames_pass_as_they_are_whatever_they_are(joined, path, recorded,
         b"no message",
         b"\xff\xfe",
     ]
-    async with joined() as ends:
+    async with forwarder() as ends:
         await ends.client.send(frames)
         assert await heard(ends.server, len(frames)) == frames
         await ends.server.send(frames)
@@ -113,7 +113,7 @@ async def test_frames_pass_as_they_are_whatever_they_are(joined, path, recorded,
     assert recorded(path).counts["malformed"] == 4
 
 
-async def test_whoever_reads_slowly_slows_the_other_down(joined, autojump_clock):
+async def test_whoever_reads_slowly_slows_the_other_down(forwarder, autojump_clock):
     frame = asking(1, text="x" * 1000)
     sent = []
 
@@ -122,7 +122,7 @@ async def test_whoever_reads_slowly_slows_the_other_down(joined, autojump_clock)
             await channel.send([frame])
             sent.append(frame)
 
-    async with joined(buffer_bytes_max=5000) as ends, trio.open_nursery() as nursery:
+    async with forwarder(buffer_bytes_max=5000) as ends, trio.open_nursery() as nursery:
         nursery.start_soon(flood, ends.client)
         await trio.testing.wait_all_tasks_blocked()
         stalled = len(sent)
@@ -136,9 +136,9 @@ async def test_whoever_reads_slowly_slows_the_other_down(joined, autojump_clock)
 
 
 async def test_open_requests_have_a_while_behind_the_last_word(
-    joined, path, recorded, autojump_clock
+    forwarder, path, recorded, autojump_clock
 ):
-    async with joined(drain_seconds=5) as ends:
+    async with forwarder(drain_seconds=5) as ends:
         await ends.client.send([asking(1), asking(2), asking(3, "subscriptions/listen")])
         await ends.client.send([telling("notifications/cancelled", requestId=2)])
         await heard(ends.server, 4)
@@ -154,8 +154,8 @@ async def test_open_requests_have_a_while_behind_the_last_word(
     assert recorded(path).cause == "eof"
 
 
-async def test_what_is_never_answered_is_not_waited_for_for_ever(joined, autojump_clock):
-    async with joined(drain_seconds=5) as ends:
+async def test_what_is_never_answered_is_not_waited_for_for_ever(forwarder, autojump_clock):
+    async with forwarder(drain_seconds=5) as ends:
         await ends.client.send([asking(1)])
         await heard(ends.server, 1)
         ends.client.sink.close()
@@ -164,8 +164,8 @@ async def test_what_is_never_answered_is_not_waited_for_for_ever(joined, autojum
     assert 4.9 < trio.current_time() - begin < 8
 
 
-async def test_the_servers_end_is_the_clients(joined, path, recorded, autojump_clock):
-    async with joined() as ends:
+async def test_the_servers_end_is_the_clients(forwarder, path, recorded, autojump_clock):
+    async with forwarder() as ends:
         await ends.client.send([asking(1)])
         await heard(ends.server, 1)
         ends.server.sink.close()
@@ -176,8 +176,8 @@ async def test_the_servers_end_is_the_clients(joined, path, recorded, autojump_c
 
 
 @pytest.mark.parametrize("lost", ["client", "server"])
-async def test_a_reason_is_told_once(joined, autojump_clock, caplog, lost):
-    async with joined(lost=lost) as ends:
+async def test_a_reason_is_told_once(forwarder, autojump_clock, caplog, lost):
+    async with forwarder(lost=lost) as ends:
         getattr(ends, lost).sink.close()
         with trio.fail_after(1):
             other = {"client": ends.server, "server": ends.client}[lost]
@@ -186,8 +186,8 @@ async def test_a_reason_is_told_once(joined, autojump_clock, caplog, lost):
     assert [each.message for each in caplog.records] == ["it broke"]
 
 
-async def test_what_is_too_large_fails_its_request(joined, path, recorded, autojump_clock):
-    async with joined(frame_bytes_max=200) as ends:
+async def test_what_is_too_large_fails_its_request(forwarder, path, recorded, autojump_clock):
+    async with forwarder(frame_bytes_max=200) as ends:
         await ends.client.send([asking(1, text="x" * 500), asking(2)])
         assert await heard(ends.server, 1) == [asking(2)]
         (rejected,) = map(json.loads, await heard(ends.client, 1))
@@ -202,10 +202,10 @@ async def test_what_is_too_large_fails_its_request(joined, path, recorded, autoj
     assert [each.kind for each in discarded] == ["in", "out", "out"]
 
 
-async def test_of_a_large_answer_nobody_else_s_request_fails(joined, autojump_clock):
+async def test_of_a_large_answer_nobody_else_s_request_fails(forwarder, autojump_clock):
     """Its id may stand behind what is too large, and a request of the server's is no answer."""
     upstream = json.dumps({"result": {"text": "x" * 500}, "jsonrpc": "2.0", "id": 2}).encode()
-    async with joined(frame_bytes_max=200) as ends:
+    async with forwarder(frame_bytes_max=200) as ends:
         await ends.client.send([asking(1), asking(2), asking(3, "subscriptions/listen")])
         await heard(ends.server, 3)
         await ends.server.send([asking(1, "roots/list", text="x" * 500), upstream, answer(1)])

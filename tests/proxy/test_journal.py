@@ -8,11 +8,11 @@ import pytest
 
 from mcp_trio import Limits
 from mcp_trio._cli.inspect import verdict
-from mcp_trio._journal.records import GapBody, OpenBody, body_of
-from mcp_trio._proxy.journal import FrameJournal, LineJournal, start_lines
+from mcp_trio._journal.records import GapBody, OpenBody, decode_body
+from mcp_trio._proxy.journal import LineJournal, MessageJournal, start_line_journal
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import RecordingError
-from mcp_trio.recording import check, frame_of, read_recording
+from mcp_trio.recording import body_bytes, check, read_recording
 
 ASKED = {
     "jsonrpc": "2.0",
@@ -34,18 +34,18 @@ def line(message):
 
 @pytest.fixture
 async def journal(path):
-    return start_lines(path, ["/somewhere/serve", "--fast"], limits=Limits())
+    return start_line_journal(path, ["/somewhere/serve", "--fast"], limits=Limits())
 
 
 async def test_a_recording_begins_with_the_role_and_the_program(journal, path, recorded):
     journal.close(0)
-    body = body_of(recorded(path).records[0], OpenBody)
+    body = decode_body(recorded(path).records[0], OpenBody)
     assert (body.role, body.transport, body.name) == ("proxy", "stdio", "serve")
 
 
 async def test_it_is_told_from_the_servers_side_without_lanes(journal, path, recorded):
-    journal.passes("in", line(ASKED))
-    journal.passes("out", line(ANSWERED))
+    journal.record("in", line(ASKED))
+    journal.record("out", line(ANSWERED))
     journal.close(0)
     session = recorded(path)
     assert session.kinds() == ["open", "in", "out", "mark", "shut", "mark", "end"]
@@ -55,8 +55,8 @@ async def test_it_is_told_from_the_servers_side_without_lanes(journal, path, rec
 
 
 async def test_what_was_negotiated_is_marked_behind_the_answer(journal, path, recorded):
-    journal.passes("in", line(ASKED))
-    journal.passes("out", line(ANSWERED | {"id": "1"}) + line(ANSWERED) + line(ANSWERED))
+    journal.record("in", line(ASKED))
+    journal.record("out", line(ANSWERED | {"id": "1"}) + line(ANSWERED) + line(ANSWERED))
     journal.close(0)
     session = recorded(path)
     assert session.kinds()[2:6] == ["out", "out", "mark", "out"]
@@ -79,8 +79,8 @@ async def test_what_was_negotiated_is_marked_behind_the_answer(journal, path, re
     ],
 )
 async def test_without_a_result_nothing_was_negotiated(journal, path, recorded, asked, answered):
-    journal.passes("in", line(asked))
-    journal.passes("out", line(answered))
+    journal.record("in", line(asked))
+    journal.record("out", line(answered))
     journal.close(0)
     assert recorded(path).marks() == {"exited": 0}
 
@@ -88,8 +88,8 @@ async def test_without_a_result_nothing_was_negotiated(journal, path, recorded, 
 async def test_peers_that_say_nothing_of_themselves_are_marked_all_the_same(
     journal, path, recorded
 ):
-    journal.passes("in", b'{"jsonrpc":"2.0","id":1,"method":"initialize"}\n')
-    journal.passes("out", b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
+    journal.record("in", b'{"jsonrpc":"2.0","id":1,"method":"initialize"}\n')
+    journal.record("out", b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
     journal.close(0)
     assert set(recorded(path).marks()["negotiated"].values()) == {None}
 
@@ -130,8 +130,8 @@ ODD_LINES = [b"garbage", b"", b"\0", b"\xff\xfe", b"{}\r", b" {}", b'{"jsonrpc":
 
 
 async def test_whatever_is_no_message_is_kept_and_counted(journal, path, recorded):
-    journal.passes("in", b"\n".join([*ODD_LINES, b""]))
-    journal.passes("out", line(ANSWERED)[:-1])
+    journal.record("in", b"\n".join([*ODD_LINES, b""]))
+    journal.record("out", line(ANSWERED)[:-1])
     journal.close(0)
     session = recorded(path)
     assert session.lines("in") == ODD_LINES
@@ -146,7 +146,7 @@ async def test_whatever_is_no_message_is_kept_and_counted(journal, path, recorde
 
 
 async def test_messages_stand_verbatim_and_nothing_else_does(journal, path, recorded):
-    journal.passes("in", line(ASKED) + b"\n".join([*ODD_LINES, b""]))
+    journal.record("in", line(ASKED) + b"\n".join([*ODD_LINES, b""]))
     journal.close(0)
     _, first, *others = [r for r in recorded(path).records if r.kind in {"open", "in"}]
     assert first.frame_base64 is None
@@ -155,11 +155,11 @@ async def test_messages_stand_verbatim_and_nothing_else_does(journal, path, reco
 
 
 async def test_a_line_beyond_the_limit_is_recorded_in_parts(path, recorded):
-    journal = start_lines(path, ["serve"], limits=Limits(frame_bytes_max=5))
-    journal.passes("in", b"[1234567890]\n{}\n")
+    journal = start_line_journal(path, ["serve"], limits=Limits(frame_bytes_max=5))
+    journal.record("in", b"[1234567890]\n{}\n")
     journal.close(0)
     session = recorded(path)
-    assert [(frame_of(r), r.envelope) for r in session.records if r.kind == "in"] == [
+    assert [(body_bytes(r), r.envelope) for r in session.records if r.kind == "in"] == [
         (b"[1234", {"part": 1, "lf": False}),
         (b"56789", {"part": 2, "lf": False}),
         (b"0]", {"part": 3}),
@@ -189,19 +189,19 @@ async def test_a_full_disk_leaves_a_gap_that_says_how_much_is_missing(path):
     body = OpenBody(transport="stdio", role="proxy", name="n", version="", started="s")
     recorder = Recorder(disk, clock_ns=lambda: 0, limits=limits)
     recorder.record("open", msgspec.json.encode(body))
-    journal = LineJournal(frames=FrameJournal(recorder=recorder, limits=limits))
-    journal.passes("in", b"before\n")
+    journal = LineJournal(frames=MessageJournal(recorder=recorder, limits=limits))
+    journal.record("in", b"before\n")
     disk.is_full = True
     for _ in range(3):
-        journal.passes("in", b"lost\n")
+        journal.record("in", b"lost\n")
     disk.is_full = False
-    journal.passes("in", b"lost as well, and the first to find the disk usable\n")
-    journal.passes("in", b"after\n")
+    journal.record("in", b"lost as well, and the first to find the disk usable\n")
+    journal.record("in", b"after\n")
     journal.close(0)
     lines = disk.written.splitlines(keepends=True)
     records = list(read_recording(lines))
-    assert [frame_of(r) for r in records if r.kind == "in"] == [b"before", b"after"]
-    gaps = [body_of(r, GapBody) for r in records if r.kind == "gap"]
+    assert [body_bytes(r) for r in records if r.kind == "in"] == [b"before", b"after"]
+    gaps = [decode_body(r, GapBody) for r in records if r.kind == "gap"]
     assert [(gap.reason, gap.count) for gap in gaps] == [
         ("[Errno 28] No space left on device", None),
         (None, 4),
@@ -212,20 +212,20 @@ async def test_a_full_disk_leaves_a_gap_that_says_how_much_is_missing(path):
 async def test_a_file_that_holds_something_is_left_alone(path):
     path.write_bytes(b"precious")
     with pytest.raises(RecordingError, match="it is there already; a folder gets a file"):
-        start_lines(path, ["serve"], limits=Limits())
+        start_line_journal(path, ["serve"], limits=Limits())
     assert path.read_bytes() == b"precious"
 
 
 async def test_an_empty_file_and_a_device_are_taken(path, recorded):
     path.touch()
-    start_lines(path, ["serve"], limits=Limits()).close(0)
+    start_line_journal(path, ["serve"], limits=Limits()).close(0)
     assert recorded(path).cause == "closed"
-    start_lines(os.devnull, ["serve"], limits=Limits()).close(0)
+    start_line_journal(os.devnull, ["serve"], limits=Limits()).close(0)
 
 
 async def test_a_folder_gets_a_file_of_its_own_for_each_session(tmp_path, recorded):
     for _ in range(2):
-        start_lines(tmp_path, ["serve"], limits=Limits()).close(0)
+        start_line_journal(tmp_path, ["serve"], limits=Limits()).close(0)
     first, second = tmp_path.iterdir()
     assert first.name.startswith("serve-")
     assert recorded(first).cause == recorded(second).cause == "closed"
@@ -233,8 +233,8 @@ async def test_a_folder_gets_a_file_of_its_own_for_each_session(tmp_path, record
 
 async def test_a_batch_is_a_frame_like_any_other(journal, path, recorded):
     ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
-    journal.passes("in", line([ASKED, ping]))
-    journal.passes("out", line([ANSWERED]))
+    journal.record("in", line([ASKED, ping]))
+    journal.record("out", line([ANSWERED]))
     journal.close(0)
     session = recorded(path)
     assert session.kinds() == ["open", "in", "out", "mark", "shut", "mark", "end"]

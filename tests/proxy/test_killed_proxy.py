@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from mcp_trio.recording import Flaw, frame_of, open_recording, read_recording
+from mcp_trio.recording import Damage, body_bytes, open_recording, read_recording
 
 KILLS = 8
 SECONDS_MAX = 30
@@ -59,21 +59,21 @@ def talk_until_killed(process, random_source):
 
 
 def recorded_lines(path):
-    lines, flaws = {"in": set(), "out": set()}, Counter()
+    lines, damage = {"in": set(), "out": set()}, Counter()
     for item in read_recording(open_recording(path)):
-        if isinstance(item, Flaw):
-            flaws[item.kind] += 1
+        if isinstance(item, Damage):
+            damage[item.kind] += 1
         elif item.kind in lines:
-            lines[item.kind].add(frame_of(item))
-    return lines, flaws
+            lines[item.kind].add(body_bytes(item))
+    return lines, damage
 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_a_killed_proxy_lost_no_line_that_either_peer_received(tmp_path, python, seed):
-    path, kept = tmp_path / "killed.mcprec.jsonl", tmp_path / "kept"
+    path, received = tmp_path / "killed.mcprec.jsonl", tmp_path / "received"
     process = subprocess.Popen(
-        [sys.executable, "-m", "mcp_trio", "record", "-o", path, "--", *python(SERVER, kept)],
+        [sys.executable, "-m", "mcp_trio", "record", "-o", path, "--", *python(SERVER, received)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
@@ -83,9 +83,9 @@ def test_a_killed_proxy_lost_no_line_that_either_peer_received(tmp_path, python,
     while not (done := tmp_path / "kept.done").exists():
         assert time.monotonic() < give_up
         time.sleep(0.01)
-    lines, flaws = recorded_lines(path)
+    lines, damage = recorded_lines(path)
     assert process.returncode == -signal.SIGKILL
     assert lines_of(received)
     assert lines_of(received) <= lines["out"]
     assert lines_of(done.read_bytes()) <= lines["in"]
-    assert set(flaws) <= {"torn"}
+    assert set(damage) <= {"torn"}

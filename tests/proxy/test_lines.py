@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._proxy.journal import Line, LineCutter
+from mcp_trio._proxy.journal import Line, LineSplitter
 
 ODD_BYTES = st.lists(st.sampled_from([b"\n", b"\r", b"\0", b"a", b"\xff", b"{}"])).map(b"".join)
 
 
 def cut(chunks, line_bytes_max=100):
-    cutter = LineCutter(line_bytes_max=line_bytes_max)
+    cutter = LineSplitter(line_bytes_max=line_bytes_max)
     lines = [line for chunk in chunks for line in cutter.feed(chunk)]
     return [*lines, *cutter.finish()]
 
@@ -18,8 +18,8 @@ def cut(chunks, line_bytes_max=100):
 @given(st.lists(ODD_BYTES), st.integers(1, 8))
 def test_joined_lines_are_the_stream_however_it_is_chunked(chunks, line_bytes_max):
     lines = cut(chunks, line_bytes_max)
-    joined = b"".join(line.data + (b"\n" if line.has_lf else b"") for line in lines)
-    assert joined == b"".join(chunks)
+    forwarder = b"".join(line.data + (b"\n" if line.has_lf else b"") for line in lines)
+    assert forwarder == b"".join(chunks)
     assert lines == cut([b"".join(chunks)], line_bytes_max)
     assert all(len(line.data) <= line_bytes_max and b"\n" not in line.data for line in lines)
 

@@ -10,8 +10,14 @@ import trio.testing
 
 from mcp_trio import Client, ConnectionLost, Limits, RequestError
 from mcp_trio._jsonrpc.messages import Decoder
-from mcp_trio._proxy.bridge import Front, Site, Upstream, serve_site, site_of
-from mcp_trio._proxy.journal import start_frames
+from mcp_trio._proxy.bridge import (
+    BridgeApplication,
+    Downstream,
+    Upstream,
+    bridge_application,
+    serve_bridge,
+)
+from mcp_trio._proxy.journal import start_message_journal
 from mcp_trio._transports.http_sessions import StatelessChannel
 
 DECODER = Decoder(json_depth_max=100)
@@ -50,8 +56,8 @@ async def test_all_requests_that_were_taken_are_answered_and_recorded(
         await trio.lowlevel.checkpoint()
         return server
 
-    start = partial(start_frames, path, transport="http", name="x", limits=limits)
-    _, run = Site(open=connect, start=start, limits=limits).opened(clients)
+    start = partial(start_message_journal, path, transport="http", name="x", limits=limits)
+    _, run = BridgeApplication(open=connect, start=start, limits=limits).opened(clients)
     streams = [asked(clients, number) for number in range(3)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
@@ -84,15 +90,17 @@ async def hang_up(stream):
 @pytest.mark.real_time
 async def test_who_hangs_up_within_a_request_ends_its_connection_alone(tmp_path, caplog):
     limits = Limits()
-    start = partial(start_frames, tmp_path, transport="http", name="x", limits=limits)
+    start = partial(start_message_journal, tmp_path, transport="http", name="x", limits=limits)
     told, urls = trio.open_memory_channel(1)
     with trio.fail_after(SECONDS):
         async with trio.open_nursery() as nursery:
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, hang_up, listeners)
             target = f"tcp://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-            site = site_of(Front(kind="http"), Upstream(target=target), start=start, limits=limits)
-            nursery.start_soon(serve_site, Front(kind="http"), site, told.send_nowait)
+            application = bridge_application(
+                Downstream(kind="http"), Upstream(target=target), start=start, limits=limits
+            )
+            nursery.start_soon(serve_bridge, Downstream(kind="http"), application, told.send_nowait)
             async with Client(
                 await urls.receive(), protocol_versions=[STATELESS], cache=False
             ) as client:

@@ -10,8 +10,8 @@ import trio.testing
 
 from mcp_trio import ConnectionLost, Limits
 from mcp_trio._jsonrpc.messages import Decoder
-from mcp_trio._proxy.bridge_sessions import Agreed, ServedConnection
-from mcp_trio._proxy.journal import start_frames
+from mcp_trio._proxy.forwarders import NegotiatedVersion, UpstreamConnection
+from mcp_trio._proxy.journal import start_message_journal
 from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
 from mcp_trio.transports import memory_pair
 
@@ -56,7 +56,7 @@ class Scene:
 
     clients: object
     server: object
-    agreed: Agreed
+    negotiated_version: NegotiatedVersion
     heard: list = attrs.field(factory=list)
 
     def ask(self, message):
@@ -90,13 +90,13 @@ def scene_of(path):
     @asynccontextmanager
     async def scene_of(kind=SessionChannel, **options):
         limits = Limits(**options)
-        clients, agreed = kind(limits), Agreed()
+        clients, negotiated_version = kind(limits), NegotiatedVersion()
         ours, theirs = memory_pair(limits=limits, buffer_bytes_max=1000)
-        served = ServedConnection(
+        served = UpstreamConnection(
             clients=clients,
             server=Process(ours),
-            journal=start_frames(path, transport="http", name="served", limits=limits),
-            agreed=agreed,
+            journal=start_message_journal(path, transport="http", name="served", limits=limits),
+            negotiated_version=negotiated_version,
             limits=limits,
             is_stateless=kind is StatelessChannel,
         )
@@ -107,7 +107,7 @@ def scene_of(path):
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run)
-            yield Scene(clients, theirs, agreed)
+            yield Scene(clients, theirs, negotiated_version)
             clients.finish()
 
     return scene_of
@@ -148,8 +148,11 @@ async def test_a_protocol_version_that_nobody_knows_is_taken_for_the_newest_with
         await trio.testing.wait_all_tasks_blocked()
         await scene.say(answer(1, protocolVersion="2099-01-01"))
         await trio.testing.wait_all_tasks_blocked()
-        assert scene.agreed.protocol_version.name == "2025-11-25"
-        assert (scene.agreed.peer_info, scene.agreed.peer_capabilities) == (None, None)
+        assert scene.negotiated_version.protocol_version.name == "2025-11-25"
+        assert (scene.negotiated_version.peer_info, scene.negotiated_version.peer_capabilities) == (
+            None,
+            None,
+        )
 
 
 async def test_a_handshake_is_known_before_its_answer_leaves(scene_of):
@@ -158,13 +161,13 @@ async def test_a_handshake_is_known_before_its_answer_leaves(scene_of):
         error = {"jsonrpc": "2.0", "id": 0, "error": {"code": -1, "message": "no"}}
         await scene.say(error)
         assert await scene.said_to(rejected) == [error]
-        assert not scene.agreed.negotiated.is_set()
+        assert not scene.negotiated_version.negotiated.is_set()
         scene.ask(request(1, "initialize"))
         await trio.testing.wait_all_tasks_blocked()
         await scene.say(answer(1, protocolVersion="2025-06-18"))
         with trio.fail_after(5):
-            await scene.agreed.negotiated.wait()
-        assert scene.agreed.protocol_version.name == "2025-06-18"
+            await scene.negotiated_version.negotiated.wait()
+        assert scene.negotiated_version.protocol_version.name == "2025-06-18"
 
 
 async def test_a_body_of_several_lines_is_one_line(scene_of):

@@ -51,21 +51,21 @@ ERAS = {"legacy": ("2025-11-25",), "stateless": ("2026-07-28",)}
 
 
 @attrs.define
-class Site:
+class BridgeApplication:
     url: str
     folder: object
 
 
 @pytest.fixture
-def site_of(tmp_path):
+def bridge_application(tmp_path):
     @asynccontextmanager
-    async def site_of(command, **limits):
+    async def bridge_application(command, **limits):
         folder = tmp_path / "recorded"
         folder.mkdir()
         async with bridged("http", command, tmp_path, record=folder, **limits) as url:
-            yield Site(url, folder)
+            yield BridgeApplication(url, folder)
 
-    return site_of
+    return bridge_application
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def harbour(tmp_path):
 
 @pytest.fixture
 def sessions(all_in):
-    return lambda site: all_in(site.folder)
+    return lambda application: all_in(application.folder)
 
 
 def answering(**options):
@@ -88,28 +88,35 @@ async def text_of(client, tool, **arguments):
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_both_eras_pass_with_all_that_belongs_to_a_call(site_of, harbour, sessions, era):
+async def test_both_eras_pass_with_all_that_belongs_to_a_call(
+    bridge_application, harbour, sessions, era
+):
     logs, progress = [], []
-    async with site_of(harbour) as site:
+    async with bridge_application(harbour) as application:
         options = answering(protocol_versions=ERAS[era], log=logs.append, log_level="debug")
-        async with Client(site.url, **options) as client:
+        async with Client(application.url, **options) as client:
             assert await text_of(client, "tide", port="Oslo") == "3 m at Oslo"
             result = await client.call_tool("tide", {"port": "Rome"}, progress=progress.append)
             assert result.content[0].text == "3 m at Rome"
     assert [each.data for each in logs] == ["asked for Oslo", "asked for Rome"]
     assert [each.message for each in progress] == ["looking"]
-    session = sessions(site)[-1]
+    session = sessions(application)[-1]
     assert session.counts["malformed"] == 0
     assert session.kinds()[-3:] == ["shut", "mark", "end"]
 
 
-async def test_a_server_of_legacy_sessions_is_found_out(site_of, harbour, sessions, tmp_path):
+async def test_a_server_of_legacy_sessions_is_found_out(
+    bridge_application, harbour, sessions, tmp_path
+):
     old = SERVER.replace('version="1"', 'version="1", revisions=("2025-06-18",)')
     (tmp_path / "harbour.py").write_text(old)
-    async with site_of(harbour) as site, Client(site.url, **answering()) as client:
+    async with (
+        bridge_application(harbour) as application,
+        Client(application.url, **answering()) as client,
+    ):
         assert client.protocol_version == "2025-06-18"
         assert await text_of(client, "tide", port="Oslo") == "3 m at Oslo"
-    probe, session = sessions(site)
+    probe, session = sessions(application)
     methods = [
         [body["method"] for body in each.bodies("in") if "method" in body]
         for each in (probe, session)
@@ -120,21 +127,25 @@ async def test_a_server_of_legacy_sessions_is_found_out(site_of, harbour, sessio
     ]
 
 
-async def test_each_session_has_a_process_and_all_stateless_clients_one(site_of, harbour, sessions):
-    async with site_of(harbour) as site:
+async def test_each_session_has_a_process_and_all_stateless_clients_one(
+    bridge_application, harbour, sessions
+):
+    async with bridge_application(harbour) as application:
         numbers = {}
         for era, protocol_versions in ERAS.items():
             async with (
-                Client(site.url, protocol_versions=protocol_versions) as first,
-                Client(site.url, protocol_versions=protocol_versions) as second,
+                Client(application.url, protocol_versions=protocol_versions) as first,
+                Client(application.url, protocol_versions=protocol_versions) as second,
             ):
                 numbers[era] = {await text_of(each, "who") for each in (first, second)}
         assert len(numbers["legacy"]) == 2
         assert len(numbers["stateless"]) == 1
-    assert len(sessions(site)) == 3
+    assert len(sessions(application)) == 3
 
 
-async def test_stateless_clients_with_one_token_do_not_get_each_others_progress(site_of, tmp_path):
+async def test_stateless_clients_with_one_token_do_not_get_each_others_progress(
+    bridge_application, tmp_path
+):
     code = tmp_path / "slow.py"
     code.write_text("""
 import json, sys
@@ -177,9 +188,12 @@ sys.stdin.read()
         heard[word] = [json.loads(text.split("\n\n")[0]) for text in texts if "{" in text]
 
     heard = {}
-    async with site_of([sys.executable, str(code)]) as site, trio.open_nursery() as nursery:
-        nursery.start_soon(ask, site.url, 1, heard)
-        nursery.start_soon(ask, site.url, 2, heard)
+    async with (
+        bridge_application([sys.executable, str(code)]) as application,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(ask, application.url, 1, heard)
+        nursery.start_soon(ask, application.url, 2, heard)
     assert {word: told[-1]["result"]["word"] for word, told in heard.items()} == {1: 1, 2: 2}
     assert all(told[-1]["id"] == 1 for told in heard.values())
     progress = {
@@ -190,27 +204,35 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_server_that_dies_fails_its_own_calls(site_of, harbour, sessions, era):
-    async with site_of(harbour) as site, Client(site.url, protocol_versions=ERAS[era]) as client:
+async def test_a_server_that_dies_fails_its_own_calls(bridge_application, harbour, sessions, era):
+    async with (
+        bridge_application(harbour) as application,
+        Client(application.url, protocol_versions=ERAS[era]) as client,
+    ):
         first = await text_of(client, "who")
         with pytest.raises(RequestError, match="exited with status 3"):
             await client.call_tool("crash", {"status": 3})
         assert await text_of(client, "who") != first
-    dead, *_ = sessions(site)
+    dead, *_ = sessions(application)
     assert dead.marks()["exited"] == 3
     assert dead.cause == "lost"
     assert dead.marks()["lost"]["error"].endswith("exited with status 3")
 
 
-async def test_a_command_that_cannot_be_started_fails_each_request(site_of, sessions, tmp_path):
-    async with site_of([str(tmp_path / "missing")]) as site, httpx.AsyncClient() as client:
+async def test_a_command_that_cannot_be_started_fails_each_request(
+    bridge_application, sessions, tmp_path
+):
+    async with (
+        bridge_application([str(tmp_path / "missing")]) as application,
+        httpx.AsyncClient() as client,
+    ):
         for number in (1, 2):
             answered = await client.post(
-                site.url,
+                application.url,
                 json={"jsonrpc": "2.0", "id": number, "method": "initialize", "params": {}},
                 headers={"Accept": "application/json"},
             )
             assert "cannot start" in answered.json()["error"]["message"]
-    assert [session.kinds() for session in sessions(site)] == [
+    assert [session.kinds() for session in sessions(application)] == [
         ["open", "in", "mark", "shut", "end"]
     ] * 2

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from mcp_trio._journal.records import OpenBody, body_of
+from mcp_trio._journal.records import OpenBody, decode_body
 from mcp_trio._recorder.writer import begin_session, open_recorder
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import RecordOptions, Redaction, check, diff, open_recording, read_recording
@@ -21,7 +21,7 @@ def first_record(path):
 async def test_a_recording_begins_with_what_is_known(tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
     recording = open_recorder(path, tools_digest="d", lifespan=True, **FACTS)
-    body = body_of(first_record(path), OpenBody)
+    body = decode_body(first_record(path), OpenBody)
     assert (body.role, body.transport, body.name, body.version) == tuple(FACTS.values())
     assert (body.tools_digest, body.lifespan) == ("d", True)
     assert body.started
@@ -33,7 +33,7 @@ async def test_the_seed_is_a_number_that_every_reader_of_json_keeps(tmp_path):
     for number in range(9):
         path = tmp_path / f"{number}.mcprec.jsonl"
         open_recorder(path, **FACTS).close({})
-        seed = body_of(first_record(path), OpenBody).seed
+        seed = decode_body(first_record(path), OpenBody).seed
         assert isinstance(seed, int)
         assert float(seed) == seed < 2**53
 
@@ -89,7 +89,7 @@ async def test_a_session_has_an_id_of_its_own(tmp_path):
     bodies = []
     for name in ("a", "b"):
         open_recorder(tmp_path / name, **FACTS).close({})
-        bodies.append(body_of(first_record(tmp_path / name), OpenBody))
+        bodies.append(decode_body(first_record(tmp_path / name), OpenBody))
     assert bodies[0].session != bodies[1].session
     assert bodies[0].seed != bodies[1].seed
     assert [body.segment for body in bodies] == [1, 1]

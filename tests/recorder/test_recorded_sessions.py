@@ -6,13 +6,13 @@ import pytest
 import trio
 
 from mcp_trio import Client, ClientGroup, Context, Limits, RequestError, Server
-from mcp_trio._journal.records import EndBody, MarkBody, body_of
+from mcp_trio._journal.records import EndBody, MarkBody, decode_body
 from mcp_trio.recording import (
     RecordOptions,
     Redaction,
     SharedRecording,
+    body_bytes,
     check,
-    frame_of,
     open_recording,
     read_recording,
     replay_async,
@@ -50,7 +50,7 @@ async def talk(server, record, calls=1):
 
 def last_counts(path):
     *_, last = read_recording(open_recording(path))
-    return body_of(last, EndBody).counts
+    return decode_body(last, EndBody).counts
 
 
 @pytest.mark.parametrize("suffix", ["", ".zst"])
@@ -59,7 +59,7 @@ async def test_rotation_compression_and_redaction_go_together(tmp_path, suffix):
     options = RecordOptions(path, redaction=Redaction(), segment_bytes_max=1000, sync_seconds=0.01)
     await talk(make_server(), options, calls=20)
     report = check(open_recording(path))
-    assert (report.flaws, report.complete) == ([], True)
+    assert (report.damage, report.complete) == ([], True)
     assert report.kinds["in"] == 1 + 20
     assert len(list(tmp_path.iterdir())) > 1
     lines = b"".join(open_recording(path))
@@ -88,7 +88,7 @@ async def test_a_recording_can_be_read_while_it_is_written(tmp_path):
             for number in range(1, 9):
                 await client.call_tool("open_account", {"owner": "x", "password": "y"})
                 report = check(open_recording(path))
-                assert (report.flaws, report.complete) == ([], False)
+                assert (report.damage, report.complete) == ([], False)
                 assert report.kinds["in"] == 1 + number
     assert check(open_recording(path)).complete
 
@@ -107,10 +107,10 @@ async def test_the_sessions_of_a_group_may_share_a_recording(tmp_path):
         async with ClientGroup({"a": make_server(), "b": make_server()}, record=shared) as group:
             await group.call_tool("b_clock")
     report = check(open_recording(path))
-    assert (report.flaws, report.complete) == ([], True)
+    assert (report.damage, report.complete) == ([], True)
     records = list(read_recording(open_recording(path)))
     assert {each.channel for each in records} == {0, 1, 2}
-    (call,) = (each for each in records if b'"tools/call"' in frame_of(each))
+    (call,) = (each for each in records if b'"tools/call"' in body_bytes(each))
     answers = [each for each in records if each.kind == "in" and each.number > call.number]
     assert {each.channel for each in answers} == {call.channel}
 
@@ -137,9 +137,9 @@ async def test_sessions_in_one_recording_are_not_beside_it(tmp_path):
             for _ in range(3):
                 nursery.start_soon(talk, server, shared, 2)
     records = list(read_recording(open_recording(path)))
-    assert check(open_recording(path)).flaws == []
-    assert body_of(records[-1], EndBody).counts == {"sessions": 3}
-    ended = [body_of(each, MarkBody) for each in records if each.kind == "mark"]
+    assert check(open_recording(path)).damage == []
+    assert decode_body(records[-1], EndBody).counts == {"sessions": 3}
+    ended = [decode_body(each, MarkBody) for each in records if each.kind == "mark"]
     ended = [mark.value["counts"] for mark in ended if mark.name == "ended"]
     assert len(ended) == 3
     assert not any("sessions beside" in counts for counts in ended)

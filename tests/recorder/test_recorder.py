@@ -6,10 +6,10 @@ import attrs
 import pytest
 
 from mcp_trio import Limits
-from mcp_trio._journal.records import GapBody, OpenBody, body_of, encode_body
+from mcp_trio._journal.records import GapBody, OpenBody, decode_body, encode_body
 from mcp_trio._recorder.files import FileSink
 from mcp_trio._recorder.writer import Recorder
-from mcp_trio.recording import Flaw, check, frame_of, open_recording, read_recording
+from mcp_trio.recording import Damage, body_bytes, check, open_recording, read_recording
 from tests.recorder.conftest import Clock
 
 OPEN = encode_body(OpenBody(transport="t", role="server", name="n", version="1", started="s"))
@@ -80,10 +80,10 @@ def story(sink):
     """What the file says, in short: kinds and numbers, and gaps with what they say."""
     told = []
     for item in read_recording(lines_of(sink)):
-        if isinstance(item, Flaw):
+        if isinstance(item, Damage):
             told.append(item)
         elif item.kind == "gap":
-            body = body_of(item, GapBody)
+            body = decode_body(item, GapBody)
             told.append(body.reason if body.count is None else body.count)
         else:
             told.append(f"{item.kind}{item.number}")
@@ -124,7 +124,7 @@ def test_a_record_holds_what_was_given():
     recorder.flush()
     _, record, mark = read_recording(lines_of(sink))
     assert (record.lane, record.ordinal, record.channel, record.time_ns) == ("r0", 3, 2, 2 * 10**9)
-    assert (record.envelope, frame_of(record)) == ({"a": 1}, b"\xff")
+    assert (record.envelope, body_bytes(record)) == ({"a": 1}, b"\xff")
     assert mark.time_ns == 7
 
 
@@ -148,7 +148,7 @@ def test_a_real_file_is_whole_after_each_flush(tmp_path):
         recorder.flush()
         assert check(open_recording(path)).records == count + 1
     recorder.close({})
-    assert check(open_recording(path)).flaws == []
+    assert check(open_recording(path)).damage == []
 
 
 def test_a_full_disk_becomes_a_gap_that_counts_what_is_missing():
@@ -165,7 +165,7 @@ def test_a_full_disk_becomes_a_gap_that_counts_what_is_missing():
     assert record_frames(recorder, 70)[0] == 8
     recorder.close({})
     assert story(sink)[:5] == ["open0", "[Errno 28] No space left on device", 5, "in8", "in9"]
-    assert check(lines_of(sink)).flaws == []
+    assert check(lines_of(sink)).damage == []
     assert check(lines_of(sink)).complete
 
 
@@ -183,7 +183,7 @@ def test_a_disk_that_stays_full_is_tried_now_and_then_and_uses_no_numbers():
     sink.error = None
     recorder.close({})
     assert story(sink) == ["open0", "full", 6, "end9"]
-    assert check(lines_of(sink)).flaws == []
+    assert check(lines_of(sink)).damage == []
 
 
 def test_a_disk_that_is_full_to_the_end_leaves_a_recording_that_was_cut():
@@ -230,7 +230,7 @@ def test_one_slow_write_moves_writing_to_a_thread_and_back():
     assert not sink.threads[2].is_alive()
     assert not sink.threads[2].daemon
     recorder.close({})
-    assert check(lines_of(sink)).flaws == []
+    assert check(lines_of(sink)).damage == []
 
 
 def test_what_does_not_fit_is_dropped_and_counted():
@@ -252,7 +252,7 @@ def test_what_does_not_fit_is_dropped_and_counted():
     assert 4 <= closing - 3 <= 12
     assert told[closing] == 25 - (closing - 3)
     assert told[-1] == "end99"
-    assert check(lines_of(sink)).flaws == []
+    assert check(lines_of(sink)).damage == []
 
 
 def test_a_disk_that_stays_slow_keeps_its_thread():
@@ -301,7 +301,7 @@ def test_a_slow_disk_that_fails_becomes_a_gap_of_that():
     sink.error = None
     recorder.close({})
     assert story(sink) == ["open0", "in1", "gone", 4, "end8"]
-    assert check(lines_of(sink)).flaws == []
+    assert check(lines_of(sink)).damage == []
 
 
 def test_without_a_thread_writes_stay_slow_but_whole(monkeypatch):
@@ -325,4 +325,4 @@ def test_any_number_of_records_reads_without_a_flaw(count):
         record_frames(recorder, 1)
         recorder.flush()
     recorder.close({})
-    assert check(lines_of(sink)).flaws == []
+    assert check(lines_of(sink)).damage == []

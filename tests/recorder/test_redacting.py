@@ -3,10 +3,10 @@
 import attrs
 
 from mcp_trio import Limits
-from mcp_trio._journal.records import GapBody, OpenBody, body_of
+from mcp_trio._journal.records import GapBody, OpenBody, decode_body
 from mcp_trio._recorder.files import FileSink, Segments
 from mcp_trio._recorder.writer import Recorder
-from mcp_trio.recording import check, frame_of, open_recording, read_recording
+from mcp_trio.recording import body_bytes, check, open_recording, read_recording
 
 OPEN = OpenBody(
     transport="t", role="server", name="secret", version="1", started="s", session="secret"
@@ -51,19 +51,21 @@ def test_every_body_passes_the_redactor(tmp_path):
     assert [kind for kind, _ in rule.seen if kind != "open"] == ["in", "in", "res"]
     assert ("in", False) in rule.seen
     opening, first, second, _, last, _ = read_recording(open_recording(path))
-    assert body_of(opening, OpenBody).redaction == {"rules": 0}
-    assert [frame_of(each) for each in (first, second, last)] == [
+    assert decode_body(opening, OpenBody).redaction == {"rules": 0}
+    assert [body_bytes(each) for each in (first, second, last)] == [
         b'"tokens"',
         b"tokens\xff",
         b'"my tokens"',
     ]
     for file in tmp_path.iterdir():
         assert b"secret" not in file.read_bytes()
-    assert check(open_recording(path)).flaws == []
+    assert check(open_recording(path)).damage == []
 
 
 def gaps_of(path):
-    return [body_of(r, GapBody) for r in read_recording(open_recording(path)) if r.kind == "gap"]
+    return [
+        decode_body(r, GapBody) for r in read_recording(open_recording(path)) if r.kind == "gap"
+    ]
 
 
 def test_a_redactor_that_fails_costs_that_record_alone_and_tells_nothing(tmp_path):
@@ -78,7 +80,7 @@ def test_a_redactor_that_fails_costs_that_record_alone_and_tells_nothing(tmp_pat
     recorder.record("in", b'"behind"')
     recorder.close({})
     report = check(open_recording(path))
-    assert (report.flaws, report.complete, report.kinds["in"]) == ([], True, 2)
+    assert (report.damage, report.complete, report.kinds["in"]) == ([], True, 2)
     assert b"secret" not in path.read_bytes()
     reason = "redaction failed: ValueError"
     assert gaps_of(path) == [GapBody(reason=reason), GapBody(count=1)]
@@ -97,7 +99,7 @@ def test_on_a_slow_disk_it_is_counted_with_what_else_is_lost(tmp_path):
     rule.error = None
     recorder.close({})
     report = check(open_recording(path))
-    assert (report.flaws, report.complete) == ([], True)
+    assert (report.damage, report.complete) == ([], True)
     assert gaps_of(path) == [GapBody(reason="slow disk"), GapBody(count=1)]
 
 
@@ -114,4 +116,4 @@ def test_a_redactor_that_fails_at_a_new_segment_leaves_the_recording_in_this_one
     recorder.close({})
     assert len(list(tmp_path.iterdir())) == 2
     report = check(open_recording(path))
-    assert (report.flaws, report.complete, report.kinds["shut"]) == ([], True, 2)
+    assert (report.damage, report.complete, report.kinds["shut"]) == ([], True, 2)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio import Limits
-from mcp_trio._journal.records import GapBody, OpenBody, body_of
+from mcp_trio._journal.records import GapBody, OpenBody, decode_body
 from mcp_trio._recorder.files import (
     CompressedSink,
     FileSink,
@@ -23,7 +23,7 @@ from mcp_trio._recorder.files import (
 )
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import RecordingError
-from mcp_trio.recording import Flaw, check, open_recording, read_recording
+from mcp_trio.recording import Damage, check, open_recording, read_recording
 from tests.recorder.conftest import Clock
 
 OPEN = OpenBody(transport="t", role="server", name="n", version="1", started="s", session="id")
@@ -78,7 +78,7 @@ def write(recorder, count=1):
 
 
 def records(path):
-    return [each for each in read_recording(open_recording(path)) if not isinstance(each, Flaw)]
+    return [each for each in read_recording(open_recording(path)) if not isinstance(each, Damage)]
 
 
 def test_a_full_file_is_followed_by_the_next(tmp_path):
@@ -90,7 +90,7 @@ def test_a_full_file_is_followed_by_the_next(tmp_path):
     assert sorted(files) == sorted(tmp_path.iterdir())
     assert len(files) > 2
     report = check(open_recording(path))
-    assert (report.flaws, report.complete) == ([], True)
+    assert (report.damage, report.complete) == ([], True)
     assert report.kinds == {"open": 1, "in": 20, "end": 1}
     heads = [json.loads(file.read_bytes().splitlines()[0]) for file in files]
     assert [head["f"]["segment"] for head in heads] == list(range(1, len(files) + 1))
@@ -109,7 +109,7 @@ def test_an_old_file_is_followed_by_the_next(tmp_path):
         "2.mcprec.jsonl",
         "3.mcprec.jsonl",
     ]
-    assert check(open_recording(tmp_path / "x.mcprec.jsonl")).flaws == []
+    assert check(open_recording(tmp_path / "x.mcprec.jsonl")).damage == []
 
 
 @given(bytes_max=st.integers(1, 3000), batches=st.lists(st.integers(1, 70), max_size=8))
@@ -125,7 +125,7 @@ def test_the_records_are_the_same_however_they_are_cut_into_files(
                 recorder.record("in", FRAME)
             recorder.flush()
         recorder.close({})
-        assert check(open_recording(folder / name)).flaws == []
+        assert check(open_recording(folder / name)).damage == []
         told.append([(each.number, each.kind, each.frame) for each in records(folder / name)])
     assert told[0] == told[1]
     shutil.rmtree(folder)
@@ -148,8 +148,8 @@ def test_a_file_that_cannot_be_begun_is_a_gap_and_begun_later(tmp_path, rejects)
     write(recorder)
     recorder.close({})
     report = check(open_recording(path))
-    assert (report.flaws, report.complete) == ([], True)
-    reasons = [body_of(each, GapBody) for each in records(path) if each.kind == "gap"]
+    assert (report.damage, report.complete) == ([], True)
+    reasons = [decode_body(each, GapBody) for each in records(path) if each.kind == "gap"]
     assert "No space left" in reasons[0].reason
     assert (reasons[1].count, report.kinds["in"]) == (4, 3)
     assert later_names(str(path))[0] == str(tmp_path / "x.2.mcprec.jsonl")
@@ -175,7 +175,7 @@ def test_a_copy_of_a_recording_beside_it_is_not_taken_for_a_segment(tmp_path):
     recorder.close({})
     shutil.copy(path, tmp_path / "x.2.mcprec.jsonl")
     report = check(open_recording(path))
-    assert (report.flaws, report.kinds) == ([], {"open": 1, "in": 1, "end": 1})
+    assert (report.damage, report.kinds) == ([], {"open": 1, "in": 1, "end": 1})
 
 
 def test_a_folder_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
@@ -203,9 +203,9 @@ def test_a_disk_that_is_full_at_first_costs_no_later_record(tmp_path):
     write(recorder, 2)
     recorder.close({})
     report = check(open_recording(path))
-    assert (report.flaws, report.complete) == ([], True)
+    assert (report.damage, report.complete) == ([], True)
     assert report.kinds == {"open": 1, "gap": 2, "in": 2, "end": 1}
-    gaps = [body_of(each, GapBody) for each in records(path) if each.kind == "gap"]
+    gaps = [decode_body(each, GapBody) for each in records(path) if each.kind == "gap"]
     assert [gap.count for gap in gaps] == [None, 3]
 
 
@@ -215,7 +215,7 @@ def test_a_missing_segment_is_damage(tmp_path):
     write(recorder, 20)
     recorder.close({})
     (tmp_path / "x.2.mcprec.jsonl").unlink()
-    assert {flaw.kind for flaw in check(open_recording(path)).flaws} == {"numbering", "digest"}
+    assert {flaw.kind for flaw in check(open_recording(path)).damage} == {"numbering", "digest"}
 
 
 def test_damage_at_the_end_of_a_segment_is_found_by_the_next(tmp_path):
@@ -224,7 +224,7 @@ def test_damage_at_the_end_of_a_segment_is_found_by_the_next(tmp_path):
     write(recorder, 3)
     path.write_bytes(path.read_bytes().replace(b"xxxx", b"yxxx", 1))
     report = check(open_recording(path))
-    assert ([flaw.kind for flaw in report.flaws], report.complete) == (["digest"], False)
+    assert ([flaw.kind for flaw in report.damage], report.complete) == (["digest"], False)
     recorder.close({})
 
 
@@ -248,10 +248,10 @@ def test_a_torn_segment_is_a_cut(tmp_path):
     last = later_names(str(path))[-1]
     os.truncate(last, Path(last).stat().st_size - 3)
     report = check(open_recording(path))
-    assert [flaw.kind for flaw in report.flaws] == ["torn"]
+    assert [flaw.kind for flaw in report.damage] == ["torn"]
     assert not report.complete
     os.truncate(last, 5)
-    assert check(open_recording(path)).flaws == []
+    assert check(open_recording(path)).damage == []
 
 
 def test_while_the_disk_is_slow_the_file_stays_the_same(tmp_path):
@@ -265,7 +265,7 @@ def test_while_the_disk_is_slow_the_file_stays_the_same(tmp_path):
     recorder.close({})
     assert len(disk.opened) == 1
     report = check(open_recording(path))
-    assert (report.flaws, report.complete, report.kinds["in"]) == ([], True, 9)
+    assert (report.damage, report.complete, report.kinds["in"]) == ([], True, 9)
 
 
 @pytest.mark.parametrize(
@@ -299,5 +299,5 @@ def test_compressed_segments_are_one_recording(tmp_path):
     assert check(open_recording(path)).kinds["in"] == 60
     recorder.close({})
     report = check(open_recording(path))
-    assert (report.flaws, report.complete) == ([], True)
+    assert (report.damage, report.complete) == ([], True)
     assert len(later_names(str(path))) >= 1

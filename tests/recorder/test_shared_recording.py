@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from mcp_trio._journal.records import EndBody, MarkBody, body_of
+from mcp_trio._journal.records import EndBody, MarkBody, decode_body
 from mcp_trio._recorder.writer import begin_session, options_of
 from mcp_trio._session.journal import Lane, Recording
 from mcp_trio.errors import RecordingError
@@ -17,7 +17,7 @@ def begin(shared, **facts):
 
 def story(path):
     return [
-        (each.channel, each.kind, body_of(each, MarkBody).name if each.kind == "mark" else "")
+        (each.channel, each.kind, decode_body(each, MarkBody).name if each.kind == "mark" else "")
         for each in read_recording(open_recording(path))
     ]
 
@@ -47,10 +47,10 @@ async def test_sessions_are_told_apart_by_their_channel(tmp_path):
         (0, "end", ""),
     ]
     records = list(read_recording(open_recording(path)))
-    assert body_of(records[2], MarkBody).value == {"transport": "stdio"}
-    assert body_of(records[6], MarkBody).value == {"counts": {"faults": 1}}
-    assert body_of(records[-1], EndBody).counts == {"sessions": 2}
-    assert check(open_recording(path)).flaws == []
+    assert decode_body(records[2], MarkBody).value == {"transport": "stdio"}
+    assert decode_body(records[6], MarkBody).value == {"counts": {"faults": 1}}
+    assert decode_body(records[-1], EndBody).counts == {"sessions": 2}
+    assert check(open_recording(path)).damage == []
 
 
 async def test_a_handler_always_has_its_start_where_others_may_come_between(tmp_path):

@@ -16,7 +16,7 @@ FRAMES = [vector for vector in VECTORS if DEFINITIONS[vector["definition"]].enve
 TYPED = [vector for vector in VECTORS if vector not in FRAMES]
 
 
-def body_of(definition, message):
+def decode_body(definition, message):
     """What our type describes: the parameters, the result, or the fragment itself."""
     if DEFINITIONS[definition].params is not None:
         return message.get("params", {})
@@ -31,10 +31,10 @@ def name_of(vector):
 def test_a_shown_message_reads_and_is_sent_the_same(vector):
     definition, message = vector["definition"], vector["message"]
     row = DEFINITIONS[definition]
-    body = body_of(definition, message)
+    body = decode_body(definition, message)
     decoded = msgspec.json.decode(json.dumps(body), type=row.params or row.body)
     sent = json.loads(msgspec.json.encode(decoded))
-    assert sent == body_of(definition, vector.get("kept", message))
+    assert sent == decode_body(definition, vector.get("kept", message))
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=name_of)

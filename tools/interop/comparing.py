@@ -8,7 +8,7 @@ from typing import Final
 import attrs
 from recorded import records_of
 
-from mcp_trio.recording import Record, frame_of
+from mcp_trio.recording import Record, body_bytes
 
 AROUND_BYTES: Final = 80
 
@@ -85,7 +85,7 @@ def unrecorded(seen: Seen, lines: Iterable[bytes]) -> list[str]:
 def stream_of(records: Iterable[Record], kind: str) -> bytes:
     """The bytes of a direction, from their records alone."""
     return b"".join(
-        (frame_of(record) or b"") + (b"\n" if (record.envelope or {}).get("lf", True) else b"")
+        (body_bytes(record) or b"") + (b"\n" if (record.envelope or {}).get("lf", True) else b"")
         for record in records
         if record.kind == kind
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from mcp_trio.recording import Flaw, Record, read_recording
+from mcp_trio.recording import Damage, Record, read_recording
 
 
 def records_of(lines: Iterable[bytes]) -> tuple[list[Record], list[str]]:
@@ -14,7 +14,7 @@ def records_of(lines: Iterable[bytes]) -> tuple[list[Record], list[str]]:
     records: list[Record] = []
     faults: list[str] = []
     for item in read_recording(lines):
-        if isinstance(item, Flaw):
+        if isinstance(item, Damage):
             faults.append(f"line {item.line} of the recording: {item.text}")
         else:
             records.append(item)

@@ -19,7 +19,7 @@ from mcp_trio._journal.conversation import (
     token_of,
     without_meta,
 )
-from mcp_trio._journal.diff import json_difference
+from mcp_trio._journal.diff import json_differences
 
 _HANDSHAKE: Final = "initialize"
 _TOKEN: Final = "progressToken"
@@ -65,7 +65,7 @@ def differences(recorded: Json, told: Json) -> list[str]:
 
     Notifications and questions may come in another order, as concurrent tasks of an SDK hear them.
     """
-    places = json_difference(_comparable(recorded), _comparable(told))
+    places = json_differences(_comparable(recorded), _comparable(told))
     return [f"{path}: {_text(old)} became {_text(new)}" for path, old, new in places]
 
 

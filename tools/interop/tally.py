@@ -14,12 +14,12 @@ from facts import has
 from features import FEATURES, Passed
 from recorded import records_of
 
-from mcp_trio._journal.records import MarkBody, OpenBody, body_of
+from mcp_trio._journal.records import MarkBody, OpenBody, decode_body
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION
 from mcp_trio._protocol.methods import CANCELLED, METHODS
 from mcp_trio._protocol.states import Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
-from mcp_trio.recording import Record, frame_of
+from mcp_trio.recording import Record, body_bytes
 
 ERROR_ANSWER: Final = "(error answer)"
 
@@ -130,18 +130,18 @@ class _Counter:
         ]
 
     def open(self, record: Record) -> None:
-        is_client = body_of(record, OpenBody).role == "client"
+        is_client = decode_body(record, OpenBody).role == "client"
         self.ours, theirs = (Role.CLIENT, Role.SERVER) if is_client else (Role.SERVER, Role.CLIENT)
         self.senders = {"out": self.ours, "in": theirs}
 
     def mark(self, record: Record) -> None:
-        mark = body_of(record, MarkBody)
+        mark = decode_body(record, MarkBody)
         if mark.name == "negotiated":
             self.tally.protocol_version = mark.value["revision"]
 
     def frame(self, record: Record) -> None:
         sender = self.senders[record.kind]
-        message = msgspec.json.decode(frame_of(record) or b"{}", type=_Message)
+        message = msgspec.json.decode(body_bytes(record) or b"{}", type=_Message)
         if message.method is None:
             self.answer(sender, message)
             return

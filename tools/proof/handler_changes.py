@@ -20,7 +20,7 @@ from heard import records_of
 from mcp_trio import Server
 from mcp_trio._session.session import Session
 from mcp_trio.errors import ReplayDivergence
-from mcp_trio.recording import Record, frame_of, replay
+from mcp_trio.recording import Record, body_bytes, replay
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 
@@ -101,7 +101,7 @@ def lanes_of(records: Sequence[Record], tool: str) -> set[str]:
         f"r{record.number}"
         for record in records
         if record.kind == "in"
-        and msgspec.json.decode(frame_of(record) or b"", type=_Call).params.name == tool
+        and msgspec.json.decode(body_bytes(record) or b"", type=_Call).params.name == tool
     }
 
 
@@ -151,7 +151,7 @@ def hold(path: Path, records: Sequence[Record], change: Change) -> bool:
 
 def _recorded(records: Sequence[Record], number: int) -> str:
     record = next(record for record in records if record.number == number)
-    return f"{record.kind} {(frame_of(record) or b'').decode()}"
+    return f"{record.kind} {(body_bytes(record) or b'').decode()}"
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import attrs
 from mcp_trio import Limits
 from mcp_trio._replay.trace import is_in_passing
 from mcp_trio._session.journal import Lane
-from mcp_trio.recording import Record, frame_of, open_recording, read_recording
+from mcp_trio.recording import Record, body_bytes, open_recording, read_recording
 
 
 class Moment(NamedTuple):
@@ -61,7 +61,7 @@ def recorded_story(path: Path) -> Story:
         elif record.kind != "open":
             story.moments.append(moment)
         if record.kind == "out":
-            story.frames.append(frame_of(record) or b"")
+            story.frames.append(body_bytes(record) or b"")
     return story
 
 
@@ -168,7 +168,7 @@ class Hasty(Tee):
 
     def recorded(self, lane: Lane) -> bytes | None:
         """The lane's own outcome, wherever the cursor stands."""
-        return frame_of(self.outcomes[lane.name, lane.ordinal + 1])
+        return body_bytes(self.outcomes[lane.name, lane.ordinal + 1])
 
 
 @attrs.define(eq=False)

@@ -36,7 +36,7 @@ from heard import Listened, Story, outcomes_of, recorded_story, records_of
 from programs import program_of
 from recorded_programs import recording_of, state_of
 
-from mcp_trio._journal.records import body_of
+from mcp_trio._journal.records import decode_body
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import RecordingError, ReplayDivergence
@@ -220,7 +220,7 @@ class Contents:
             self.kinds[record.kind] += 1
             lanes.add(record.lane or "")
             if record.kind in {"cmd", "val", "mark"}:
-                self.names[f"{record.kind} {body_of(record, Named).name}"] += 1
+                self.names[f"{record.kind} {decode_body(record, Named).name}"] += 1
         self.children += sum("." in lane for lane in lanes)
 
     def tell(self) -> None:

@@ -29,9 +29,9 @@ from rich.table import Table
 
 from mcp_trio import Client, Context, Limits, Server
 from mcp_trio._client.connect import Target
-from mcp_trio._journal.diff import json_difference
+from mcp_trio._journal.diff import json_differences
 from mcp_trio.errors import ReplayDivergence
-from mcp_trio.recording import Record, frame_of, open_recording, read_recording, replay
+from mcp_trio.recording import Record, body_bytes, open_recording, read_recording, replay
 from mcp_trio.transports import Channel, memory_pair
 
 ERAS: Final = ("2025-11-25", "2026-07-28")
@@ -261,12 +261,12 @@ def _between(one: Record, other: Record) -> Iterator[str]:
     for member, key in _HEADS.items():
         if getattr(one, member) != getattr(other, member):
             yield key
-    frame = frame_of(one) or b"null"
+    frame = body_bytes(one) or b"null"
     for name, *texts in (
-        (f"{_named(one.kind, frame)} $", frame, frame_of(other) or b"null"),
+        (f"{_named(one.kind, frame)} $", frame, body_bytes(other) or b"null"),
         ("x $", msgspec.json.encode(one.envelope), msgspec.json.encode(other.envelope)),
     ):
-        for path, _, _ in json_difference(*texts):
+        for path, _, _ in json_differences(*texts):
             yield path.replace("$", name, 1)
 
 

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, Server, ThreadContext
-from mcp_trio._journal.redaction import redacted_again
+from mcp_trio._journal.redaction import redact_recording
 from mcp_trio.recording import RecordOptions, Redaction, read_recording, replay
 from tests.server.http.conftest import call, hello, site_of, text
 from tests.server.http.test_serving import stateless
@@ -158,6 +158,6 @@ def test_a_name_can_be_redacted_afterwards(tmp_path):
     for file in files:
         records = list(read_recording(file.read_bytes().splitlines(keepends=True)))
         redaction = Redaction(secrets=["anna"])
-        lines = b"".join(redacted_again(records, redaction, key=b"k" * 32))
+        lines = b"".join(redact_recording(records, redaction, key=b"k" * 32))
         assert b"anna" not in lines
         assert lines.count(b'"principal"') == file.read_bytes().count(b'"principal"') > 0

@@ -41,7 +41,7 @@ from mcp_trio._protocol.methods import INITIALIZE
 from mcp_trio._protocol.requests import whose_answer, whose_large_answer
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio._protocol.websocket import CloseCode
-from mcp_trio._proxy.journal import FrameJournal
+from mcp_trio._proxy.journal import MessageJournal
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.http_client import agreed_version
@@ -75,7 +75,7 @@ def part(channel: Channel, loss: ConnectionLost | None) -> None:
         channel.fail(ConnectionLost(loss.reason), CloseCode.FAILED)
 
 
-async def carry(channel: Channel, frame: bytes) -> None:
+async def send_if_text(channel: Channel, frame: bytes) -> None:
     """Sends a frame; what is no UTF-8 is no message, and no text message can carry it."""
     with suppress(UnicodeDecodeError):
         await channel.send([frame])
@@ -87,7 +87,7 @@ def exit_status_of(server: Channel) -> int | None:
 
 
 @attrs.define(kw_only=True, eq=False)
-class Joined:
+class ConnectionForwarder:
     """Owns both channels, until one of both sides has ended; the journal is its caller's.
 
     The client `has_begun` when it has asked something; `closing` is set when the end has come.
@@ -95,14 +95,14 @@ class Joined:
 
     client: Channel
     server: Channel
-    journal: FrameJournal
+    journal: MessageJournal
     limits: Limits
     has_begun: bool = attrs.field(default=False, init=False)
     closing: LightEvent = attrs.field(factory=LightEvent, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _open: dict[Id, str] = attrs.field(factory=dict[Id, str], init=False)
     _settled: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    _saying: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _send_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _loss: ConnectionLost | None = attrs.field(default=None, init=False)
 
     async def run(self, *, parent_pid: int | None = None) -> int:
@@ -157,7 +157,7 @@ class Joined:
         try:
             while received := await self.client.receive():
                 for item in received:
-                    await self._hear(item)
+                    await self._receive(item)
         except ConnectionLost as loss:
             self._lose(loss)
         except _GONE:
@@ -168,19 +168,19 @@ class Joined:
         self.journal.shut("lost")
         return False
 
-    async def _hear(self, item: Received) -> None:
+    async def _receive(self, item: Received) -> None:
         if isinstance(item, Oversized):
-            self.journal.discards("in", item)
+            self.journal.record_oversized("in", item)
             text = f"larger than frame_bytes_max ({self.limits.frame_bytes_max})"
             await self.reject(malformed(item.head, INVALID_REQUEST, text))
             return
         assert isinstance(item, bytes)
         self.journal.counts["in_bytes"] += len(item)
-        messages = self.journal.passes("in", item)
+        messages = self.journal.record("in", item)
         self.journal.flush()
         for message in messages:
             self._note(message)
-        await carry(self.server, item)
+        await send_if_text(self.server, item)
 
     def _note(self, message: Message) -> None:
         """Which requests are waited for at the end."""
@@ -188,7 +188,7 @@ class Joined:
         if isinstance(message, Request) and len(self._open) < self.limits.requests_queued_max:
             self._open[message.id] = message.method
         elif isinstance(message, Notification) and message.method == CANCELLED:
-            self._settle(reference_of(message))
+            self._forget_request(reference_of(message))
 
     async def reject(self, message: Malformed, _: bytes = b"") -> None:
         """Answer what is no message, if it may wait for that."""
@@ -211,15 +211,15 @@ class Joined:
         if isinstance(item, Lost):
             await self._fail(item.id, str(item.error))
         elif isinstance(item, Oversized):
-            self.journal.discards("out", item)
+            self.journal.record_oversized("out", item)
             await self._drop(item)
         else:
             self.journal.counts["out_bytes"] += len(item)
-            messages = self.journal.passes("out", item)
-            await self._say(item)
+            messages = self.journal.record("out", item)
+            await self._send(item)
             for message in messages:
                 if isinstance(message, Response | ErrorResponse):
-                    self._settle(message.id)
+                    self._forget_request(message.id)
 
     async def _drop(self, item: Oversized) -> None:
         """An answer that cannot pass fails its request."""
@@ -230,18 +230,18 @@ class Joined:
 
     async def _fail(self, request_id: Id, why: str) -> None:
         await self._answer(request_id, SERVER_BUSY, why)
-        self._settle(request_id)
+        self._forget_request(request_id)
 
     async def _answer(self, request_id: Id, code: int, text: str) -> None:
         """Answers instead of the server."""
-        await self._say(self.journal.answer(request_id, code, text))
+        await self._send(self.journal.answer(request_id, code, text))
 
-    async def _say(self, frame: bytes) -> None:
+    async def _send(self, frame: bytes) -> None:
         self.journal.flush()
-        async with self._saying:
-            await carry(self.client, frame)
+        async with self._send_lock:
+            await send_if_text(self.client, frame)
 
-    def _settle(self, request_id: Id | None) -> None:
+    def _forget_request(self, request_id: Id | None) -> None:
         if request_id is not None:
             self._open.pop(request_id, None)
         self._settled.unpark_all()
@@ -269,15 +269,15 @@ class Joined:
 
 
 @attrs.define(kw_only=True, eq=False)
-class UrlProxy(Joined):
+class HttpForwarder(ConnectionForwarder):
     """The same, for a server that is told each message by itself."""
 
-    async def _hear(self, item: Received) -> None:
+    async def _receive(self, item: Received) -> None:
         if not isinstance(item, bytes):
-            await super()._hear(item)
+            await super()._receive(item)
             return
         self.journal.counts["in_bytes"] += len(item)
-        messages = self.journal.passes("in", item)
+        messages = self.journal.record("in", item)
         self.journal.flush()
         frames = [item] if len(messages) == 1 else messages_in(item)
         for message, frame in zip(messages, frames, strict=True):
@@ -317,30 +317,30 @@ class UrlProxy(Joined):
 
 
 _TO_SERVER: Final[Mapping[type[Message], Callable[..., Awaitable[None]]]] = {
-    Request: UrlProxy.ask,
-    Notification: UrlProxy.tell,
-    Response: UrlProxy.reply,
-    ErrorResponse: UrlProxy.reply,
-    Malformed: UrlProxy.reject,
+    Request: HttpForwarder.ask,
+    Notification: HttpForwarder.tell,
+    Response: HttpForwarder.reply,
+    ErrorResponse: HttpForwarder.reply,
+    Malformed: HttpForwarder.reject,
 }
 
 
 _Id = int | str
 
 # How streams are where a revision was agreed on that nobody here knows.
-_LIKELIEST: Final = next(
+_FALLBACK_VERSION: Final = next(
     PROTOCOL_VERSIONS[name]
     for name in ALL_PROTOCOL_VERSIONS
     if PROTOCOL_VERSIONS[name].has_handshake
 )
 
-_HUNG_UP: Final = "the server has closed the connection"
+_CONNECTION_CLOSED: Final = "the server has closed the connection"
 
 Clients: TypeAlias = SessionChannel | StatelessChannel
 
 
 @attrs.define(eq=False)
-class Agreed:
+class NegotiatedVersion:
     """What a server and its client have agreed on; `protocol_version` is None before the handshake."""
 
     protocol_version: ProtocolVersion | None = None
@@ -356,7 +356,7 @@ class Agreed:
 
 
 @attrs.define(kw_only=True, eq=False)
-class ServedConnection:
+class UpstreamConnection:
     """One connection to a server, or a process, from the first message for it to its end.
 
     Attributes:
@@ -370,14 +370,14 @@ class ServedConnection:
 
     clients: Clients
     server: Channel
-    journal: FrameJournal
-    agreed: Agreed
+    journal: MessageJournal
+    negotiated_version: NegotiatedVersion
     limits: Limits
     is_stateless: bool
-    _taken: deque[Received] = attrs.field(factory=deque[Received], init=False)
+    _received: deque[Received] = attrs.field(factory=deque[Received], init=False)
     _open: dict[_Id, Request] = attrs.field(factory=dict[_Id, Request], init=False)
     _why: str = attrs.field(default="the proxy has stopped the server", init=False)
-    _saying: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _send_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def run(self, first: Sequence[Received]) -> None:
         """Passes both ways until the clients are done, or the server has exited.
@@ -385,15 +385,15 @@ class ServedConnection:
         What is open then is answered by an error. Cancelled: the same, and the server's end is
         closed, in bounded time.
         """
-        self._taken.extend(first)
+        self._received.extend(first)
         try:
             async with trio.open_nursery() as nursery:
                 for pass_all in (self._pass_answers, self._pass_requests):
                     nursery.start_soon(self._while_there, pass_all, nursery.cancel_scope)
         finally:
-            while self._taken:
+            while self._received:
                 self._next_line()
-            fail(self.clients, self.journal, self._open, self._why)
+            fail_requests(self.clients, self.journal, self._open, self._why)
             await self.server.aclose()
 
     async def _while_there(
@@ -410,14 +410,14 @@ class ServedConnection:
     # From the clients.
 
     async def _pass_requests(self) -> None:
-        while self._taken:
-            while self._taken:
-                await self._say(self._next_line())
-            self._taken.extend(await self.clients.receive())
+        while self._received:
+            while self._received:
+                await self._send(self._next_line())
+            self._received.extend(await self.clients.receive())
 
     def _next_line(self) -> bytes:
         """What clients have said next, and is recorded now; its requests are open."""
-        frame = self._taken.popleft()
+        frame = self._received.popleft()
         assert isinstance(frame, bytes)
         line = one_line(bytes(frame))
         messages = self.journal.read(line)
@@ -427,7 +427,7 @@ class ServedConnection:
                 self._open[message.id] = message
             elif isinstance(message, Notification) and message.method == CANCELLED:
                 self._forget(reference_of(message))
-        self.journal.passes("in", line, messages=messages)
+        self.journal.record("in", line, messages=messages)
         self.journal.flush()
         return line
 
@@ -445,14 +445,14 @@ class ServedConnection:
         named = (each.id for each in self._open.values() if token_of(each.params) == token)
         return next(named, None)
 
-    async def _say(self, line: bytes) -> None:
+    async def _send(self, line: bytes) -> None:
         seconds = self.limits.write_stall_seconds
-        async with self._saying:
+        async with self._send_lock:
             try:
                 with trio.move_on_after(seconds) as stall:
                     await self.server.send([line])
             except trio.BrokenResourceError as error:
-                raise ConnectionLost(_HUNG_UP) from error
+                raise ConnectionLost(_CONNECTION_CLOSED) from error
         if stall.cancelled_caught:
             raise ConnectionLost(f"the server has read nothing for {seconds} seconds")
 
@@ -466,10 +466,10 @@ class ServedConnection:
                 else:
                     assert isinstance(item, bytes)
                     await self._pass_answer(item)
-        raise ConnectionLost(_HUNG_UP)
+        raise ConnectionLost(_CONNECTION_CLOSED)
 
     def _drop(self, item: Oversized) -> None:
-        self.journal.discards("out", item)
+        self.journal.record_oversized("out", item)
         text = f"an answer over frame_bytes_max ({self.limits.frame_bytes_max})"
         waiting = [each.id for each in self._open.values() if each.method != LISTEN]
         self._fail(whose_large_answer(malformed(item.head, SERVER_BUSY, text), waiting), text)
@@ -477,10 +477,10 @@ class ServedConnection:
     def _fail(self, request_id: _Id | None, why: str) -> None:
         request = self._forget(request_id)
         if request is not None:
-            fail(self.clients, self.journal, (request.id,), why)
+            fail_requests(self.clients, self.journal, (request.id,), why)
 
     async def _pass_answer(self, line: bytes) -> None:
-        messages = self.journal.passes("out", line)
+        messages = self.journal.record("out", line)
         self.journal.flush()
         parts = [line] if len(messages) == 1 else messages_in(line)
         for message, part in zip(messages, parts, strict=True):
@@ -494,9 +494,9 @@ class ServedConnection:
     async def _reject(self, request: Request) -> None:
         text = "a modern client takes no requests"
         answer = self.journal.answer(request.id, METHOD_NOT_FOUND, text)
-        self.journal.passes("in", answer)
+        self.journal.record("in", answer)
         self.journal.flush()
-        await self._say(answer)
+        await self._send(answer)
 
     def _addressed(self, message: Message, frame: bytes) -> Addressed:
         if isinstance(message, Response | ErrorResponse):
@@ -513,8 +513,10 @@ class ServedConnection:
     def _agree(self, answer: Response | ErrorResponse) -> None:
         if isinstance(answer, Response):
             version = agreed_version(answer.result) or ""
-            self.agreed.protocol_version = PROTOCOL_VERSIONS.get(version, _LIKELIEST)
-            self.agreed.negotiated.set()
+            self.negotiated_version.protocol_version = PROTOCOL_VERSIONS.get(
+                version, _FALLBACK_VERSION
+            )
+            self.negotiated_version.negotiated.set()
 
     def _about(self, message: Request | Notification) -> _Id | None:
         subscription = subscription_of(message.params)
@@ -527,7 +529,9 @@ class ServedConnection:
         return next(open_, None)
 
 
-def fail(clients: Clients, journal: FrameJournal, requests: Iterable[_Id], why: str) -> None:
+def fail_requests(
+    clients: Clients, journal: MessageJournal, requests: Iterable[_Id], why: str
+) -> None:
     """Answers these requests instead of the server."""
     for request_id in requests:
         answer = journal.answer(request_id, SERVER_BUSY, why)

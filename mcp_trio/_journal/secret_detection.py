@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from mcp_trio._journal.diff import step_to
+from mcp_trio._journal.diff import member_step
 
 # --------------------
 # Names that say of a value that it is a secret: `password`, `apiKey`, `X-Access-Token`.
@@ -278,12 +278,12 @@ _NAMED: Final[Mapping[str, tuple[_Named, ...]]] = {
 _NAMELESS: Final = {"earer ": _CREDENTIALS, "asic ": _CREDENTIALS, "://": _ADDRESS}
 
 
-def gives_away(text: str, names: SecretNames) -> bool:
+def may_hold_named_secret(text: str, names: SecretNames) -> bool:
     """Whether a text gives a secret away, or may do so in escapes; no is certain."""
     return len(text) >= _TEXT_CHARS_MIN and ("\\u" in text or any(_spans(text, names)))
 
 
-def without_named(text: str, names: SecretNames, hide: Hide) -> str:
+def replace_named_secrets(text: str, names: SecretNames, hide: Hide) -> str:
     """The text with `hide` of each secret that it gives away.
 
     Of two that overlap, both are hidden as one, but each is shown to `hide`.
@@ -376,7 +376,7 @@ def _texts(value: Any) -> Iterator[tuple[str, str, str]]:
         path, name, each = open_values.pop()
         if isinstance(each, dict):
             members = cast("dict[str, Any]", each).items()
-            rows = [(path + step_to(key), key, inner) for key, inner in members]
+            rows = [(path + member_step(key), key, inner) for key, inner in members]
             open_values += reversed(rows)
         elif isinstance(each, list):
             items = cast("list[Any]", each)  # type: ignore[redundant-cast]  # pyright needs it
@@ -396,7 +396,7 @@ def _found(path: str, name: str, text: str) -> dict[str, str]:
 
     if text and _NAMES.covers(name):
         note(text)
-    without_named(text, _NAMES, note)
+    replace_named_secrets(text, _NAMES, note)
     if not found and not _is_disorderly_by_nature(path, text):
         found = {run: "disorder" for run in _RUN.findall(text) if _is_disorderly(run)}
     return found

@@ -11,7 +11,7 @@ import attrs
 import msgspec
 
 from mcp_trio._journal.records import MONOTONIC, NOW, TIMEOUT
-from mcp_trio._journal.secrets import NAMED, NAMING, SecretNames
+from mcp_trio._journal.secret_detection import NAMED, NAMING, SecretNames
 
 # --------------------
 # Where in a record a secret may stand, and where the protocol speaks and nothing is touched.
@@ -144,7 +144,7 @@ _BODIES: Final[Mapping[str, Zone]] = {
     "shut": LEAVE,
     "end": LEAVE,
 }
-FRAME_KINDS: Final = frozenset({"in", "out"})
+MESSAGE_KINDS: Final = frozenset({"in", "out"})
 
 # Clocks are read back as times; no digits of theirs are a secret.
 _CLOCKS: Final = frozenset({NOW, MONOTONIC, TIMEOUT})
@@ -152,7 +152,7 @@ _CLOCKS: Final = frozenset({NOW, MONOTONIC, TIMEOUT})
 EVERYWHERE: Final = "*"
 
 # Kinds whose zone is chosen by what stands in the body.
-_HEADED: Final = FRAME_KINDS | {"val"}
+_HEADED: Final = MESSAGE_KINDS | {"val"}
 _ANSWERS: Final = frozenset({"result", "error"})
 
 _STEP: Final = re.compile(r'\.([^.\[\]"*]+)|\[(?:\d+|\*|("(?:[^"\\]|\\.)*"))\]')
@@ -204,7 +204,7 @@ class Zones:
     def of(self, kind: str, body: bytes) -> Zone:
         """The zone of a record's body."""
         head = _head(body) if kind in _HEADED else _Head()
-        if kind not in FRAME_KINDS:
+        if kind not in MESSAGE_KINDS:
             is_clock = kind == "val" and head.name in _CLOCKS
             return LEAVE if is_clock else self._bodies.get(kind, SEARCH)
         named = self._frames.get(f"{head.method} {head.params.name}")
@@ -330,11 +330,11 @@ class _Container:
         return zone
 
 
-def changed(text: str, zone: Zone, changing: Changing) -> str:
+def redacted_json(text: str, zone: Zone, changing: Changing) -> str:
     """A valid JSON text, with the values in it changed as their zones say."""
     named: set[int] = set()
     while True:
-        editor = _Editor(text, zone, changing, named)
+        editor = _JsonRedactor(text, zone, changing, named)
         for match in _TOKEN.finditer(text):
             editor.take(match)
         if not editor.named_late:
@@ -351,7 +351,7 @@ def is_json(body: bytes | str) -> bool:
     return True
 
 
-class _Editor:
+class _JsonRedactor:
     """Changes a text; `named` are the places of objects whose values are known to be secret.
 
     `named_late` are those of which that was seen only behind the value.
@@ -393,7 +393,7 @@ class _Editor:
 
     def _take_key(self, match: re.Match[str]) -> None:
         container = self._open[-1]
-        name = _said(match[_VALUE])
+        name = _decoded(match[_VALUE])
         container.key = name
         container.next_zone = self._zone_of(container, name)
         container.has_value |= name in NAMED
@@ -409,7 +409,7 @@ class _Editor:
 
     def _take_text(self, match: re.Match[str]) -> None:
         container = self._open[-1]
-        value = _said(match[_VALUE])
+        value = _decoded(match[_VALUE])
         rule = container.take_zone().rule
         if self._names_next(container, value):
             container.is_next_secret = True
@@ -447,5 +447,5 @@ class _Editor:
         self._copied = match.end(_VALUE) if match[_VALUE] else match.end()
 
 
-def _said(quoted: str) -> str:
+def _decoded(quoted: str) -> str:
     return msgspec.json.decode(quoted, type=str) if "\\" in quoted else quoted[1:-1]
