@@ -321,7 +321,7 @@ async def test_a_handler_whose_cancellation_is_there_before_it_starts_never_runs
     assert ran == channel.sent == []
     recording.flush()
     last = recording.records()[-1]
-    assert (last.kind, bytes(last.frame), last.ordinal) == ("cxl", b'"unstarted"', 1)
+    assert (last.kind, bytes(last.body), last.ordinal) == ("cxl", b'"unstarted"', 1)
 
 
 async def test_what_is_no_exception_ends_the_session_in_order_and_goes_on(

@@ -179,7 +179,7 @@ async def test_the_journal_is_written_before_the_bytes_that_it_explains(
         await trio.sleep_forever()
 
     def written_so_far():
-        return [bytes(record.frame) for record in recording.records() if record.kind == "out"]
+        return [bytes(record.body) for record in recording.records() if record.kind == "out"]
 
     class Checked(kind):
         def _write(self, frames):

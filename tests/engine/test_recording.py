@@ -164,7 +164,7 @@ async def test_frames_that_were_no_messages_are_recorded_verbatim(serve_fake, re
     recording.flush()
     taken = [r for r in recording.records()[5:] if r.kind == "in"]
     assert [body_bytes(r) for r in taken[:3]] == odd
-    assert taken[0].frame_base64
+    assert taken[0].body_base64
     assert taken[3].envelope == {"discarded": 10_000_000}
     assert json.loads(channel.sent[-1])["id"] == "big"
 

@@ -160,9 +160,9 @@ def test_of_several_sessions_one_is_chosen():
     for channel in (1, 2, 2):
         body = encode_body({"jsonrpc": "2.0", **note(f"of/{channel}")})
         records.append(encoder.record("in", body, 1, channel=channel))
-    with pytest.raises(RecordingError, match="2 sessions: choose a channel of 1, 2"):
+    with pytest.raises(RecordingError, match="2 sessions: choose one of the channels 1, 2"):
         conversation(records)
-    with pytest.raises(RecordingError, match="nothing was said on channel 3"):
+    with pytest.raises(RecordingError, match="the recording has no messages on channel 3"):
         conversation(records, channel=3)
     assert len(conversation(records, channel=2).messages) == 2
 

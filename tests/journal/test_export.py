@@ -126,7 +126,7 @@ VECTORS = {
 
 def record_of(frame, kind="in", **keys):
     body = frame if isinstance(frame, bytes) else json.dumps(frame).encode()
-    return Record(number=7, kind=kind, time_ns=1_500_000_000, frame=Raw(body), **keys)
+    return Record(number=7, kind=kind, time_ns=1_500_000_000, body=Raw(body), **keys)
 
 
 def export_one(frame, **options):

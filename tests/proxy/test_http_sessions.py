@@ -61,7 +61,7 @@ async def test_each_session_has_a_file_of_its_own(between, tmp_path, files):
     first, second = files()
     for session in (first, second):
         assert methods(session) == ["initialize", "notifications/initialized", "echo"]
-        assert session.marks()["negotiated"]["protocol_version"] == "2025-11-25"
+        assert session.marks()["negotiated"]["revision"] == "2025-11-25"
         assert http_marks(session) == []
         assert session.cause == "closed"
     assert first.bodies("out")[-1]["result"] == {"session": "s-1"}
@@ -310,7 +310,7 @@ async def test_a_session_of_2024_11_05_is_recorded_by_its_stream(between, tmp_pa
             await trio.testing.wait_all_tasks_blocked()
             session = files()[-1]
             assert session.kinds() == ["open", "in", "out", "mark", "mark", "shut", "end"]
-            assert session.marks()["negotiated"]["protocol_version"] == "2024-11-05"
+            assert session.marks()["negotiated"]["revision"] == "2024-11-05"
 
 
 async def test_an_endpoint_elsewhere_is_left_to_the_client(between, tmp_path):

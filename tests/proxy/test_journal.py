@@ -61,7 +61,7 @@ async def test_what_was_negotiated_is_marked_behind_the_answer(journal, path, re
     session = recorded(path)
     assert session.kinds()[2:6] == ["out", "out", "mark", "out"]
     assert session.marks()["negotiated"] == {
-        "protocol_version": "2024-11-05",
+        "revision": "2024-11-05",
         "peer": {"name": "host"},
         "capabilities": {"roots": {}},
         "server": {"name": "server"},
@@ -149,9 +149,9 @@ async def test_messages_stand_verbatim_and_nothing_else_does(journal, path, reco
     journal.record("in", line(ASKED) + b"\n".join([*ODD_LINES, b""]))
     journal.close(0)
     _, first, *others = [r for r in recorded(path).records if r.kind in {"open", "in"}]
-    assert first.frame_base64 is None
+    assert first.body_base64 is None
     assert len(others) == len(ODD_LINES)
-    assert all(record.frame_base64 is not None for record in others)
+    assert all(record.body_base64 is not None for record in others)
 
 
 async def test_a_line_beyond_the_limit_is_recorded_in_parts(path, recorded):

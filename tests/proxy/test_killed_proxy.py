@@ -80,7 +80,7 @@ def test_a_killed_proxy_lost_no_line_that_either_peer_received(tmp_path, python,
     )
     received = talk_until_killed(process, random.Random(seed))
     give_up = time.monotonic() + SECONDS_MAX
-    while not (done := tmp_path / "kept.done").exists():
+    while not (done := tmp_path / "received.done").exists():
         assert time.monotonic() < give_up
         time.sleep(0.01)
     lines, damage = recorded_lines(path)

@@ -108,7 +108,7 @@ async def test_both_eras_pass_with_all_that_belongs_to_a_call(
 async def test_a_server_of_legacy_sessions_is_found_out(
     bridge_application, harbour, sessions, tmp_path
 ):
-    old = SERVER.replace('version="1"', 'version="1", revisions=("2025-06-18",)')
+    old = SERVER.replace('version="1"', 'version="1", protocol_versions=("2025-06-18",)')
     (tmp_path / "harbour.py").write_text(old)
     async with (
         bridge_application(harbour) as application,

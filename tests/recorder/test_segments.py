@@ -126,7 +126,7 @@ def test_the_records_are_the_same_however_they_are_cut_into_files(
             recorder.flush()
         recorder.close({})
         assert check(open_recording(folder / name)).damage == []
-        told.append([(each.number, each.kind, each.frame) for each in records(folder / name)])
+        told.append([(each.number, each.kind, each.body) for each in records(folder / name)])
     assert told[0] == told[1]
     shutil.rmtree(folder)
 
