@@ -61,7 +61,7 @@ def said(*frames):
     for kind, lane, messages in frames:
         body = msgspec.json.encode(messages)
         records.append(encoder.record(kind, body, len(records), lane, 1 if lane else None))
-    return conversation(records).said
+    return conversation(records).messages
 
 
 def message(**members):
@@ -75,7 +75,7 @@ def test_a_conversation_has_each_message_of_a_batch():
         ("out", "r1-1", message(method="notifications/m")),
         ("out", "r1", [message(id=2, result={}), message(id=1, result={})]),
     )
-    assert [(each.record, each.place) for each in (one, two, note)] == [(1, 0), (1, 1), (2, 1)]
+    assert [(each.record, each.position) for each in (one, two, note)] == [(1, 0), (1, 1), (2, 1)]
     assert told.owner == two.index
     assert [(each.record, each.about) for each in (second, first)] == [(4, 1), (4, 0)]
 

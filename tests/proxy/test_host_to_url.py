@@ -182,7 +182,7 @@ async def test_a_server_that_is_down_fails_each_request_and_nothing_else(
 
     async def answer(seen):
         if is_down:
-            raise httpx.ConnectError("rejected")
+            raise httpx.ConnectError("refused")
         return await server(seen)
 
     async with host_of(answer) as host:

@@ -29,7 +29,7 @@ def http_marks(session):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (httpx.ConnectError("rejected"), "cannot connect to http://mcp.test/mcp: refused"),
+        (httpx.ConnectError("refused"), "cannot connect to http://mcp.test/mcp: refused"),
         (httpx.ReadError("reset"), "the connection broke to http://mcp.test/mcp: reset"),
     ],
     ids=["down", "broken"],
