@@ -76,8 +76,8 @@ def test_a_conversation_has_each_message_of_a_batch():
         ("out", "r1", [message(id=2, result={}), message(id=1, result={})]),
     )
     assert [(each.record, each.position) for each in (one, two, note)] == [(1, 0), (1, 1), (2, 1)]
-    assert told.owner == two.index
-    assert [(each.record, each.about) for each in (second, first)] == [(4, 1), (4, 0)]
+    assert told.cause_index == two.index
+    assert [(each.record, each.request_index) for each in (second, first)] == [(4, 1), (4, 0)]
 
 
 CALL = message(
