@@ -1,4 +1,19 @@
-"""How a recording begins: its file, its clock, its first record."""
+"""Recording sessions to files: the recorder, its options, and recordings of several sessions.
+
+`Recorder.record` only buffers. `Recorder.flush` writes the buffered records with one call of the
+sink, in the caller's task, before the bytes that they explain reach the peer. That holds in DIRECT
+mode. In the other modes the file itself says in `gap` records what is missing:
+
+- A write fails: PAUSED. Records are counted and dropped. Every `journal_retry_seconds`
+  `flush` tries again: it writes a `gap` with the reason and a `gap` with the count of lost records.
+- A write is slow: THREADED, after a `gap` with the reason "slow disk". A thread writes, from a
+  buffer of bounded size; records that do not fit are counted and dropped. When the thread has
+  caught up, a `gap` with the count of lost records, often 0, leads back to DIRECT.
+
+In DIRECT mode a full segment is followed by the next. A segment that cannot be created counts as a
+failed write, and is created when writing is tried again. While PAUSED or THREADED, the file stays
+the same. A record that cannot be redacted is lost in a gap of its own, or in the one that is open.
+"""
 
 import itertools
 import math
@@ -14,7 +29,7 @@ from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Required, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import attrs
 import msgspec
@@ -32,6 +47,7 @@ from mcp_trio._journal.records import (
 from mcp_trio._recorder.files import (
     COMPRESSED_SUFFIX,
     SUFFIX,
+    CompressedSink,
     FileSink,
     MeasuredSink,
     Segments,
@@ -45,53 +61,18 @@ from mcp_trio.errors import RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
-    from mcp_trio._journal.redaction import Redaction
+    from mcp_trio._journal.redaction import Redaction, Redactor
 
 
-# --------------------
-# The writing end of a recording, which never raises, never grows and hardly ever waits.
-#
-# `record` only buffers. `flush` writes what is buffered with one call of the sink, in the caller's
-# task, before the bytes that it explains reach the peer. That promise holds while the mode is
-# DIRECT; what becomes of it otherwise, the file says itself, in `gap` records:
-#
-# - A write fails: PAUSED. Records are counted and dropped. Now and then `flush` tries again: what it
-#   writes is a `gap` (the reason) and a `gap` (how many records are missing).
-# - A write is slow: THREADED, behind a `gap` (slow disk). Writes go through a thread with a bounded
-#   buffer; what does not fit is counted and dropped. When the thread has caught up, a `gap` (how many
-#   are missing, often 0) leads back to DIRECT.
-#
-# In DIRECT mode a full segment is followed by the next. One that cannot be begun is a write that
-# failed: what is tried again begins it. While PAUSED or THREADED, the file stays the same.
-#
-# A record that cannot be redacted costs a gap of its own, or is lost in the one that is open.
-
-
-# From when on a recording that can end does so, before another file is begun for it.
+# A recording that can end does so when its file is filled to this share of the maximum.
 _NEARLY_FULL: Final = 0.75
 
-# What a record takes besides its body, about.
+# An estimate of the bytes that a record takes besides its body.
 _RECORD_BYTES: Final = 64
 
-# What each of several sessions begins and ends with.
+# The marks with which each session of a shared recording begins and ends.
 SESSION_MARK: Final = "session"
 ENDED_MARK: Final = "ended"
-
-
-class Redacts(Protocol):
-    """Replaces in a body what must not be written; remembers it for the bodies that follow."""
-
-    def redact(self, kind: str, body: bytes, *, is_whole_json: bool = True) -> bytes:
-        """What is written instead of `body`."""
-        ...
-
-    def redact_envelope(self, envelope: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What is written instead of what a record says beside its body."""
-        ...
-
-    def manifest(self) -> dict[str, Any]:
-        """What `open` says of it."""
-        ...
 
 
 class _Mode(Enum):
@@ -102,11 +83,13 @@ class _Mode(Enum):
 
 
 class Recorder:
-    """Numbers records, turns them into lines and writes these to its sink, which it owns.
+    """A writer of records that never raises, holds a bounded amount and hardly ever waits.
 
-    `clock_ns` dates the records, `write_clock` (in seconds) only tells how long a write took.
-    `seed` is the one that `open` says, `sessions` how many of several have begun. Every body passes
-    `redactor` before it is kept, but those of `gap` and `end`, which are our own.
+    It numbers records, encodes them as lines and writes these to the sink, which it owns.
+    `clock_ns` gives the records' times; `write_clock`, in seconds, only measures how long a write
+    takes. `seed` is the random seed in the `open` record, `sessions` the number of sessions that
+    have begun in a shared recording. `redactor` redacts every body before it is buffered, except
+    the bodies of `gap` and `end`, which hold no data of users.
     """
 
     def __init__(
@@ -117,7 +100,7 @@ class Recorder:
         limits: Limits,
         write_clock: Callable[[], float] = time.perf_counter,
         seed: int | None = None,
-        redactor: Redacts | None = None,
+        redactor: "Redactor | None" = None,
     ) -> None:
         self._sink = sink
         self._segments = sink if isinstance(sink, Segments) else None
@@ -132,7 +115,7 @@ class Recorder:
         self._encoder = RecordEncoder()
         self._mode = _Mode.DIRECT
         self._buffer: list[Record] = []
-        self._buffered_bytes = 0  # roughly, and only while THREADED
+        self._buffered_bytes = 0  # an estimate, kept only while THREADED
         self._lost = 0
         self._reason = ""
         self._failed_at = 0.0
@@ -141,20 +124,24 @@ class Recorder:
 
     @property
     def next_number(self) -> int:
-        """The number that the next record will have."""
+        """The number of the next record."""
         return self._encoder.next_number
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether its file is nearly full, or is not its first: another one would better follow."""
+        """Whether the current segment is nearly full or is not the first.
+
+        A recording that can end does so then, and another recording begins.
+        """
         if self._segments is None or self._opening is None:
             return False
         return self._opening.segment > 1 or self._segments.filled >= _NEARLY_FULL
 
     def open(self, body: OpenBody) -> None:
-        """Write `open`, with which each later segment begins as well.
+        """Write the `open` record, which also begins each later segment.
 
-        If that fails, it is written with the gap: a file without it is no recording.
+        If the write fails, the record is written before the `gap`: a file without it is no
+        recording.
         """
         self._opening = body
         body_bytes = _opening_bytes(body, self._redactor)
@@ -166,7 +153,7 @@ class Recorder:
             self._lost = 0
 
     def begin_session(self, transport: str) -> int:
-        """Record that one of several sessions begins; returns the channel that is its own."""
+        """Record that a session of a shared recording begins; return the session's channel."""
         self.sessions += 1
         self._mark(SESSION_MARK, {"transport": transport}, channel=self.sessions)
         return self.sessions
@@ -191,10 +178,10 @@ class Recorder:
         embed: bool = True,
         time_ns: int | None = None,
     ) -> int:
-        """Buffer a record and return its number, whether or not it can be kept.
+        """Buffer a record and return its number, which it has even if it is lost.
 
-        `body` is a frame or a JSON text; `embed=False` is for bytes that may not be JSON in UTF-8.
-        `time_ns` is for what happened before it was worth a record.
+        `body` is a message or a JSON text; `embed=False` is for bytes that may not be JSON in
+        UTF-8. `time_ns` is the time of the record if it is not now.
         """
         if self._mode is not _Mode.DIRECT and not self._makes_room(body):
             self._lost += 1
@@ -203,7 +190,8 @@ class Recorder:
             try:
                 body = self._redactor.redact(kind, body, is_whole_json=embed)
                 envelope = None if envelope is None else self._redactor.redact_envelope(envelope)
-            except Exception as error:  # better lost than told; its text may tell as well
+            # Losing the record is better than writing a secret; the error's text may hold one too.
+            except Exception as error:
                 return self._lose(f"redaction failed: {type(error).__name__}")
         if time_ns is None:
             time_ns = self.clock_ns()
@@ -214,7 +202,7 @@ class Recorder:
         return record.number
 
     def flush(self) -> None:
-        """Write all that is buffered; in DIRECT mode it is with the system when this returns."""
+        """Write the buffered records; in DIRECT mode the system has them when this returns."""
         if self._mode is _Mode.DIRECT:
             self._flush_directly()
         elif self._mode is _Mode.PAUSED:
@@ -223,11 +211,12 @@ class Recorder:
             self._flush_through_thread()
 
     def close(self, counts: dict[str, int], *, channel: int = 0) -> None:
-        """Write what is buffered and `end` with `counts`, and close the sink; again does nothing.
+        """Write the buffered records and `end` with `counts`, and close the sink; idempotent.
 
-        A `channel` is that of one session among several: only that one ends, by a mark. While one
-        of them goes on, the recording is cut here: it gets no `end`. Waits for a slow disk at most
-        `journal_close_seconds`, and leaves it the sink after that.
+        With a `channel`, only that session of a shared recording ends, by a mark. If sessions of a
+        shared recording are still open when the recording closes, it gets no `end` record and so
+        counts as cut. Waits for a slow disk for at most `journal_close_seconds`; after
+        that the writing thread keeps the sink.
         """
         if self._mode is _Mode.CLOSED:
             return
@@ -241,20 +230,20 @@ class Recorder:
             self._append_gap(count=self._lost)
         if self._mode is not _Mode.PAUSED and self._sessions_ended == self.sessions:
             self._append("end", EndBody(counts=counts))
-        is_ours = self._write_last()
+        owns_sink = self._write_last()
         self._mode = _Mode.CLOSED
-        if is_ours:
+        if owns_sink:
             with suppress(Exception):
                 self._sink.close()
 
     def _write_last(self) -> bool:
-        """Write what is left; whether the sink is ours afterwards."""
+        """Write the last records; return whether no thread uses the sink any more."""
         lines, records = self._take_buffered()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.write(lines, records)
             return thread.finish(self.limits.journal_close_seconds)
-        with suppress(Exception):  # without its `end`, the recording says that it was cut
+        with suppress(Exception):  # a recording without `end` counts as cut
             self._sink.write(lines)
         return True
 
@@ -274,7 +263,7 @@ class Recorder:
             self._begin_segment(self._segments)
 
     def _lose(self, reason: str) -> int:
-        """The number of a record that is lost, and only that one: in a gap of its own."""
+        """Return the number of a record that is lost; in DIRECT mode it gets a gap of its own."""
         if self._mode is not _Mode.DIRECT:
             self._lost += 1
             return self._encoder.skip()
@@ -288,7 +277,8 @@ class Recorder:
         opening = msgspec.structs.replace(self._opening, segment=self._opening.segment + 1)
         try:
             body = _opening_bytes(opening, self._redactor)
-        except Exception:  # as in `record`; the present file goes on, and the next write asks again
+        # As in `record`: the current file goes on, and the next write tries to redact again.
+        except Exception:
             return
         self._opening = opening
         segments.begin_next(self._encoder.segment_line(body, self.clock_ns()))
@@ -320,7 +310,7 @@ class Recorder:
         self._failed_at = self._write_clock()
 
     def _resume(self) -> None:
-        """Try to write the gap; as long as that fails, its numbers are used again."""
+        """Try to write the gap; if that fails, the next attempt uses the same record numbers."""
         number = self._encoder.next_number
         self._append_gap(reason=self._reason)
         self._append_gap(count=self._lost)
@@ -340,7 +330,7 @@ class Recorder:
             self._thread = WritingThread(
                 self._sink, write_clock=self._write_clock, fast_seconds_max=self._slow_seconds
             )
-        except RuntimeError:  # no more threads: the next writes are slow, but none is lost
+        except RuntimeError:  # no thread can be started: writes stay slow, but no record is lost
             return
         self._mode = _Mode.THREADED
         self._append_gap(reason="slow disk")
@@ -368,18 +358,14 @@ class Recorder:
         return lines, records
 
 
-def _opening_bytes(opening: OpenBody, redactor: Redacts | None) -> bytes:
+def _opening_bytes(opening: OpenBody, redactor: "Redactor | None") -> bytes:
     if redactor is None:
         return encode_body(opening)
     body = encode_body(msgspec.structs.replace(opening, redaction=redactor.manifest()))
     return redactor.redact("open", body)
 
 
-# --------------------
-# Where and how sessions are recorded: what `record=` takes.
-
-
-_Path: TypeAlias = str | os.PathLike[str]
+# The `record=` option -----------------------------------------------------------------------------
 
 
 def _positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
@@ -389,27 +375,30 @@ def _positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None)
 
 @attrs.frozen
 class RecordOptions:
-    """How a session is recorded; a bare path in its place stands for the defaults.
+    """Options for recording a session; a bare path in their place stands for the defaults.
 
     Attributes:
-        path: A file, or a folder in which each session gets a file of its own. A name that ends in
-            `.zst` is written compressed.
-        compress: Whether the files in a folder get such names. A file has its name already.
-        redaction: What of a message or an effect is replaced before anything is written.
-        segment_bytes_max: Behind the write that fills a file so far, the recording goes on in the
-            next: `trip.2.mcprec.jsonl` behind `trip.mcprec.jsonl`. What reads the first reads all.
-            Modern requests over HTTP, as soon as none of them goes on when the file is nearly full,
-            begin another recording instead, which replays alone.
-        segment_seconds_max: The same by a file's age, at the first write behind it.
-        sync_seconds: How often what was written is made to survive a power cut, by a thread; None
-            leaves that to the system. A crash of the process alone loses nothing either way.
-        strict: Whether a handler is refused what no replay could repeat; for servers.
+        path: A file, or a folder in which each session gets a file of its own. A file whose name
+            ends in `.zst` is compressed.
+        compress: Whether files in a folder are compressed. For a single file the name decides.
+        redaction: The secrets to replace before anything is written.
+        segment_bytes_max: The size, in bytes, from which on the recording goes on in another file:
+            `trip.2.mcprec.jsonl` after `trip.mcprec.jsonl`. Reading the first file reads them all.
+            Stateless requests over HTTP start another recording instead, which replays alone, as
+            soon as none of them is open and the file is nearly full.
+        segment_seconds_max: The age of a file, in seconds, from which on the next write goes to
+            another file.
+        sync_seconds: The seconds between two syncs of the file to the disk, by a thread, so that it
+            survives a power cut; None leaves that to the system. A crash of the process alone loses
+            nothing in either case.
+        strict: Whether a handler gets an error when it does what no replay could repeat; for
+            servers.
 
     Raises:
-        ValueError: A number that is not above 0.
+        ValueError: A number is not above 0.
     """
 
-    path: _Path
+    path: str | os.PathLike[str]
     compress: bool = attrs.field(default=False, kw_only=True)
     redaction: "Redaction | None" = attrs.field(default=None, kw_only=True)
     segment_bytes_max: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
@@ -419,18 +408,18 @@ class RecordOptions:
 
 
 class SharedRecording:
-    """One file for several sessions, in the order in which everything happened to them.
+    """A recording of several sessions in one file, in the order in which their events happened.
 
-    `with SharedRecording(path) as shared:` around the sessions, each with `record=shared`. What
-    handlers do to memory that the sessions share is then replayed as well. The file is made with
-    the first session, and whole when the block is left; a session that still goes on is cut there,
-    and so is the recording.
+    Put `with SharedRecording(path) as shared:` around the sessions, and give each `record=shared`.
+    A replay then also repeats how handlers of different sessions use memory that they share. The
+    first session creates the file; leaving the block completes it. A session that is still open
+    then is cut there, and so is the recording.
 
-    All sessions belong to one Trio run, and are of one role and name. Another one is refused by a
-    `RecordingError`, as is one that begins after the end of the block.
+    All sessions have the same Trio run, role and name. Any other session, and one that begins after
+    the block, gets a `RecordingError`.
     """
 
-    def __init__(self, record: _Path | RecordOptions) -> None:
+    def __init__(self, record: str | os.PathLike[str] | RecordOptions) -> None:
         self.options: RecordOptions = options_of(record)
         self._recorder: Recorder | None = None
         self._owner: tuple[object, ...] | None = None
@@ -448,7 +437,7 @@ class SharedRecording:
         self.close()
 
     def close(self) -> None:
-        """Make the file whole; again does nothing."""
+        """Complete the file; idempotent."""
         self._is_closed = True
         if self._recorder is not None:
             self._recorder.close({"sessions": self._recorder.sessions})
@@ -456,53 +445,55 @@ class SharedRecording:
     def begin_session(
         self, start: Callable[[RecordOptions], Recorder], *, role: str, name: str, transport: str
     ) -> tuple[Recorder, int]:
-        """The recorder, which `start` makes for the first session, and this session's channel.
+        """Return the recorder, which `start` opens for the first session, and a new channel.
 
         Raises:
-            RecordingError: The recording is over, of another run, role or name, or cannot be made.
+            RecordingError: The recording is closed, belongs to another Trio run, role or name, or
+                its file cannot be created.
         """
         owner = (trio.lowlevel.current_trio_token(), role, name)
         if self._is_closed:
-            raise RecordingError("the shared recording is over: begin sessions inside its block")
+            raise RecordingError(
+                "the shared recording is closed: begin sessions inside its `with` block"
+            )
         if self._recorder is None:
             self._recorder = start(self.options)
             self._owner = owner
         if owner != self._owner:
-            raise RecordingError("a shared recording is of one Trio run, one role and one name")
+            raise RecordingError(
+                "all sessions of a shared recording need the same Trio run, role and name"
+            )
         return self._recorder, self._recorder.begin_session(transport)
 
 
 RecordTarget: TypeAlias = str | os.PathLike[str] | RecordOptions | SharedRecording
-"""Where a session is recorded: a path, or a path with options, or a file with other sessions."""
+"""The file of a recording: a path, a path with options, or a recording shared with sessions."""
 
 
 def options_of(record: RecordTarget) -> RecordOptions:
-    """The options that `record` brings, or those that a bare path stands for."""
+    """Return the options in `record`; for a bare path, the defaults."""
     if isinstance(record, SharedRecording):
         return record.options
     return record if isinstance(record, RecordOptions) else RecordOptions(record)
 
 
 def holds_many_sessions(record: RecordTarget | None) -> bool:
-    """Whether a second session is recorded without replacing the first."""
+    """Return whether a second session can be recorded without replacing the first."""
     if record is None or isinstance(record, SharedRecording):
         return True
     text = os.fspath(options_of(record).path)
-    return text.endswith("/") or os.path.isdir(text)  # noqa: PTH112  it is text already
-
-
-# --------------------
-# Sessions that follow each other, as one story: those of a client, or of a server that dials.
+    return text.endswith("/") or os.path.isdir(text)  # noqa: PTH112  the path is text already
 
 
 @attrs.define(eq=False, init=False)
 class SuccessiveSessions:
-    """Where sessions are recorded of which one may follow another; `may_reconnect` says whether.
+    """The recording of sessions that follow one another when a client or a server reconnects.
 
-    One file then takes them all, each a channel of it.
+    If `may_reconnect`, and `record` names a single file, the file becomes a shared recording in
+    which each session has a channel.
 
     Attributes:
-        record: Where each session is recorded.
+        record: The target to record each session to.
     """
 
     record: RecordTarget | None
@@ -514,7 +505,7 @@ class SuccessiveSessions:
             self.record = self._own = SharedRecording(options_of(record))
 
     def end(self) -> None:
-        """There are no more sessions; one that still goes on is cut."""
+        """Complete the shared file, if there is one; a session that is still open is cut."""
         if self._own is not None:
             self._own.close()
 
@@ -522,38 +513,45 @@ class SuccessiveSessions:
 _NS_PER_SECOND: Final = 1_000_000_000
 _ID_BYTES: Final = 8
 
-# As many as a number of JavaScript's holds, or jq's.
+# JavaScript and jq read JSON numbers as floats, which hold integers of 53 bits exactly.
 _SEED_BITS: Final = 53
 
 _WRITER: Final = f"mcp_trio/{__version__} Python/{platform.python_version()}"
 _session_numbers = itertools.count(1)
 
 
-class Facts(TypedDict, total=False):
-    """What `open` says of a session, besides what each of a shared recording has of its own."""
-
-    version: Required[str]
-    tools_digest: str | None
-    lifespan: bool
-    schemas: Callable[[], Mapping[str, Any]]
-    limits: Limits
-
-
 def begin_session(
-    record: RecordTarget, *, role: str, transport: str, name: str, **facts: Unpack[Facts]
+    record: RecordTarget,
+    *,
+    role: str,
+    transport: str,
+    name: str,
+    version: str,
+    tools_digest: str | None = None,
+    lifespan: bool = False,
+    schemas: Callable[[], Mapping[str, Any]] = dict,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> tuple[Recorder, int]:
-    """The recorder for a session that begins now, and the channel that is the session's there.
+    """Return the recorder for a session that begins now, and the session's channel in it.
 
-    In a shared recording the `facts` of the first session count; see `open_recorder`.
+    The arguments are those of `open_recorder`. In a shared recording, those of the first session
+    count.
 
     Raises:
-        RecordingError: The recording cannot be made, or the shared one does not take this session.
-        ValueError: The redaction is wrong in itself.
+        RecordingError: The file cannot be created, or the shared recording rejects this session.
+        ValueError: The redaction options are invalid.
     """
-
-    def start(options: RecordOptions) -> Recorder:
-        return open_recorder(options, role=role, transport=transport, name=name, **facts)
-
+    start = partial(
+        open_recorder,
+        role=role,
+        transport=transport,
+        name=name,
+        version=version,
+        tools_digest=tools_digest,
+        lifespan=lifespan,
+        schemas=schemas,
+        limits=limits,
+    )
     if isinstance(record, SharedRecording):
         return record.begin_session(start, role=role, transport=transport, name=name)
     return start(options_of(record)), 0
@@ -571,21 +569,21 @@ def open_recorder(
     schemas: Callable[[], Mapping[str, Any]] = dict,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Recorder:
-    """A recorder for one session, which begins now; `open` is written.
+    """Create the file of a recording, write its `open` record and return the recorder.
 
     A path that is a folder, or ends with a slash, gets a new file for this session, named after
-    `name`, the time and the process. The file may be read by its owner only. Times count from now,
-    on the clock of the Trio run. `schemas` gives those of the tools' arguments, by name, which may
-    say what is to be redacted.
+    `name`, the time and the process. Only the file's owner can read it. Times count from now, on
+    the clock of the Trio run. `schemas` returns the input schemas of the tools by tool name, in
+    which passwords may be declared; it is called only for redaction.
 
     Raises:
-        RecordingError: The file cannot be made, or its later segments would replace what is none.
-        ValueError: The redaction is wrong in itself; no file was made.
+        RecordingError: The file cannot be created, or a later segment would replace another file.
+        ValueError: The redaction options are invalid; no file was created.
     """
     options = options_of(record)
     started = datetime.now(UTC)
     seed = secrets.randbits(_SEED_BITS)
-    # What is wrong with it is said before there is a file.
+    # Invalid redaction options raise before the file is created.
     redactor = _redactor(options, schemas, limits)
     recorder = Recorder(
         _sink(_target(options, name, started), options, limits),
@@ -612,7 +610,7 @@ def open_recorder(
 
 def _redactor(
     options: RecordOptions, schemas: Callable[[], Mapping[str, Any]], limits: Limits
-) -> Redacts | None:
+) -> "Redactor | None":
     if options.redaction is None:
         return None
     from mcp_trio._journal.redaction import Redactor
@@ -637,23 +635,20 @@ def _sink(target: Path, options: RecordOptions, limits: Limits) -> Segments:
 
 
 def _check_room(target: str) -> None:
-    """The user named the first file; the others must not cost something else."""
+    """Check that no later segment will replace a file that the user did not name."""
     if Path(target).exists() and not Path(target).is_file():
-        raise RecordingError(f"cannot record to {target}: it is no file that segments could follow")
+        raise RecordingError(f"cannot record to {target} in segments: it is not a regular file")
     for name in later_names(target):
         if not is_free_for_segment(name):
             raise RecordingError(
-                f"cannot record to {target}: a segment would replace {name}, which is none"
+                f"cannot record to {target}: a later segment would replace {name},"
+                " which is not a segment"
             )
 
 
 def _open_file(path: str, *, sync_seconds: float | None, limits: Limits) -> MeasuredSink:
     file = FileSink(path, sync_seconds=sync_seconds, limits=limits)
-    if not path.endswith(COMPRESSED_SUFFIX):
-        return file
-    from mcp_trio._recorder.files import CompressedSink
-
-    return CompressedSink(file)
+    return CompressedSink(file) if path.endswith(COMPRESSED_SUFFIX) else file
 
 
 def _ns_since_now() -> Callable[[], int]:
@@ -667,8 +662,8 @@ def _target(options: RecordOptions, name: str, started: datetime) -> Path:
     if not (text.endswith("/") or Path(text).is_dir()):
         if options.compress and not text.endswith(COMPRESSED_SUFFIX):
             raise RecordingError(
-                f"cannot record to {text}: a file is compressed if its name ends in"
-                f" {COMPRESSED_SUFFIX}; only those in a folder get such names"
+                f"cannot record to {text}: compress=True is for folders;"
+                f" a single file is compressed if its name ends in {COMPRESSED_SUFFIX}"
             )
         return Path(text)
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)

@@ -141,7 +141,9 @@ async def test_segments_replace_only_segments(tmp_path):
     begin_session(options, **FACTS)[0].close({})
     open_recorder(second, **FACTS).close({})
     before = path.read_bytes(), second.read_bytes()
-    with pytest.raises(RecordingError, match=f"a segment would replace {second}, which is none"):
+    with pytest.raises(
+        RecordingError, match=f"a later segment would replace {second}, which is not a segment"
+    ):
         begin_session(options, **FACTS)
     assert (path.read_bytes(), second.read_bytes()) == before
     begin_session(RecordOptions(path), **FACTS)[0].close({})
@@ -150,7 +152,7 @@ async def test_segments_replace_only_segments(tmp_path):
 async def test_a_device_has_no_segments(tmp_path):
     (tmp_path / "null").symlink_to("/dev/null")
     open_recorder(tmp_path / "null", **FACTS).close({})
-    with pytest.raises(RecordingError, match="no file that segments could follow"):
+    with pytest.raises(RecordingError, match="in segments: it is not a regular file"):
         open_recorder(RecordOptions(tmp_path / "null", segment_bytes_max=1), **FACTS)
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -105,7 +105,7 @@ def test_another_run_is_another_recording(tmp_path):
             begin(shared)
 
         trio.run(session)
-        with pytest.raises(RecordingError, match="one Trio run"):
+        with pytest.raises(RecordingError, match="the same Trio run"):
             trio.run(session)
 
 

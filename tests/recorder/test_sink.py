@@ -133,7 +133,7 @@ def test_a_file_that_another_session_is_recorded_to_is_left_alone(tmp_path):
     first = FileSink(tmp_path / "x")
     first.write(b"first")
     before = set(Path("/proc/self/fd").iterdir())
-    with pytest.raises(OSError, match="another session is being recorded to it"):
+    with pytest.raises(OSError, match="another session is being recorded to this file"):
         FileSink(tmp_path / "x")
     assert set(Path("/proc/self/fd").iterdir()) == before
     assert (tmp_path / "x").read_bytes() == b"first"

@@ -108,6 +108,6 @@ def test_without_a_thread_there_is_no_such_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", reject)
     before = open_descriptors()
-    with pytest.raises(OSError, match="no thread to sync it"):
+    with pytest.raises(OSError, match="cannot start a thread that syncs the file"):
         FileSink(tmp_path / "x", sync_seconds=1)
     assert open_descriptors() == before
