@@ -291,8 +291,10 @@ def diff_command(
     as_json: bool,  # noqa: FBT001  the same
 ) -> None:
     """Compare the recordings A and B."""
+    from mcp_trio._journal.diff import diff
+
     left, right = _records(a), _records(b)
-    found = diff_command(left, right)
+    found = diff(left, right)
     if as_json:
         _print_json(found)
     else:
@@ -452,9 +454,10 @@ Examples:
 def check_command(context: click.Context, file: str) -> None:
     """Verify the recording FILE: its records, numbers and digests, and whether it was closed."""
     from mcp_trio._cli.recordings import lines_of, naming
+    from mcp_trio._journal.reader import check
 
     with naming(file):
-        report = check_command(lines_of(file))
+        report = check(lines_of(file))
     click.echo(f"{file}: {verdict(report)}")
     kinds = ", ".join(f"{count} {kind}" for kind, count in report.kinds.items())
     click.echo(f"{report.records} records: {kinds}")

@@ -274,12 +274,13 @@ def _replay(file: str, target: str, mode: "Mode", key: str | None) -> None:
     from mcp_trio._cli.output import patience
     from mcp_trio._cli.recordings import naming
     from mcp_trio._cli.targets import load_server
+    from mcp_trio._replay.replay import replay
 
     server = load_server(target)
     secret = None if key is None else read_key(key)
     begin = time.perf_counter()
     with naming(file), patience("replaying"):
-        report = replay_command(file, server, mode=mode, key=secret)
+        report = replay(file, server, mode=mode, key=secret)
     click.echo(replayed(report, time.perf_counter() - begin))
 
 

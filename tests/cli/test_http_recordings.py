@@ -26,7 +26,7 @@ def recorded(tmp_path_factory):
     files = {}
     for file in folder.iterdir():
         named = next(line for line in file.read_text().splitlines() if "negotiated" in line)
-        files[json.loads(named)["f"]["value"]["protocol_version"]] = file
+        files[json.loads(named)["f"]["value"]["revision"]] = file
     return files
 
 

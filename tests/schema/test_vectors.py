@@ -42,7 +42,7 @@ def test_a_shown_message_is_valid(vector, published):
     definition, message = vector["definition"], vector["message"]
     if DEFINITIONS[definition].body is not None:
         message = message.get("result", message)
-    published(vector.get("protocol_version", "2024-11-05")).validate(definition, message)
+    published(vector.get("revision", "2024-11-05")).validate(definition, message)
 
 
 @pytest.mark.parametrize("vector", TYPED, ids=name_of)
