@@ -251,7 +251,7 @@ def call_command(
     Structured content is printed as JSON, unless one of the texts says the same.
     """
     from mcp_trio._cli.client_session import in_session
-    from mcp_trio._cli.output import call_progress
+    from mcp_trio._cli.progress import call_progress
 
     given = read_words(arguments)
 

@@ -24,7 +24,8 @@ from mcp_trio._cli.options import (
     reject_headers,
     together,
 )
-from mcp_trio._cli.output import bars_hidden, echo_error, printable
+from mcp_trio._cli.output import echo_error, printable
+from mcp_trio._cli.progress import bars_hidden
 from mcp_trio._cli.targets import load_server
 from mcp_trio._client.client import DEFAULT_PROTOCOL_VERSIONS, Client
 from mcp_trio._client.config import ServerConfig, read_config

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from mcp_trio._cli.output import counted
+from mcp_trio._cli.progress import counted
 from mcp_trio._journal.reader import Damage, read_recording
 from mcp_trio._journal.records import Record
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX, later_names, open_recording

@@ -131,7 +131,8 @@ def driven(
             revision does not fit what was recorded; or there are headers for no URL.
         RecordingError: The file is no recording.
     """
-    from mcp_trio._cli.output import echo_error, patience
+    from mcp_trio._cli.output import echo_error
+    from mcp_trio._cli.progress import patience
     from mcp_trio._cli.recordings import naming
     from mcp_trio._replay.live import drive
     from mcp_trio.errors import ConnectionLost
@@ -271,7 +272,7 @@ def replay_command(
 
 def _replay(file: str, target: str, mode: "Mode", key: str | None) -> None:
     from mcp_trio._cli.options import read_key
-    from mcp_trio._cli.output import patience
+    from mcp_trio._cli.progress import patience
     from mcp_trio._cli.recordings import naming
     from mcp_trio._cli.targets import load_server
     from mcp_trio._replay.replay import replay

@@ -1,7 +1,7 @@
 """A server's side of one session: each method's handler, by a table."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, TypeVarTuple
 
 import attrs
 import msgspec
@@ -15,7 +15,6 @@ from mcp_trio._recorder.writer import RecordTarget, SharedRecording
 from mcp_trio._server.context import Context, ThreadContext, visit_first
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 from mcp_trio._server.facts import LogLevelFilter
-from mcp_trio._server.http_effects import SessionHttp
 from mcp_trio._server.registration import Offering
 from mcp_trio._server.registry import (
     LISTS,
@@ -49,6 +48,9 @@ from mcp_trio.errors import (
     ResourceNotFound,
     ToolError,
 )
+
+if TYPE_CHECKING:
+    import httpx
 
 # --------------------
 # Which sessions of a server are open at the same time.
@@ -142,6 +144,37 @@ _Answer: TypeAlias = msgspec.Struct | msgspec.Raw
 
 Result = TypeVar("Result")
 Values = TypeVarTuple("Values")
+
+
+@attrs.define(eq=False)
+class SessionHttp:
+    """The HTTP client of one session's handlers, whose requests are effects.
+
+    To be entered round the session: at the end the client is closed, within `close_seconds`, also
+    when that is a cancellation.
+    """
+
+    close_seconds: float
+    _client: "httpx.AsyncClient | None" = attrs.field(default=None, init=False)
+
+    @property
+    def client(self) -> "httpx.AsyncClient":
+        """The client; httpx is imported here, by the first who wants it."""
+        if self._client is None:
+            import httpx
+
+            from mcp_trio._server.http_effects import EffectTransport
+
+            self._client = httpx.AsyncClient(transport=EffectTransport())
+        return self._client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._client is not None:
+            with trio.move_on_after(self.close_seconds, shield=True):
+                await self._client.aclose()
 
 
 @attrs.define(eq=False)

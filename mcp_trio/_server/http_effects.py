@@ -3,12 +3,10 @@
 import base64
 import functools
 from collections.abc import Callable, Container
-from typing import Final, Self
+from typing import Final
 
-import attrs
 import httpx
 import msgspec
-import trio
 
 from mcp_trio._journal.records import HTTP, encode_body
 from mcp_trio._server.effects import OPAQUE, at_work
@@ -163,32 +161,3 @@ def _told(body: bytes) -> str | Base64Body:
 
 def _bytes(body: str | Base64Body) -> bytes:
     return body.encode() if isinstance(body, str) else base64.b64decode(body.base64)
-
-
-@attrs.define(eq=False)
-class SessionHttp:
-    """The HTTP client of one session's handlers, whose requests are effects.
-
-    To be entered round the session: at the end the client is closed, within `close_seconds`, also
-    when that is a cancellation.
-    """
-
-    close_seconds: float
-    _client: "httpx.AsyncClient | None" = attrs.field(default=None, init=False)
-
-    @property
-    def client(self) -> "httpx.AsyncClient":
-        """The client; httpx is imported here, by the first who wants it."""
-        if self._client is None:
-            import httpx
-
-            self._client = httpx.AsyncClient(transport=EffectTransport())
-        return self._client
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._client is not None:
-            with trio.move_on_after(self.close_seconds, shield=True):
-                await self._client.aclose()

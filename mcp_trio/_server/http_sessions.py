@@ -21,7 +21,7 @@ from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._recorder.writer import RecordTarget
-from mcp_trio._server.http_effects import SessionHttp
+from mcp_trio._server.handlers import SessionHttp
 from mcp_trio._server.http_options import HttpStores, SessionFacts
 from mcp_trio._server.sockets import HandshakeTimeouts, HasLifespan
 from mcp_trio._server.subscriptions import Audience

@@ -32,8 +32,7 @@ from mcp_trio._protocol.versions import (
 )
 from mcp_trio._recorder.writer import RecordTarget, begin_session, options_of
 from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.handlers import RecordingBeside, Serving, SessionCounter
-from mcp_trio._server.http_effects import SessionHttp
+from mcp_trio._server.handlers import RecordingBeside, Serving, SessionCounter, SessionHttp
 from mcp_trio._server.http_options import HostKind, HttpOptions, RunHttpOptions
 from mcp_trio._server.registration import Offering
 from mcp_trio._server.resumable import SealedRounds

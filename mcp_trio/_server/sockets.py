@@ -36,7 +36,7 @@ from mcp_trio._protocol.websocket import (
     with_token,
 )
 from mcp_trio._recorder.writer import RecordTarget, holds_many_sessions
-from mcp_trio._server.http_effects import SessionHttp
+from mcp_trio._server.handlers import SessionHttp
 from mcp_trio._server.http_options import Verify, WhoMayCome
 from mcp_trio._session.tasks import foremost
 from mcp_trio._transports.channel import Channel

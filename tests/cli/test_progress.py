@@ -7,7 +7,7 @@ from contextlib import redirect_stderr
 import pytest
 import zstandard
 
-from mcp_trio._cli.output import bars_hidden, call_progress, counted, patience
+from mcp_trio._cli.progress import bars_hidden, call_progress, counted, patience
 from mcp_trio._cli.recordings import lines_of, naming
 from mcp_trio.errors import RecordingError
 from mcp_trio.types import ProgressParams

@@ -16,7 +16,7 @@ async def lifespan(server):
 server = Server("there", lifespan=lifespan)
 """,
 }
-BEGIN = "from contextlib import asynccontextmanager\nfrom mcp_trio import MemoryStore, Server\n"
+BEGIN = "from contextlib import asynccontextmanager\nfrom mcp_trio import Server\nfrom mcp_trio.http import MemoryStore\n"
 HTTP = ("--transport", "http")
 FILE = ("--record", "one.mcprec.jsonl")
 

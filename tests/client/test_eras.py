@@ -411,7 +411,7 @@ async def test_a_recording_tells_what_was_agreed_on(tmp_path, protocol_versions,
         pass
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     (facts,) = [it["f"]["value"] for it in lines if it.get("f", {}).get("name") == "negotiated"]
-    assert facts["protocol_version"] == spoken
+    assert facts["revision"] == spoken
     assert facts["peer"]["name"] == "hail"
 
 

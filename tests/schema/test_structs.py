@@ -6,7 +6,6 @@ from typing import get_args
 import msgspec
 import pytest
 
-import mcp_trio.types
 from mcp_trio import types as vocabulary
 from mcp_trio.types import (
     CallToolParams,
@@ -81,12 +80,6 @@ def test_every_request_and_result_of_the_table_carries_meta():
             assert issubclass(row.params, Params)
         if name.endswith("Result") and row.body is not None:
             assert issubclass(row.body, Result)
-
-
-def test_the_face_offers_the_vocabulary_without_the_table_of_definitions():
-    ours = {"ContentsHead", "DEFINITIONS", "Definition", "FIRST_PROTOCOL_VERSION"}
-    assert set(mcp_trio.types.__all__) == set(vocabulary.__all__) - ours
-    assert all(hasattr(mcp_trio.types, name) for name in mcp_trio.types.__all__)
 
 
 @pytest.mark.requirement("BASE-17")
