@@ -9,7 +9,7 @@ import attrs
 import click
 import msgspec
 
-from mcp_trio._cli.client_session import SERVER_EPILOG, Choices, ServerCommand, server_parameters
+from mcp_trio._cli.options import SERVER_EPILOG, Choices, ServerCommand, server_parameters
 
 if TYPE_CHECKING:
     from mcp_trio._client.client import Client

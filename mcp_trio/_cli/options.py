@@ -6,12 +6,14 @@ import shutil
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, get_args
 
 import attrs
 import click
 
-from mcp_trio.limits import MIB
+from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
+from mcp_trio.limits import DEFAULT_LIMITS, MIB, Limits
+from mcp_trio.types import LoggingLevel
 
 if TYPE_CHECKING:
     from mcp_trio._journal.redaction import Redaction
@@ -509,3 +511,100 @@ def read_key(file: str) -> bytes:
     if len(key) < _KEY_BYTES_MIN:
         raise click.BadParameter(f"the key in {file} has less than {_KEY_BYTES_MIN} bytes")
     return key
+
+
+# --------------------
+# SERVER on the command line, and the options that say how to talk to it.
+
+
+SERVER_EPILOG: Final = """\b
+SERVER is a URL; or file.py[:object] or package.module[:object], whose server then runs in this
+process; or, with --config, a name in that file; or is left out when the server's own command
+follows behind --, which inherits the environment. What a server prints goes to stderr.
+
+\b
+Write --header 'Authorization: Bearer ${TOKEN}' in single quotes: what the environment holds does
+not stand in the list of processes then. SSL_CERT_FILE names certificates to trust.
+
+\b
+What a server asks meanwhile is asked on the terminal, where Ctrl-D declines; without a terminal
+it is declined.
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Choices:
+    """What the options below have chosen: SERVER's words, and how to talk to it."""
+
+    server: str | Sequence[str]
+    config: str | None
+    headers: Mapping[str, str]
+    timeout: float | None
+    log_level: LoggingLevel | None
+    stderr: bool
+    protocol_version: str | None
+    yes: bool
+
+    @property
+    def limits(self) -> Limits:
+        """The default limits, with one time-out for each request if one was chosen."""
+        if self.timeout is None:
+            return DEFAULT_LIMITS
+        return attrs.evolve(
+            DEFAULT_LIMITS,
+            probe_seconds=min(self.timeout, DEFAULT_LIMITS.probe_seconds),
+            initialize_seconds=self.timeout,
+            request_idle_seconds=self.timeout,
+            request_total_seconds=self.timeout,
+        )
+
+
+class ServerCommand(TakesCommand):
+    """A command whose first argument is SERVER, unless the server's command stands behind `--`."""
+
+    server_place = 1
+    server_words = ("(behind --)",)
+
+
+def _server_words(ctx: click.Context, _: click.Parameter, word: str) -> str | Sequence[str]:
+    command = command_behind(ctx)
+    return word if command is None else command
+
+
+# SERVER and its options, which make up `Choices`.
+server_parameters: Final = together(
+    click.argument("server", callback=_server_words),
+    click.option(
+        "--config",
+        metavar="FILE",
+        type=click.Path(),
+        help="SERVER is a name in this file, under mcpServers, as hosts have it.",
+    ),
+    header_option,
+    click.option(
+        "--timeout",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Give up a request that takes longer, and tell the server.",
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice(get_args(LoggingLevel)),
+        help="Print the server's log messages of at least this level on stderr.",
+    ),
+    click.option(
+        "--stderr",
+        is_flag=True,
+        help="Pass on the stderr of the server's command; else its end stands in errors.",
+    ),
+    click.option(
+        "--protocol-version",
+        type=click.Choice(ALL_PROTOCOL_VERSIONS),
+        help="Speak this revision of the protocol, and no other.",
+    ),
+    click.option(
+        "--yes",
+        is_flag=True,
+        help="Accept the server's forms as they are, by their defaults, and ask nobody.",
+    ),
+)

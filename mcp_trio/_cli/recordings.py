@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from mcp_trio._cli.progress import counted
 from mcp_trio._journal.reader import Damage, read_recording
 from mcp_trio._journal.records import Record
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX, later_names, open_recording
@@ -37,6 +36,8 @@ def lines_of(file: str | os.PathLike[str]) -> Iterator[bytes]:
     Raises:
         RecordingError: The file cannot be read, or not decompressed.
     """
+    from mcp_trio._cli.progress import counted
+
     return counted(open_recording(file), f"reading {Path(file).name}", total_bytes=_size(file))
 
 

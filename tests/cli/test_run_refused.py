@@ -23,7 +23,7 @@ FILE = ("--record", "one.mcprec.jsonl")
 REJECTED = {
     "legacy workers": (
         ["plain.py", *HTTP, "--workers", "2", "--protocol-versions", "2025-11-25"],
-        "workers serve stateless revisions only",
+        "workers serve stateless protocol versions only",
     ),
     "workers with states of one process": (
         ["stateful.py", *HTTP, "--workers", "2"],

@@ -163,7 +163,7 @@ def test_records_that_are_no_frames_are_told_too(write):
     shown = rows_of(
         write(
             ("mark", {"name": "start", "value": None}, "r1", 0),
-            ("mark", {"name": "negotiated", "value": {"protocol_version": "x"}}),
+            ("mark", {"name": "negotiated", "value": {"revision": "x"}}),
             ("res", {"value": 1}, "r1", 1),
             ("err", {"type": "KeyError", "text": "x"}, "r1", 2),
             ("shut", {"cause": "eof"}),

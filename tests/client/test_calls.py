@@ -324,11 +324,11 @@ async def test_a_host_may_look_at_every_request_and_deny_it_before_it_leaves(
     await server.answer_initialize(capabilities=ALL)
     await trio.testing.wait_all_tasks_blocked()
     with pytest.raises(UserRejected):
-        await client.call_tool("open_the_lock", {"host_check": 3})
+        await client.call_tool("open_the_lock", {"key": 3})
     nursery.start_soon(client.ping)
     assert (await server.receive())["method"] == "ping"
     assert [method for method, _ in asked] == ["tools/call", "ping"]
     assert asked[0][1] == t.CallToolParams(
-        name="open_the_lock", arguments=msgspec.Raw(b'{"gate":3}')
+        name="open_the_lock", arguments=msgspec.Raw(b'{"key":3}')
     )
     nursery.cancel_scope.cancel()
