@@ -111,7 +111,7 @@ def _later(line: bytes) -> bytes:
 
 # The table.
 
-NO_RECORDING: Final = "not a recording: its first line is no whole `open` record"
+NO_RECORDING: Final = "not a recording: its first line is not a complete `open` record"
 
 TABLE: Final = (
     *(
@@ -119,8 +119,8 @@ TABLE: Final = (
             name=f"version-{version}",
             of="weather-python-sdk",
             change=with_open(format_version=version),
-            check=f"format version {version} is not known here, only 1",
-            replay=f"format version {version} is not known here, only 1",
+            check=f"cannot read format version {version}",
+            replay=f"cannot read format version {version}",
         )
         for version in (0, 2)
     ),
@@ -136,7 +136,7 @@ TABLE: Final = (
         name="later-writer",
         of="effects",
         change=_of_later_writer,
-        check="a record with keys that are not known here; line",
+        check="a record with unknown keys; line",
         replay="a record of kind 'trace'",
     ),
     Rejected(
@@ -185,7 +185,7 @@ TABLE: Final = (
         name="hole-in-the-numbers",
         of="weather-python-sdk",
         change=with_line(lambda _: b"", holding=b'"k":"out"'),
-        check="should be",
+        check="is expected",
         replay="missing",
     ),
     Rejected(
@@ -193,7 +193,7 @@ TABLE: Final = (
         of="counter",
         change=with_line(_later, holding=b'"k":"out"'),
         keeps_digests=True,
-        check="something between the last digest and this record was changed",
+        check="a line between the last digest and this record was changed",
         replay="replays; line ",
     ),
 )

@@ -1,14 +1,15 @@
-"""Where two recordings differ.
+"""The differences between two recordings, and between two JSON texts.
 
-Two recordings of the same role are compared record by record. Records are paired by who did what:
-lane, ordinal, kind and method, and their occurrence where these are the same. Numbers, times and
-ids are left out of account: an answer counts by the request that it answers, and a lane, which is
-named by its request's number, by which request that was. So a log message more, or answers in
-another order, do not make everything behind them differ. What a server draws anew in each run does
-not count either: the states by which it knows a retry again, and the ids of visits.
+Two recordings of the same role are compared record by record. Records are paired by lane, ordinal,
+kind and method, and those that agree in all of these by their order. Numbers, times and ids are
+ignored: an answer is identified by the request that it answers, and a lane, which is named after
+its request's number, by that request. So an additional log message, or answers in another order,
+do not make all later records differ. Values that a server chooses at random in each run are ignored
+as well: request states and elicitation ids.
 
-Two sides of one session have only the wire in common, and each direction has its own order: what
-is `out` here is `in` there. Frames are paired by direction, id and method, and their occurrence.
+Recordings of the two sides of a session have only their messages in common, and one's `out` is the
+other's `in`. Each direction is compared by itself; messages are paired by id and method, and those
+that agree in both by their order.
 """
 
 import re
@@ -22,14 +23,10 @@ from msgspec import UNSET
 
 from mcp_trio._journal.records import OpenBody, Record, body_bytes, decode_body
 
-# --------------------
-# Where two frames differ, as JSON.
-
-
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 
 JsonDifference = tuple[str, Any, Any]
-"""A path such as `$.result.content[0].text`, and what stands there left and right."""
+"""A path such as `$.result.content[0].text`, and the left and right values there, or UNSET."""
 
 
 def _value(text: bytes) -> Any:
@@ -44,7 +41,7 @@ def _is_same(a: object, b: object) -> bool:
 
 
 def member_step(name: str) -> str:
-    """The end of a path that leads to the member of that name."""
+    """Return the step of a JSON path that leads to the member of this name."""
     is_plain = _PLAIN_NAME.fullmatch(name)
     return f".{name}" if is_plain else f"[{msgspec.json.encode(name).decode()}]"
 
@@ -72,13 +69,13 @@ _CONTAINER_PAIRS: Final[
 
 
 def json_differences(left: bytes, right: bytes) -> list[JsonDifference]:
-    """Every place where two JSON texts differ, in the order of the left one; UNSET: nothing there.
+    """Return all differences between two JSON texts, in the order of the left one.
 
-    Whitespace, escapes and the order of members do not count; the type of a number does. Bytes that
-    are not JSON are compared as a whole, at `$`.
+    Whitespace, escapes and the order of members are ignored; the type of a number is not. Bytes
+    that are not JSON are compared as one value, at `$`.
     """
     differences: list[JsonDifference] = []
-    # A stack, since frames may be nested deeper than Python cares to recurse.
+    # A stack, since JSON may be nested deeper than Python's recursion limit.
     pending: list[JsonDifference] = [("$", _value(left), _value(right))]
     while pending:
         path, a, b = pending.pop()
@@ -94,7 +91,7 @@ _LANE_NUMBER: Final = re.compile(r"(?<=^r)[0-9]+")
 
 _OPPOSITE: Final[Mapping[str, str]] = {"in": "out", "out": "in"}
 
-# What is drawn for each recording, and who wrote it where and when.
+# The members of `open` that differ between any two recordings.
 _INCIDENTAL: Final = frozenset(
     {
         ("open", "$.started"),
@@ -104,19 +101,24 @@ _INCIDENTAL: Final = frozenset(
     }
 )
 
-# Members of frames that a server draws anew: what it gives to its client, and what comes back.
+# The members of messages that a server chooses at random, and that its client returns.
 _RANDOM_MEMBERS: Final = (".requestState", ".elicitationId")
-# The same in its own notes: the mark with a state, and the effects that seal and open states.
+# The mark with a request state, and the effects that seal and open such states.
 _RANDOM_MARK: Final = "parked"
 _RANDOM_EFFECTS: Final = "state."
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One difference between two recordings.
+    """A difference between two recordings.
 
-    `what` is "changed" (at `path`, from `left_value` to `right_value`), "missing" (on the right),
-    "extra" (on the right), or "order" (what comes first where the orders part). `left` and `right`
-    are the records' numbers, `lane` the left one's lane where there is one.
+    Attributes:
+        what: "changed": the records differ at `path`, in `left_value` and `right_value`; "missing":
+            only the left recording has the record; "extra": only the right one has it; "order": the
+            first two records that both recordings have in another order.
+        kind: The kind of the records.
+        lane: The lane of the left record, or of the only one.
+        left: The number of the left record.
+        right: The number of the right record.
     """
 
     what: Literal["changed", "missing", "extra", "order"]
@@ -130,28 +132,24 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _Key = tuple[Hashable, ...]
-"""Who did what, and how often that was done before."""
+"""The properties by which records are paired, and the number of earlier records with the same."""
 
 _Keyed = dict[_Key, Record]
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """An effect or a mark."""
-
     name: str = ""
 
 
 class _MessageHeader(msgspec.Struct, frozen=True):
-    """Which message a frame is."""
-
     id: msgspec.Raw = msgspec.Raw(b"")
     method: msgspec.Raw = msgspec.Raw(b"")
 
 
 def diff(left: Iterable[Record], right: Iterable[Record]) -> list[Difference]:
-    """All differences between two recordings, in the order of the left one as far as it goes.
+    """Return all differences between two recordings, in the order of the left one.
 
-    If one was made by another role than the other, only what was on the wire is compared.
+    If their roles differ, only the messages are compared.
     """
     a, b = list(left), list(right)
     if role_of(a) == role_of(b):
@@ -166,10 +164,10 @@ def diff(left: Iterable[Record], right: Iterable[Record]) -> list[Difference]:
 
 
 def role_of(records: Sequence[Record]) -> str | None:
-    """Who recorded; None if the first record does not say so.
+    """Return the role of the recorded side; None if the first record is no `open` record.
 
     Raises:
-        RecordingError: The first record says something else.
+        RecordingError: The `open` record is damaged.
     """
     if not records or records[0].kind != "open":
         return None
@@ -177,7 +175,7 @@ def role_of(records: Sequence[Record]) -> str | None:
 
 
 def _direction_in_right(kind: str, left_role: str | None, right_role: str | None) -> str:
-    """What the right one calls frames that go the way of the left one's `kind`."""
+    """Return the kind that messages of the left recording's `kind` have in the right recording."""
     are_opposite = (left_role == "client") is not (right_role == "client")
     return _OPPOSITE[kind] if are_opposite else kind
 
@@ -192,13 +190,13 @@ def _without_random(found: list[Difference], left: Sequence[Record]) -> list[Dif
 def _is_random(difference: Difference, random_records: Collection[int]) -> bool:
     if difference.left in random_records:
         return True
-    is_of_frame = difference.kind in _OPPOSITE and difference.path.endswith(_RANDOM_MEMBERS)
+    is_of_message = difference.kind in _OPPOSITE and difference.path.endswith(_RANDOM_MEMBERS)
     values = difference.left_value, difference.right_value
-    return is_of_frame and all(isinstance(value, str) for value in values)
+    return is_of_message and all(isinstance(value, str) for value in values)
 
 
 def _random_records(records: Iterable[Record]) -> Collection[int]:
-    """The records that hold nothing but what was drawn."""
+    """Return the numbers of the records that hold nothing but random values."""
     random_records: set[int] = set()
     effects: dict[tuple[int, str | None], str] = {}
     for record in records:
@@ -212,7 +210,7 @@ def _random_records(records: Iterable[Record]) -> Collection[int]:
 
 
 def _name(record: Record) -> str:
-    """What an effect or a mark is called; empty for what says no name."""
+    """Return the name of an effect or a mark; empty for any other record."""
     try:
         return msgspec.json.decode(body_bytes(record) or b"", type=_Named).name
     except (ValueError, RecursionError):
@@ -231,7 +229,7 @@ def _differences(a: _Keyed, b: _Keyed) -> list[Difference]:
 
 
 def _by_message(records: Iterable[Record], kind: str) -> _Keyed:
-    """The frames of one direction, without what is not told alike on both sides."""
+    """Return the messages of one direction, without the envelopes, which differ by side."""
     occurrences: Counter[tuple[bytes, bytes]] = Counter()
     keyed: _Keyed = {}
     for record in records:
@@ -243,7 +241,7 @@ def _by_message(records: Iterable[Record], kind: str) -> _Keyed:
 
 
 def _id_and_method(record: Record) -> tuple[bytes, bytes]:
-    """The id and the method of a frame, as they are written; empty is none."""
+    """Return the id and the method of a message as they are written; empty if it has none."""
     if record.kind not in _OPPOSITE:
         return b"", b""
     try:
@@ -259,30 +257,34 @@ def _by_lane(records: Iterable[Record]) -> _Keyed:
 
 
 class _RecordKeys:
-    """Who did what, said alike of two recordings whatever their numbers and ids."""
+    """The keys by which records are paired, which are independent of numbers and ids.
+
+    Records are passed in their order, since a request is identified by how many requests with the
+    same lane and method came before.
+    """
 
     def __init__(self) -> None:
         self._occurrences: Counter[_Key] = Counter()
         self._requests: dict[tuple[int, str, bytes], str] = {}
-        self._frames: dict[str, str] = {}
+        self._messages: dict[str, str] = {}
 
     def key(self, record: Record) -> _Key:
-        """The key of the next record."""
+        """Return the key of the next record."""
         id_, method = _id_and_method(record)
         asked = self._requests.get((record.channel, _OPPOSITE.get(record.kind, ""), id_), "")
-        deed = method.decode(errors="replace") or asked
-        key = (self._lane(record), record.ordinal, record.kind, deed)
+        method_or_request = method.decode(errors="replace") or asked
+        key = (self._lane(record), record.ordinal, record.kind, method_or_request)
         occurrence = self._occurrences[key]
         self._occurrences[key] += 1
         if record.kind in _OPPOSITE:
-            self._frames[str(record.number)] = f"{deed} {occurrence}"
+            self._messages[str(record.number)] = f"{method_or_request} {occurrence}"
         if id_ and method:
-            self._requests[record.channel, record.kind, id_] = f"{deed} {occurrence}"
+            self._requests[record.channel, record.kind, id_] = f"{method_or_request} {occurrence}"
         return *key, occurrence
 
     def _lane(self, record: Record) -> str | None:
         lane = record.lane and _LANE_NUMBER.sub(
-            lambda match: self._frames.get(match[0], match[0]), record.lane
+            lambda match: self._messages.get(match[0], match[0]), record.lane
         )
         return f"{record.channel} {lane}" if record.channel else lane
 
@@ -331,7 +333,7 @@ def _one_sided(what: Literal["missing", "extra"], a: Record | None, b: Record | 
 
 
 def _order(a: _Keyed, b: _Keyed) -> list[Difference]:
-    """The first place where the records that both have come in another order."""
+    """Return the first two records that both recordings have, in another order."""
     in_order_of_b = filter(a.__contains__, b)
     for key, other in zip(filter(b.__contains__, a), in_order_of_b, strict=True):
         if key != other:

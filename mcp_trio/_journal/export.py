@@ -1,9 +1,9 @@
-"""Messages of a recording as JSON-LD, so that RDF tools can read them.
+"""Exporting the messages of a recording as JSON-LD, so that RDF tools can read them.
 
-Each member of a message is a property in the vocabulary of the published ontology; no remote file
-is needed to read it. Names that JSON-LD would take for something else than a member (keywords,
-prefixes, whole IRIs) are percent-encoded, and so is what may not stand in an IRI. As always in
-JSON-LD, a member that is null or an empty list says nothing, and a list has no order.
+Each member of a message becomes a property in the vocabulary of the published ontology; reading
+the export needs no remote file. Names with another meaning in JSON-LD (keywords, prefixes, IRIs) are
+percent-encoded, and so are characters that an IRI cannot contain. As always in JSON-LD, null members
+and empty lists have no meaning, and lists have no order.
 """
 
 import json
@@ -22,10 +22,10 @@ CONTEXT: Final[Mapping[str, Any]] = {
     "@version": 1.1,
 }
 
-# For what a recording knows of a message; the message itself has nothing of it.
+# Adds a prefix for the properties of a record, which are not part of the message.
 RECORD_CONTEXT: Final[Mapping[str, Any]] = {**CONTEXT, "record": "urn:mcp-trio:record#"}
 
-_FRAMES: Final = frozenset({"in", "out"})
+_MESSAGE_KINDS: Final = frozenset({"in", "out"})
 _SPECIAL: Final = re.compile(r"""[\x00-\x20\x7f"#%:<>?@\[\\\]^`{|}]""")
 
 
@@ -33,17 +33,17 @@ _Write = Callable[[Record, dict[str, Any]], dict[str, Any]]
 
 
 def export_jsonld(record: Record, *, with_record: bool = False) -> list[bytes]:
-    """The messages of a record as JSON-LD documents, a line each without its LF.
+    """Return the messages of a record as JSON-LD documents, each on one line without LF.
 
-    That is one for a frame, several for a batch, and none for what is no frame. `with_record` puts
-    each into a node of its own that has the record's number, direction (`in` is what the recorded
-    side received), channel, lane and time.
+    That is one document for a message, several for a batch, and none for any other kind of record.
+    With `with_record`, each message is the property of a node that has the record's number,
+    direction (`in` is what the recorded side received), channel, lane and time.
 
     Raises:
-        RecordingError: The frame is no message: not JSON, no object, or with a number so large, or
-            so deep, that Python cannot say it again.
+        RecordingError: The body is no message: not JSON, not an object, nested too deep, or with a
+            number that Python cannot write.
     """
-    if record.kind not in _FRAMES:
+    if record.kind not in _MESSAGE_KINDS:
         return []
     write: _Write = _record_document if with_record else _message_document
     try:
@@ -55,10 +55,10 @@ def export_jsonld(record: Record, *, with_record: bool = False) -> list[bytes]:
 
 
 def _messages(record: Record) -> Sequence[dict[str, Any]]:
-    frame: Any = json.loads(body_bytes(record) or b"", parse_constant=_reject)
-    messages = cast("Sequence[Any]", frame) if isinstance(frame, list) else [frame]
+    decoded: Any = json.loads(body_bytes(record) or b"", parse_constant=_reject)
+    messages = cast("Sequence[Any]", decoded) if isinstance(decoded, list) else [decoded]
     if not all(isinstance(message, dict) for message in messages):
-        raise RecordingError(f"record {record.number}: JSON, but no message")
+        raise RecordingError(f"record {record.number}: the body is JSON, but no message")
     return messages
 
 
@@ -87,7 +87,7 @@ def _record_document(record: Record, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(value: Any, context: Mapping[str, Any]) -> Any:
-    """The same JSON with names that mean the members themselves."""
+    """Return the JSON value with names that JSON-LD reads as properties."""
     if isinstance(value, dict):
         members: dict[str, Any] = {}
         for name, member in cast("dict[str, Any]", value).items():
@@ -96,7 +96,7 @@ def _renamed(value: Any, context: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
         items: list[Any] = []
         for item in cast("Sequence[Any]", value):
-            items.append(_renamed(item, context))  # noqa: PERF401  two frames a level are too many
+            items.append(_renamed(item, context))  # noqa: PERF401  a comprehension would double the depth
         return items
     return value
 

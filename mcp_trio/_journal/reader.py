@@ -1,11 +1,11 @@
-"""Lines of a recording to records, and to what is wrong with them.
+"""Reading the records of a recording from its lines, and reporting damage in them.
 
-The reader streams and gives up only on what is no recording at all; every other flaw is reported at
-its place, between the records, and reading goes on. A torn tail (the writer was killed) is one flaw
-in the last line. Damage is anywhere else: a line that is no record, a hole in the numbers that no
-`gap` explains, or a digest that does not fit the lines that it covers.
+The reader streams. It raises only if the lines are no recording at all; all other damage is
+reported between the records, and reading goes on. A last line that was cut off ("torn"), because
+the writer was killed, is told from damage elsewhere: a line that is no record, a hole in the
+numbers that no `gap` explains, or a digest that does not match the lines it covers.
 
-The `open` of a later segment is checked as every line is, but is no record of the session.
+The `open` record of a later segment is checked like every line, but not returned as a record.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ DamageKind = Literal["torn", "damaged", "digest", "numbering", "unknown-kind", "
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """What is wrong with a line (the first is 1), in a word and in a sentence."""
+    """Damage in a line, counted from 1: its kind, and a text for users."""
 
     line: int
     kind: DamageKind
@@ -39,9 +39,14 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """What a recording holds, what is wrong with it, and whether it was closed (`complete`).
+    """A report on a recording.
 
-    `has_loss` says whether a `gap` lost records, or may have: see `first_loss`.
+    Attributes:
+        records: The number of records.
+        kinds: The number of records of each kind.
+        damage: All damage that was found.
+        complete: Whether the recording was closed.
+        has_loss: Whether a `gap` lost records, or may have lost some.
     """
 
     records: int
@@ -52,7 +57,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 
 class _TolerantRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """A record that may have keys of a later writer."""
+    """A record that may have keys of a later version of the format."""
 
 
 _DECODE: Final = msgspec.json.Decoder(Record).decode
@@ -60,13 +65,13 @@ _DECODE_TOLERANTLY: Final = msgspec.json.Decoder(_TolerantRecord).decode
 
 
 def read_recording(lines: Iterable[bytes]) -> Iterator[Record | Damage]:
-    """The records of a recording, each behind the flaws that were found in its line.
+    """Yield the records of a recording, each after the damage that was found in its line.
 
-    `lines` end in LF, except where the recording was cut. Records of unknown kinds, and those with
-    unknown keys, come behind a flaw that says so: skip the former, trust the latter.
+    `lines` end in LF, except where the recording was cut. A record of an unknown kind, or with
+    unknown keys, follows a `Damage` that says so: ignore the former, trust the latter.
 
     Raises:
-        RecordingError: this is no recording, or one of a format that is not known here.
+        RecordingError: The lines are no recording, or one of another format version.
     """
     reader = _Reader()
     pairs = pairwise(_with_end(lines))
@@ -80,7 +85,7 @@ def check(lines: Iterable[bytes]) -> CheckReport:
     """Read a whole recording and report on it.
 
     Raises:
-        RecordingError: as `read_recording`.
+        RecordingError: As `read_recording`.
     """
     kinds: Counter[str] = Counter()
     damage: list[Damage] = []
@@ -104,18 +109,18 @@ def check(lines: Iterable[bytes]) -> CheckReport:
 
 
 def first_loss(records: Iterable[Record]) -> int | None:
-    """The place of the first `gap` that lost records, or may have; None if all are there.
+    """Return the position of the first `gap` that lost records, or may have; None if none did.
 
-    A disk that was slow for a while leaves a gap that closes with a count of 0: then only the
-    promise was off that a record is written before its bytes leave. One that was never closed, as
-    the writer was killed, may have lost some.
+    A disk that was slow for a while leaves a gap that closes with a count of 0: no record was lost,
+    but records may have been written after the bytes that they explain. A gap that was never
+    closed, because the writer was killed, may have lost records.
     """
     opened = None
-    for place, record in enumerate(records):
+    for position, record in enumerate(records):
         if record.kind != "gap":
             continue
         if opened is None:
-            opened = place
+            opened = position
         count = decode_body(record, GapBody).count
         if count:
             return opened
@@ -154,22 +159,25 @@ class _Reader:
 
     def _begin(self, record: Record | None) -> None:
         if record is None or record.kind != "open":
-            raise RecordingError("not a recording: its first line is no whole `open` record")
+            raise RecordingError("not a recording: its first line is not a complete `open` record")
         version = decode_body(record, _FormatVersion).format_version
         if version != FORMAT_VERSION:
             raise RecordingError(
-                f"format version {version} is not known here, only {FORMAT_VERSION}"
+                f"cannot read format version {version}; this version of mcp_trio reads"
+                f" {FORMAT_VERSION}"
             )
         segment = decode_body(record, OpenBody).segment
         if segment > 1:
-            raise RecordingError(f"this is segment {segment} of a recording: name its first file")
+            raise RecordingError(
+                f"this is segment {segment} of a recording: read it from its first file"
+            )
         self.has_begun = True
 
     def _damage_in(self, record: Record, line: bytes) -> Iterator[tuple[DamageKind, str]]:
         if record.kind not in KINDS:
             yield "unknown-kind", f"a record of kind {record.kind!r}"
         if isinstance(record, _TolerantRecord):
-            yield "unknown-key", "a record with keys that are not known here"
+            yield "unknown-key", "a record with unknown keys"
         yield from self._numbering(record)
         yield from self._digesting(record, line)
 
@@ -181,14 +189,14 @@ class _Reader:
         if expected is None or record.number == expected:
             return
         if record.number < expected or not is_explained:
-            yield "numbering", f"record {record.number} where {expected} should be"
+            yield "numbering", f"record {record.number} where {expected} is expected"
 
     def _digesting(self, record: Record, line: bytes) -> Iterator[tuple[DamageKind, str]]:
         if record.kind == "gap":
             self._digest.restart()
         elif record.digest is not None:
             if record.digest != self._digest.value():
-                yield "digest", "something between the last digest and this record was changed"
+                yield "digest", "a line between the last digest and this record was changed"
             self._digest.restart(record.digest)
         self._digest.add(line)
 
@@ -198,24 +206,20 @@ class _FormatVersion(msgspec.Struct):
 
 
 def _decode(line: bytes) -> Record | None:
-    """The record of a line, or None if it is none."""
+    """Return the record in a line; None if the line is no record."""
     try:
         if not line.isascii():
-            line.decode()  # the parser does not look into frames
-        record = _decode_any_writers(line)
+            line.decode()  # msgspec does not check the UTF-8 of a `Raw` body
+        try:
+            record = _DECODE(line)
+        except msgspec.ValidationError:
+            record = _DECODE_TOLERANTLY(line)
         if record.kind == "gap":
             decode_body(record, GapBody)
         body_bytes(record)
     except (ValueError, RecursionError, RecordingError):
         return None
     return record
-
-
-def _decode_any_writers(line: bytes) -> Record:
-    try:
-        return _DECODE(line)
-    except msgspec.ValidationError:
-        return _DECODE_TOLERANTLY(line)
 
 
 def _unreadable(line_number: int, *, is_last: bool) -> Damage:

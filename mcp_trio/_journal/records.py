@@ -1,14 +1,18 @@
-"""The records of a journal, and the bytes that they are in a recording.
+"""The records of a journal, and their encoding as lines of a recording.
 
-A recording is JSON Lines: one record a line, its keys always in the order of `Record`. A frame or
-body stands in its line verbatim (`f`) if that gives back the same bytes, else in base64 (`b`).
+A recording is JSON Lines: one record a line, its keys always in the order of `Record`. A body is in
+its line verbatim (`f`) if a JSON reader gives back the same bytes, else in base64 (`b`). The bodies
+of `in` and `out` are messages of JSON-RPC; those of other kinds have the types in this module.
 
-Numbers run from 0 without a hole, except that what a `gap` lost keeps its numbers: lanes are named
-by them. A running digest (`h`) stands in every 64th record and in `end`; it covers everything since
-the last one, so damage shows in its own stretch. It starts anew at each `gap`, which has none.
+Numbers run from 0 without a hole, except that records lost to a `gap` keep their numbers, since
+lanes are named after them. Every 64th record and `end` have a running digest (`h`) of all lines
+since the last digest, so that damage can be located. It starts again at each `gap`, which has none.
 
-A recording may go on in further files, its segments. The `open` that each begins with has the
-number of the record behind it, so that the records are the same however they were cut into files.
+A recording may go on in further files, its segments. Each begins with an `open` record that has the
+number of the record after it, so that the records are the same however they are cut into files.
+
+The lane of a request is named after the number of its `in` record, and in a batch also after its
+position there, except for the first message: `r5`, `r5-1`, `r5-2`.
 """
 
 import hashlib
@@ -22,72 +26,34 @@ from msgspec import UNSET, Raw, UnsetType
 
 from mcp_trio.errors import RecordingError
 
-# --------------------
-# The messages in a recorded frame: one, or those of a batch, and what lanes are named after them.
-#
-# The lane of a request is named by the number of its `in` record, and in a batch, but for the first
-# message, by its place there as well: `r5`, `r5-1`, `r5-2`.
-
-
-_MEMBERS: Final = msgspec.json.Decoder(list[Raw])
-_NAME: Final = re.compile(r"[a-z]([0-9]+)(?:-([0-9]+))?")
-
-
-def message_name(number: int, place: int) -> str:
-    """What a message is called by lanes: by the number of its record, and its place in that."""
-    return f"{number}-{place}" if place else str(number)
-
-
-def message_position(lane: str) -> tuple[int, int] | None:
-    """The number of the record and the place in it that a lane is named after, if it is so."""
-    match = _NAME.match(lane)
-    return None if match is None else (int(match[1]), int(match[2] or 0))
-
-
-def messages_in(frame: bytes) -> list[bytes]:
-    """Each message in a frame, verbatim."""
-    if not frame.lstrip().startswith(b"["):
-        return [frame]
-    try:
-        return [bytes(member) for member in _MEMBERS.decode(frame)]
-    except (ValueError, RecursionError):
-        return [frame]
-
-
-def message_at(frame: bytes, place: int) -> bytes:
-    """The message at a place of a frame, verbatim; empty if there is none."""
-    messages = messages_in(frame)
-    return messages[place] if place < len(messages) else b""
-
-
 FORMAT_VERSION: Final = 1
 DIGEST_INTERVAL: Final = 64
 
 KINDS: Final[Mapping[str, str]] = {
-    "open": "the recording begins: what is known then",
-    "in": "the dispatcher took a frame",
+    "open": "the recording begins, with the facts known then",
+    "in": "a message was received",
     "cmd": "a handler started an effect",
     "res": "an operation's task resumed with a value",
     "err": "an operation's task resumed with an error",
     "cxl": "an operation was cancelled, or a lane ended without an answer",
-    "val": "a handler read something in passing, such as a clock",
-    "out": "a frame was handed to the writer",
+    "val": "a handler read a value without waiting, such as a clock",
+    "out": "a message was sent",
     "mark": "a named fact: a handler's start, the negotiation, an annotation",
-    "gap": "records are lost from here on, it says why; a second one closes it",
-    "shut": "the dispatcher began to close",
-    "end": "the recording is whole",
+    "gap": "records are lost from here on, with the reason; a second one closes it",
+    "shut": "the session began to close",
+    "end": "the recording is complete",
 }
 
-# The name of a mark that tells which way a lane took at a change of the code.
+# The mark with the branch that a lane took where a handler asks whether its code was patched.
 PATCHED_MARK: Final = "patched"
 
-# The name of a mark that tells that a block of `ctx.timeout` ended by its own deadline.
+# The mark of a `ctx.timeout` block that its own deadline ended.
 TIMED_OUT_MARK: Final = "ran out"
 
-# The name of a mark that tells that a thread's call came back of which no other record tells.
+# The mark of a thread's call that returned without any other record.
 THREAD_RETURNED_MARK: Final = "came back"
 
-# The names of what the context does and reads by itself; those of people's functions have no dot.
+# The names of the effects and values of the context itself; names of users' effects have no dot.
 SLEEP: Final = "ctx.sleep"
 LOCK: Final = "ctx.lock"
 HTTP: Final = "ctx.http"
@@ -95,8 +61,8 @@ TIMEOUT: Final = "ctx.timeout"
 NOW: Final = "ctx.now"
 MONOTONIC: Final = "ctx.monotonic"
 
-# Kinds that begin a new stretch of the digest, whatever their number.
-_TURNS: Final = frozenset({"gap", "end", "open"})
+# The kinds at which the running digest starts again, whatever the number of the record.
+_DIGEST_KINDS: Final = frozenset({"gap", "end", "open"})
 
 _SPACE: Final = ord(" ")
 _LF: Final = ord("\n")
@@ -125,7 +91,20 @@ class Record(
     gc=False,
     rename=_KEYS,
 ):
-    """One line of a recording; `body_bytes` gives its frame or body."""
+    """One line of a recording; `body_bytes` returns its body.
+
+    Attributes:
+        number: The number of the record, from 0.
+        kind: One of `KINDS`.
+        channel: The session in a shared recording; 0 in a recording of one session.
+        lane: The path of a task within the session: the request, then child tasks.
+        ordinal: The number of the operation in its lane.
+        time_ns: Nanoseconds since the recording began.
+        envelope: Facts about a message that are not in its bytes.
+        body: The body, verbatim.
+        body_base64: The body in base64, if it cannot be embedded verbatim.
+        digest: The running digest of the lines before, in every 64th record and in `end`.
+    """
 
     number: int
     kind: str
@@ -140,12 +119,13 @@ class Record(
 
 
 class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
-    """What is known when a recording begins; `started` is the wall clock in ISO 8601.
+    """The body of `open`: the facts that are known when a recording begins.
 
-    `version` is that of what is called `name`; `writer` is what wrote the file, in which Python.
+    `name` and `version` are those of the recorded server or client, `started` is the wall clock in
+    ISO 8601, `writer` names the versions of the library and of Python that wrote the file.
 
-    A recording that goes on in another file begins it with the same, but for the `segment`. By the
-    `session` they find each other.
+    Each later segment begins with the same body, except for its `segment` number; `session` tells
+    which files belong together.
     """
 
     format_version: int = FORMAT_VERSION
@@ -164,23 +144,23 @@ class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class MarkBody(msgspec.Struct, kw_only=True, frozen=True):
-    """A fact and its name."""
+    """The body of `mark`: a fact and its name."""
 
     name: str
     value: Any = None
 
 
 class CommandBody(msgspec.Struct, kw_only=True, frozen=True):
-    """An effect's name and what it was called with."""
+    """The body of `cmd`: an effect's name and arguments."""
 
     name: str
     arguments: Any = None
 
 
 class ErrorBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """An exception: its class as `module.qualname`, its text, and what JSON can say of the rest.
+    """The body of `err`: an exception, as far as JSON can represent it.
 
-    The `members` are those of an exception group.
+    `type` is its class as `module.qualname`; `members` are the exceptions of an exception group.
     """
 
     type: str
@@ -191,7 +171,7 @@ class ErrorBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class ValueBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """What was read in passing, with what it was asked for; a value, or the error instead."""
+    """The body of `val`: a value that a handler read, or the error that reading it raised."""
 
     name: str
     arguments: Raw | UnsetType = UNSET
@@ -200,40 +180,40 @@ class ValueBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class ShutBody(msgspec.Struct, kw_only=True, frozen=True):
-    """Why the dispatcher began to close: eof, signal, closed or lost."""
+    """The body of `shut`: why the session closed, which is eof, signal, closed or lost."""
 
     cause: str
 
 
 class EndBody(msgspec.Struct, kw_only=True, frozen=True):
-    """What happened how often."""
+    """The body of `end`: counters of the session."""
 
     counts: dict[str, int]
 
 
 class GapBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A gap opens with its reason, and closes with the count of records that it lost."""
+    """The body of `gap`: the reason in the first record, the count of lost ones in the second."""
 
     reason: str | None = None
     count: int | None = None
 
 
 class RunningDigest:
-    """What `h` says of the lines before it; writer and reader of a recording each keep one."""
+    """The digest `h` of the lines before a record, computed alike by writer and reader."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self, previous: str = "") -> None:
-        """Begin a stretch of lines, behind the digest that ended the one before."""
+        """Start again; `previous` is the digest of the lines before."""
         self._hash = hashlib.sha256(previous.encode())
 
     def add(self, lines: bytes) -> None:
-        """Cover more lines, including their LF."""
+        """Add lines, including their LF."""
         self._hash.update(lines)
 
     def value(self) -> str:
-        """The digest of the stretch so far."""
+        """Return the digest of the lines since the start."""
         return self._hash.hexdigest()[:16]
 
 
@@ -241,9 +221,10 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 class RecordEncoder:
-    """Numbers records from 0, and turns them into lines in that order.
+    """An encoder that numbers records from 0 and encodes them as lines in that order.
 
-    `next_number` may be set back over records that nobody will ever see, if a `gap` comes next.
+    `next_number` may be set back to use the numbers of unwritten records again, if a `gap` is the
+    next record.
     """
 
     def __init__(self) -> None:
@@ -262,9 +243,10 @@ class RecordEncoder:
         *,
         embed: bool = True,
     ) -> Record:
-        """The next record.
+        """Return the next record.
 
-        `body` is a frame or a JSON text; `embed=False` is for bytes that may not be JSON in UTF-8.
+        `body` is a message or a JSON text; `embed=False` is for bytes that may not be JSON in
+        UTF-8.
         """
         number = self.next_number
         self.next_number = number + 1
@@ -288,46 +270,46 @@ class RecordEncoder:
         )
 
     def skip(self) -> int:
-        """The number of a record that is lost to a gap."""
+        """Return the next number, for a record that is lost to a gap."""
         self.next_number += 1
         return self.next_number - 1
 
     def segment_line(self, body: bytes, time_ns: int) -> bytes:
-        """The line of the `open` that the next record's segment begins with."""
+        """Return the line of the `open` record with which a later segment begins."""
         line = self.lines([self.record("open", body, time_ns)])
         self.next_number -= 1
         return line
 
     def lines(self, records: Sequence[Record]) -> bytes:
-        """The lines, each with its LF, of the records that come next in the recording."""
-        stretches: list[bytes] = []
+        """Return the lines, each with its LF, of the next records."""
+        lines: list[bytes] = []
         begin = 0
         for index, record in enumerate(records):
-            if not record.number % DIGEST_INTERVAL or record.kind in _TURNS:
-                stretches.append(self._covered(records[begin:index]))
-                stretches.append(self._turn(record))
+            if not record.number % DIGEST_INTERVAL or record.kind in _DIGEST_KINDS:
+                lines.append(self._encoded(records[begin:index]))
+                lines.append(self._encoded([self._with_digest(record)]))
                 begin = index + 1
-        stretches.append(self._covered(records[begin:]))
-        return b"".join(stretches)
+        lines.append(self._encoded(records[begin:]))
+        return b"".join(lines)
 
-    def _turn(self, record: Record) -> bytes:
-        """The line of a record that begins a new stretch of the digest."""
+    def _with_digest(self, record: Record) -> Record:
+        """Start the digest again, and add the digest so far to a record that is no gap."""
         if record.kind == "gap":
             self._digest.restart()
         elif record.number:
             digest = self._digest.value()
             self._digest.restart(digest)
             record = msgspec.structs.replace(record, digest=digest)
-        return self._covered([record])
+        return record
 
-    def _covered(self, records: Sequence[Record]) -> bytes:
+    def _encoded(self, records: Sequence[Record]) -> bytes:
         lines = _ENCODER.encode_lines(records)
         self._digest.add(lines)
         return lines
 
 
 def _is_verbatim_in_json(body: bytes) -> bool:
-    """Whether a JSON reader gives `body` back as it is: on one line, no space around it."""
+    """Return whether a JSON reader returns `body` unchanged: one line without space around it."""
     return (
         body != b""
         and body[0] > _SPACE
@@ -338,10 +320,12 @@ def _is_verbatim_in_json(body: bytes) -> bool:
 
 
 def body_bytes(record: Record) -> bytes | None:
-    """The frame or body of a record, verbatim; None if it has none.
+    """Return the body of a record, verbatim; None if it has none.
+
+    For `in` and `out` that is the message, or the batch, as it was received or sent.
 
     Raises:
-        RecordingError: its base64 is damaged.
+        RecordingError: The body's base64 is damaged.
     """
     if record.body is not UNSET:
         return bytes(record.body)
@@ -354,12 +338,12 @@ def body_bytes(record: Record) -> bytes | None:
 
 
 def encode_body(body: Any) -> bytes:
-    """The bytes of one of the bodies above, or of any value that JSON can say."""
+    """Return the bytes of one of the bodies above, or of any value that JSON can represent."""
     return _ENCODER.encode(body)
 
 
 def value_body(name: str, arguments: bytes | None, outcome: bytes, *, is_error: bool) -> bytes:
-    """The bytes of a `ValueBody` whose parts are JSON already."""
+    """Return the bytes of a `ValueBody` from parts that are encoded already."""
     return _ENCODER.encode(
         ValueBody(
             name=name,
@@ -374,12 +358,49 @@ _Body = TypeVar("_Body")
 
 
 def decode_body(record: Record, body_type: type[_Body]) -> _Body:
-    """The body of a record, as what a record of its kind holds.
+    """Return the body of a record, decoded.
 
     Raises:
-        RecordingError: it holds something else.
+        RecordingError: The body is not of this type.
     """
     try:
         return msgspec.json.decode(body_bytes(record) or b"", type=body_type)
     except ValueError as error:
         raise RecordingError(f"record {record.number} ({record.kind}): {error}") from error
+
+
+# The messages of a record, and the lanes named after them -----------------------------------------
+
+
+_BATCH: Final = msgspec.json.Decoder(list[Raw])
+_LANE: Final = re.compile(r"[a-z]([0-9]+)(?:-([0-9]+))?")
+
+
+def message_name(number: int, position: int) -> str:
+    """Return the part of lane names for the message at a position in a record."""
+    return f"{number}-{position}" if position else str(number)
+
+
+def message_position(lane: str) -> tuple[int, int] | None:
+    """Return the record's number and the position in it of the message that a lane is named after.
+
+    None if the lane is not named after a message.
+    """
+    match = _LANE.match(lane)
+    return None if match is None else (int(match[1]), int(match[2] or 0))
+
+
+def messages_in(body: bytes) -> list[bytes]:
+    """Return the messages of a batch, each verbatim; a body that is no batch is one message."""
+    if not body.lstrip().startswith(b"["):
+        return [body]
+    try:
+        return [bytes(message) for message in _BATCH.decode(body)]
+    except (ValueError, RecursionError):
+        return [body]
+
+
+def message_at(body: bytes, position: int) -> bytes:
+    """Return the message at a position in a body, verbatim; empty if there is none."""
+    messages = messages_in(body)
+    return messages[position] if position < len(messages) else b""

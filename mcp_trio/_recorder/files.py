@@ -94,7 +94,8 @@ class FileSink:
     """A sink that replaces the contents of a file, which only its owner can read.
 
     With `sync_seconds`, a thread syncs the file to the disk at that interval. When a sync fails,
-    the next write raises its error. `close` waits for the last sync, at most `journal_close_seconds`.
+    the next write raises its error. `close` waits for the last sync for at most
+    `journal_close_seconds`.
 
     Raises:
         OSError: The file cannot be created (its folder must exist), or another sink writes to it.

@@ -209,7 +209,7 @@ def test_only_frames_are_exported():
 
 @pytest.mark.parametrize("frame", [b"7", b"[7]", b'"x"'])
 def test_json_that_is_no_message_is_said_to_be_none(frame):
-    with pytest.raises(RecordingError, match="record 7: JSON, but no message"):
+    with pytest.raises(RecordingError, match="record 7: the body is JSON, but no message"):
         export_jsonld(record_of(frame))
 
 

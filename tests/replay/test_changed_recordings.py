@@ -98,7 +98,7 @@ def test_a_removed_answer_of_the_client_diverges_where_it_was_needed(desk, world
     )
     divergence = desk.assert_diverges(without)
     assert (divergence.record, divergence.lane) == (place, world.records(path)[res]["l"])
-    assert f"line {place + 1}: record {place + 1} where {place} should be" in str(divergence)
+    assert f"line {place + 1}: record {place + 1} where {place} is expected" in str(divergence)
 
 
 def test_a_removed_cancellation_by_the_client_diverges_at_the_cxl(desk, world, path, tmp_path):
