@@ -1,9 +1,9 @@
 """Exporting the messages of a recording as JSON-LD, so that RDF tools can read them.
 
 Each member of a message becomes a property in the vocabulary of the published ontology; reading
-the export needs no remote file. Names with another meaning in JSON-LD (keywords, prefixes, IRIs) are
-percent-encoded, and so are characters that an IRI cannot contain. As always in JSON-LD, null members
-and empty lists have no meaning, and lists have no order.
+the export needs no remote file. Names with another meaning in JSON-LD (keywords, prefixes, IRIs)
+are percent-encoded, and so are characters that an IRI cannot contain. As always in JSON-LD, null
+members and empty lists have no meaning, and lists have no order.
 """
 
 import json

@@ -1,8 +1,18 @@
-"""Any two transports joined: where clients come from, and where the server is.
+"""A proxy between any two transports: clients on one side (downstream), a server on the other.
 
-At stdio there is one client; everywhere else we listen, and each session of a client is one of the
-server's. Frames pass as they are. Two pairs have a proxy of their own, which passes every byte: a
-host and a command over stdio, and clients and a server over HTTP.
+At stdio there is one client; on every other transport the proxy listens, and gives each client
+session a connection of its own to the server. Messages are forwarded unchanged. Two pairs have a
+proxy of their own that forwards every byte: stdio to a command, and HTTP to an HTTP URL.
+
+`BridgeApplication` takes the place of a `Server` in the HTTP application and in the listeners. Over
+HTTP each legacy session has a connection from its first message on. All stateless requests share
+one, which opens with the first of them and, after it has ended, again with the next. This differs
+from a direct connection:
+
+- A stateless client takes no requests: requests of the server are answered with an error.
+- Two stateless clients may choose the same progress token: the later one gets no progress.
+- A body of several lines becomes one line, the messages of a server's batch are sent one by one,
+  and stateless requests get request ids of the application. All other messages stay unchanged.
 """
 
 import logging
@@ -50,20 +60,6 @@ from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# --------------------
-# A server that stands for another: each session here is one connection to it.
-#
-# It is what those serve who serve our own servers, over HTTP and over connections that are
-# sessions. Over HTTP each legacy session has a connection of its own, from its first message on.
-# All modern requests have one, which is opened with the first of them, and with the next one after
-# its end. What cannot be had this way:
-#
-# - A modern client takes no requests: an error answers what the server asks there.
-# - Two modern clients may choose one progress token: who comes second goes without progress.
-# - A body of several lines becomes one line, a batch of the server's is answered one by one, and
-#   modern requests have numbers of the application's. Otherwise frames stay as they are.
-
-
 logger = logging.getLogger("mcp_trio")
 
 Open: TypeAlias = Callable[[], Awaitable[Channel]]
@@ -72,14 +68,14 @@ Open: TypeAlias = Callable[[], Awaitable[Channel]]
 
 @attrs.define(kw_only=True, eq=False)
 class BridgeHttpSession:
-    """What the HTTP application takes for a session; `run` it until it ends.
+    """A session of the HTTP application that forwards to a server; `run` serves it.
 
     Attributes:
-        site: What is opened, and what is recorded.
-        clients: Its channel.
-        closing: Set when it begins to end.
-        connection: What was agreed on.
-        negotiated: Set when a handshake has been answered.
+        application: The bridge that it belongs to.
+        clients: The channel of its messages.
+        closing: Set when the session begins to close.
+        connection: The negotiated protocol version.
+        negotiated: Set when the server has answered a handshake.
     """
 
     application: "BridgeApplication"
@@ -94,21 +90,21 @@ class BridgeHttpSession:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a handshake has been answered."""
+        """Whether the server has answered a handshake."""
         return self.negotiated.is_set()
 
     @property
     def may_be_followed(self) -> bool:
-        """No: all that goes by is in one recording, the site's."""
+        """False: the bridge records by itself, and no other recording may follow."""
         return False
 
-    def shut(self, cause: str) -> None:  # noqa: ARG002  the site's is recorded
-        """Begins to end it: the client is done, or was too long away."""
+    def shut(self, cause: str) -> None:  # noqa: ARG002  the bridge records its own cause
+        """Begin to close the session, since the client is done or its session expired."""
         self.closing.set()
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Serves until the client is done, or the server has ended; modern clients: for ever."""
+        """Serve until client or server ends; for stateless clients, until cancelled."""
         is_stateless = isinstance(self.clients, StatelessChannel)
         try:
             with self._scope:
@@ -136,28 +132,28 @@ class BridgeHttpSession:
                 await served.run(first)
             finally:
                 exit_status = exit_status_of(server)
-        except ConnectionLost as loss:  # there is not even a connection
+        except ConnectionLost as loss:  # the connection could not be opened
             self._fail(first, journal, str(loss))
         finally:
             journal.shut(self.application.cause)
             journal.close(exit_status)
 
     def _fail(self, first: Sequence[Received], journal: MessageJournal, why: str) -> None:
-        for frame in first:
-            assert isinstance(frame, bytes)
-            asked = [each for each in journal.record("in", frame) if isinstance(each, Request)]
+        for encoded in first:
+            assert isinstance(encoded, bytes)
+            asked = [each for each in journal.record("in", encoded) if isinstance(each, Request)]
             fail_requests(self.clients, journal, [each.id for each in asked], why)
 
 
 @attrs.define(kw_only=True, eq=False)
 class BridgeApplication(StandIn[BridgeHttpSession]):
-    """What is served, in the place of a server of our own.
+    """An application that stands for a server and forwards each session to it.
 
     Attributes:
-        open: Opens a connection to the server that it stands for.
-        joined: How a client of one connection and such a server are joined.
+        open: Opens a connection to the server.
+        forwarder: The class that forwards a connection that is one session.
         start: Begins the recording of one connection.
-        cause: Why sessions end that end now.
+        cause: The reason to record for sessions that close now.
     """
 
     open: Open
@@ -167,7 +163,7 @@ class BridgeApplication(StandIn[BridgeHttpSession]):
     spoken: Sequence[str] = attrs.field(default=ALL_PROTOCOL_VERSIONS, init=False)
 
     def opened(self, channel: Channel) -> tuple[BridgeHttpSession, Callable[[], Awaitable[None]]]:
-        """See `StandIn.opened`."""
+        """Return a session for the HTTP application, and the function that serves it."""
         assert isinstance(channel, SessionChannel | StatelessChannel)
         session = BridgeHttpSession(application=self, clients=channel)
         return session, session.run
@@ -179,7 +175,7 @@ class BridgeApplication(StandIn[BridgeHttpSession]):
         task_status: trio.TaskStatus[ConnectionForwarder] = trio.TASK_STATUS_IGNORED,
         **_: Any,
     ) -> None:
-        """Serves one connection of a client, by one of its own, until one of both ends."""
+        """Forward between a client's connection and a new one to the server, until either ends."""
         journal, exit_status = self.start(), None
         try:
             server = await self.open()
@@ -191,7 +187,7 @@ class BridgeApplication(StandIn[BridgeHttpSession]):
                 await forwarder.run()
             finally:
                 exit_status = exit_status_of(server)
-        except ConnectionLost as loss:  # there is not even a connection
+        except ConnectionLost as loss:  # the connection could not be opened
             logger.warning("%s", loss.reason)
             journal.shut("lost")
             part(channel, loss)
@@ -200,26 +196,26 @@ class BridgeApplication(StandIn[BridgeHttpSession]):
             journal.close(exit_status)
 
     def shut(self, cause: Cause) -> None:
-        """All sessions end, for this reason."""
+        """Record this reason for all sessions that close from now on."""
         self.cause = cause
 
 
 Kind: TypeAlias = Literal["stdio", "http", "websocket", "unix", "tcp"]
 
-# A session that costs a process is dearer than one that does not.
+# The maximum number of sessions if each has a process.
 _PROCESSES_MAX: Final = 100
 _INHERITING: Final = ProcessOptions(inherit_env=True, stderr="inherit")
 
 
 @attrs.frozen(kw_only=True)
 class Downstream:
-    """Where clients come from.
+    """The side of the clients.
 
     Attributes:
-        kind: How they are connected, as recordings name it.
-        place: Where we listen, but for a socket file.
-        socket_file: Where we listen then.
-        is_open: Over TCP, whoever reaches us from elsewhere may come.
+        kind: The transport, by its name in recordings.
+        place: The address to listen on, except for a socket file.
+        socket_file: The path of the socket file to listen on.
+        is_open: Whether a TCP listener accepts clients from other machines.
     """
 
     kind: Kind = "stdio"
@@ -230,11 +226,11 @@ class Downstream:
 
 @attrs.frozen(kw_only=True)
 class Upstream:
-    """The server.
+    """The side of the server.
 
     Attributes:
-        target: Its URL, or its command.
-        headers: What goes along with requests to a URL of the web.
+        target: The server's URL, or its command.
+        headers: Headers for all requests to an HTTP or WebSocket URL.
     """
 
     target: str | Sequence[str]
@@ -242,7 +238,7 @@ class Upstream:
 
     @property
     def name(self) -> str:
-        """As recordings name it, without what may be secret."""
+        """The name in recordings: a host, a path or a program, without anything secret."""
         if not isinstance(self.target, str):
             return Path(self.target[0]).name
         parts = urlsplit(self.target)
@@ -250,14 +246,14 @@ class Upstream:
 
     @property
     def forwarder(self) -> type[ConnectionForwarder]:
-        """What joins a client of one connection to it."""
+        """The class that forwards a connection that is one session to this server."""
         return HttpForwarder if has_url(self.target) else ConnectionForwarder
 
     async def open(self, limits: Limits) -> Channel:
-        """A connection to it.
+        """Open a connection to the server.
 
         Raises:
-            ConnectionLost: There is none to be had.
+            ConnectionLost: The connection cannot be opened.
         """
         process, web = ProcessOptions(), WebOptions(headers=self.headers or None)
         if not isinstance(self.target, str):
@@ -266,16 +262,16 @@ class Upstream:
 
 
 def check_server_url(url: str) -> None:
-    """Look whether a server may be there.
+    """Check that a URL can be that of a server.
 
     Raises:
-        ValueError: It may not; nothing of the URL is repeated, for it may have a secret in it.
+        ValueError: It cannot; the text repeats nothing of the URL, which may hold a secret.
     """
     parts = urlsplit(url)
     needs = _SERVER_URLS.get(parts.scheme)
     if needs is None or not needs(parts):
         raise ValueError(
-            "a server is at http://, https://, ws:// or wss:// and its host,"
+            "the server has to be at http://, https://, ws:// or wss:// and its host,"
             " at tcp://HOST:PORT, or at unix:PATH"
         )
 
@@ -303,17 +299,17 @@ _SERVER_URLS: Final[Mapping[str, Callable[[SplitResult], bool]]] = {
 
 
 def parse_downstream(word: str) -> Downstream:
-    """Where clients come from, as a word; who may come is still to be said.
+    """Parse the address of the clients' side; the caller adds which clients are accepted.
 
     Raises:
-        ValueError: It is no such place.
+        ValueError: The address is invalid.
     """
     if word == "-":
         return Downstream()
     scheme, colon, rest = word.partition(":")
     if scheme not in _DOWNSTREAM_SCHEMES or not colon:
         raise ValueError(
-            "clients come from - (stdio), http://HOST:PORT/PATH, ws://HOST:PORT/PATH,"
+            "clients connect through - (stdio), http://HOST:PORT/PATH, ws://HOST:PORT/PATH,"
             " tcp://HOST:PORT or unix:PATH"
         )
     return _DOWNSTREAM_SCHEMES[scheme](rest, urlsplit(word))
@@ -329,19 +325,21 @@ def _websocket_downstream(_: str, parts: SplitResult) -> Downstream:
 
 def _tcp_downstream(_: str, parts: SplitResult) -> Downstream:
     if parts.path:
-        raise ValueError("the place of a TCP listener is tcp://HOST:PORT")
+        raise ValueError("the address of a TCP listener is tcp://HOST:PORT")
     return Downstream(kind="tcp", place=_place(parts, ""))
 
 
 def _unix_downstream(rest: str, _: SplitResult) -> Downstream:
     if not rest or rest.startswith("//"):
-        raise ValueError("the place of a socket file is unix:PATH")
+        raise ValueError("the address of a socket file is unix:PATH")
     return Downstream(kind="unix", socket_file=rest)
 
 
 def _place(parts: SplitResult, path: str) -> ListenOptions:
     if not parts.hostname or parts.port is None or parts.query or parts.username is not None:
-        raise ValueError("to listen takes a host and a port (0 is any), and no query or user")
+        raise ValueError(
+            "the address to listen on needs a host and a port (0 is any), and no query or user"
+        )
     return ListenOptions(host=parts.hostname, port=parts.port, path=path)
 
 
@@ -353,7 +351,7 @@ _DOWNSTREAM_SCHEMES: Final[Mapping[str, Callable[[str, SplitResult], Downstream]
 }
 
 
-# Joining ------------------------------------------------------------------------------------------
+# Running ------------------------------------------------------------------------------------------
 
 
 def run_bridge(
@@ -364,20 +362,20 @@ def run_bridge(
     report_url: Callable[[str], None],
     limits: Limits = DEFAULT_LIMITS,
 ) -> int:
-    """Join both until their one client or its server ends, or a signal comes.
+    """Run a proxy until its only client or the server ends, or a signal arrives.
 
-    A folder gets a file for each session, a file takes all of them. `report_url` is called with the URL
-    that clients have to be given, if we listen.
+    In a folder each session gets a file, a file holds all of them. `report_url` is called with the
+    URL for clients, if the proxy listens.
 
     Returns:
-        The exit status: that of a command over stdio; 128 plus the number of a signal; of a host
-        over stdio 0 when it is done, and 1 when it or the server was lost.
+        The exit status: that of a command over stdio; 128 plus the number of a signal; for a host
+        over stdio 0 after its end of file, and 1 if the host or the server was lost.
 
     Raises:
-        RecordingError: The file cannot be made, or holds something already.
-        ConnectionLost: The server of a host over stdio cannot be had.
+        RecordingError: The file cannot be created, or is not empty.
+        ConnectionLost: The server of a host over stdio cannot be reached.
         OSError: The address cannot be bound.
-        ValueError: The gate's settings are none, or the server's URL is none.
+        ValueError: An option for the host check or the token, or the server's URL, is invalid.
     """
     target = upstream.target
     if downstream.kind == "stdio" and not isinstance(target, str):
@@ -441,7 +439,7 @@ async def _run_listening(
 def bridge_application(
     downstream: Downstream, upstream: Upstream, *, start: Callable[..., Any], limits: Limits
 ) -> BridgeApplication:
-    """What clients get to see of the server."""
+    """Return the application that forwards to a server."""
     if not isinstance(upstream.target, str):
         connections_max = (
             limits.http_connections_max if downstream.kind == "http" else _PROCESSES_MAX
@@ -456,11 +454,11 @@ def bridge_application(
 async def serve_bridge(
     downstream: Downstream, application: BridgeApplication, report_url: Callable[[str], None]
 ) -> int:
-    """Serve until cancelled, which ends all sessions and processes, in bounded time.
+    """Serve until cancelled, which ends all sessions and processes in bounded time.
 
     Raises:
         OSError: The address cannot be bound.
-        ValueError: The gate's settings are none.
+        ValueError: An option for the host check or the token is invalid.
     """
     async with trio.open_nursery() as nursery:
         report_url(await nursery.start(_LISTENING[downstream.kind], downstream, application))

@@ -1,13 +1,25 @@
-"""A server of one connection behind clients over HTTP: its frames, and the streams they go to.
+"""Forwarding messages between a client's channel and a server's, and recording them.
 
-What a frame does not say, and a stream needs to know, is which request a message belongs to. An
-answer, progress and a subscription's news name theirs. Anything else is said to belong to the one
-that was asked last and is open, or to none.
+`ConnectionForwarder` joins two channels of one session each. It forwards one message at a time and
+each direction by itself, and receives the next when the last was sent, so that a slow reader slows
+the sender down. When one side ends, the other is closed too, with the reason if its transport can
+carry one.
+
+`HttpForwarder` does the same for a server at an HTTP URL. It posts each message by itself. If a
+post fails, its request is answered with an error; if the server ends the session, the forwarder
+ends. Two kinds of lines cannot be posted: a batch becomes one POST for each of its messages, which
+are answered one by one, and a line that is no message is answered with an error if it may be a
+request.
+
+`UpstreamConnection` joins the clients of an HTTP application to a server of one connection. The
+application has to know which request each message of the server belongs to, to choose the stream to
+send it on. Answers, progress and notifications of a subscription name their request. Any other
+message is sent with the newest open request, or with none.
 """
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
@@ -52,14 +64,6 @@ from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.errors import INVALID_REQUEST, METHOD_NOT_FOUND, SERVER_BUSY, ConnectionLost
 from mcp_trio.limits import Limits
 
-# --------------------
-# A client's channel and a server's, joined: each frame of one goes to the other as it is.
-#
-# One frame at a time and in each direction by itself: the next is received when the last was taken,
-# so whoever reads slowly slows the other one down. Whichever side ends first ends both, and says to
-# the other what is known of the reason, if its transport has words for that.
-
-
 logger = logging.getLogger("mcp_trio")
 
 ENDED: Final = 0
@@ -70,27 +74,28 @@ _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 def part(channel: Channel, loss: ConnectionLost | None) -> None:
-    """Says why a channel that is closed next is closed, where that can be said."""
+    """Tell the peer why its channel will be closed, if the transport can carry a reason."""
     if loss is not None and isinstance(channel, WebSocketChannel):
         channel.fail(ConnectionLost(loss.reason), CloseCode.FAILED)
 
 
-async def send_if_text(channel: Channel, frame: bytes) -> None:
-    """Sends a frame; what is no UTF-8 is no message, and no text message can carry it."""
+async def send_if_text(channel: Channel, encoded: bytes) -> None:
+    """Send a message, unless it is not UTF-8: that is no JSON, and not every transport takes it."""
     with suppress(UnicodeDecodeError):
-        await channel.send([frame])
+        await channel.send([encoded])
 
 
 def exit_status_of(server: Channel) -> int | None:
-    """How a process has ended; None is no process, or one that has not."""
+    """Return the exit status of a server's process; None if there is none or it runs."""
     return server.exit_status if isinstance(server, ProcessChannel) else None
 
 
 @attrs.define(kw_only=True, eq=False)
 class ConnectionForwarder:
-    """Owns both channels, until one of both sides has ended; the journal is its caller's.
+    """A forwarder that owns both channels until one of both sides has ended.
 
-    The client `has_begun` when it has asked something; `closing` is set when the end has come.
+    The caller closes the journal. `has_begun` is set by the client's first request, `closing` when
+    the forwarder begins to end.
     """
 
     client: Channel
@@ -106,9 +111,10 @@ class ConnectionForwarder:
     _loss: ConnectionLost | None = attrs.field(default=None, init=False)
 
     async def run(self, *, parent_pid: int | None = None) -> int:
-        """Passes both ways until one side ends, or the parent; returns the exit status.
+        """Forward both ways until one side or the parent process ends; return the exit status.
 
-        Behind the client's last word, open requests have `drain_seconds` to be answered.
+        After the end of the client's input, the server has `drain_seconds` to answer open requests.
+        Cancelled, it closes both channels.
         """
         status = LOST
         try:
@@ -128,8 +134,8 @@ class ConnectionForwarder:
                 await self._close()
         return status
 
-    def shut(self, cause: str) -> None:  # noqa: ARG002  there is but one when this is called
-        """Ends both sides: one of them is lost."""
+    def shut(self, cause: str) -> None:  # noqa: ARG002  the only cause here is a loss
+        """End both sides, since one of them is lost."""
         self.journal.shut("lost")
         self._scope.cancel()
 
@@ -138,7 +144,7 @@ class ConnectionForwarder:
         self.shut("lost")
 
     async def _close(self) -> None:
-        """Both at once: each may take a while."""
+        """Close both channels at the same time, since each may take a while."""
         if self._loss is not None:
             logger.warning("%s", self._loss.reason)
         async with trio.open_nursery() as nursery:
@@ -147,13 +153,11 @@ class ConnectionForwarder:
                 nursery.start_soon(channel.aclose)
 
     def _lose(self, loss: ConnectionLost) -> None:
-        """The first reason counts."""
+        """Keep the first reason."""
         self._loss = self._loss or loss
 
-    # From the client.
-
     async def _pass_requests(self) -> bool:
-        """Whether the client has said all that it had to say; else one of both sides is gone."""
+        """Forward the client's messages; return whether its input ended, and no side was lost."""
         try:
             while received := await self.client.receive():
                 for item in received:
@@ -172,7 +176,7 @@ class ConnectionForwarder:
         if isinstance(item, Oversized):
             self.journal.record_oversized("in", item)
             text = f"larger than frame_bytes_max ({self.limits.frame_bytes_max})"
-            await self.reject(malformed(item.head, INVALID_REQUEST, text))
+            await self._reject_malformed(malformed(item.head, INVALID_REQUEST, text))
             return
         assert isinstance(item, bytes)
         self.journal.counts["in_bytes"] += len(item)
@@ -183,19 +187,17 @@ class ConnectionForwarder:
         await send_if_text(self.server, item)
 
     def _note(self, message: Message) -> None:
-        """Which requests are waited for at the end."""
+        """Keep track of the requests that are open."""
         self.has_begun = self.has_begun or isinstance(message, Request)
         if isinstance(message, Request) and len(self._open) < self.limits.requests_queued_max:
             self._open[message.id] = message.method
         elif isinstance(message, Notification) and message.method == CANCELLED:
             self._forget_request(reference_of(message))
 
-    async def reject(self, message: Malformed, _: bytes = b"") -> None:
-        """Answer what is no message, if it may wait for that."""
+    async def _reject_malformed(self, message: Malformed) -> None:
+        """Answer a malformed message that may be a request with an error."""
         if message.is_request and message.id is not None:
             await self._answer(message.id, message.code, message.message)
-
-    # From the server.
 
     async def _pass_answers(self) -> None:
         try:
@@ -222,7 +224,7 @@ class ConnectionForwarder:
                     self._forget_request(message.id)
 
     async def _drop(self, item: Oversized) -> None:
-        """An answer that cannot pass fails its request."""
+        """Fail the request whose answer is too large to be forwarded."""
         text = f"an answer over frame_bytes_max ({self.limits.frame_bytes_max})"
         request_id = whose_large_answer(malformed(item.head, SERVER_BUSY, text), self._waiting)
         if request_id in self._open:
@@ -233,13 +235,13 @@ class ConnectionForwarder:
         self._forget_request(request_id)
 
     async def _answer(self, request_id: Id, code: int, text: str) -> None:
-        """Answers instead of the server."""
+        """Answer a request with an error of the proxy."""
         await self._send(self.journal.answer(request_id, code, text))
 
-    async def _send(self, frame: bytes) -> None:
+    async def _send(self, encoded: bytes) -> None:
         self.journal.flush()
         async with self._send_lock:
-            await send_if_text(self.client, frame)
+            await send_if_text(self.client, encoded)
 
     def _forget_request(self, request_id: Id | None) -> None:
         if request_id is not None:
@@ -248,7 +250,7 @@ class ConnectionForwarder:
 
     @property
     def _waiting(self) -> list[Id]:
-        """The open requests that are to be settled; a subscription never is."""
+        """The ids of the open requests that are no subscriptions."""
         return [request_id for request_id, method in self._open.items() if method != LISTEN]
 
     async def _all_settled(self) -> None:
@@ -256,21 +258,9 @@ class ConnectionForwarder:
             await self._settled.park()
 
 
-# --------------------
-# A client of one connection, such as a host that speaks stdio, and a server at a URL of HTTP.
-#
-# The client's frames are the messages of one session, and our client's channel says them over HTTP:
-# in a session or each for itself, as the message has it, with the headers that are due. What goes
-# wrong with one request is its answer, an error; a server that has ended the session ends us, as
-# the exit of a server over stdio would. What a line over stdio can be and no POST can:
-#
-# - A batch goes as one POST for each of its messages; the answers come one by one.
-# - What is no message goes nowhere: if it may be a request, an error answers it.
-
-
 @attrs.define(kw_only=True, eq=False)
 class HttpForwarder(ConnectionForwarder):
-    """The same, for a server that is told each message by itself."""
+    """A forwarder to a server at an HTTP URL, which gets each message by itself."""
 
     async def _receive(self, item: Received) -> None:
         if not isinstance(item, bytes):
@@ -279,12 +269,18 @@ class HttpForwarder(ConnectionForwarder):
         self.journal.counts["in_bytes"] += len(item)
         messages = self.journal.record("in", item)
         self.journal.flush()
-        frames = [item] if len(messages) == 1 else messages_in(item)
-        for message, frame in zip(messages, frames, strict=True):
-            await _TO_SERVER[type(message)](self, message, frame)
+        parts = [item] if len(messages) == 1 else messages_in(item)
+        for message, part in zip(messages, parts, strict=True):
+            if isinstance(message, Request):
+                await self._forward_request(message, part)
+            elif isinstance(message, Malformed):
+                await self._reject_malformed(message)
+            else:
+                await self.server.send([part])
+                self._note(message)
 
-    async def ask(self, request: Request, frame: bytes) -> None:
-        """Pass a request; one too many, or one that could be taken for an open one, is refused."""
+    async def _forward_request(self, request: Request, encoded: bytes) -> None:
+        """Forward a request; reject it if its id is in use, or too many requests are open."""
         if request.id in self._open:
             text = f"an unfinished request has the same id: {request.id!r}"
             await self._answer(request.id, INVALID_REQUEST, text)
@@ -293,41 +289,23 @@ class HttpForwarder(ConnectionForwarder):
             await self._answer(request.id, SERVER_BUSY, text)
         else:
             self._note(request)
-            await self.server.send([frame])
+            await self.server.send([encoded])
             if request.method == INITIALIZE:
                 await self._session_begun(request.id)
 
     async def _session_begun(self, request_id: Id) -> None:
-        """What the client says next needs the id of its session, which comes with the answer."""
+        """Wait for the answer to `initialize`, which has the session id for the next messages."""
         with trio.move_on_after(self.limits.initialize_seconds):
             while request_id in self._open:
                 await self._settled.park()
 
-    async def tell(self, message: Notification, frame: bytes) -> None:
-        """Pass a notification; what it cancels is not waited for."""
-        await self.server.send([frame])
-        self._note(message)
-
-    async def reply(self, _: Response | ErrorResponse, frame: bytes) -> None:
-        """Pass what the client answers to the server."""
-        await self.server.send([frame])
-
     async def _drop(self, item: Oversized) -> None:
-        """Its request is lost, which comes by itself."""
-
-
-_TO_SERVER: Final[Mapping[type[Message], Callable[..., Awaitable[None]]]] = {
-    Request: HttpForwarder.ask,
-    Notification: HttpForwarder.tell,
-    Response: HttpForwarder.reply,
-    ErrorResponse: HttpForwarder.reply,
-    Malformed: HttpForwarder.reject,
-}
+        """Do nothing: the channel reports the request as lost."""
 
 
 _Id = int | str
 
-# How streams are where a revision was agreed on that nobody here knows.
+# Decides how streams behave if the negotiated protocol version is unknown.
 _FALLBACK_VERSION: Final = next(
     PROTOCOL_VERSIONS[name]
     for name in ALL_PROTOCOL_VERSIONS
@@ -341,31 +319,32 @@ Clients: TypeAlias = SessionChannel | StatelessChannel
 
 @attrs.define(eq=False)
 class NegotiatedVersion:
-    """What a server and its client have agreed on; `protocol_version` is None before the handshake."""
+    """What a server and its client negotiated; `protocol_version` is None before the handshake."""
 
     protocol_version: ProtocolVersion | None = None
     negotiated: LightEvent = attrs.field(factory=LightEvent, init=False)
 
     @property
     def peer_info(self) -> None:
-        """Who the client is does not matter between it and its server."""
+        """None: the application does not need to know the client."""
 
     @property
     def peer_capabilities(self) -> None:
-        """What the client can do, as little."""
+        """None: the application does not need to know the client's capabilities."""
 
 
 @attrs.define(kw_only=True, eq=False)
 class UpstreamConnection:
-    """One connection to a server, or a process, from the first message for it to its end.
+    """A connection to a server, or a process, from the first message for it to its end.
 
     Attributes:
-        clients: Where messages come from and go to.
-        server: The server; closed at the end.
-        journal: Records both.
-        agreed: Is told of a handshake.
-        limits: How long the server may read nothing.
-        is_modern: Whether its clients take no requests, and choose their tokens by themselves.
+        clients: The channel of the application.
+        server: The channel of the server; closed at the end.
+        journal: The journal of both.
+        negotiated_version: Updated when the server answers a handshake.
+        limits: Of which `write_stall_seconds` ends a connection whose server does not read.
+        is_stateless: Whether the clients take no requests, and choose progress tokens
+            independently of each other.
     """
 
     clients: Clients
@@ -380,10 +359,10 @@ class UpstreamConnection:
     _send_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def run(self, first: Sequence[Received]) -> None:
-        """Passes both ways until the clients are done, or the server has exited.
+        """Forward both ways until the clients are done, or the server has exited.
 
-        What is open then is answered by an error. Cancelled: the same, and the server's end is
-        closed, in bounded time.
+        Requests that are open then are answered with an error. Cancelled, it does the same, and
+        closes the connection to the server in bounded time.
         """
         self._received.extend(first)
         try:
@@ -399,15 +378,13 @@ class UpstreamConnection:
     async def _while_there(
         self, pass_all: Callable[[], Awaitable[None]], scope: trio.CancelScope
     ) -> None:
-        """Whichever side ends first ends both."""
+        """Forward one direction; cancel the other when it ends."""
         try:
             await pass_all()
         except ConnectionLost as loss:
             self.journal.shut("lost")
             self._why = str(loss)
         scope.cancel()
-
-    # From the clients.
 
     async def _pass_requests(self) -> None:
         while self._received:
@@ -416,10 +393,10 @@ class UpstreamConnection:
             self._received.extend(await self.clients.receive())
 
     def _next_line(self) -> bytes:
-        """What clients have said next, and is recorded now; its requests are open."""
-        frame = self._received.popleft()
-        assert isinstance(frame, bytes)
-        line = one_line(bytes(frame))
+        """Record and return the next message of the clients, and remember its requests as open."""
+        encoded = self._received.popleft()
+        assert isinstance(encoded, bytes)
+        line = one_line(bytes(encoded))
         messages = self.journal.read(line)
         for message in messages:
             if isinstance(message, Request):
@@ -432,7 +409,7 @@ class UpstreamConnection:
         return line
 
     def _without_taken_token(self, request: Request, line: bytes) -> bytes:
-        """The line; who chose the token of another's open request goes without progress."""
+        """Return the line, without a progress token that another open request uses."""
         token = token_of(request.params) if self.is_stateless else None
         if token is None or self._asked_with(token) is None:
             return line
@@ -441,7 +418,7 @@ class UpstreamConnection:
         return encode_request(request.id, request.method, params)
 
     def _asked_with(self, token: _Id) -> _Id | None:
-        """The open request whose progress has this token."""
+        """Return the id of the open request with this progress token."""
         named = (each.id for each in self._open.values() if token_of(each.params) == token)
         return next(named, None)
 
@@ -455,8 +432,6 @@ class UpstreamConnection:
                 raise ConnectionLost(_CONNECTION_CLOSED) from error
         if stall.cancelled_caught:
             raise ConnectionLost(f"the server has read nothing for {seconds} seconds")
-
-    # From the server.
 
     async def _pass_answers(self) -> None:
         while items := await self.server.receive():
@@ -492,20 +467,20 @@ class UpstreamConnection:
                 self.clients.send_nowait([self._addressed(message, part)])
 
     async def _reject(self, request: Request) -> None:
-        text = "a modern client takes no requests"
+        text = "a stateless client takes no requests"
         answer = self.journal.answer(request.id, METHOD_NOT_FOUND, text)
         self.journal.record("in", answer)
         self.journal.flush()
         await self._send(answer)
 
-    def _addressed(self, message: Message, frame: bytes) -> Addressed:
+    def _addressed(self, message: Message, encoded: bytes) -> Addressed:
         if isinstance(message, Response | ErrorResponse):
             request = self._forget(message.id)
             if request is not None and request.method == INITIALIZE:
                 self._agree(message)
-            return Addressed(frame, message.id, is_answer=True)
+            return Addressed(encoded, message.id, is_answer=True)
         assert isinstance(message, Request | Notification)
-        return Addressed(frame, self._about(message))
+        return Addressed(encoded, self._about(message))
 
     def _forget(self, request_id: _Id | None) -> Request | None:
         return None if request_id is None else self._open.pop(request_id, None)
@@ -532,7 +507,7 @@ class UpstreamConnection:
 def fail_requests(
     clients: Clients, journal: MessageJournal, requests: Iterable[_Id], why: str
 ) -> None:
-    """Answers these requests instead of the server."""
+    """Answer requests with an error of the proxy."""
     for request_id in requests:
         answer = journal.answer(request_id, SERVER_BUSY, why)
         clients.send_nowait([Addressed(answer, request_id, is_answer=True)])

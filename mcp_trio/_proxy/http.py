@@ -1,17 +1,26 @@
-"""A proxy over HTTP: clients that were given our address, and a server at a URL.
+"""A transparent proxy over HTTP, between clients and a server at a URL.
 
-What the two notice of it should be nothing but that address. So
+Clients and server should not be able to notice the proxy, except for its address:
 
-- Every path and method passes, with its head and its body; `Host` becomes the server's, and what
-  belongs to one connection stays there. `Accept-Encoding` alone is changed, to `identity`: what a
-  server would compress, nobody between could read.
-- Statuses and bodies come back as they are, and streams as they come: see `proxied_exchange`.
-- What happens to one side happens to the other. A client that goes away takes its request with it;
-  an answer that breaks off breaks off; a server that does not answer is a 502 that says so.
-- Nothing but messages is recorded: no header but the ids of sessions and events, no credentials,
-  nothing of a body that is none of the protocol's.
+- Requests of every path and method are forwarded with their headers and body. `Host` becomes the
+  server's, and hop-by-hop headers are not forwarded. `Accept-Encoding` becomes `identity`, since
+  the proxy could not read compressed answers.
+- Statuses and bodies are forwarded unchanged. Each piece of a stream is forwarded when it arrives,
+  after the records of the events that it completes. Other bodies are buffered until they are
+  complete, or `frame_bytes_max` long.
+- When a client disconnects, its request to the server is cancelled. When an answer breaks off, the
+  client's answer breaks off. A server that does not answer becomes a 502 that says so.
+- Only messages are recorded: no headers except the ids of sessions and events, no credentials, and
+  no bodies that are not MCP. An exchange that is not a message with a plain answer leaves a mark
+  `http` without content: a status, a media type, an error.
 
-The gate for `Host` and `Origin` stands before all of it.
+Each session has a recording of its own, from its `initialize` on, found by the session id that the
+server chose. All other exchanges go to common recordings: stateless requests, those of a server
+that gives no session ids, and those of sessions that began before the proxy. Clients choose request
+ids freely, so a request whose id or progress token is already in flight in one common recording
+goes to another one; no two requests in one recording can be confused.
+
+The check of `Host` and `Origin` comes before all of this.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -64,11 +73,7 @@ from mcp_trio._transports.sockets import netloc
 from mcp_trio.errors import SERVER_BUSY
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# --------------------
-# Which header fields a proxy passes on.
-#
-# All of them, in both directions and as they came, but for those that belong to one connection and
-# not to what is said over it (RFC 9110, section 7.6.1).
+# Headers ------------------------------------------------------------------------------------------
 
 
 _HOP_BY_HOP: Final = frozenset(
@@ -85,26 +90,26 @@ _HOP_BY_HOP: Final = frozenset(
     }
 )
 
-# Told anew to the server. What it would compress, nobody between could read.
+# The request headers that the proxy sets itself.
 _REPLACED_IN_REQUESTS: Final = frozenset({"host", "content-length", "expect", "accept-encoding"})
 _UNCOMPRESSED: Final = (b"accept-encoding", b"identity")
 
-# Told anew to the client, by the host.
+# The response headers that the HTTP listener sets itself.
 _REPLACED_IN_RESPONSES: Final = frozenset({"content-length", "date"})
 
 
 def request_headers(head: Head) -> list[tuple[bytes, bytes]]:
-    """Those of a client's request; the length, and the server's name, are still to be added."""
+    """Return the headers of a client's request to forward, without `Host` and `Content-Length`."""
     passed = _passed(head.headers.items(), replaced=_REPLACED_IN_REQUESTS)
     written = [(name.encode("ascii"), value.encode("latin-1")) for name, value in passed]
     return [*written, _UNCOMPRESSED]
 
 
 def response_headers(response: httpx.Response) -> Headers:
-    """Those of a server's answer.
+    """Return the headers of a server's answer to forward.
 
     Raises:
-        ValueError: One of them cannot stand in a head.
+        ValueError: A header is not valid in HTTP.
     """
     raw = response.headers.raw
     read = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw]
@@ -115,39 +120,33 @@ def response_headers(response: httpx.Response) -> Headers:
 
 def _passed(fields: Iterable[tuple[str, str]], *, replaced: frozenset[str]) -> Headers:
     fields = list(fields)
-    said = ",".join(value for name, value in fields if name == "connection")
-    named = {name.strip(OUTER_SPACE).lower() for name in said.split(",")}
+    options = ",".join(value for name, value in fields if name == "connection")
+    named = {name.strip(OUTER_SPACE).lower() for name in options.split(",")}
     dropped = _HOP_BY_HOP | named | replaced
     return [(name, value) for name, value in fields if name not in dropped]
 
 
-# --------------------
-# Which recording the exchanges of an HTTP proxy go to.
-#
-# Each session has one of its own, from its `initialize` on, by the id that the server gave it. What
-# belongs to no session goes to one that all have in common: modern requests, those of a server that
-# gives no ids, and those of sessions that began elsewhere. Clients number their requests as they
-# like: so one that has an id, or a progress token, of a request that is still open there goes to
-# another recording, and in none of them two requests can be taken for each other.
+# Recordings ---------------------------------------------------------------------------------------
 
 
 _Name: TypeAlias = tuple[str, int | str]
 
-# How often it is looked whether a session has not been used for too long.
-_LOOKS_PER_EXPIRY = 10
+# How often sessions are checked for expiry within `http_session_idle_seconds`.
+_CHECKS_PER_EXPIRY = 10
 
 
 @attrs.define(eq=False)
 class OpenRecording:
-    """One recording while it is written.
+    """A recording that is being written.
 
     Attributes:
-        journal: What is written.
-        key: By what its session is known; None as long as it has no id, or if it needs none.
-        is_common: Whether it takes what belongs to no session.
+        journal: The journal of its messages.
+        key: The session id, or the URL of a session of 2024-11-05; None before there is one, and
+            for a common recording.
+        is_common: Whether it takes exchanges that belong to no session.
         is_over: Whether its session has ended.
-        passages: How many exchanges are being recorded in it.
-        events: The ids of the events that passed last.
+        exchanges: The number of exchanges in progress.
+        events: The ids of the latest events.
     """
 
     journal: MessageJournal
@@ -160,12 +159,12 @@ class OpenRecording:
     _used_at: float = attrs.field(factory=trio.current_time, init=False)
 
     def has_room_for(self, names: Collection[_Name]) -> bool:
-        """Whether none of these requests could be taken for one that is open."""
+        """Return whether none of these ids and tokens is in flight in this recording."""
         return self._open.isdisjoint(names)
 
     @contextmanager
     def holding(self, names: Collection[_Name]) -> Generator[None]:
-        """While an exchange with these requests passes."""
+        """Hold these ids and tokens in flight, for the duration of an exchange."""
         self._open.update(names)
         self.exchanges += 1
         try:
@@ -176,16 +175,16 @@ class OpenRecording:
             self._used_at = trio.current_time()
 
     def is_idle(self, seconds: float) -> bool:
-        """Whether nobody has used it for so long."""
+        """Return whether it has had no exchange for this many seconds."""
         return not self.exchanges and self._used_at <= trio.current_time() - seconds
 
 
 @attrs.define(kw_only=True, eq=False)
 class OpenRecordings:
-    """See the module; `start` begins another recording.
+    """The recordings of a proxy's exchanges; `start` begins another one.
 
-    Of as many sessions as `http_sessions_max` a recording is held open, and of as many recordings
-    in common as `http_streams_max`.
+    At most `http_sessions_max` recordings of sessions are open at a time, and at most
+    `http_streams_max` common recordings.
     """
 
     start: Callable[[], MessageJournal]
@@ -197,10 +196,10 @@ class OpenRecordings:
 
     @contextmanager
     def used(self, key: str | None, messages: Sequence[Message]) -> Generator[OpenRecording]:
-        """The recording for an exchange that brings these messages, while it passes.
+        """Yield the recording for an exchange with these messages, for its duration.
 
         Raises:
-            RecordingError: It cannot be begun.
+            RecordingError: A new recording cannot be created.
         """
         names = _names_of(messages)
         recording = self._found(key, messages, names)
@@ -211,7 +210,7 @@ class OpenRecordings:
             self._close_if_over(recording)
 
     def knows(self, key: str) -> bool:
-        """Whether there is a session of this key."""
+        """Return whether a session with this key is open."""
         return key in self._sessions
 
     def _found(
@@ -240,11 +239,9 @@ class OpenRecordings:
             self._common.append(found)
         return found or self._common[-1]
 
-    # What the server's answers tell.
-
     def name(self, recording: OpenRecording, key: str) -> OpenRecording:
-        """The session that is being opened has this key; returns its recording."""
-        if recording not in self._new:  # another stream of it tells so, or it begins in the middle
+        """Give a new session its key; return the recording of that session."""
+        if recording not in self._new:  # the exchange went to a common recording, or has its own
             recording = self._begun()
         self._new.discard(recording)
         replaced = self._sessions.pop(key, None)
@@ -255,14 +252,17 @@ class OpenRecordings:
         return recording
 
     def settle(self, recording: OpenRecording) -> None:
-        """A handshake has passed: one without an id is followed by requests without one."""
+        """After a handshake without a session id, make the recording a common one.
+
+        The requests that follow have no session id either.
+        """
         if recording in self._new and recording.journal.is_negotiated:
             self._new.discard(recording)
             self._gives_no_ids = recording.is_common = True
             self._common.insert(0, recording)
 
     def end(self, recording: OpenRecording) -> None:
-        """The session is over; its recording is, as soon as nothing passes any more."""
+        """End a session; its recording closes when its last exchange is over."""
         if recording.key is None:
             return
         if self._sessions.get(recording.key) is recording:
@@ -271,29 +271,27 @@ class OpenRecordings:
         self._close_if_over(recording)
 
     def _close_if_over(self, recording: OpenRecording) -> None:
-        """One that was never named has come to nothing."""
+        """Close a recording without exchanges if its session is over, or never got a key."""
         if not recording.exchanges and (recording.is_over or recording in self._new):
             self._new.discard(recording)
             recording.journal.close()
 
-    # The end.
-
     async def expire(self) -> None:
-        """Ends sessions that nobody has used for `http_session_idle_seconds`."""
+        """End sessions that are idle for `http_session_idle_seconds`, until cancelled."""
         seconds = self.limits.http_session_idle_seconds
         while True:
-            await trio.sleep(seconds / _LOOKS_PER_EXPIRY)
+            await trio.sleep(seconds / _CHECKS_PER_EXPIRY)
             for recording in [*self._sessions.values()]:
                 if recording.is_idle(seconds):
                     self.end(recording)
 
     def shut(self, cause: Cause) -> None:
-        """Records why all sessions end."""
+        """Record why all sessions close."""
         for recording in self._all():
             recording.journal.shut(cause)
 
     def close(self) -> None:
-        """Ends all recordings."""
+        """Close all recordings."""
         for recording in self._all():
             recording.journal.close()
 
@@ -308,13 +306,7 @@ def _names_of(messages: Sequence[Message]) -> Collection[_Name]:
     return [*ids, *(("token", token) for token in tokens if token is not None)]
 
 
-# --------------------
-# One HTTP exchange on its way through a proxy: the request, and what the server answers.
-#
-# Bodies pass as they are. Of a stream each piece goes on when it has come, behind the records of
-# the events that it completes; any other body is held until it is whole, or `frame_bytes_max` long.
-# What is no message of the protocol, or no plain answer to one, leaves a mark `http` that tells no
-# content: a status, a media type, what went wrong.
+# Exchanges ----------------------------------------------------------------------------------------
 
 
 HTTP_MARK: Final = "http"
@@ -328,19 +320,19 @@ _BAD_GATEWAY: Final = 502
 
 @attrs.define(kw_only=True, eq=False)
 class ProxiedExchange:
-    """One exchange, from its body on.
+    """One exchange that is forwarded, after its request body was received.
 
     Attributes:
-        exchange: The client's.
-        target: What of the server's it asks for.
-        fields: The header fields that go along.
-        body: What it sent.
-        messages: What that is, if it is for us to read.
-        is_endpoint: Whether what is said here is of the protocol.
-        kept: Where the exchange is recorded.
-        journals: Who has to know of sessions that begin and end.
-        link: The server.
-        limits: How much is held.
+        exchange: The exchange with the client.
+        target: The request target at the server.
+        fields: The headers to forward.
+        body: The request body.
+        messages: The messages in the body, if the target is the MCP endpoint.
+        is_endpoint: Whether the target is the MCP endpoint.
+        recording: The recording of the exchange.
+        recordings: All recordings, which have to know when sessions begin and end.
+        link: The connection to the server.
+        limits: The limits of the proxy.
     """
 
     exchange: Exchange
@@ -361,7 +353,7 @@ class ProxiedExchange:
         self._open = {each.id: each for each in self.messages if isinstance(each, Request)}
 
     async def run(self) -> None:
-        """Passes all of it, unless one of both sides goes away, of which the other is told so."""
+        """Forward the request and its answer, until one of both sides disconnects."""
         if self.messages:
             self.recording.journal.counts["in_bytes"] += len(self.body)
             self.recording.journal.record("in", self.body, messages=self.messages)
@@ -374,7 +366,7 @@ class ProxiedExchange:
                 self.recordings.end(self._own)
 
     def _note_gone(self) -> None:
-        """A modern client that goes away has cancelled what it asked for (MHTTP-22)."""
+        """Record that the client disconnected, which cancels its stateless requests."""
         journal = self.recording.journal
         self._note(error="the client went away")
         for request in self._open.values():
@@ -382,8 +374,6 @@ class ProxiedExchange:
                 params = {"requestId": request.id, "reason": "the client went away"}
                 journal.record("in", encode_notification(CANCELLED, params), envelope=_GONE)
         journal.flush()
-
-    # There and back.
 
     async def _pass(self) -> None:
         try:
@@ -411,9 +401,9 @@ class ProxiedExchange:
         )
 
     async def _reject(self, why: str) -> None:
-        """Answers instead of the server."""
+        """Answer with a 502 of the proxy."""
         request_id = next(iter(self._open), None)
-        text = f"the proxy has no answer of its server: {why}"
+        text = f"the proxy got no answer from the server: {why}"
         rejection = Rejection(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text, id=request_id)
         self._note(status=_BAD_GATEWAY, error=why)
         await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], rejection.body())
@@ -422,7 +412,7 @@ class ProxiedExchange:
         try:
             fields = self._fields(response)
         except ValueError as error:
-            await self._reject(f"{self.link.name} answered what cannot be passed on: {error}")
+            await self._reject(f"{self.link.name} sent an answer that is not valid HTTP: {error}")
             return
         self._follow_session(response)
         try:
@@ -432,26 +422,26 @@ class ProxiedExchange:
             await self._break_off(str(self.link.loss_of(error)))
 
     def _fields(self, response: httpx.Response) -> Headers:
-        """Those of the answer that its client gets; a `ValueError` if there is no such answer."""
+        """Return the headers for the client; raise `ValueError` if the answer is not valid."""
         if response.status_code not in _STATUSES:
             raise ValueError(f"HTTP {response.status_code}")
         fields = response_headers(response)
         return [(name, self._own_location(name, value)) for name, value in fields]
 
     def _own_location(self, name: str, value: str) -> str:
-        """Where the server sends a client to itself, that is to us."""
+        """Return the value of a header; a `Location` at the server becomes one at the proxy."""
         url = self.link.same_origin(value) if name == "location" else None
         return value if url is None else url.raw_path.decode()
 
     async def _break_off(self, why: str) -> None:
-        """Half an answer without its end shows the client that it is none."""
+        """Leave an answer that has begun without its end, so that the client sees the failure."""
         if self._has_begun:
             self._note(error=why)
         else:
             await self._reject(why)
 
     def _follow_session(self, response: httpx.Response) -> None:
-        """What the head of an answer tells of sessions."""
+        """Begin or end a session as the headers of an answer say."""
         head, session_id = self.exchange.head, response.headers.get(SESSION_ID)
         is_over = response.status_code == _NOT_FOUND or (
             head.method == "DELETE" and response.is_success
@@ -468,8 +458,6 @@ class ProxiedExchange:
     def _note(self, **facts: Any) -> None:
         self.recording.journal.mark(HTTP_MARK, {"method": self.exchange.head.method, **facts})
         self.recording.journal.flush()
-
-    # Whole bodies.
 
     async def _pass_body(self, response: httpx.Response, fields: Headers) -> None:
         held = bytearray()
@@ -495,7 +483,7 @@ class ProxiedExchange:
         part: bytes,
         number: int,
     ) -> None:
-        """Something too large to be held is passed, and recorded, in parts."""
+        """Forward and record a part of a body that is too large to be buffered."""
         if not self._has_begun:
             self._has_begun = True
             self._note(status=response.status_code, type=_type_of(response))
@@ -518,8 +506,6 @@ class ProxiedExchange:
     def _may_be_message(self, response: httpx.Response) -> bool:
         return bool(self.messages) and _type_of(response) == JSON and _is_plain(response)
 
-    # Streams.
-
     async def _pass_stream(self, response: httpx.Response, fields: Headers) -> None:
         self._note_stream(response)
         parser = EventParser(event_bytes_max=self.limits.frame_bytes_max)
@@ -533,7 +519,7 @@ class ProxiedExchange:
         await self.exchange.end()
 
     def _record_events(self, events: Sequence[Event | Oversized], piece: bytes) -> bytes:
-        """Records events; returns the piece of the stream as the client has to get it."""
+        """Record events; return the piece of the stream to forward to the client."""
         for event in events:
             if isinstance(event, Event) and event.name == "endpoint" and self._own is None:
                 piece = self._begin_sse_session(event, piece)
@@ -543,7 +529,7 @@ class ProxiedExchange:
         return piece
 
     def _note_stream(self, response: httpx.Response) -> None:
-        """One that answers a request needs no word."""
+        """Mark a stream that does more than answer a request."""
         head = self.exchange.head
         last_id = head.header(LAST_EVENT_ID)
         facts = {} if last_id is None else {"last_event_id": last_id}
@@ -559,7 +545,7 @@ class ProxiedExchange:
             self._record_message(event.data)
 
     def _is_repeated(self, event: Event) -> bool:
-        """Whether a client that came back is given what had passed already."""
+        """Return whether an event is sent again to a client that resumes a stream."""
         if event.id is None:
             return False
         is_resumed = self.exchange.head.header(LAST_EVENT_ID) is not None
@@ -572,9 +558,9 @@ class ProxiedExchange:
         return False
 
     def _begin_sse_session(self, event: Event, piece: bytes) -> bytes:
-        """A session of 2024-11-05, which lives as long as its stream; posts name it by their URL.
+        """Begin a session of 2024-11-05, which lives as long as its stream; its URL is its key.
 
-        A URL of the server's would lead the client past us.
+        Returns the piece with the path alone, since the server's URL would bypass the proxy.
         """
         url = self.link.same_origin(event.data.decode(errors="replace"))
         if url is None:
@@ -584,10 +570,10 @@ class ProxiedExchange:
             return piece
         return piece.replace(event.data, url.raw_path, 1)
 
-    def _record_message(self, frame: bytes) -> None:
-        """Records a message of the server's; its bytes may be sent on then."""
-        self.recording.journal.counts["out_bytes"] += len(frame)
-        for message in self.recording.journal.record("out", frame):
+    def _record_message(self, encoded: bytes) -> None:
+        """Record a message of the server, before its bytes are forwarded."""
+        self.recording.journal.counts["out_bytes"] += len(encoded)
+        for message in self.recording.journal.record("out", encoded):
             if isinstance(message, Response | ErrorResponse) and message.id is not None:
                 self._open.pop(message.id, None)
         self.recordings.settle(self.recording)
@@ -599,7 +585,7 @@ def _type_of(response: httpx.Response) -> str:
 
 
 def _is_plain(response: httpx.Response) -> bool:
-    """Whether it can be read: the server was asked for what is not compressed."""
+    """Return whether an answer is uncompressed, as the proxy's request asked for."""
     return response.headers.get("content-encoding") in (None, "identity")
 
 
@@ -609,17 +595,17 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @attrs.frozen(kw_only=True)
 class ListenOptions:
-    """Where a proxy listens, and who may come there; see `host_check_for`.
+    """The address on which a proxy listens, and the clients that it accepts.
 
     Attributes:
-        host: The name or number of an interface.
-        port: 0 for any that is free.
-        path: Where its endpoint is; None: where the server's is, if that is at a URL.
-        hosts: Names under which clients may reach it, beside those that it is bound to.
-        origins: Pages of these origins may use it, beside its own.
-        allows_cors: Browsers are told that they may read what is answered; where the server behind
-            is at a URL of HTTP, it is the one that says so, or not.
-        token: Who brings it may come; None: all may.
+        host: The name or address of an interface.
+        port: The port; 0 for any that is free.
+        path: The path of its endpoint; None is that of the server, if the server is at a URL.
+        hosts: Values of `Host` that are accepted besides the address that it is bound to.
+        origins: Values of `Origin` that are accepted besides its own.
+        allows_cors: Whether answers allow browsers to read them; if the server is at an HTTP URL,
+            the server decides instead.
+        token: The bearer token that clients have to send; None accepts all.
     """
 
     host: str = "127.0.0.1"
@@ -633,15 +619,15 @@ class ListenOptions:
 
 @attrs.define(kw_only=True, eq=False)
 class HttpProxy:
-    """The application that a host serves; its `respond` passes one exchange.
+    """An HTTP application that forwards each exchange to the server.
 
     Attributes:
-        link: The server.
-        gate: Who may come at all.
-        journals: What is recorded.
-        limits: How large a body may be.
-        path: What stands for the path of the server's endpoint; None: that path.
-        token: What clients have to bring, and the server does not get; None: they need none.
+        link: The connection to the server.
+        host_check: The check of `Host` and `Origin`.
+        recordings: The recordings of all exchanges.
+        limits: The limits of the proxy.
+        path: The path that stands for the server's endpoint; None is the same path.
+        token: The bearer token that clients have to send, which is not forwarded; None accepts all.
     """
 
     link: Link
@@ -656,7 +642,7 @@ class HttpProxy:
         self._decoder = Decoder(json_depth_max=self.limits.json_depth_max)
 
     async def respond(self, exchange: Exchange) -> None:
-        """Pass one exchange, unless the gate refuses it or its body is too large."""
+        """Forward one exchange; reject it if a check fails or its body is too large."""
         bytes_max = self.limits.frame_bytes_max
         with suppress(trio.BrokenResourceError):
             rejection = self.host_check.rejection(exchange.head) or self._check_token(exchange.head)
@@ -672,11 +658,13 @@ class HttpProxy:
             await self._reject(exchange, rejection)
 
     def _check_token(self, head: Head) -> Rejection | None:
-        # A browser asks by OPTIONS what a page may send, and brings nothing with that.
+        # A browser sends the OPTIONS of a CORS preflight without credentials.
         if self.token is None or is_preflight(head) or has_token(head, self.token):
             return None
         headers = [("WWW-Authenticate", "Bearer")]
-        return Rejection(status=401, text="it is not known who sends this (token)", headers=headers)
+        return Rejection(
+            status=401, text="the request has no valid bearer token (token)", headers=headers
+        )
 
     async def _reject(self, exchange: Exchange, rejection: Rejection) -> None:
         with self.recordings.used(None, ()) as recording:
@@ -710,7 +698,7 @@ class HttpProxy:
             await proxied_exchange.run()
 
     def _target(self, head: Head) -> str:
-        """What of the server's is asked for."""
+        """Return the request target at the server."""
         if self.path is None or head.path.rstrip("/") != self.path.rstrip("/"):
             return f"{head.path}?{head.query}" if head.query else head.path
         own, _, query = self.link.url.raw_path.decode("ascii").partition("?")
@@ -718,7 +706,7 @@ class HttpProxy:
         return f"{own}?{queries}" if queries else own
 
     def _fields(self, head: Head) -> list[tuple[bytes, bytes]]:
-        """What goes along: what the client sends, and what we were given for the server."""
+        """Return the client's headers and the proxy's own headers for the server."""
         own = encoded([*self.link.headers.items()])
         replaced = {name for name, _ in own}
         if self.token is not None:
@@ -733,11 +721,11 @@ async def serve_http_proxy(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; reports the URL that stands for the server's.
+    """Serve the proxy until cancelled; report its URL through `task_status`.
 
     Raises:
         OSError: The address cannot be bound.
-        ValueError: The gate's settings are none.
+        ValueError: An option for the host check or the token is invalid.
     """
     listeners = await trio.open_tcp_listeners(place.port, host=place.host)
     try:
@@ -762,7 +750,7 @@ async def serve_http_proxy(
     finally:
         recordings.close()
         for listener in listeners:
-            listener.socket.close()  # no checkpoint, which would hide what is being raised
+            listener.socket.close()  # without a checkpoint, which could replace the exception
 
 
 def run_http_proxy(
@@ -774,19 +762,18 @@ def run_http_proxy(
     headers: Mapping[str, str] = NO_HEADERS,
     limits: Limits = DEFAULT_LIMITS,
 ) -> int:
-    """Record what clients of ours and the server at `url` say, until a signal comes.
+    """Run a proxy to the server at `url`, and record it, until a signal arrives.
 
-    `headers` go along with each request, in the place of those that clients send. A folder gets a
-    file for each session, a file takes all of them. `report_url` is called with the URL that stands for
-    the server's.
+    `headers` replace those of the same name in each request. In a folder each session gets a file,
+    a file holds all of them. `report_url` is called with the URL of the proxy.
 
     Returns:
         The exit status: 128 plus the number of the signal.
 
     Raises:
-        RecordingError: The file holds something already.
+        RecordingError: The file is not empty.
         OSError: The address cannot be bound.
-        ValueError: The gate's settings are none, or `url` is no URL of HTTP.
+        ValueError: An option for the host check or the token is invalid, or `url` is no HTTP URL.
     """
     parsed = parsed_url(url)
     return trio.run(_run, place, parsed, record, report_url, headers, limits)

@@ -1,11 +1,11 @@
-"""The recording that a proxy makes: everything that passes, told from the server's side."""
+"""The recording that a proxy makes: all messages it forwards, from the server's point of view."""
 
 import os
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import attrs
 import msgspec
@@ -23,6 +23,7 @@ from mcp_trio._jsonrpc.messages import (
     encode_error,
 )
 from mcp_trio._recorder.writer import (
+    Recorder,
     RecordOptions,
     RecordTarget,
     SharedRecording,
@@ -34,38 +35,34 @@ from mcp_trio._transports.process import signal_name
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import Limits
 
-# --------------------
-# What two peers agree on, seen from between them.
-
-
 _NOTHING: Final = Raw(b"null")
 
 
 @attrs.define(eq=False)
 class Handshake:
-    """Finds the answer to the latest `initialize` among the messages that pass."""
+    """An observer of the forwarded messages that finds the answer to the latest `initialize`."""
 
-    _asked: Request | None = attrs.field(default=None, init=False)
+    _request: Request | None = attrs.field(default=None, init=False)
 
     def to_server(self, message: Message) -> None:
-        """Looks at what the client says."""
+        """Observe a message of the client."""
         if isinstance(message, Request) and message.method == "initialize":
-            self._asked = message
+            self._request = message
 
     def to_client(self, message: Message) -> Mapping[str, Raw] | None:
-        """Looks at what the server says; the facts, if it is the answer that settles them."""
-        asked = self._asked
-        if asked is None or not isinstance(message, Response | ErrorResponse):
+        """Observe a message of the server; return what an answer to `initialize` negotiates."""
+        request = self._request
+        if request is None or not isinstance(message, Response | ErrorResponse):
             return None
-        if message.id != asked.id:
+        if message.id != request.id:
             return None
-        self._asked = None
-        return _facts(asked, message) if isinstance(message, Response) else None
+        self._request = None
+        return _negotiated(request, message) if isinstance(message, Response) else None
 
 
-def _facts(asked: Request, answer: Response) -> Mapping[str, Raw]:
-    """As the mark of a session of our own has them, and the server's besides."""
-    params, result = _members(asked.params), _members(answer.result)
+def _negotiated(request: Request, answer: Response) -> Mapping[str, Raw]:
+    """Return the value of the `negotiated` mark, as a session records it, and the server's info."""
+    params, result = _members(request.params), _members(answer.result)
     return {
         "revision": result.get("protocolVersion", _NOTHING),
         "peer": params.get("clientInfo", _NOTHING),
@@ -79,15 +76,11 @@ def _members(body: Raw | None) -> dict[str, Raw]:
     return {} if body is None else msgspec.json.decode(body, type=dict[str, Raw])
 
 
-# --------------------
-# A stream of bytes as lines of which nothing is dropped: joined again, they are the stream.
-
-
 class Line(msgspec.Struct, frozen=True, gc=False):
-    """What stood before an LF, or as much of that as is kept together.
+    """A line without its LF, or a part of a line that is longer than the limit.
 
-    `part` counts the parts of a line longer than the limit, from 1; None is a whole line. Behind
-    all parts but the last, and behind the end of a stream that has no LF there, `has_lf` is false.
+    `part` counts the parts of such a line from 1; None is a complete line. `has_lf` is whether an
+    LF follows: not after the parts before the last, and not at the end of a stream without LF.
     """
 
     data: bytes
@@ -96,19 +89,19 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def envelope(self) -> dict[str, Any] | None:
-        """What a record has to say of it besides its bytes; of a whole line nothing."""
-        report_url: dict[str, Any] = {}
+        """The envelope of its record; None for a complete line."""
+        envelope: dict[str, Any] = {}
         if self.part is not None:
-            report_url["part"] = self.part
+            envelope["part"] = self.part
         if not self.has_lf:
-            report_url["lf"] = False
-        return report_url or None
+            envelope["lf"] = False
+        return envelope or None
 
 
 class LineSplitter:
-    """Cuts a stream at each LF, and a line that grows beyond `line_bytes_max` into parts of it.
+    """A splitter of a byte stream at each LF, which drops no byte.
 
-    Each byte is looked at once, and of a line no more than `line_bytes_max` is held.
+    A line longer than `line_bytes_max` is split into parts of that length, so no more is buffered.
     """
 
     def __init__(self, *, line_bytes_max: int) -> None:
@@ -117,7 +110,7 @@ class LineSplitter:
         self._parts = 0
 
     def feed(self, chunk: bytes) -> Iterator[Line]:
-        """The lines and parts that `chunk` completes, in order; to be consumed wholly."""
+        """Yield the lines and parts that `chunk` completes; the iterator has to be exhausted."""
         *ends, rest = chunk.split(b"\n")
         for end in ends:
             yield from self._grow(end)
@@ -125,7 +118,7 @@ class LineSplitter:
         yield from self._grow(rest)
 
     def finish(self) -> Iterator[Line]:
-        """The last line, if the stream ended within one; nothing is kept."""
+        """Yield the last line if the stream ended without LF."""
         if self._begun:
             yield self._take(has_lf=False)
 
@@ -145,50 +138,26 @@ class LineSplitter:
 
 
 Direction = Literal["in", "out"]
-"""From the client to the server, and from the server to the client."""
+"""`in` is from the client to the server, `out` from the server to the client."""
 
 Cause = Literal["eof", "signal", "closed", "lost"]
 
 LOST_MARK: Final = "lost"
-"""The name of the mark of a request that we have answered by an error, instead of the server."""
-
-
-class Writes(Protocol):
-    """A `Recorder`, as far as a proxy needs one."""
-
-    def record(
-        self,
-        kind: str,
-        body: bytes | None = None,
-        *,
-        channel: int = 0,
-        envelope: Mapping[str, Any] | None = None,
-        embed: bool = True,
-    ) -> int:
-        """Buffers a record."""
-        ...
-
-    def flush(self) -> None:
-        """Hands what is buffered to the system."""
-        ...
-
-    def close(self, counts: dict[str, int], *, channel: int = 0) -> None:
-        """Ends the recording."""
-        ...
+"""The name of the mark of a request that the proxy has answered with an error of its own."""
 
 
 class NullRecorder:
-    """Takes the place of a `Recorder` where nobody wants a recording."""
+    """A replacement for `Recorder` that records nothing."""
 
     def record(self, *_: Any, **__: Any) -> int:
-        """Nothing is kept."""
+        """Do nothing; return 0."""
         return 0
 
     def flush(self) -> None:
-        """There is nothing."""
+        """Do nothing."""
 
     def close(self, *_: Any, **__: Any) -> None:
-        """There is nothing."""
+        """Do nothing."""
 
 
 _COUNTS: Final = ("in", "out", "in_bytes", "out_bytes", "malformed")
@@ -196,19 +165,19 @@ _COUNTS: Final = ("in", "out", "in_bytes", "out_bytes", "malformed")
 
 @attrs.define(kw_only=True, eq=False)
 class MessageJournal:
-    """Records the frames of one session as they pass; made by `start_message_journal`.
+    """The journal of the messages of one session; created by `start_message_journal`.
 
-    What was recorded is with the system after `flush`, which comes before the bytes are sent on.
+    The system has the records after `flush`, which the proxy calls before it forwards the bytes.
 
     Attributes:
-        recorder: What writes the file.
-        limits: How deep JSON may be.
-        channel: Which session of the file this is, if that holds several.
-        counts: What has passed; frames are counted here, bytes by who sees them.
-        is_negotiated: Whether a handshake has passed.
+        recorder: The recorder of the file.
+        limits: Of which `json_depth_max` applies.
+        channel: The session's channel, in a file of several sessions.
+        counts: Counters of messages, which this class updates, and of bytes, which its users do.
+        is_negotiated: Whether the server has answered a handshake.
     """
 
-    recorder: Writes
+    recorder: Recorder | NullRecorder
     limits: Limits
     channel: int = 0
     counts: Counter[str] = attrs.field(init=False)
@@ -221,24 +190,27 @@ class MessageJournal:
         self._decoder = Decoder(json_depth_max=self.limits.json_depth_max)
         self.counts = Counter(dict.fromkeys(_COUNTS, 0))
 
-    def read(self, frame: bytes) -> Sequence[Message]:
-        """The messages that a frame is; nothing is recorded."""
-        return self._decoder.messages(frame)
+    def read(self, data: bytes) -> Sequence[Message]:
+        """Return the messages in the bytes of a message or batch, without recording anything."""
+        return self._decoder.messages(data)
 
     def record(
         self,
         direction: Direction,
-        frame: bytes,
+        data: bytes,
         *,
         envelope: Mapping[str, Any] | None = None,
         messages: Sequence[Message] | None = None,
     ) -> Sequence[Message]:
-        """Records a frame; returns the messages that it is, which somebody may know already."""
+        """Record the bytes of a message or batch; return its messages.
+
+        A caller that has decoded them already passes `messages`.
+        """
         if messages is None:
-            messages = self.read(frame)
+            messages = self.read(data)
         is_accepted = not any(isinstance(message, Malformed) for message in messages)
         self.counts["malformed"] += not is_accepted
-        self.record_part(direction, frame, envelope=envelope, embed=is_accepted)
+        self.record_part(direction, data, envelope=envelope, embed=is_accepted)
         for message in messages:
             self._look_at(direction, message)
         return messages
@@ -251,37 +223,40 @@ class MessageJournal:
         envelope: Mapping[str, Any] | None,
         embed: bool = False,
     ) -> None:
-        """Records what is not, or not yet, a whole frame; the envelope says in what way."""
+        """Record bytes that are no complete message; the envelope says how they are incomplete."""
         self.counts[direction] += 1
         self.recorder.record(direction, data, envelope=envelope, embed=embed, channel=self.channel)
 
-    def record_oversized(self, direction: Direction, frame: Oversized) -> None:
-        """Records how a frame begins that is too large to pass."""
-        self.record_part(direction, frame.head, envelope={"discarded": frame.size})
+    def record_oversized(self, direction: Direction, message: Oversized) -> None:
+        """Record the beginning of a message that is too large to be forwarded."""
+        self.record_part(direction, message.head, envelope={"discarded": message.size})
 
     def answer(self, request_id: int | str, code: int, text: str) -> bytes:
-        """Records that a request is answered instead of the server; returns the answer to send."""
+        """Record that the proxy answers a request with an error; return the answer to send."""
         self.mark(LOST_MARK, {"id": request_id, "error": text})
         return encode_error(request_id, code, text)
 
     def mark(self, name: str, value: Any) -> None:
-        """Records a fact."""
+        """Record a named fact."""
         body = encode_body(MarkBody(name=name, value=value))
         self.recorder.record("mark", body, channel=self.channel)
 
     def flush(self) -> None:
-        """Hands what was recorded to the system."""
+        """Write the buffered records."""
         self.recorder.flush()
 
     def shut(self, cause: Cause) -> None:
-        """Records why the session ends; only the first cause is one."""
+        """Record why the session closes; only the first call counts."""
         if self._cause is None:
             self._cause = cause
             self.recorder.record("shut", encode_body(ShutBody(cause=cause)), channel=self.channel)
             self.recorder.flush()
 
     def close(self, exit_status: int | None = None) -> None:
-        """Ends the recording, with how the server ended; None: it did not, or never began."""
+        """Complete the recording.
+
+        `exit_status` is that of the server's process; None if there is none or it has not exited.
+        """
         self.shut("closed")
         if exit_status is not None:
             ending = exit_status if exit_status >= 0 else signal_name(-exit_status)
@@ -298,78 +273,78 @@ class MessageJournal:
 
 @attrs.define(kw_only=True, eq=False)
 class LineJournal:
-    """Records the lines of both directions as they pass; made by `start_line_journal`.
+    """The journal of two byte streams, line by line; created by `start_line_journal`.
 
-    A record is handed to the system by the call that completes its line, so before the caller sends
-    the line's last byte on. `x` of a record says `{"lf": false}` where no LF stands behind the
-    frame: it is the end of its direction, or with `{"part": 1}` a part of a line longer than
-    `frame_bytes_max`. Frames joined in this way are the bytes that passed.
+    The system has the record of a line before the caller forwards the line's last byte. The
+    envelope of a record is `{"lf": false}` if no LF follows: at the end of a stream, or with
+    `{"part": 1}` for a part of a line longer than `frame_bytes_max`. So the records hold exactly
+    the bytes that were forwarded.
     """
 
-    frames: MessageJournal
+    messages: MessageJournal
     _lines: dict[Direction, LineSplitter] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        line_bytes_max = self.frames.limits.frame_bytes_max
+        line_bytes_max = self.messages.limits.frame_bytes_max
         self._lines = {
             "in": LineSplitter(line_bytes_max=line_bytes_max),
             "out": LineSplitter(line_bytes_max=line_bytes_max),
         }
 
     def record(self, direction: Direction, chunk: bytes) -> None:
-        """Records the lines that `chunk` completes; it may be sent on then."""
-        self.frames.counts[f"{direction}_bytes"] += len(chunk)
+        """Record the lines that `chunk` completes; call it before forwarding the chunk."""
+        self.messages.counts[f"{direction}_bytes"] += len(chunk)
         self._write(direction, self._lines[direction].feed(chunk))
 
-    def ends(self, direction: Direction) -> None:
-        """Records a last line without LF; when the client has ended, that the session does."""
+    def end(self, direction: Direction) -> None:
+        """Record the end of a stream, and its last line if that has no LF."""
         self._write(direction, self._lines[direction].finish())
         if direction == "in":
             self.shut("eof")
 
     def shut(self, cause: Cause) -> None:
-        """See `MessageJournal.shut`."""
-        self.frames.shut(cause)
+        """Record why the session closes; only the first call counts."""
+        self.messages.shut(cause)
 
     def close(self, exit_status: int | None) -> None:
-        """Records what is left, and how the server ended; see `MessageJournal.close`."""
+        """Record last lines without LF and complete the recording; see `MessageJournal.close`."""
         for direction, cutter in self._lines.items():
             self._write(direction, cutter.finish())
-        self.frames.close(exit_status)
+        self.messages.close(exit_status)
 
     def _write(self, direction: Direction, lines: Iterable[Line]) -> None:
         for line in lines:
             if line.part is None:
-                self.frames.record(direction, line.data, envelope=line.envelope)
+                self.messages.record(direction, line.data, envelope=line.envelope)
             else:
-                self.frames.record_part(direction, line.data, envelope=line.envelope)
-        self.frames.flush()
+                self.messages.record_part(direction, line.data, envelope=line.envelope)
+        self.messages.flush()
 
 
 def start_line_journal(
     record: RecordTarget | None, command: Sequence[str], *, limits: Limits
 ) -> LineJournal:
-    """A recording to a new or empty file, or in a folder, named after the command's program.
+    """Return the journal of a session over stdio, recorded under the name of the command's program.
 
-    None: nothing is recorded, here and below.
+    With None in place of a target, here and below, nothing is recorded.
 
     Raises:
-        RecordingError: The file cannot be made, or holds something already.
+        RecordingError: The file cannot be created, or is not empty.
     """
     check_no_recording_exists(record)
     name = Path(command[0]).name
     return LineJournal(
-        frames=start_message_journal(record, transport="stdio", name=name, limits=limits)
+        messages=start_message_journal(record, transport="stdio", name=name, limits=limits)
     )
 
 
 def start_message_journal(
     record: RecordTarget | None, *, transport: str, name: str, limits: Limits
 ) -> MessageJournal:
-    """The recording of a session that begins now, be it a file or a part of one.
+    """Return the journal of a session that begins now, in a file of its own or a shared one.
 
     Raises:
-        RecordingError: The file cannot be made.
+        RecordingError: The file cannot be created.
     """
     if record is None:
         return MessageJournal(recorder=NullRecorder(), limits=limits)
@@ -381,10 +356,10 @@ def start_message_journal(
 
 @contextmanager
 def recording_for_sessions(record: RecordOptions | None) -> Generator[RecordTarget | None]:
-    """Where many sessions are recorded: each to its own file in a folder, or all to one file.
+    """Open a target for many sessions: a folder for a file each, or a file that they share.
 
     Raises:
-        RecordingError: The file holds something already.
+        RecordingError: The file is not empty.
     """
     if record is None or holds_many_sessions(record):
         yield record
@@ -395,16 +370,16 @@ def recording_for_sessions(record: RecordOptions | None) -> Generator[RecordTarg
 
 
 def check_no_recording_exists(record: RecordTarget | None) -> None:
-    """Leave alone what somebody may still want.
+    """Check that the file to record to does not exist yet, or is empty.
 
     Raises:
-        RecordingError: There is such a file already, with something in it.
+        RecordingError: The file is not empty.
     """
     if record is None:
         return
     path = Path(os.fspath(options_of(record).path))
     if path.is_file() and path.stat().st_size:
         raise RecordingError(
-            f"cannot record to {path}: it is there already; "
-            "a folder gets a file of its own for each session"
+            f"cannot record to {path}: the file exists; name another file, or a folder,"
+            " in which each session gets a file of its own"
         )

@@ -1,24 +1,25 @@
-"""A proxy over stdio: a host on our own stdin and stdout, a server as a subprocess.
+"""A transparent proxy over stdio, between the host on stdin and stdout and a server subprocess.
 
-What the two notice of it should be nothing. So
+Host and server should not be able to notice the proxy:
 
-- Bytes go on as they came and when they came, one read of at most `chunk_bytes` at a time and in
-  each direction by itself; the next is read when the last was taken. No line is waited for: whoever
-  writes half of one and waits is heard by the other side. The record of a line is with the system
-  before the line's last byte goes on. So of what a peer saw as a line none is missing if the proxy
-  is killed; half a line, which no peer may take for a message, is recorded when its direction ends.
-- What happens to one end of a pipe happens to the other. An end of file goes on behind the last
-  byte. When a reader is gone, we stop to read, and the writer gets its EPIPE.
-- The server has our environment, our folder, our stderr and what else we were given open.
-- The server may take all the time it wants after the end of its stdin, and with its stdout closed:
-  when its host has enough, the host sends a signal. The signal goes on to the server, and from then
-  on time is short: `close_seconds`, SIGTERM, `terminate_seconds`, SIGKILL. Likewise when the parent
-  process dies, behind an end of file.
-- The server's exit is our exit, with its status, when everything that it wrote has been sent on.
+- Bytes are forwarded unchanged and at once, one read of at most `chunk_bytes` at a time and each
+  direction by itself; the next read follows when the last chunk is written. The proxy does not wait
+  for a complete line before it forwards. The system has the record of a line before its last byte
+  is forwarded, so if the proxy is killed, no line is missing that a peer received. An incomplete
+  line, which no peer takes for a message, is recorded when its direction ends.
+- A closed pipe on one side is closed on the other. An end of file follows the last byte. When a
+  reader is gone, the proxy stops reading, and the writer gets EPIPE.
+- The server inherits the environment, the folder, stderr and all open descriptors of the proxy.
+- The server may go on for any time after the end of its stdin, and with its stdout closed, until
+  the host sends a signal. The proxy sends the signal on to the server, waits `close_seconds`, sends
+  SIGTERM, waits `terminate_seconds` and sends SIGKILL. It does the same, after an end of file, when
+  its parent process dies.
+- When the server has exited and all its output is forwarded, the proxy exits with its status.
 
-The server leads a session and a group of its own, so that a signal to our group (from a terminal,
-or from a host that ends whole groups) comes to it once, through us, and never twice: a second one
-means "at once" to many programs. In return its group is ours to sweep when it has exited.
+The server leads a session and process group of its own. So it receives a signal to the proxy's
+group (from a terminal, or from a host that ends whole groups) once, from the proxy, and not twice:
+many programs take a second signal for "exit at once". The proxy ends the group when the server has
+exited.
 """
 
 import os
@@ -40,27 +41,24 @@ from mcp_trio._transports.stdio import divert_stdio, wait_parent_death
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# --------------------
-# A proxy that no server's exit ends: it ends with its peers, or with a signal.
-
-
 SIGNAL_STATUS_BASE: Final = 128
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def not_ignored(signals: Iterable[int]) -> list[int]:
-    """Those that were not ignored when we were started: `nohup` has to mean something."""
+    """Return the signals that the process does not ignore; `nohup` makes it ignore SIGHUP."""
     return [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
 
 
 async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[], None]) -> int:
-    """The exit status that `serve` returns, or that of the signal which has cancelled it.
+    """Run `serve` until it returns or a signal cancels it; return the exit status.
 
-    `shut` is called before it is cancelled. A second signal ends the process at once.
+    That is what `serve` returns, or 128 plus the number of the signal. `shut` is called before
+    `serve` is cancelled. A second signal exits the process at once.
 
     Raises:
-        Exception: What `serve` raises, bare.
+        Exception: The exception that `serve` raises, not in a group.
     """
     received: list[int] = []
     status = 0
@@ -85,8 +83,9 @@ async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[]
     return SIGNAL_STATUS_BASE + received[0] if received else status
 
 
-# Terminals send to a whole group what `kill` sends to one process, and programs that start others
-# (npx, uv) rely on it: they pass SIGTERM on, and let SIGINT come to their children by itself.
+# A terminal sends its signals to a whole process group, `kill` sends to one process. Programs that
+# start others (npx, uv) rely on that: they forward SIGTERM, but expect their children to get SIGINT
+# from the terminal.
 SIGNALS: Final[Mapping[int, Callable[[ChildProcess, int], None]]] = {
     signal.SIGINT: ChildProcess.send_signal_to_group,
     signal.SIGHUP: ChildProcess.send_signal_to_group,
@@ -96,7 +95,7 @@ SIGNALS: Final[Mapping[int, Callable[[ChildProcess, int], None]]] = {
 
 @attrs.define(kw_only=True, eq=False)
 class StdioProxy:
-    """Owns the host's two descriptors, the server and the journal, until all of them have ended."""
+    """A proxy that owns the host's two descriptors, the server process and the journal."""
 
     host_in: Descriptor
     host_out: Descriptor
@@ -106,7 +105,10 @@ class StdioProxy:
     _end_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def run(self, signals: AsyncIterator[int], *, parent_pid: int) -> None:
-        """Forwards both ways, and signals, until the server has exited and has been heard out."""
+        """Forward both streams, and signals, until the server has exited and its output is sent.
+
+        Cancelled, it closes the journal and all four descriptors.
+        """
         server = self.server
         try:
             async with trio.open_nursery() as nursery:
@@ -123,11 +125,11 @@ class StdioProxy:
                 end.close()
 
     async def _forward(self, direction: Direction, source: Descriptor, sink: Descriptor) -> None:
-        with suppress(OSError):  # nobody reads any more, or nothing can be read
+        with suppress(OSError):  # the reader is gone, or reading fails
             while chunk := await source.read():
                 self.journal.record(direction, chunk)
                 await sink.write(chunk)
-            self.journal.ends(direction)
+            self.journal.end(direction)
         source.close()
         sink.close()
 
@@ -159,24 +161,24 @@ def run_stdio_proxy(
     record: str | os.PathLike[str] | RecordOptions | None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> int:
-    """Runs `command` as the server of whoever is at our stdin and stdout, and records both.
+    """Run `command` as the server for the host on stdin and stdout, and record both.
 
     Owns a Trio run, the signals SIGINT, SIGTERM and SIGHUP, and descriptors 0 and 1. `record` is a
-    new or empty file, or a folder, which gets a file for this session; with options or without;
-    None records nothing.
+    new or empty file, or a folder, in which this session gets a file, with or without options; None
+    records nothing.
 
     Returns:
         The exit status of the command; 128 plus the number of the signal that killed it.
 
     Raises:
-        RecordingError: The file cannot be made, or holds something; nothing was started.
+        RecordingError: The file cannot be created, or is not empty; the command was not started.
         ConnectionLost: The command could not be started; the text says why.
     """
     return shell_status(trio.run(_run, command, record, limits))
 
 
 def shell_status(exit_status: int | None) -> int:
-    """What a shell makes of a subprocess's end; None is one that could not even be killed."""
+    """Return the exit status as a shell reports it; None is a process that could not be killed."""
     if exit_status is None:
         return SIGNAL_STATUS_BASE + signal.SIGKILL
     return exit_status if exit_status >= 0 else SIGNAL_STATUS_BASE - exit_status
@@ -211,9 +213,11 @@ async def _run(
 
 
 def _given_environment() -> dict[str, str]:
-    """The environment as it was given to us: where it names no locale, Python adds LC_CTYPE."""
+    """Return the environment without the LC_CTYPE that Python adds if no locale is set."""
     environment = dict(os.environ)
-    with suppress(OSError):  # no /proc: then the server sees what Python added
+    with suppress(
+        OSError
+    ):  # without /proc, the server gets the LC_CTYPE that Python may have added
         given = Path("/proc/self/environ").read_bytes()
         if b"\0LC_CTYPE=" not in b"\0" + given:
             environment.pop("LC_CTYPE", None)

@@ -41,15 +41,15 @@ def bridge(*arguments, said=b"", **variables):
     [
         (["-"], "name one server"),
         (["-", "http://x/mcp", "--", "true"], "name one server"),
-        (["ftp://x:1", "http://x/mcp"], "clients come from - (stdio)"),
-        (["http", "http://x/mcp"], "clients come from - (stdio)"),
+        (["ftp://x:1", "http://x/mcp"], "clients connect through - (stdio)"),
+        (["http", "http://x/mcp"], "clients connect through - (stdio)"),
         (["http://x/mcp", "http://x/mcp"], "a host and a port"),
         (["ws://u:p@x:1/", "http://x/mcp"], "a host and a port"),
         (["tcp://x:1/path", "http://x/mcp"], "tcp://HOST:PORT"),
         (["unix://x", "http://x/mcp"], "unix:PATH"),
-        (["-", "ftp://secret@x/"], "a server is at http://"),
-        (["-", "tcp://x"], "a server is at http://"),
-        (["-", "unix:"], "a server is at http://"),
+        (["-", "ftp://secret@x/"], "the server has to be at http://"),
+        (["-", "tcp://x"], "the server has to be at http://"),
+        (["-", "unix:"], "the server has to be at http://"),
         (["-", "http://x/mcp", "--token", "t"], "--token is not for stdio"),
         (["unix:x", "http://x/mcp", "--allow-host", "y"], "--allow-host is not for unix"),
         (["ws://127.0.0.1:0", "http://x/mcp", "--open"], "--open is not for websocket"),
@@ -81,7 +81,7 @@ def test_a_file_that_holds_something_is_left_alone(tmp_path):
     for source in ("-", f"unix:{tmp_path}/from"):
         done = bridge(source, "tcp://127.0.0.1:1", "--record", path)
         assert done.returncode == 2
-        assert b"it is there already" in done.stderr
+        assert b"the file exists" in done.stderr
     assert path.read_text() == "precious"
 
 

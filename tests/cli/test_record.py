@@ -80,7 +80,7 @@ def test_a_command_that_cannot_be_started_is_told_in_a_line(tmp_path, make, stat
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("holds something", "it is there already"),
+        ("holds something", "the file exists"),
         ("no/such/folder/x", "No such file or directory"),
     ],
 )

@@ -146,5 +146,5 @@ def test_a_file_that_holds_something_is_left_alone(tmp_path, invoke):
     for more in ([], ["--listen", "127.0.0.1:0"]):
         shown = invoke("record", "-o", path, "--to", "http://127.0.0.1:1/mcp", *more)
         assert shown.exit_code == 2
-        assert "it is there already" in shown.output
+        assert "the file exists" in shown.output
     assert path.read_text() == "precious"

@@ -122,9 +122,9 @@ async def test_a_host_that_does_not_read_stops_the_server_and_loses_nothing(
     async with open_proxy(python(code), path) as host:
         # Lines that are written one by one leave a rest of each page of the pipe unused.
         lines_bytes = PIPE_BYTES // PAGE_BYTES * (PAGE_BYTES // len(line)) * len(line)
-        await until(lambda: host.journal.frames.counts["out_bytes"] > lines_bytes)
+        await until(lambda: host.journal.messages.counts["out_bytes"] > lines_bytes)
         await trio.sleep(0.2)
-        assert host.journal.frames.counts["out_bytes"] <= 3 * PIPE_BYTES
+        assert host.journal.messages.counts["out_bytes"] <= 3 * PIPE_BYTES
         assert await host.read_all() == line * 4000
     assert recorded(path).stream("out") == line * 4000
 
@@ -145,7 +145,7 @@ while os.read(0, 65536): pass
         with trio.move_on_after(0.2) as scope:
             await host.stdin.write(b"x" * MIB)
         assert scope.cancelled_caught
-        assert host.journal.frames.counts["in_bytes"] <= 3 * PIPE_BYTES
+        assert host.journal.messages.counts["in_bytes"] <= 3 * PIPE_BYTES
         host.stdin.close()
         assert await host.read_all() == b"more"
 
@@ -347,7 +347,7 @@ async def test_after_a_signal_a_host_that_does_not_read_has_little_time_too(
     code = "import os\nwhile True: os.write(1, b'x' * 65536)"
     limits = Limits(close_seconds=0.1, terminate_seconds=0.1, kill_seconds=0.1)
     async with open_proxy(python(code), path, limits=limits) as host:
-        await until(lambda: host.journal.frames.counts["out_bytes"] >= 2 * PIPE_BYTES)
+        await until(lambda: host.journal.messages.counts["out_bytes"] >= 2 * PIPE_BYTES)
         host.kill(signal.SIGTERM)
         await host.ended.wait()
     assert recorded(path).marks() == {"exited": "SIGTERM"}

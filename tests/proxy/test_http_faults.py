@@ -45,7 +45,7 @@ async def test_a_server_that_does_not_answer_is_a_502_that_names_it(
     assert answered.status == 502
     assert answered.json["id"] == 1
     assert answered.json["error"]["code"] == -32000
-    assert answered.json["error"]["message"] == f"the proxy has no answer of its server: {words}"
+    assert answered.json["error"]["message"] == f"the proxy got no answer from the server: {words}"
     (session,) = files()
     assert session.lines("in") == [CALL]
     assert session.lines("out") == []
@@ -62,7 +62,7 @@ async def test_an_answer_that_no_host_could_give_is_a_502(between, tmp_path, sta
     async with between(answer, tmp_path) as proxy:
         answered = await proxy.ask(CALL)
     assert answered.status == 502
-    assert "answered what cannot be passed on" in answered.json["error"]["message"]
+    assert "sent an answer that is not valid HTTP" in answered.json["error"]["message"]
 
 
 async def test_a_slow_server_is_waited_for(between, tmp_path, files, autojump_clock):

@@ -112,7 +112,7 @@ async def test_a_server_that_never_ended_has_no_mark(journal, path, recorded):
 @pytest.mark.parametrize("cause", ["signal", "lost"])
 async def test_the_first_cause_is_the_cause(journal, path, recorded, cause):
     journal.shut(cause)
-    journal.ends("in")
+    journal.end("in")
     journal.close(0)
     assert recorded(path).cause == cause
 
@@ -120,8 +120,8 @@ async def test_the_first_cause_is_the_cause(journal, path, recorded, cause):
 async def test_the_end_of_the_client_is_a_cause_and_that_of_the_server_none(
     journal, path, recorded
 ):
-    journal.ends("out")
-    journal.ends("in")
+    journal.end("out")
+    journal.end("in")
     journal.close(0)
     assert recorded(path).cause == "eof"
 
@@ -189,7 +189,7 @@ async def test_a_full_disk_leaves_a_gap_that_says_how_much_is_missing(path):
     body = OpenBody(transport="stdio", role="proxy", name="n", version="", started="s")
     recorder = Recorder(disk, clock_ns=lambda: 0, limits=limits)
     recorder.record("open", msgspec.json.encode(body))
-    journal = LineJournal(frames=MessageJournal(recorder=recorder, limits=limits))
+    journal = LineJournal(messages=MessageJournal(recorder=recorder, limits=limits))
     journal.record("in", b"before\n")
     disk.is_full = True
     for _ in range(3):
@@ -211,7 +211,7 @@ async def test_a_full_disk_leaves_a_gap_that_says_how_much_is_missing(path):
 
 async def test_a_file_that_holds_something_is_left_alone(path):
     path.write_bytes(b"precious")
-    with pytest.raises(RecordingError, match="it is there already; a folder gets a file"):
+    with pytest.raises(RecordingError, match="the file exists; name another file, or a folder"):
         start_line_journal(path, ["serve"], limits=Limits())
     assert path.read_bytes() == b"precious"
 
