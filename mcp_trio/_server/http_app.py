@@ -376,7 +376,7 @@ def closing(request_id: RequestId | None = None) -> Rejection:
 
 
 def _lost(request_id: RequestId | None) -> Rejection:
-    text = "the session of modern requests was lost, and another one is about to begin"
+    text = "the session of stateless requests was lost, and another one is about to begin"
     return Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
 
 

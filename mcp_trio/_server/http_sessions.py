@@ -490,7 +490,7 @@ class Runtime:
                 stateless = self._stateless
                 continue
             pause_seconds = restarts.pause_seconds(trio.current_time() - began_at)
-            logger.error("the session of modern requests was lost; anew in %g s", pause_seconds)
+            logger.error("the session of stateless requests was lost; anew in %g s", pause_seconds)
             with trio.move_on_after(pause_seconds):
                 await self._closing.wait()
                 return

@@ -126,7 +126,7 @@ def test_a_live_server_that_answers_nothing_is_a_status(invoke, write):
         (("--", "some"), "a server is named with --as client only"),
         (("--as", "client"), "name one server"),
         (("--as", "client", "--pace", "--", "some"), "--pace is not for --as client"),
-        (("--channel", "7"), "nothing was said on channel 7"),
+        (("--channel", "7"), "the recording has no messages on channel 7"),
     ],
 )
 def test_what_does_not_go_together_is_rejected(invoke, given, text):

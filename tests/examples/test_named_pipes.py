@@ -51,7 +51,7 @@ async def test_a_session_over_named_pipes_is_recorded_and_replayed(
         assert len(told) == 3
     await served.wait()
     records = [*read_recording(open_recording(path))]
-    assert b'"transport":"pipes"' in bytes(records[0].frame)
+    assert b'"transport":"pipes"' in bytes(records[0].body)
     report = await replay_async(path, server)
     assert report.is_complete
     assert report.records == len(records) - 1  # without the first, which tells what it is

@@ -9,7 +9,7 @@ import trio
 from msgspec import Raw
 
 from mcp_trio import Server
-from mcp_trio._journal.conversation import Question
+from mcp_trio._journal.conversation import InputRequest
 from mcp_trio._replay.live_matching import live_keys, with_recorded_keys
 from mcp_trio.limits import DEFAULT_LIMITS
 from mcp_trio.recording import run_inputs
@@ -166,7 +166,7 @@ async def test_a_retry_without_answers_has_none(spoken, scripted):
 )
 def test_a_question_is_the_one_that_asks_the_same_or_the_next_of_its_kind(recorded, live, keys):
     as_questions = (
-        {key: msgspec.json.decode(json.dumps(each), type=Question) for key, each in asked.items()}
+        {key: msgspec.json.decode(json.dumps(each), type=InputRequest) for key, each in asked.items()}
         for asked in (recorded, live)
     )
     assert live_keys(*as_questions) == keys

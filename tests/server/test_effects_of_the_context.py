@@ -228,7 +228,7 @@ async def test_inside_of_an_effect_the_context_is_rejected(server, either, use):
 
     asker = await either(server)
     for name in "tool", "tool_too":
-        assert (await asker.call(name)).startswith("inside the effect 'refused'")
+        assert (await asker.call(name)).startswith("inside the effect 'rejected'")
 
 
 async def test_a_timeout_inside_of_an_effect_is_rejected(server, either):

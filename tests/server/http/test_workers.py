@@ -39,7 +39,7 @@ async def sealed(*, ctx: Context) -> str:
     return f"{answer.data} {os.getpid()}"
 
 @server.tool
-async def parked(*, ctx: Context) -> None:
+async def suspended(*, ctx: Context) -> None:
     await ctx.elicit("sure?", bool)
 
 @server.tool

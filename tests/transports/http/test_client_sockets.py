@@ -184,7 +184,7 @@ async def test_what_the_system_said_is_told(nursery):
     await channel.aclose()
 
     assert url in str(lost.error)
-    assert str(lost.error).count("rejected") == 1
+    assert str(lost.error).count("refused") == 1
 
 
 async def test_a_given_client_is_used_and_stays_open(nursery):

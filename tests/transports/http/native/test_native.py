@@ -469,9 +469,9 @@ async def test_who_watches_a_connection_is_told_before_it_is_closed():
     ours, theirs = socket.socketpair()
     fd = ours.detach()
     ends, was_open = SocketEnds(fd=fd), []
-    resting = ends.rest().send(None)
+    resting = ends.wait_idle().send(None)
     resting.unregister = lambda: was_open.append(os.fstat(fd))
-    assert ends.rest().send(None) is resting
+    assert ends.wait_idle().send(None) is resting
     ends.close()
     assert (resting.fd, len(was_open)) == (fd, 1)
     assert theirs.recv(1) == b""
