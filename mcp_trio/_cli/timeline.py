@@ -222,7 +222,7 @@ class Tally:
     """What a recording holds, counted; and the revisions that were spoken, in their order."""
 
     records: int = 0
-    flaws: int = 0
+    damage: int = 0
     requests: int = 0
     answers: int = 0
     cancelled: int = 0
@@ -263,7 +263,7 @@ def timeline(items: Iterable[Record | Damage], tally: Tally) -> Iterator[Row]:
 
 
 def _flaw(seen: _Seen, flaw: Damage) -> Row:
-    seen.tally.flaws += 1
+    seen.tally.damage += 1
     return Row(kind=flaw.kind, what=f"line {flaw.line}", outcome="error", note=flaw.text)
 
 

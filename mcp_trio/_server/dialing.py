@@ -193,7 +193,7 @@ class _Line:
         self.on_open(channel.name)
         kept = _Kept()
         await self.serve(channel, task_status=kept)
-        rejection: ConnectionLost | None = getattr(channel, "refusal", None)
+        rejection: ConnectionLost | None = getattr(channel, "rejection", None)
         if rejection is not None:
             raise loss_as(ConnectionLost, rejection)
         session = kept.session

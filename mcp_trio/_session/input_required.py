@@ -682,9 +682,9 @@ class SuspendedHandlers:
             return None
         if not handlers_max:
             return (
-                "no handler waits for answers here, but for resumable ones (handlers_parked_max=0)"
+                "no handler waits for answers here, but for resumable ones (handlers_suspended_max=0)"
             )
-        return f"too many handlers wait for answers (handlers_parked_max={handlers_max})"
+        return f"too many handlers wait for answers (handlers_suspended_max={handlers_max})"
 
     def found(self, request: TheirRequest) -> Rounds:
         """The rounds that a retry belongs to.

@@ -122,8 +122,8 @@ def test_the_options_that_the_readme_lists_are_there():
     for row in table.splitlines()[2:]:
         for usage in re.findall(r"`([^`]*)`", re.split(r"(?<!\\)\|", row)[1]):
             name, _, rest = usage.partition(" ")
-            module = importlib.import_module(f"mcp_trio._cli.{name}")
-            command = getattr(module, name)
+            module = importlib.import_module(COMMANDS[name])
+            command = getattr(module, f"{name}_command")
             known = {option for each in command.params for option in each.opts}
             assert name in COMMANDS
             assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", rest)) <= known, usage

@@ -120,7 +120,7 @@ def test_a_file_is_not_compressed_behind_the_back_of_its_name(invoke, tmp_path):
     path = tmp_path / "x.mcprec.jsonl"
     done = invoke("record", "--compress", "-o", path, "--", sys.executable)
     assert done.exit_code == 2
-    assert "a single file is compressed if its name ends in .zst" in done.stderr
+    assert "a single file is compressed if its name" in done.stderr
     assert not path.exists()
 
 

@@ -243,7 +243,7 @@ async def test_a_question_beyond_the_bound_fails_naming_the_setting(dock, rounds
     await peer.send(rounds.call("row", 2))
     assert rounds.text_of(await peer.receive()) == "no"
     assert errors[0].code == -32000
-    assert "handlers_parked_max=1" in errors[0].message
+    assert "handlers_suspended_max=1" in errors[0].message
     assert [each for each in recording.story() if each.startswith(("cmd", "err"))] == [
         "cmd r1 1",
         "cmd r6 1",

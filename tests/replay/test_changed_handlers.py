@@ -131,8 +131,7 @@ def test_the_text_tells_what_where_and_what_can_be_done(desk, world, path):
     assert lines[3].startswith("  changed:  $.id: 1 became nothing")
     assert "  meaning:  the code did not do this send here when recorded" in lines
     suspended = next(line for line in lines if line.startswith("  parked:"))
-    assert "r7 at conftest.py:" in suspended
-    assert "(for its turn)" in suspended
+    assert "r7  (for its turn)" in suspended
     assert lines[-1] == (
         '  choose:   fix the code | guard the change with ctx.patched("change")'
         ' | record the session again | replay(mode="outbound")'

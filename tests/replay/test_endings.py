@@ -1,6 +1,7 @@
 """Whatever handlers do, a replay ends and leaves nothing behind."""
 
 import threading
+import json
 from contextlib import asynccontextmanager
 
 import pytest
@@ -119,8 +120,10 @@ def test_an_error_of_the_server_itself_arrives_bare(path):
 
 
 def test_a_handler_that_spins_behind_a_cut_is_told_so(desk, world, path):
-    place = world.place_of(path, lambda r: r["k"] == "mark" and r.get("l") in {"r5", "r6"})
-    cut = world.rewrite(path, path.with_name("cut.jsonl"), lambda lines: lines[: place + 1])
+    place = desk.first_of_add(path, 1)
+    start = {"n": place, "k": "mark", "l": "r5", "o": 0, "t": 0, "f": {"name": "start"}}
+    line = json.dumps(start).encode() + b"\n"
+    cut = world.rewrite(path, path.with_name("cut.jsonl"), lambda lines: [*lines[:place], line])
     divergence = desk.assert_diverges(cut, desk.make_server(add=spinning))
     assert "nothing more" in str(divergence)
 

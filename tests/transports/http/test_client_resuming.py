@@ -189,7 +189,7 @@ async def test_a_call_to_a_dead_server_gives_up_in_the_time_that_a_limit_names(
     first_pause = (retry_ms or 1000) / 1000
     assert trio.current_time() - begun == pytest.approx(first_pause + seconds)
     assert type(lost.error) is OutcomeUnknown
-    assert "refused before the answer came (http_resume_seconds=10)" in str(lost.error)
+    assert "rejected before the answer came (http_resume_seconds=10)" in str(lost.error)
 
 
 async def test_a_server_that_has_been_away_for_a_while_may_be_away_again_as_long(autojump_clock):
