@@ -223,8 +223,8 @@ class Replay:
     ) -> "ReplayReport | InputsReport":
         """Replay the marker's recording, or the one at `path`, against `server`.
 
-        Runs to its end before it returns, also inside a Trio program. Calls that a replay could
-        not repeat come as `UntrackedCallWarning`. With mode "inputs" `server` may be any target of a
+        Runs to its end before it returns, also inside a Trio program. Calls that a replay could not
+        repeat come as `UntrackedCallWarning`. With mode "inputs" `server` may be any target of a
         client, such as a command or the URL of another process.
         """
         __tracebackhide__ = True

@@ -14,8 +14,9 @@ import msgspec
 #   is None, and an incoming null reads as absent.
 # - Members that a struct does not know are ignored (BASE-17). What the specification leaves open
 #   (`_meta`, schemas, experimental capabilities, log data) is kept untouched as plain JSON values.
-# - One struct has the members of all revisions, with rows in `definitions`; there is never a copy for
-#   a revision. `fitting`, on the floor above, leaves out what the one spoken with does not have.
+# - One struct has the members of all revisions, with rows in `definitions`; there is never a copy
+# for   a revision. `fitting`, on the floor above, leaves out what the one spoken with does not
+# have.
 #
 # The envelope (`jsonrpc`, `id`, `method`) is no part of these structs: it belongs to the wire.
 

@@ -1,7 +1,7 @@
 """What the scripted clients of the golden recordings of later revisions say.
 
-They answer whatever they are asked: requests of a legacy server, and the questions of a stateless one,
-to which they come back in some way or other.
+They answer whatever they are asked: requests of a legacy server, and the questions of a stateless
+one, to which they come back in some way or other.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

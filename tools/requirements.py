@@ -55,7 +55,7 @@ FIELDS: Final = {
 
 
 class Requirement(NamedTuple):
-    """One rule of the specification; `protocol_versions` has a letter for each in which it holds."""
+    """One rule of the specification; `protocol_versions` has a letter for each that has it."""
 
     id: str
     area: str
@@ -207,7 +207,8 @@ def gaps_at_the_gate(
         allowed = len(duties) * EXCEPTIONS_PER_CENT_MAX // 100
         count = len(excepted & duties.keys())
         if count > allowed:
-            yield f"{protocol_version}: {count} exceptions, {allowed} allowed for {len(duties)} duties"
+            text = f"{count} exceptions, {allowed} allowed for {len(duties)} duties"
+            yield f"{protocol_version}: {text}"
 
 
 def traps_at_the_gate(traps: Iterable[Trap], ticked: set[str]) -> Iterator[str]:

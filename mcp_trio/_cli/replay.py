@@ -264,7 +264,8 @@ def replay_command(
         raise click.UsageError("name a TARGET or a URL, or a COMMAND behind --")
     elif any(choices.values()):
         raise click.UsageError(
-            "--header, --ignore, --timeout, --channel, --protocol-version and --json go with --inputs"
+            "--header, --ignore, --timeout, --channel, --protocol-version and --json"
+            " go with --inputs"
         )
     else:
         _replay(file, target, mode, key)

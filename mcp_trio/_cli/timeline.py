@@ -174,10 +174,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     to. `request` is the record of the request that the row is about, and `method` its method, or
     the notification's. `took_ms` is the time since that request, for a row that answers or ends it.
     `story` is the record of the first request of several rounds, and `round` the number of the
-    round; the first request itself does not know yet that there will be more. `protocol_version` is the one
-    that a modern request is made under, or that a handshake has agreed on; `client` is who says to
-    have made the modern request that the row is about. A flaw of the file has a row without a
-    record.
+    round; the first request itself does not know yet that there will be more. `protocol_version` is
+    the one that a modern request is made under, or that a handshake has agreed on; `client` is who
+    says to have made the modern request that the row is about. A flaw of the file has a row without
+    a record.
     """
 
     record: int | None = None

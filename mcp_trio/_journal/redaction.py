@@ -252,8 +252,8 @@ class SecretPrefilter:
 # What this cannot do: a value that only a name, path or schema gives away is not known before it
 # comes with that; what was written until then stays written (`mcp-trio redact` goes over a whole
 # file, when all is known). A value that is cut in more than two parts, or encoded in a way that
-# `KnownSecrets` does not know, is not found, nor one in what the protocol alone says, such as an id or
-# the schema of a tool. A handler that computes with a secret sends something else in the replay.
+# `KnownSecrets` does not know, is not found, nor one in what the protocol alone says, such as an id
+# or the schema of a tool. A handler that computes with a secret sends something else in the replay.
 # When there are more secrets than can be followed, the records with one more are lost, and the
 # recording says so.
 

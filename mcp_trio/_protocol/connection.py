@@ -218,9 +218,10 @@ def _counter() -> Counter[str]:
 class Outgoing:
     """The state of one end, and what leaves it; `Connection` adds what arrives.
 
-    `protocol_version`, `peer_info`, `peer_capabilities` and `instructions` (a client's view of the server's
-    text, a server's own) are settled by the handshake, or by a client's discovery, and `peer` is
-    all of them. `counts` holds every fault and curiosity that was not worth an error, by name.
+    `protocol_version`, `peer_info`, `peer_capabilities` and `instructions` (a client's view of the
+    server's text, a server's own) are settled by the handshake, or by a client's discovery, and
+    `peer` is all of them. `counts` holds every fault and curiosity that was not worth an error, by
+    name.
 
     Attributes:
         methods: Those that both sides know; people's own rows may join them at any time.
@@ -805,7 +806,8 @@ class Connection(Outgoing):
         return attrs.evolve(metadata.peer, principal=self._principal)
 
     def _unsupported(self, requested: str) -> _Rejected:
-        text = f"unsupported protocol version {requested!r}: {', '.join(self.protocol_versions)} are spoken"
+        supported = ", ".join(self.protocol_versions)
+        text = f"unsupported protocol version {requested!r}: choose one of {supported}"
         data = {"supported": list(self.protocol_versions), "requested": requested}
         return _Rejected(UNSUPPORTED_PROTOCOL_VERSION, text, data=data)
 

@@ -175,8 +175,8 @@ class Finding:
     """A divergence at `score.journal[place]`, or beyond the end.
 
     `wanted` is what came instead, if anything did; `problem`, what went wrong outside the records.
-    `waiting` says where each lane waits, `untracked_calls` which calls went past the context. `redactor`
-    tells what was taken out of the recording.
+    `waiting` says where each lane waits, `untracked_calls` which calls went past the context.
+    `redactor` tells what was taken out of the recording.
     """
 
     trace: Trace

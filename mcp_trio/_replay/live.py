@@ -447,15 +447,17 @@ def drive(
     `path` is a recording of any role, by whomever. Ids, progress tokens, and cursors and URIs that
     the client had from the server are those of the live session; times and cursors in answers do
     not count, and neither do the places that `ignore` names (see `IgnoreRules`). Questions of the
-    server get the recorded replies, by requests or in rounds. `protocol_version` is another one to speak,
-    of the era in which the client spoke. `headers` go along with each request to a URL. How the
-    recorded client was connected does not matter. Starts a Trio run of its own; see `run_inputs`.
+    server get the recorded replies, by requests or in rounds. `protocol_version` is another one to
+    speak, of the era in which the client spoke. `headers` go along with each request to a URL. How
+    the recorded client was connected does not matter. Starts a Trio run of its own; see
+    `run_inputs`.
 
     Raises:
         RecordingError: The file is no recording, or holds several sessions: choose a `channel`.
         ConnectionLost: A command could not be started, or the server at a URL does not take the
             first request. What happens later is in the report.
-        ValueError: A path in `ignore` is none, or the client cannot speak that `protocol_version`, or a URL
+        ValueError: A path in `ignore` is none, or the client cannot speak that `protocol_version`,
+        or a URL
             is none.
     """
 

@@ -167,10 +167,10 @@ _ANSWERS: Final[Mapping[str, _Answer]] = {
 class MockSession:
     """Plays the server of `recorded` over `channel`.
 
-    `misses` are the requests that were not recorded; `matching` knows the recorded ones that
-    nobody has asked. With `repeats`, each of these may be asked anew once it is answered.
-    `negotiated` is set when the handshake has been answered, under `protocol_version`; `closing` when the
-    session begins to end. The client `has_begun` when it has asked something.
+    `misses` are the requests that were not recorded; `matching` knows the recorded ones that nobody
+    has asked. With `repeats`, each of these may be asked anew once it is answered. `negotiated` is
+    set when the handshake has been answered, under `protocol_version`; `closing` when the session
+    begins to end. The client `has_begun` when it has asked something.
     """
 
     def __init__(

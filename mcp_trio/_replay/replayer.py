@@ -1,8 +1,8 @@
 """The player: the journal is the schedule.
 
-`play` leads the sessions of a recording from record to record. Each of them has a `SessionReplay`, which
-stands where a live session has its recorder: every moment of the session calls it, and it compares
-the call with the record at the cursor, which is the player's.
+`play` leads the sessions of a recording from record to record. Each of them has a `SessionReplay`,
+which stands where a live session has its recorder: every moment of the session calls it, and it
+compares the call with the record at the cursor, which is the player's.
 
 *Settled* means that all tasks are blocked, and no thread runs. Before each record the virtual clock
 goes to its time, and stops at every deadline on the way, so that who sleeps twice wakes twice, and

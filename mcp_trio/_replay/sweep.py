@@ -122,8 +122,8 @@ class JumpingClock(trio.abc.Clock):
 class SweepSequencer:
     """Stands where a live session has its recorder, and answers what the outside would.
 
-    It `decides_turns` only so that effects ask it for their outcomes: each turn comes at once, but lets
-    other tasks run first.
+    It `decides_turns` only so that effects ask it for their outcomes: each turn comes at once, but
+    lets other tasks run first.
     """
 
     trace: SweepTrace
@@ -413,8 +413,8 @@ class SweepReport(msgspec.Struct, kw_only=True, frozen=True):
     """A sweep: how many schedules were run, and to how many different ends they came.
 
     `differences` are those to the recording, by seed; a failing seed alone is run again with
-    `seed=`. `untracked_calls` are what the first schedule read beside the context: clocks and dice that no
-    seed decides, and which may be why schedules differ.
+    `seed=`. `untracked_calls` are what the first schedule read beside the context: clocks and dice
+    that no seed decides, and which may be why schedules differ.
     """
 
     schedules: int

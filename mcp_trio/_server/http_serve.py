@@ -571,7 +571,7 @@ def check_for_workers(server: ServesProcesses, options: HttpOptions, number: int
     """
     rejections = {
         "there is at least one of workers": number < 1,
-        "workers serve stateless protocol versions only, and protocol_versions= names none": not any(
+        "workers serve stateless protocol versions only; protocol_versions= names none": not any(
             PROTOCOL_VERSIONS[name].is_stateless for name in server.spoken
         ),
         "states=MemoryStore() is of one process: workers need another store": isinstance(

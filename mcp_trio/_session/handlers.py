@@ -116,14 +116,13 @@ class Handling(msgspec.Struct, eq=False):
     """A request of the peer, from its arrival to its end.
 
     `is_cancelled` tells that the peer, or the end of the session, has cancelled it, `is_started`
-    that its handler has begun: until then a cancellation drops it unrun.
-    `random` is made at first need, and stays None while something records: then lanes have it.
-    A retry has the `request_state` that its handler gave away, and `input_responses` by key. A
-    resumable handler has a `memory` of its earlier rounds, and asks by an `asker` of its own. One
-    that has asked, and waits for the answers here, has `rounds`: its request may be another one by
-    and by, and in between there is none.
-    `questions` counts what the client was asked. A `final_message` is a frame that goes out behind the
-    answer.
+    that its handler has begun: until then a cancellation drops it unrun. `random` is made at first
+    need, and stays None while something records: then lanes have it. A retry has the
+    `request_state` that its handler gave away, and `input_responses` by key. A resumable handler
+    has a `memory` of its earlier rounds, and asks by an `asker` of its own. One that has asked, and
+    waits for the answers here, has `rounds`: its request may be another one by and by, and in
+    between there is none. `questions` counts what the client was asked. A `final_message` is a
+    frame that goes out behind the answer.
     """
 
     session: HandlingSession

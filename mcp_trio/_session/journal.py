@@ -4,10 +4,10 @@ The engine calls a sequencer at each of these moments, whether anything is recor
 things implement the protocol: `Unrecorded` (nobody looks), `Recording` (a record each), and the
 replay's player, which compares each call with the record at its cursor.
 
-A sequencer that `decides_turns` decides when a lane may go on. Before an operation the lane awaits `turn`,
-which returns when the lane's next record is at the cursor; whatever the operation then does up to
-its record happens in the same step. A live sequencer has no turns: the order in which lanes come is
-the order.
+A sequencer that `decides_turns` decides when a lane may go on. Before an operation the lane awaits
+`turn`, which returns when the lane's next record is at the cursor; whatever the operation then does
+up to its record happens in the same step. A live sequencer has no turns: the order in which lanes
+come is the order.
 
 What a handler reads without waiting, such as a clock, takes no turn either: a replay finds it by
 lane and ordinal, wherever it stands ahead of the cursor.

@@ -15,11 +15,13 @@ transport:
   in which each connection stays registered, and continues those that have something to read.
 
 Measured with the benchmark of this repository, as a share of the CPU time of a small call: leading
-22 to 31 % (HTTP), the pool 18 to 32 % (stdio), the poller 11 to 16 % (HTTP, 16 connections or more).
+22 to 31 % (HTTP), the pool 18 to 32 % (stdio), the poller 11 to 16 % (HTTP, 16 connections or
+more).
 
-To change its task, a leader is driven by hand: its coroutine is stepped by `Leader`, which passes Trio's own traps on to Trio and keeps two traps of this module, `FirstStep` and
-`IdleConnection`. A leader must not hold a cancel scope or a nursery open when it leads or becomes
-idle, because those belong to the task. Where one is open, the handler starts in a pool task.
+To change its task, a leader is driven by hand: its coroutine is stepped by `Leader`, which passes
+Trio's own traps on to Trio and keeps two traps of this module, `FirstStep` and `IdleConnection`. A
+leader must not hold a cancel scope or a nursery open when it leads or becomes idle, because those
+belong to the task. Where one is open, the handler starts in a pool task.
 
 A replay gives each handler a task of its own, because it knows a handler by its task. So does a
 strict recording, which watches what each task calls.
@@ -433,7 +435,7 @@ class _PoolTask:
     _was_left_open: bool = attrs.field(init=False)
 
     async def run(self) -> None:
-        """Run the first work, whose context variables the task was spawned with, and what follows."""
+        """Run the first work, in the context variables of the spawn, and what follows."""
         if not isinstance(self.work, Leader | Poller | None):
             self.work.enter()
         while self.work is not None:
@@ -505,7 +507,7 @@ class _PoolTask:
         return False
 
     async def _lead(self, step: FirstStep, leader: Leader) -> None:
-        """Run the first step of a job; if the job waits, or has used up the scope, it keeps the task."""
+        """Run the first step of a job, which keeps the task if it waits or used up the scope."""
         if self._is_left_open():
             step.begin()
             return
@@ -556,7 +558,7 @@ class _PoolTask:
             poller.has_task = False
 
     async def _continue(self, poller: Poller, leader: Leader) -> None:
-        """Continue a connection until it is idle again or has ended; if it waits, it keeps the task."""
+        """Continue a connection until it is idle or has ended; if it waits, it keeps the task."""
         while isinstance(request := leader.step(), FirstStep):
             await self._lead(request, leader)
             if self.work is not poller:

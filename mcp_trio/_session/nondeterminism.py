@@ -307,7 +307,7 @@ class UntrackedCallWatch:
     A context manager, entered inside a Trio run; several may be, by different tasks. What
     `on_untracked_call` raises is raised at the call, which is not done then.
 
-    With `blocks`, a call that reaches the outside raises `BlockedInReplay`, after `on_untracked_call`.
+    With `blocks`, a call that reaches the outside raises `BlockedInReplay` afterwards.
     """
 
     on_untracked_call: Callable[[UntrackedCall], None]
@@ -335,8 +335,8 @@ class UntrackedCallWatch:
         self.on_untracked_call(untracked_call)
         if self.blocks and untracked_call.is_outside:
             raise BlockedInReplay(
-                f"{untracked_call.call}() {untracked_call.site} reaches the outside world, which a replay has none"
-                f" of: use {untracked_call.instead}, so that its result is recorded"
+                f"{untracked_call.call}() {untracked_call.site} would reach outside of the replay:"
+                f" use {untracked_call.instead}, so that its result is recorded"
             )
 
 

@@ -842,9 +842,9 @@ async def open_http_channel(
 
     `http` brings proxies, certificates, authorization and the time that connecting may take; it is
     used and not closed, and how long an answer may take is not for it to say. `headers` go along
-    with each request. `on_state` is told how the connection stands, with a reason. `random_source` spreads
-    the pauses before a stream is resumed. `is_old` says that the server was found to speak HTTP+SSE
-    only: that is tried first, and everything else if it does not any more.
+    with each request. `on_state` is told how the connection stands, with a reason. `random_source`
+    spreads the pauses before a stream is resumed. `is_old` says that the server was found to speak
+    HTTP+SSE only: that is tried first, and everything else if it does not any more.
 
     Raises:
         ValueError: `url` is no URL of HTTP.

@@ -36,10 +36,10 @@ from mcp_trio.errors import ConfigError
 # as well.
 #
 # - Two look at once: the second waits for the first, and sees what that one has put there.
-# - Who has waited may hold the lock of a file that the first has removed, while a third holds that of
-#   a new one: so what is locked must be what stands there, or all begins anew.
-# - One is killed in between: the system unlocks the file, and the next one takes it over. If the dead
-#   one was another user's, it cannot: the error names the file.
+# - Who has waited may hold the lock of a file that the first has removed, while a third holds that
+# of   a new one: so what is locked must be what stands there, or all begins anew.
+# - One is killed in between: the system unlocks the file, and the next one takes it over. If the
+# dead   one was another user's, it cannot: the error names the file.
 # - Somebody else holds it or has put something there: the error names it, and nothing is done.
 
 

@@ -283,7 +283,8 @@ async def test_the_first_that_is_started_is_the_callers(warm):
     assert delivered == "delivered"
     assert [step.job for step in steps] == [first, second]
     assert alone.ended.is_set()
-    assert not (first.ended.is_set() or second.ended.is_set())
+    assert not first.ended.is_set()
+    assert not second.ended.is_set()
     for step in steps:
         step.begin()
     later = Job(nothing)

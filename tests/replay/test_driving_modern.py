@@ -166,7 +166,10 @@ async def test_a_retry_without_answers_has_none(spoken, scripted):
 )
 def test_a_question_is_the_one_that_asks_the_same_or_the_next_of_its_kind(recorded, live, keys):
     as_questions = (
-        {key: msgspec.json.decode(json.dumps(each), type=InputRequest) for key, each in asked.items()}
+        {
+            key: msgspec.json.decode(json.dumps(each), type=InputRequest)
+            for key, each in asked.items()
+        }
         for asked in (recorded, live)
     )
     assert live_keys(*as_questions) == keys

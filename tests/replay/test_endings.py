@@ -1,7 +1,7 @@
 """Whatever handlers do, a replay ends and leaves nothing behind."""
 
-import threading
 import json
+import threading
 from contextlib import asynccontextmanager
 
 import pytest

@@ -96,7 +96,8 @@ def complaints(outcomes: Sequence[Outcome]) -> Iterator[str]:
         for fault in outcome.faults:
             yield f"{outcome.title}: {fault}"
         if outcome.tally.protocol_version != outcome.protocol_version:
-            yield f"{outcome.title}: the session was at revision {outcome.tally.protocol_version or '?'}"
+            spoken = outcome.tally.protocol_version or "no protocol version"
+            yield f"{outcome.title}: the session was at {spoken}"
         if empty := empty_rows(outcome):
             names = [f"{row.name} from the {row.sender.value}" for row in empty]
             yield f"{outcome.title}: no {', no '.join(names)}"

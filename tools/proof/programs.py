@@ -32,7 +32,7 @@ class Step:
 
 @attrs.frozen
 class Retry:
-    """How a stateless client comes back to a call that was answered by questions, and after what."""
+    """How and when a stateless client retries a call that was answered by questions."""
 
     way: Way
     delay_ms: int

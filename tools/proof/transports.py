@@ -54,7 +54,8 @@ ENVELOPE: Final[Mapping[str, tuple[str, str]]] = {
 }
 """What may differ, by record and path: what it is called below, and what it is.
 
-Over HTTP the application numbers stateless requests itself; the one client here would do it just so.
+Over HTTP the application numbers stateless requests itself; the one client here would do it just
+so.
 """
 
 
