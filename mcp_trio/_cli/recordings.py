@@ -275,8 +275,9 @@ _UNREAD: Final = frozenset({"torn", "damaged", "unknown-key"})
 @click.command(
     short_help="What looks like a secret in recordings.",
     epilog="""\b
-Looks for values under names such as password, for the shapes of known keys, and for disorder. It
-may miss one, and take for one what is none. The tokens of a redacted recording do not count.
+Looks for values under names such as password, for the shapes of known keys, and for high
+entropy. It may miss one, and take for one what is none. The tokens of a redacted recording do not
+count.
 
 \b
 Exit status: 0 nothing found; 1 something, or a line that cannot be read whole: stderr says which;

@@ -1,10 +1,10 @@
-"""What is known to be secret, wherever else it appears: as it is, encoded, or in two parts.
+"""Finding known secrets in any text: verbatim, escaped, encoded, or split in two.
 
-A value is found in a text as it stands, escaped for JSON, for a URL or for HTML, in base64 at any
-of its three alignments, and at a text's end or beginning if a long part of it stands there, as when
-it was sent in two chunks. Not found: three chunks or more, other encodings (such as hexadecimal,
-or base64 in lines), what was computed from it, and what was written before the value was
-known.
+A value is found verbatim; escaped for JSON (however often), for a URL or for HTML; in base64 at any
+of its three alignments; and in part, if a long part of it is at the end or the beginning of a text,
+as when it was sent in two chunks. It is not found in three chunks or more, in other encodings (such
+as hexadecimal, or base64 with line breaks), in values computed from it, and in what was written
+before the value was known.
 """
 
 import functools
@@ -19,11 +19,7 @@ from urllib.parse import quote
 import attrs
 import msgspec
 
-# --------------------
-# The ways in which a text may write the characters of a value: as they are, or escaped.
-#
-# For JSON (however many texts deep), for a URL, for HTML or XML. Letters and digits of ASCII are
-# always taken to stand for themselves.
+# Spellings ----------------------------------------------------------------------------------------
 
 
 _NEVER_ESCAPED: Final = re.compile(r"[A-Za-z0-9_.-]")
@@ -31,22 +27,24 @@ _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": 
 _LETTERS: Final = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 _REMEMBERED_MAX: Final = 1024
 
-# The last of several takes all that there are, but for that of an escape: there is one way only to
-# share them out, so a long row of them is no long search.
+# The last of several backslashes matches all others, except the one of an escape. So there is only
+# one way to divide them, and a long row does not cause backtracking.
 _BACKSLASH: Final = r"\\"
 _LAST_BACKSLASH: Final = r"\\+(?:(?!\\)|(?=\\[bfnrtu]))"
 
 
-def pattern_of(value: str) -> re.Pattern[str]:
-    """What matches a value in each of its writings; each of its characters is a group."""
+def spelling_pattern(value: str) -> re.Pattern[str]:
+    """Return a pattern for all spellings of a value; each of its characters is a group."""
     pairs = zip(value, (*value[1:], ""), strict=True)
-    return re.compile("".join(f"({_writings(each, behind == each)})" for each, behind in pairs))
+    return re.compile(
+        "".join(f"({_spellings(each, following == each)})" for each, following in pairs)
+    )
 
 
-def rewritten(match: re.Match[str], value: str, token: str) -> list[tuple[str, str]]:
-    """How a text writes each character of a value, and the token's in the same writing."""
+def respelled(match: re.Match[str], value: str, token: str) -> list[tuple[str, str]]:
+    """Return each character as the text spells it, and the token's character in that spelling."""
     pieces = [
-        (written, written if before == after else _written_alike(after, written))
+        (written, written if before == after else _spelled_like(after, written))
         for written, before, after in zip(match.groups(), value, token, strict=False)
     ]
     pieces.append(("", token[len(value) :]))
@@ -54,7 +52,7 @@ def rewritten(match: re.Match[str], value: str, token: str) -> list[tuple[str, s
 
 
 @functools.lru_cache(_REMEMBERED_MAX)
-def _writings(character: str, is_repeated: bool) -> str:  # noqa: FBT001  the cache's key
+def _spellings(character: str, is_repeated: bool) -> str:  # noqa: FBT001  the cache's key
     if _NEVER_ESCAPED.fullmatch(character):
         return re.escape(character)
     percent = "".join(rf"%(?:25)*{byte:02x}" for byte in character.encode())
@@ -75,8 +73,8 @@ def _writings(character: str, is_repeated: bool) -> str:  # noqa: FBT001  the ca
     return f"(?:{'|'.join(ways)})"
 
 
-def _written_alike(character: str, model: str) -> str:
-    """A character as another one is written."""
+def _spelled_like(character: str, model: str) -> str:
+    """Return a character in the spelling of another one."""
     kind = model.lstrip("\\")[:2]
     if _NEVER_ESCAPED.fullmatch(character) or len(model) == 1:
         return character
@@ -93,18 +91,18 @@ def _written_alike(character: str, model: str) -> str:
     return character
 
 
-# A short word or number is a secret only where it stands alone: "test" is not in "latest".
+# A shorter plain word or number is found only as a word: "test" is not found in "latest".
 _PLAIN_CHARS_MIN: Final = 8
 _PART_CHARS_MIN: Final = 8
-# A longer value is followed in pieces of this length.
+# Longer values are divided into pieces of this length.
 _PIECE_CHARS_MAX: Final = 1024
 _BASE64_BYTES_MIN: Final = 6
 _PROBE_CHARS_MIN: Final = 3
 
-# What no escape and no encoding of text changes.
+# Characters that no escape and no text encoding changes.
 _STEADY: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
-# What JSON may write in two ways although a probe contains it, and that in a text in a text.
+# Escapes in JSON of characters that need none, and the same in JSON within a string.
 _NEEDLESS: Final = re.compile(rb"\\(?:u00(?P<code>[2-7][0-9A-Fa-f])|(?P<itself>.))", re.DOTALL)
 _NEEDLESS_INSIDE: Final = re.compile(rb"\\\\+(?:u00[2-7]|/)")
 
@@ -116,16 +114,16 @@ _BASE64_PROBES_FEW: Final = 32
 _TO_URL_SAFE: Final = str.maketrans("+/", "-_")
 _FROM_URL_SAFE: Final = str.maketrans("-_", "+/")
 
-# So far around it, base64 shows which alphabet it is in.
+# How many characters around base64 decide which alphabet it uses.
 _AROUND_CHARS: Final = 64
 
-# Behind how many bytes a secret stands, and the first character of its group that is all its own.
+# By the number of bytes before a secret: its first base64 character without bits of these bytes.
 _FIRST_OWN: Final = {0: 0, 1: 2, 2: 3}
 
 
 @attrs.frozen
 class _Encoded:
-    """Secret bytes as base64 shows them behind `offset` others; `own` is what shows only them."""
+    """Secret bytes in base64 after `offset` other bytes; `own` are the characters of them alone."""
 
     own: str
     secret: bytes
@@ -135,7 +133,7 @@ class _Encoded:
 
 @attrs.define(eq=False)
 class KnownSecret:
-    """A value, or a piece of a long one, and what stands for it."""
+    """A known secret, or a piece of a long one, and its token."""
 
     value: str
     token: str
@@ -145,14 +143,14 @@ class KnownSecret:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """What matches the value; few values are ever looked for, so it is made when needed."""
+        """The pattern of its spellings, compiled on first use since most are never needed."""
         if self._pattern is None:
-            self._pattern = pattern_of(self.value)
+            self._pattern = spelling_pattern(self.value)
         return self._pattern
 
 
 class KnownSecrets:
-    """The values that are followed, and what stands for each."""
+    """The known secrets of a recording, and their tokens."""
 
     def __init__(self) -> None:
         self._tokens: dict[str, str] = {}
@@ -163,11 +161,11 @@ class KnownSecrets:
         self._base64_chars_min = math.inf
 
     def __len__(self) -> int:
-        """How many values are followed."""
+        """Return the number of known secrets."""
         return len(self._tokens)
 
     def add(self, value: str, token: str, *, is_certain: bool) -> None:
-        """Follow a value; unless it `is_certain`, a short plain one only where it stands alone."""
+        """Add a value; a short plain word is later found only as a word, unless it `is_certain`."""
         if value in self._tokens:
             return
         self._tokens[value] = token
@@ -179,11 +177,11 @@ class KnownSecrets:
             self._probe(followed)
 
     def token_of(self, value: str) -> str | None:
-        """What stands for all of a text, if that is a value that is followed."""
+        """Return the token of a text that is a known secret; None for any other."""
         return self._tokens.get(value)
 
     def found_in(self, body: bytes) -> Collection[KnownSecret]:
-        """The values that may stand in a JSON text; that no others do is certain."""
+        """Return the secrets that may be in a JSON text; no others are in it."""
         if not self._all:
             return ()
         if b"\\u" in body or b"\\/" in body:
@@ -200,7 +198,7 @@ class KnownSecrets:
         )
 
     def replaced(self, text: str, found: Collection[KnownSecret]) -> str:
-        """The text with a token wherever one of these values was found."""
+        """Return the text with the token of each of these secrets in its place."""
         edits: list[_Edit] = []
         for _, followed, is_token in self._longest_first(text, found):
             edits += _kept(text, followed) if is_token else _edits(text, followed, edits)
@@ -218,7 +216,10 @@ class KnownSecrets:
     def _longest_first(
         self, text: str, found: Collection[KnownSecret]
     ) -> list[tuple[int, KnownSecret, bool]]:
-        """The values to look for, and the tokens that stand there: no shorter value is in those."""
+        """Return the secrets to look for, and the tokens in the text, by descending length.
+
+        Tokens are included so that no shorter secret is replaced within one.
+        """
         rows = [(len(each.value), each, False) for each in found]
         rows += [(len(each.token), each, True) for each in self._all if each.token in text]
         return sorted(rows, key=lambda row: row[0], reverse=True)
@@ -237,7 +238,7 @@ class KnownSecrets:
             self._base64_chars_min = min(self._base64_chars_min, len(encoded.own))
 
     def _may_hold_base64(self, body: bytes) -> bool:
-        """Whether so much of it stands together; with few values that is not worth the look."""
+        """Return whether a run of base64 characters is long enough for one of the secrets."""
         if len(self._by_base64) <= _BASE64_PROBES_FEW:
             return True
         runs = body.translate(_BASE64_RUNS).split()
@@ -255,7 +256,7 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 def _pieces(value: str, token: str) -> Iterator[tuple[str, str]]:
-    """A value and its token; of a long one, pieces that cover it."""
+    """Yield a value and its token; for a long value, the pieces that cover it."""
     if len(value) <= _PIECE_CHARS_MAX or len(value) != len(token):
         yield value, token
         return
@@ -266,7 +267,7 @@ def _pieces(value: str, token: str) -> Iterator[tuple[str, str]]:
 
 
 def _encoded(value: str, token: str) -> list[_Encoded]:
-    """The value in base64, also of a JSON text."""
+    """Return the value in base64, also as part of a JSON text."""
     found: dict[str, _Encoded] = {}
     for write in (str, _in_json, _in_ascii_json):
         secret = write(value).encode()
@@ -293,14 +294,14 @@ def _kept(text: str, followed: KnownSecret) -> list[_Edit]:
 
 
 def _edits(text: str, followed: KnownSecret, others: Collection[_Edit]) -> list[_Edit]:
-    """What to put where a value stands, as far as it is not within the other edits."""
+    """Return the edits that replace a secret, except within the other edits."""
     edits: list[_Edit] = []
     for match in followed.pattern.finditer(text):
         begin, end = match.span()
-        is_whole = not followed.is_word or _stands_alone(match)
-        if not is_whole or (begin == 0 and text.startswith("://", end)):
+        is_allowed = not followed.is_word or _stands_alone(match)
+        if not is_allowed or (begin == 0 and text.startswith("://", end)):
             continue
-        pieces = rewritten(match, followed.value, followed.token)
+        pieces = respelled(match, followed.value, followed.token)
         if any(_overlap((begin, end), other) for other in others):
             for written, again in pieces:
                 span = (begin, begin := begin + len(written))
@@ -330,9 +331,9 @@ def _edited(text: str, edits: Iterable[_Edit]) -> str:
 
 
 def _without_parts(text: str, value: str, token: str) -> str:
-    """The text without a part of the value at its end and at its beginning.
+    """Return the text without a part of the secret at its end and its beginning.
 
-    Where both could be the same characters, as in `123412`, they are of the longer one.
+    Characters that could belong to both parts, as in `123412`, belong to the longer one.
     """
     first, last = token[len(token) - _begun(text, value) :], token[: _ended(text, value)]
     shared = max(len(first) + len(last) - len(text), 0)
@@ -344,14 +345,14 @@ def _without_parts(text: str, value: str, token: str) -> str:
 
 
 def _begun(text: str, value: str) -> int:
-    """How much of the value's end the text begins with; a short part is none."""
+    """Return how many characters of the secret's end the text begins with; 0 if only a few."""
     if value[-_PART_CHARS_MIN:] not in text:
         return 0
     return next((size for size in _part_sizes(value) if text.startswith(value[-size:])), 0)
 
 
 def _ended(text: str, value: str) -> int:
-    """How much of the value's beginning the text ends with; a short part is none."""
+    """Return how many characters of the secret's beginning the text ends with; 0 if only a few."""
     if value[:_PART_CHARS_MIN] not in text:
         return 0
     return next((size for size in _part_sizes(value) if text.endswith(value[:size])), 0)
@@ -362,7 +363,7 @@ def _part_sizes(value: str) -> range:
 
 
 def _recoded(text: str, encoded: _Encoded) -> str:
-    """The text with the token wherever the secret was in base64."""
+    """Return the text with the token in place of the secret in base64."""
     pieces: list[str] = []
     copied = 0
     at = text.find(encoded.own)
@@ -377,7 +378,7 @@ def _recoded(text: str, encoded: _Encoded) -> str:
 
 
 def _recoded_group(text: str, begin: int, encoded: _Encoded) -> str:
-    """The base64 that stands there, with the token for the secret; empty if that is not in it."""
+    """Return the base64 at `begin` with the token; empty if the secret is not in it."""
     end = encoded.offset + len(encoded.secret)
     run = _BASE64.match(text, begin, begin - (-end // 3) * 4)
     group = run[0] if run else ""

@@ -1,5 +1,20 @@
-"""A whole recording redacted afterwards, when all of its secrets are known."""
+"""Redaction: secrets are replaced by tokens before they are recorded, and replays still work.
 
+A value is secret by the name that it has, by a path, by a tool's schema (`format: password`), by
+the shape of a well-known kind of key, or because the user lists it (`secrets`). The recording has a
+token of the same shape in its place, made with a key, and from then on the same token wherever the
+value appears again. Handlers that receive tokens in a replay send tokens, as was recorded.
+
+Limits of this method: a value that only a name, path or schema identifies is unknown before it
+first appears with that; what was written until then stays (`mcp-trio redact` redacts a complete
+file, with all secrets known). A value that is split in more than two parts, or encoded in a way
+that `KnownSecrets` does not know, is not found, nor is one in a member that the protocol defines,
+such as an id or a tool's schema. A handler that computes with a secret sends something else in a
+replay. If there are more secrets than the limits allow, the records with further ones are lost, and
+the recording says so.
+"""
+
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,18 +38,15 @@ from mcp_trio._journal.redaction_tokens import Tokens
 from mcp_trio._journal.redaction_zones import (
     HIDE,
     MESSAGE_KINDS,
-    OPENINGS,
     SEARCH,
     Rule,
     Zone,
     Zones,
-    is_json,
-    redacted_json,
 )
 from mcp_trio._journal.secret_detection import (
     DEFAULT_SECRET_NAMES,
-    NAMED,
-    NAMING,
+    NAME_MEMBERS,
+    VALUE_MEMBERS,
     SecretNames,
     may_hold_named_secret,
     replace_named_secrets,
@@ -43,35 +55,34 @@ from mcp_trio._jsonrpc.messages import recover
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# --------------------
-# What a JSON schema calls a password (`format: password`).
+# Passwords in schemas -----------------------------------------------------------------------------
 
 
 _CHOICES: Final = ("anyOf", "oneOf", "allOf")
 
 
 def password_paths(schema: Any) -> list[str]:
-    """JSON paths to the passwords in a value that the schema describes, itself being `$`.
+    """Return JSON paths to the passwords (`format: password`) in values of a schema, from `$`.
 
-    Looked for in properties, items and choices; a `$ref` into the schema's own definitions is
-    followed once on each way down.
+    Properties, items and choices are searched; a `$ref` into the schema's own definitions is
+    followed once on each path.
     """
     return list(dict.fromkeys(_paths("$", schema, schema, frozenset())))
 
 
 def _paths(path: str, schema: Any, root: Any, seen: frozenset[str]) -> Iterator[str]:
-    said = _object(schema)
-    if not said:
+    decoded = _object(schema)
+    if not decoded:
         return
-    if said.get("format") == "password":
+    if decoded.get("format") == "password":
         yield path
-    reference = said.get("$ref")
+    reference = decoded.get("$ref")
     if isinstance(reference, str) and reference not in seen:
         yield from _paths(path, _target(reference, root), root, seen | {reference})
-    yield from _paths(f"{path}[*]", said.get("items"), root, seen)
-    for choice in (each for key in _CHOICES for each in said.get(key, ())):
+    yield from _paths(f"{path}[*]", decoded.get("items"), root, seen)
+    for choice in (each for key in _CHOICES for each in decoded.get(key, ())):
         yield from _paths(path, choice, root, seen)
-    for name, each in _object(said.get("properties")).items():
+    for name, each in _object(decoded.get("properties")).items():
         yield from _paths(f"{path}[{msgspec.json.encode(name).decode()}]", each, root, seen)
 
 
@@ -86,12 +97,7 @@ def _object(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-# --------------------
-# A frame that is no JSON, without what it says.
-#
-# Nobody can tell what in it is secret, so only its form is kept: brackets, quotes, lengths, the
-# names of a message's members, and its id. It is broken at the same place and in the same way as
-# before, so the same answer is due to it.
+# Malformed messages -------------------------------------------------------------------------------
 
 
 _PART: Final = re.compile(
@@ -109,14 +115,14 @@ _PART: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_STAND_INS: Final = {
+_REPLACEMENTS: Final = {
     "high_half": rb"\ud800",
     "low_half": rb"\udc00",
     "escape": rb"\u0078",
 }
 _ONES: Final = bytes.maketrans(b"023456789", b"111111111")
 
-# What a UTF-8 decoder says, the byte that makes it say so, and whether that is the last one.
+# The reasons of UTF-8 errors, a byte that causes each, and whether it has to be the last byte.
 _NOT_UTF8: Final = {
     "invalid start byte": (b"\xff", False),
     "invalid continuation byte": (b"\xc3", False),
@@ -125,39 +131,44 @@ _NOT_UTF8: Final = {
 
 
 def mask_malformed(frame: bytes) -> bytes:
-    """The form of a frame, which may be anything."""
+    """Return the form of bytes that are no valid JSON, without their content.
+
+    Nothing tells which part of malformed JSON is secret, so only its form is kept: brackets,
+    quotes, lengths, the names of a message's members, and its id. The result is malformed at the
+    same position and in the same way, so that the same error answers it in a replay.
+    """
     id_ = recover(frame).id
 
     def mask(match: re.Match[bytes]) -> bytes:
         if match["id"] is not None:
             value = match["value"]
-            return match["id"] + (value if _says(value, id_) else _PART.sub(mask, value))
-        return _stand_in(match)
+            return match["id"] + (value if _is_id(value, id_) else _PART.sub(mask, value))
+        return _replacement(match)
 
     return _broken_alike(frame, _PART.sub(mask, frame))
 
 
-def _stand_in(match: re.Match[bytes]) -> bytes:
+def _replacement(match: re.Match[bytes]) -> bytes:
     part = match[0]
     group = match.lastgroup
     if group == "number":
-        # A zero in front counts: no other digit may follow it.
+        # A leading zero stays, since JSON allows no digit after it.
         return part[: part.startswith(b"0")] + part[part.startswith(b"0") :].translate(_ONES)
     if group == "rest":
         return b"x" * len(part)
-    return _STAND_INS.get(group or "", part)
+    return _REPLACEMENTS.get(group or "", part)
 
 
-def _says(value: bytes, id_: int | str | None) -> bool:
+def _is_id(value: bytes, id_: int | str | None) -> bool:
     try:
-        said = msgspec.json.decode(value)
+        decoded = msgspec.json.decode(value)
     except ValueError:
         return False
-    return type(said) is type(id_) and said == id_
+    return type(decoded) is type(id_) and decoded == id_
 
 
 def _broken_alike(frame: bytes, mask: bytes) -> bytes:
-    """The mask, with what kept the frame from being UTF-8."""
+    """Return the mask with the byte that made the original no valid UTF-8."""
     try:
         frame.decode()
     except UnicodeDecodeError as error:
@@ -167,18 +178,184 @@ def _broken_alike(frame: bytes, mask: bytes) -> bytes:
     return mask
 
 
-# --------------------
-# Whether a record may hold a secret at all: most do not, and need no other look.
+# Editing JSON texts -------------------------------------------------------------------------------
+#
+# Whitespace, escapes and the order of members stay as they are.
+
+
+# The characters with which a JSON object or array begins.
+OPENINGS: Final = frozenset({"{", "["})
+
+_TOKEN: Final = re.compile(
+    r'("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*:)?|([{\[])|([}\]])|(-?[0-9][-+.0-9eE]*)', re.DOTALL
+)
+_VALUE, _KEY, _OPENING, _CLOSING, _NUMBER = range(1, 6)
+
+
+@attrs.define
+class _Container:
+    """An object or array that is open, at `start` in the text, and the zone of its members.
+
+    `is_pair`: the array is in an array, and its first item may name the second. `is_next_secret`:
+    the named value, or the item after one that names it, is secret.
+    """
+
+    start: int
+    zone: Zone
+    next_zone: Zone
+    is_array: bool = False
+    is_pair: bool = False
+    key: str = ""
+    is_next_secret: bool = False
+    has_value: bool = False
+
+    def take_zone(self) -> Zone:
+        """Return the zone of the next value."""
+        zone = self.next_zone
+        if self.is_array and zone.rule is Rule.SEARCH and self.is_next_secret:
+            zone = HIDE
+        if self.is_array:
+            self.is_next_secret = False
+        return zone
+
+
+def redacted_json(text: str, zone: Zone, redactor: "Redactor") -> str:
+    """Return a valid JSON text with its values redacted as their zones say."""
+    named: set[int] = set()
+    while True:
+        editor = _JsonRedactor(text, zone, redactor, named)
+        for match in _TOKEN.finditer(text):
+            editor.take(match)
+        if not editor.found_late:
+            return editor.text()
+        named |= editor.found_late
+
+
+def is_json(body: bytes | str) -> bool:
+    """Return whether the decoder accepts a text as JSON."""
+    try:
+        msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+class _JsonRedactor:
+    """An editor that replaces values in a text, token by token.
+
+    `named` are the starts of objects whose values are known to be secret, `found_late` those of
+    objects in which the name of a secret came after the value, so that the text has to be edited
+    again.
+    """
+
+    def __init__(self, text: str, zone: Zone, redactor: "Redactor", named: Collection[int]) -> None:
+        self._text = text
+        self._redactor = redactor
+        self._named = named
+        self._open = [_Container(-1, zone, zone)]
+        self._pieces: list[str] = []
+        self._copied = 0
+        self.found_late: set[int] = set()
+
+    def take(self, match: re.Match[str]) -> None:
+        """Take the next token of the text."""
+        what = match.lastindex
+        if what == _OPENING:
+            self._enter(match)
+        elif what == _CLOSING:
+            self._open.pop()
+        elif what == _KEY:
+            self._take_key(match)
+        elif what == _VALUE:
+            self._take_text(match)
+        else:
+            self._take_number(match)
+
+    def text(self) -> str:
+        """Return the redacted text, after all tokens."""
+        return "".join((*self._pieces, self._text[self._copied :]))
+
+    def _enter(self, match: re.Match[str]) -> None:
+        outer = self._open[-1]
+        zone, start, is_array = outer.take_zone(), match.start(), match[0] == "["
+        inner = _Container(start, zone, zone, is_array, is_array and outer.is_array)
+        inner.is_next_secret = start in self._named
+        self._open.append(inner)
+
+    def _take_key(self, match: re.Match[str]) -> None:
+        container = self._open[-1]
+        name = _decoded(match[_VALUE])
+        container.key = name
+        container.next_zone = self._zone_of(container, name)
+        container.has_value |= name in VALUE_MEMBERS
+        if container.zone.has_free_names and not self._redactor.names.lists(name):
+            self._put(match, name, self._redactor.search_text(name))
+
+    def _zone_of(self, container: _Container, name: str) -> Zone:
+        inner = container.zone.member(name)
+        if inner.rule is not Rule.SEARCH:
+            return inner
+        is_value = name in VALUE_MEMBERS and container.is_next_secret
+        return HIDE if is_value or self._redactor.names.covers(name) else inner
+
+    def _take_text(self, match: re.Match[str]) -> None:
+        container = self._open[-1]
+        value = _decoded(match[_VALUE])
+        rule = container.take_zone().rule
+        if self._names_next(container, value):
+            container.is_next_secret = True
+            if container.has_value and container.start not in self._named:
+                self.found_late.add(container.start)
+        container.is_pair = False
+        if rule is Rule.HIDE:
+            self._put(match, value, self._redactor.hide_text(value))
+        elif rule is Rule.SEARCH:
+            self._put(match, value, self._redactor.search_text(value))
+
+    def _names_next(self, container: _Container, value: str) -> bool:
+        """Return whether a text names the value beside it, or the next item, as a secret."""
+        if container.is_array:
+            may_name = container.is_pair or value.startswith("-")
+        else:
+            may_name = container.key in NAME_MEMBERS
+        return may_name and self._redactor.names.covers(value)
+
+    def _take_number(self, match: re.Match[str]) -> None:
+        rule = self._open[-1].take_zone().rule
+        if rule is Rule.HIDE:
+            self._replace(match, self._redactor.hide_number(match[0]))
+        elif rule is Rule.SEARCH:
+            self._replace(match, self._redactor.search_number(match[0]))
+
+    def _put(self, match: re.Match[str], before: str, after: str) -> None:
+        if before != after:
+            is_in_ascii = match[_VALUE].isascii() and not before.isascii()
+            encoded = json.dumps(after) if is_in_ascii else msgspec.json.encode(after).decode()
+            self._replace(match, encoded)
+
+    def _replace(self, match: re.Match[str], token: str) -> None:
+        self._pieces += (self._text[self._copied : match.start()], token)
+        self._copied = match.end(_VALUE) if match[_VALUE] else match.end()
+
+
+def _decoded(quoted: str) -> str:
+    return msgspec.json.decode(quoted, type=str) if "\\" in quoted else quoted[1:-1]
+
+
+# The fast check -----------------------------------------------------------------------------------
 
 
 _DECODE: Final = msgspec.json.Decoder().decode
 _CLEAN_NAMES_MAX: Final = 4096
-# No secret that a text gives away reaches over it.
+# Separates texts: no pattern for secrets matches across it.
 _BETWEEN_TEXTS: Final = "\n\0\n"
 
 
 class SecretPrefilter:
-    """Looks for names of secrets: of members, and in texts. That there are none is certain."""
+    """A fast check for names of secrets, in members and in texts, before a body is redacted.
+
+    It may report a name where there is none, but never misses one.
+    """
 
     def __init__(self, names: SecretNames, others: frozenset[str]) -> None:
         self._names = names
@@ -186,7 +363,7 @@ class SecretPrefilter:
         self._clean: set[str] = set()
 
     def finds_names(self, body: bytes) -> bool:
-        """Whether one of the names, or of the others, stands in a JSON text."""
+        """Return whether a secret name, or one of `others`, is in a JSON text."""
         texts: list[str] = []
         try:
             if self._finds(_DECODE(body), body.count(b'":') - body.count(b'\\":'), texts):
@@ -196,7 +373,10 @@ class SecretPrefilter:
         return may_hold_named_secret(_BETWEEN_TEXTS.join(texts), self._names)
 
     def _finds(self, value: Any, members: int, texts: list[str]) -> bool:
-        """Whether it does, in a value in whose text so many members are; its `texts` are left."""
+        """Return whether a value has such a name; its strings are added to `texts`.
+
+        `members` is the number of members in its JSON text.
+        """
         values = [value]
         while values:
             value = values.pop()
@@ -215,7 +395,7 @@ class SecretPrefilter:
                 if self._may_name(items):
                     return True
                 values += items
-        # A member that stands there twice, of which the decoder gives only the last.
+        # A member occurs twice, and the decoder returned only the last value.
         return members != 0
 
     def _finds_in_text(self, text: str, texts: list[str]) -> bool:
@@ -226,42 +406,27 @@ class SecretPrefilter:
         return self._finds(value, text.count('":') - text.count('\\":'), texts)
 
     def _may_name(self, items: list[Any]) -> bool:
-        """Whether an item may name the next one."""
+        """Return whether an item may name the next one as secret."""
         return any(isinstance(item, str) and self._names.covers(item) for item in items)
 
     def _is_suspect(self, members: dict[str, Any]) -> bool:
         if any(name in self._others or self._names.covers(name) for name in members):
             return True
-        if not NAMED.isdisjoint(members):
-            return self._may_name([members.get(name) for name in NAMING])
+        if not VALUE_MEMBERS.isdisjoint(members):
+            return self._may_name([members.get(name) for name in NAME_MEMBERS])
         if len(self._clean) >= _CLEAN_NAMES_MAX:
             self._clean.clear()
         self._clean.update(members)
         return False
 
 
-# --------------------
-# Redaction: what is secret never reaches a recording, and the recording replays all the same.
-#
-# A value is secret by the name that it goes under, by a path, by a tool's schema (`format:
-# password`), by the shape of a well-known kind of key, or because the user says so (`secrets`). In
-# the recording a token of the same shape stands for it, made with a key; from then on, wherever the
-# value appears again, so does the token. Handlers that are fed tokens in a replay send tokens,
-# which is what was recorded.
-#
-# What this cannot do: a value that only a name, path or schema gives away is not known before it
-# comes with that; what was written until then stays written (`mcp-trio redact` goes over a whole
-# file, when all is known). A value that is cut in more than two parts, or encoded in a way that
-# `KnownSecrets` does not know, is not found, nor one in what the protocol alone says, such as an id
-# or the schema of a tool. A handler that computes with a secret sends something else in the replay.
-# When there are more secrets than can be followed, the records with one more are lost, and the
-# recording says so.
+# The redactor -------------------------------------------------------------------------------------
 
 
-# A JSON text in a text in a text: so deep it is looked into.
+# How many levels of JSON in strings of JSON are redacted.
 _TEXTS_DEPTH_MAX: Final = 4
 
-# What stands at the place of a secret when there is none.
+# Values under a secret name that are no secrets.
 _NO_SECRETS: Final = frozenset({"", "true", "false", "null", "none", "undefined", "yes", "no"})
 
 _ARGUMENTS: Final = "$.params.arguments"
@@ -274,23 +439,23 @@ Secrets = Collection[str] | Callable[[], Collection[str]]
 
 @attrs.frozen(kw_only=True)
 class Redaction:
-    """What is secret, and how it is replaced.
+    """Options for redaction: which values are secret, and how they are replaced.
 
     Attributes:
-        keys: Names of members, headers and variables whose values are secret; a name counts by its
-            last words, so `github_token` is a `token`. This replaces the default, so add to
-            `DEFAULT_SECRET_NAMES`.
-        paths: JSON paths of secret values in a frame or body, such as `$.params.arguments.pin`: by
-            method (`tools/call`), by method and name (`tools/call pay`), by kind of record (`res`),
-            or for all of them (`*`).
-        secrets: Values that are secret from the first record on, wherever they appear, or what
-            gives them, which is asked before each record.
-        key: What the tokens are made with, so that several recordings agree, and a replay knows
-            what a handler's own constants became. None: one for this recording, that nobody keeps.
-        follow_chars_min: Shorter values are replaced where they are named, and not followed.
+        keys: Names of members, headers and variables whose values are secret. A name is compared by
+            its last words, so `github_token` is a `token`. This replaces the default; to add names,
+            add them to `DEFAULT_SECRET_NAMES`.
+        paths: JSON paths of secret values in a message or body, such as `$.params.arguments.pin`,
+            by method (`tools/call`), by method and name (`tools/call pay`), by kind of record
+            (`res`), or for all of them (`*`).
+        secrets: Values that are secret from the first record on, wherever they appear, or a
+            function that returns them, which is called before each record.
+        key: The key that tokens are made with, so that several recordings have the same tokens, and
+            a replay can redact the constants of a handler. None: a random key for this recording.
+        follow_chars_min: Shorter secrets are replaced only where they are named.
 
     Raises:
-        TypeError: `keys` or `secrets` is one text.
+        TypeError: `keys` or `secrets` is a single string.
     """
 
     keys: Collection[str] = DEFAULT_SECRET_NAMES
@@ -305,19 +470,19 @@ class Redaction:
 
 
 def _reject_text(name: str, value: object) -> None:
-    """A text is a collection of texts to Python, each a single character."""
+    """Reject a string, which Python takes for a collection of characters."""
     if isinstance(value, str):
         raise TypeError(f"{name} takes a collection of texts, not one text")
 
 
 class Redactor:
-    """Redacts the bodies of one recording, in their order; what it learns it applies from then on.
+    """A redactor of the bodies of one recording, in order; it remembers each secret it finds.
 
-    `schemas` are those of the tools' arguments, by tool.
+    `schemas` are the input schemas of the tools, by tool name.
 
     Raises:
-        ValueError: A path cannot be read or is the protocol's, a value of `secrets` is too short to
-            be told from anything else, or the key is empty.
+        ValueError: A path cannot be parsed or leads to a member of the protocol, a value of
+            `secrets` is too short, or the key is empty.
     """
 
     def __init__(
@@ -339,20 +504,19 @@ class Redactor:
         self._found: Collection[KnownSecret] = ()
         self._depth = 0
         self._adopts = False
-        self._ask()
+        self._add_given_secrets()
 
     def redact(self, kind: str, body: bytes, *, is_whole_json: bool = True) -> bytes:
-        """What is written for a body of this kind; the same again if it was redacted before.
+        """Return the redacted body of a record of this kind; a redacted body stays as it is.
 
-        `is_whole_json=False` is for frames that may be broken: of those only the form is kept.
+        `is_whole_json=False` is for bytes that may be malformed: of those only the form is kept.
 
         Raises:
             ValueError: There are more secrets than `redaction_values_max` or `redaction_chars_max`
-                allows to follow, or one that `secrets` gave is too short. Nothing of the body may
-                be written.
+                allows, or one that `secrets` returned is too short. The body must not be written.
         """
         if callable(self._secrets):
-            self._ask()
+            self._add_given_secrets()
         if not is_whole_json and not is_json(body):
             return mask_malformed(body)
         if kind in MESSAGE_KINDS and body.startswith(b"["):
@@ -360,7 +524,7 @@ class Redactor:
         return self._redacted(kind, body)
 
     def redact_envelope(self, envelope: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What is written for what a record says beside its body, such as a principal's name.
+        """Return a redacted envelope, which may hold a principal's name.
 
         Raises:
             ValueError: As `redact`.
@@ -371,7 +535,7 @@ class Redactor:
         return redacted
 
     def _batch(self, kind: str, frame: bytes) -> bytes:
-        """Each message of a batch by itself, for its method says where secrets stand."""
+        """Redact each message of a batch by itself, since the zones depend on its method."""
         messages = messages_in(frame)
         redacted = [self._redacted(kind, each) for each in messages]
         return frame if redacted == messages else b"[" + b",".join(redacted) + b"]"
@@ -386,13 +550,13 @@ class Redactor:
         text = body.decode()
         known = len(self._known)
         redacted = redacted_json(text, zone, self)
-        if len(self._known) > known:  # a new secret may stand in front of its name as well
+        if len(self._known) > known:  # a new secret may also occur before its name
             self._found = self._known.found_in(body)
             redacted = redacted_json(text, zone, self)
         return redacted.encode()
 
     def adopt(self, tokens: Iterable[str], records: Iterable[Record]) -> None:
-        """Know tokens, and what stands at the secret places of redacted records: more tokens."""
+        """Add known tokens, and the values at secret positions in redacted records as tokens."""
         for token in tokens:
             self._tokens.adopt(token)
         self._adopts = True
@@ -403,7 +567,7 @@ class Redactor:
         self._adopts = False
 
     def manifest(self) -> dict[str, Any]:
-        """What `open` says of the rules and the key, and the tokens that are known so far."""
+        """Return the rules, the key's fingerprint and the known tokens, for the `open` record."""
         return {
             "names": sorted(self.names.names),
             "paths": {key: sorted(paths) for key, paths in self._paths.items()},
@@ -413,14 +577,14 @@ class Redactor:
         }
 
     def knows(self, text: str) -> bool:
-        """Whether a text is a token, or one stands in it that is too long for chance."""
+        """Return whether a text is a token, or contains one that is too long for chance."""
         tokens = self._tokens.all
         return text in tokens or any(
             token in text for token in tokens if len(token) >= self._follow_chars_min
         )
 
-    def hidden(self, text: str) -> str:
-        """A text all of which is secret, but for the space around it and what is secret of none."""
+    def hide_text(self, text: str) -> str:
+        """Replace a text that is secret; surrounding space and values such as "none" stay."""
         core = text.strip()
         if core.lower() in _NO_SECRETS:
             return text
@@ -430,19 +594,19 @@ class Redactor:
         kept = scheme[0] if scheme else ""
         return text.replace(core, kept + self._token(core[len(kept) :]), 1)
 
-    def searched(self, text: str) -> str:
-        """A text in which a secret may stand."""
+    def search_text(self, text: str) -> str:
+        """Replace the secrets in a text."""
         if self._is_inner_json(text):
             return self._inner(text, SEARCH)
-        text = replace_named_secrets(text, self.names, self.hidden)
+        text = replace_named_secrets(text, self.names, self.hide_text)
         return text if self._adopts or not self._found else self._known.replaced(text, self._found)
 
-    def hidden_number(self, number: str) -> str:
-        """A number that is secret."""
+    def hide_number(self, number: str) -> str:
+        """Replace a number that is secret."""
         return self._token(number)
 
-    def searched_number(self, number: str) -> str:
-        """A number that may be known to be secret."""
+    def search_number(self, number: str) -> str:
+        """Replace a number if it is a known secret."""
         token = None if self._adopts else self._known.token_of(number)
         return token or number
 
@@ -465,7 +629,7 @@ class Redactor:
             self._known.add(value, token, is_certain=False)
         return token
 
-    def _ask(self) -> None:
+    def _add_given_secrets(self) -> None:
         values = self._secrets() if callable(self._secrets) else self._secrets
         _reject_text("secrets", values)
         for value in values:
@@ -480,27 +644,24 @@ class Redactor:
 def redactor_for_replay(
     manifest: Mapping[str, Any], records: Iterable[Record], key: bytes | None = None
 ) -> Redactor:
-    """What redacts a replay's bodies as those of the recording were, whose tokens it leaves alone.
+    """Return a redactor that redacts a replay like the recording, and leaves its tokens alone.
 
-    Without the key, what the replay puts at a secret place by itself becomes another token than in
-    the recording.
+    Without the key, secrets that the replay itself produces get other tokens than in the recording.
 
     Raises:
-        RecordingError: The manifest is damaged, or the recording was made with another key.
+        RecordingError: The manifest is damaged, or the recording was redacted with another key.
     """
     try:
-        said = msgspec.convert(manifest, _Manifest)
+        decoded = msgspec.convert(manifest, _Manifest)
         redaction = Redaction(
-            keys=said.names, paths=said.paths, follow_chars_min=said.follow_chars_min
+            keys=decoded.names, paths=decoded.paths, follow_chars_min=decoded.follow_chars_min
         )
         redactor = Redactor(redaction, key=key or _NO_KEY)
     except ValueError as error:
-        raise RecordingError(
-            f"the redaction that `open` tells of cannot be read: {error}"
-        ) from error
-    if key is not None and redactor.manifest()["key"] != said.key:
-        raise RecordingError("this is not the key with which the recording was redacted")
-    redactor.adopt(said.tokens, records)
+        raise RecordingError(f"cannot read the redaction in the `open` record: {error}") from error
+    if key is not None and redactor.manifest()["key"] != decoded.key:
+        raise RecordingError("the recording was redacted with another key")
+    redactor.adopt(decoded.tokens, records)
     return redactor
 
 
@@ -515,7 +676,7 @@ class _Manifest(msgspec.Struct, kw_only=True):
 def _with_passwords(
     paths: Mapping[str, Collection[str]], schemas: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, list[str]]:
-    """The paths, and those that the tools' schemas call passwords."""
+    """Return the paths, and those of the passwords in the tools' input schemas."""
     found = {key: list(each) for key, each in paths.items()}
     for tool, schema in schemas.items():
         passwords = [path.replace("$", _ARGUMENTS, 1) for path in password_paths(schema)]
@@ -531,19 +692,19 @@ def redact_recording(
     key: bytes,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Iterator[bytes]:
-    """The lines of the recording with what is secret replaced, also where it came before its name.
+    """Yield the lines of a recording with all secrets replaced, also before they were named.
 
-    Numbers, lanes and times stay; digests are taken anew. What was redacted already stays, if that
-    was done by the same key or is told by the manifest. Tools' schemas are those that were listed.
+    Numbers, lanes and times stay; digests are computed again. Tokens stay if they were made with
+    the same key or are in the manifest. The tools' schemas are those listed in the recording.
 
     Raises:
-        RecordingError: `open` is damaged.
+        RecordingError: The `open` record is damaged.
         ValueError: As `Redactor`.
     """
     opening = decode_body(records[0], OpenBody)
     before = opening.redaction or {}
     redaction = attrs.evolve(redaction, keys={*redaction.keys, *before.get("names", ())})
-    tools = list(_listed(records))
+    tools = list(_listed_tools(records))
     redaction = attrs.evolve(redaction, paths=_with_results(redaction.paths, tools))
     schemas = {tool.name: tool.input_schema for tool in tools}
     redactor = Redactor(redaction, key=key, schemas=schemas, limits=limits)
@@ -557,11 +718,11 @@ def redact_recording(
         if record.kind == "open":
             opened = msgspec.json.decode(body or b"", type=dict[str, Any])
             body = encode_body(opened | {"redaction": redactor.manifest()})
-        told = _with_body(record, body, encoder)
+        written = _with_body(record, body, encoder)
         if record.envelope is not None:
             envelope = redactor.redact_envelope(record.envelope)
-            told = msgspec.structs.replace(told, envelope=envelope)
-        yield encoder.lines([told])
+            written = msgspec.structs.replace(written, envelope=envelope)
+        yield encoder.lines([written])
 
 
 def _redacted(record: Record, redactor: Redactor) -> bytes | None:
@@ -593,8 +754,8 @@ class _Listed(msgspec.Struct):
     result: _Tools
 
 
-def _listed(records: Collection[Record]) -> Iterator[_Tool]:
-    """The tools that were listed in these records."""
+def _listed_tools(records: Collection[Record]) -> Iterator[_Tool]:
+    """Yield the tools that the server listed in these records."""
     for record in records:
         body = body_bytes(record) or b""
         if b'"inputSchema"' in body:
@@ -605,7 +766,7 @@ def _listed(records: Collection[Record]) -> Iterator[_Tool]:
 def _with_results(
     paths: Mapping[str, Collection[str]], tools: Collection[_Tool]
 ) -> dict[str, Collection[str]]:
-    """The paths, and those to what tools call passwords in their results."""
+    """Return the paths, and those of the passwords in the tools' output schemas."""
     found = [
         path.replace("$", "$.result.structuredContent", 1)
         for tool in tools

@@ -1,9 +1,9 @@
-"""What stands in a recording for a secret: a token of the same shape, made with a key.
+"""The tokens that replace secrets in a recording: of the same shape, and made with a key.
 
-Digits stay digits, letters letters of the same case, and everything else stands: an e-mail address
-looks like one, a number parses, a UUID is one, a date is a date. What a secret begins with because
-all of its kind do (`sk-`, `https://`) is kept. The same value gets the same token, another value
-another one, and a token is its own token.
+Digits become digits, letters become letters of the same case, and all other characters stay, so the
+token of an e-mail address looks like one, and those of a number, a UUID or a date can be parsed. A
+prefix that all secrets of a kind have (`sk-`, `https://`) stays. The same value always gets the
+same token, different values get different tokens, and a token is its own token.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ from typing import Final
 
 from mcp_trio.limits import Limits
 
-# How long a key is that is drawn.
+# The length of a random key.
 KEY_BYTES: Final = 32
 
 _DIGITS: Final = string.digits
 _NONZERO: Final = "123456789"
 _OTHERS: Final = "!#$&*+-./:;=?@^_~"
 
-# So often a token of the same length is tried that no other value has; then longer ones.
+# The number of tokens of the same length to try, before longer ones, until one is unused.
 _SAME_LENGTH_TRIES: Final = 64
-# A shorter value may well be the token of another one.
+# A value of at most this length may by chance be the token of another value.
 _CHANCE_CHARS_MAX: Final = 8
 _FREEDOM_MIN: Final = 1000
 
@@ -43,18 +43,18 @@ _DATE: Final = re.compile(
     r"[0-9]{4}-[01][0-9]-[0-3][0-9]"
     r"(?:[T ][0-2][0-9]:[0-5][0-9](?::[0-5][0-9](?:\.[0-9]+)?)?(?:Z|[+-][01][0-9]:[0-5][0-9])?)?"
 )
-# Every date of these digits is one, and every time.
+# All combinations of these digits are valid dates and times.
 _DATE_DIGITS: Final = ("1", "9", "789", _DIGITS, "0", _NONZERO, "01", _NONZERO, "01", _DIGITS)
 _MINUTE_DIGITS: Final = ("012345", _DIGITS)
 
 Shape = list[str]
-"""The characters to choose from at each place; a single one stands."""
+"""The characters to choose from at each position; a single one stays."""
 
 
 def shape_of(value: str) -> Shape:
-    """The shape that a token of this value has.
+    """Return the shape of the token of a value.
 
-    If nothing in it is free, as in `----`, everything is, except in a zero.
+    If no character in it is free, as in `----`, all are, except in a zero.
     """
     kept = _PREFIX.match(value)
     if kept:
@@ -74,7 +74,7 @@ def _shape_of_rest(value: str) -> Shape:
 
 
 def _choice(character: str) -> str:
-    """Characters of the same class, and of as many bytes."""
+    """Return the characters of the same class and with the same number of bytes."""
     if character in string.ascii_letters:
         return string.ascii_lowercase if character.islower() else string.ascii_uppercase
     if character.isascii():
@@ -90,20 +90,20 @@ _WIDE: Final[Mapping[int, str]] = {
 
 
 def _number_shape(value: str) -> Shape:
-    """A number as it is usually written stays one: where it begins and ends, zeros are kept."""
+    """Return the shape of a number; zeros at its beginning and end stay, so that it stays valid."""
     match = _NUMBER.fullmatch(value)
     assert match is not None
     digits_end = match.start("exponent") if match["exponent"] else len(value)
     shape = [_DIGITS if each.isdigit() else each for each in value[:digits_end]]
     first = 1 if value.startswith("-") else 0
-    if "." in value:  # a fraction has only so many digits behind its zeros
+    if "." in value:  # leading zeros of a fraction are not significant
         zeros = len(value) - len(value[first:].lstrip("0."))
         shape[first:zeros] = value[first:zeros]
         first = min(zeros, digits_end - 1)
     for at in (first, digits_end - 1):
         shape[at] = "0" if value[at] == "0" else _NONZERO
     if digits_end - first > _EXACT_DIGITS:
-        # Neither beyond 64 bits nor beyond what a float tells apart.
+        # Stays within 64 bits and within the precision of a float.
         shape[first], shape[first + 1] = "1", shape[first + 1].replace(_DIGITS, "0")
     return [*shape, *value[digits_end:]]
 
@@ -117,7 +117,7 @@ def _hex_shape(value: str) -> Shape:
 
 
 def _date_shape(value: str) -> Shape:
-    # The hour is 00 to 19, and so is that of an offset.
+    # Hours, also of an offset, are 00 to 19.
     choices = iter((*_DATE_DIGITS, *_MINUTE_DIGITS * 2))
     shape = [next(choices, "0") if each.isdigit() else each for each in value[:19]]
     return [*shape, *(value[19:])]
@@ -131,7 +131,7 @@ _SHAPES: Final[Mapping[re.Pattern[str], Callable[[str], Shape]]] = {
 
 
 class TooManySecretsError(ValueError):
-    """There is no room to follow one more secret: what it stands in must not be written."""
+    """The limits allow no further secret; the body that holds it must not be written."""
 
 
 class Tokens:
@@ -153,7 +153,7 @@ class Tokens:
         self._made_here: set[str] = set()
 
     def of(self, value: str) -> str:
-        """The token of a value; a token is its own, if it is adopted or too long for chance.
+        """Return the token of a value; a token is its own if it is adopted or too long for chance.
 
         Raises:
             TooManySecretsError: A limit of redaction is reached.
@@ -162,12 +162,12 @@ class Tokens:
         return value if is_own else self.by_value.get(value) or self._made(value)
 
     def adopt(self, token: str) -> None:
-        """Know a token of a recording that was made before."""
+        """Add a token of an earlier recording."""
         self._adopted.add(token)
         self.all.add(token)
 
     def fingerprint(self) -> str:
-        """Tells keys apart, and nothing else about them."""
+        """Return a fingerprint that tells keys apart and reveals nothing else about them."""
         return hmac.digest(self._key, b"mcp_trio redaction", "sha256").hex()[:16]
 
     def _made(self, value: str) -> str:
@@ -187,7 +187,7 @@ class Tokens:
             ("redaction_chars_max", self._chars + chars),
         ):
             if number > getattr(self._limits, setting):
-                raise TooManySecretsError(f"more secrets than {setting} allows to follow")
+                raise TooManySecretsError(f"the recording has more secrets than {setting} allows")
         self._chars += chars
 
     def _tries(self, value: str, shape: Shape) -> Iterator[str]:
@@ -196,21 +196,21 @@ class Tokens:
             if _reads_back(token) or not _reads_back(value):
                 yield token
         longer = _DIGITS if _NUMBER.fullmatch(value) else string.ascii_lowercase
-        for size in count(1):  # pragma: no branch  taken as long as need be
+        for size in count(1):  # pragma: no branch  ends when a token is unused
             yield self._try(value, [*shape, *[longer] * size], _SAME_LENGTH_TRIES + size)
 
     def _try(self, value: str, shape: Shape, attempt: int) -> str:
         seed = hmac.digest(self._key, f"{attempt} {value}".encode(), "sha256")
         random_source = hashlib.shake_256(seed).digest(len(shape))
         return "".join(
-            choice[die % len(choice)] for choice, die in zip(shape, random_source, strict=True)
+            choice[byte % len(choice)] for choice, byte in zip(shape, random_source, strict=True)
         )
 
     def _is_free(self, token: str) -> bool:
-        """Whether it is no value's here; one that was adopted may be this very value's."""
+        """Return whether no value has this token; an adopted one may belong to this value."""
         return token not in self._made_here and token not in self.by_value
 
 
 def _reads_back(value: str) -> bool:
-    """Whether it is a decimal fraction as a writer of JSON writes it, or none at all."""
+    """Return whether a decimal fraction is written as JSON encoders write it; True for others."""
     return not _FRACTION.fullmatch(value) or repr(float(value)) == value

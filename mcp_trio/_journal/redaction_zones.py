@@ -1,38 +1,34 @@
-"""JSON texts, changed only where a secret stands: spaces, escapes and order stay as they are."""
+"""The zones of bodies in which secrets may be, and those that the protocol defines.
 
-import json
+A `Zone` gives the rule for a value, and the zones of its members. The items of an array have the
+zone of the array. Members that no table names are users' data.
+"""
+
 import re
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum, auto
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import attrs
 import msgspec
 
 from mcp_trio._journal.records import MONOTONIC, NOW, TIMEOUT
-from mcp_trio._journal.secret_detection import NAMED, NAMING, SecretNames
-
-# --------------------
-# Where in a record a secret may stand, and where the protocol speaks and nothing is touched.
-#
-# A `Zone` says it of a value; its members say it of what is inside. An array has no say of its own:
-# its items stand in its zone. What no table names is people's data.
 
 
 class Rule(Enum):
-    """What happens to a value."""
+    """The treatment of a value."""
 
-    LEAVE = auto()  # the protocol's: never touched
-    SEARCH = auto()  # people's: secrets are looked for, by name and by what is known
-    HIDE = auto()  # all of it is secret
+    LEAVE = auto()  # defined by the protocol: never changed
+    SEARCH = auto()  # users' data: secrets in it are replaced
+    HIDE = auto()  # secret: replaced as it is
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Zone:
-    """The rule of a value, and the zones of the members that it may have.
+    """The rule for a value, and the zones of its members.
 
-    `has_free_names`: what its members are called is people's data as well.
+    `has_free_names` says that the names of its members are users' data as well.
     """
 
     rule: Rule
@@ -41,7 +37,7 @@ class Zone:
     has_free_names: bool = False
 
     def member(self, name: str) -> "Zone":
-        """The zone of a member; that of one without a row is `others`, or this one again."""
+        """Return the zone of a member; if no table names it, `others`, or this zone."""
         return self.members.get(name) or self.others or self
 
 
@@ -51,14 +47,14 @@ HIDE: Final = Zone(rule=Rule.HIDE, has_free_names=True)
 
 
 def _zone(left: str = "", **members: Zone) -> Zone:
-    """A zone whose members are data, but for those `left` to the protocol."""
+    """Return a zone of users' data, except for the members `left` to the protocol."""
     rows = dict.fromkeys(left.split(), LEAVE) | members
     if "_meta" in rows:
         rows["_meta"] = _META
     return Zone(rule=Rule.SEARCH, members=rows, others=SEARCH)
 
 
-# Its other members are people's.
+# All other members of `_meta` are users' data.
 _META: Final = _zone(
     "progressToken traceparent tracestate"
     " io.modelcontextprotocol/protocolVersion io.modelcontextprotocol/clientCapabilities"
@@ -76,7 +72,7 @@ _URI: Final = _zone("_meta")
 _CALL: Final = _zone("name requestState _meta")
 _READ: Final = _zone("requestState _meta")
 
-# A method without a row is people's own: all of its params but these are data.
+# A method without a row is a user's own: all of its params except these are users' data.
 _OWN_PARAMS: Final = _zone("_meta progressToken")
 
 PARAMS: Final[Mapping[str, Zone]] = {
@@ -114,7 +110,7 @@ PARAMS: Final[Mapping[str, Zone]] = {
     "notifications/subscriptions/acknowledged": _URI,
 }
 
-# One table for all results: which request an answer belongs to, its frame does not say.
+# One table for all results, since a response does not name its method.
 _RESULT: Final = _zone(
     "protocolVersion supportedVersions capabilities serverInfo resultType isError nextCursor"
     " ttlMs cacheScope requestState action role model stopReason _meta",
@@ -146,13 +142,13 @@ _BODIES: Final[Mapping[str, Zone]] = {
 }
 MESSAGE_KINDS: Final = frozenset({"in", "out"})
 
-# Clocks are read back as times; no digits of theirs are a secret.
+# A replay reads these values as times, so their digits are never replaced.
 _CLOCKS: Final = frozenset({NOW, MONOTONIC, TIMEOUT})
 
 EVERYWHERE: Final = "*"
 
-# Kinds whose zone is chosen by what stands in the body.
-_HEADED: Final = MESSAGE_KINDS | {"val"}
+# Kinds whose zone depends on members of the body.
+_KEYED_KINDS: Final = MESSAGE_KINDS | {"val"}
 _ANSWERS: Final = frozenset({"result", "error"})
 
 _STEP: Final = re.compile(r'\.([^.\[\]"*]+)|\[(?:\d+|\*|("(?:[^"\\]|\\.)*"))\]')
@@ -165,8 +161,8 @@ class _Params(msgspec.Struct):
     name: Any = ""
 
 
-class _Head(msgspec.Struct):
-    """What chooses a record's zone: a frame's method and tool, or the name of a body."""
+class _ZoneKey(msgspec.Struct):
+    """The members that select a record's zone: a message's method and tool, or a body's name."""
 
     method: Any = ""
     name: Any = ""
@@ -174,14 +170,14 @@ class _Head(msgspec.Struct):
 
 
 class Zones:
-    """The zone of each record's body, with the paths that are secret besides.
+    """The zones of all bodies, in which users' paths are hidden.
 
     `paths` are JSON paths by method (`tools/call`), by method and name (`tools/call forecast`), by
-    kind of record (`res`), or for all (`*`). An index stands for all items. Which request a frame
-    answers it does not say itself, so a path into a result counts in all results.
+    kind of record (`res`), or for all (`*`). An index stands for all items. A response does not
+    name its method, so a path into a result applies to all results.
 
     Raises:
-        ValueError: A path cannot be read, or leads to what the protocol says.
+        ValueError: A path cannot be parsed, or leads to a member that the protocol defines.
     """
 
     def __init__(self, paths: Mapping[str, Collection[str]]) -> None:
@@ -189,28 +185,28 @@ class Zones:
         self._answers = [
             steps for each in self._paths.values() for steps in each if steps[0] in _ANSWERS
         ]
-        self._bodies = {
+        self._body_zones = {
             kind: _hiding_all(zone, self._paths_of(kind)) for kind, zone in _BODIES.items()
         }
-        self._frames = {key: self._frame(key) for key in ("", *PARAMS, *paths)}
+        self._message_zones = {key: self._message_zone(key) for key in ("", *PARAMS, *paths)}
         for key, each in self._paths.items():
             for steps in each:
                 self._reject_protocol(key, steps)
 
     def last_names(self) -> frozenset[str]:
-        """The names in which the paths end: one stands in each record that a path is about."""
+        """Return the last names of all paths; a record without them is not affected by a path."""
         return frozenset(steps[-1] for each in self._paths.values() for steps in each)
 
     def of(self, kind: str, body: bytes) -> Zone:
-        """The zone of a record's body."""
-        head = _head(body) if kind in _HEADED else _Head()
+        """Return the zone of a record's body."""
+        zone_key = _zone_key(body) if kind in _KEYED_KINDS else _ZoneKey()
         if kind not in MESSAGE_KINDS:
-            is_clock = kind == "val" and head.name in _CLOCKS
-            return LEAVE if is_clock else self._bodies.get(kind, SEARCH)
-        named = self._frames.get(f"{head.method} {head.params.name}")
-        return named or self._frames.get(head.method) or self._frames[""]
+            is_clock = kind == "val" and zone_key.name in _CLOCKS
+            return LEAVE if is_clock else self._body_zones.get(kind, SEARCH)
+        named = self._message_zones.get(f"{zone_key.method} {zone_key.params.name}")
+        return named or self._message_zones.get(zone_key.method) or self._message_zones[""]
 
-    def _frame(self, key: str) -> Zone:
+    def _message_zone(self, key: str) -> Zone:
         method = key.partition(" ")[0]
         params = PARAMS.get(method, _OWN_PARAMS)
         zone = _zone("jsonrpc id method", params=params, result=_RESULT, error=_ERROR)
@@ -219,27 +215,29 @@ class Zones:
         return _hiding_all(zone, [*paths, *self._answers])
 
     def _reject_protocol(self, key: str, steps: _Steps) -> None:
-        everywhere = [*self._bodies.values(), *self._frames.values()]
-        own = self._bodies.get(key) or self._frames[key]
+        everywhere = [*self._body_zones.values(), *self._message_zones.values()]
+        own = self._body_zones.get(key) or self._message_zones[key]
         zones = everywhere if key == EVERYWHERE else [own]
         if all(_rule(zone, steps) is Rule.LEAVE for zone in zones):
-            raise ValueError(f"{'.'.join(steps)} is the protocol's: it is never redacted")
+            raise ValueError(f"cannot redact {'.'.join(steps)}: the protocol defines this member")
 
     def _paths_of(self, kind: str) -> list[_Steps]:
         return [*self._paths.get(kind, ()), *self._paths.get(EVERYWHERE, ())]
 
 
-def _head(body: bytes) -> _Head:
+def _zone_key(body: bytes) -> _ZoneKey:
     try:
-        head = msgspec.json.decode(body, type=_Head)
+        zone_key = msgspec.json.decode(body, type=_ZoneKey)
     except (ValueError, RecursionError):
-        return _Head()
-    is_plain = all(isinstance(each, str) for each in (head.method, head.name, head.params.name))
-    return head if is_plain else _Head()
+        return _ZoneKey()
+    is_plain = all(
+        isinstance(each, str) for each in (zone_key.method, zone_key.name, zone_key.params.name)
+    )
+    return zone_key if is_plain else _ZoneKey()
 
 
 def _steps(path: str) -> _Steps:
-    """The member names in a JSON path such as `$.params.arguments["card no"][*].digits`."""
+    """Return the member names in a path such as `$.params.arguments["card no"][*].digits`."""
     if not _PATH.fullmatch(path):
         raise ValueError(f"not a JSON path to a member: {path!r}; write $.params.arguments.name")
     return tuple(
@@ -262,7 +260,7 @@ def _hiding_all(zone: Zone, paths: Iterable[_Steps]) -> Zone:
 
 
 def _hiding(zone: Zone, steps: _Steps) -> Zone:
-    """The same zone, but that what the steps lead to is hidden."""
+    """Return the zone with the value that the steps lead to hidden."""
     if zone.rule is Rule.LEAVE:
         return LEAVE
     if not steps or zone.rule is Rule.HIDE:
@@ -270,182 +268,3 @@ def _hiding(zone: Zone, steps: _Steps) -> Zone:
     name, rest = steps[0], steps[1:]
     members = {**zone.members, name: _hiding(zone.member(name), rest)}
     return attrs.evolve(zone, members=members, others=zone.others or SEARCH)
-
-
-# What JSON begins with that has values in it.
-OPENINGS: Final = frozenset({"{", "["})
-
-_TOKEN: Final = re.compile(
-    r'("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*:)?|([{\[])|([}\]])|(-?[0-9][-+.0-9eE]*)', re.DOTALL
-)
-_VALUE, _KEY, _OPENING, _CLOSING, _NUMBER = range(1, 6)
-
-
-class Changing(Protocol):
-    """What becomes of the values in a JSON text; whatever is given back has the same type."""
-
-    names: SecretNames
-
-    def hidden(self, text: str) -> str:
-        """A text all of which is secret."""
-        ...
-
-    def searched(self, text: str) -> str:
-        """A text in which secrets may stand."""
-        ...
-
-    def hidden_number(self, number: str) -> str:
-        """A number that is secret."""
-        ...
-
-    def searched_number(self, number: str) -> str:
-        """A number that may be known to be secret."""
-        ...
-
-
-@attrs.define
-class _Container:
-    """An object or array that was opened at some place, and the zone of what is in it.
-
-    `is_pair`: an array in an array, whose first item may name the second. `is_next_secret`: the
-    value that was named, or the item behind one that names it, is secret.
-    """
-
-    place: int
-    zone: Zone
-    next_zone: Zone
-    is_array: bool = False
-    is_pair: bool = False
-    key: str = ""
-    is_next_secret: bool = False
-    has_value: bool = False
-
-    def take_zone(self) -> Zone:
-        """The zone of the value that comes now."""
-        zone = self.next_zone
-        if self.is_array and zone.rule is Rule.SEARCH and self.is_next_secret:
-            zone = HIDE
-        if self.is_array:
-            self.is_next_secret = False
-        return zone
-
-
-def redacted_json(text: str, zone: Zone, changing: Changing) -> str:
-    """A valid JSON text, with the values in it changed as their zones say."""
-    named: set[int] = set()
-    while True:
-        editor = _JsonRedactor(text, zone, changing, named)
-        for match in _TOKEN.finditer(text):
-            editor.take(match)
-        if not editor.named_late:
-            return editor.text()
-        named |= editor.named_late
-
-
-def is_json(body: bytes | str) -> bool:
-    """Whether it is JSON as our decoder reads it."""
-    try:
-        msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-class _JsonRedactor:
-    """Changes a text; `named` are the places of objects whose values are known to be secret.
-
-    `named_late` are those of which that was seen only behind the value.
-    """
-
-    def __init__(self, text: str, zone: Zone, changing: Changing, named: Collection[int]) -> None:
-        self._text = text
-        self._changing = changing
-        self._named = named
-        self._open = [_Container(-1, zone, zone)]
-        self._pieces: list[str] = []
-        self._copied = 0
-        self.named_late: set[int] = set()
-
-    def take(self, match: re.Match[str]) -> None:
-        """The next token of the text."""
-        what = match.lastindex
-        if what == _OPENING:
-            self._enter(match)
-        elif what == _CLOSING:
-            self._open.pop()
-        elif what == _KEY:
-            self._take_key(match)
-        elif what == _VALUE:
-            self._take_text(match)
-        else:
-            self._take_number(match)
-
-    def text(self) -> str:
-        """The changed text, when all tokens were taken."""
-        return "".join((*self._pieces, self._text[self._copied :]))
-
-    def _enter(self, match: re.Match[str]) -> None:
-        outer = self._open[-1]
-        zone, place, is_array = outer.take_zone(), match.start(), match[0] == "["
-        inner = _Container(place, zone, zone, is_array, is_array and outer.is_array)
-        inner.is_next_secret = place in self._named
-        self._open.append(inner)
-
-    def _take_key(self, match: re.Match[str]) -> None:
-        container = self._open[-1]
-        name = _decoded(match[_VALUE])
-        container.key = name
-        container.next_zone = self._zone_of(container, name)
-        container.has_value |= name in NAMED
-        if container.zone.has_free_names and not self._changing.names.lists(name):
-            self._put(match, name, self._changing.searched(name))
-
-    def _zone_of(self, container: _Container, name: str) -> Zone:
-        inner = container.zone.member(name)
-        if inner.rule is not Rule.SEARCH:
-            return inner
-        is_value = name in NAMED and container.is_next_secret
-        return HIDE if is_value or self._changing.names.covers(name) else inner
-
-    def _take_text(self, match: re.Match[str]) -> None:
-        container = self._open[-1]
-        value = _decoded(match[_VALUE])
-        rule = container.take_zone().rule
-        if self._names_next(container, value):
-            container.is_next_secret = True
-            if container.has_value and container.place not in self._named:
-                self.named_late.add(container.place)
-        container.is_pair = False
-        if rule is Rule.HIDE:
-            self._put(match, value, self._changing.hidden(value))
-        elif rule is Rule.SEARCH:
-            self._put(match, value, self._changing.searched(value))
-
-    def _names_next(self, container: _Container, value: str) -> bool:
-        """Whether a text says of the value beside it, or of the item behind it, what it is."""
-        if container.is_array:
-            may_name = container.is_pair or value.startswith("-")
-        else:
-            may_name = container.key in NAMING
-        return may_name and self._changing.names.covers(value)
-
-    def _take_number(self, match: re.Match[str]) -> None:
-        rule = self._open[-1].take_zone().rule
-        if rule is Rule.HIDE:
-            self._replace(match, self._changing.hidden_number(match[0]))
-        elif rule is Rule.SEARCH:
-            self._replace(match, self._changing.searched_number(match[0]))
-
-    def _put(self, match: re.Match[str], before: str, after: str) -> None:
-        if before != after:
-            is_in_ascii = match[_VALUE].isascii() and not before.isascii()
-            encoded = json.dumps(after) if is_in_ascii else msgspec.json.encode(after).decode()
-            self._replace(match, encoded)
-
-    def _replace(self, match: re.Match[str], token: str) -> None:
-        self._pieces += (self._text[self._copied : match.start()], token)
-        self._copied = match.end(_VALUE) if match[_VALUE] else match.end()
-
-
-def _decoded(quoted: str) -> str:
-    return msgspec.json.decode(quoted, type=str) if "\\" in quoted else quoted[1:-1]

@@ -1,6 +1,14 @@
-"""What looks like a secret: by its name, by the shape that its kind has, or by its disorder.
+"""Detecting values that are probably secrets: by name, by shape, by entropy.
 
-Only likely: it finds what nobody named, and at times what is none.
+Detection finds secrets that no user has named, and sometimes values that are no secrets.
+
+A name is secret if its last words are those of a secret name, however they are joined:
+`github_token` is secret, `max_tokens` and `token_type` are not. A long secret name also counts as
+the end of a word: `PGPASSWORD`.
+
+In texts, secrets are found by a name beside them, in URLs, and by shape. The text may be anything:
+a query, the end of a log, source code, incomplete JSON. If the end of a secret is uncertain, more
+is taken rather than less.
 """
 
 import functools
@@ -15,12 +23,7 @@ import msgspec
 
 from mcp_trio._journal.diff import member_step
 
-# --------------------
-# Names that say of a value that it is a secret: `password`, `apiKey`, `X-Access-Token`.
-#
-# A name is covered if its last words are those of a secret name, however they are joined: so
-# `github_token` is, and neither `max_tokens` nor `token_type`. A long secret name also counts as
-# the end of a word: `PGPASSWORD`.
+# Names --------------------------------------------------------------------------------------------
 
 
 DEFAULT_SECRET_NAMES: Final = frozenset(
@@ -79,51 +82,51 @@ _NAME_CHARS_MAX: Final = 128
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 _PIECE: Final = re.compile(r"[^\W\d_]+")
 
-# Words and what joins them: a name has nothing else, and a value often has.
+# Words and separators. A value often has other characters.
 _NAME: Final = re.compile(r"[^\W\d_]+(?:[ ._-]+[^\W\d_]+)*")
 
-# Members that say what a value beside them is, and that value.
-NAMING: Final = frozenset({"name", "key", "header", "Name", "Key", "Header"})
-NAMED: Final = frozenset({"value", "Value"})
+# Members that name the value beside them, and the members with that value.
+NAME_MEMBERS: Final = frozenset({"name", "key", "header", "Name", "Key", "Header"})
+VALUE_MEMBERS: Final = frozenset({"value", "Value"})
 
-# What may follow a secret's name without making it another thing.
+# Words after a secret name that do not change its meaning.
 _NEUTRAL: Final = frozenset(
     {"base", "confirmation", "encoded", "hash", "header", "hex", "pem", "plain", "raw", "repeat"}
     | {"string", "text", "value"}
 )
 
-# So long a name is no chance ending of another word.
+# A name of this length is unlikely to end another word by chance.
 _ENDING_CHARS_MIN: Final = 6
 
-# What the protocol itself calls so, and is none.
+# A name in the protocol that is no secret.
 _NO_SECRET: Final = ("progress", "token")
 
 
 class SecretNames:
-    """Tells whether a member, a header or a variable of some name holds a secret.
+    """The names of members, headers and variables that hold secrets.
 
     Raises:
-        ValueError: One of the names has no letter.
+        ValueError: A name has no letter.
     """
 
     def __init__(self, names: Collection[str]) -> None:
         self.names = frozenset(names)
         for name in self.names:
             if not _words(name):
-                raise ValueError(f"not the name of a secret: {name!r} has no letter")
+                raise ValueError(f"a secret name needs a letter: {name!r}")
         self._endings = {_words(name) for name in names}
         self._joined = {"".join(words) for words in self._endings}
         self._long = tuple(each for each in self._joined if len(each) >= _ENDING_CHARS_MIN)
         self._covers = functools.lru_cache(_NAMES_REMEMBERED_MAX)(self._covers_afresh)
 
     def covers(self, name: str) -> bool:
-        """Whether what stands under this name is secret."""
+        """Return whether the value with this name is secret."""
         return len(name) <= _NAME_CHARS_MAX and self._covers(name)
 
     def lists(self, name: str) -> bool:
-        """Whether this is one of the secret names itself, which everybody may read.
+        """Return whether this is one of the secret names itself, which is no secret.
 
-        What has digits or signs beside the words is none: it may be a secret that begins like one.
+        A name with digits or signs beside the words may be a secret that begins like a name.
         """
         is_short = len(name) <= _NAME_CHARS_MAX
         return is_short and _NAME.fullmatch(name) is not None and _words(name) in self._endings
@@ -144,8 +147,7 @@ def _words(name: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in _WORD.findall(name))
 
 
-# --------------------
-# The shapes that secrets of well-known kinds have, wherever they stand.
+# Shapes -------------------------------------------------------------------------------------------
 
 
 SHAPES: Final[Mapping[str, re.Pattern[str]]] = {
@@ -163,7 +165,7 @@ SHAPES: Final[Mapping[str, re.Pattern[str]]] = {
     "package registry token": re.compile(r"\b(?:npm_\w{36}|pypi-[\w-]{50,}|hf_\w{30,})"),
 }
 
-# One of them stands in each of the shapes, none of which is shorter.
+# Every shape contains one of these strings and has at least this length.
 _SIGNS: Final = (
     *("PRIVATE KEY", "eyJ", "sk-", "k_live_", "k_test_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
     *("github_pat_", "glpat-", "AKIA", "ASIA", "AIza", "ya29.", "xox", "npm_", "pypi-", "hf_"),
@@ -172,7 +174,7 @@ _SHAPED_CHARS_MIN: Final = 15
 
 
 def shaped(text: str) -> Iterator[tuple[str, int, int]]:
-    """What has the shape of a secret: which kind it is of, where it begins and ends."""
+    """Yield the kind, begin and end of each value in a text that has the shape of a secret."""
     if len(text) < _SHAPED_CHARS_MIN or not any(sign in text for sign in _SIGNS):
         return
     for kind, pattern in SHAPES.items():
@@ -180,80 +182,76 @@ def shaped(text: str) -> Iterator[tuple[str, int, int]]:
             yield kind, *match.span(match.lastgroup or 0)
 
 
-# --------------------
-# Secrets that a text gives away itself: by a name beside them, in an address, by their shape.
-#
-# The text may be anything: a query, the end of a log, source code, JSON that is only part of it.
-# What is not certainly the end of a secret is taken as part of it: better too much than too little.
+# Secrets in texts ---------------------------------------------------------------------------------
 
 
 Hide = Callable[[str], str]
 _Span = tuple[int, int]
 
-# A shorter text gives nothing away.
+# A shorter text cannot hold a name and a secret.
 _TEXT_CHARS_MIN: Final = 4
 
-# A name that a percent escape may stand in front of, and the brackets and quotes that close it.
+# A name, possibly after a percent escape, and the brackets and quotes that close it.
 _NAME_IN_TEXT: Final = r"(?<![\w.$-])(?:(?<=%)[0-9A-Fa-f]{2})?+(?P<name>[\w.$-]{2,128}+)"
 _CLOSED: Final = r"(?:\\*+[\"'`\]]|%5[Dd]|%2[27])*+"
 _PLAIN: Final = r"[^\s&;\"'`<>\\]"
-# Not what closes the brackets around it, or ends a sentence.
+# Excludes closing brackets and the end of a sentence.
 _END: Final = r"(?<![,.)\]}])"
-# What may stand in front of a quote and be no part of what is quoted, as in Python.
+# A prefix before a quote, as in Python.
 _PREFIX: Final = r"[bBfFrRuU]"
 
 
-class _Named:
-    """A way to give a secret a name: what stands before the secret, and the secret.
+class _NamePattern:
+    """A pattern for a name and the secret after it.
 
-    The secret is only looked for behind a secret's name: texts may be long, and full of names.
+    The secret is matched only after a secret name, since texts may be long and full of names.
     """
 
     def __init__(self, head: str, secret: str, flags: re.RegexFlag = re.NOFLAG) -> None:
         self._head = re.compile(head, flags)
-        self._whole = re.compile(f"{head}(?P<secret>{secret})", flags)
+        self._full = re.compile(f"{head}(?P<secret>{secret})", flags)
 
     def spans(self, text: str, names: SecretNames) -> Iterator[_Span]:
-        """Where secrets stand in a text; also one in what is none: `note = "password='…'"`."""
+        """Yield the spans of secrets, also within values that are none: `note = "password='…'"`."""
         at = 0
         while head := self._head.search(text, at):
             is_secret = names.covers(head["name"])
-            whole = self._whole.match(text, head.start()) if is_secret else None
-            if whole:
-                yield whole.span("secret")
-            at = whole.end() if whole else head.end()
+            full = self._full.match(text, head.start()) if is_secret else None
+            if full:
+                yield full.span("secret")
+            at = full.end() if full else head.end()
 
 
 # {"password": "…"}  password='…'  config["password"] = "…"
-_QUOTED: Final = _Named(
+_QUOTED: Final = _NamePattern(
     rf"{_NAME_IN_TEXT}{_CLOSED}\s*+[:=]+>?\s*+{_PREFIX}{{0,2}}(?P<quote>\\*+[\"'`])",
     r"(?:(?!(?<!\\)(?P=quote)).)+",
     re.DOTALL,
 )
 # "otp": 4711
-_NUMBER: Final = _Named(rf"{_NAME_IN_TEXT}\\*+[\"']\s*+:\s*+", r"-?[0-9]+(?:\.[0-9]+)?")
+_NUMBER: Final = _NamePattern(rf"{_NAME_IN_TEXT}\\*+[\"']\s*+:\s*+", r"-?[0-9]+(?:\.[0-9]+)?")
 # ?token=…  PASSWORD=…  user[password]=…
-_ASSIGNED: Final = _Named(
+_ASSIGNED: Final = _NamePattern(
     rf"{_NAME_IN_TEXT}{_CLOSED}=(?!=)", rf"(?!{_PREFIX}{{1,2}}\\*+[\"'`]){_PLAIN}+{_END}"
 )
 # …%3Ftoken%3D…%26…
-_NESTED: Final = _Named(rf"{_NAME_IN_TEXT}{_CLOSED}%3[dD]", rf"(?:(?!%26){_PLAIN})+{_END}")
-# A line of a file of settings, or a header.
-_LINE: Final = _Named(
+_NESTED: Final = _NamePattern(rf"{_NAME_IN_TEXT}{_CLOSED}%3[dD]", rf"(?:(?!%26){_PLAIN})+{_END}")
+# A line of a settings file, or a header.
+_LINE: Final = _NamePattern(
     rf"^[ \t>*#-]*+(?:(?:export|set)[ \t]+)?{_NAME_IN_TEXT}{_CLOSED}(?::[ \t]*|[ \t]+=[ \t]*)",
     r"[^\s\"'\[{|&*>=:][^\r\n]*",
     re.MULTILINE,
 )
 # The password: …
-_SAID: Final = _Named(rf"{_NAME_IN_TEXT}{_CLOSED}: +", rf"(?=\S*[0-9]){_PLAIN}+{_END}")
+_SENTENCE: Final = _NamePattern(rf"{_NAME_IN_TEXT}{_CLOSED}: +", rf"(?=\S*[0-9]){_PLAIN}+{_END}")
 # --password …
-_FLAG: Final = _Named(
+_FLAG: Final = _NamePattern(
     r"(?<!\S)(?P<name>--?[A-Za-z][\w-]*+)[ \t]+", r"[^\s\"'-]\S*|\"[^\"]+\"|'[^']+'"
 )
 # <password>…</password>
-_ELEMENT: Final = _Named(rf"<(?:[\w-]+:)?{_NAME_IN_TEXT}(?:\s[^<>]*+)?>", r"[^<>]+(?=</)")
-# A field of a form with several parts.
-_FIELD: Final = _Named(
+_ELEMENT: Final = _NamePattern(rf"<(?:[\w-]+:)?{_NAME_IN_TEXT}(?:\s[^<>]*+)?>", r"[^<>]+(?=</)")
+# A field of a multipart form.
+_FIELD: Final = _NamePattern(
     r"form-data;[^\r\n]*?\bname=\"?(?P<name>[^\"\r\n;]{1,128})[^\r\n]*\r?\n"
     r"(?:[^\r\n]+\r?\n)*+\r?\n",
     r"[^\r\n]+",
@@ -263,30 +261,30 @@ _CREDENTIALS: Final = re.compile(
 )
 _ADDRESS: Final = re.compile(r"://[^\s/:@]*:(?P<secret>[^\s/]+)@")
 
-# What finds a secret whose name is one, and what finds one without, by what stands in the text.
-_NAMED: Final[Mapping[str, tuple[_Named, ...]]] = {
+# Patterns with and without a name, by a string that a text has to contain for them to match.
+_NAME_PATTERNS: Final[Mapping[str, tuple[_NamePattern, ...]]] = {
     '"': (_QUOTED, _NUMBER),
     "'": (_QUOTED, _NUMBER),
     "`": (_QUOTED,),
     "=": (_ASSIGNED, _LINE),
     ":": (_LINE,),
-    ": ": (_SAID,),
+    ": ": (_SENTENCE,),
     "%3": (_NESTED,),
     "-": (_FLAG, _FIELD),
     "</": (_ELEMENT,),
 }
-_NAMELESS: Final = {"earer ": _CREDENTIALS, "asic ": _CREDENTIALS, "://": _ADDRESS}
+_OTHER_PATTERNS: Final = {"earer ": _CREDENTIALS, "asic ": _CREDENTIALS, "://": _ADDRESS}
 
 
 def may_hold_named_secret(text: str, names: SecretNames) -> bool:
-    """Whether a text gives a secret away, or may do so in escapes; no is certain."""
+    """Return whether a text may hold a secret that `replace_named_secrets` finds."""
     return len(text) >= _TEXT_CHARS_MIN and ("\\u" in text or any(_spans(text, names)))
 
 
 def replace_named_secrets(text: str, names: SecretNames, hide: Hide) -> str:
-    """The text with `hide` of each secret that it gives away.
+    """Return the text with each secret in it replaced by `hide`.
 
-    Of two that overlap, both are hidden as one, but each is shown to `hide`.
+    Secrets that overlap are replaced as one, but `hide` is called for each.
     """
     pieces: list[str] = []
     copied = 0
@@ -299,18 +297,18 @@ def replace_named_secrets(text: str, names: SecretNames, hide: Hide) -> str:
 
 
 def _spans(text: str, names: SecretNames) -> Iterator[_Span]:
-    for sign, ways in _NAMED.items():
+    for sign, ways in _NAME_PATTERNS.items():
         if sign in text:
             for way in ways:
                 yield from way.spans(text, names)
-    for sign, pattern in _NAMELESS.items():
+    for sign, pattern in _OTHER_PATTERNS.items():
         if sign in text:
             yield from (match.span("secret") for match in pattern.finditer(text))
     yield from ((begin, end) for _, begin, end in shaped(text))
 
 
 def _joined(spans: Iterable[_Span]) -> Iterator[tuple[int, int, list[_Span]]]:
-    """Spans that overlap as one, with its parts; one that is whole has none."""
+    """Yield spans that overlap as one span with its parts; other spans have no parts."""
     parts: list[_Span] = []
     begin = end = -1
     for span in spans:
@@ -325,23 +323,23 @@ def _joined(spans: Iterable[_Span]) -> Iterator[tuple[int, int, list[_Span]]]:
 
 
 def _hidden(secret: str, hide: Hide) -> str:
-    """What stands for a secret that may be quoted or percent-encoded; written alike, if so."""
+    """Return the replacement of a secret, quoted or percent-encoded as the secret is."""
     if secret[0] == secret[-1] and secret[0] in "\"'" and secret[1:-1]:
         return secret[0] + _hidden(secret[1:-1], hide) + secret[0]
     plain = unquote(secret)
     return hide(secret) if plain == secret else quote(hide(plain), safe="")
 
 
-# Longer runs are data (an image), shorter ones words.
+# Longer runs are usually data such as an image, shorter ones words.
 _RUN: Final = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_-]{24,128}={0,2}(?![\w+/=-])")
 _ENTROPY_BITS_MIN: Final = 4.2
 _CLASSES: Final = tuple(map(re.compile, ("[a-z]", "[A-Z]", "[0-9]")))
 
-# Members of the protocol that hold bytes in base64; the data of a log message are none.
+# Members of the protocol with bytes in base64; the data of a log message may be text.
 _BINARY: Final = (".data", ".blob")
 _LOGGED: Final = "$.params.data"
 
-# What a server knows a retry by is drawn or sealed, and worth nothing when the session is over.
+# Request states are random or sealed, and useless after the session.
 _STATES: Final = frozenset({"$.result.requestState", "$.params.requestState"})
 _DRAWN_STATE: Final = "parked."
 
@@ -349,7 +347,7 @@ _NAMES: Final = SecretNames(DEFAULT_SECRET_NAMES)
 
 
 class LikelySecret(msgspec.Struct, frozen=True):
-    """Where in a JSON text something looks like a secret, what it looks like, and what it is."""
+    """A value that may be a secret: its path in a JSON text, the reason, and the value."""
 
     path: str
     kind: str
@@ -357,7 +355,7 @@ class LikelySecret(msgspec.Struct, frozen=True):
 
 
 def likely_secrets(body: bytes) -> list[LikelySecret]:
-    """What looks like a secret in a body, in its order; a body that is no JSON is one text."""
+    """Return the values in a body that may be secrets; a body that is not JSON is one text."""
     try:
         value = msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -370,7 +368,7 @@ def likely_secrets(body: bytes) -> list[LikelySecret]:
 
 
 def _texts(value: Any) -> Iterator[tuple[str, str, str]]:
-    """The path, the name and the text of each text and number."""
+    """Yield path, name and text of each string and number."""
     open_values: list[tuple[str, str, Any]] = [("$", "", value)]
     while open_values:
         path, name, each = open_values.pop()
@@ -387,27 +385,27 @@ def _texts(value: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _found(path: str, name: str, text: str) -> dict[str, str]:
-    """What is found in a text, each value once, by the first that finds it."""
+    """Return the values found in a text, each with the first reason."""
     found = {text[begin:end]: kind for kind, begin, end in shaped(text)}
 
     def note(value: str) -> str:
-        found.setdefault(value, "named so")
+        found.setdefault(value, "secret name")
         return value
 
     if text and _NAMES.covers(name):
         note(text)
     replace_named_secrets(text, _NAMES, note)
-    if not found and not _is_disorderly_by_nature(path, text):
-        found = {run: "disorder" for run in _RUN.findall(text) if _is_disorderly(run)}
+    if not found and not _is_random_by_design(path, text):
+        found = {run: "high entropy" for run in _RUN.findall(text) if _has_high_entropy(run)}
     return found
 
 
-def _is_disorderly_by_nature(path: str, text: str) -> bool:
+def _is_random_by_design(path: str, text: str) -> bool:
     is_state = path in _STATES or text.startswith(_DRAWN_STATE)
     return is_state or (path.endswith(_BINARY) and path != _LOGGED)
 
 
-def _is_disorderly(run: str) -> bool:
+def _has_high_entropy(run: str) -> bool:
     if not all(each.search(run) for each in _CLASSES):
         return False
     shares = [number / len(run) for number in Counter(run).values()]

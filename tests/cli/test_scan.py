@@ -3,13 +3,13 @@
 import pytest
 
 SECRETS = {
-    "named so": {"password": "correct-horse"},
+    "secret name": {"password": "correct-horse"},
     "AI service key": "use sk-proj-Abc123Xyz789Qrs456Tuv",
     "GitHub token": "ghp_0123456789abcdefghijABCDEFGHIJ012345",
     "AWS key": ["AKIAIOSFODNN7EXAMPLE"],
     "JSON Web Token": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r",
     "private key": "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
-    "disorder": "zQ8vN3kLp1Xw7RtYb2MfHs9J",
+    "high entropy": "zQ8vN3kLp1Xw7RtYb2MfHs9J",
 }
 
 
@@ -74,7 +74,7 @@ def test_a_short_token_hides_nothing(write, tmp_path, invoke):
     values = [f"zQ8vN3kLp{digit}Xw7RtYb2MfHs9J" for digit in range(10)]
     path = write(message({"otp": 1}), *map(message, values))
     assert invoke("redact", path, "-o", clean).exit_code == 0
-    assert invoke("scan", clean).stdout.count("disorder") == len(values)
+    assert invoke("scan", clean).stdout.count("high entropy") == len(values)
 
 
 def test_a_recording_without_manifest_gets_a_note(write, tmp_path, invoke):

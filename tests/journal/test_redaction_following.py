@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._journal.known_secrets import KnownSecrets, pattern_of
+from mcp_trio._journal.known_secrets import KnownSecrets, spelling_pattern
 
 VALUE = "p@ss!w(o)r*d~/+&=\"q' ü9<\n😀>"
 TOKEN = "k@aa!z(x)w*v~/+&=\"b' é3<\n😁>"
@@ -61,7 +61,7 @@ def test_nothing_of_a_value_with_rows_of_backslashes_is_left(write):
 
 def test_a_row_of_backslashes_is_no_long_search():
     value, other = ("\\" * 16 + '"x').join("abcdefghi"), ("\\" * 99 + '"x').join("abcdefghj")
-    assert pattern_of(value).search(other) is None
+    assert spelling_pattern(value).search(other) is None
 
 
 @given(st.text(min_size=1, max_size=12), st.data())
@@ -74,7 +74,7 @@ def test_a_pattern_matches_any_mixture_of_writings(value, data):
     ]
     value = value.encode("utf-8", "ignore").decode()
     written = "".join(data.draw(st.sampled_from(ways))(character) for character in value)
-    assert pattern_of(value).fullmatch(written)
+    assert spelling_pattern(value).fullmatch(written)
 
 
 def test_a_longer_token_is_written_to_its_end():

@@ -100,8 +100,8 @@ async def test_a_scan_finds_nothing_in_states(tmp_path, capsys):
         statuses.append(ended.value.code)
     assert statuses == [0, 1]
     shown = capsys.readouterr().out
-    assert "named so" in shown
-    assert "disorder" not in shown
+    assert "secret name" in shown
+    assert "high entropy" not in shown
 
 
 def test_disorder_is_no_secret_in_a_state_but_elsewhere():
