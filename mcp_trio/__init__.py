@@ -4,6 +4,6 @@ The public names and their modules are listed once, in `__init__.pyi`. Each is i
 first used, so that a server does not load the client, nor a client the server.
 """
 
-import lazy_loader
+import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)  # pyright: ignore

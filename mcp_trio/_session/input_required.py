@@ -681,7 +681,7 @@ class SuspendedHandlers:
         if rounds in self._waiting or len(self._waiting) < handlers_max:
             return None
         if not handlers_max:
-            return "only resumable handlers may ask here: others cannot wait (handlers_suspended_max=0)"
+            return "only resumable handlers may ask here (handlers_suspended_max=0)"
         return f"too many handlers wait for answers (handlers_suspended_max={handlers_max})"
 
     def found(self, request: TheirRequest) -> Rounds:
