@@ -173,7 +173,7 @@ class ConnectionLost(MCPError):
 
 
 class OutcomeUnknown(ConnectionLost):
-    """The request had gone out when its connection broke, or its answer is over `frame_bytes_max`.
+    """The request had gone out when its connection broke, or the response was too large.
 
     It may have been carried out, or not. Repeat it only if doing so twice does no harm.
     """

@@ -1,6 +1,12 @@
-"""Every limit of the engine, named with its unit: the one place where a bound is written down."""
+"""Every limit of the engine, in groups by subject; each option is named with its unit.
+
+An error that a limit causes names the option in full, for example `limits.http.connections_max`.
+
+    Limits(messages=MessageLimits(bytes_max=1_000_000), http=HttpLimits(sessions_max=100))
+"""
 
 import math
+from typing import Any
 
 import attrs
 
@@ -8,157 +14,360 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-@attrs.frozen(kw_only=True)
-class Limits:
-    """What a session may cost; each refusal names the field that it ran into."""
+class _Options:
+    """A base class whose `repr()` shows only the options that differ from the default."""
 
-    # One message.
-    frame_bytes_max: int = 32 * MIB
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        kind: Any = type(self)
+        default = kind()
+        changed = [
+            f"{name}={getattr(self, name)!r}"
+            for name in (field.name for field in attrs.fields(kind))
+            if getattr(self, name) != getattr(default, name)
+        ]
+        return f"{kind.__name__}({', '.join(changed)})"
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class MessageLimits(_Options):
+    """Limits on single messages, on what they contain, and on how they are read and written."""
+
+    bytes_max: int = 32 * MIB
+    """Bytes of one JSON-RPC message, in either direction, and of the body of an HTTP request."""
+
     json_depth_max: int = 512
-    batch_messages_max: int = 1000
-    fault_text_chars_max: int = 300
+    """Levels to which the objects and arrays of a message may be nested."""
+
+    batch_size_max: int = 1000
+    """Messages in one batch (protocol version 2025-03-26 and earlier)."""
+
     chunk_bytes: int = 64 * KIB
+    """Bytes that are read from a descriptor or socket, or written to it, at once."""
 
-    # One message's arguments and URI.
-    argument_errors_max: int = 32
-    argument_error_chars_max: int = 200
-    argument_error_depth_max: int = 8
-    argument_error_members_max: int = 1000
-    uri_chars_max: int = 4 * KIB
+    send_queue_bytes_max: int = 16 * MIB
+    """Bytes of messages that wait to be sent; no more is read while answers fill the queue."""
 
-    # A JSON Schema that somebody gave, and one value that it checks.
-    schema_depth_max: int = 64
-    schema_objects_max: int = 10_000
-    schema_steps_max: int = 200_000
-
-    # Requests taken from the peer.
-    handlers_in_flight_max: int = 256
-    requests_queued_max: int = 1024
-    requests_queued_bytes_max: int = 8 * MIB
-    threads_max: int = 40
-
-    # What a client may ask to hear of.
-    listens_max: int = 64
-    subscriptions_max: int = 1024
-
-    # What one handler asks its client, as in a loop of a model with tools.
-    questions_max: int = 256
-
-    # Visits of URLs whose end the client may hear of; older ones are forgotten.
-    elicitations_remembered_max: int = 1024
-
-    # Handlers that wait for their client's next round.
-    handlers_suspended_max: int = 256
-    suspended_seconds: float = 600.0
-    replies_kept_bytes_max: int = 8 * MIB
-
-    # What a modern request's rounds take along.
-    state_bytes_max: int = 8 * KIB
-    state_plain_bytes_max: int = 256 * KIB
-    state_seconds: float = 600.0
-    chain_seconds: float = 3600.0
-
-    # What comes back from the outside.
-    effect_bytes_max: int = 32 * MIB
-    http_body_bytes_max: int = 16 * MIB
-
-    # Messages on their way to the peer.
-    outbound_bytes_max: int = 16 * MIB
     write_stall_seconds: float = 30.0
+    """Seconds after which a write without progress ends the session."""
 
-    # Requests sent to the peer.
-    initialize_seconds: float = 30.0
-    probe_seconds: float = 5.0
-    request_idle_seconds: float = 60.0
-    request_total_seconds: float = 600.0
-    requests_remembered_max: int = 1024
-    ping_interval_seconds: float | None = None
-    ping_answer_seconds: float = 10.0
-
-    # Rounds, in which a server asks by its answer.
-    rounds_max: int = 32
-    round_pause_seconds: float = 0.25
-    round_pause_seconds_max: float = 8.0
-
-    # What a client keeps of its server's answers, and of which era servers are.
-    cache_entries_max: int = 1024
-    cache_bytes_max: int = 16 * MIB
-    eras_remembered_max: int = 1024
-
-    # A picture that stands in its own URI.
-    icon_chars_max: int = MIB
-
-    # What people's callbacks have not yet looked at.
     notifications_queued_max: int = 1024
+    """Notifications that wait for the user's callbacks; more are dropped."""
+
     progress_queued_max: int = 1024
+    """Progress reports and subscribed changes that wait to be consumed; more are dropped."""
 
-    # HTTP: one connection to a listener, and one request on it.
-    http_connections_max: int = 4096
-    http_head_bytes_max: int = 32 * KIB
-    http_head_seconds: float = 10.0
-    http_body_seconds: float = 60.0
-    http_idle_seconds: float = 75.0
-    http_write_bytes_max: int = 8 * MIB
+    error_text_chars_max: int = 300
+    """Characters of the text of an exception or a peer's answer that are quoted in an error."""
 
-    # HTTP: sessions and their streams.
-    http_sessions_max: int = 10_000
-    http_session_idle_seconds: float = 1800.0
-    http_session_unused_seconds: float = 60.0
-    http_streams_max: int = 64
-    http_stream_seconds_max: float = math.inf
-    http_events_kept_max: int = 1024
-    http_bytes_kept_max: int = 8 * MIB
-    http_keep_alive_seconds: float = 15.0
-    http_retry_ms: int = 1000
-    http_stream_after_seconds: float = 0.25
-    http_watch_after_seconds: float = 0.25
+    uri_chars_max: int = 4 * KIB
+    """Characters of a URI that is matched against the templates of a server's resources."""
 
-    # HTTP: what ended by itself begins again; several processes end.
-    http_restart_seconds: float = 0.1
-    http_restart_seconds_max: float = 30.0
-    workers_stop_seconds: float = 15.0
+    icon_chars_max: int = MIB
+    """Characters of an icon that is given as a `data:` URI."""
 
-    # HTTP: a client that listens, and one that comes back.
-    http_listen_seconds: float = 1.0
-    http_reconnects_max: int = 5
-    http_resume_seconds: float = 10.0
-    http_reconnect_seconds_max: float = 30.0
+    validation_errors_max: int = 32
+    """Validation errors that are listed for one value."""
 
-    # WebSocket, Unix and TCP: how long a connection may say nothing that counts.
+    validation_error_chars_max: int = 200
+    """Characters of one listed validation error."""
+
+    validation_error_depth_max: int = 8
+    """Levels of a value that are searched for the causes of a validation error."""
+
+    validation_error_members_max: int = 1000
+    """Members of a value that are searched for the causes of a validation error."""
+
+    schema_depth_max: int = 64
+    """Levels to which a JSON Schema may be nested."""
+
+    schema_objects_max: int = 10_000
+    """Objects and arrays in a JSON Schema."""
+
+    schema_steps_max: int = 200_000
+    """Keywords that are evaluated to check one value against a JSON Schema."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class RequestLimits(_Options):
+    """Limits on requests in both directions, their handlers, and what they leave in memory."""
+
+    # Requests that are received.
+    in_flight_max: int = 256
+    """Handlers that run at the same time in one session; further requests are queued."""
+
+    queued_max: int = 1024
+    """Requests in the queue of one session; more are rejected."""
+
+    queued_bytes_max: int = 8 * MIB
+    """Bytes of the requests in the queue of one session; more are rejected."""
+
+    threads_max: int = 40
+    """Threads for `def` handlers, in all sessions of a server together."""
+
     first_request_seconds: float = 60.0
+    """Seconds in which a client on WebSocket, Unix or TCP has to send its first request."""
 
-    # WebSocket: a peer of which nothing is heard.
-    websocket_ping_seconds: float = 20.0
-    websocket_pong_seconds: float = 20.0
-
-    # Lists.
     page_items_max: int = 1000
+    """Items in one page of a list that a server sends."""
+
+    listens_max: int = 64
+    """Open `subscriptions/listen` requests of one client."""
+
+    subscriptions_max: int = 1024
+    """Resources to which one client is subscribed."""
+
+    # Handlers that ask their client.
+    sent_per_handler_max: int = 256
+    """Requests that one handler may send to its client."""
+
+    elicitations_remembered_max: int = 1024
+    """URL elicitations whose completion is still reported; older ones are forgotten."""
+
+    suspended_max: int = 256
+    """Handlers that wait for the next round of their request (`input_required`)."""
+
+    suspended_seconds: float = 600.0
+    """Seconds for which a handler waits for the next round of its request."""
+
+    replies_kept_bytes_max: int = 8 * MIB
+    """Bytes of replies that are kept for a client that repeats a round."""
+
+    state_bytes_max: int = 8 * KIB
+    """Bytes of a sealed `requestState`, as it is sent."""
+
+    state_plain_bytes_max: int = 256 * KIB
+    """Bytes of a `requestState` before it is compressed and sealed."""
+
+    state_seconds: float = 600.0
+    """Seconds for which a sealed `requestState` is valid."""
+
+    state_chain_seconds: float = 3600.0
+    """Seconds for which all rounds of one request together may take, by its `requestState`."""
+
+    effect_bytes_max: int = 32 * MIB
+    """Bytes of the result of one effect, as JSON."""
+
+    http_effect_bytes_max: int = 16 * MIB
+    """Bytes of a response that a handler's HTTP request receives."""
+
+    # Requests that are sent.
+    initialize_seconds: float = 30.0
+    """Seconds for the handshake (`initialize`)."""
+
+    probe_seconds: float = 5.0
+    """Seconds in which a server has to answer `server/discover`, or to name an SSE endpoint."""
+
+    idle_seconds: float = 60.0
+    """Seconds without a response or a progress report after which a request fails."""
+
+    total_seconds: float = 600.0
+    """Seconds after which a request without a response fails."""
+
+    ended_remembered_max: int = 1024
+    """Ended requests that are remembered, so that their late responses are recognised."""
+
+    ping_interval_seconds: float | None = None
+    """Seconds between two pings of a session; None sends none."""
+
+    ping_response_seconds: float = 10.0
+    """Seconds in which a ping has to be answered."""
+
+    rounds_max: int = 32
+    """Rounds of one request in which a server may ask its client (`input_required`)."""
+
+    round_pause_seconds: float = 0.25
+    """Seconds before a round that answers no question; doubled with each such round."""
+
+    round_pause_seconds_max: float = 8.0
+    """The longest pause between two rounds, in seconds."""
+
     pages_max: int = 1000
+    """Pages of one list that a client reads."""
 
-    # Endings.
-    drain_seconds: float = 1.5
+    cache_entries_max: int = 1024
+    """Results that a client caches."""
+
+    cache_bytes_max: int = 16 * MIB
+    """Bytes of the results that a client caches."""
+
+    servers_remembered_max: int = 1024
+    """Servers whose protocol version is remembered for the next connection."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class HttpLimits(_Options):
+    """Limits on HTTP connections, requests, sessions and event streams, of servers and clients."""
+
+    # Connections, and requests on them.
+    connections_max: int = 4096
+    """Open connections of a listener, also for WebSocket, Unix and TCP."""
+
+    headers_bytes_max: int = 32 * KIB
+    """Bytes of a request line and its headers."""
+
+    headers_seconds: float = 10.0
+    """Seconds in which the headers of a request, or of a WebSocket handshake, have to arrive."""
+
+    body_seconds: float = 60.0
+    """Seconds in which each further `limits.messages.chunk_bytes` of a body have to arrive."""
+
+    idle_seconds: float = 75.0
+    """Seconds after which a connection without a request is closed."""
+
+    unsent_bytes_max: int = 8 * MIB
+    """Bytes of one response that wait for a client that reads slowly."""
+
+    watch_after_seconds: float = 0.25
+    """Seconds of a request after which a disconnect of its client is watched for."""
+
+    # Sessions, and their event streams.
+    sessions_max: int = 10_000
+    """Open sessions of a server."""
+
+    session_idle_seconds: float = 1800.0
+    """Seconds after which a session without requests and streams is closed."""
+
+    session_unused_seconds: float = 60.0
+    """The same for a session in which nothing has followed `initialize`."""
+
+    streams_max: int = 64
+    """Open event streams of one session."""
+
+    stream_after_seconds: float = 0.25
+    """Seconds after which an unfinished request is answered with an event stream."""
+
+    stream_seconds_max: float = math.inf
+    """Seconds after which a resumable event stream is closed for the client to reconnect."""
+
+    events_kept_max: int = 1024
+    """Events of one session that are kept for streams that are resumed."""
+
+    events_kept_bytes_max: int = 8 * MIB
+    """Bytes of the events of one session that are kept for streams that are resumed."""
+
+    sse_keep_alive_seconds: float = 15.0
+    """Seconds without an event after which a comment is sent, to keep the stream open."""
+
+    sse_retry_ms: int = 1000
+    """Milliseconds after which a client should reconnect (the field `retry` of an event)."""
+
+    restart_seconds: float = 0.1
+    """Seconds before a failed server runtime is started again; doubled with each failure."""
+
+    restart_seconds_max: float = 30.0
+    """The longest pause before a server runtime is started again, in seconds."""
+
+    # Clients.
+    get_stream_seconds: float = 1.0
+    """Seconds for which a new session waits for its event stream (GET) to be accepted."""
+
+    reconnects_max: int = 5
+    """Failed attempts in a row to reopen a broken stream."""
+
+    reconnect_seconds_max: float = 30.0
+    """The longest pause before a stream is reopened, in seconds."""
+
+    resume_seconds: float = 10.0
+    """Seconds without a connection after which an unanswered request fails."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class WebSocketLimits(_Options):
+    """Limits on WebSocket connections whose peer is silent."""
+
+    ping_interval_seconds: float = 20.0
+    """Seconds without a frame from the peer after which a ping is sent."""
+
+    pong_seconds: float = 20.0
+    """Seconds in which the pong has to arrive."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class RecordingLimits(_Options):
+    """Limits on writing, reading and redacting recordings."""
+
+    write_ms_max: float = 250.0
+    """Milliseconds of one write above which records are buffered and written by a thread."""
+
+    unwritten_bytes_max: int = 256 * KIB
+    """Bytes of records that a session collects before it hands them over to be written."""
+
+    buffer_bytes_max: int = 8 * MIB
+    """Bytes of records that wait for a slow disk."""
+
+    retry_seconds: float = 1.0
+    """Seconds before a failed write is repeated."""
+
     close_seconds: float = 2.0
+    """Seconds in which a recording has to be written completely when it is closed."""
+
+    line_bytes_max: int = 64 * MIB
+    """Bytes of one line of a recording that is read."""
+
+    secrets_max: int = 1000
+    """Secret values that are known and masked wherever they occur."""
+
+    secrets_chars_max: int = MIB
+    """Characters of all those secret values together."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ShutdownLimits(_Options):
+    """Limits on the end of sessions, listeners, subprocesses and workers."""
+
+    drain_seconds: float = 1.5
+    """Seconds in which open requests are finished after the peer has closed its side."""
+
+    close_seconds: float = 2.0
+    """Seconds for each other step of closing: a peer, a lifespan, the listener's connections."""
+
     terminate_seconds: float = 2.0
+    """Seconds after SIGTERM in which a subprocess has to exit."""
+
     kill_seconds: float = 2.0
+    """Seconds after SIGKILL in which the process group has to be gone."""
+
     exit_status_seconds: float = 0.5
-    parent_poll_seconds: float = 1.0
+    """Seconds for which an error waits for the exit status of a subprocess, to report it."""
+
     stderr_tail_bytes: int = 8 * KIB
+    """Bytes from the end of a subprocess's standard error that are reported with its exit."""
 
-    # For how long a live server that a recording drives may keep what nobody asks for.
-    drive_unasked_seconds: float = 1.0
+    parent_poll_seconds: float = 1.0
+    """Seconds between two checks that the parent process of a stdio server still runs."""
 
-    # What a replay waits for in reality.
-    replay_thread_seconds: float = 10.0
+    workers_seconds: float = 15.0
+    """Seconds in which the worker processes of an HTTP server have to stop."""
 
-    # Recording.
-    journal_write_ms_max: float = 250.0
-    journal_unwritten_bytes_max: int = 256 * KIB
-    journal_buffer_bytes_max: int = 8 * MIB
-    journal_retry_seconds: float = 1.0
-    journal_close_seconds: float = 2.0
-    recording_line_bytes_max: int = 64 * MIB
-    redaction_values_max: int = 1000
-    redaction_chars_max: int = MIB
+
+@attrs.frozen(kw_only=True, repr=False)
+class ReplayLimits(_Options):
+    """Limits on waits in real time during a replay."""
+
+    thread_seconds: float = 10.0
+    """Seconds for which a replay waits for the thread of a `def` handler."""
+
+    unrequested_seconds: float = 1.0
+    """Seconds for which a live replay waits for a message that answers no request."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Limits(_Options):
+    """The limits of a server or client, in groups.
+
+    A group that is not given has its defaults. To change single options of existing limits, use
+    `attrs.evolve(limits, http=attrs.evolve(limits.http, sessions_max=100))`.
+    """
+
+    messages: MessageLimits = attrs.field(factory=MessageLimits)
+    requests: RequestLimits = attrs.field(factory=RequestLimits)
+    http: HttpLimits = attrs.field(factory=HttpLimits)
+    websocket: WebSocketLimits = attrs.field(factory=WebSocketLimits)
+    recording: RecordingLimits = attrs.field(factory=RecordingLimits)
+    shutdown: ShutdownLimits = attrs.field(factory=ShutdownLimits)
+    replay: ReplayLimits = attrs.field(factory=ReplayLimits)
 
 
 DEFAULT_LIMITS = Limits()

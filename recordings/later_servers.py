@@ -23,6 +23,7 @@ from mcp_trio import (
     effect,
 )
 from mcp_trio.errors import UrlElicitationRequired
+from mcp_trio.limits import RequestLimits
 from mcp_trio.types import (
     ElicitParams,
     Icon,
@@ -162,7 +163,9 @@ async def advise(*, ctx: Context) -> str:
 
 # rounds (2026-07-28): handlers that are parked while their client is asked.
 
-rounds = Server("rounds", limits=Limits(handlers_in_flight_max=2, suspended_seconds=0.1))
+rounds = Server(
+    "rounds", limits=Limits(requests=RequestLimits(in_flight_max=2, suspended_seconds=0.1))
+)
 _voyages: list[str] = []
 
 

@@ -12,6 +12,7 @@ import trio
 
 from mcp_trio import ConnectionLost, Context, Limits, Server, ThreadContext, ToolError, effect
 from mcp_trio.http import EffectTransport
+from mcp_trio.limits import RequestLimits, ShutdownLimits
 
 # counter: shared state, and updates that are lost because a handler asks the client in between.
 
@@ -97,7 +98,7 @@ async def run_leg(after: str, before: str, *, ctx: Context) -> str:
 
 # cancelled: handlers cancelled while they wait, before they start, and in the queue.
 
-cancelled = Server("cancelled", limits=Limits(handlers_in_flight_max=3))
+cancelled = Server("cancelled", limits=Limits(requests=RequestLimits(in_flight_max=3)))
 _cleaned: list[str] = []
 
 
@@ -175,7 +176,7 @@ async def hurry(milliseconds: int, *, ctx: Context) -> list[str]:
 
 # leaving: a client that leaves while handlers run; what can finish in time does.
 
-leaving = Server("leaving", limits=Limits(drain_seconds=0.05))
+leaving = Server("leaving", limits=Limits(shutdown=ShutdownLimits(drain_seconds=0.05)))
 
 
 @leaving.tool

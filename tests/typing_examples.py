@@ -27,6 +27,7 @@ from mcp_trio import (
     connect_client,
 )
 from mcp_trio.hosts import ServerConfig, read_config
+from mcp_trio.limits import RequestLimits
 from mcp_trio.transports import memory_pair
 from mcp_trio.types import (
     CallToolResult,
@@ -62,7 +63,7 @@ server = Server(
     version="2.1",
     instructions="Moor first.",
     lifespan=lifespan,
-    limits=Limits(threads_max=4),
+    limits=Limits(requests=RequestLimits(threads_max=4)),
 )
 
 

@@ -235,7 +235,7 @@ def in_session(
 
 def _results(file: Path) -> list[msgspec.Raw]:
     """All results in a client's recording, but for that of the handshake."""
-    decoder = Decoder(json_depth_max=DEFAULT_LIMITS.json_depth_max)
+    decoder = Decoder(json_depth_max=DEFAULT_LIMITS.messages.json_depth_max)
     records = [
         item for item in read_recording(open_recording(file)) if not isinstance(item, Damage)
     ]

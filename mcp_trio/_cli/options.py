@@ -12,7 +12,7 @@ import attrs
 import click
 
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
-from mcp_trio.limits import DEFAULT_LIMITS, MIB, Limits
+from mcp_trio.limits import DEFAULT_LIMITS, MIB, Limits, RequestLimits
 from mcp_trio.types import LoggingLevel
 
 if TYPE_CHECKING:
@@ -552,10 +552,12 @@ class Choices:
             return DEFAULT_LIMITS
         return attrs.evolve(
             DEFAULT_LIMITS,
-            probe_seconds=min(self.timeout, DEFAULT_LIMITS.probe_seconds),
-            initialize_seconds=self.timeout,
-            request_idle_seconds=self.timeout,
-            request_total_seconds=self.timeout,
+            requests=RequestLimits(
+                probe_seconds=min(self.timeout, DEFAULT_LIMITS.requests.probe_seconds),
+                initialize_seconds=self.timeout,
+                idle_seconds=self.timeout,
+                total_seconds=self.timeout,
+            ),
         )
 
 

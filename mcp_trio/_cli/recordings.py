@@ -17,6 +17,7 @@ from mcp_trio._journal.reader import Damage, read_recording
 from mcp_trio._journal.records import Record
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX, later_names, open_recording
 from mcp_trio.errors import RecordingError
+from mcp_trio.limits import RecordingLimits
 
 if TYPE_CHECKING:
     from mcp_trio._cli.output import Line
@@ -179,7 +180,8 @@ def _limits() -> "Limits":
     from mcp_trio.limits import DEFAULT_LIMITS
 
     return attrs.evolve(
-        DEFAULT_LIMITS, redaction_values_max=sys.maxsize, redaction_chars_max=sys.maxsize
+        DEFAULT_LIMITS,
+        recording=RecordingLimits(secrets_max=sys.maxsize, secrets_chars_max=sys.maxsize),
     )
 
 

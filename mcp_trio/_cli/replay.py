@@ -18,6 +18,7 @@ from mcp_trio._cli.options import (
     reject_headers,
     together,
 )
+from mcp_trio.limits import RequestLimits
 
 if TYPE_CHECKING:
     from mcp_trio._client.connect import Target
@@ -178,7 +179,7 @@ def _limits(timeout: float | None) -> "Limits":
 
     if timeout is None:
         return DEFAULT_LIMITS
-    return attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=timeout)
+    return attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=timeout))
 
 
 def _print(report: "InputsReport") -> None:

@@ -230,7 +230,7 @@ class Tally:
     protocol_versions: dict[str, None] = attrs.field(factory=dict[str, None])
 
 
-_decoder: Final = Decoder(json_depth_max=DEFAULT_LIMITS.json_depth_max)
+_decoder: Final = Decoder(json_depth_max=DEFAULT_LIMITS.messages.json_depth_max)
 
 
 @attrs.define

@@ -222,7 +222,7 @@ class Callbacks:
     _visits: OpenElicitations = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._visits = OpenElicitations(self.limits.elicitations_remembered_max)
+        self._visits = OpenElicitations(self.limits.requests.elicitations_remembered_max)
 
     def capabilities(self) -> ClientCapabilities:
         """What the client announces: that for which it has a callback."""

@@ -391,7 +391,8 @@ class Conversation(Settings):
             check_extension(identifier)
         self._methods = methods_with(self.methods)
         self._cache = Cache(
-            entries_max=self.limits.cache_entries_max, bytes_max=self.limits.cache_bytes_max
+            entries_max=self.limits.requests.cache_entries_max,
+            bytes_max=self.limits.requests.cache_bytes_max,
         )
         self._outputs = OutputSchemas(self.limits)
         self._listening = OwnSubscription(
@@ -420,11 +421,12 @@ class Conversation(Settings):
     # Connecting and closing.
 
     async def __aenter__(self) -> Self:
-        """Connect, and agree on a revision: by a handshake within `initialize_seconds`.
+        """Connect, and agree on a revision: by a handshake within its time limit.
 
-        If modern revisions are spoken the server is asked for them first, and has `probe_seconds`
-        to answer before it is taken for a legacy one, unless it is remembered as such. A command
-        that ends instead of answering is started once more, for the handshake.
+        If modern revisions are spoken the server is asked for them first, and has
+        `limits.requests.probe_seconds` to answer before it is taken for a legacy one, unless it is
+        remembered as such. A command that ends instead of answering is started once more, for the
+        handshake.
 
         Failed: nothing is left. Cancelled: returns at once; a server that was started is stopped by
         the session's task, and `aclose` waits for that.
@@ -448,7 +450,7 @@ class Conversation(Settings):
 
         In a callback of the session's own it only begins to close: the callback is cancelled.
         Calls in flight end with `ConnectionLost`. Shielded from cancellation, but bounded: a
-        command has `close_seconds` to leave by itself, and is stopped after that.
+        command has `limits.shutdown.close_seconds` to leave by itself, and is stopped after that.
         """
         self._shut()
         if self._lifetime is not None:
@@ -893,18 +895,20 @@ class Client(Conversation):
 
         The params are a struct of the protocol, or a mapping with the names of the wire.
         Cancelled, or out of time: the server is told, and its late answer only counted. The budgets
-        default to `request_idle_seconds` (starts again with each report) and
-        `request_total_seconds`. `progress` is called in this task; what it raises arrives here.
+        default to `limits.requests.idle_seconds` (starts again with each report) and
+        `limits.requests.total_seconds`. `progress` is called in this task; what it raises arrives
+        here.
 
         A modern server may ask something before it gives its result. Our callbacks answer in this
-        task, and the request is sent again, at most `rounds_max` times; what they raise arrives
-        here. Without `rounds` the result is then an `InputRequiredResult`, and the rest is yours.
+        task, and the request is sent again, at most `limits.requests.rounds_max` times; what they
+        raise arrives here. Without `rounds` the result is then an `InputRequiredResult`, and the
+        rest is yours.
 
         Raises:
             RequestError: The server answered with an error.
             RequestTimeout: A budget ran out. The total is that of all rounds, without the answers.
             ConnectionLost: The session ended first, or had ended.
-            OutcomeUnknown: The answer is over `frame_bytes_max`, or the connection broke.
+            OutcomeUnknown: The answer is over `limits.messages.bytes_max`, or the connection broke.
             LocalProtocolError: The protocol forbids the request, or the server does not offer it.
             RemoteProtocolError: The answer is no message, or does not have the method's shape, or
                 the server asks what it must not.
@@ -996,7 +1000,7 @@ class Client(Conversation):
         await self._session.notify(method, params)
 
     async def list_tools(self, **options: Unpack[CallOptions]) -> list[types.Tool]:
-        """All tools; pages are read to the last, at most `pages_max`, each within the budgets.
+        """Return all tools, from at most `limits.requests.pages_max` pages.
 
         One page alone is `await client.request("tools/list", {"cursor": cursor})`. From now on the
         results of tools with an output schema are checked against that.
@@ -1181,7 +1185,7 @@ class Client(Conversation):
         all that it is about comes as `missed`. The callbacks of the client need none of this.
 
         Raises:
-            RequestTimeout: The server has not acknowledged within `request_idle_seconds`.
+            RequestTimeout: The server has not acknowledged within `limits.requests.idle_seconds`.
             RequestError: It refuses.
             RemoteProtocolError: It ended the subscription instead.
             LocalProtocolError: It is a legacy one: use `list_changed` and `subscribe`.
@@ -1245,7 +1249,7 @@ class Client(Conversation):
             partial(self.request, **options),
             method,
             attrgetter(member),
-            pages_max=self.limits.pages_max,
+            pages_max=self.limits.requests.pages_max,
         )
         try:
             return await read()

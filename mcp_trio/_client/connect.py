@@ -1,9 +1,9 @@
 """Which era servers turned out to be of, for clients that come back to them.
 
 To find it out costs a legacy server a question that it does not know, and one that is silent about
-that `probe_seconds`. So what was found out at an address of the web is kept, by default for as long
-as the run of Trio, and not asked again (VER-08). A memory that proves wrong costs one refusal: it
-is forgotten, and everything is tried from the beginning, once (VER-09).
+that `limits.requests.probe_seconds`. So what was found out at an address of the web is kept, by
+default for as long as the run of Trio, and not asked again (VER-08). A memory that proves wrong
+costs one refusal: it is forgotten, and everything is tried from the beginning, once (VER-09).
 """
 
 import logging
@@ -349,7 +349,7 @@ class Lifetime:
                 nursery.start_soon(self._serve, self.served)
             await self.session.run()
             limits = self._limits
-            grace_seconds = limits.drain_seconds + limits.close_seconds
+            grace_seconds = limits.shutdown.drain_seconds + limits.shutdown.close_seconds
             nursery.cancel_scope.deadline = trio.current_time() + grace_seconds
 
     def start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
@@ -401,10 +401,14 @@ class Lifetime:
 
 def _closing_seconds_max(limits: Limits) -> float:
     """More than the steps of closing take: two sessions wind down, channel and journal close."""
-    winding_seconds = limits.drain_seconds + 2 * limits.close_seconds
-    ladder_seconds = limits.close_seconds + limits.terminate_seconds + limits.kill_seconds
-    channel_seconds = ladder_seconds + limits.exit_status_seconds
-    return 2 * winding_seconds + channel_seconds + limits.journal_close_seconds
+    winding_seconds = limits.shutdown.drain_seconds + 2 * limits.shutdown.close_seconds
+    ladder_seconds = (
+        limits.shutdown.close_seconds
+        + limits.shutdown.terminate_seconds
+        + limits.shutdown.kill_seconds
+    )
+    channel_seconds = ladder_seconds + limits.shutdown.exit_status_seconds
+    return 2 * winding_seconds + channel_seconds + limits.recording.close_seconds
 
 
 # --------------------
@@ -502,7 +506,7 @@ async def _probe(session: Session) -> _Reply:
     """What the server answers; if there is no handshake to try instead, it has the time of one."""
     limits = session.connection.limits
     has_other_way = speaks_legacy(session.connection.protocol_versions)
-    seconds = limits.probe_seconds if has_other_way else limits.initialize_seconds
+    seconds = limits.requests.probe_seconds if has_other_way else limits.requests.initialize_seconds
     try:
         result = await session.discover(seconds)
     except (RequestError, RequestTimeout, RemoteProtocolError) as error:
@@ -535,7 +539,12 @@ def _unfit(session: Session, reply: Exception) -> Exception:
     """Why a client that speaks modern revisions only cannot go on with a legacy server (VER-17)."""
     limits = session.connection.limits
     if isinstance(reply, RequestTimeout):
-        return RequestTimeout(DISCOVER, "total", limits.initialize_seconds, "initialize_seconds")
+        return RequestTimeout(
+            DISCOVER,
+            "total",
+            limits.requests.initialize_seconds,
+            "limits.requests.initialize_seconds",
+        )
     ours = ", ".join(session.connection.protocol_versions)
     error = RemoteProtocolError(f"the server does not speak {ours}: {reply}")
     error.__cause__ = reply
@@ -595,7 +604,9 @@ class VersionMemory:
     with `servers_max=0` to have each of them find out for itself.
     """
 
-    servers_max: int = attrs.field(default=DEFAULT_LIMITS.eras_remembered_max, kw_only=True)
+    servers_max: int = attrs.field(
+        default=DEFAULT_LIMITS.requests.servers_remembered_max, kw_only=True
+    )
     _eras: OrderedDict[Address | None, Era] = attrs.field(
         factory=OrderedDict[Address | None, Era], init=False
     )

@@ -50,19 +50,19 @@ class Rounds:
 
         Raises:
             RemoteProtocolError: It asks for what was not announced, or there is no end of it
-                (`rounds_max`).
+                (`limits.requests.rounds_max`).
             RequestTimeout: A budget ran out.
             Exception: What a callback raised.
         """
         left_seconds = self._total_seconds - taken_seconds
-        pause_seconds = self.limits.round_pause_seconds
+        pause_seconds = self.limits.requests.round_pause_seconds
         number = 0
         while isinstance(result, InputRequiredResult):
             self._check(result, number)
             number += 1
             if not result.input_requests:
                 await trio.sleep(pause_seconds)
-                pause_seconds = min(2 * pause_seconds, self.limits.round_pause_seconds_max)
+                pause_seconds = min(2 * pause_seconds, self.limits.requests.round_pause_seconds_max)
             responses = await self._responses(result.input_requests)
             started = trio.current_time()
             result = await self._send(retry_params(params, result, responses), left_seconds)
@@ -70,17 +70,18 @@ class Rounds:
         return result
 
     def _check(self, result: InputRequiredResult, number: int) -> None:
-        rounds_max = self.limits.rounds_max
+        rounds_max = self.limits.requests.rounds_max
         if number >= rounds_max:
             raise RemoteProtocolError(
-                f"{self.method}: the server asks in more than {rounds_max} rounds (rounds_max)"
+                f"{self.method}: the server asks in more than {rounds_max} rounds"
+                " (limits.requests.rounds_max)"
             )
         if not result.input_requests and result.request_state is None:
             raise RemoteProtocolError(f"{self.method}: input is required, but none is named")
 
     @property
     def _total_seconds(self) -> float:
-        default = self.limits.request_total_seconds
+        default = self.limits.requests.total_seconds
         return default if self.total_seconds is None else self.total_seconds
 
     async def _send(self, params: ParamsToSend, left_seconds: float) -> Any:
@@ -90,7 +91,9 @@ class Rounds:
         except RequestTimeout as late:
             if late.budget != "total":
                 raise
-            setting = "request_total_seconds" if self.total_seconds is None else "total_seconds"
+            setting = (
+                "limits.requests.total_seconds" if self.total_seconds is None else "total_seconds"
+            )
             raise RequestTimeout(self.method, "total", self._total_seconds, setting) from None
 
     async def _responses(

@@ -100,7 +100,8 @@ async def read_pages(
     """The items of all pages of a list, in order.
 
     Raises:
-        RemoteProtocolError: The server gave a cursor twice, or more than `pages_max` pages.
+        RemoteProtocolError: The server gave a cursor twice, or more than
+            `limits.requests.pages_max` pages.
     """
     items: list[Any] = []
     cursors: set[Cursor | None] = set()
@@ -114,7 +115,9 @@ async def read_pages(
             return items
         if cursor in cursors:
             raise RemoteProtocolError(f"{method}: the server gave the cursor {cursor!r} twice")
-    raise RemoteProtocolError(f"{method}: the list has more than {pages_max} pages (pages_max)")
+    raise RemoteProtocolError(
+        f"{method}: the list has more than {pages_max} pages (limits.requests.pages_max)"
+    )
 
 
 # --------------------
@@ -167,8 +170,9 @@ def showable_icons(
     """The icons that a host may show, in their order.
 
     They are PNG, JPEG, SVG or WebP (ICON-02, ICON-03, ICON-06), and either a `data:` URI of at most
-    `icon_chars_max` characters, or at `https:` on one of `hosts`: the server's own, and those that
-    are trusted (ICON-04, ICON-07). What an icon says of its type is the server's word for it.
+    `limits.messages.icon_chars_max` characters, or at `https:` on one of `hosts`: the server's own,
+    and those that are trusted (ICON-04, ICON-07). What an icon says of its type is the server's
+    word for it.
 
     Nothing is fetched here. Whoever does that sends no credentials, follows no redirect to another
     host, bounds what it reads, and goes by the bytes; an SVG is shown as an image, never as a page
@@ -186,7 +190,7 @@ def _is_showable(icon: Icon, hosts: Collection[str], limits: Limits) -> bool:
         return False
     if uri.scheme == "data":
         kind = uri.path.partition(",")[0].partition(";")[0].lower()
-        return kind in _TYPES and len(icon.src) <= limits.icon_chars_max
+        return kind in _TYPES and len(icon.src) <= limits.messages.icon_chars_max
     is_anonymous = "@" not in uri.netloc
     return uri.scheme == "https" and uri.hostname in hosts and is_anonymous
 

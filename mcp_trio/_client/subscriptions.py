@@ -176,7 +176,7 @@ class Subscription:
         From then on `keep` has to run. Cancelled, or failed: it is ended.
 
         Raises:
-            RequestTimeout: There is none within so many seconds, or `request_idle_seconds`.
+            RequestTimeout: There is none within so many seconds, or `limits.requests.idle_seconds`.
             RequestError: The server refuses.
             RemoteProtocolError: It ended the subscription instead.
             LocalProtocolError: The server is a legacy one.
@@ -224,7 +224,7 @@ class Subscription:
         """
         since = trio.current_time()
         await self._call.next_report()
-        if trio.current_time() - since >= self._limits.http_reconnect_seconds_max:
+        if trio.current_time() - since >= self._limits.http.reconnect_seconds_max:
             self._breaks = 0
         loss = self._call.loss
         if loss is None:
@@ -243,7 +243,7 @@ class Subscription:
             RequestError: The server refuses.
             ConnectionLost: It stays away, refuses too, or the session has ended.
         """
-        for _ in range(self._limits.http_reconnects_max):
+        for _ in range(self._limits.http.reconnects_max):
             await self._pause()
             try:
                 await self._ask(None)
@@ -253,9 +253,11 @@ class Subscription:
                 self.trouble = str(error)
             else:
                 return
-        limit = self._limits.http_reconnects_max
+        limit = self._limits.http.reconnects_max
         self.is_given_up = limit > 0  # else nobody is to try, then or later
-        raise ConnectionLost(f"not begun again (http_reconnects_max={limit}): {self.trouble}")
+        raise ConnectionLost(
+            f"not begun again (limits.http.reconnects_max={limit}): {self.trouble}"
+        )
 
     def _is_final(self, error: MCPError) -> bool:
         """Whether there is no use in another try: the session is over, or the server refuses."""
@@ -300,13 +302,13 @@ class Subscription:
         self._session.leave(self._call)
 
     async def _acknowledgement(self, seconds: float | None) -> None:
-        limit_seconds = self._limits.request_idle_seconds if seconds is None else seconds
+        limit_seconds = self._limits.requests.idle_seconds if seconds is None else seconds
         with trio.move_on_after(limit_seconds):
             await self._call.next_report()
         if self._is_acknowledged:
             return
         if not self._call.is_settled:
-            setting = "request_idle_seconds" if seconds is None else "idle_seconds"
+            setting = "limits.requests.idle_seconds" if seconds is None else "idle_seconds"
             raise RequestTimeout(LISTEN, "idle", limit_seconds, setting)
         self._call.outcome()
         raise RemoteProtocolError("the server ended a subscription before it acknowledged it")
@@ -337,12 +339,15 @@ class Subscription:
         return is_again and self.is_passed_on
 
     def _add(self, change: Change) -> None:
-        limit = self._limits.progress_queued_max
+        limit = self._limits.messages.progress_queued_max
         if change not in self._changes and len(self._changes) >= limit:
             del self._changes[next(iter(self._changes))]
             if not self._has_dropped:
                 self._has_dropped = True
-                logger.warning("changes dropped: nobody takes them (progress_queued_max=%d)", limit)
+                logger.warning(
+                    "changes dropped: nobody takes them (limits.messages.progress_queued_max=%d)",
+                    limit,
+                )
         self._changes[change] = None
         self._news.unpark_all()
 

@@ -373,7 +373,7 @@ class _ConversationBuilder:
     messages: list[RecordedMessage] = attrs.field(factory=list[RecordedMessage], init=False)
     unreadable: int = attrs.field(default=0, init=False)
     _decoder: Decoder = attrs.field(
-        factory=lambda: Decoder(json_depth_max=DEFAULT_LIMITS.json_depth_max), init=False
+        factory=lambda: Decoder(json_depth_max=DEFAULT_LIMITS.messages.json_depth_max), init=False
     )
     # The indexes of requests, by the member that refers to them, their sender, and id or token.
     _requests: dict[tuple[str, Sender, Id | None], int] = attrs.field(

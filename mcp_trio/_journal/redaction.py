@@ -512,8 +512,9 @@ class Redactor:
         `is_whole_json=False` is for bytes that may be malformed: of those only the form is kept.
 
         Raises:
-            ValueError: There are more secrets than `redaction_values_max` or `redaction_chars_max`
-                allows, or one that `secrets` returned is too short. The body must not be written.
+            ValueError: There are more secrets than `limits.recording.secrets_max` or
+                `limits.recording.secrets_chars_max` allows, or one that `secrets` returned is too
+                short. The body must not be written.
         """
         if callable(self._secrets):
             self._add_given_secrets()

@@ -182,11 +182,12 @@ class Tokens:
         return token
 
     def _make_room(self, chars: int) -> None:
-        for setting, number in (
-            ("redaction_values_max", len(self.by_value) + 1),
-            ("redaction_chars_max", self._chars + chars),
+        limits = self._limits.recording
+        for setting, number, number_max in (
+            ("limits.recording.secrets_max", len(self.by_value) + 1, limits.secrets_max),
+            ("limits.recording.secrets_chars_max", self._chars + chars, limits.secrets_chars_max),
         ):
-            if number > getattr(self._limits, setting):
+            if number > number_max:
                 raise TooManySecretsError(f"the recording has more secrets than {setting} allows")
         self._chars += chars
 

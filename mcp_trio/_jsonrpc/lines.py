@@ -34,9 +34,9 @@ class LineSplitter:
     r"""Cuts a stream of bytes into frames at LF, and at nothing else.
 
     A CR before the LF, a byte order mark at the start of the stream and lines of whitespace are
-    dropped. A frame over `frame_bytes_max` is reported once; those after it arrive as usual.
-    Each byte is looked at once and copied three times at most, and what is held of a frame takes
-    hardly more memory than the frame, however the stream is chunked.
+    dropped. A frame over `limits.messages.bytes_max` is reported once; those after it arrive as
+    usual. Each byte is looked at once and copied three times at most, and what is held of a frame
+    takes hardly more memory than the frame, however the stream is chunked.
     """
 
     def __init__(self, *, frame_bytes_max: int) -> None:

@@ -193,7 +193,8 @@ def _recovered_id(token: bytes) -> int | str | None:
 # The decoder answers every frame with a message, and never raises:
 #
 # - not UTF-8, not JSON, NaN, Infinity, half an escaped surrogate pair, a byte order mark: -32700;
-# - JSON that is no message of this protocol, or nested deeper than `json_depth_max`: -32600;
+# - JSON that is no message of this protocol, or nested deeper than
+# `limits.messages.json_depth_max`: -32600;
 # - `null` is a value like any other: as `id` of a request, `params` or `result` it is refused;
 # - an array is a batch of messages; whether one may come is for those to say who know the revision;
 # - members that are not known are ignored; of a member that occurs twice the last one counts;
@@ -342,7 +343,7 @@ class Decoder:
         self,
         *,
         json_depth_max: int,
-        batch_messages_max: int = DEFAULT_LIMITS.batch_messages_max,
+        batch_messages_max: int = DEFAULT_LIMITS.messages.batch_size_max,
     ) -> None:
         self._json_depth_max = json_depth_max
         self._batch_messages_max = batch_messages_max
@@ -355,8 +356,8 @@ class Decoder:
     def decode(self, frame: bytes) -> Message | Batch:
         """The message that `frame` is; `Malformed`, with the answer to give, if it is none.
 
-        A batch of no message, or of more than `batch_messages_max`, is malformed as a whole; one
-        with a member that is no message is not.
+        A batch of no message, or of more than `limits.messages.batch_size_max`, is malformed as a
+        whole; one with a member that is no message is not.
         """
         try:
             if len(frame) > self._json_depth_max and is_deeper_than(self._json_depth_max, frame):
@@ -371,7 +372,9 @@ class Decoder:
             return self._batch(frame) if is_array else _invalid(frame, str(error))
         except msgspec.DecodeError as error:
             return _broken(frame, error)
-        except RecursionError:  # our caller left less room than json_depth_max asks for
+        except (
+            RecursionError
+        ):  # our caller left less room than limits.messages.json_depth_max asks for
             return self._too_deep(frame)
 
     def _batch(self, frame: bytes) -> Message | Batch:
@@ -384,7 +387,9 @@ class Decoder:
         if not members:
             return _no_message("an empty batch")
         if len(members) > self._batch_messages_max:
-            return _no_message(f"more than batch_messages_max ({self._batch_messages_max})")
+            return _no_message(
+                f"more than limits.messages.batch_size_max ({self._batch_messages_max})"
+            )
         return Batch([self._member(bytes(member)) for member in members])
 
     def _member(self, member: bytes) -> Message:
@@ -392,7 +397,7 @@ class Decoder:
         return decoded if isinstance(decoded, Message) else _no_message("a batch inside a batch")
 
     def _too_deep(self, frame: bytes) -> Malformed:
-        reason = f"nested deeper than json_depth_max ({self._json_depth_max})"
+        reason = f"nested deeper than limits.messages.json_depth_max ({self._json_depth_max})"
         return malformed(frame, INVALID_REQUEST, reason)
 
 
@@ -471,7 +476,7 @@ def encode_request(
     method: str,
     params: Any = None,
     *,
-    json_depth_max: int = DEFAULT_LIMITS.json_depth_max,
+    json_depth_max: int = DEFAULT_LIMITS.messages.json_depth_max,
 ) -> bytes:
     """The frame of a request; `params` of None is left out.
 
@@ -486,7 +491,7 @@ def encode_notification(
     method: str,
     params: Any = None,
     *,
-    json_depth_max: int = DEFAULT_LIMITS.json_depth_max,
+    json_depth_max: int = DEFAULT_LIMITS.messages.json_depth_max,
 ) -> bytes:
     """The frame of a notification; `params` of None is left out.
 
@@ -501,7 +506,7 @@ def encode_response(
     id: int | str,  # noqa: A002  the specification's word
     result: Any,
     *,
-    json_depth_max: int = DEFAULT_LIMITS.json_depth_max,
+    json_depth_max: int = DEFAULT_LIMITS.messages.json_depth_max,
 ) -> bytes:
     """The frame of an answer; `result` is whatever encodes to an object.
 
@@ -519,7 +524,7 @@ def encode_error(
     message: str,
     data: Any = UNSET,
     *,
-    json_depth_max: int = DEFAULT_LIMITS.json_depth_max,
+    json_depth_max: int = DEFAULT_LIMITS.messages.json_depth_max,
 ) -> bytes:
     """The frame of an answer that says why a request failed; `data` of None is sent as null.
 
@@ -569,7 +574,7 @@ def _encode(envelope: msgspec.Struct, json_depth_max: int) -> bytes:
     except Exception as error:  # people's values fail in many ways; all of them end here
         raise Unencodable(f"cannot be sent as JSON: {error}") from error
     if len(frame) > json_depth_max and is_deeper_than(json_depth_max, frame):
-        raise Unencodable(f"nested deeper than json_depth_max ({json_depth_max})")
+        raise Unencodable(f"nested deeper than limits.messages.json_depth_max ({json_depth_max})")
     if _LF in frame or _CR in frame:  # only text that was encoded before brings them in
         return msgspec.json.format(frame, indent=-1)
     return frame

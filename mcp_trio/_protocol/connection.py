@@ -252,7 +252,7 @@ class Outgoing:
 
     def __attrs_post_init__(self) -> None:
         self.their_role = self.our_role.peer
-        self.ours = OurRequests(remembered_max=self.limits.requests_remembered_max)
+        self.ours = OurRequests(remembered_max=self.limits.requests.ended_remembered_max)
 
     @property
     def signature(self) -> dict[str, Any]:
@@ -301,7 +301,7 @@ class Outgoing:
         params = self._complete(row, params)
         if wants_progress:
             params = with_token(params, request_id)
-        depth_max = self.limits.json_depth_max
+        depth_max = self.limits.messages.json_depth_max
         frame = encode_request(request_id, method, params, json_depth_max=depth_max)
         self._move(self.our_role, self._kind(row, self._protocol_version_of(method)))
         budget = Budget(started=now, idle_seconds=idle_seconds, total_seconds=total_seconds)
@@ -462,7 +462,9 @@ class Outgoing:
         result = downgraded(result, protocol_version)
         if protocol_version.is_stateless:
             result = dressed(result, request.method, self.signature)
-        return encode_response(request.id, result, json_depth_max=self.limits.json_depth_max)
+        return encode_response(
+            request.id, result, json_depth_max=self.limits.messages.json_depth_max
+        )
 
     def error(self, request: TheirRequest, code: int, message: str, data: Any = UNSET) -> bytes:
         """The frame of an error that answers a request, with a code that its revision has.
@@ -496,7 +498,9 @@ class Outgoing:
         if row.input is Input.REFERENCE:
             raise LocalProtocolError(f"{method} is about a request: call progress() or abandon()")
         params = downgraded(params, protocol_version)
-        frame = encode_notification(method, params, json_depth_max=self.limits.json_depth_max)
+        frame = encode_notification(
+            method, params, json_depth_max=self.limits.messages.json_depth_max
+        )
         self._move(self.our_role, self._kind(row, protocol_version))
         return frame
 
@@ -651,8 +655,8 @@ class Connection(Outgoing):
         super().__attrs_post_init__()
         self._has_sessions = newest(self.protocol_versions, has_handshake=True) is not None
         self._decoder = Decoder(
-            json_depth_max=self.limits.json_depth_max,
-            batch_messages_max=self.limits.batch_messages_max,
+            json_depth_max=self.limits.messages.json_depth_max,
+            batch_messages_max=self.limits.messages.batch_size_max,
         )
 
     # What arrives.
@@ -692,11 +696,11 @@ class Connection(Outgoing):
 
     def _brief(self, text: str) -> str:
         """Cut what quotes the peer: a message is one short sentence (BASE-12)."""
-        chars_max = self.limits.fault_text_chars_max
+        chars_max = self.limits.messages.error_text_chars_max
         return text if len(text) <= chars_max else f"{text[:chars_max]}…"
 
     def _take_oversized(self, frame: Oversized) -> Event:
-        limit = f"frame_bytes_max={self.limits.frame_bytes_max}"
+        limit = f"limits.messages.bytes_max={self.limits.messages.bytes_max}"
         text = f"a frame of at least {frame.size} bytes exceeds {limit}"
         bad = malformed(frame.head, INVALID_REQUEST, text)
         request = self.ours.answered(whose_large_answer(bad, self.ours.waiting))

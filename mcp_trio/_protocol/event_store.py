@@ -163,7 +163,7 @@ class ReplayBuffer:
         if number >= first + len(events):
             raise LookupError(_UNKNOWN)
         if number + 1 < first:
-            limits = "http_events_kept_max, http_bytes_kept_max"
+            limits = "limits.http.events_kept_max, limits.http.events_kept_bytes_max"
             raise LookupError(f"some of what followed that event is no longer kept ({limits})")
         return stream, [
             (_event_id(stream, at), data) for at, data in enumerate(events, first) if at > number

@@ -40,12 +40,16 @@ def step(key: str | int) -> str:
 def shown(lines: Sequence[str], limits: Limits) -> list[str]:
     """As many of the lines, and as much of each, as `limits` allow, and how many more there are.
 
-    Nobody looks for more than `argument_error_members_max`, so there may be more than these.
+    Nobody looks for more than `limits.messages.validation_error_members_max`, so there may be more
+    than these.
     """
-    kept = [it[: limits.argument_error_chars_max] for it in lines[: limits.argument_errors_max]]
+    kept = [
+        it[: limits.messages.validation_error_chars_max]
+        for it in lines[: limits.messages.validation_errors_max]
+    ]
     if len(lines) == len(kept):
         return kept
-    least = "at least " if len(lines) >= limits.argument_error_members_max else ""
+    least = "at least " if len(lines) >= limits.messages.validation_error_members_max else ""
     return [*kept, f"and {least}{len(lines) - len(kept)} more"]
 
 
@@ -91,17 +95,22 @@ class Schema:
 
     def check(self, value: Any) -> list[str]:
         """What is wrong with a plain JSON value: short lines, or none if the schema accepts it."""
-        steps = _STEPS_LEFT.set(itertools.count(self.limits.schema_steps_max, -1))
+        steps = _STEPS_LEFT.set(itertools.count(self.limits.messages.schema_steps_max, -1))
         mistakes: Iterator[Any] = self._validator.iter_errors(value)
         try:
             lines = sorted(
-                map(self._line, itertools.islice(mistakes, self.limits.argument_error_members_max))
+                map(
+                    self._line,
+                    itertools.islice(mistakes, self.limits.messages.validation_error_members_max),
+                )
             )
         except RecursionError:
             lines = [f"{self.of}: nested too deeply"]
         except _TooManySteps:
-            most = self.limits.schema_steps_max
-            lines = [f"{self.of}: takes too long to check (schema_steps_max={most})"]
+            most = self.limits.messages.schema_steps_max
+            lines = [
+                f"{self.of}: takes too long to check (limits.messages.schema_steps_max={most})"
+            ]
         finally:
             _STEPS_LEFT.reset(steps)
         return shown(lines, self.limits)
@@ -118,10 +127,16 @@ class Schema:
 def _check_size(schema: Mapping[str, Any], limits: Limits) -> None:
     """Refuse what is too large before anybody walks through it by recursion."""
     for count, (_, depth) in enumerate(_holders(schema), 1):
-        if depth > limits.schema_depth_max:
-            raise SchemaError(f"schema deeper than schema_depth_max={limits.schema_depth_max}")
-        if count > limits.schema_objects_max:
-            raise SchemaError(f"schema larger than schema_objects_max={limits.schema_objects_max}")
+        if depth > limits.messages.schema_depth_max:
+            raise SchemaError(
+                "schema deeper than"
+                f" limits.messages.schema_depth_max={limits.messages.schema_depth_max}"
+            )
+        if count > limits.messages.schema_objects_max:
+            raise SchemaError(
+                "schema larger than"
+                f" limits.messages.schema_objects_max={limits.messages.schema_objects_max}"
+            )
 
 
 def _holders(schema: Any) -> Iterator[tuple[Any, int]]:
@@ -220,7 +235,7 @@ def _looked_up(reference: str, resolver: Any) -> tuple[Any, Any]:
 
 
 class _TooManySteps(Exception):  # noqa: N818 - never seen outside of this file
-    """The check of one value looked at more keywords than `schema_steps_max`."""
+    """The check of one value looked at more keywords than `limits.messages.schema_steps_max`."""
 
 
 _STEPS_LEFT: Final[ContextVar[Iterator[int]]] = ContextVar("steps_left")

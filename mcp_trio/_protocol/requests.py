@@ -326,7 +326,7 @@ class Admission:
 
     def has_place(self) -> bool:
         """Whether a request that arrives now may run at once."""
-        return self.running < self.limits.handlers_in_flight_max and not self._queue
+        return self.running < self.limits.requests.in_flight_max and not self._queue
 
     def enter(self) -> None:
         """A handler takes a place."""
@@ -334,12 +334,13 @@ class Admission:
 
     def rejection(self, request: TheirRequest) -> str | None:
         """Why the request cannot even wait, naming the setting; None when there is room."""
-        if len(self._queue) >= self.limits.requests_queued_max:
-            return f"too many requests wait (requests_queued_max={self.limits.requests_queued_max})"
-        if self._queued_bytes + request.size_bytes > self.limits.requests_queued_bytes_max:
+        if len(self._queue) >= self.limits.requests.queued_max:
+            queued_max = self.limits.requests.queued_max
+            return f"too many requests wait (limits.requests.queued_max={queued_max})"
+        if self._queued_bytes + request.size_bytes > self.limits.requests.queued_bytes_max:
             return (
                 "the requests that wait are too large"
-                f" (requests_queued_bytes_max={self.limits.requests_queued_bytes_max})"
+                f" (limits.requests.queued_bytes_max={self.limits.requests.queued_bytes_max})"
             )
         return None
 
@@ -354,7 +355,7 @@ class Admission:
         It has left the queue; its own `enter` follows.
         """
         self.running -= 1
-        if not self._queue or self.running >= self.limits.handlers_in_flight_max:
+        if not self._queue or self.running >= self.limits.requests.in_flight_max:
             return None
         request = next(iter(self._queue))
         del self._queue[request]

@@ -159,7 +159,9 @@ class CloseCode(IntEnum):
     BROKEN_OFF = 1006  # never sent: the connection ended without a close
     NOT_UTF8 = 1007  # text that is none
     REJECTED = 1008  # never by us: who may not come is refused before the upgrade
-    TOO_LARGE = 1009  # never by us: what is over `frame_bytes_max` is answered by an error
+    TOO_LARGE = (
+        1009  # never by us: what is over `limits.messages.bytes_max` is answered by an error
+    )
     FAILED = 1011  # a defect of ours; a peer that is silent
     RESTARTING = 1012  # never by us
     BUSY = 1013  # never by us: who is one too many is refused before the upgrade
@@ -184,7 +186,10 @@ _FAULTS: Final[Mapping[int, str]] = {
     CloseCode.PROTOCOL_BROKEN: "broke the WebSocket protocol",
     CloseCode.NOT_TEXT: "sent a binary message: MCP goes in text messages",
     CloseCode.NOT_UTF8: "sent text that is no UTF-8",
-    CloseCode.FAILED: "was silent for too long (websocket_ping_seconds, websocket_pong_seconds)",
+    CloseCode.FAILED: (
+        "was silent for too long"
+        " (limits.websocket.ping_interval_seconds, limits.websocket.pong_seconds)"
+    ),
 }
 _REASON_BYTES_MAX: Final = 123
 _SHOWN_CHARS_MAX: Final = _REASON_BYTES_MAX

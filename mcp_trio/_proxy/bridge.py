@@ -442,10 +442,13 @@ def bridge_application(
     """Return the application that forwards to a server."""
     if not isinstance(upstream.target, str):
         connections_max = (
-            limits.http_connections_max if downstream.kind == "http" else _PROCESSES_MAX
+            limits.http.connections_max if downstream.kind == "http" else _PROCESSES_MAX
         )
         limits = attrs.evolve(
-            limits, http_sessions_max=_PROCESSES_MAX, http_connections_max=connections_max
+            limits,
+            http=attrs.evolve(
+                limits.http, sessions_max=_PROCESSES_MAX, connections_max=connections_max
+            ),
         )
     opening = partial(upstream.open, limits)
     return BridgeApplication(open=opening, forwarder=upstream.forwarder, start=start, limits=limits)

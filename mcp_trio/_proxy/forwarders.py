@@ -113,8 +113,8 @@ class ConnectionForwarder:
     async def run(self, *, parent_pid: int | None = None) -> int:
         """Forward both ways until one side or the parent process ends; return the exit status.
 
-        After the end of the client's input, the server has `drain_seconds` to answer open requests.
-        Cancelled, it closes both channels.
+        After the end of the client's input, the server has `limits.shutdown.drain_seconds` to
+        answer open requests. Cancelled, it closes both channels.
         """
         status = LOST
         try:
@@ -125,7 +125,7 @@ class ConnectionForwarder:
                     nursery.start_soon(self._pass_answers)
                     if await self._pass_requests():
                         status = ENDED
-                        with trio.move_on_after(self.limits.drain_seconds):
+                        with trio.move_on_after(self.limits.shutdown.drain_seconds):
                             await self._all_settled()
                     nursery.cancel_scope.cancel()
         finally:
@@ -175,7 +175,7 @@ class ConnectionForwarder:
     async def _receive(self, item: Received) -> None:
         if isinstance(item, Oversized):
             self.journal.record_oversized("in", item)
-            text = f"larger than frame_bytes_max ({self.limits.frame_bytes_max})"
+            text = f"larger than limits.messages.bytes_max ({self.limits.messages.bytes_max})"
             await self._reject_malformed(malformed(item.head, INVALID_REQUEST, text))
             return
         assert isinstance(item, bytes)
@@ -189,7 +189,7 @@ class ConnectionForwarder:
     def _note(self, message: Message) -> None:
         """Keep track of the requests that are open."""
         self.has_begun = self.has_begun or isinstance(message, Request)
-        if isinstance(message, Request) and len(self._open) < self.limits.requests_queued_max:
+        if isinstance(message, Request) and len(self._open) < self.limits.requests.queued_max:
             self._open[message.id] = message.method
         elif isinstance(message, Notification) and message.method == CANCELLED:
             self._forget_request(reference_of(message))
@@ -225,7 +225,7 @@ class ConnectionForwarder:
 
     async def _drop(self, item: Oversized) -> None:
         """Fail the request whose answer is too large to be forwarded."""
-        text = f"an answer over frame_bytes_max ({self.limits.frame_bytes_max})"
+        text = f"an answer over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
         request_id = whose_large_answer(malformed(item.head, SERVER_BUSY, text), self._waiting)
         if request_id in self._open:
             await self._fail(request_id, text)
@@ -284,8 +284,8 @@ class HttpForwarder(ConnectionForwarder):
         if request.id in self._open:
             text = f"an unfinished request has the same id: {request.id!r}"
             await self._answer(request.id, INVALID_REQUEST, text)
-        elif len(self._open) >= self.limits.requests_queued_max:
-            text = "too many requests wait for answers (requests_queued_max)"
+        elif len(self._open) >= self.limits.requests.queued_max:
+            text = "too many requests wait for answers (limits.requests.queued_max)"
             await self._answer(request.id, SERVER_BUSY, text)
         else:
             self._note(request)
@@ -295,7 +295,7 @@ class HttpForwarder(ConnectionForwarder):
 
     async def _session_begun(self, request_id: Id) -> None:
         """Wait for the answer to `initialize`, which has the session id for the next messages."""
-        with trio.move_on_after(self.limits.initialize_seconds):
+        with trio.move_on_after(self.limits.requests.initialize_seconds):
             while request_id in self._open:
                 await self._settled.park()
 
@@ -342,7 +342,8 @@ class UpstreamConnection:
         server: The channel of the server; closed at the end.
         journal: The journal of both.
         negotiated_version: Updated when the server answers a handshake.
-        limits: Of which `write_stall_seconds` ends a connection whose server does not read.
+        limits: Of which `limits.messages.write_stall_seconds` ends a connection whose server does
+            not read.
         is_stateless: Whether the clients take no requests, and choose progress tokens
             independently of each other.
     """
@@ -423,7 +424,7 @@ class UpstreamConnection:
         return next(named, None)
 
     async def _send(self, line: bytes) -> None:
-        seconds = self.limits.write_stall_seconds
+        seconds = self.limits.messages.write_stall_seconds
         async with self._send_lock:
             try:
                 with trio.move_on_after(seconds) as stall:
@@ -445,7 +446,7 @@ class UpstreamConnection:
 
     def _drop(self, item: Oversized) -> None:
         self.journal.record_oversized("out", item)
-        text = f"an answer over frame_bytes_max ({self.limits.frame_bytes_max})"
+        text = f"an answer over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
         waiting = [each.id for each in self._open.values() if each.method != LISTEN]
         self._fail(whose_large_answer(malformed(item.head, SERVER_BUSY, text), waiting), text)
 

@@ -7,7 +7,7 @@ Clients and server should not be able to notice the proxy, except for its addres
   the proxy could not read compressed answers.
 - Statuses and bodies are forwarded unchanged. Each piece of a stream is forwarded when it arrives,
   after the records of the events that it completes. Other bodies are buffered until they are
-  complete, or `frame_bytes_max` long.
+  complete, or `limits.messages.bytes_max` long.
 - When a client disconnects, its request to the server is cancelled. When an answer breaks off, the
   client's answer breaks off. A server that does not answer becomes a 502 that says so.
 - Only messages are recorded: no headers except the ids of sessions and events, no credentials, and
@@ -131,7 +131,7 @@ def _passed(fields: Iterable[tuple[str, str]], *, replaced: frozenset[str]) -> H
 
 _Name: TypeAlias = tuple[str, int | str]
 
-# How often sessions are checked for expiry within `http_session_idle_seconds`.
+# How often sessions are checked for expiry within `limits.http.session_idle_seconds`.
 _CHECKS_PER_EXPIRY = 10
 
 
@@ -183,8 +183,8 @@ class OpenRecording:
 class OpenRecordings:
     """The recordings of a proxy's exchanges; `start` begins another one.
 
-    At most `http_sessions_max` recordings of sessions are open at a time, and at most
-    `http_streams_max` common recordings.
+    At most `limits.http.sessions_max` recordings of sessions are open at a time, and at most
+    `limits.http.streams_max` common recordings.
     """
 
     start: Callable[[], MessageJournal]
@@ -221,7 +221,7 @@ class OpenRecordings:
         is_opening = any(
             isinstance(each, Request) and each.method == INITIALIZE for each in messages
         )
-        has_place = len(self._sessions) + len(self._new) < self.limits.http_sessions_max
+        has_place = len(self._sessions) + len(self._new) < self.limits.http.sessions_max
         if is_opening and key is None and has_place and not self._gives_no_ids:
             return self._begun()
         return self._in_common(names)
@@ -234,7 +234,7 @@ class OpenRecordings:
     def _in_common(self, names: Collection[_Name]) -> OpenRecording:
         fitting = (each for each in self._common if each.has_room_for(names))
         found = next(fitting, None)
-        if found is None and len(self._common) < self.limits.http_streams_max:
+        if found is None and len(self._common) < self.limits.http.streams_max:
             found = OpenRecording(self.start(), is_common=True)
             self._common.append(found)
         return found or self._common[-1]
@@ -277,8 +277,8 @@ class OpenRecordings:
             recording.journal.close()
 
     async def expire(self) -> None:
-        """End sessions that are idle for `http_session_idle_seconds`, until cancelled."""
-        seconds = self.limits.http_session_idle_seconds
+        """End sessions that are idle for `limits.http.session_idle_seconds`, until cancelled."""
+        seconds = self.limits.http.session_idle_seconds
         while True:
             await trio.sleep(seconds / _CHECKS_PER_EXPIRY)
             for recording in [*self._sessions.values()]:
@@ -390,7 +390,10 @@ class ProxiedExchange:
         head = self.exchange.head
         given = self.link.http.timeout
         timeout = httpx.Timeout(
-            None, connect=given.connect, pool=given.pool, write=self.limits.write_stall_seconds
+            None,
+            connect=given.connect,
+            pool=given.pool,
+            write=self.limits.messages.write_stall_seconds,
         )
         return httpx.Request(
             head.method,
@@ -465,7 +468,7 @@ class ProxiedExchange:
         async with pieces_of(response, is_raw=True) as pieces:
             async for piece in pieces:
                 held += piece
-                if len(held) > self.limits.frame_bytes_max:
+                if len(held) > self.limits.messages.bytes_max:
                     parts += 1
                     await self._pass_part(response, fields, bytes(held), parts)
                     held.clear()
@@ -508,7 +511,7 @@ class ProxiedExchange:
 
     async def _pass_stream(self, response: httpx.Response, fields: Headers) -> None:
         self._note_stream(response)
-        parser = EventParser(event_bytes_max=self.limits.frame_bytes_max)
+        parser = EventParser(event_bytes_max=self.limits.messages.bytes_max)
         is_plain = _is_plain(response)
         self._has_begun = True
         await self.exchange.start(response.status_code, fields)
@@ -553,7 +556,7 @@ class ProxiedExchange:
             self._note(repeated=event.id)
             return True
         self.recording.events[event.id] = None
-        if len(self.recording.events) > self.limits.http_events_kept_max:
+        if len(self.recording.events) > self.limits.http.events_kept_max:
             del self.recording.events[next(iter(self.recording.events))]
         return False
 
@@ -639,18 +642,18 @@ class HttpProxy:
     _decoder: Decoder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._decoder = Decoder(json_depth_max=self.limits.json_depth_max)
+        self._decoder = Decoder(json_depth_max=self.limits.messages.json_depth_max)
 
     async def respond(self, exchange: Exchange) -> None:
         """Forward one exchange; reject it if a check fails or its body is too large."""
-        bytes_max = self.limits.frame_bytes_max
+        bytes_max = self.limits.messages.bytes_max
         with suppress(trio.BrokenResourceError):
             rejection = self.host_check.rejection(exchange.head) or self._check_token(exchange.head)
             if rejection is None:
                 try:
                     body = await exchange.body(bytes_max)
                 except BodyTooLargeError:
-                    text = f"the body is larger than frame_bytes_max ({bytes_max})"
+                    text = f"the body is larger than limits.messages.bytes_max ({bytes_max})"
                     rejection = Rejection(status=413, text=text)
                 else:
                     await self._pass(exchange, body)

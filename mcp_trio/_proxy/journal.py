@@ -171,7 +171,7 @@ class MessageJournal:
 
     Attributes:
         recorder: The recorder of the file.
-        limits: Of which `json_depth_max` applies.
+        limits: Of which `limits.messages.json_depth_max` applies.
         channel: The session's channel, in a file of several sessions.
         counts: Counters of messages, which this class updates, and of bytes, which its users do.
         is_negotiated: Whether the server has answered a handshake.
@@ -187,7 +187,7 @@ class MessageJournal:
     _cause: Cause | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._decoder = Decoder(json_depth_max=self.limits.json_depth_max)
+        self._decoder = Decoder(json_depth_max=self.limits.messages.json_depth_max)
         self.counts = Counter(dict.fromkeys(_COUNTS, 0))
 
     def read(self, data: bytes) -> Sequence[Message]:
@@ -277,15 +277,15 @@ class LineJournal:
 
     The system has the record of a line before the caller forwards the line's last byte. The
     envelope of a record is `{"lf": false}` if no LF follows: at the end of a stream, or with
-    `{"part": 1}` for a part of a line longer than `frame_bytes_max`. So the records hold exactly
-    the bytes that were forwarded.
+    `{"part": 1}` for a part of a line longer than `limits.messages.bytes_max`. So the records hold
+    exactly the bytes that were forwarded.
     """
 
     messages: MessageJournal
     _lines: dict[Direction, LineSplitter] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        line_bytes_max = self.messages.limits.frame_bytes_max
+        line_bytes_max = self.messages.limits.messages.bytes_max
         self._lines = {
             "in": LineSplitter(line_bytes_max=line_bytes_max),
             "out": LineSplitter(line_bytes_max=line_bytes_max),

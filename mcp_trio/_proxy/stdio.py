@@ -2,18 +2,18 @@
 
 Host and server should not be able to notice the proxy:
 
-- Bytes are forwarded unchanged and at once, one read of at most `chunk_bytes` at a time and each
-  direction by itself; the next read follows when the last chunk is written. The proxy does not wait
-  for a complete line before it forwards. The system has the record of a line before its last byte
-  is forwarded, so if the proxy is killed, no line is missing that a peer received. An incomplete
-  line, which no peer takes for a message, is recorded when its direction ends.
+- Bytes are forwarded unchanged and at once, one read of at most `limits.messages.chunk_bytes` at a
+  time and each direction by itself; the next read follows when the last chunk is written. The proxy
+  does not wait for a complete line before it forwards. The system has the record of a line before
+  its last byte is forwarded, so if the proxy is killed, no line is missing that a peer received. An
+  incomplete line, which no peer takes for a message, is recorded when its direction ends.
 - A closed pipe on one side is closed on the other. An end of file follows the last byte. When a
   reader is gone, the proxy stops reading, and the writer gets EPIPE.
 - The server inherits the environment, the folder, stderr and all open descriptors of the proxy.
 - The server may go on for any time after the end of its stdin, and with its stdout closed, until
-  the host sends a signal. The proxy sends the signal on to the server, waits `close_seconds`, sends
-  SIGTERM, waits `terminate_seconds` and sends SIGKILL. It does the same, after an end of file, when
-  its parent process dies.
+  the host sends a signal. The proxy sends the signal on to the server, waits
+  `limits.shutdown.close_seconds`, sends SIGTERM, waits `limits.shutdown.terminate_seconds` and
+  sends SIGKILL. It does the same, after an end of file, when its parent process dies.
 - When the server has exited and all its output is forwarded, the proxy exits with its status.
 
 The server leads a session and process group of its own. So it receives a signal to the proxy's
@@ -147,11 +147,11 @@ class StdioProxy:
 
     async def _end_in_time(self, scope: trio.CancelScope) -> None:
         await self._end_requested.wait()
-        await trio.sleep(self.limits.close_seconds)
+        await trio.sleep(self.limits.shutdown.close_seconds)
         self.server.terminate()
-        await trio.sleep(self.limits.terminate_seconds)
+        await trio.sleep(self.limits.shutdown.terminate_seconds)
         self.server.kill()
-        await trio.sleep(self.limits.kill_seconds)
+        await trio.sleep(self.limits.shutdown.kill_seconds)
         scope.cancel()
 
 
@@ -190,7 +190,7 @@ async def _run(
     parent_pid = os.getppid()
     journal = start_line_journal(record, command, limits=limits)
     host_in, host_out = (
-        open_descriptor(fd, chunk_bytes=limits.chunk_bytes) for fd in divert_stdio()
+        open_descriptor(fd, chunk_bytes=limits.messages.chunk_bytes) for fd in divert_stdio()
     )
     with trio.open_signal_receiver(*not_ignored(SIGNALS)) as signals:
         try:

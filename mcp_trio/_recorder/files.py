@@ -95,7 +95,7 @@ class FileSink:
 
     With `sync_seconds`, a thread syncs the file to the disk at that interval. When a sync fails,
     the next write raises its error. `close` waits for the last sync for at most
-    `journal_close_seconds`.
+    `limits.recording.close_seconds`.
 
     Raises:
         OSError: The file cannot be created (its folder must exist), or another sink writes to it.
@@ -108,7 +108,7 @@ class FileSink:
         sync_seconds: float | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        self._close_seconds = limits.journal_close_seconds
+        self._close_seconds = limits.recording.close_seconds
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._is_regular = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
         self.written_bytes = 0
@@ -416,7 +416,7 @@ def open_recording(
 
     Raises:
         RecordingError: The file cannot be read or decompressed, has a line longer than
-            `recording_line_bytes_max`, or is a later segment itself.
+            `limits.recording.line_bytes_max`, or is a later segment itself.
     """
     name = os.fspath(path)
     lines = _lines(name, limits)
@@ -480,15 +480,15 @@ def _head(line: bytes) -> _FirstBody:
 
 
 def _lines(name: str, limits: Limits) -> Iterator[bytes]:
-    bytes_max = limits.recording_line_bytes_max
+    bytes_max = limits.recording.line_bytes_max
     read = _compressed if name.endswith(COMPRESSED_SUFFIX) else nullcontext[IO[bytes]]
     try:
         with Path(name).open("rb") as file, read(file) as lines:
             while line := lines.readline(bytes_max + 1):
                 if len(line) > bytes_max:
                     raise RecordingError(
-                        f"cannot read {name}: it has a line longer than recording_line_bytes_max"
-                        f" ({bytes_max} bytes)"
+                        f"cannot read {name}: it has a line longer than"
+                        f" limits.recording.line_bytes_max ({bytes_max} bytes)"
                     )
                 yield line
     except OSError as error:

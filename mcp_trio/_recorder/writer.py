@@ -4,7 +4,7 @@
 sink, in the caller's task, before the bytes that they explain reach the peer. That holds in DIRECT
 mode. In the other modes the file itself says in `gap` records what is missing:
 
-- A write fails: PAUSED. Records are counted and dropped. Every `journal_retry_seconds`
+- A write fails: PAUSED. Records are counted and dropped. Every `limits.recording.retry_seconds`
   `flush` tries again: it writes a `gap` with the reason and a `gap` with the count of lost records.
 - A write is slow: THREADED, after a `gap` with the reason "slow disk". A thread writes, from a
   buffer of bounded size; records that do not fit are counted and dropped. When the thread has
@@ -111,7 +111,7 @@ class Recorder:
         self.clock_ns = clock_ns
         self._write_clock = write_clock
         self.limits = limits
-        self._slow_seconds = limits.journal_write_ms_max / 1000
+        self._slow_seconds = limits.recording.write_ms_max / 1000
         self._encoder = RecordEncoder()
         self._mode = _Mode.DIRECT
         self._buffer: list[Record] = []
@@ -215,7 +215,7 @@ class Recorder:
 
         With a `channel`, only that session of a shared recording ends, by a mark. If sessions of a
         shared recording are still open when the recording closes, it gets no `end` record and so
-        counts as cut. Waits for a slow disk for at most `journal_close_seconds`; after
+        counts as cut. Waits for a slow disk for at most `limits.recording.close_seconds`; after
         that the writing thread keeps the sink.
         """
         if self._mode is _Mode.CLOSED:
@@ -242,7 +242,7 @@ class Recorder:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.write(lines, records)
-            return thread.finish(self.limits.journal_close_seconds)
+            return thread.finish(self.limits.recording.close_seconds)
         with suppress(Exception):  # a recording without `end` counts as cut
             self._sink.write(lines)
         return True
@@ -284,7 +284,7 @@ class Recorder:
         segments.begin_next(self._encoder.segment_line(body, self.clock_ns()))
 
     def _flush_while_paused(self) -> None:
-        if self._write_clock() - self._failed_at >= self.limits.journal_retry_seconds:
+        if self._write_clock() - self._failed_at >= self.limits.recording.retry_seconds:
             self._resume()
 
     def _flush_through_thread(self) -> None:
@@ -293,7 +293,7 @@ class Recorder:
         if thread.failure is not None:
             _, records = self._take_buffered()
             self._pause(str(thread.failure), records + thread.waiting_records)
-        elif thread.has_caught_up and thread.finish(self.limits.journal_close_seconds):
+        elif thread.has_caught_up and thread.finish(self.limits.recording.close_seconds):
             self._thread = None
             self._append_gap(count=self._lost)
             self._lost = 0
@@ -340,7 +340,7 @@ class Recorder:
         if self._thread is None:
             return False
         waiting_bytes = self._thread.waiting_bytes + self._buffered_bytes
-        if waiting_bytes >= self.limits.journal_buffer_bytes_max:
+        if waiting_bytes >= self.limits.recording.buffer_bytes_max:
             return False
         self._buffered_bytes += _RECORD_BYTES + len(body or b"")
         return True

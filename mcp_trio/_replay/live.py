@@ -62,9 +62,10 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 # again, and what was concurrent stays concurrent.
 #
 # No wait is endless. An answer has the budget of a request; what nobody asked for has that as well
-# while a request is open, and else `drive_unasked_seconds`, once for each kind: a server that has
-# ceased to say something delays nothing more. If a server asks in another order than the recorded
-# one did, and everything stands still, the recorded replies are sent ahead of their place.
+# while a request is open, and else `limits.replay.unrequested_seconds`, once for each kind: a
+# server that has ceased to say something delays nothing more. If a server asks in another order
+# than the recorded one did, and everything stands still, the recorded replies are sent ahead of
+# their place.
 #
 # Over HTTP one answer can be lost and others come: then that one is not waited for. Who cannot be
 # asked at all any more is lost as a whole.
@@ -157,10 +158,10 @@ class RequestDriver:
     async def _comes(self, said: RecordedMessage) -> bool:
         """Whether the live server says it in time."""
         played, limits = self.played, self.limits
-        seconds = min(limits.drive_unasked_seconds, limits.request_idle_seconds)
+        seconds = min(limits.replay.unrequested_seconds, limits.requests.idle_seconds)
         await self._until(lambda: played.has_come(said), seconds)
         if not played.has_come(said) and played.may_come(said):
-            rest_seconds = limits.request_idle_seconds - seconds
+            rest_seconds = limits.requests.idle_seconds - seconds
             await self._until(lambda: self._comes_after_replies(said), rest_seconds)
         return played.has_come(said)
 
@@ -177,7 +178,7 @@ class RequestDriver:
     async def _hear_out(self) -> None:
         """What the server says before it answers a ping is heard; the ping is no difference."""
         self._send([_last_ping(self.played.recorded)])
-        await self._until(lambda: self._is_pinged, self.limits.drive_unasked_seconds)
+        await self._until(lambda: self._is_pinged, self.limits.replay.unrequested_seconds)
 
     # The server.
 
@@ -489,7 +490,8 @@ async def run_inputs(
 ) -> InputsReport:
     """`drive` inside a Trio program.
 
-    Every wait is bounded, by `request_idle_seconds` and `drive_unasked_seconds` of `limits`.
+    Every wait is bounded, by `limits.requests.idle_seconds` and `limits.replay.unrequested_seconds`
+    of `limits`.
     Cancelled: the connection is closed, and the process of a command stopped.
 
     Raises:

@@ -108,7 +108,7 @@ class Wire:
 
     def __attrs_post_init__(self) -> None:
         self._is_addressed = getattr(self.channel, "is_addressed", False)
-        self._decoder = Decoder(json_depth_max=self.limits.json_depth_max)
+        self._decoder = Decoder(json_depth_max=self.limits.messages.json_depth_max)
 
     def say(self, frame: bytes, about: int | str | None = None, *, is_answer: bool = False) -> None:
         """Sends a frame behind those that wait; `about` is the peer's request it belongs to."""
@@ -156,7 +156,7 @@ class Wire:
         if isinstance(frame, Lost):
             return (frame,)
         if isinstance(frame, Oversized):
-            begin = malformed(frame.head, INVALID_REQUEST, "over frame_bytes_max")
+            begin = malformed(frame.head, INVALID_REQUEST, "over limits.messages.bytes_max")
             return [begin, *_lost_by(begin, whose_large_answer(begin, ()))]
         messages: list[Message | Lost] = [*self._decoder.messages(frame)]
         for bad in [each for each in messages if isinstance(each, Malformed)]:

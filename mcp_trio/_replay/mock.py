@@ -239,7 +239,7 @@ class MockSession:
                 self._act(None)
                 with suppress(ConnectionLost):
                     await self._wire.listen(self._hear)
-                deadline = trio.current_time() + self._wire.limits.drain_seconds
+                deadline = trio.current_time() + self._wire.limits.shutdown.drain_seconds
                 self._nursery.cancel_scope.deadline = deadline
             writing.cancel_scope.deadline = deadline
             await self._wire.drain()

@@ -136,7 +136,7 @@ def replay(
         raise ValueError(f"unknown mode {mode!r}: one of {', '.join(get_args(Mode))}")
     trace = load_trace(path)
     clock = VirtualClock()
-    baton = Baton(clock, server.limits.replay_thread_seconds)
+    baton = Baton(clock, server.limits.replay.thread_seconds)
     replayer, part = _MODES[mode](trace, clock, baton)
     if trace.opening.redaction is not None:
         replayer.redactor = redactor_for_replay(trace.opening.redaction, trace.journal, key)

@@ -244,7 +244,7 @@ class Baton:
         self.clock.expect_thread(
             self.seconds,
             f"the thread of {name!r} did not come back within {self.seconds:g} s"
-            " (replay_thread_seconds)",
+            " (limits.replay.thread_seconds)",
         )
 
     def give_back(self) -> None:

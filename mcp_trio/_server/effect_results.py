@@ -49,7 +49,9 @@ class _Results:
         except Exception as error:  # people's types and hooks may raise anything
             self._reject("has no JSON form", error)
         if len(body) > self.bytes_max:
-            self._reject(f"has {len(body)} bytes as JSON (effect_bytes_max={self.bytes_max})")
+            self._reject(
+                f"has {len(body)} bytes as JSON (limits.requests.effect_bytes_max={self.bytes_max})"
+            )
         result = self.decoded(body)
         if not self._is_kept(value, body, result):
             self._reject(f"is not the same after a way through JSON: {self._advice()}")
@@ -115,7 +117,7 @@ class EffectResults:
             decode = self._reader(hint)
         except Exception as error:
             raise TypeError(f"the result of the effect {name}: {error}") from error
-        return _Results(name, hint, self.writer, self.limits.effect_bytes_max, decode)
+        return _Results(name, hint, self.writer, self.limits.requests.effect_bytes_max, decode)
 
     def _reader(self, hint: Any) -> _Reader:
         try:

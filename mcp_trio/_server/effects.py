@@ -258,7 +258,7 @@ class _Keeper:
             text = self._walked(value, levels - 1) if levels else server.writer.encode(value)
         except Exception:  # people's types and hooks may raise anything
             return _OPAQUE
-        return text if len(text) <= server.limits.effect_bytes_max else _OPAQUE
+        return text if len(text) <= server.limits.requests.effect_bytes_max else _OPAQUE
 
     def _walked(self, value: Any, levels: int) -> bytes:
         kind = value.__class__

@@ -150,8 +150,8 @@ Values = TypeVarTuple("Values")
 class SessionHttp:
     """The HTTP client of one session's handlers, whose requests are effects.
 
-    To be entered round the session: at the end the client is closed, within `close_seconds`, also
-    when that is a cancellation.
+    To be entered round the session: at the end the client is closed, within
+    `limits.shutdown.close_seconds`, also when that is a cancellation.
     """
 
     close_seconds: float
@@ -199,7 +199,9 @@ class Serving:
     def elicitations(self) -> OpenElicitations:
         """See `ServedSession`."""
         if self._elicitations is None:
-            self._elicitations = OpenElicitations(self.registry.limits.elicitations_remembered_max)
+            self._elicitations = OpenElicitations(
+                self.registry.limits.requests.elicitations_remembered_max
+            )
         return self._elicitations
 
     @property
@@ -213,7 +215,7 @@ class Serving:
     def _threads(self) -> trio.CapacityLimiter:
         """How many handlers of this session run in threads at once."""
         if self._limiter is None:
-            self._limiter = trio.CapacityLimiter(self.registry.limits.threads_max)
+            self._limiter = trio.CapacityLimiter(self.registry.limits.requests.threads_max)
         return self._limiter
 
     def accompany(self, session: AccompaniedSession) -> None:
@@ -374,8 +376,9 @@ class Serving:
         """Answer `resources/subscribe`; what nobody could read is not found."""
         self._found(params.uri)
         subscribed, limits = self.announcer.subscribed, self.registry.limits
-        if params.uri not in subscribed and len(subscribed) >= limits.subscriptions_max:
-            text = f"too many subscriptions (subscriptions_max={limits.subscriptions_max})"
+        if params.uri not in subscribed and len(subscribed) >= limits.requests.subscriptions_max:
+            subscriptions_max = limits.requests.subscriptions_max
+            text = f"too many subscriptions (limits.requests.subscriptions_max={subscriptions_max})"
             raise RequestError(SERVER_BUSY, text)
         subscribed[params.uri] = None
         return types.EmptyResult()
@@ -435,7 +438,7 @@ class Serving:
 
     def _brief(self, text: str) -> str:
         """Cut what quotes the peer: a message is one short sentence (BASE-12)."""
-        chars_max = self.registry.limits.fault_text_chars_max
+        chars_max = self.registry.limits.messages.error_text_chars_max
         return text if len(text) <= chars_max else f"{text[:chars_max]}…"
 
     async def _run(

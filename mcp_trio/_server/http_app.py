@@ -92,7 +92,7 @@ class Asked(msgspec.Struct, eq=False):
         try:
             return await self.exchange.body(self.bytes_max)
         except BodyTooLargeError:
-            text = f"the body is larger than frame_bytes_max ({self.bytes_max})"
+            text = f"the body is larger than limits.messages.bytes_max ({self.bytes_max})"
             raise RejectedError(Rejection(status=413, text=text)) from None
 
     async def answer(self, status: int, headers: Headers = (), body: bytes = b"") -> None:
@@ -147,7 +147,7 @@ class McpEndpoint:
     _timer_queue: TimerQueue = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._timer_queue = TimerQueue(self.runtime.server.limits.http_watch_after_seconds)
+        self._timer_queue = TimerQueue(self.runtime.server.limits.http.watch_after_seconds)
 
     async def respond(self, asked: Asked) -> None:
         """Answer one request.
@@ -331,7 +331,7 @@ def begun_session(
 
 def too_many_sessions(request_id: RequestId | None = None) -> Rejection:
     """The refusal of a session for which there is no place."""
-    text = "there are too many sessions (http_sessions_max)"
+    text = "there are too many sessions (limits.http.sessions_max)"
     return Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
 
 
@@ -399,7 +399,7 @@ def _undeliverable(error: Exception, request_id: RequestId) -> Rejection:
     if isinstance(error, DuplicateIdError):
         text = f"an unfinished request has the same id: {request_id!r}"
         return Rejection(status=400, text=text, id=request_id)
-    text = "too many requests of this session wait for answers (http_streams_max)"
+    text = "too many requests of this session wait for answers (limits.http.streams_max)"
     return Rejection(status=429, code=SERVER_BUSY, text=text, id=request_id)
 
 
@@ -573,7 +573,7 @@ class HttpApp:
         """Answer one request; a client that goes away ends it, and nothing else."""
         head = exchange.head
         headers = self.host_check.cors_headers(head)
-        asked = Asked(exchange, head, headers, self.runtime.server.limits.frame_bytes_max)
+        asked = Asked(exchange, head, headers, self.runtime.server.limits.messages.bytes_max)
         self._answering += 1
         try:
             try:

@@ -38,7 +38,7 @@ class Base64Body(msgspec.Struct, frozen=True):
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """What is recorded of a request; a body beyond `http_body_bytes_max` is opaque."""
+    """What is recorded of a request; a body over the limit is opaque."""
 
     method: str
     url: str
@@ -60,9 +60,9 @@ class EffectTransport(httpx.AsyncBaseTransport):
         httpx.AsyncClient(transport=mcp_trio.http.EffectTransport())
 
     Outside of handlers, and inside of other effects, it does nothing by itself. In a handler
-    responses are read whole, up to `http_body_bytes_max`; what they hold beside status, body and
-    some plain headers, such as cookies, is dropped, and so are extensions. `inner` sends: by
-    default an `httpx.AsyncHTTPTransport` of its own, made when it is first needed.
+    responses are read whole, up to `limits.requests.http_effect_bytes_max`; what they hold beside
+    status, body and some plain headers, such as cookies, is dropped, and so are extensions. `inner`
+    sends: by default an `httpx.AsyncHTTPTransport` of its own, made when it is first needed.
     """
 
     def __init__(self, inner: httpx.AsyncBaseTransport | None = None) -> None:
@@ -79,7 +79,7 @@ class EffectTransport(httpx.AsyncBaseTransport):
         if current_context is None:
             return await self._sender().handle_async_request(request)
         server = current_context.served.server
-        bytes_max = server.limits.http_body_bytes_max
+        bytes_max = server.limits.requests.http_effect_bytes_max
         told = _request(request, await request.aread(), bytes_max)
         effect: Effect[HttpResponse] = Effect(
             name=HTTP,
@@ -131,7 +131,9 @@ async def _read(response: httpx.Response, request: httpx.Request, bytes_max: int
         if len(body) <= bytes_max:
             raise
     if len(body) > bytes_max:
-        text = f"the response has more than {bytes_max} bytes (http_body_bytes_max)"
+        text = (
+            f"the response has more than {bytes_max} bytes (limits.requests.http_effect_bytes_max)"
+        )
         raise httpx.ReadError(text, request=request)
     return bytes(body)
 

@@ -130,7 +130,8 @@ class HttpStores:
 
     Attributes:
         events: Makes the store of one session's events, by the session's id; None: each session
-            has a `ReplayBuffer` within `http_events_kept_max` and `http_bytes_kept_max`.
+            has a `ReplayBuffer` within `limits.http.events_kept_max` and
+            `limits.http.events_kept_bytes_max`.
         sessions: Which sessions there are.
         changes: Who else is to hear of changes.
     """

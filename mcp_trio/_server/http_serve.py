@@ -98,8 +98,8 @@ class Workers:
     def run(self) -> int:
         """Hold the workers until SIGINT or SIGTERM comes, which ends them; returns its number.
 
-        They have `workers_stop_seconds` for that; those that are left then, or when a second signal
-        comes, are killed.
+        They have `limits.shutdown.workers_seconds` for that; those that are left then, or when a
+        second signal comes, are killed.
 
         Raises:
             WorkerFailedError: One has ended before all of them had served; the others are stopped.
@@ -197,7 +197,7 @@ class Workers:
     def _stop(self, signals: socket.socket) -> None:
         for process in self._alive():
             process.terminate()
-        stopped_at = time.monotonic() + self.limits.workers_stop_seconds
+        stopped_at = time.monotonic() + self.limits.shutdown.workers_seconds
         while (alive := self._alive()) and time.monotonic() < stopped_at:
             seconds = max(0.0, stopped_at - time.monotonic())
             happened = wait([signals, *(each.sentinel for each in alive)], seconds)
@@ -369,7 +369,7 @@ async def serve_bound(
     """The same at an address that is bound already, by listeners that are closed at the end.
 
     Cancelled: the sessions wind down, and with them their streams; when the last frames have left,
-    or after `close_seconds` more, the listeners close.
+    or after `limits.shutdown.close_seconds` more, the listeners close.
 
     Raises:
         Exception: What the lifespan raises, bare.
@@ -390,7 +390,7 @@ async def serve_bound(
                     await stopping.wait()
                     app.runtime.close()
                     await app.runtime.ended.wait()
-                    with trio.move_on_after(server.limits.close_seconds):
+                    with trio.move_on_after(server.limits.shutdown.close_seconds):
                         await app.all_answered()
                     nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
@@ -589,7 +589,9 @@ def check_for_workers(server: ServesProcesses, options: HttpOptions, number: int
 def _become_worker(server: ServesProcesses) -> None:
     """No client is routed to who knows it: there are no sessions, and no handler waits for one."""
     server.speak_stateless_only()
-    server.limits = attrs.evolve(server.limits, handlers_suspended_max=0)
+    server.limits = attrs.evolve(
+        server.limits, requests=attrs.evolve(server.limits.requests, suspended_max=0)
+    )
 
 
 async def _serve_on(

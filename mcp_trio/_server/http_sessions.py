@@ -43,8 +43,8 @@ from mcp_trio.types import Implementation
 class Restarts:
     """The pauses before one thing begins again: each twice as long, until it has lived for a while.
 
-    They lie between `http_restart_seconds` and `http_restart_seconds_max`; what has lived for as
-    long as the longest pause was sound.
+    They lie between `limits.http.restart_seconds` and `limits.http.restart_seconds_max`; what has
+    lived for as long as the longest pause was sound.
     """
 
     limits: Limits
@@ -52,11 +52,11 @@ class Restarts:
 
     def pause_seconds(self, lived_seconds: float) -> float:
         """How long to wait, now that it has ended after so many seconds."""
-        longest_seconds = self.limits.http_restart_seconds_max
+        longest_seconds = self.limits.http.restart_seconds_max
         if lived_seconds >= longest_seconds:
             self._failures = 0
         pause_seconds = doubled_seconds(
-            self._failures, self.limits.http_restart_seconds, longest_seconds
+            self._failures, self.limits.http.restart_seconds, longest_seconds
         )
         self._failures += 1
         return pause_seconds
@@ -78,7 +78,7 @@ _LOOKS_PER_EXPIRY = 10
 
 
 class TooManySessionsError(Exception):
-    """`http_sessions_max` are open."""
+    """`limits.http.sessions_max` are open."""
 
 
 class Agreed(Protocol):
@@ -243,7 +243,7 @@ class Sessions:
         Raises:
             TooManySessionsError: There is none.
         """
-        if len(self._open) + self._connected < self.limits.http_sessions_max:
+        if len(self._open) + self._connected < self.limits.http.sessions_max:
             return
         unused = next((each for each in self._unused.values() if each.is_resting), None)
         if unused is None:
@@ -275,20 +275,20 @@ class Sessions:
             self.stores.sessions.forget(session.id)
 
     async def expire(self) -> None:
-        """End sessions of which nobody was heard for `http_session_idle_seconds`.
+        """End sessions of which nobody was heard for `limits.http.session_idle_seconds`.
 
-        Unused ones end after `http_session_unused_seconds`.
+        Unused ones end after `limits.http.session_unused_seconds`.
         """
-        unused_seconds = self.limits.http_session_unused_seconds
-        look_seconds = min(unused_seconds, self.limits.http_session_idle_seconds)
+        unused_seconds = self.limits.http.session_unused_seconds
+        look_seconds = min(unused_seconds, self.limits.http.session_idle_seconds)
         while True:
             await trio.sleep(look_seconds / _LOOKS_PER_EXPIRY)
             self._end_forgotten(trio.current_time())
 
     def _end_forgotten(self, now: float) -> None:
         """What this looked at must not outlive the look, so the loop is no part of the task."""
-        idle_seconds = self.limits.http_session_idle_seconds
-        unused_seconds = min(idle_seconds, self.limits.http_session_unused_seconds)
+        idle_seconds = self.limits.http.session_idle_seconds
+        unused_seconds = min(idle_seconds, self.limits.http.session_unused_seconds)
         for session in self:
             seconds = unused_seconds if session.id in self._unused else idle_seconds
             if session.used_at <= now - seconds and session.is_resting:
@@ -390,7 +390,8 @@ class Runtime:
         self.endpoint = Endpoint(
             protocol_versions=self.server.spoken,
             decoder=Decoder(
-                json_depth_max=limits.json_depth_max, batch_messages_max=limits.batch_messages_max
+                json_depth_max=limits.messages.json_depth_max,
+                batch_messages_max=limits.messages.batch_size_max,
             ),
             find=self.sessions.known,
             parameter_paths=self.server.param_header_paths,
@@ -407,7 +408,7 @@ class Runtime:
             Exception: What the lifespan raises.
         """
         try:
-            close_seconds = self.server.limits.close_seconds
+            close_seconds = self.server.limits.shutdown.close_seconds
             audience = self.server.audience
             async with (
                 self.server.entered_lifespan() as value,
@@ -474,7 +475,7 @@ class Runtime:
         if not may_follow or now < self._renewable_at:
             return
         if self._begin_stateless_again() is None:
-            self._renewable_at = now + self.server.limits.journal_retry_seconds
+            self._renewable_at = now + self.server.limits.recording.retry_seconds
         else:
             before.shut("closed")
 

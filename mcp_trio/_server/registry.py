@@ -496,7 +496,9 @@ class Registry:
             return static, {}
         for resource in tuple(self.resources.values()):
             if not resource.is_static:
-                values = resource.template.match(uri, uri_chars_max=self.limits.uri_chars_max)
+                values = resource.template.match(
+                    uri, uri_chars_max=self.limits.messages.uri_chars_max
+                )
                 if values is not None:
                     return resource, values
         return None
@@ -521,14 +523,16 @@ class Registry:
             start = 0 if cursor is None else _start(method, cursor, rows)
             made = self._make_page(method, rows, start)
             kept = msgspec.Raw(_encode(downgraded(made, protocol_version)))
-            if start % self.limits.page_items_max == 0:  # what clients make up costs no memory
+            if (
+                start % self.limits.requests.page_items_max == 0
+            ):  # what clients make up costs no memory
                 pages[method, cursor, protocol_version] = kept
         return kept
 
     def _make_page(
         self, method: str, rows: Sequence[Registered], start: int
     ) -> types.CacheableResult:
-        made, end = LISTS[method], start + self.limits.page_items_max
+        made, end = LISTS[method], start + self.limits.requests.page_items_max
         return made.result(
             **{made.member: [_defined(made.define, row) for row in rows[start:end]]},
             next_cursor=_cursor(method, rows[end - 1]) if end < len(rows) else None,

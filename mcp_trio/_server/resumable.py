@@ -159,8 +159,8 @@ class SealedRounds:
         Where nothing is asked it goes on later and later, as a modern client would (TRAP-100).
         """
         limits = self.sealer.limits
-        pause_seconds = limits.round_pause_seconds
-        for _ in range(limits.rounds_max):
+        pause_seconds = limits.requests.round_pause_seconds
+        for _ in range(limits.requests.rounds_max):
             result = await served.handled(handling)
             if not isinstance(result, types.InputRequiredResult):
                 return result
@@ -168,12 +168,15 @@ class SealedRounds:
             if not asks:
                 pause = functools.partial(trio.sleep, pause_seconds)
                 await _performed(handling, "state.pause", None, pause)
-                pause_seconds = min(2 * pause_seconds, limits.round_pause_seconds_max)
+                pause_seconds = min(2 * pause_seconds, limits.requests.round_pause_seconds_max)
             questions = askable(handling, served, list(asks.values()))
             answers = await ask_all(handling, [question.asked() for question in questions])
             handling.request_state = result.request_state
             handling.input_responses = dict(zip(asks, answers, strict=True))
-        raise LocalProtocolError(f"the handler asks without end (rounds_max={limits.rounds_max})")
+        raise LocalProtocolError(
+            "the handler asks without end"
+            f" (limits.requests.rounds_max={limits.requests.rounds_max})"
+        )
 
     # A handler that is resumed.
 
@@ -226,7 +229,9 @@ class SealedRounds:
 
     async def _take(self, state: State) -> Used:
         assert self.store is not None
-        if await self.store.take(_key(state), seconds=self.sealer.limits.chain_seconds):
+        if await self.store.take(
+            _key(state), seconds=self.sealer.limits.requests.state_chain_seconds
+        ):
             return Used()
         reply = await self.store.kept(_key(state))
         return Used(before=True, reply=msgspec.UNSET if reply is None else msgspec.Raw(reply))
@@ -240,7 +245,7 @@ class SealedRounds:
             result = dressed(
                 downgraded(result, request.peer.protocol_version), request.method, signature
             )
-        seconds = self.sealer.limits.chain_seconds
+        seconds = self.sealer.limits.requests.state_chain_seconds
         return functools.partial(
             self.store.keep, _key(state), msgspec.json.encode(result), seconds=seconds
         )

@@ -64,7 +64,8 @@ class KeyRing:
     """Secret keys, of 32 bytes or more each: the first one seals, each of them opens.
 
     All instances of a server have the same. To change keys, add the new one at the end everywhere,
-    then move it to the front everywhere, and drop the old one when `chain_seconds` are over.
+    then move it to the front everywhere, and drop the old one when
+    `limits.requests.state_chain_seconds` are over.
 
     Raises:
         TypeError: It is one key, and no sequence; or a key is not of bytes.
@@ -215,19 +216,27 @@ class Sealer:
             ModuleNotFoundError: The extra `seal` is not installed.
         """
         limits = self.limits
-        ends = min(now + limits.state_seconds, state.began + limits.chain_seconds)
+        ends = min(
+            now + limits.requests.state_seconds, state.began + limits.requests.state_chain_seconds
+        )
         plain = _encode(msgspec.structs.replace(state, ends=ends))
-        if len(plain) > limits.state_plain_bytes_max:
-            raise _too_large(len(plain), "state_plain_bytes_max", limits.state_plain_bytes_max)
+        if len(plain) > limits.requests.state_plain_bytes_max:
+            raise _too_large(
+                len(plain),
+                "limits.requests.state_plain_bytes_max",
+                limits.requests.state_plain_bytes_max,
+            )
         sealed = self.keys.seal(_padded(plain), bound_to=binding.at(self.server), nonce=nonce)
         text = urlsafe_b64encode(sealed).rstrip(b"=").decode()
-        if len(text) > limits.state_bytes_max:
-            raise _too_large(len(text), "state_bytes_max", limits.state_bytes_max)
+        if len(text) > limits.requests.state_bytes_max:
+            raise _too_large(
+                len(text), "limits.requests.state_bytes_max", limits.requests.state_bytes_max
+            )
         return text
 
     def open(self, text: str, binding: Binding, *, version: str, now: float) -> State | None:
         """The state; None if it is not good here, or not any more."""
-        if len(text) > self.limits.state_bytes_max:
+        if len(text) > self.limits.requests.state_bytes_max:
             return None
         sealed = _bytes_of(text)
         padded = (
@@ -235,7 +244,7 @@ class Sealer:
         )
         if padded is None:
             return None
-        state = _state_of(padded, self.limits.state_plain_bytes_max)
+        state = _state_of(padded, self.limits.requests.state_plain_bytes_max)
         is_good = state is not None and state.version == version and now < state.ends
         return state if is_good else None
 

@@ -170,7 +170,7 @@ class Server(Offering):
             methods=self._registry.rows,
             protocol_versions=self.protocol_versions,
         )
-        http = http or SessionHttp(self.limits.close_seconds)
+        http = http or SessionHttp(self.limits.shutdown.close_seconds)
         rounds = SealedRounds(
             sealer=Sealer(server=self.name, keys=self.keys, limits=self.limits),
             store=self.states,
@@ -218,7 +218,7 @@ class Server(Offering):
         try:
             async with (
                 self.entered_lifespan() as value,
-                SessionHttp(self.limits.close_seconds) as http,
+                SessionHttp(self.limits.shutdown.close_seconds) as http,
             ):
                 await self.serve_session(
                     channel, lifespan=value, http=http, record=record, task_status=task_status

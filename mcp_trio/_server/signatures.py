@@ -360,7 +360,7 @@ class Signature:
 
     def _lines(self, values: Any, read: Callable[[Any, Any], Any], error: Exception) -> list[str]:
         lines = lines_of(self.arguments_type, values, read=read, limits=self.limits)
-        return lines or [line(error)[: self.limits.argument_error_chars_max]]
+        return lines or [line(error)[: self.limits.messages.validation_error_chars_max]]
 
     def bind(self, arguments: msgspec.Struct, context: Any) -> dict[str, Any]:
         """The keywords to call the handler with; the values stay the decoded objects."""

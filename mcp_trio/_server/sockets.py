@@ -106,7 +106,10 @@ class PendingHandshake:
 
     def send_away(self, seconds: float) -> None:
         """It has had so long to begin."""
-        text = f"the client has asked nothing for {seconds:g} s (first_request_seconds)"
+        text = (
+            f"the client has asked nothing for {seconds:g} s"
+            " (limits.requests.first_request_seconds)"
+        )
         if isinstance(self.channel, Telling):  # the client is told why, and the session hears of it
             self.channel.fail(ConnectionLost(text), CloseCode.FAILED)
         else:
@@ -145,11 +148,11 @@ class HandshakeTimeouts:
         self._waiting.append(pending_handshake)
 
     async def see_off(self) -> NoReturn:
-        """Send away who has not begun for `first_request_seconds`.
+        """Send away who has not begun for `limits.requests.first_request_seconds`.
 
         One look at all of them every now and then costs less than a timer for each.
         """
-        seconds = self.limits.first_request_seconds
+        seconds = self.limits.requests.first_request_seconds
         while True:
             await trio.sleep(min(seconds / _LOOKS, _PAUSE_SECONDS_MAX))
             since = trio.current_time() - seconds
@@ -232,14 +235,17 @@ async def serve_connections(
 async def _sessions(
     server: ServesConnections, record: RecordTarget | None
 ) -> AsyncGenerator[Serve, None]:
-    async with server.entered_lifespan() as value, SessionHttp(server.limits.close_seconds) as http:
+    async with (
+        server.entered_lifespan() as value,
+        SessionHttp(server.limits.shutdown.close_seconds) as http,
+    ):
         yield partial(server.serve_session, lifespan=value, http=http, record=record)
 
 
 async def seeing_off(
     serve: Serve, limits: Limits, hold: Callable[[Handle, Limits], Awaitable[None]]
 ) -> None:
-    """Let `hold` serve its connections; who asks nothing for `first_request_seconds` has to go."""
+    """Let `hold` serve its connections, and close those without a first request in time."""
     handshake_timeouts = HandshakeTimeouts(limits)
 
     async def handle(channel: Channel) -> None:

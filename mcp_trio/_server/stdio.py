@@ -45,7 +45,7 @@ async def serve_stdio(
 ) -> None:
     """Serve over `descriptors`, or divert stdin and stdout now; ends when the parent dies.
 
-    A lifespan has `close_seconds` to be left in, and is cancelled after that.
+    A lifespan has `limits.shutdown.close_seconds` to be left in, and is cancelled after that.
     Cancelled: the session is wound down in bounded time.
 
     Raises:
@@ -64,7 +64,9 @@ async def serve_stdio(
             nursery.start_soon(_end_with_parent, session, parent_pid, server.limits)
             task_status.started(session)
             await session.ended.wait()
-            nursery.cancel_scope.deadline = trio.current_time() + server.limits.close_seconds
+            nursery.cancel_scope.deadline = (
+                trio.current_time() + server.limits.shutdown.close_seconds
+            )
     except ExceptionGroup as error:
         raise bare(error) from None
 

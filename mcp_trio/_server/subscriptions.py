@@ -370,8 +370,9 @@ class Subscriptions:
         Raises:
             RequestError: There are too many subscriptions, or this one names too many resources.
         """
-        if len(self._open) >= self.limits.listens_max:
-            text = f"too many subscriptions (listens_max={self.limits.listens_max})"
+        if len(self._open) >= self.limits.requests.listens_max:
+            listens_max = self.limits.requests.listens_max
+            text = f"too many subscriptions (limits.requests.listens_max={listens_max})"
             raise RequestError(SERVER_BUSY, text)
         self._check_resources(len(wishes.resource_subscriptions or ()))
 
@@ -392,8 +393,9 @@ class Subscriptions:
             del self._open[subscription]
 
     def _check_resources(self, number: int) -> None:
-        if number > self.limits.subscriptions_max:
-            text = f"too many resources (subscriptions_max={self.limits.subscriptions_max})"
+        if number > self.limits.requests.subscriptions_max:
+            subscriptions_max = self.limits.requests.subscriptions_max
+            text = f"too many resources (limits.requests.subscriptions_max={subscriptions_max})"
             raise RequestError(SERVER_BUSY, text)
 
 

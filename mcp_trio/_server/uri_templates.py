@@ -12,8 +12,8 @@ Matching is not in the RFC, and a template may be ambiguous. These rules make it
 - Expressions that begin with a sign may be left out, and named values stand in any order.
 
 A value that ends at the first occurrence is matched possessively, so a hostile URI costs linear
-time; a `{+path}` in the middle may make it quadratic, which `uri_chars_max` bounds. What was
-matched is decoded and then distrusted: see `TraversalError`.
+time; a `{+path}` in the middle may make it quadratic, which `limits.messages.uri_chars_max` bounds.
+What was matched is decoded and then distrusted: see `TraversalError`.
 """
 
 import functools
@@ -196,7 +196,7 @@ class UriTemplate:
         return "".join(texts) + self.tail
 
     def match(
-        self, uri: str, *, uri_chars_max: int = DEFAULT_LIMITS.uri_chars_max
+        self, uri: str, *, uri_chars_max: int = DEFAULT_LIMITS.messages.uri_chars_max
     ) -> dict[str, str] | None:
         """The decoded values by which the template expands to `uri`; None if there are none.
 
@@ -209,7 +209,9 @@ class UriTemplate:
                 `{+a}`, `{#a}`, `{?a}` and `{&a}`.
         """
         if len(uri) > uri_chars_max:
-            raise UriError(f"the URI is longer than uri_chars_max ({uri_chars_max})")
+            raise UriError(
+                f"the URI is longer than limits.messages.uri_chars_max ({uri_chars_max})"
+            )
         plain = quote(uri, safe=_ASCII)
         if not plain.endswith(self.tail) or _BROKEN_TRIPLET.search(plain):
             return None

@@ -73,8 +73,8 @@ def lines_of(
     `read` makes a value of the readable type that it is given, or raises. There may be no line,
     for a text can be wrong where its values are not.
     """
-    found = _Walk(read, limits).inside(hint, value, "", limits.argument_error_depth_max)
-    return shown([*itertools.islice(found, limits.argument_error_members_max)], limits)
+    found = _Walk(read, limits).inside(hint, value, "", limits.messages.validation_error_depth_max)
+    return shown([*itertools.islice(found, limits.messages.validation_error_members_max)], limits)
 
 
 @attrs.frozen
@@ -128,19 +128,21 @@ class _Walk:
 
     def _members(self, hint: Any, value: Mapping[str, Any], path: str, depth: int) -> Iterator[str]:
         _, member_hint = typing.get_args(hint) or (str, Any)
-        for key, member in itertools.islice(value.items(), self.limits.argument_error_members_max):
+        for key, member in itertools.islice(
+            value.items(), self.limits.messages.validation_error_members_max
+        ):
             yield from self.at(member_hint, member, path + self._step(key), depth)
 
     def _items(self, hint: Any, value: Sequence[Any], path: str, depth: int) -> Iterator[str]:
         pairs = zip(_item_hints(hint), value, strict=False)
         for index, (item_hint, item) in enumerate(
-            itertools.islice(pairs, self.limits.argument_error_members_max)
+            itertools.islice(pairs, self.limits.messages.validation_error_members_max)
         ):
             yield from self.at(item_hint, item, f"{path}[{index}]", depth)
 
     def _step(self, key: str) -> str:
         """How a path goes on, past a key that may be long."""
-        return step(key[: self.limits.argument_error_chars_max])
+        return step(key[: self.limits.messages.validation_error_chars_max])
 
 
 def _item_hints(hint: Any) -> Iterable[Any]:

@@ -124,7 +124,7 @@ class Call:
         Raises:
             RequestError: The peer answered with an error.
             ConnectionLost: The connection ended before the answer.
-            OutcomeUnknown: The answer is over `frame_bytes_max`.
+            OutcomeUnknown: The answer is over `limits.messages.bytes_max`.
             RemoteProtocolError: The answer is no message.
             LocalProtocolError: The channel had no way to say it; nothing was sent.
         """
@@ -187,11 +187,11 @@ class Requests:
             method,
             params,
             now=trio.current_time(),
-            idle_seconds=limits.request_idle_seconds if idle_seconds is None else idle_seconds,
-            total_seconds=limits.request_total_seconds if total_seconds is None else total_seconds,
+            idle_seconds=limits.requests.idle_seconds if idle_seconds is None else idle_seconds,
+            total_seconds=limits.requests.total_seconds if total_seconds is None else total_seconds,
             wants_progress=on_progress is not None,
         )
-        call = Call(request, limits.progress_queued_max, about=about)
+        call = Call(request, limits.messages.progress_queued_max, about=about)
         self._calls[request.id] = call
         self.send_queue.post_now(request.frame, lane, about=about)
         await self._wait(call, on_progress, lane)
@@ -204,7 +204,7 @@ class Requests:
         self.check_open()
         limits, now = self.connection.limits, trio.current_time()
         request = self.connection.open_request(method, params, now=now)
-        call = self._calls[request.id] = Call(request, limits.progress_queued_max, hear)
+        call = self._calls[request.id] = Call(request, limits.messages.progress_queued_max, hear)
         self.send_queue.post_now(request.frame)
         return call
 
@@ -267,9 +267,11 @@ class Requests:
         budget = request.budget
         which = budget.expired(trio.current_time()) or "total"
         seconds = {"idle": budget.idle_seconds, "total": budget.total_seconds}[which]
-        setting = f"request_{which}_seconds"
-        if seconds != getattr(self.connection.limits, setting):
-            setting = f"{which}_seconds"  # the caller's own
+        limits = self.connection.limits.requests
+        default_seconds = {"idle": limits.idle_seconds, "total": limits.total_seconds}[which]
+        setting = f"{which}_seconds"  # an option of the call
+        if seconds == default_seconds:
+            setting = f"limits.requests.{setting}"
         return RequestTimeout(request.method.name, which, seconds, setting)
 
     # The dispatcher's side.

@@ -297,9 +297,9 @@ class Dispatcher:
 
     def _echo(self, rounds: Rounds, retry: TheirRequest) -> None:
         """A retry has come once more, before it was answered: both get the same."""
-        echoes_max = self.session.connection.limits.requests_queued_max
+        echoes_max = self.session.connection.limits.requests.queued_max
         if len(rounds.echoes) >= echoes_max:
-            text = f"too many requests wait for one reply (requests_queued_max={echoes_max})"
+            text = f"too many requests wait for one reply (limits.requests.queued_max={echoes_max})"
             raise RequestError(SERVER_BUSY, text)
         self._handlings[retry.id] = rounds.handling
         rounds.echoes.append(retry)

@@ -627,4 +627,4 @@ def _inside(handling: Handling, effect: Effect[Any], lane: Lane | None) -> Gener
 
 def _encoded(handling: Handling, error: Exception) -> bytes:
     limits = handling.session.connection.limits
-    return encoded_error(error, bytes_max=limits.effect_bytes_max)
+    return encoded_error(error, bytes_max=limits.requests.effect_bytes_max)

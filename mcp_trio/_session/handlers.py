@@ -447,8 +447,8 @@ def _encoded(handling: Handling, result: msgspec.Struct | msgspec.Raw) -> bytes:
         frame = connection.response(handling.request, result)
     except (Unencodable, LocalProtocolError) as error:
         return _unsendable(handling, str(error))
-    if len(frame) > limits.frame_bytes_max:
-        text = f"{len(frame)} bytes exceed frame_bytes_max={limits.frame_bytes_max}"
+    if len(frame) > limits.messages.bytes_max:
+        text = f"{len(frame)} bytes exceed limits.messages.bytes_max={limits.messages.bytes_max}"
         return _unsendable(handling, text)
     return frame
 

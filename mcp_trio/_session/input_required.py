@@ -405,10 +405,12 @@ class Rounds:
         """Put questions into the next round."""
         if self.handling.is_cancelled:
             raise _nobody()
-        bytes_max = self.handling.session.connection.limits.frame_bytes_max
+        bytes_max = self.handling.session.connection.limits.messages.bytes_max
         size_bytes += sum(len(question.request.params) for question in self._open.values())
         if size_bytes > bytes_max:
-            text = f"the questions take {size_bytes} bytes, over frame_bytes_max={bytes_max}"
+            text = (
+                f"the questions take {size_bytes} bytes, over limits.messages.bytes_max={bytes_max}"
+            )
             raise LocalProtocolError(text)
         rejection = self.desk.rejection(self)
         if rejection is not None:
@@ -495,7 +497,7 @@ class Rounds:
         frame = connection.response(handling.request, _wanted(self._sent, state))
         self._kept = None if self.state is None else (self.state, frame)
         self.state, self.stage = state, Stage.SUSPENDED
-        self._deadline = trio.current_time() + connection.limits.suspended_seconds
+        self._deadline = trio.current_time() + connection.limits.requests.suspended_seconds
         self._opened = trio.Event()
         self.desk.suspend(self, frame)
 
@@ -566,7 +568,7 @@ class Rounds:
             self.forget()
             return
         self._kept = (self.state, reply)
-        seconds = self.handling.session.connection.limits.suspended_seconds
+        seconds = self.handling.session.connection.limits.requests.suspended_seconds
         self._deadline = trio.current_time() + seconds
         self._news.set()
 
@@ -677,12 +679,12 @@ class SuspendedHandlers:
 
     def rejection(self, rounds: Rounds) -> str | None:
         """Why a handler cannot ask, naming the setting; None when there is room."""
-        handlers_max = self.limits.handlers_suspended_max
+        handlers_max = self.limits.requests.suspended_max
         if rounds in self._waiting or len(self._waiting) < handlers_max:
             return None
         if not handlers_max:
-            return "only resumable handlers may ask here (handlers_suspended_max=0)"
-        return f"too many handlers wait for answers (handlers_suspended_max={handlers_max})"
+            return "only resumable handlers may ask here (limits.requests.suspended_max=0)"
+        return f"too many handlers wait for answers (limits.requests.suspended_max={handlers_max})"
 
     def found(self, request: TheirRequest) -> Rounds:
         """The rounds that a retry belongs to.
@@ -715,9 +717,9 @@ class SuspendedHandlers:
         """Give up replies that are kept, from the oldest, until the others are not too many."""
         keeping = [rounds for rounds in self._known if rounds.kept_bytes]
         size_bytes = sum(rounds.kept_bytes for rounds in keeping)
-        over = len(keeping) - self.limits.handlers_suspended_max
+        over = len(keeping) - self.limits.requests.suspended_max
         for rounds in keeping:
-            if over <= 0 and size_bytes <= self.limits.replies_kept_bytes_max:
+            if over <= 0 and size_bytes <= self.limits.requests.replies_kept_bytes_max:
                 return
             size_bytes -= rounds.kept_bytes
             over -= 1
@@ -733,7 +735,8 @@ async def ask_all(handling: Handling, questions: Sequence[Asked]) -> list[Any]:
     round for them.
 
     Raises:
-        LocalProtocolError: The handler has asked too much (`questions_max`, SAMP-22).
+        LocalProtocolError: The handler has asked too much (`limits.requests.sent_per_handler_max`,
+            SAMP-22).
         RequestError, RequestTimeout, ConnectionLost: The client did not answer.
         RemoteProtocolError: It answered something else.
     """
@@ -783,6 +786,8 @@ async def _ask(handling: Handling, question: Asked) -> Any:
 
 def _count(handling: Handling, number: int) -> None:
     handling.questions += number
-    questions_max = handling.session.connection.limits.questions_max
+    questions_max = handling.session.connection.limits.requests.sent_per_handler_max
     if handling.questions > questions_max:
-        raise LocalProtocolError(f"a handler asks no more than questions_max={questions_max}")
+        raise LocalProtocolError(
+            f"a handler asks no more than limits.requests.sent_per_handler_max={questions_max}"
+        )

@@ -675,7 +675,7 @@ class Recording(_Ungated):
 
     def _count(self, body: bytes | None) -> None:
         self._unwritten_bytes += _RECORD_BYTES + len(body or b"")
-        if self._unwritten_bytes > self.recorder.limits.journal_unwritten_bytes_max:
+        if self._unwritten_bytes > self.recorder.limits.recording.unwritten_bytes_max:
             self.flush()
 
     def _write_start(self, begun: Lane) -> None:

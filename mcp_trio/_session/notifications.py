@@ -55,7 +55,8 @@ class Deliveries:
         self.counts[DROPPED] += 1
         if self.counts[DROPPED] == 1:
             logger.warning(
-                "%s dropped: callbacks are slower than the peer (notifications_queued_max=%d)",
+                "%s dropped: callbacks are slower than the peer"
+                " (limits.messages.notifications_queued_max=%d)",
                 event.method.name,
                 self.queued_max,
             )

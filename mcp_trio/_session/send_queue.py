@@ -86,7 +86,7 @@ class SendQueue:
     @property
     def is_full_of_answers(self) -> bool:
         """Whether the peer has to read before it may ask for more."""
-        return self._answer_bytes >= self.limits.outbound_bytes_max
+        return self._answer_bytes >= self.limits.messages.send_queue_bytes_max
 
     # What goes out.
 
@@ -152,7 +152,7 @@ class SendQueue:
                 await trio.lowlevel.checkpoint()
             else:
                 await trio.lowlevel.checkpoint_if_cancelled()
-            while self._bytes >= self.limits.outbound_bytes_max:
+            while self._bytes >= self.limits.messages.send_queue_bytes_max:
                 await self._written.wait()
         except trio.Cancelled:
             if lane is not None:
@@ -213,7 +213,7 @@ class SendQueue:
     def _next_batch(self) -> _Queue:
         """About a chunk, so that room is given back while a long queue leaves."""
         size = count = 0
-        while count < len(self._queue) and size < self.limits.chunk_bytes:
+        while count < len(self._queue) and size < self.limits.messages.chunk_bytes:
             size += len(self._queue[count][0])
             count += 1
         batch = self._queue[:count]
@@ -252,12 +252,12 @@ class SendQueue:
     # Who watches.
 
     async def _watch(self) -> None:
-        """End the session when a write makes no progress for `write_stall_seconds`.
+        """End the session when a write makes no progress for `limits.messages.write_stall_seconds`.
 
         Progress is a frame handed to the channel, or its `bytes_sent` if it has one. There until
         nothing is left to write.
         """
-        stall_seconds = self.limits.write_stall_seconds
+        stall_seconds = self.limits.messages.write_stall_seconds
         since, seen = trio.current_time(), self._progress()
         while True:
             await trio.sleep(stall_seconds / _LOOKS_PER_STALL)
@@ -289,5 +289,6 @@ class SendQueue:
 
 def _stalled(seconds: float) -> ConnectionLost:
     return ConnectionLost(
-        f"the peer read nothing for {seconds:g} s while messages waited (write_stall_seconds)"
+        f"the peer read nothing for {seconds:g} s while messages waited"
+        " (limits.messages.write_stall_seconds)"
     )

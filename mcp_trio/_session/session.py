@@ -11,8 +11,8 @@ The rules of this folder
   the reader or the dispatcher. It cannot end the session by raising.
 - What the **application** does by itself, such as announcing changes, is an actor too.
 - A session ends once, by `shut`, with a cause: `eof` (the peer finished; what runs may finish
-  within `drain_seconds`), `signal`, `closed` (we want to), `lost`. Every call in flight then ends
-  as lost, and nothing more is read.
+  within `limits.shutdown.drain_seconds`), `signal`, `closed` (we want to), `lost`. Every call in
+  flight then ends as lost, and nothing more is read.
 
 The nursery of a session
 ------------------------
@@ -106,7 +106,7 @@ class Session:
             application,
             self.sequencer,
             self._tasks,
-            limits.notifications_queued_max,
+            limits.messages.notifications_queued_max,
             connection.counts,
         )
         self._dispatcher = Dispatcher(
@@ -159,7 +159,7 @@ class Session:
             watch_lanes()
         self._tasks.open(pool, context)
         self.application.accompany(self)
-        if self.connection.limits.ping_interval_seconds is not None:
+        if self.connection.limits.requests.ping_interval_seconds is not None:
             self._tasks.act(self._ping)
         deliver_to = getattr(self.channel, "deliver_to", None)
         if deliver_to is None:
@@ -175,8 +175,9 @@ class Session:
         """Begin to close, from any task; only the first call counts.
 
         Every call in flight ends with `ConnectionLost` at once. Handlers may finish when the peer
-        closed (`eof`), within `drain_seconds`; otherwise they are cancelled. Callbacks for what has
-        arrived before have `drain_seconds`, or else `close_seconds`.
+        closed (`eof`), within `limits.shutdown.drain_seconds`; otherwise they are cancelled.
+        Callbacks for what has arrived before have `limits.shutdown.drain_seconds`, or else
+        `limits.shutdown.close_seconds`.
         """
         if self.cause is not None:
             return
@@ -214,25 +215,25 @@ class Session:
     async def _wind_down(self) -> None:
         limits = self.connection.limits
         if self.cause == "eof":
-            with trio.move_on_after(limits.drain_seconds):
+            with trio.move_on_after(limits.shutdown.drain_seconds):
                 await self._dispatcher.handlers_done()
                 await self._deliveries.done()
         else:
-            with trio.move_on_after(limits.close_seconds):
+            with trio.move_on_after(limits.shutdown.close_seconds):
                 await self._dispatcher.standing_done()
         await self._mark_drained()
         self._dispatcher.cancel_all()
-        with trio.move_on_after(limits.close_seconds) as patience:
+        with trio.move_on_after(limits.shutdown.close_seconds) as patience:
             await self._dispatcher.handlers_done()
         if patience.cancelled_caught:
             logger.error(
                 "a handler shields itself: still there %g s after its cancellation",
-                limits.close_seconds,
+                limits.shutdown.close_seconds,
             )
-        with trio.move_on_after(limits.close_seconds):
+        with trio.move_on_after(limits.shutdown.close_seconds):
             await self.send_queue.drained()
         if self.cause != "eof":  # what has come before the end is looked at here, too
-            with trio.move_on_after(limits.close_seconds):
+            with trio.move_on_after(limits.shutdown.close_seconds):
                 await self._deliveries.done()
 
     async def _mark_drained(self) -> None:
@@ -244,11 +245,17 @@ class Session:
 
     async def _close(self) -> None:
         limits = self.connection.limits
-        ladder_seconds = limits.close_seconds + limits.terminate_seconds + limits.kill_seconds
+        ladder_seconds = (
+            limits.shutdown.close_seconds
+            + limits.shutdown.terminate_seconds
+            + limits.shutdown.kill_seconds
+        )
         self.send_queue.lose()
         self.send_queue.dropped = frozenset()  # it may be large, and nobody asks any more
         try:
-            with trio.move_on_after(ladder_seconds + limits.exit_status_seconds, shield=True):
+            with trio.move_on_after(
+                ladder_seconds + limits.shutdown.exit_status_seconds, shield=True
+            ):
                 await self.channel.aclose()
         except Exception:
             logger.exception("the transport failed to close")
@@ -337,11 +344,11 @@ class Session:
 
         Raises:
             RequestError: The peer answered with an error.
-            RequestTimeout: A budget ran out; defaults are `request_idle_seconds` (started again by
-                progress) and `request_total_seconds`.
+            RequestTimeout: A budget ran out; defaults are `limits.requests.idle_seconds` (started
+                again by progress) and `limits.requests.total_seconds`.
             ConnectionLost: The session ended first, or had ended.
             LocalProtocolError: The protocol forbids the request now; nothing was sent.
-            OutcomeUnknown: The answer is over `frame_bytes_max`.
+            OutcomeUnknown: The answer is over `limits.messages.bytes_max`.
             RemoteProtocolError: The answer is no message, or does not have the method's shape.
             Unencodable: The params cannot be written as JSON; nothing was sent.
         """
@@ -383,16 +390,18 @@ class Session:
         Raises:
             RequestError: The server refuses.
             RemoteProtocolError: The server chose an unknown revision (LIFE-09).
-            RequestTimeout: No answer within `initialize_seconds`.
+            RequestTimeout: No answer within `limits.requests.initialize_seconds`.
             ConnectionLost: As `request`.
         """
-        seconds = self.connection.limits.initialize_seconds
+        seconds = self.connection.limits.requests.initialize_seconds
         try:
             result = await self._offer(seconds)
             frame = self.connection.accept_initialize(result)
         except RequestTimeout:
             self.shut("closed")
-            raise RequestTimeout(INITIALIZE, "total", seconds, "initialize_seconds") from None
+            raise RequestTimeout(
+                INITIALIZE, "total", seconds, "limits.requests.initialize_seconds"
+            ) from None
         except RequestError:
             raise
         except (MCPError, trio.Cancelled):
@@ -453,9 +462,9 @@ class Session:
 
     async def _ping(self) -> None:
         limits = self.connection.limits
-        interval_seconds = limits.ping_interval_seconds
+        interval_seconds = limits.requests.ping_interval_seconds
         assert interval_seconds is not None
-        seconds = limits.ping_answer_seconds
+        seconds = limits.requests.ping_response_seconds
         lane = Lane(PING_LANE) if self.sequencer.has_lanes else None
         while self.cause is None:
             await trio.sleep(interval_seconds)
@@ -469,7 +478,10 @@ class Session:
                 if not self.send_queue.is_empty:
                     continue  # what stands before it is still leaving, and the outbox sees to that
                 logger.warning("the peer did not answer a ping within %g s", seconds)
-                text = f"no answer to a ping within {seconds:g} s (ping_answer_seconds)"
+                text = (
+                    f"no answer to a ping within {seconds:g} s"
+                    " (limits.requests.ping_response_seconds)"
+                )
                 self._lost(ConnectionLost(text))
             except MCPError as error:
                 logger.debug("a ping ended without a result: %s", error)

@@ -164,8 +164,8 @@ async def both_ends_send_at_once(one: Channel, other: Channel, _limits: Limits) 
 
 
 async def an_oversized_frame_is_reported(one: Channel, other: Channel, limits: Limits) -> None:
-    """A frame over `frame_bytes_max` is reported once, and the channel goes on behind it."""
-    frames = [_frame(1, size=limits.frame_bytes_max + 1), _frame(2)]
+    """A message over `limits.messages.bytes_max` is reported once; later ones arrive."""
+    frames = [_frame(1, size=limits.messages.bytes_max + 1), _frame(2)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_send, one, frames)
         oversized, following = await _receive(other, len(frames))

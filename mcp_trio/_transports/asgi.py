@@ -146,7 +146,7 @@ class AsgiSocket:
     _progress: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._inbox = ReceivedQueue(self._limits.chunk_bytes)
+        self._inbox = ReceivedQueue(self._limits.messages.chunk_bytes)
 
     # The tasks.
 
@@ -165,7 +165,7 @@ class AsgiSocket:
         if text is None:
             self._end(SocketEnded(CloseCode.NOT_TEXT, is_ours=True))
             return
-        self._inbox.put(bounded(text.encode(), frame_bytes_max=self._limits.frame_bytes_max))
+        self._inbox.put(bounded(text.encode(), frame_bytes_max=self._limits.messages.bytes_max))
         await self._inbox.room()
 
     def _end(self, ended: SocketEnded) -> None:
@@ -192,7 +192,7 @@ class AsgiSocket:
         self._bytes_begun += size
         self._note_progress()
         self._held += size
-        if len(self._unsent) == 1 or self._held >= self._limits.chunk_bytes:
+        if len(self._unsent) == 1 or self._held >= self._limits.messages.chunk_bytes:
             self._held = 0
         else:
             message[MORE] = True
@@ -232,7 +232,7 @@ class AsgiSocket:
         for text in texts:
             self._unsent.append({"type": "websocket.send", "text": text})
             size += len(text)
-            if size >= self._limits.chunk_bytes:
+            if size >= self._limits.messages.chunk_bytes:
                 break
         self._filled.unpark_all()
         return len(self._unsent)
@@ -280,7 +280,7 @@ class AsgiSocket:
         if self.bytes_sent != self._bytes_seen:
             self._note_progress()
         waited_seconds = trio.current_time() - self._sending_since
-        return bool(self._unsent) and waited_seconds >= self._limits.write_stall_seconds
+        return bool(self._unsent) and waited_seconds >= self._limits.messages.write_stall_seconds
 
     async def close(self, code: CloseCode, reason: str) -> None:
         """See `MessageSocket`."""
@@ -398,11 +398,12 @@ class AsgiHost:
 
     def _is_long(self, scope: Scope) -> bool:
         """What has come whole, or over HTTP/2, servers do not hold against their own limit."""
-        return _head_bytes(scope) > self._limits.http_head_bytes_max
+        return _head_bytes(scope) > self._limits.http.headers_bytes_max
 
     @property
     def _long_text(self) -> str:
-        return f"the head is longer than http_head_bytes_max ({self._limits.http_head_bytes_max})"
+        bytes_max = self._limits.http.headers_bytes_max
+        return f"the head is longer than limits.http.headers_bytes_max ({bytes_max})"
 
     async def _reject_long(self, upgrade: Upgrade) -> None:
         await upgrade.reject(Rejection(status=_LONG, text=self._long_text))
@@ -523,12 +524,14 @@ class AsgiExchange:
         body = bytearray()
         if await self._has_taken_all(body, bytes_max):
             return bytes(body)
-        seconds = self._limits.http_body_seconds
+        seconds = self._limits.http.body_seconds
         with trio.move_on_after(seconds) as timer_queue:
             await self._take_rest(body, bytes_max, timer_queue)
             return bytes(body)
         self._status_unsaid = _SLOW
-        raise trio.BrokenResourceError(f"the body has not come for {seconds} s (http_body_seconds)")
+        raise trio.BrokenResourceError(
+            f"the body has not come for {seconds} s (limits.http.body_seconds)"
+        )
 
     async def _has_taken_all(self, body: bytearray, bytes_max: int) -> bool:
         """Whether what is there already was all of it: nobody has waited then, or needs a timer."""
@@ -542,12 +545,12 @@ class AsgiExchange:
     async def _take_rest(
         self, body: bytearray, bytes_max: int, timer_queue: trio.CancelScope
     ) -> None:
-        """In a time that begins anew with each `chunk_bytes` of it."""
-        mark = len(body) + self._limits.chunk_bytes
+        """In a time that begins anew with each `limits.messages.chunk_bytes` of it."""
+        mark = len(body) + self._limits.messages.chunk_bytes
         while not await self._has_taken_last(body, bytes_max):
             if len(body) >= mark:
-                mark = len(body) + self._limits.chunk_bytes
-                timer_queue.deadline = trio.current_time() + self._limits.http_body_seconds
+                mark = len(body) + self._limits.messages.chunk_bytes
+                timer_queue.deadline = trio.current_time() + self._limits.http.body_seconds
 
     async def _has_taken_last(self, body: bytearray, bytes_max: int) -> bool:
         """Take a piece; over HTTP/1.1 the last is known by the length, and its sign not awaited."""
@@ -651,7 +654,7 @@ class AsgiExchange:
 
     async def _put_body(self, body: bytes, *, more_body: bool) -> None:
         """In pieces, as a large answer may take longer than a client may take over nothing."""
-        step = self._limits.chunk_bytes
+        step = self._limits.messages.chunk_bytes
         last = max(0, len(body) - 1) // step * step
         for first in range(0, last, step):
             await self._put_piece(body[first : first + step], more_body=True)
@@ -673,13 +676,13 @@ class AsgiExchange:
             raise trio.BrokenResourceError(f"the client is gone: {error}") from error
 
     async def _send_in_time(self, message: Message) -> None:
-        seconds = self._limits.write_stall_seconds
+        seconds = self._limits.messages.write_stall_seconds
         with trio.move_on_after(seconds):
             await self._send(message)
             return
         self._is_stalled = True
         raise trio.BrokenResourceError(
-            f"the client has read nothing for {seconds} s (write_stall_seconds)"
+            f"the client has read nothing for {seconds} s (limits.messages.write_stall_seconds)"
         )
 
 

@@ -24,8 +24,8 @@ RandomSource: TypeAlias = Callable[[], float]
 
 def pause_seconds(failures: int, limits: Limits, random_source: RandomSource) -> float:
     """The pause behind so many failures in a row: longer and longer, up to a bound."""
-    first_seconds = limits.http_retry_ms / 1000
-    doubled = doubled_seconds(failures, first_seconds, limits.http_reconnect_seconds_max)
+    first_seconds = limits.http.sse_retry_ms / 1000
+    doubled = doubled_seconds(failures, first_seconds, limits.http.reconnect_seconds_max)
     return doubled * (1 + random_source()) / 2
 
 

@@ -35,7 +35,7 @@ class Descriptor:
     """One end, as a `ByteSource` or `ByteSink`: a description of our own."""
 
     fd: int
-    chunk_bytes: int = DEFAULT_LIMITS.chunk_bytes
+    chunk_bytes: int = DEFAULT_LIMITS.messages.chunk_bytes
     _is_ended: bool = attrs.field(default=False, init=False)
 
     def read_nowait(self) -> bytes:
@@ -166,7 +166,9 @@ class PolledDescriptor(Descriptor):
             raise BlockingIOError
 
 
-def open_descriptor(fd: int, *, chunk_bytes: int = DEFAULT_LIMITS.chunk_bytes) -> Descriptor:
+def open_descriptor(
+    fd: int, *, chunk_bytes: int = DEFAULT_LIMITS.messages.chunk_bytes
+) -> Descriptor:
     """The end for `fd`, which it owns from now on; `fd` itself may be closed in favour of another.
 
     No flag of the description behind `fd` is changed.

@@ -80,7 +80,7 @@ def head_bytes(received: bytearray, searched: int, *, bytes_max: int) -> int:
     at = received.find(_PROPER_END, start)  # one that is improper and came before is refused later
     length = at + len(_PROPER_END) if at >= 0 else _improper_end(received, start)
     if (length or len(received)) > bytes_max:
-        raise Rejected(431, f"the head is longer than http_head_bytes_max ({bytes_max})")
+        raise Rejected(431, f"the head is longer than limits.http.headers_bytes_max ({bytes_max})")
     if not length:
         _check_beginning(received, searched)
     return length

@@ -190,7 +190,7 @@ class ToolHeaders:
     known any more, whether the server has them still or not.
     """
 
-    _tools_max: int = DEFAULT_LIMITS.cache_entries_max
+    _tools_max: int = DEFAULT_LIMITS.requests.cache_entries_max
     _paths: dict[str, Paths] = attrs.field(factory=dict[str, Paths], init=False)
 
     def paths_of(self, tool: str | None) -> Paths | None:
@@ -285,7 +285,7 @@ def _may_resume(exchange: Exchange, stream: EventStream) -> bool:
 
 
 def _broken(stream: EventStream) -> str:
-    large = " behind a message over frame_bytes_max" if stream.is_cut else ""
+    large = " behind a message over limits.messages.bytes_max" if stream.is_cut else ""
     words = f"{stream.trouble}{large} before the answer came"
     return f"{words} ({stream.reached})" if stream.reached else words
 
@@ -315,7 +315,7 @@ class Exchanges:
     _decided: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._tools = ToolHeaders(self.link.limits.cache_entries_max)
+        self._tools = ToolHeaders(self.link.limits.requests.cache_entries_max)
 
     # Requests.
 
@@ -401,7 +401,7 @@ class Exchanges:
             take=partial(self.take, exchange=exchange),
             random_source=self.random_source,
             condition=self.condition,
-            away_seconds=math.inf if exchange is None else self.link.limits.http_resume_seconds,
+            away_seconds=math.inf if exchange is None else self.link.limits.http.resume_seconds,
         )
 
     def _headers(self, sent: Outgoing) -> Headers:
@@ -446,7 +446,7 @@ class Exchanges:
     def _settle(self, request_id: int | str | None) -> Exchange | None:
         exchange = None if request_id is None else self._open.pop(request_id, None)
         if exchange is not None:
-            exchange.settle(self.link.limits.close_seconds)
+            exchange.settle(self.link.limits.shutdown.close_seconds)
         return exchange
 
     def _learnt(self, sent: Outgoing, answer: Response, frame: bytes) -> bytes:
@@ -461,10 +461,12 @@ class Exchanges:
     async def _take_body(self, response: httpx.Response, exchange: Exchange) -> None:
         """The answer as a whole (HTTP-12)."""
         limits = self.link.limits
-        body = await self.link.body(response, bytes_max=limits.frame_bytes_max)
+        body = await self.link.body(response, bytes_max=limits.messages.bytes_max)
         if isinstance(body, Oversized):
             self.inbox.put(body)
-            raise OutcomeUnknown(f"an answer over frame_bytes_max ({limits.frame_bytes_max})")
+            raise OutcomeUnknown(
+                f"an answer over limits.messages.bytes_max ({limits.messages.bytes_max})"
+            )
         if body and media_type_of(response.headers.get("content-type")) != JSON:
             raise Rejected(response, body)
         if body:
@@ -557,7 +559,9 @@ class Exchanges:
 
     async def _deliver(self, sent: Outgoing) -> bool:
         """Whether the server has taken it, in a time that begins anew with each piece of it."""
-        seconds = self.link.limits.write_stall_seconds / 2  # the session ends when all are over
+        seconds = (
+            self.link.limits.messages.write_stall_seconds / 2
+        )  # the session ends when all are over
         what = sent.method or "an answer"
         whole = self.bytes_left + len(sent.frame)
         try:
@@ -596,13 +600,13 @@ class Exchanges:
 
         What it has to say while nobody listens, many a server throws away: a tool that asks its
         client on this stream would wait for ever. A server that keeps the head of its answer until
-        there is something to say has us wait for `http_listen_seconds`.
+        there is something to say has us wait for `limits.http.get_stream_seconds`.
         """
         if self._endpoint is not None or self.has_ended:
             return
         stream = self._stream(None)
         self.nursery.start_soon(self._listen, stream)
-        with trio.move_on_after(self.link.limits.http_listen_seconds):
+        with trio.move_on_after(self.link.limits.http.get_stream_seconds):
             await stream.decided.wait()
 
     async def _listen(self, stream: EventStream) -> None:
@@ -639,7 +643,7 @@ class Exchanges:
         return any(exchange.is_undecided for exchange in self._open.values())
 
     async def _end_forgotten(self) -> None:
-        with trio.move_on_after(self.link.limits.close_seconds):
+        with trio.move_on_after(self.link.limits.shutdown.close_seconds):
             while self._has_undecided():
                 await self._decided.park()
         self.end(_OVER)
@@ -686,8 +690,8 @@ class HttpChannel:
 
     def __attrs_post_init__(self) -> None:
         limits = self._link.limits
-        self._decoder = Decoder(json_depth_max=limits.json_depth_max)
-        self._inbox = ReceivedQueue(limits.chunk_bytes)
+        self._decoder = Decoder(json_depth_max=limits.messages.json_depth_max)
+        self._inbox = ReceivedQueue(limits.messages.chunk_bytes)
         self._exchanges = Exchanges(
             link=self._link,
             inbox=self._inbox,
@@ -800,25 +804,25 @@ class HttpChannel:
     async def aclose(self) -> None:
         """See `Channel.aclose`: ends all streams, and tells the server that the session is over.
 
-        Takes `close_seconds` for that, and as many again where people's code hangs; cancellation
-        does not shorten it. A client that was given stays open.
+        Takes `limits.shutdown.close_seconds` for that, and as many again where people's code hangs;
+        cancellation does not shorten it. A client that was given stays open.
         """
         if not self._is_closing:
             self._is_closing = True
             self._has_to_tell = self._link.session_id is not None and not self._exchanges.has_ended
             self._inbox.close()
             self._exchanges.end("closed on this side")
-        with trio.move_on_after(2 * self._link.limits.close_seconds, shield=True):
+        with trio.move_on_after(2 * self._link.limits.shutdown.close_seconds, shield=True):
             await self._ended.wait()
         await trio.lowlevel.checkpoint()
 
     async def _leave(self) -> None:
         """What is done last; in a run that ends, only what needs no answer."""
-        with trio.move_on_after(self._link.limits.close_seconds, shield=True):
+        with trio.move_on_after(self._link.limits.shutdown.close_seconds, shield=True):
             if self._has_to_tell:
                 await self._delete()
         if self._has_own_client:
-            with trio.move_on_after(self._link.limits.close_seconds, shield=True):
+            with trio.move_on_after(self._link.limits.shutdown.close_seconds, shield=True):
                 await self._link.http.aclose()
 
     async def _delete(self) -> None:

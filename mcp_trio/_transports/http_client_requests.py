@@ -137,7 +137,7 @@ class Rejected(Exception):  # noqa: N818  named for what happened
         if self.location is not None:
             said.append(f"it is at {self.location}: connect to that URL if you trust it")
         if text:
-            said.append(text[: link.limits.fault_text_chars_max])
+            said.append(text[: link.limits.messages.error_text_chars_max])
         kind = OutcomeUnknown if self.status >= SERVER_ERROR else ConnectionLost
         return kind(": ".join(said), http_status=self.status)
 
@@ -232,7 +232,7 @@ class Link:
             timeout=self._timeout,
         )
         if content is not None:
-            request.stream = _Body(content, self.limits.chunk_bytes, has_left)
+            request.stream = _Body(content, self.limits.messages.chunk_bytes, has_left)
         response = await self.http.send(request, stream=True, follow_redirects=False)
         try:
             yield response
@@ -256,7 +256,7 @@ class Link:
 
     async def begin_of(self, response: httpx.Response) -> bytes:
         """As much of a body as can be told of."""
-        body = await self.body(response, bytes_max=self.limits.chunk_bytes)
+        body = await self.body(response, bytes_max=self.limits.messages.chunk_bytes)
         return body.head if isinstance(body, Oversized) else body
 
     async def body(self, response: httpx.Response, *, bytes_max: int) -> bytes | Oversized:
@@ -266,7 +266,7 @@ class Link:
             async for piece in pieces:
                 held += piece
                 if len(held) > bytes_max:
-                    head = bytes(held[: min(bytes_max, self.limits.chunk_bytes)])
+                    head = bytes(held[: min(bytes_max, self.limits.messages.chunk_bytes)])
                     return Oversized(len(held), head)
         return bytes(held)
 
@@ -376,17 +376,17 @@ class EventStream:
     def reached(self) -> str:
         """The limit behind which nobody comes back, as text; empty before."""
         limits = self.link.limits
-        if self.failures > limits.http_reconnects_max:
-            return f"http_reconnects_max={limits.http_reconnects_max}"
+        if self.failures > limits.http.reconnects_max:
+            return f"limits.http.reconnects_max={limits.http.reconnects_max}"
         is_over = trio.current_time() >= self._away_until
-        return f"http_resume_seconds={self.away_seconds:g}" if is_over else ""
+        return f"limits.http.resume_seconds={self.away_seconds:g}" if is_over else ""
 
     async def read(self, response: httpx.Response) -> None:
         """Take everything that comes on this connection; one that breaks ends like any other."""
         self.trouble = "the stream ended"
         since = trio.current_time()
         has_heard = False
-        parser = EventParser(event_bytes_max=self.link.limits.frame_bytes_max)
+        parser = EventParser(event_bytes_max=self.link.limits.messages.bytes_max)
         try:
             async with pieces_of(response) as pieces:
                 async for piece in pieces:
@@ -396,7 +396,7 @@ class EventStream:
                     self.last_id = parser.last_id or self.last_id
         except httpx.RequestError as error:
             self.trouble = f"the stream broke: {str(error) or type(error).__name__}"
-        is_old = trio.current_time() - since >= self.link.limits.http_reconnect_seconds_max
+        is_old = trio.current_time() - since >= self.link.limits.http.reconnect_seconds_max
         if has_heard or is_old:
             self.failures, self._away_until = 0, math.inf
         else:
@@ -496,21 +496,21 @@ class OldStream:
     decided: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def run(self) -> None:
-        """Read it to its end; the endpoint has to be there within `probe_seconds` (SSE-02)."""
-        seconds = self.link.limits.probe_seconds
+        """Read it to its end; the endpoint has to arrive in `limits.requests.probe_seconds`."""
+        seconds = self.link.limits.requests.probe_seconds
         try:
             with trio.fail_after(seconds) as timer_queue:
                 await self._read(timer_queue)
             self.trouble = "the server's stream ended"
         except trio.TooSlowError:
-            self.trouble = f"no endpoint within probe_seconds ({seconds:g})"
+            self.trouble = f"no endpoint within limits.requests.probe_seconds ({seconds:g})"
         except Exception as error:
             self.trouble = str(self.link.loss_of(error))
         finally:
             self.decided.set()
 
     async def _read(self, timer_queue: trio.CancelScope) -> None:
-        parser = EventParser(event_bytes_max=self.link.limits.frame_bytes_max)
+        parser = EventParser(event_bytes_max=self.link.limits.messages.bytes_max)
         async with self.link.listen() as response:
             await self.link.check(response)
             check_stream(response)

@@ -188,9 +188,9 @@ class AnswerStream(msgspec.Struct, eq=False):
         """What waits before the newest frame counts: nobody is slow for one that is large."""
         if not self._waiting:
             return False
-        is_many = len(self._waiting) > self.limits.http_events_kept_max
+        is_many = len(self._waiting) > self.limits.http.events_kept_max
         before = self._bytes - len(self._waiting[-1].frame)
-        return before > self.limits.http_write_bytes_max or (is_many and not self.is_carried)
+        return before > self.limits.http.unsent_bytes_max or (is_many and not self.is_carried)
 
     def put_again(self, events: Sequence[Sent]) -> None:
         """What a client missed goes before everything else; it is back."""
@@ -383,7 +383,7 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
         if stream.is_narrow:
             await stream.ended()
         else:
-            await stream.soon(self.limits.http_stream_after_seconds)
+            await stream.soon(self.limits.http.stream_after_seconds)
 
     async def stream(self, exchange: Exchange, stream: AnswerStream) -> None:
         """Carry the stream to its end, as events; or as long as one connection may take.
@@ -427,24 +427,27 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
     def _over_at(self) -> float:
         if self.last_id is None:
             return math.inf
-        return trio.current_time() + self.limits.http_stream_seconds_max
+        return trio.current_time() + self.limits.http.stream_seconds_max
 
     async def _break_off(self, exchange: Exchange) -> None:
         """Tell the client to come back, and when, for what is still to come (HTTP-17)."""
         assert self.last_id is not None
-        last = Event(id=self.last_id(), retry_ms=self.limits.http_retry_ms)
+        last = Event(id=self.last_id(), retry_ms=self.limits.http.sse_retry_ms)
         await exchange.send(encode_event(last))
 
     def _first_event(self) -> Event | None:
         first_id = self.begin()
         if first_id is None:
             return self.first_event
-        return Event(id=first_id, retry_ms=self.limits.http_retry_ms)
+        return Event(id=first_id, retry_ms=self.limits.http.sse_retry_ms)
 
     async def _next_news(self, exchange: Exchange, stream: AnswerStream, over_at: float) -> None:
         """Wait for the next frames; a comment tells those between us that we live (MHTTP-20)."""
         while not stream.has_news:
-            with trio.move_on_at(over_at), trio.move_on_after(self.limits.http_keep_alive_seconds):
+            with (
+                trio.move_on_at(over_at),
+                trio.move_on_after(self.limits.http.sse_keep_alive_seconds),
+            ):
                 await stream.news()
             if trio.current_time() >= over_at:
                 return
@@ -456,7 +459,7 @@ async def _send_events(exchange: Exchange, stream: AnswerStream) -> None:
     """Send what waits, as one piece."""
     events = _encoded(stream.take())
     if stream.is_overrun:
-        raise trio.BrokenResourceError("the client reads too slowly (http_write_bytes_max)")
+        raise trio.BrokenResourceError("the client reads too slowly (limits.http.unsent_bytes_max)")
     if events:
         await exchange.send(events)
 

@@ -142,7 +142,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         if self._has_chunks_begun:
             raise trio.BrokenResourceError("an earlier call has not read the whole body")
         self._has_chunks_begun = True
-        framing_bytes_max = self.wire.limits.http_head_bytes_max
+        framing_bytes_max = self.wire.limits.http.headers_bytes_max
         chunks = ChunkedBody(bytes_max=bytes_max, framing_bytes_max=framing_bytes_max)
         await self._wait_until(lambda: chunks.take(self.wire.received))
         return bytes(chunks.data)
@@ -150,13 +150,15 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     async def _wait_until(self, is_whole: Callable[[], bool]) -> None:
         if self.request.awaits_continue and not self.wire.received:
             await self.wire.write(CONTINUE)
-        seconds = self.wire.limits.http_body_seconds
+        seconds = self.wire.limits.http.body_seconds
         try:
             is_there = await self.wire.receive_until(is_whole, seconds=seconds)
         except trio.BrokenResourceError as error:  # who has closed one half may read the other
             raise Rejected(400, "the body has not come to its end") from error
         if not is_there:
-            raise Rejected(408, f"the body has not come for {seconds:g} s (http_body_seconds)")
+            raise Rejected(
+                408, f"the body has not come for {seconds:g} s (limits.http.body_seconds)"
+            )
 
     def skip_body(self) -> None:
         """Makes way for the next request, after an answer that was not the last one."""
@@ -224,12 +226,13 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         """See `Exchange.gone`; nothing more can be sent then, though it may have closed but a half.
 
         What the client sends meanwhile is kept for its next request. One that has sent
-        `http_head_bytes_max` of that is not read any more: its going away shows in `send` alone.
+        `limits.http.headers_bytes_max` of that is not read any more: its going away shows in `send`
+        alone.
         """
         if self._body is None:
             self._was_read = self._was_read or trio.Event()
             await self._was_read.wait()
-        while len(self.wire.received) < self.wire.limits.http_head_bytes_max:
+        while len(self.wire.received) < self.wire.limits.http.headers_bytes_max:
             if not await self.wire.receive():
                 self.wire.is_broken = True
                 return
@@ -308,7 +311,7 @@ class NativeConnection:
             self.idle_since = _BUSY
             if self.is_over or not has_begun:
                 return b""
-        length = head_bytes(received, 0, bytes_max=self.wire.limits.http_head_bytes_max)
+        length = head_bytes(received, 0, bytes_max=self.wire.limits.http.headers_bytes_max)
         return self.wire.take(length or await self._rest_of_head())
 
     async def _rest_of_head(self) -> int:
@@ -317,13 +320,15 @@ class NativeConnection:
 
         def is_whole() -> bool:
             nonlocal length, searched
-            length = head_bytes(received, searched, bytes_max=limits.http_head_bytes_max)
+            length = head_bytes(received, searched, bytes_max=limits.http.headers_bytes_max)
             searched = len(received)
             return length > 0
 
-        if not await self.wire.receive_until(is_whole, seconds=limits.http_head_seconds):
-            seconds = limits.http_head_seconds
-            raise Rejected(408, f"the head has not come for {seconds:g} s (http_head_seconds)")
+        if not await self.wire.receive_until(is_whole, seconds=limits.http.headers_seconds):
+            seconds = limits.http.headers_seconds
+            raise Rejected(
+                408, f"the head has not come for {seconds:g} s (limits.http.headers_seconds)"
+            )
         return length
 
     # Answers
@@ -391,7 +396,7 @@ def _is_broken(error: BaseException) -> bool:
 
 
 _LOOKS_PER_IDLE_TIME: Final = 8
-_FULL: Final = Rejected(503, "there are too many connections (http_connections_max)")
+_FULL: Final = Rejected(503, "there are too many connections (limits.http.connections_max)")
 
 
 class Serves(Protocol):
@@ -432,7 +437,7 @@ async def serve_native(
 
         async def take(stream: trio.SocketStream) -> None:
             client = client_of(stream)
-            ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.chunk_bytes)
+            ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.messages.chunk_bytes)
             if tasks is None:
                 await host.serve(ends, client=client)
             else:
@@ -468,7 +473,7 @@ class NativeHost:
             may_lead=may_lead,
         )
         try:
-            if len(self._connections) >= self.limits.http_connections_max:
+            if len(self._connections) >= self.limits.http.connections_max:
                 await connection.wire.write(written_rejection(_FULL))
                 return
             self._connections.add(connection)
@@ -480,12 +485,12 @@ class NativeHost:
             ends.close()
 
     async def close_idle(self) -> NoReturn:
-        """Closes connections on which no request has begun for `http_idle_seconds`.
+        """Closes connections on which no request has begun for `limits.http.idle_seconds`.
 
         One look at all of them every now and then costs less than a timer for each request, and
         closes none too early and none later than two looks after its time.
         """
-        idle_seconds = self.limits.http_idle_seconds
+        idle_seconds = self.limits.http.idle_seconds
         pause = idle_seconds / _LOOKS_PER_IDLE_TIME
         while True:
             await trio.sleep(pause)

@@ -143,7 +143,7 @@ class SessionChannel(RoutedChannel):
         if self.events is None:
             limits = self.limits
             self.events = ReplayBuffer(
-                events_max=limits.http_events_kept_max, bytes_max=limits.http_bytes_kept_max
+                events_max=limits.http.events_kept_max, bytes_max=limits.http.events_kept_bytes_max
             )
         return self.events
 
@@ -168,7 +168,7 @@ class SessionChannel(RoutedChannel):
 
         Raises:
             DuplicateIdError: One of them is awaited already; nothing was delivered.
-            TooManyStreamsError: `http_streams_max` are open; nothing was delivered.
+            TooManyStreamsError: `limits.http.streams_max` are open; nothing was delivered.
         """
         stream = self._open_for(awaited, is_narrow=is_narrow) if awaited else None
         for each in message.messages if type(message) is Batch else (message,):
@@ -181,7 +181,7 @@ class SessionChannel(RoutedChannel):
         of_request, ids = self._of_request, frozenset(awaited)
         if len(ids) < len(awaited) or not ids.isdisjoint(of_request):
             raise DuplicateIdError
-        if len(of_request) + len(ids) > self.limits.http_streams_max:
+        if len(of_request) + len(ids) > self.limits.http.streams_max:
             raise TooManyStreamsError
         stream = AnswerStream(self.limits, awaits=ids, is_narrow=is_narrow)
         for each in ids:
@@ -325,7 +325,7 @@ class StatelessChannel(RoutedChannel):
 
         Its stream `is_narrow` if the client takes nothing but the one answer.
         """
-        number, depth_max = next(self._numbers), self.limits.json_depth_max
+        number, depth_max = next(self._numbers), self.limits.messages.json_depth_max
         frame = encode_request(number, request.method, request.params, json_depth_max=depth_max)
         stream = AnswerStream(self.limits, awaits=frozenset((number,)), is_narrow=is_narrow)
         slot = self._slots[number] = Slot(number, request.id, request.method, stream)

@@ -356,7 +356,7 @@ class BoundedStream:
         return data[sent:]
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send it; a client that reads nothing for `write_stall_seconds` is cut off.
+        """Send it; a client that does not read in time is disconnected.
 
         Raises:
             trio.BrokenResourceError: The client has gone away, or was cut off.
@@ -391,7 +391,7 @@ class BoundedStream:
     # Receiving.
 
     async def receive_some(self, _bytes_max: int | None = None) -> bytes:
-        """What has come, up to `chunk_bytes`; empty, now and always, when the client has closed.
+        """Return received bytes; empty, now and always, when the client has closed.
 
         Raises:
             trio.ClosedResourceError: This side has closed.
@@ -445,12 +445,12 @@ class BoundedStream:
     async def linger(self) -> None:
         """Let the client read what was sent: a close with unread bytes would reset the connection.
 
-        What still comes is thrown away, for `close_seconds` at most.
+        What still comes is thrown away, for `limits.shutdown.close_seconds` at most.
         """
         await self.aclose()  # after a handshake that failed nobody has
         with (
             contextlib.suppress(trio.ClosedResourceError),
-            trio.move_on_after(self._limits.close_seconds),
+            trio.move_on_after(self._limits.shutdown.close_seconds),
         ):
             while await self._receive():
                 pass
@@ -562,7 +562,7 @@ class HypercornConnection:
     async def _read(self) -> None:
         while True:
             try:
-                data = await self._secured.receive_some(self.limits.chunk_bytes)
+                data = await self._secured.receive_some(self.limits.messages.chunk_bytes)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 break
             await self._hypercorn.handle(RawData(bytes(data)))
@@ -579,7 +579,7 @@ class HypercornConnection:
             await self._rests.wait()
         protocol = self._hypercorn.protocol
         if self._is_stopping and isinstance(protocol, H2Protocol):
-            with trio.move_on_after(self.limits.close_seconds):
+            with trio.move_on_after(self.limits.shutdown.close_seconds):
                 await self._all_sent(protocol)
         scope.cancel()
 
@@ -758,7 +758,7 @@ class HypercornConnection:
         """Over HTTP/2 others would wait for it; and hypercorn sets no bound to what is kept."""
         await trio.lowlevel.checkpoint_if_cancelled()
         await send(message)
-        while bytes_held_back(protocol) > self.limits.http_write_bytes_max:
+        while bytes_held_back(protocol) > self.limits.http.unsent_bytes_max:
             await self.stream.wait_sent()
 
     async def _run_told(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -777,7 +777,7 @@ class HypercornConnection:
 
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-type: text/plain\r\n"
-    b"content-length: 53\r\n\r\nthere are too many connections (http_connections_max)"
+    b"content-length: 60\r\n\r\nthere are too many connections (limits.http.connections_max)"
 )
 _LOOKS_PER_STALL: Final = 4
 _LOOKS_PER_IDLE_TIME: Final = 8
@@ -805,9 +805,9 @@ async def serve_hypercorn(
     With `certfile` and `keyfile` (PEM) all connections are TLS, and HTTP/2 where the client agrees.
 
     Cancellation is the graceful stop: the listeners close, then idle connections; what runs for a
-    request is cancelled, and may still end its answer; after `close_seconds` everything is cut. No
-    lifespan events are sent. One head may take `http_idle_seconds` here, as only hypercorn knows
-    what has come of it.
+    request is cancelled, and may still end its answer; after `limits.shutdown.close_seconds`
+    everything is cut. No lifespan events are sent. One head may take `limits.http.idle_seconds`
+    here, as only hypercorn knows what has come of it.
 
     Raises:
         OSError: The certificate or key cannot be read (`ssl.SSLError` is one).
@@ -834,11 +834,11 @@ def _config(limits: Limits, certfile: str | None, keyfile: str | None) -> Config
     config = _Config()
     config.certfile, config.keyfile = certfile, keyfile
     config.accesslog = config.errorlog = None  # who answers logs
-    config.h11_max_incomplete_size = limits.http_head_bytes_max
-    config.h2_max_header_list_size = limits.http_head_bytes_max
+    config.h11_max_incomplete_size = limits.http.headers_bytes_max
+    config.h2_max_header_list_size = limits.http.headers_bytes_max
     config.keep_alive_max_requests = sys.maxsize
-    config.websocket_ping_interval = limits.websocket_ping_seconds
-    config.ssl_handshake_timeout = limits.http_head_seconds
+    config.websocket_ping_interval = limits.websocket.ping_interval_seconds
+    config.ssl_handshake_timeout = limits.http.headers_seconds
     return config
 
 
@@ -871,25 +871,27 @@ class _Server:
     async def _cut_stalled(self) -> NoReturn:
         """One look at all connections every now and then costs less than a timer for each write."""
         while True:
-            await trio.sleep(self.limits.write_stall_seconds / _LOOKS_PER_STALL)
-            earliest = trio.current_time() - self.limits.write_stall_seconds
+            await trio.sleep(self.limits.messages.write_stall_seconds / _LOOKS_PER_STALL)
+            earliest = trio.current_time() - self.limits.messages.write_stall_seconds
             for connection in self._connections:
                 connection.stream.cut_if_waiting_since(earliest)
 
     async def _cut_idle(self) -> NoReturn:
         """The same for a timer after each request; who says nothing at first is idle, too."""
-        pause = self.limits.http_idle_seconds / _LOOKS_PER_IDLE_TIME
+        pause = self.limits.http.idle_seconds / _LOOKS_PER_IDLE_TIME
         while True:
             await trio.sleep(pause)
-            earliest = trio.current_time() - self.limits.http_idle_seconds - pause
+            earliest = trio.current_time() - self.limits.http.idle_seconds - pause
             for connection in self._connections:
                 if connection.idle_since < earliest:
                     connection.end()
 
     async def _cut_silent(self) -> NoReturn:
         """Hypercorn asks those behind WebSockets whether they are there, and hears no answer."""
-        pause = self.limits.websocket_ping_seconds / _LOOKS_PER_STALL
-        silent_seconds = self.limits.websocket_ping_seconds + self.limits.websocket_pong_seconds
+        pause = self.limits.websocket.ping_interval_seconds / _LOOKS_PER_STALL
+        silent_seconds = (
+            self.limits.websocket.ping_interval_seconds + self.limits.websocket.pong_seconds
+        )
         while True:
             await trio.sleep(pause)
             earliest = trio.current_time() - silent_seconds
@@ -901,7 +903,7 @@ class _Server:
         for connection in self._connections:
             connection.stop()
         if self._connections:
-            with trio.move_on_after(self.limits.close_seconds):
+            with trio.move_on_after(self.limits.shutdown.close_seconds):
                 await self._is_quiet.wait()
         for connection in self._connections:
             connection.stream.cut()
@@ -909,9 +911,11 @@ class _Server:
     async def serve_connection(self, transport: trio.SocketStream) -> None:
         """Everything that happens on one accepted connection; raises no `Exception`."""
         client, server = addresses_of(transport)
-        ends = SocketEnds(fd=transport.socket.detach(), chunk_bytes=self.limits.chunk_bytes)
+        ends = SocketEnds(
+            fd=transport.socket.detach(), chunk_bytes=self.limits.messages.chunk_bytes
+        )
         stream = BoundedStream(ends, self.limits)
-        if len(self._connections) >= self.limits.http_connections_max:
+        if len(self._connections) >= self.limits.http.connections_max:
             await self._reject(stream)
             return
         connection = HypercornConnection(self.app, stream, self.limits, client, server)
@@ -927,7 +931,7 @@ class _Server:
                 self._is_quiet.set()
 
     async def _reject(self, stream: BoundedStream) -> None:
-        logger.warning("a connection was refused: http_connections_max are open")
+        logger.warning("a connection was refused: limits.http.connections_max are open")
         try:
             if self.tls is None:
                 with contextlib.suppress(trio.BrokenResourceError):

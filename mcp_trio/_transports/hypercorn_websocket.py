@@ -38,7 +38,7 @@ class ToldWebSocket:
     _said: CloseConnection | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._stream.buffer = cast("Any", BoundedBuffer(self._limits.frame_bytes_max))
+        self._stream.buffer = cast("Any", BoundedBuffer(self._limits.messages.bytes_max))
         self._stream.handshake.extensions = None  # whatever the client offers
 
     def sending(self, send: Send) -> Send:

@@ -70,7 +70,7 @@ class LineChannel:
     _is_ended: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._splitter = LineSplitter(frame_bytes_max=self.limits.frame_bytes_max)
+        self._splitter = LineSplitter(frame_bytes_max=self.limits.messages.bytes_max)
 
     # Sending
 
@@ -111,7 +111,7 @@ class LineChannel:
         if first == 0 and len(frames) == 1:
             return frames
         size, last = 0, first
-        while last < len(frames) and size < self.limits.chunk_bytes:
+        while last < len(frames) and size < self.limits.messages.chunk_bytes:
             size += len(frames[last])
             last += 1
         return frames[first:last]
@@ -184,7 +184,7 @@ class LineChannel:
         except OSError as error:
             raise ConnectionLost(f"reading failed: {error}") from error
         self._is_ended = not chunk
-        self._was_drained = 0 < len(chunk) < self.limits.chunk_bytes
+        self._was_drained = 0 < len(chunk) < self.limits.messages.chunk_bytes
         return chunk
 
     # Closing

@@ -138,7 +138,7 @@ class ChildProcess:
         self.send_signal_to_group(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Has the group killed and reaped; `ended` follows within `kill_seconds`."""
+        """Have the group killed and reaped; `ended` follows in `limits.shutdown.kill_seconds`."""
         self._scope.cancel()
 
     async def _live(self) -> None:
@@ -166,7 +166,7 @@ class ChildProcess:
             await self._wait_exit()
         finally:
             self.send_signal_to_group(signal.SIGKILL)
-            with trio.move_on_after(self.limits.kill_seconds, shield=True):
+            with trio.move_on_after(self.limits.shutdown.kill_seconds, shield=True):
                 self.exit_status = await self.process.wait()
             self.stdout.end()
             if self.stderr is not None:
@@ -249,7 +249,7 @@ def _watched(
         stdin=stdin,
         stdout=stdout,
         stderr=stderr[0] if stderr else None,
-        tail=StderrTail(bytes_max=limits.stderr_tail_bytes, forward=forward),
+        tail=StderrTail(bytes_max=limits.shutdown.stderr_tail_bytes, forward=forward),
         limits=limits,
     )
     child.watch()
@@ -258,7 +258,7 @@ def _watched(
 
 def _own_end(fd: int, limits: Limits) -> Descriptor:
     os.set_blocking(fd, False)  # ours alone: the subprocess has the other end
-    return Descriptor(fd=fd, chunk_bytes=limits.chunk_bytes)
+    return Descriptor(fd=fd, chunk_bytes=limits.messages.chunk_bytes)
 
 
 def _open_pipes(name: str, count: int) -> list[Pipe]:
@@ -353,8 +353,9 @@ class ProcessChannel:
     async def aclose(self) -> None:
         """Stops the server: closes its stdin, waits, SIGTERM, waits, SIGKILL; then its group.
 
-        Takes `close_seconds`, `terminate_seconds` and `kill_seconds` at most, and leaves no process
-        and no zombie. Cancellation does not shorten it. A second call waits for the first.
+        Takes `limits.shutdown.close_seconds`, `limits.shutdown.terminate_seconds` and
+        `limits.shutdown.kill_seconds` at most, and leaves no process and no zombie. Cancellation
+        does not shorten it. A second call waits for the first.
         """
         with trio.CancelScope(shield=True):
             if self._is_closing:
@@ -367,9 +368,9 @@ class ProcessChannel:
     async def _stop(self) -> None:
         child, limits = self._child, self._limits
         ladder: tuple[tuple[Callable[[], None], float], ...] = (
-            (child.stdin.close, limits.close_seconds),
-            (child.terminate, limits.terminate_seconds),
-            (child.kill, limits.kill_seconds),
+            (child.stdin.close, limits.shutdown.close_seconds),
+            (child.terminate, limits.shutdown.terminate_seconds),
+            (child.kill, limits.shutdown.kill_seconds),
         )
         self._lines.reject()
         child.stdout.interrupt()  # whoever receives must be gone before the rest is discarded
@@ -396,7 +397,7 @@ class ProcessChannel:
 
     async def _loss(self) -> ConnectionLost:
         """What is known of the end, after a short wait for the exit status and the last words."""
-        with trio.move_on_after(self._limits.exit_status_seconds):
+        with trio.move_on_after(self._limits.shutdown.exit_status_seconds):
             await self._child.ended.wait()
         return ConnectionLost(
             f"{self._name} {_ending(self.exit_status)}",

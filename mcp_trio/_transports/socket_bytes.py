@@ -150,7 +150,7 @@ class Wire:
         return False
 
     async def receive_until(self, is_there: Callable[[], bool], *, seconds: float) -> bool:
-        """Whether it was there in time, which begins anew with each `chunk_bytes` that came.
+        """Whether it was there in time, which begins anew with each chunk that came.
 
         Raises:
             trio.BrokenResourceError: The peer closed before.
@@ -162,7 +162,7 @@ class Wire:
                 if not await self.receive():
                     raise trio.BrokenResourceError("the peer has gone away")
                 fresh += len(self.received) - before
-                if fresh >= self.limits.chunk_bytes:
+                if fresh >= self.limits.messages.chunk_bytes:
                     fresh = 0
                     limit.deadline = trio.current_time() + seconds
             return True
@@ -202,13 +202,14 @@ class Wire:
         self.is_broken = False
 
     async def _write_rest(self, rest: memoryview) -> None:
-        seconds = self.limits.write_stall_seconds
+        seconds = self.limits.messages.write_stall_seconds
         while rest:
             with trio.move_on_after(seconds) as limit:
                 await self.ends.wait_writable()
             if limit.cancelled_caught:
                 raise trio.BrokenResourceError(
-                    f"the peer has read nothing for {seconds:g} s (write_stall_seconds)"
+                    f"the peer has read nothing for {seconds:g} s"
+                    " (limits.messages.write_stall_seconds)"
                 )
             rest = rest[self.write_nowait(rest) :]
 
@@ -229,11 +230,11 @@ class Wire:
     async def linger(self) -> None:
         """Lets the peer read what was sent: a socket that is closed with unread bytes resets it.
 
-        What still comes is thrown away, for `close_seconds` at most.
+        What still comes is thrown away, for `limits.shutdown.close_seconds` at most.
         """
         if self.is_broken:
             return
         self.ends.shut_writing()
-        with trio.move_on_after(self.limits.close_seconds):
+        with trio.move_on_after(self.limits.shutdown.close_seconds):
             while await self.receive():
                 self.received.clear()

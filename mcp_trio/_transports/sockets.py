@@ -98,7 +98,7 @@ class SocketChannel(LineChannel):
         """See `NamedChannel.goes_away`: lines have no words for it."""
 
     async def aclose(self) -> None:
-        """See `Channel.aclose`: says that nothing more comes, and waits `close_seconds` for theirs.
+        """See `Channel.aclose`: says that nothing more comes, and waits for theirs.
 
         A socket that is closed while something comes in would take back what it has sent.
         """
@@ -115,7 +115,10 @@ class SocketChannel(LineChannel):
         self.ends.interrupt()
         self.ends.shut_writing()
         try:
-            with trio.move_on_after(self.limits.close_seconds), contextlib.suppress(OSError):
+            with (
+                trio.move_on_after(self.limits.shutdown.close_seconds),
+                contextlib.suppress(OSError),
+            ):
                 while not self._is_ended and await self.ends.read():
                     pass
         finally:
@@ -127,7 +130,7 @@ def _channel(
     stream: trio.SocketStream, *, transport: str, name: str, limits: Limits
 ) -> SocketChannel:
     peer = _credentials(stream.socket)
-    ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.chunk_bytes)
+    ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.messages.chunk_bytes)
     return SocketChannel(
         source=ends, sink=ends, ends=ends, transport=transport, name=name, peer=peer, limits=limits
     )
@@ -307,8 +310,8 @@ class SocketHost:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a fresh connection until it ends, and close it."""
-        if self._count >= self.limits.http_connections_max:
-            logger.warning("there are too many connections (http_connections_max)")
+        if self._count >= self.limits.http.connections_max:
+            logger.warning("there are too many connections (limits.http.connections_max)")
             await trio.aclose_forcefully(stream)
             return
         channel = _channel(stream, transport=self.transport, name="the client", limits=self.limits)

@@ -66,8 +66,8 @@ def open_stdio_channel(fd_in: int, fd_out: int, *, limits: Limits = DEFAULT_LIMI
     two numbers) and leaves the flags of what they share with other processes alone.
     """
     return LineChannel(
-        source=open_descriptor(fd_in, chunk_bytes=limits.chunk_bytes),
-        sink=open_descriptor(fd_out, chunk_bytes=limits.chunk_bytes),
+        source=open_descriptor(fd_in, chunk_bytes=limits.messages.chunk_bytes),
+        sink=open_descriptor(fd_out, chunk_bytes=limits.messages.chunk_bytes),
         transport="stdio",
         limits=limits,
     )
@@ -80,13 +80,13 @@ async def wait_parent_death(
 
     `parent_pid` is `os.getppid()` as it was when the program started; without it, a parent that
     died before this call goes unnoticed. Linux tells at once, other systems are asked every
-    `parent_poll_seconds`.
+    `limits.shutdown.parent_poll_seconds`.
     """
     parent_pid = os.getppid() if parent_pid is None else parent_pid
     try:
         pidfd = os.pidfd_open(parent_pid)
     except (AttributeError, OSError):  # not Linux, forbidden by a sandbox, or dead already
-        await _poll_parent(parent_pid, limits.parent_poll_seconds)
+        await _poll_parent(parent_pid, limits.shutdown.parent_poll_seconds)
         return
     try:
         # The number may have been reused before it was opened; then it is nobody's parent.

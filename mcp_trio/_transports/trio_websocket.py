@@ -268,7 +268,7 @@ def over_wire(stream: trio.abc.Stream, limits: Limits) -> trio.abc.Stream:
     """The same connection, as a `WireStream` if nothing stands between it and its socket."""
     if not isinstance(stream, trio.SocketStream):
         return stream
-    ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.chunk_bytes)
+    ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.messages.chunk_bytes)
     return WireStream(Wire(ends=ends, limits=limits))
 
 
@@ -576,7 +576,7 @@ async def client_socket(
                 target,
                 subprotocols=subprotocols,
                 extra_headers=list(fields),
-                receive_buffer_size=limits.chunk_bytes,
+                receive_buffer_size=limits.messages.chunk_bytes,
             )
 
         connection = await _before_the_end(reader.stream, handshake)
@@ -620,7 +620,7 @@ async def server_socket(
             asked: WebSocketRequest = await wrap_server_stream(
                 cast("trio.Nursery", reader),
                 reader.stream,
-                receive_buffer_size=limits.chunk_bytes,
+                receive_buffer_size=limits.messages.chunk_bytes,
             )
             return await asked.accept(subprotocol=subprotocol)
 
@@ -639,9 +639,13 @@ async def _reading(
     try:
         async with trio.open_nursery() as nursery:
             try:
-                messages = _Messages(limits.frame_bytes_max, ReceivedQueue(limits.chunk_bytes))
+                messages = _Messages(
+                    limits.messages.bytes_max, ReceivedQueue(limits.messages.chunk_bytes)
+                )
                 yield _Reader(
-                    nursery, WatchedStream(stream, head, rest, limits.chunk_bytes), messages
+                    nursery,
+                    WatchedStream(stream, head, rest, limits.messages.chunk_bytes),
+                    messages,
                 )
             except Exception as error:
                 raised = error

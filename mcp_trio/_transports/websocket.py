@@ -113,8 +113,8 @@ logger = logging.getLogger("mcp_trio")
 class WebSocketChannel:
     """The channel over an open WebSocket; made by `open_websocket_channel`, or by a server.
 
-    A peer of which nothing is heard for `websocket_ping_seconds` is asked whether it is there, and
-    is lost if it says nothing for another `websocket_pong_seconds`.
+    A peer of which nothing is heard for `limits.websocket.ping_interval_seconds` is asked whether
+    it is there, and is lost if it says nothing for another `limits.websocket.pong_seconds`.
 
     Attributes:
         name: Who is at the other end, without what may be secret.
@@ -225,7 +225,7 @@ class WebSocketChannel:
             await self._keep_alive()
             self._gone.set()
             await trio.sleep_forever()
-        with trio.move_on_after(self._limits.close_seconds, shield=True):
+        with trio.move_on_after(self._limits.shutdown.close_seconds, shield=True):
             await self._socket.close(self._code, str(self._loss or ""))
 
     async def wait_gone(self) -> None:
@@ -244,10 +244,10 @@ class WebSocketChannel:
     async def _keep_alive(self) -> None:
         limits = self._limits
         while True:
-            await trio.sleep(limits.websocket_ping_seconds)
+            await trio.sleep(limits.websocket.ping_interval_seconds)
             asked_at = trio.current_time()
             try:
-                with trio.move_on_after(limits.websocket_pong_seconds) as timer_queue:
+                with trio.move_on_after(limits.websocket.pong_seconds) as timer_queue:
                     await self._socket.ping()
             except trio.BrokenResourceError:
                 return  # whoever receives hears of it
@@ -269,7 +269,7 @@ class WebSocketChannel:
             self._code = CloseCode.GOING_AWAY
 
     async def aclose(self) -> None:
-        """See `Channel.aclose`; the peer has `close_seconds` to close its side.
+        """See `Channel.aclose`; the peer has `limits.shutdown.close_seconds` to close its side.
 
         Cancellation does not shorten it.
         """

@@ -43,7 +43,8 @@ async def open_websocket_channel(
     trusts whom the system trusts. Proxies are not used.
 
     Raises:
-        ConnectionLost: The server cannot be reached within `http_head_seconds`, or refuses.
+        ConnectionLost: The server cannot be reached within `limits.http.headers_seconds`, or
+            refuses.
         ValueError: `url` is no URL of WebSocket, or a header or the token none.
     """
     address = _address(url)
@@ -106,7 +107,7 @@ class _Asked:
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[TrioSocket, None]:
         """The socket, open within the block."""
-        seconds, name = self.limits.http_head_seconds, self.address.name
+        seconds, name = self.limits.http.headers_seconds, self.address.name
         with trio.CancelScope() as timer_queue:
             timer_queue.deadline = trio.current_time() + seconds
             try:
@@ -120,7 +121,9 @@ class _Asked:
             except HandshakeFailed as failure:
                 raise self._rejected(failure) from None
         if timer_queue.cancelled_caught:
-            raise ConnectionLost(f"{name} did not answer in {seconds:g} s (http_head_seconds)")
+            raise ConnectionLost(
+                f"{name} did not answer in {seconds:g} s (limits.http.headers_seconds)"
+            )
 
     async def _connected(self) -> trio.abc.Stream:
         address = self.address
@@ -157,7 +160,7 @@ class _Asked:
         if failure.status is None:
             return ConnectionLost(f"{name} {failure}")
         text = " ".join(failure.body.decode(errors="replace").split())
-        said = f": {text[: self.limits.fault_text_chars_max]}" if text else ""
+        said = f": {text[: self.limits.messages.error_text_chars_max]}" if text else ""
         return ConnectionLost(
             f"{name} answered HTTP {failure.status}{said}", http_status=failure.status
         )

@@ -61,7 +61,7 @@ class StreamUpgrade:
     async def opened(self, subprotocol: str | None) -> AsyncGenerator[TrioSocket, None]:
         """See `Upgrade.opened`; the stream is closed with the block."""
         received = bytearray(self.received)
-        length = head_bytes(received, 0, bytes_max=self.limits.http_head_bytes_max)
+        length = head_bytes(received, 0, bytes_max=self.limits.http.headers_bytes_max)
         opening = server_socket(
             self.stream,
             head=bytes(received[:length]),
@@ -78,7 +78,7 @@ class StreamUpgrade:
 
 async def answer_last(stream: trio.abc.Stream, answer: bytes, limits: Limits) -> None:
     """The last thing that is said, to somebody who may still be talking."""
-    with trio.move_on_after(limits.close_seconds), suppress(trio.BrokenResourceError):
+    with trio.move_on_after(limits.shutdown.close_seconds), suppress(trio.BrokenResourceError):
         await stream.send_all(answer)
         await linger(stream)
 
@@ -93,7 +93,8 @@ Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
 
 Listener: TypeAlias = trio.SocketListener | trio.SSLListener[trio.SocketStream]
 
-# So many times `http_connections_max` are told why they are refused; others are closed at once.
+# So many times `limits.http.connections_max` are told why they are refused; others are closed at
+# once.
 _TOLD_FACTOR: Final = 2
 
 
@@ -121,10 +122,12 @@ class WebSocketHost:
         origin = _origin(stream)
         stream = over_wire(stream, self.limits)
         try:
-            if self._count <= self.limits.http_connections_max:
+            if self._count <= self.limits.http.connections_max:
                 await self._serve(stream, origin)
-            elif self._count <= _TOLD_FACTOR * self.limits.http_connections_max:
-                rejected = Rejected(503, "there are too many connections (http_connections_max)")
+            elif self._count <= _TOLD_FACTOR * self.limits.http.connections_max:
+                rejected = Rejected(
+                    503, "there are too many connections (limits.http.connections_max)"
+                )
                 await answer_last(stream, written_rejection(rejected), self.limits)
         except trio.BrokenResourceError:
             pass  # the client has gone away, which ends a connection like any other way
@@ -146,21 +149,23 @@ class WebSocketHost:
     async def _head_in_time(
         self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
     ) -> Head:
-        seconds = self.limits.http_head_seconds
+        seconds = self.limits.http.headers_seconds
         with trio.move_on_after(seconds):
             return await self._read_head(stream, received, origin)
-        raise Rejected(408, f"the head has not come for {seconds:g} s (http_head_seconds)")
+        raise Rejected(
+            408, f"the head has not come for {seconds:g} s (limits.http.headers_seconds)"
+        )
 
     async def _read_head(
         self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
     ) -> Head:
         length = searched = 0
         while not length:
-            chunk = await stream.receive_some(self.limits.chunk_bytes)
+            chunk = await stream.receive_some(self.limits.messages.chunk_bytes)
             if not chunk:
                 raise trio.BrokenResourceError("the client has gone away")
             received += chunk
-            length = head_bytes(received, searched, bytes_max=self.limits.http_head_bytes_max)
+            length = head_bytes(received, searched, bytes_max=self.limits.http.headers_bytes_max)
             searched = len(received)
         request = read_head(bytes(received[:length]), origin.client)
         if request.body_bytes != 0:

@@ -98,12 +98,21 @@ def test_the_files_that_the_readme_names_are_there():
 
 
 def test_the_limits_that_the_readme_names_are_there():
-    from mcp_trio import Limits
+    from mcp_trio.limits import DEFAULT_LIMITS
     from mcp_trio.recording import RecordOptions
 
-    known = {field.name for kind in (Limits, RecordOptions) for field in attrs.fields(kind)}
+    known = {field.name for field in attrs.fields(RecordOptions)}
     named = set(re.findall(r"`(\w+_(?:max|seconds|ms|bytes))\b", README))
     assert named - known == {"ttl_seconds"}
+
+    limits = {
+        f"limits.{group}.{name}"
+        for group, options in attrs.asdict(DEFAULT_LIMITS).items()
+        for name in options
+    }
+    named = set(re.findall(r"`(limits(?:\.\w+)+)", README))
+    assert len(named) > 10
+    assert named <= limits
 
 
 def test_the_readme_lists_the_fixtures_that_there_are():

@@ -15,13 +15,16 @@ from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.states import Role
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio._session.session import Session
+from mcp_trio.limits import ShutdownLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 
 OLD = ("2024-11-05",)
 """What a client or a server speaks when a test is about the oldest revision, or plays it."""
 
-QUICK = Limits(close_seconds=0.2, terminate_seconds=0.2, exit_status_seconds=2)
+QUICK = Limits(
+    shutdown=ShutdownLimits(close_seconds=0.2, terminate_seconds=0.2, exit_status_seconds=2)
+)
 
 EVERYTHING = t.ServerCapabilities(
     logging={},

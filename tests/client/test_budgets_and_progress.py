@@ -6,6 +6,7 @@ import trio.testing
 
 from mcp_trio import Client, Limits, RequestTimeout
 from mcp_trio import types as t
+from mcp_trio.limits import RequestLimits
 from tests.client.conftest import connected, said, text
 
 # Leaving early
@@ -53,8 +54,8 @@ async def test_a_late_answer_is_counted_and_the_server_told_once(scripted, nurse
 @pytest.mark.parametrize(
     ("budget", "limits", "options"),
     [
-        ("idle", Limits(request_idle_seconds=5), {}),
-        ("total", Limits(request_total_seconds=5), {}),
+        ("idle", Limits(requests=RequestLimits(idle_seconds=5)), {}),
+        ("total", Limits(requests=RequestLimits(total_seconds=5)), {}),
         ("idle", Limits(), {"idle_seconds": 5}),
         ("total", Limits(), {"total_seconds": 5}),
     ],

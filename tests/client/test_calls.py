@@ -8,6 +8,7 @@ import trio.testing
 from mcp_trio import Client, Limits, RequestError, ToolError, UserRejected
 from mcp_trio import types as t
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, Unencodable
+from mcp_trio.limits import RequestLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 from tests.client.conftest import ALL, connected, said
@@ -208,9 +209,13 @@ async def test_a_cursor_that_comes_twice_is_the_servers_fault(scripted, nursery)
 
 
 async def test_a_list_without_end_is_given_up(scripted, nursery):
-    client, server = await connected(scripted, nursery, limits=Limits(pages_max=3))
+    client, server = await connected(
+        scripted, nursery, limits=Limits(requests=RequestLimits(pages_max=3))
+    )
     nursery.start_soon(play_pages, server, "tools", TOOL, "abcd")
-    with pytest.raises(RemoteProtocolError, match=r"more than 3 pages \(pages_max\)"):
+    with pytest.raises(
+        RemoteProtocolError, match=r"more than 3 pages \(limits\.requests\.pages_max\)"
+    ):
         await client.list_tools()
     nursery.cancel_scope.cancel()
 

@@ -24,6 +24,7 @@ from mcp_trio import types as t
 from mcp_trio._client.client import ClientOptions
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.errors import LocalProtocolError, RecordingError, RemoteProtocolError
+from mcp_trio.limits import RequestLimits
 from mcp_trio.recording import read_recording
 from mcp_trio.transports import memory_pair
 from tests.client.conftest import (
@@ -146,7 +147,7 @@ async def test_l12_a_server_that_never_answers_is_given_up(scripted, autojump_cl
     """L12: no connect timeout of its own; the caller's limit was overrun."""
     channel, server = scripted
     before = trio.current_time()
-    limits = Limits(initialize_seconds=7)
+    limits = Limits(requests=RequestLimits(initialize_seconds=7))
     with pytest.raises(RequestTimeout) as caught:
         await Client(channel, protocol_versions=OLD, limits=limits).__aenter__()
     assert caught.value.method == "initialize"

@@ -11,6 +11,7 @@ import trio.testing
 
 from mcp_trio import Client, Limits, UserRejected
 from mcp_trio import types as t
+from mcp_trio.limits import RequestLimits
 
 C, D = "2025-06-18", "2025-11-25"
 FORM = {
@@ -299,7 +300,7 @@ async def test_without_a_callback_the_end_of_a_visit_is_no_news(connect, caplog)
     client, server, _ = await connect(
         elicitation=lambda _params: True,
         elicitation_modes=BOTH,
-        limits=Limits(elicitations_remembered_max=1),
+        limits=Limits(requests=RequestLimits(elicitations_remembered_max=1)),
     )
     for place in range(2):
         asked = {**VISIT, "elicitationId": f"p{place}"}
@@ -325,13 +326,13 @@ async def test_a_server_that_asks_too_much_at_once_is_rejected(connect):
         await release.wait()
         return False
 
-    limits = Limits(handlers_in_flight_max=1, requests_queued_max=1)
+    limits = Limits(requests=RequestLimits(in_flight_max=1, queued_max=1))
     client, server, _ = await connect(elicitation=elicitation, limits=limits)
     for place in range(3):
         await server.send_request("elicitation/create", ASKED, id=place)
     rejected = await server.receive()
     assert (rejected["id"], rejected["error"]["code"]) == (2, -32000)
-    assert "requests_queued_max" in rejected["error"]["message"]
+    assert "limits.requests.queued_max" in rejected["error"]["message"]
     release.set()
     answers = await server.receive_many(2)
     assert [answer["result"]["action"] for answer in answers] == ["decline"] * 2

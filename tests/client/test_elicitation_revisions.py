@@ -10,6 +10,7 @@ import trio.testing
 from mcp_trio import Limits, UserRejected
 from mcp_trio import types as t
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.limits import RequestLimits
 from tests.client.questions import asked, check_rejected
 from tests.client.stateless import legacy_client
 
@@ -137,7 +138,7 @@ async def test_a_server_that_asks_too_much_at_once_is_rejected(nursery, protocol
     async def elicitation(_params):
         await trio.sleep_forever()
 
-    limits = Limits(handlers_in_flight_max=1, requests_queued_max=1)
+    limits = Limits(requests=RequestLimits(in_flight_max=1, queued_max=1))
     client, server = await legacy_client(
         nursery, protocol_version=protocol_version, elicitation=elicitation, limits=limits
     )
@@ -146,7 +147,7 @@ async def test_a_server_that_asks_too_much_at_once_is_rejected(nursery, protocol
     await trio.testing.wait_all_tasks_blocked()
     (rejected,) = [it for it in server.requests if "error" in it]
     assert rejected["id"] == "c"
-    assert "requests_queued_max" in rejected["error"]["message"]
+    assert "limits.requests.queued_max" in rejected["error"]["message"]
     await client.aclose()
 
 

@@ -194,7 +194,9 @@ async def test_another_session_is_listened_to_as_the_first_was(autojump_clock):
         server.forget()
         since = trio.current_time()
         await client.call_tool("add")
-        assert trio.current_time() - since == pytest.approx(1, abs=0.1)  # http_listen_seconds
+        assert trio.current_time() - since == pytest.approx(
+            1, abs=0.1
+        )  # limits.http.get_stream_seconds
 
 
 async def test_one_file_holds_all_sessions_each_as_a_channel(tmp_path):

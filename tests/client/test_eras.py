@@ -9,6 +9,7 @@ import trio.testing
 from mcp_trio import Client, ConnectionLost, Limits, RequestError, RequestTimeout, Server
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.errors import RemoteProtocolError
+from mcp_trio.limits import RequestLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 from tests.client.conftest import QUICK, python, said
@@ -229,7 +230,9 @@ async def test_silence_means_legacy_and_a_late_answer_means_nothing(
 ):
     channel, server = scripted
     client = Client(
-        channel, protocol_versions=ALL_PROTOCOL_VERSIONS, limits=Limits(probe_seconds=3)
+        channel,
+        protocol_versions=ALL_PROTOCOL_VERSIONS,
+        limits=Limits(requests=RequestLimits(probe_seconds=3)),
     )
     nursery.start_soon(client.__aenter__)
     probe = await server.receive()
@@ -250,7 +253,9 @@ async def slow_server(scripted, nursery, *, late, rejection):
     """The client of a server that overslept the question; `late` is its answer to that, if any."""
     channel, server = scripted
     client = Client(
-        channel, protocol_versions=ALL_PROTOCOL_VERSIONS, limits=Limits(probe_seconds=3)
+        channel,
+        protocol_versions=ALL_PROTOCOL_VERSIONS,
+        limits=Limits(requests=RequestLimits(probe_seconds=3)),
     )
     failures = []
 
@@ -335,8 +340,10 @@ async def test_a_client_of_stateless_protocol_versions_only_has_more_patience(
     nursery, autojump_clock
 ):
     begun = trio.current_time()
-    limits = Limits(probe_seconds=3, initialize_seconds=20)
-    with pytest.raises(RequestTimeout, match="raise initialize_seconds") as caught:
+    limits = Limits(requests=RequestLimits(probe_seconds=3, initialize_seconds=20))
+    with pytest.raises(
+        RequestTimeout, match=r"raise limits\.requests\.initialize_seconds"
+    ) as caught:
         await shake_hands(
             nursery, lambda _params: None, protocol_versions=[STATELESS], limits=limits
         )

@@ -11,6 +11,7 @@ from mcp_trio import ClientGroup, ConnectionLost, Limits, RequestError
 from mcp_trio import types as t
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.hosts import ServerConfig
+from mcp_trio.limits import ShutdownLimits
 from mcp_trio.transports import memory_pair
 from tests.client.conftest import (
     OLD,
@@ -128,7 +129,10 @@ async def test_an_exception_of_the_block_arrives_bare():
 @pytest.mark.real_time
 async def test_the_limit_of_a_caller_is_kept_while_it_connects(program):
     tasks, descriptors = running_tasks(), open_descriptors()
-    group = ClientGroup({"deaf": python(DEAF), "good": program}, limits=Limits(close_seconds=1.5))
+    group = ClientGroup(
+        {"deaf": python(DEAF), "good": program},
+        limits=Limits(shutdown=ShutdownLimits(close_seconds=1.5)),
+    )
     with trio.move_on_after(0.5) as scope:
         await group.__aenter__()
     assert scope.cancelled_caught
@@ -152,7 +156,9 @@ async def test_a_group_that_was_cancelled_while_it_opened_is_closed():
 @pytest.mark.real_time
 async def test_closing_waits_for_what_a_cancelled_addition_had_started(program):
     tasks, descriptors = running_tasks(), open_descriptors()
-    async with ClientGroup({"good": program}, limits=Limits(close_seconds=0.5)) as group:
+    async with ClientGroup(
+        {"good": program}, limits=Limits(shutdown=ShutdownLimits(close_seconds=0.5))
+    ) as group:
         with trio.move_on_after(0.3) as scope:
             await group.add("deaf", python(DEAF))
         assert scope.cancelled_caught

@@ -5,6 +5,7 @@ import pytest
 from mcp_trio import Limits
 from mcp_trio import types as t
 from mcp_trio.hosts import showable_icons
+from mcp_trio.limits import MessageLimits
 
 PNG = "data:image/png;base64,AAAA"
 HTTPS = "https://harbour.example/i.png"
@@ -79,7 +80,12 @@ def test_an_icon_is_not_fetched_with_a_password(user):
     ],
 )
 def test_what_is_no_picture_or_too_large_is_not_shown(icon):
-    assert showable_icons([icon], hosts=HOSTS, limits=Limits(icon_chars_max=60)) == []
+    assert (
+        showable_icons(
+            [icon], hosts=HOSTS, limits=Limits(messages=MessageLimits(icon_chars_max=60))
+        )
+        == []
+    )
 
 
 def test_without_icons_there_is_nothing_to_show():

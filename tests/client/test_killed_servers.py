@@ -9,6 +9,7 @@ import trio
 
 from mcp_trio import Client, ConnectionLost, Limits
 from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.limits import HttpLimits
 from tests.client.conftest import python
 
 PROGRAM = """
@@ -40,7 +41,7 @@ async def main():
 trio.run(main)
 """
 WAYS = {"/mcp": ("2026-07-28", "2025-11-25"), "/sse": ("2024-11-05",)}
-LIMITS = Limits(http_retry_ms=50)
+LIMITS = Limits(http=HttpLimits(sse_retry_ms=50))
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from mcp_trio import Change, Client, ConnectionLost, Limits, RequestError, Reque
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
+from mcp_trio.limits import MessageLimits
 from tests.client.conftest import nothing
 
 STATELESS = "2026-07-28"
@@ -155,7 +156,7 @@ async def _note(ids, hand):
 
 
 async def test_a_change_that_is_told_twice_before_anybody_looks_counts_once(by_hand, nursery):
-    client, hand = await by_hand(limits=Limits(progress_queued_max=2))
+    client, hand = await by_hand(limits=Limits(messages=MessageLimits(progress_queued_max=2)))
     ids = []
     nursery.start_soon(_note, ids, hand)
     async with client.listen(tools=True, uris=["x:1", "x:2"]) as subscription:
@@ -169,7 +170,7 @@ async def test_a_change_that_is_told_twice_before_anybody_looks_counts_once(by_h
 async def test_changes_that_nobody_takes_are_dropped_from_the_oldest_and_logged_once(
     by_hand, nursery, caplog
 ):
-    client, hand = await by_hand(limits=Limits(progress_queued_max=1))
+    client, hand = await by_hand(limits=Limits(messages=MessageLimits(progress_queued_max=1)))
     ids = []
     nursery.start_soon(_note, ids, hand)
     async with client.listen(uris=["x:1"]) as subscription:
@@ -177,7 +178,7 @@ async def test_changes_that_nobody_takes_are_dropped_from_the_oldest_and_logged_
             await hand.tell(UPDATED, ids[0], uri=f"x:{number}")
         await trio.testing.wait_all_tasks_blocked()
         assert await anext(subscription) == Change("resource", "x:2")
-    assert caplog.text.count("progress_queued_max=1") == 1
+    assert caplog.text.count("limits.messages.progress_queued_max=1") == 1
 
 
 @pytest.mark.requirement("TRAP-107")
@@ -191,7 +192,7 @@ async def test_a_subscription_has_no_time_out_but_its_acknowledgement_has(
         was_open = subscription.is_open
     assert was_open
     await hand.wire.receive()
-    with pytest.raises(RequestTimeout, match="request_idle_seconds"):
+    with pytest.raises(RequestTimeout, match=r"limits\.requests\.idle_seconds"):
         async with client.listen(tools=True):
             pass
     _, cancelled = await hand.wire.receive_available()

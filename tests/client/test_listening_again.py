@@ -10,6 +10,7 @@ import trio.testing
 
 from mcp_trio import Change, Client, ConnectionLost, Limits, RequestError
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
+from mcp_trio.limits import HttpLimits
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,
@@ -199,14 +200,14 @@ async def test_clients_that_were_cut_off_together_do_not_come_back_so(autojump_c
 
 async def test_one_that_stays_away_is_given_up(autojump_clock):
     server = Telling()
-    limits = Limits(http_reconnects_max=3)
+    limits = Limits(http=HttpLimits(reconnects_max=3))
     async with (
         listened(server, limits=limits) as (client, _),
         client.listen(tools=True) as subscription,
     ):
         server.rejections = [httpx.ConnectError("away")] * 9
         server.cut()
-        with pytest.raises(ConnectionLost, match=r"http_reconnects_max=3.*away"):
+        with pytest.raises(ConnectionLost, match=r"limits\.http\.reconnects_max=3.*away"):
             await anext(subscription)
         assert not subscription.is_open
         server.rejections.clear()
@@ -359,7 +360,7 @@ async def test_what_was_given_up_stays_so_in_a_client_that_is_closed(autojump_cl
 
 async def test_who_must_not_come_back_is_told_so_once(autojump_clock, caplog):
     server = Telling()
-    limits = Limits(http_reconnects_max=0)
+    limits = Limits(http=HttpLimits(reconnects_max=0))
     async with listened(server, list_changed=print, limits=limits) as (client, _):
         server.cut()
         for _ in range(3):

@@ -8,6 +8,7 @@ import trio.testing
 
 from mcp_trio import Client, Limits, MCPError, RequestTimeout
 from mcp_trio.errors import LocalProtocolError
+from mcp_trio.limits import RequestLimits
 from tests.client.stateless import (
     DISCOVERED,
     INITIALIZED,
@@ -183,7 +184,7 @@ async def test_a_stateless_server_is_asked_what_it_speaks_to_see_that_it_lives(n
 
 
 async def test_pings_at_intervals_suit_the_server(nursery, autojump_clock):
-    limits = Limits(ping_interval_seconds=10)
+    limits = Limits(requests=RequestLimits(ping_interval_seconds=10))
     for connect, method in [(stateless_client, "server/discover"), (legacy_client, "ping")]:
         client, server = await connect(nursery, limits=limits, answers={"ping": {}})
         heard = len(server.requests)

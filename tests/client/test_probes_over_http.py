@@ -14,6 +14,7 @@ import trio
 
 from mcp_trio import Client, ConnectionLost, Limits, MCPError, RequestError, Server
 from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.limits import HttpLimits, RequestLimits
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("unmeasured")]
 
@@ -84,7 +85,7 @@ async def test_l01_a_killed_server_fails_the_calls_in_flight_and_the_block_goes_
     """Others cancel the whole block, show the error outside only, and are dead for good."""
     base = process.start()
     with trio.fail_after(SECONDS):
-        async with client_of(way, base, http_reconnect_seconds_max=0.2) as client:
+        async with client_of(way, base, http=HttpLimits(reconnect_seconds_max=0.2)) as client:
 
             async def call(*, task_status):
                 task_status.started()
@@ -110,7 +111,7 @@ def test_streams_that_are_open_keep_no_server_from_stopping(process):
         with trio.fail_after(SECONDS):
             async with contextlib.AsyncExitStack() as clients, trio.open_nursery() as calls:
                 for way in WAYS:
-                    client = client_of(way, base, http_reconnect_seconds_max=0.2)
+                    client = client_of(way, base, http=HttpLimits(reconnect_seconds_max=0.2))
                     calls.start_soon(lost, await clients.enter_async_context(client))
                     assert await trio.to_thread.run_sync(process.line) == "waiting\n"
                 begin = time.monotonic()
@@ -220,7 +221,10 @@ async def test_l12_a_server_that_never_answers_is_given_up(nursery, way):
     serve = partial(trio.serve_tcp, say_nothing, 0, host="127.0.0.1")
     [listener] = await nursery.start(serve)
     base = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
-    client = client_of(way, base, initialize_seconds=0.3, probe_seconds=0.3)
-    with trio.fail_after(SOON), pytest.raises(MCPError, match="initialize_seconds"):
+    client = client_of(way, base, requests=RequestLimits(initialize_seconds=0.3, probe_seconds=0.3))
+    with (
+        trio.fail_after(SOON),
+        pytest.raises(MCPError, match=r"limits\.requests\.initialize_seconds"),
+    ):
         await client.__aenter__()
     nursery.cancel_scope.cancel()

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Client, ConnectionLost, Limits, RequestTimeout
+from mcp_trio.limits import RequestLimits, ShutdownLimits
 from tests.client.conftest import (
     OLD,
     PROGRAM,
@@ -47,7 +48,7 @@ async def test_a_command_is_started_talked_to_and_stopped(program):
 async def test_a_server_reads_messages_and_nothing_else(tmp_path):
     path = tmp_path / "stdin"
     code = "import sys; open(sys.argv[1], 'wb').write(sys.stdin.buffer.read())"
-    limits = Limits(initialize_seconds=0.3)
+    limits = Limits(requests=RequestLimits(initialize_seconds=0.3))
     with pytest.raises(RequestTimeout):
         await Client([*python(code), str(path)], protocol_versions=OLD, limits=limits).__aenter__()
     (line,) = path.read_bytes().splitlines()
@@ -109,7 +110,9 @@ async def test_l12_a_server_that_never_answers_is_given_up_and_swept(tmp_path):
     """L12: no connect timeout of its own."""
     tasks, descriptors = running_tasks(), open_descriptors()
     path = tmp_path / "pid"
-    limits = Limits(initialize_seconds=1.5, close_seconds=0.1)
+    limits = Limits(
+        requests=RequestLimits(initialize_seconds=1.5), shutdown=ShutdownLimits(close_seconds=0.1)
+    )
     with pytest.raises(RequestTimeout):
         await Client([*python(DEAF), str(path)], limits=limits).__aenter__()
     assert not is_alive(int(path.read_text()))
@@ -121,9 +124,15 @@ async def test_l12_a_server_that_never_answers_is_given_up_and_swept(tmp_path):
 async def test_a_server_that_does_not_shake_hands_is_given_up_with_its_last_words():
     command = python("import sys, time; print('no licence', file=sys.stderr); time.sleep(600)")
     with pytest.raises(RequestTimeout, match=r"last lines of its stderr:\nno licence$") as caught:
-        await Client(command, limits=Limits(initialize_seconds=1, close_seconds=0)).__aenter__()
+        await Client(
+            command,
+            limits=Limits(
+                requests=RequestLimits(initialize_seconds=1),
+                shutdown=ShutdownLimits(close_seconds=0),
+            ),
+        ).__aenter__()
     assert caught.value.stderr_tail == "no licence"
-    assert caught.value.setting == "initialize_seconds"
+    assert caught.value.setting == "limits.requests.initialize_seconds"
 
 
 @pytest.mark.real_time
@@ -131,7 +140,9 @@ async def test_a_server_that_does_not_shake_hands_is_given_up_with_its_last_word
 async def test_l12_the_limit_of_a_caller_is_kept(tmp_path, nursery):
     """L12: a caller's 8 s limit took 10 s because of the kill grace."""
     path = tmp_path / "pid"
-    client = Client([*python(DEAF), str(path)], limits=Limits(close_seconds=1.5))
+    client = Client(
+        [*python(DEAF), str(path)], limits=Limits(shutdown=ShutdownLimits(close_seconds=1.5))
+    )
 
     async def cancel(scope):
         while not (path.exists() and path.read_text()):

@@ -9,6 +9,7 @@ import trio.testing
 from mcp_trio import Client, ConnectionLost, Limits, RequestError, RequestTimeout, UserRejected
 from mcp_trio import types as t
 from mcp_trio.errors import RemoteProtocolError
+from mcp_trio.limits import RequestLimits
 from tests.client.conftest import said
 from tests.client.stateless import LEGACY, STATELESS, error, played, stateless_client
 
@@ -148,7 +149,7 @@ async def test_a_state_alone_is_sent_back_later_and_later(nursery, autojump_cloc
         times.append(trio.current_time())
         return {**needs(str(len(times))), **questions} if len(times) < 7 else DONE
 
-    limits = Limits(round_pause_seconds=1, round_pause_seconds_max=5)
+    limits = Limits(requests=RequestLimits(round_pause_seconds=1, round_pause_seconds_max=5))
     client, server = await stateless_client(nursery, answers={"tools/call": call}, limits=limits)
     await client.call_tool("tide")
     assert [after - before for before, after in itertools.pairwise(times)] == [
@@ -168,9 +169,11 @@ async def test_there_is_an_end_to_it(nursery, autojump_clock, question):
         nursery,
         answers={"tools/call": lambda _params: needs("s", **question)},
         roots=lambda: asked.append(1) or [],
-        limits=Limits(rounds_max=3),
+        limits=Limits(requests=RequestLimits(rounds_max=3)),
     )
-    with pytest.raises(RemoteProtocolError, match=r"in more than 3 rounds \(rounds_max\)"):
+    with pytest.raises(
+        RemoteProtocolError, match=r"in more than 3 rounds \(limits\.requests\.rounds_max\)"
+    ):
         await client.call_tool("tide")
     assert len(server.asked("tools/call")) == 4
     assert len(asked) == 3 * len(question)
@@ -343,7 +346,7 @@ async def test_leaving_a_call_leaves_its_callbacks_too(nursery):
 @pytest.mark.requirement("TIME-05")
 @pytest.mark.parametrize(
     ("options", "setting"),
-    [({"total_seconds": 10}, "total_seconds"), ({}, "request_total_seconds")],
+    [({"total_seconds": 10}, "total_seconds"), ({}, "limits.requests.total_seconds")],
 )
 async def test_the_total_is_that_of_the_server_in_all_rounds(
     nursery, autojump_clock, options, setting
@@ -361,7 +364,7 @@ async def test_the_total_is_that_of_the_server_in_all_rounds(
 
     server.answers["tools/call"] = needs("s", a=SAMPLE)
     server.before = slowly
-    limits = Limits(request_total_seconds=10)
+    limits = Limits(requests=RequestLimits(total_seconds=10))
     client = Client(channel, protocol_versions=[STATELESS], sampling=sampling, limits=limits)
     await client.__aenter__()
     begun = trio.current_time()

@@ -6,6 +6,7 @@ import trio.testing
 
 from mcp_trio import Client, Limits, RequestError, UserRejected
 from mcp_trio import types as t
+from mcp_trio.limits import RequestLimits
 from tests.client.conftest import OLD, connected, said, text
 
 MESSAGE = {"role": "user", "content": {"type": "text", "text": "Ebb or flow?"}}
@@ -151,13 +152,13 @@ async def test_a_server_that_asks_for_too_much_at_once_is_rejected(scripted, nur
         await release.wait()
         return SAMPLED
 
-    limits = Limits(handlers_in_flight_max=1, requests_queued_max=1)
+    limits = Limits(requests=RequestLimits(in_flight_max=1, queued_max=1))
     client, server = await connected(scripted, nursery, sampling=sampling, limits=limits)
     for number in range(3):
         await server.send_request("sampling/createMessage", ASKED, id=number)
     (rejection,) = await server.receive_available()
     assert rejection["id"] == 2
-    assert "requests_queued_max" in rejection["error"]["message"]
+    assert "limits.requests.queued_max" in rejection["error"]["message"]
     release.set()
     assert [answer["id"] for answer in await server.receive_many(2)] == [0, 1]
     await client.aclose()

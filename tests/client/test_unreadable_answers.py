@@ -8,11 +8,12 @@ import trio.testing
 
 from mcp_trio import ConnectionLost, Limits
 from mcp_trio.errors import OutcomeUnknown, RemoteProtocolError
+from mcp_trio.limits import MessageLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 from tests.client.conftest import connected
 
-LIMITS = Limits(frame_bytes_max=2000)
+LIMITS = Limits(messages=MessageLimits(bytes_max=2000))
 TEXT = [{"type": "text", "text": "x" * 5000}]
 
 
@@ -48,7 +49,7 @@ async def test_an_answer_over_the_limit_is_told_at_once_and_the_session_goes_on(
         await server.send(framed(await server.receive(), {"content": TEXT}))
     assert type(told["large"]) is OutcomeUnknown
     assert "server's answer to tools/call" in str(told["large"])
-    assert "over frame_bytes_max=2000 of this client" in str(told["large"])
+    assert "over limits.messages.bytes_max=2000 of this client" in str(told["large"])
     assert trio.current_time() - began < 1
     async with trio.open_nursery() as nursery:
         nursery.start_soon(outcome_of, client, "small", told)
@@ -99,4 +100,4 @@ async def test_an_answer_that_the_servers_death_cuts_off_is_the_loss_of_the_conn
         server.channel.sink.write_nowait(whole)
         server.channel.sink.close()
     assert isinstance(told["cut"], ConnectionLost)
-    assert "frame_bytes_max" not in str(told["cut"])
+    assert "limits.messages.bytes_max" not in str(told["cut"])

@@ -10,6 +10,7 @@ from mcp_trio import RequestError
 from mcp_trio import types as s
 from mcp_trio._session.tasks import bare
 from mcp_trio._testing.channels import DirectFakeChannel
+from mcp_trio.limits import MessageLimits
 
 
 def one_error(answer):
@@ -105,11 +106,13 @@ async def test_a_result_over_the_frame_limit_fails_that_request_alone(
     async def huge(handling):
         return "x" * 5000
 
-    _, peer = await serve({"huge": huge, "echo": echo}, limits=small(frame_bytes_max=4000))
+    _, peer = await serve(
+        {"huge": huge, "echo": echo}, limits=small(messages=MessageLimits(bytes_max=4000))
+    )
     await peer.send(call("huge", 1), call("echo", 2))
     answers = {answer["id"]: answer for answer in await peer.receive_many(2)}
     assert one_error(answers[1])["code"] == -32603
-    assert "frame_bytes_max=4000" in one_error(answers[1])["message"]
+    assert "limits.messages.bytes_max=4000" in one_error(answers[1])["message"]
     assert text_of(answers[2]) == "echo"
 
 
@@ -121,9 +124,11 @@ async def test_a_result_nested_too_deeply_fails_that_request_alone(serve, call, 
     async def nested(handling):
         return s.CallToolResult(content=[], meta={"deep": deep})
 
-    _, peer = await serve({"nested": nested}, limits=small(json_depth_max=20))
+    _, peer = await serve(
+        {"nested": nested}, limits=small(messages=MessageLimits(json_depth_max=20))
+    )
     await peer.send(call("nested", 1))
-    assert "json_depth_max (20)" in one_error(await peer.receive())["message"]
+    assert "limits.messages.json_depth_max (20)" in one_error(await peer.receive())["message"]
 
 
 @pytest.mark.requirement("BASE-35")

@@ -18,14 +18,16 @@ from mcp_trio import types as s
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.states import Role
 from mcp_trio._session.session import Session
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits
 from mcp_trio.transports import memory_pair
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 
 BEHAVIOURS = ("quick", "slow", "fails", "rejects", "asks", "chats", "shielded", "huge")
 LIMITS = attrs.evolve(
-    DEFAULT_LIMITS, handlers_in_flight_max=3, requests_queued_max=4, outbound_bytes_max=2000
+    DEFAULT_LIMITS,
+    requests=RequestLimits(in_flight_max=3, queued_max=4),
+    messages=MessageLimits(send_queue_bytes_max=2000),
 )
 ENDS = ("peer closes", "we close", "lost", "run on")
 

@@ -11,6 +11,7 @@ from mcp_trio import ConnectionLost, Limits
 from mcp_trio import types as s
 from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
 from mcp_trio.errors import LocalProtocolError
+from mcp_trio.limits import MessageLimits, RecordingLimits, ShutdownLimits
 
 CHANNELS = pytest.mark.parametrize("kind", [FakeChannel, DirectFakeChannel])
 
@@ -163,7 +164,9 @@ async def test_the_rest_of_a_frame_that_nobody_reads_is_a_stalled_write(autojump
 
 
 async def test_a_long_queue_leaves_in_chunks(serve_fake, message, small):
-    _, channel = await serve_fake(limits=small(chunk_bytes=100), channel=FakeChannel())
+    _, channel = await serve_fake(
+        limits=small(messages=MessageLimits(chunk_bytes=100)), channel=FakeChannel()
+    )
     channel.feed(*(message(id=number, method="ping") for number in range(6)))
     await trio.testing.wait_all_tasks_blocked()
     assert ids(channel.sent) == [0, 1, 2, 3, 4, 5]
@@ -195,7 +198,7 @@ async def test_the_journal_is_written_before_the_bytes_that_it_explains(
 async def test_a_recording_is_written_early_when_nothing_leaves(
     serve_fake, message, make_recording
 ):
-    recording = make_recording(Limits(journal_unwritten_bytes_max=1000))
+    recording = make_recording(Limits(recording=RecordingLimits(unwritten_bytes_max=1000)))
     _, channel = await serve_fake(sequencer=recording)
     written = len(recording.records())
     for _ in range(20):
@@ -297,7 +300,7 @@ async def test_our_own_messages_wait_for_room_in_their_callers_task_and_stop_nob
             posted.append(number)
         return "done"
 
-    limits = small(outbound_bytes_max=1000)
+    limits = small(messages=MessageLimits(send_queue_bytes_max=1000))
     session, channel = await serve_fake({"chatty": chatty}, limits=limits)
     channel.is_stuck = True
     channel.feed(message(**call("chatty", 1)))
@@ -314,7 +317,9 @@ async def test_our_own_messages_wait_for_room_in_their_callers_task_and_stop_nob
 
 
 async def test_the_reader_stops_only_while_answers_fill_the_queue(serve_fake, message, small):
-    session, channel = await serve_fake(limits=small(outbound_bytes_max=1000))
+    session, channel = await serve_fake(
+        limits=small(messages=MessageLimits(send_queue_bytes_max=1000))
+    )
     channel.is_stuck = True
     for number in range(100):
         channel.feed(message(id=number, method="ping"))
@@ -332,7 +337,9 @@ async def test_no_handler_starts_while_answers_fill_the_queue(serve_fake, call, 
         started.add(handling.request.id)
         return "x" * 500
 
-    _, channel = await serve_fake({"tool": tool}, limits=small(outbound_bytes_max=1000))
+    _, channel = await serve_fake(
+        {"tool": tool}, limits=small(messages=MessageLimits(send_queue_bytes_max=1000))
+    )
     channel.is_stuck = True
     channel.feed(*(message(**call("tool", number)) for number in range(10)))
     await trio.testing.wait_all_tasks_blocked()
@@ -343,7 +350,9 @@ async def test_no_handler_starts_while_answers_fill_the_queue(serve_fake, call, 
 
 
 async def test_a_request_of_ours_waits_for_room_too(serve_fake, message, small, nursery):
-    session, channel = await serve_fake(limits=small(outbound_bytes_max=100))
+    session, channel = await serve_fake(
+        limits=small(messages=MessageLimits(send_queue_bytes_max=100))
+    )
     channel.is_stuck = True
     channel.feed(*(message(id=number, method="ping") for number in range(3)))
     await trio.testing.wait_all_tasks_blocked()
@@ -360,7 +369,10 @@ async def test_a_caller_that_waits_for_room_is_woken_when_the_session_ends(
     serve_fake, message, small, nursery
 ):
     session, channel = await serve_fake(
-        limits=small(outbound_bytes_max=100, close_seconds=0, drain_seconds=0)
+        limits=small(
+            messages=MessageLimits(send_queue_bytes_max=100),
+            shutdown=ShutdownLimits(close_seconds=0, drain_seconds=0),
+        )
     )
     channel.is_stuck = True
     channel.feed(*(message(id=number, method="ping") for number in range(3)))
@@ -398,7 +410,9 @@ async def test_progress_goes_no_faster_than_the_peer_reads(serve_fake, call, mes
             await handling.progress(number)
             told += 1
 
-    _, channel = await serve_fake({"chatty": chatty}, limits=small(outbound_bytes_max=10_000))
+    _, channel = await serve_fake(
+        {"chatty": chatty}, limits=small(messages=MessageLimits(send_queue_bytes_max=10_000))
+    )
     channel.is_stuck = True
     channel.feed(message(**call("chatty", 1, token="t")))
     await trio.testing.wait_all_tasks_blocked()

@@ -9,6 +9,7 @@ import trio.testing
 
 from mcp_trio import ConnectionLost
 from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
+from mcp_trio.limits import MessageLimits, RequestLimits
 
 
 def ids(frames):
@@ -100,7 +101,9 @@ async def test_requests_that_wait_for_a_place_may_run_while_draining_but_not_aft
         await trio.sleep(1)
         return ""
 
-    session, channel = await serve_fake({"slow": slow}, limits=small(handlers_in_flight_max=1))
+    session, channel = await serve_fake(
+        {"slow": slow}, limits=small(requests=RequestLimits(in_flight_max=1))
+    )
     channel.feed(*(message(**call("slow", number)) for number in range(3)))
     channel.feed()
     await session.ended.wait()
@@ -126,7 +129,9 @@ async def test_otherwise_handlers_are_cancelled_at_once(serve_fake, call, messag
         finally:
             ends.append(handling.request.id)
 
-    session, channel = await serve_fake({"tidy": tidy}, limits=small(handlers_in_flight_max=1))
+    session, channel = await serve_fake(
+        {"tidy": tidy}, limits=small(requests=RequestLimits(in_flight_max=1))
+    )
     channel.feed(message(**call("tidy", 1)), message(**call("tidy", 2)))
     await trio.testing.wait_all_tasks_blocked()
     session.shut(cause)
@@ -308,7 +313,7 @@ async def test_callbacks_slower_than_the_peer_cost_notifications_that_are_counte
     async def slow(params):
         await go_on.wait()
 
-    limits = small(notifications_queued_max=2)
+    limits = small(messages=MessageLimits(notifications_queued_max=2))
     session, peer = await serve({"notifications/roots/list_changed": slow}, limits=limits)
     for _ in range(8):
         await peer.send_notification("notifications/roots/list_changed")
@@ -319,7 +324,7 @@ async def test_callbacks_slower_than_the_peer_cost_notifications_that_are_counte
     assert len(session.application.heard) + session.connection.counts["notifications dropped"] == 8
     assert session.connection.counts["notifications dropped"] >= 5
     assert len(logged()) == 1
-    assert "notifications_queued_max=2" in logged()[0]
+    assert "limits.messages.notifications_queued_max=2" in logged()[0]
 
 
 async def test_what_the_peer_said_last_is_heard_before_the_end(autojump_clock, serve):
@@ -336,7 +341,7 @@ async def test_what_the_peer_said_last_is_heard_before_the_end(autojump_clock, s
 
 @pytest.mark.requirement("PING-02")
 async def test_pings_are_sent_periodically_when_configured(autojump_clock, serve, small):
-    session, peer = await serve(limits=small(ping_interval_seconds=10.0))
+    session, peer = await serve(limits=small(requests=RequestLimits(ping_interval_seconds=10.0)))
     for number in range(1, 4):
         asked = await peer.receive()
         assert asked["method"] == "ping"
@@ -357,11 +362,14 @@ async def test_nobody_pings_unless_asked(autojump_clock, serve):
 
 @pytest.mark.requirement("PING-03", "PING-04")
 async def test_a_ping_without_an_answer_is_a_lost_connection(autojump_clock, serve, small, logged):
-    session, _ = await serve(limits=small(ping_interval_seconds=5.0))
+    session, _ = await serve(limits=small(requests=RequestLimits(ping_interval_seconds=5.0)))
     await session.ended.wait()
     assert trio.current_time() == pytest.approx(15)
     assert session.cause == "lost"
-    assert str(session.loss) == "no answer to a ping within 10 s (ping_answer_seconds)"
+    assert (
+        str(session.loss)
+        == "no answer to a ping within 10 s (limits.requests.ping_response_seconds)"
+    )
     assert "the peer did not answer a ping within 10 s" in logged()
 
 
@@ -369,7 +377,9 @@ async def test_a_ping_behind_a_large_answer_is_not_waited_for(autojump_clock, se
     async def large(_handling):
         return "x" * 2_000_000
 
-    session, peer = await serve({"large": large}, limits=small(ping_interval_seconds=5.0))
+    session, peer = await serve(
+        {"large": large}, limits=small(requests=RequestLimits(ping_interval_seconds=5.0))
+    )
     await peer.send_request("tools/call", {"name": "large"}, id=1)
     received = b""
     while b"\n" not in received:  # which takes half a minute

@@ -116,7 +116,7 @@ async def test_a_write_without_progress_ends_the_session_as_lost(
     assert 30 <= trio.current_time() - began <= 34
     assert session.cause == "lost"
     assert session.loss.reason == (
-        "the peer read nothing for 30 s while messages waited (write_stall_seconds)"
+        "the peer read nothing for 30 s while messages waited (limits.messages.write_stall_seconds)"
     )
 
 

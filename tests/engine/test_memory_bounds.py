@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from mcp_trio._testing.channels import DirectFakeChannel
-from mcp_trio.limits import MIB
+from mcp_trio.limits import MIB, MessageLimits
 
 
 class Flood(DirectFakeChannel):
@@ -28,7 +28,12 @@ class Flood(DirectFakeChannel):
     [
         pytest.param(0, {}, 64, id="quick handlers"),
         pytest.param(0.02, {}, 64, id="all places taken"),
-        pytest.param(1000, {"outbound_bytes_max": MIB}, 8, id="nothing but refusals"),
+        pytest.param(
+            1000,
+            {"messages": MessageLimits(send_queue_bytes_max=MIB)},
+            8,
+            id="nothing but refusals",
+        ),
     ],
 )
 async def test_l04_a_peer_that_never_reads_costs_a_bounded_amount_and_is_given_up(
@@ -50,13 +55,16 @@ async def test_l04_a_peer_that_never_reads_costs_a_bounded_amount_and_is_given_u
         await nursery.start(session.run)
         await trio.sleep(29)
         assert session.cause is None
-        assert session.send_queue.queued_bytes >= session.connection.limits.outbound_bytes_max
+        assert (
+            session.send_queue.queued_bytes
+            >= session.connection.limits.messages.send_queue_bytes_max
+        )
         await trio.sleep(31)
         rest, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert session.cause == "lost"
-    assert "write_stall_seconds" in str(session.loss)
+    assert "limits.messages.write_stall_seconds" in str(session.loss)
     assert peak < mib_max * MIB
     assert rest < MIB
     taken = channel.number

@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from mcp_trio._testing.channels import DirectFakeChannel
+from mcp_trio.limits import RequestLimits
 
 TRACE = ContextVar("trace", default=None)
 
@@ -34,7 +35,9 @@ def host_check():
 
 
 async def test_requests_beyond_the_bound_wait_in_order(serve, call, small, host_check):
-    _, peer = await serve({"slow": host_check.slow}, limits=small(handlers_in_flight_max=2))
+    _, peer = await serve(
+        {"slow": host_check.slow}, limits=small(requests=RequestLimits(in_flight_max=2))
+    )
     await peer.send(*(call("slow", number) for number in range(4)))
     assert await peer.receive_available() == []
     assert set(host_check.begun) == {0, 1}
@@ -49,14 +52,14 @@ async def test_requests_beyond_the_bound_wait_in_order(serve, call, small, host_
 async def test_a_request_for_which_there_is_no_room_is_rejected_naming_the_setting(
     serve, call, small, host_check, logged
 ):
-    limits = small(handlers_in_flight_max=1, requests_queued_max=2)
+    limits = small(requests=RequestLimits(in_flight_max=1, queued_max=2))
     session, peer = await serve({"slow": host_check.slow}, limits=limits)
     await peer.send(*(call("slow", number) for number in range(6)))
     answers = await peer.receive_available()
     assert [answer["id"] for answer in answers] == [3, 4, 5]
     error = answers[0]["error"]
     assert error["code"] == -32000
-    assert "requests_queued_max=2" in error["message"]
+    assert "limits.requests.queued_max=2" in error["message"]
     assert session.connection.counts["requests refused"] == 3
     assert len(logged()) == 1
     host_check.open(0)
@@ -66,26 +69,26 @@ async def test_a_request_for_which_there_is_no_room_is_rejected_naming_the_setti
 
 
 async def test_waiting_requests_are_bounded_by_bytes_too(serve, call, small, host_check):
-    limits = small(handlers_in_flight_max=1, requests_queued_bytes_max=300)
+    limits = small(requests=RequestLimits(in_flight_max=1, queued_bytes_max=300))
     _, peer = await serve({"slow": host_check.slow}, limits=limits)
     large = call("slow", 2)
     large["params"]["arguments"] = {"x": "y" * 300}
     await peer.send(call("slow", 0), call("slow", 1), large, call("slow", 3))
     answers = await peer.receive_available()
     assert [answer["id"] for answer in answers] == [2]
-    assert "requests_queued_bytes_max=300" in answers[0]["error"]["message"]
+    assert "limits.requests.queued_bytes_max=300" in answers[0]["error"]["message"]
     host_check.open(0)
     assert [answer["id"] for answer in await peer.receive_available()] == [0]
     await peer.send(large)
     answers = await peer.receive_available()
-    assert "requests_queued_bytes_max=300" in answers[0]["error"]["message"]
+    assert "limits.requests.queued_bytes_max=300" in answers[0]["error"]["message"]
 
 
 @pytest.mark.requirement("CANC-06")
 async def test_a_queued_request_that_is_cancelled_never_runs(
     serve, call, small, host_check, recording
 ):
-    limits = small(handlers_in_flight_max=1)
+    limits = small(requests=RequestLimits(in_flight_max=1))
     _, peer = await serve({"slow": host_check.slow}, limits=limits, sequencer=recording)
     await peer.send(call("slow", 0), call("slow", 1), call("slow", 2))
     await peer.receive_available()
@@ -96,7 +99,9 @@ async def test_a_queued_request_that_is_cancelled_never_runs(
 
 
 async def test_the_id_of_a_dropped_request_is_free_at_once(serve, call, small, host_check):
-    _, peer = await serve({"slow": host_check.slow}, limits=small(handlers_in_flight_max=1))
+    _, peer = await serve(
+        {"slow": host_check.slow}, limits=small(requests=RequestLimits(in_flight_max=1))
+    )
     await peer.send(call("slow", 0), call("slow", 1))
     await peer.cancel(1)
     await peer.send(call("slow", 1))
@@ -107,7 +112,7 @@ async def test_the_id_of_a_dropped_request_is_free_at_once(serve, call, small, h
 
 @pytest.mark.requirement("PING-01", "CANC-06")
 async def test_cancellations_and_pings_pass_a_full_queue(serve, call, small, host_check):
-    limits = small(handlers_in_flight_max=1, requests_queued_max=1)
+    limits = small(requests=RequestLimits(in_flight_max=1, queued_max=1))
     _, peer = await serve({"slow": host_check.slow}, limits=limits)
     await peer.send(call("slow", 0), call("slow", 1))
     await peer.send_request("ping", id="ping")
@@ -118,7 +123,7 @@ async def test_cancellations_and_pings_pass_a_full_queue(serve, call, small, hos
 
 
 async def test_notifications_pass_a_full_queue(serve, call, small, host_check):
-    limits = small(handlers_in_flight_max=1, requests_queued_max=1)
+    limits = small(requests=RequestLimits(in_flight_max=1, queued_max=1))
     session, peer = await serve({"slow": host_check.slow}, limits=limits)
     await peer.send(call("slow", 0), call("slow", 1))
     await peer.send_notification("notifications/roots/list_changed")
@@ -134,7 +139,7 @@ async def test_handlers_that_all_await_the_client_at_the_bound_do_not_deadlock(
         roots = await handling.ask("roots/list")
         return roots.roots[0].uri
 
-    limits = small(handlers_in_flight_max=3, requests_queued_max=10)
+    limits = small(requests=RequestLimits(in_flight_max=3, queued_max=10))
     _, peer = await serve({"asks": asks}, limits=limits)
     await peer.send(*(call("asks", number) for number in range(9)))
     answers = {}
@@ -156,7 +161,9 @@ async def test_the_reader_never_waits_for_a_handler(serve_fake, call, message, s
 
     release = trio.Event()
     _, channel = await serve_fake(
-        {"stuck": stuck}, channel=DirectFakeChannel(), limits=small(handlers_in_flight_max=1)
+        {"stuck": stuck},
+        channel=DirectFakeChannel(),
+        limits=small(requests=RequestLimits(in_flight_max=1)),
     )
     for number in range(1, 50):
         channel.feed(message(**call("stuck", number)))
@@ -180,7 +187,7 @@ async def test_a_request_does_not_begin_with_the_context_variables_of_the_one_be
         return ""
 
     TRACE.set("outside")
-    _, peer = await serve({"traced": traced}, limits=small(handlers_in_flight_max=1))
+    _, peer = await serve({"traced": traced}, limits=small(requests=RequestLimits(in_flight_max=1)))
     await peer.send(call("traced", 1), call("traced", 2))
     host_check.open(1)
     host_check.open(2)

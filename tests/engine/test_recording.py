@@ -15,6 +15,7 @@ from mcp_trio import types as s
 from mcp_trio._session.journal import Lane, Unrecorded
 from mcp_trio._testing.channels import DirectFakeChannel
 from mcp_trio.errors import LocalProtocolError
+from mcp_trio.limits import RequestLimits
 from mcp_trio.recording import body_bytes
 from mcp_trio.transports import Oversized
 
@@ -170,7 +171,7 @@ async def test_frames_that_were_no_messages_are_recorded_verbatim(serve_fake, re
 
 
 async def test_pings_have_a_lane_of_their_own(mock_clock, serve_fake, message, recording, small):
-    limits = small(ping_interval_seconds=5.0)
+    limits = small(requests=RequestLimits(ping_interval_seconds=5.0))
     session, channel = await serve_fake(sequencer=recording, limits=limits)
     mock_clock.jump(5)
     await trio.testing.wait_all_tasks_blocked()

@@ -11,6 +11,7 @@ from mcp_trio import ConnectionLost, RequestError, RequestTimeout
 from mcp_trio import types as s
 from mcp_trio._protocol.versions import NEWEST_LEGACY
 from mcp_trio.errors import LocalProtocolError, OutcomeUnknown, RemoteProtocolError, Unencodable
+from mcp_trio.limits import MessageLimits
 
 
 async def ignore(_params):
@@ -141,7 +142,7 @@ async def test_every_request_has_a_total_budget(autojump_clock, dial):
         await session.request("tools/list", idle_seconds=math.inf)
     assert trio.current_time() - began == 600
     assert str(caught.value) == (
-        "tools/list: no answer within the total budget of 600 s; raise request_total_seconds"
+        "tools/list: no answer within the total budget of 600 s; raise limits.requests.total_seconds"
     )
     assert [message["method"] for message in await peer.receive_available()] == [
         "tools/list",
@@ -157,7 +158,7 @@ async def test_a_request_of_which_nothing_is_heard_runs_out_of_time(autojump_clo
         await session.request("tools/list")
     assert trio.current_time() - began == 60
     assert caught.value.budget == "idle"
-    assert "raise request_idle_seconds" in str(caught.value)
+    assert "raise limits.requests.idle_seconds" in str(caught.value)
     told = (await peer.receive_available())[-1]
     assert told["params"]["reason"] == "timeout"
 
@@ -320,7 +321,7 @@ async def test_a_callback_may_take_longer_than_the_budgets_once_the_answer_is_th
 
 
 async def test_a_slow_callback_costs_the_oldest_reports_and_stops_nobody(dial, small, nursery):
-    session, peer = await dial(limits=small(progress_queued_max=3))
+    session, peer = await dial(limits=small(messages=MessageLimits(progress_queued_max=3)))
     heard = []
     go_on = trio.Event()
 
@@ -388,7 +389,7 @@ async def test_l12_a_server_that_never_answers_ends_by_a_timeout_of_its_own(auto
         await session.initialize()
     assert trio.current_time() - began == 30
     assert str(caught.value) == (
-        "initialize: no answer within the total budget of 30 s; raise initialize_seconds"
+        "initialize: no answer within the total budget of 30 s; raise limits.requests.initialize_seconds"
     )
     assert [message["method"] for message in await peer.receive_end()] == ["initialize"]
     await session.ended.wait()

@@ -11,6 +11,7 @@ from mcp_trio._session.calls import Asked
 from mcp_trio._session.handlers import INSIDE, Inside
 from mcp_trio._session.input_required import ask_all
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, Unencodable
+from mcp_trio.limits import MessageLimits, RequestLimits
 
 ROOTS = Asked(method="roots/list")
 SAMPLE = Asked(
@@ -400,7 +401,9 @@ async def test_questions_beyond_a_frame_are_not_asked(dock, rounds, small, recor
     async def sail(handling):
         async def second():
             await trio.lowlevel.checkpoint()
-            with pytest.raises(LocalProtocolError, match="frame_bytes_max=1500") as caught:
+            with pytest.raises(
+                LocalProtocolError, match=r"limits\.messages\.bytes_max=1500"
+            ) as caught:
                 await rounds.asking("y" * 800)(handling)
             errors.append(caught.value)
 
@@ -409,7 +412,9 @@ async def test_questions_beyond_a_frame_are_not_asked(dock, rounds, small, recor
             nursery.start_soon(second)
         return ""
 
-    _, peer = await dock({"sail": sail}, limits=small(frame_bytes_max=1500), sequencer=recording)
+    _, peer = await dock(
+        {"sail": sail}, limits=small(messages=MessageLimits(bytes_max=1500)), sequencer=recording
+    )
     await peer.send(rounds.call("sail", 1))
     _, state = await rounds.wanted(peer, 1)
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))
@@ -465,7 +470,9 @@ async def test_a_round_is_a_story_of_the_handler_and_its_keeper(dock, rounds, re
 async def test_a_client_that_has_not_shaken_hands_is_not_pinged(
     dock, rounds, small, echo, autojump_clock
 ):
-    _, peer = await dock({"echo": echo}, limits=small(ping_interval_seconds=1))
+    _, peer = await dock(
+        {"echo": echo}, limits=small(requests=RequestLimits(ping_interval_seconds=1))
+    )
     await peer.send(rounds.call("echo", 1))
     await peer.receive()
     await trio.sleep(5)

@@ -5,6 +5,7 @@ import trio
 import trio.testing
 
 from mcp_trio import ConnectionLost, RequestError
+from mcp_trio.limits import RequestLimits
 
 INVALID = {"code": -32602, "message": "the request state is not valid"}
 
@@ -36,7 +37,7 @@ async def test_a_handler_to_which_nobody_comes_back_ends(
 ):
     ended = []
     sail = noting(rounds.asking("Which boat?"), ended)
-    limits = small(suspended_seconds=10)
+    limits = small(requests=RequestLimits(suspended_seconds=10))
     _, peer = await dock({"sail": sail}, limits=limits, sequencer=recording)
     began = trio.current_time()
     state = await suspended(peer, rounds)
@@ -57,7 +58,7 @@ async def test_a_handler_that_was_taken_up_does_not_run_out_of_time(
         await trio.sleep(20)
         return "there"
 
-    _, peer = await dock({"sail": sail}, limits=small(suspended_seconds=10))
+    _, peer = await dock({"sail": sail}, limits=small(requests=RequestLimits(suspended_seconds=10)))
     state = await suspended(peer, rounds)
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))
     assert rounds.text_of(await peer.receive()) == "there"
@@ -66,7 +67,7 @@ async def test_a_handler_that_was_taken_up_does_not_run_out_of_time(
 async def test_a_retry_that_lacks_an_answer_gives_no_more_time(dock, rounds, autojump_clock, small):
     ended = []
     sail = noting(rounds.asking("Which boat?"), ended)
-    _, peer = await dock({"sail": sail}, limits=small(suspended_seconds=10))
+    _, peer = await dock({"sail": sail}, limits=small(requests=RequestLimits(suspended_seconds=10)))
     state = await suspended(peer, rounds)
     await trio.sleep(8)
     await peer.send(rounds.call("sail", 2, state))
@@ -147,7 +148,7 @@ async def test_a_suspended_handler_has_no_place_and_takes_one_again(dock, rounds
         return "tide"
 
     tools = {"sail": rounds.asking("Which boat?"), "wait": wait}
-    _, peer = await dock(tools, limits=small(handlers_in_flight_max=1))
+    _, peer = await dock(tools, limits=small(requests=RequestLimits(in_flight_max=1)))
     state = await suspended(peer, rounds)
     await peer.send(rounds.call("wait", 2))
     await peer.send(rounds.call("sail", 3, state, q1=rounds.accepted(boat="reed")))
@@ -161,7 +162,7 @@ async def test_a_suspended_handler_has_no_place_and_takes_one_again(dock, rounds
 
 async def test_who_waits_for_a_place_gets_that_of_a_handler_that_parks(dock, rounds, small, echo):
     tools = {"sail": rounds.asking("Which boat?"), "echo": echo}
-    _, peer = await dock(tools, limits=small(handlers_in_flight_max=1))
+    _, peer = await dock(tools, limits=small(requests=RequestLimits(in_flight_max=1)))
     await peer.send(rounds.call("sail", 1), rounds.call("echo", 2))
     await rounds.wanted(peer, 1)
     assert rounds.text_of(await peer.receive()) == "echo"
@@ -179,7 +180,7 @@ def full(dock, rounds, small):
             return "tide"
 
         tools = {"sail": rounds.asking("Which boat?"), "wait": wait}
-        limits = small(handlers_in_flight_max=1, requests_queued_max=1)
+        limits = small(requests=RequestLimits(in_flight_max=1, queued_max=1))
         session, peer = await dock(tools, limits=limits, **options)
         state = await suspended(peer, rounds)
         await peer.send(rounds.call("wait", "wait"))
@@ -194,7 +195,7 @@ async def test_a_retry_for_which_there_is_no_room_is_rejected_and_may_come_again
     await peer.send(rounds.call("sail", 2, state, q1=rounds.accepted()))
     error = (await peer.receive())["error"]
     assert error["code"] == -32603
-    assert "requests_queued_max=1" in error["message"]
+    assert "limits.requests.queued_max=1" in error["message"]
     tide.set()
     await peer.receive_many(2)
     await peer.send(rounds.call("sail", 3, state, q1=rounds.accepted()))
@@ -236,14 +237,14 @@ async def test_a_question_beyond_the_bound_fails_naming_the_setting(dock, rounds
         errors.append(caught.value)
         return "no"
 
-    limits = small(handlers_suspended_max=1)
+    limits = small(requests=RequestLimits(suspended_max=1))
     tools = {"sail": rounds.asking("Which boat?"), "row": row}
     _, peer = await dock(tools, limits=limits, sequencer=recording)
     state = await suspended(peer, rounds)
     await peer.send(rounds.call("row", 2))
     assert rounds.text_of(await peer.receive()) == "no"
     assert errors[0].code == -32000
-    assert "handlers_suspended_max=1" in errors[0].message
+    assert "limits.requests.suspended_max=1" in errors[0].message
     assert [each for each in recording.story() if each.startswith(("cmd", "err"))] == [
         "cmd r1 1",
         "cmd r6 1",
@@ -314,7 +315,9 @@ async def test_when_the_session_closes_nothing_is_kept_for_a_retry_any_more(
         await trio.sleep(0.1)
 
     tools = {"sail": rounds.asking("Which boat?"), "drift": drift, "row": row}
-    session, peer = await dock(tools, limits=small(suspended_seconds=0.5), sequencer=recording)
+    session, peer = await dock(
+        tools, limits=small(requests=RequestLimits(suspended_seconds=0.5)), sequencer=recording
+    )
     states = {name: await suspended(peer, rounds, name, name) for name in ("sail", "drift")}
     for name, state in states.items():
         await peer.send(rounds.call(name, f"{name} again", state, q1=rounds.accepted()))

@@ -9,6 +9,7 @@ from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import TheirRequest
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._session.input_required import binding_of
+from mcp_trio.limits import RequestLimits
 from mcp_trio.types import CallToolParams, ClientCapabilities
 
 INVALID = {"code": -32602, "message": "the request state is not valid"}
@@ -93,7 +94,7 @@ async def test_a_retry_that_comes_again_gets_the_same_reply_and_runs_nothing(
         ran.append(await rounds.asking("Which boat?", "When?")(handling))
         return ran
 
-    _, peer = await dock({"sail": sail}, limits=small(suspended_seconds=10))
+    _, peer = await dock({"sail": sail}, limits=small(requests=RequestLimits(suspended_seconds=10)))
     first = await suspended(peer, rounds)
     again = rounds.call("sail", 2, first, q1=rounds.accepted(boat="reed"))
     await peer.send(again)
@@ -171,10 +172,10 @@ async def test_a_retry_that_comes_again_before_the_reply_gets_it_as_well(sea, ro
 
 
 async def test_too_many_of_them_are_rejected_naming_the_setting(sea, small):
-    await sea.open(limits=small(requests_queued_max=1))
+    await sea.open(limits=small(requests=RequestLimits(queued_max=1)))
     (rejected,) = await sea.retry(2, 3, 4)
     assert (rejected["id"], rejected["error"]["code"]) == (4, -32603)
-    assert "requests_queued_max=1" in rejected["error"]["message"]
+    assert "limits.requests.queued_max=1" in rejected["error"]["message"]
 
 
 async def test_who_cancels_the_request_in_flight_cancels_the_handler(sea):
@@ -198,7 +199,8 @@ async def test_the_request_in_flight_can_be_cancelled_while_the_retry_waits_to_b
 
 async def test_replies_are_kept_up_to_a_number(dock, rounds, small):
     _, peer = await dock(
-        {"sail": rounds.asking("Which boat?")}, limits=small(handlers_suspended_max=2)
+        {"sail": rounds.asking("Which boat?")},
+        limits=small(requests=RequestLimits(suspended_max=2)),
     )
     states = []
     for number in range(3):
@@ -211,7 +213,7 @@ async def test_replies_are_kept_up_to_a_number(dock, rounds, small):
 
 
 async def test_replies_are_kept_up_to_a_size(dock, rounds, small):
-    limits = small(replies_kept_bytes_max=1)
+    limits = small(requests=RequestLimits(replies_kept_bytes_max=1))
     _, peer = await dock({"sail": rounds.asking("Which boat?", "When?")}, limits=limits)
     first = await suspended(peer, rounds)
     await peer.send(rounds.call("sail", 2, first, q1=rounds.accepted()))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mcp_trio import Limits
 from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio.errors import RecordingError
+from mcp_trio.limits import RecordingLimits
 from mcp_trio.recording import Record
 from tests.journal.conftest import (
     KEY,
@@ -52,12 +53,18 @@ def test_an_empty_key_is_rejected():
         redactor(key=b"")
 
 
-@pytest.mark.parametrize("limits", [Limits(redaction_values_max=1), Limits(redaction_chars_max=10)])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(recording=RecordingLimits(secrets_max=1)),
+        Limits(recording=RecordingLimits(secrets_chars_max=10)),
+    ],
+)
 def test_a_secret_too_many_to_follow_is_rejected_and_the_others_go_on(limits):
     one = redactor(limits=limits)
     first = one.redact("in", call(password="first111"))
     for _ in range(2):
-        with pytest.raises(ValueError, match=r"redaction_(values|chars)_max"):
+        with pytest.raises(ValueError, match=r"limits\.recording\.secrets_(chars_)?max"):
             one.redact("in", call(password="second222", note="second222"))
     assert one.redact("in", call(password="first111")) == first
 

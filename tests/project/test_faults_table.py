@@ -11,6 +11,7 @@ from troubling import Ending
 from under_attack import Held
 
 from mcp_trio._transports.trio_websocket import unmasked
+from mcp_trio.limits import RequestLimits, WebSocketLimits
 
 EXPECTED = ["answer, closed"]
 
@@ -91,20 +92,25 @@ def judged(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("name", "way", "setting"),
     [
-        (ALIVE, "websocket", "request_idle_seconds"),
-        (ALIVE, "tcp", "request_idle_seconds"),
-        (SILENT, "websocket", "websocket_pong_seconds"),
+        (ALIVE, "websocket", "idle_seconds"),
+        (ALIVE, "tcp", "idle_seconds"),
+        (SILENT, "websocket", "pong_seconds"),
     ],
 )
 async def test_only_the_limit_for_it_finds_out_a_server_that_does_not_answer(
     judged, name, way, setting
 ):
-    others = {"websocket_pong_seconds": 60.0, "request_idle_seconds": 60.0}
-    limits = {**others, "websocket_ping_seconds": 0.05, setting: 0.2}
-    assert await judged(name, way, 20, **limits) == []
-    assert await judged(name, way, 0.5, **{**limits, setting: 60.0}) == [
-        "the caller was told nothing for 0.5 s"
-    ]
+    def limits(seconds):
+        others = {"idle_seconds": 60.0, "pong_seconds": 60.0} | {setting: seconds}
+        requests = RequestLimits(
+            initialize_seconds=at_clients.LIMITS.requests.initialize_seconds,
+            idle_seconds=others["idle_seconds"],
+        )
+        websocket = WebSocketLimits(ping_interval_seconds=0.05, pong_seconds=others["pong_seconds"])
+        return {"requests": requests, "websocket": websocket}
+
+    assert await judged(name, way, 20, **limits(0.2)) == []
+    assert await judged(name, way, 0.5, **limits(60.0)) == ["the caller was told nothing for 0.5 s"]
 
 
 def test_a_fault_that_there_is_not_shows_nothing(capsys, monkeypatch):

@@ -14,8 +14,9 @@ import trio.testing
 from mcp_trio import Context, Limits, MCPError, Server
 from mcp_trio._replay.divergence import Waiting
 from mcp_trio.http import EffectTransport
+from mcp_trio.limits import ShutdownLimits
 
-LIMITS = Limits(drain_seconds=0.003)
+LIMITS = Limits(shutdown=ShutdownLimits(drain_seconds=0.003))
 TAKES_SECONDS = 0.004
 
 # How long after its await point was reached a cancellation comes: at once, in the middle, in the

@@ -14,6 +14,7 @@ from mcp_trio import Context, Limits, Server
 from mcp_trio._journal.records import OpenBody
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio._session.journal import Recording
+from mcp_trio.limits import RecordingLimits, RequestLimits, ShutdownLimits
 from mcp_trio.recording import RecordOptions, Redaction, SharedRecording, check
 
 # Handlers that do the same whenever they run at the same times.
@@ -72,7 +73,12 @@ STEPS = (tell, report, ask, effect, sleep, hurry, lock, children, fail)
 
 
 def server_of(scripts):
-    server = Server("steps", limits=Limits(handlers_in_flight_max=3, drain_seconds=0.01))
+    server = Server(
+        "steps",
+        limits=Limits(
+            requests=RequestLimits(in_flight_max=3), shutdown=ShutdownLimits(drain_seconds=0.01)
+        ),
+    )
 
     @server.tool
     async def run(script: int, *, ctx: Context) -> list[object]:
@@ -158,7 +164,7 @@ class Disk:
         pass
 
 
-RETRIES_AT_ONCE = Limits(journal_retry_seconds=0.0)
+RETRIES_AT_ONCE = Limits(recording=RecordingLimits(retry_seconds=0.0))
 
 
 @attrs.frozen
@@ -228,7 +234,7 @@ def test_a_recorder_that_takes_time_is_felt(stage):
 
 def test_a_recorder_that_never_minds_a_slow_disk_stalls_at_each_write(stage):
     scripts, calls = RACE
-    patient = Limits(journal_write_ms_max=1e9)
+    patient = Limits(recording=RecordingLimits(write_ms_max=1e9))
     disk = Disk(takes_seconds=1.0)
     stage.play(OnDisk(server_of(scripts), limits=patient), talk_of(calls, stage), record=disk)
     assert disk.stalled_in_loop == disk.writes > 2

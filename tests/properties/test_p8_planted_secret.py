@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from mcp_trio import Context, Limits, Server, ToolError, effect
 from mcp_trio.http import EffectTransport
+from mcp_trio.limits import MessageLimits, ShutdownLimits
 from mcp_trio.recording import RecordOptions, Redaction, check, open_recording
 from mcp_trio.transports import open_stdio_channel
 
@@ -85,7 +86,7 @@ def _bytes_of(file):
         return zstandard.ZstdDecompressor().stream_reader(opened, read_across_frames=True).read()
 
 
-LIMITS = Limits(frame_bytes_max=8_000, drain_seconds=0.5)
+LIMITS = Limits(messages=MessageLimits(bytes_max=8_000), shutdown=ShutdownLimits(drain_seconds=0.5))
 
 # A server that tells its secrets to everybody, in every way.
 
@@ -193,7 +194,7 @@ def broken_frames(secrets):
         f'{{"jsonrpc":"2.0","id":3,"params":{{"password":{json.dumps(secrets.password)}'.encode(),
         b"\xff" + call.encode(),
         call.encode()[:-1],
-        f'{{"password": {json.dumps(secrets.password)}, "fill": "{"x" * LIMITS.frame_bytes_max}"}}'.encode(),
+        f'{{"password": {json.dumps(secrets.password)}, "fill": "{"x" * LIMITS.messages.bytes_max}"}}'.encode(),
         f"{secrets.password} {secrets.hard}".encode(),
     )
 

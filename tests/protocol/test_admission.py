@@ -14,6 +14,7 @@ from mcp_trio import Limits
 from mcp_trio import types as s
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import Admission, TheirRequest
+from mcp_trio.limits import RequestLimits
 
 
 def request(id_, size_bytes=1):
@@ -21,7 +22,7 @@ def request(id_, size_bytes=1):
 
 
 def test_requests_beyond_the_places_wait_in_order():
-    admission = Admission(Limits(handlers_in_flight_max=1))
+    admission = Admission(Limits(requests=RequestLimits(in_flight_max=1)))
     assert admission.has_place()
     admission.enter()
     assert not admission.has_place()
@@ -37,7 +38,7 @@ def test_requests_beyond_the_places_wait_in_order():
 
 
 def test_a_place_is_not_given_twice():
-    admission = Admission(Limits(handlers_in_flight_max=1))
+    admission = Admission(Limits(requests=RequestLimits(in_flight_max=1)))
     admission.enter()
     admission.enter()
     admission.wait(request(1))
@@ -48,8 +49,11 @@ def test_a_place_is_not_given_twice():
 @pytest.mark.parametrize(
     ("limits", "setting"),
     [
-        (Limits(requests_queued_max=1), "requests_queued_max=1"),
-        (Limits(requests_queued_bytes_max=19), "requests_queued_bytes_max=19"),
+        (Limits(requests=RequestLimits(queued_max=1)), "limits.requests.queued_max=1"),
+        (
+            Limits(requests=RequestLimits(queued_bytes_max=19)),
+            "limits.requests.queued_bytes_max=19",
+        ),
     ],
 )
 def test_what_cannot_even_wait_is_told_the_setting(limits, setting):
@@ -63,7 +67,7 @@ def test_what_cannot_even_wait_is_told_the_setting(limits, setting):
 class Door(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.admission = Admission(Limits(handlers_in_flight_max=2, requests_queued_max=3))
+        self.admission = Admission(Limits(requests=RequestLimits(in_flight_max=2, queued_max=3)))
         self.running = 0
         self.waiting = []
         self.next_id = 0

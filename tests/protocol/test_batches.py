@@ -19,6 +19,7 @@ from mcp_trio._protocol.connection import (
 from mcp_trio._protocol.states import Role
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import INVALID_REQUEST, PARSE_ERROR
+from mcp_trio.limits import MessageLimits
 
 BATCHED = "2025-03-26"
 OTHERS = [name for name in PROTOCOL_VERSIONS if name != BATCHED]
@@ -191,6 +192,6 @@ def test_a_client_answers_no_bad_frame_in_any_protocol_version(connect):
 
 
 def test_too_many_messages_are_rejected_as_a_whole(connect):
-    server = connect(Role.SERVER, limits=Limits(batch_messages_max=2))
+    server = connect(Role.SERVER, limits=Limits(messages=MessageLimits(batch_size_max=2)))
     event = server.receive(batch(PING, PING, PING))
-    assert "batch_messages_max (2)" in event.text
+    assert "limits.messages.batch_size_max (2)" in event.text

@@ -8,6 +8,7 @@ from mcp_trio import Limits
 from mcp_trio._protocol.connection import Ignored, RequestCancelled
 from mcp_trio._protocol.states import OurMove, OurState, Role, TheirState
 from mcp_trio.errors import LocalProtocolError
+from mcp_trio.limits import RequestLimits
 
 
 def taken(pair, frame, id_=7):
@@ -134,7 +135,7 @@ def test_a_late_answer_is_counted_and_reaches_nobody(pair, frame):
 
 @pytest.mark.requirement("TRAP-58")
 def test_abandoned_ids_are_remembered_up_to_the_limit(ready, frame):
-    client = ready(Role.CLIENT, limits=Limits(requests_remembered_max=2))
+    client = ready(Role.CLIENT, limits=Limits(requests=RequestLimits(ended_remembered_max=2)))
     opened = [client.open_request("ping", None, now=0.0) for _ in range(3)]
     for request in opened:
         client.abandon(request)

@@ -27,6 +27,7 @@ from mcp_trio.errors import (
     PARSE_ERROR,
     RemoteProtocolError,
 )
+from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import Oversized
 
 
@@ -187,13 +188,15 @@ def test_a_client_counts_a_bad_frame_and_sends_nothing(ready, bad, id_, code):
 
 def test_a_frame_over_the_limit_is_answered_with_the_setting_that_it_broke(ready):
     server = ready(
-        Role.SERVER, protocol_versions=["2024-11-05"], limits=Limits(frame_bytes_max=100)
+        Role.SERVER,
+        protocol_versions=["2024-11-05"],
+        limits=Limits(messages=MessageLimits(bytes_max=100)),
     )
     head = b'{"jsonrpc":"2.0","id":"big","method":"tools/call","params":{"name":"aaa'
     answer = json.loads(server.receive(Oversized(size=5000, head=head)).frame)
     assert answer["id"] == "big"
     assert answer["error"]["code"] == INVALID_REQUEST
-    assert "frame_bytes_max=100" in answer["error"]["message"]
+    assert "limits.messages.bytes_max=100" in answer["error"]["message"]
     assert isinstance(server.receive(Oversized(size=5000, head=b"[[[[")), Ignored)
 
 
@@ -260,7 +263,7 @@ def test_a_client_answers_a_request_that_it_does_not_know(pair, frame):
 
 @pytest.mark.requirement("BASE-12")
 def test_an_error_message_stays_short_whatever_it_quotes(ready, frame):
-    server = ready(Role.SERVER, limits=Limits(fault_text_chars_max=40))
+    server = ready(Role.SERVER, limits=Limits(messages=MessageLimits(error_text_chars_max=40)))
     event = server.receive(frame(id=1, method="m" * 10_000))
     message = json.loads(event.frame)["error"]["message"]
     assert message == event.text
@@ -366,7 +369,7 @@ def test_a_result_of_the_wrong_shape_is_the_peers_fault(pair, frame):
 
 @pytest.mark.parametrize("distance", range(-10, 160, 2))
 def test_no_depth_of_nesting_makes_receive_raise(ready, distance):
-    server = ready(Role.SERVER, limits=Limits(json_depth_max=100_000))
+    server = ready(Role.SERVER, limits=Limits(messages=MessageLimits(json_depth_max=100_000)))
     depth = sys.getrecursionlimit() - distance
     value = b"[" * depth + b"]" * depth
     head = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"x":'

@@ -7,6 +7,7 @@ import pytest
 from mcp_trio import Limits
 from mcp_trio._protocol.json_schema import DIALECTS, Schema
 from mcp_trio.errors import SchemaError
+from mcp_trio.limits import MessageLimits
 
 DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -154,19 +155,19 @@ def nested(depth):
 
 @pytest.mark.requirement("JSCH-09")
 def test_a_schema_that_is_too_deep_or_too_large_is_rejected_by_name():
-    small = Limits(schema_depth_max=3, schema_objects_max=4)
+    small = Limits(messages=MessageLimits(schema_depth_max=3, schema_objects_max=4))
     Schema(nested(2), limits=small)
-    with pytest.raises(SchemaError, match="schema_depth_max=3"):
+    with pytest.raises(SchemaError, match=r"limits\.messages\.schema_depth_max=3"):
         Schema(nested(3), limits=small)
     Schema({"enum": [[], []]}, limits=small)
-    with pytest.raises(SchemaError, match="schema_objects_max=4"):
+    with pytest.raises(SchemaError, match=r"limits\.messages\.schema_objects_max=4"):
         Schema({"enum": [[], [], []]}, limits=small)
 
 
 @pytest.mark.requirement("JSCH-09")
 def test_a_schema_for_which_the_stack_is_too_short_is_rejected():
     with pytest.raises(SchemaError, match="nested too deeply"):
-        Schema(nested(500), limits=Limits(schema_depth_max=1000))
+        Schema(nested(500), limits=Limits(messages=MessageLimits(schema_depth_max=1000)))
 
 
 def doubling(times):
@@ -180,10 +181,15 @@ def doubling(times):
 
 @pytest.mark.requirement("JSCH-09")
 def test_the_work_for_one_value_is_bounded():
-    schema = Schema(doubling(12), limits=Limits(schema_steps_max=1000))
+    schema = Schema(doubling(12), limits=Limits(messages=MessageLimits(schema_steps_max=1000)))
     for _ in range(2):
-        assert schema.check("x") == ["value: takes too long to check (schema_steps_max=1000)"]
-    assert Schema(doubling(3), limits=Limits(schema_steps_max=1000)).check("x") == []
+        assert schema.check("x") == [
+            "value: takes too long to check (limits.messages.schema_steps_max=1000)"
+        ]
+    assert (
+        Schema(doubling(3), limits=Limits(messages=MessageLimits(schema_steps_max=1000))).check("x")
+        == []
+    )
 
 
 @pytest.mark.requirement("JSCH-09")
@@ -197,7 +203,11 @@ def test_a_value_that_is_too_deep_is_a_mistake():
 
 @pytest.mark.requirement("JSCH-09")
 def test_lines_are_as_many_and_as_long_as_the_limits_say():
-    limits = Limits(argument_errors_max=1, argument_error_chars_max=9, argument_error_members_max=3)
+    limits = Limits(
+        messages=MessageLimits(
+            validation_errors_max=1, validation_error_chars_max=9, validation_error_members_max=3
+        )
+    )
     schema = Schema({"items": {"type": "string"}}, limits=limits)
     assert schema.check([1, 2]) == ["[0]: 1 is", "and 1 more"]
     assert schema.check([1] * 9) == ["[0]: 1 is", "and at least 2 more"]

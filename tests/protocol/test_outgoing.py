@@ -13,6 +13,7 @@ from mcp_trio._protocol.methods import METHODS, Need, announced
 from mcp_trio._protocol.states import Input, Role
 from mcp_trio._protocol.versions import NEWEST_LEGACY
 from mcp_trio.errors import METHOD_NOT_FOUND, LocalProtocolError, Unencodable
+from mcp_trio.limits import MessageLimits
 
 
 @pytest.mark.requirement("BASE-04", "BASE-02", "PROG-02", "TRAP-05")
@@ -114,12 +115,12 @@ def test_only_the_engine_puts_a_progress_token_into_meta(pair):
 
 
 def test_what_is_too_deep_for_our_own_limit_does_not_leave(ready):
-    client = ready(Role.CLIENT, limits=Limits(json_depth_max=5))
+    client = ready(Role.CLIENT, limits=Limits(messages=MessageLimits(json_depth_max=5)))
     params = s.CallToolParams(name="tide", arguments=msgspec.Raw(b'{"x":[[[[]]]]}'))
-    with pytest.raises(Unencodable, match="json_depth_max"):
+    with pytest.raises(Unencodable, match=r"limits\.messages\.json_depth_max"):
         client.open_request("tools/call", params, now=0.0)
-    server = ready(Role.SERVER, limits=Limits(json_depth_max=5))
-    with pytest.raises(Unencodable, match="json_depth_max"):
+    server = ready(Role.SERVER, limits=Limits(messages=MessageLimits(json_depth_max=5)))
+    with pytest.raises(Unencodable, match=r"limits\.messages\.json_depth_max"):
         server.notification(
             "notifications/message", s.LoggingMessageParams(level="info", data=[[[[]]]])
         )

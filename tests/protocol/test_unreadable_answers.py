@@ -10,9 +10,10 @@ from mcp_trio._protocol.connection import AnswerUnreadable, Ignored
 from mcp_trio._protocol.requests import whose_answer, whose_large_answer
 from mcp_trio._protocol.states import Role, SessionState
 from mcp_trio.errors import INVALID_REQUEST, OutcomeUnknown, RemoteProtocolError
+from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import Oversized
 
-LIMITS = Limits(frame_bytes_max=100)
+LIMITS = Limits(messages=MessageLimits(bytes_max=100))
 
 
 def begin(text):
@@ -77,7 +78,7 @@ def test_a_large_answer_ends_its_request_and_names_the_side_and_the_setting(read
     assert type(event.error) is OutcomeUnknown
     assert str(event.error) == (
         "the server's answer to tools/list:"
-        " at least 5000 bytes, over frame_bytes_max=100 of this client"
+        " at least 5000 bytes, over limits.messages.bytes_max=100 of this client"
     )
     assert event.counted == "unreadable answer"
     assert client.counts == {"unreadable answer": 1}
@@ -130,7 +131,7 @@ def test_what_quotes_the_peer_is_cut(ready):
     event = client.receive(
         json.dumps({"jsonrpc": "2.0", "id": request.id, "error": error}).encode()
     )
-    assert len(str(event.error)) <= LIMITS.fault_text_chars_max + 1
+    assert len(str(event.error)) <= LIMITS.messages.error_text_chars_max + 1
 
 
 def test_junk_that_looks_like_an_error_ends_nothing(ready):
@@ -153,4 +154,4 @@ def test_a_question_of_the_server_ends_just_so(ready):
     event = server.receive(Oversized(size=5000, head=b'{"result":{"roots":["x'))
     assert event.request is request
     assert str(event.error).startswith("the client's answer to roots/list: ")
-    assert str(event.error).endswith("frame_bytes_max=100 of this server")
+    assert str(event.error).endswith("limits.messages.bytes_max=100 of this server")

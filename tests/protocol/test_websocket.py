@@ -143,5 +143,5 @@ def test_any_other_end_leaves_open_what_was_done(code):
 
 
 def test_what_a_peer_did_is_told_with_the_setting():
-    assert "websocket_pong_seconds" in loss_by_us("it", CloseCode.FAILED).reason
+    assert "limits.websocket.pong_seconds" in loss_by_us("it", CloseCode.FAILED).reason
     assert loss_by_us("it", CloseCode.PROTOCOL_BROKEN, "why").reason.endswith(": why")

@@ -99,7 +99,7 @@ def pipe(limits):
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
-    return (Descriptor(fd=fd, chunk_bytes=limits.chunk_bytes) for fd in (read, write))
+    return (Descriptor(fd=fd, chunk_bytes=limits.messages.chunk_bytes) for fd in (read, write))
 
 
 @pytest.fixture

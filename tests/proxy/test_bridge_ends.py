@@ -8,6 +8,7 @@ import trio
 
 from mcp_trio import Client, ConnectionLost, Limits, RequestError, Server
 from mcp_trio._proxy.bridge import Downstream, Upstream, bridge_application
+from mcp_trio.limits import RequestLimits
 from mcp_trio.transports import open_websocket_channel
 from tests.proxy.bridged import bridged
 from tests.server.watched import watched
@@ -97,7 +98,7 @@ async def test_a_server_that_dies_is_lost_to_its_client(sites, harbour, caplog, 
 async def test_who_asks_nothing_is_sent_away_and_who_has_asked_stays(sites, direction, mock_clock):
     async with (
         served(watched("there"), "tcp") as (there, _scope),
-        sites(direction, there, first_request_seconds=2) as url,
+        sites(direction, there, requests=RequestLimits(first_request_seconds=2)) as url,
         Client(url) as busy,
     ):
         await sent_away(await opened(url), mock_clock, 2)
@@ -160,8 +161,8 @@ def test_of_processes_there_are_only_so_many(harbour):
     application = bridge_application(
         Downstream(kind="tcp"), Upstream(target=harbour), start=print, limits=Limits()
     )
-    assert application.limits.http_connections_max == application.limits.http_sessions_max == 100
+    assert application.limits.http.connections_max == application.limits.http.sessions_max == 100
     application = bridge_application(
         Downstream(kind="http"), Upstream(target=harbour), start=print, limits=Limits()
     )
-    assert application.limits.http_connections_max == Limits().http_connections_max
+    assert application.limits.http.connections_max == Limits().http.connections_max

@@ -7,7 +7,7 @@ import trio
 from mcp_trio import Client
 from mcp_trio.errors import RecordingError
 from mcp_trio.examples.weather import server as weather
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 from mcp_trio.recording import replay_async, run_inputs
 from mcp_trio.testing import mock_server
 from tests.proxy.bridged import SOURCES, bridged
@@ -15,7 +15,7 @@ from tests.ways import CONNECTIONS, served
 
 pytestmark = pytest.mark.real_time  # the weather's stations take a while to answer
 
-LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10)
+LIMITS = attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
 SECONDS = 20.0
 
 

@@ -16,13 +16,13 @@ from mcp_trio import Limits
 from mcp_trio._journal.records import encode_body
 from mcp_trio._proxy.stdio import shell_status
 from mcp_trio._transports.descriptors import Descriptor
-from mcp_trio.limits import MIB
+from mcp_trio.limits import MIB, MessageLimits, ShutdownLimits
 
 PIPE_BYTES = 65_536
 PAGE_BYTES = 4096
 
 ECHO = "import os\nwhile chunk := os.read(0, 65536): os.write(1, chunk)"
-QUICK = Limits(close_seconds=0.1, terminate_seconds=0.1, kill_seconds=2)
+QUICK = Limits(shutdown=ShutdownLimits(close_seconds=0.1, terminate_seconds=0.1, kill_seconds=2))
 
 
 def is_alive(pid):
@@ -46,7 +46,10 @@ ODD_BYTES = st.one_of(
 )
 
 
-SMALL = st.builds(Limits, chunk_bytes=st.integers(1, 40), frame_bytes_max=st.integers(1, 40))
+SMALL = st.builds(
+    Limits,
+    messages=st.builds(MessageLimits, chunk_bytes=st.integers(1, 40), bytes_max=st.integers(1, 40)),
+)
 
 
 @given(st.lists(ODD_BYTES, max_size=12), SMALL)
@@ -345,7 +348,9 @@ async def test_after_a_signal_a_host_that_does_not_read_has_little_time_too(
     open_proxy, python, path, recorded
 ):
     code = "import os\nwhile True: os.write(1, b'x' * 65536)"
-    limits = Limits(close_seconds=0.1, terminate_seconds=0.1, kill_seconds=0.1)
+    limits = Limits(
+        shutdown=ShutdownLimits(close_seconds=0.1, terminate_seconds=0.1, kill_seconds=0.1)
+    )
     async with open_proxy(python(code), path, limits=limits) as host:
         await until(lambda: host.journal.messages.counts["out_bytes"] >= 2 * PIPE_BYTES)
         host.kill(signal.SIGTERM)

@@ -14,6 +14,7 @@ from mcp_trio import Limits
 from mcp_trio._journal.records import encode_body
 from mcp_trio._proxy.forwarders import HttpForwarder
 from mcp_trio._proxy.journal import start_message_journal
+from mcp_trio.limits import HttpLimits, MessageLimits, RequestLimits, ShutdownLimits
 from mcp_trio.transports import memory_pair, open_http_channel
 from tests.transports.http.scripted_server import (
     EVENTS,
@@ -57,7 +58,7 @@ class Host:
 def host_of(path):
     @asynccontextmanager
     async def host_of(answer, *, parent_pid=None, **options):
-        limits = Limits(http_listen_seconds=0.01, **options)
+        limits = Limits(http=HttpLimits(get_stream_seconds=0.01), **options)
         script = Script(answer)
         http = httpx.AsyncClient(transport=script)
         ours, theirs = memory_pair(limits=limits)
@@ -219,7 +220,9 @@ async def test_open_requests_have_a_while_behind_the_hosts_last_word(
         await trio.sleep(seen.message["params"]["seconds"])
         return result(seen)
 
-    async with host_of(Modern(answers={"slow": slow}), drain_seconds=5) as host:
+    async with host_of(
+        Modern(answers={"slow": slow}), shutdown=ShutdownLimits(drain_seconds=5)
+    ) as host:
         await host.say(
             asking(1, "slow", STATELESS, seconds=3), asking(2, "slow", STATELESS, seconds=9)
         )
@@ -240,7 +243,9 @@ async def test_a_subscription_is_not_waited_for(host_of, autojump_clock):
 
         return Reply(200, EVENTS, pieces())
 
-    async with host_of(Modern(answers={"subscriptions/listen": listen}), drain_seconds=50) as host:
+    async with host_of(
+        Modern(answers={"subscriptions/listen": listen}), shutdown=ShutdownLimits(drain_seconds=50)
+    ) as host:
         await host.say(asking(1, "subscriptions/listen", STATELESS))
         await host.hear()
         host.channel.sink.close()
@@ -265,7 +270,7 @@ async def test_a_batch_goes_message_by_message(host_of, path, recorded, autojump
 REJECTED = {
     "no message": (b'{"jsonrpc":"2.0","id":5,"method":7}', "not a message"),
     "a number twice": (asking(1, "again", STATELESS), "the same id: 1"),
-    "too many": (asking(3, "slow", STATELESS), "requests_queued_max"),
+    "too many": (asking(3, "slow", STATELESS), "limits.requests.queued_max"),
 }
 
 
@@ -275,7 +280,9 @@ async def test_what_cannot_pass_is_answered(host_of, path, recorded, autojump_cl
         await trio.sleep_forever()
 
     frame, words = REJECTED[rejected]
-    async with host_of(Modern(answers={"slow": slow}), requests_queued_max=2) as host:
+    async with host_of(
+        Modern(answers={"slow": slow}), requests=RequestLimits(queued_max=2)
+    ) as host:
         await host.say(asking(1, "slow", STATELESS), asking(2, "slow", STATELESS), frame)
         assert words in (await host.hear())["error"]["message"]
         await host.channel.aclose()
@@ -284,9 +291,9 @@ async def test_what_cannot_pass_is_answered(host_of, path, recorded, autojump_cl
 
 
 async def test_a_line_over_the_limit_is_answered(host_of, path, recorded, autojump_clock):
-    async with host_of(Modern(), frame_bytes_max=200) as host:
+    async with host_of(Modern(), messages=MessageLimits(bytes_max=200)) as host:
         await host.say(asking(1, "odd", STATELESS, text="x" * 400))
-        assert "frame_bytes_max (200)" in (await host.hear())["error"]["message"]
+        assert "limits.messages.bytes_max (200)" in (await host.hear())["error"]["message"]
         await host.channel.aclose()
     assert recorded(path).records[1].envelope["discarded"] > 400
 
@@ -295,7 +302,9 @@ async def test_an_answer_over_the_limit_is_lost(host_of, path, recorded, autojum
     async def long(seen):
         return events(event(answer_to(seen, text="x" * 500)))
 
-    async with host_of(Modern(answers={"long": long}), frame_bytes_max=300) as host:
+    async with host_of(
+        Modern(answers={"long": long}), messages=MessageLimits(bytes_max=300)
+    ) as host:
         await host.say(asking(1, "long", STATELESS))
         assert (await host.hear())["error"]["code"] == -32000
         await host.channel.aclose()

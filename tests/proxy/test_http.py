@@ -5,6 +5,7 @@ import json
 import pytest
 import trio
 
+from mcp_trio.limits import MessageLimits
 from tests.transports.http.scripted_exchange import ScriptedExchange
 from tests.transports.http.scripted_server import (
     EVENTS,
@@ -192,10 +193,10 @@ async def test_a_batch_passes_as_one(between, tmp_path, files):
 
 
 async def test_a_request_over_the_limit_is_rejected_and_the_limit_named(between, tmp_path, files):
-    async with between(Legacy(), tmp_path, frame_bytes_max=50) as proxy:
+    async with between(Legacy(), tmp_path, messages=MessageLimits(bytes_max=50)) as proxy:
         answered = await proxy.ask(CALL)
     assert answered.status == 413
-    assert "frame_bytes_max (50)" in answered.json["error"]["message"]
+    assert "limits.messages.bytes_max (50)" in answered.json["error"]["message"]
     assert not proxy.server.seen
     (session,) = files()
     assert [mark["status"] for mark in http_marks(session)] == [413]
@@ -211,7 +212,7 @@ async def test_an_answer_over_the_limit_passes_and_is_recorded_in_parts(between,
     async def answer(seen):
         return Reply(200, JSON, pieces())
 
-    async with between(answer, tmp_path, frame_bytes_max=100) as proxy:
+    async with between(answer, tmp_path, messages=MessageLimits(bytes_max=100)) as proxy:
         answered = await proxy.ask(CALL)
     assert b"".join(answered.pieces) == body
     assert answered.is_ended
@@ -258,7 +259,7 @@ async def test_a_stream_over_the_limit_passes_and_says_what_is_missing(between, 
     async def answer(seen):
         return events(large)
 
-    async with between(answer, tmp_path, frame_bytes_max=100) as proxy:
+    async with between(answer, tmp_path, messages=MessageLimits(bytes_max=100)) as proxy:
         exchange = await proxy.ask(CALL)
         assert b"".join(exchange.pieces) == large
     (session,) = files()

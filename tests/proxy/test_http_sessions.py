@@ -6,6 +6,7 @@ import trio
 import trio.testing
 
 from mcp_trio._journal.conversation import conversation
+from mcp_trio.limits import HttpLimits
 from mcp_trio.recording import RecordOptions, Redaction, open_recording, read_recording
 from tests.transports.http.scripted_server import (
     EVENTS,
@@ -120,7 +121,7 @@ async def test_a_session_that_nobody_uses_has_a_whole_file(
 
     server = counted()
     server.listen = listening
-    async with between(server, tmp_path, http_session_idle_seconds=60) as proxy:
+    async with between(server, tmp_path, http=HttpLimits(session_idle_seconds=60)) as proxy:
         await proxy.ask(HELLO)
         await proxy.ask(HELLO)
         stream = proxy.begin(method="GET", Mcp_Session_Id="s-2")
@@ -145,7 +146,7 @@ async def test_a_handshake_that_is_rejected_leaves_a_whole_file(between, tmp_pat
 async def test_over_the_number_of_sessions_what_comes_is_recorded_in_common(
     between, tmp_path, files
 ):
-    async with between(counted(), tmp_path, http_sessions_max=1) as proxy:
+    async with between(counted(), tmp_path, http=HttpLimits(sessions_max=1)) as proxy:
         for _ in range(3):
             await proxy.ask(HELLO)
             await proxy.ask(asking(1, "echo"), Mcp_Session_Id="s-3")
@@ -233,7 +234,9 @@ async def test_as_many_files_are_open_as_there_may_be_streams(between, tmp_path,
         await go.wait()
         return result(seen)
 
-    async with between(Modern(answers={"say": slow}), tmp_path, http_streams_max=2) as proxy:
+    async with between(
+        Modern(answers={"say": slow}), tmp_path, http=HttpLimits(streams_max=2)
+    ) as proxy:
         exchanges = [proxy.begin(asking(1, "say", STATELESS)) for _ in range(4)]
         await trio.testing.wait_all_tasks_blocked()
         go.set()

@@ -12,6 +12,7 @@ import trio.testing
 from mcp_trio import ConnectionLost, Limits
 from mcp_trio._proxy.forwarders import ConnectionForwarder
 from mcp_trio._proxy.journal import start_message_journal
+from mcp_trio.limits import MessageLimits, ShutdownLimits
 from mcp_trio.transports import memory_pair
 
 
@@ -138,7 +139,7 @@ async def test_whoever_reads_slowly_slows_the_other_down(forwarder, autojump_clo
 async def test_open_requests_have_a_while_behind_the_last_word(
     forwarder, path, recorded, autojump_clock
 ):
-    async with forwarder(drain_seconds=5) as ends:
+    async with forwarder(shutdown=ShutdownLimits(drain_seconds=5)) as ends:
         await ends.client.send([asking(1), asking(2), asking(3, "subscriptions/listen")])
         await ends.client.send([telling("notifications/cancelled", requestId=2)])
         await heard(ends.server, 4)
@@ -155,7 +156,7 @@ async def test_open_requests_have_a_while_behind_the_last_word(
 
 
 async def test_what_is_never_answered_is_not_waited_for_for_ever(forwarder, autojump_clock):
-    async with forwarder(drain_seconds=5) as ends:
+    async with forwarder(shutdown=ShutdownLimits(drain_seconds=5)) as ends:
         await ends.client.send([asking(1)])
         await heard(ends.server, 1)
         ends.client.sink.close()
@@ -187,16 +188,16 @@ async def test_a_reason_is_told_once(forwarder, autojump_clock, caplog, lost):
 
 
 async def test_what_is_too_large_fails_its_request(forwarder, path, recorded, autojump_clock):
-    async with forwarder(frame_bytes_max=200) as ends:
+    async with forwarder(messages=MessageLimits(bytes_max=200)) as ends:
         await ends.client.send([asking(1, text="x" * 500), asking(2)])
         assert await heard(ends.server, 1) == [asking(2)]
         (rejected,) = map(json.loads, await heard(ends.client, 1))
         assert rejected["id"] == 1
-        assert "frame_bytes_max (200)" in rejected["error"]["message"]
+        assert "limits.messages.bytes_max (200)" in rejected["error"]["message"]
         await ends.server.send([answer(2, text="x" * 500), answer(9, text="x" * 500)])
         (failed,) = map(json.loads, await heard(ends.client, 1))
         assert failed["id"] == 2
-        assert "frame_bytes_max (200)" in failed["error"]["message"]
+        assert "limits.messages.bytes_max (200)" in failed["error"]["message"]
     session = recorded(path)
     discarded = [each for each in session.records if "discarded" in (each.envelope or {})]
     assert [each.kind for each in discarded] == ["in", "out", "out"]
@@ -205,7 +206,7 @@ async def test_what_is_too_large_fails_its_request(forwarder, path, recorded, au
 async def test_of_a_large_answer_nobody_else_s_request_fails(forwarder, autojump_clock):
     """Its id may stand behind what is too large, and a request of the server's is no answer."""
     upstream = json.dumps({"result": {"text": "x" * 500}, "jsonrpc": "2.0", "id": 2}).encode()
-    async with forwarder(frame_bytes_max=200) as ends:
+    async with forwarder(messages=MessageLimits(bytes_max=200)) as ends:
         await ends.client.send([asking(1), asking(2), asking(3, "subscriptions/listen")])
         await heard(ends.server, 3)
         await ends.server.send([asking(1, "roots/list", text="x" * 500), upstream, answer(1)])
@@ -213,4 +214,4 @@ async def test_of_a_large_answer_nobody_else_s_request_fails(forwarder, autojump
         await ends.server.send([upstream])
         (failed,) = map(json.loads, await heard(ends.client, 1))
         assert failed["id"] == 2
-        assert "frame_bytes_max (200)" in failed["error"]["message"]
+        assert "limits.messages.bytes_max (200)" in failed["error"]["message"]

@@ -12,6 +12,7 @@ from mcp_trio._journal.records import GapBody, OpenBody, decode_body
 from mcp_trio._proxy.journal import LineJournal, MessageJournal, start_line_journal
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import RecordingError
+from mcp_trio.limits import MessageLimits, RecordingLimits
 from mcp_trio.recording import body_bytes, check, read_recording
 
 ASKED = {
@@ -155,7 +156,9 @@ async def test_messages_stand_verbatim_and_nothing_else_does(journal, path, reco
 
 
 async def test_a_line_beyond_the_limit_is_recorded_in_parts(path, recorded):
-    journal = start_line_journal(path, ["serve"], limits=Limits(frame_bytes_max=5))
+    journal = start_line_journal(
+        path, ["serve"], limits=Limits(messages=MessageLimits(bytes_max=5))
+    )
     journal.record("in", b"[1234567890]\n{}\n")
     journal.close(0)
     session = recorded(path)
@@ -185,7 +188,7 @@ class FullDisk:
 
 async def test_a_full_disk_leaves_a_gap_that_says_how_much_is_missing(path):
     disk = FullDisk()
-    limits = Limits(journal_retry_seconds=0)
+    limits = Limits(recording=RecordingLimits(retry_seconds=0))
     body = OpenBody(transport="stdio", role="proxy", name="n", version="", started="s")
     recorder = Recorder(disk, clock_ns=lambda: 0, limits=limits)
     recorder.record("open", msgspec.json.encode(body))

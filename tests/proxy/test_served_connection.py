@@ -13,6 +13,7 @@ from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._proxy.forwarders import NegotiatedVersion, UpstreamConnection
 from mcp_trio._proxy.journal import start_message_journal
 from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
+from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import memory_pair
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -192,19 +193,19 @@ async def test_a_batch_of_answers_is_answered_one_by_one_and_what_is_none_is_for
 
 
 async def test_an_answer_over_the_limit_is_an_error(scene_of, path, recorded):
-    async with scene_of(frame_bytes_max=100) as scene:
+    async with scene_of(messages=MessageLimits(bytes_max=100)) as scene:
         stream = scene.ask(request(1))
         await trio.testing.wait_all_tasks_blocked()
         await scene.say(answer(8, text="x" * 200), answer(1, text="x" * 200))
         (failed,) = await scene.said_to(stream)
-        assert "frame_bytes_max (100)" in failed["error"]["message"]
+        assert "limits.messages.bytes_max (100)" in failed["error"]["message"]
     envelopes = [record.envelope for record in recorded(path).records if record.kind == "out"]
     assert all(envelope["discarded"] > 200 for envelope in envelopes)
 
 
 async def test_a_large_answer_without_an_id_is_that_of_the_only_request(scene_of):
     upstream = {"result": {"text": "x" * 200}, "jsonrpc": "2.0", "id": 1}
-    async with scene_of(frame_bytes_max=100) as scene:
+    async with scene_of(messages=MessageLimits(bytes_max=100)) as scene:
         listening = scene.ask(request(2, "subscriptions/listen"))
         stream = scene.ask(request(1))
         await trio.testing.wait_all_tasks_blocked()
@@ -267,7 +268,7 @@ async def test_what_a_subscription_tells_is_the_subscribers(scene_of):
 
 
 async def test_a_server_that_reads_nothing_is_lost(scene_of, path, recorded, autojump_clock):
-    async with scene_of(write_stall_seconds=5) as scene:
+    async with scene_of(messages=MessageLimits(write_stall_seconds=5)) as scene:
         stream = scene.ask(request(1, text="x" * 3000))
         await trio.sleep(4)
         assert await scene.said_to(stream) == []

@@ -7,6 +7,7 @@ import trio
 
 from mcp_trio import Client, ClientGroup, Context, Limits, RequestError, Server
 from mcp_trio._journal.records import EndBody, MarkBody, decode_body
+from mcp_trio.limits import RecordingLimits
 from mcp_trio.recording import (
     RecordOptions,
     Redaction,
@@ -70,7 +71,7 @@ async def test_rotation_compression_and_redaction_go_together(tmp_path, suffix):
 
 async def test_what_a_slow_disk_wrote_in_the_end_replays_whole(tmp_path):
     path = tmp_path / "trip.mcprec.jsonl"
-    await talk(make_server(journal_write_ms_max=1e-9), path, calls=3)
+    await talk(make_server(recording=RecordingLimits(write_ms_max=1e-9)), path, calls=3)
     report = check(open_recording(path))
     assert (report.kinds["gap"], report.has_loss) == (2, False)
     replayed = await replay_async(path, make_server())

@@ -9,11 +9,14 @@ from mcp_trio import Limits
 from mcp_trio._journal.records import GapBody, OpenBody, decode_body, encode_body
 from mcp_trio._recorder.files import FileSink
 from mcp_trio._recorder.writer import Recorder
+from mcp_trio.limits import RecordingLimits
 from mcp_trio.recording import Damage, body_bytes, check, open_recording, read_recording
 from tests.recorder.conftest import Clock
 
 OPEN = encode_body(OpenBody(transport="t", role="server", name="n", version="1", started="s"))
-LIMITS = Limits(journal_write_ms_max=250, journal_buffer_bytes_max=1000, journal_close_seconds=20)
+LIMITS = Limits(
+    recording=RecordingLimits(write_ms_max=250, buffer_bytes_max=1000, close_seconds=20)
+)
 SLOW_SECONDS = 0.5
 
 
@@ -160,7 +163,7 @@ def test_a_full_disk_becomes_a_gap_that_counts_what_is_missing():
     sink.error = None
     recorder.flush()  # too early to try again
     assert len(sink.writes) == 1
-    sink.clock.seconds += LIMITS.journal_retry_seconds
+    sink.clock.seconds += LIMITS.recording.retry_seconds
     recorder.flush()
     assert record_frames(recorder, 70)[0] == 8
     recorder.close({})
@@ -176,7 +179,7 @@ def test_a_disk_that_stays_full_is_tried_now_and_then_and_uses_no_numbers():
     recorder.flush()
     for _ in range(5):
         record_frames(recorder, 1)
-        sink.clock.seconds += LIMITS.journal_retry_seconds
+        sink.clock.seconds += LIMITS.recording.retry_seconds
         recorder.flush()
     assert len(sink.threads) == 1 + 1 + 5
     assert recorder.next_number == 7
@@ -240,7 +243,7 @@ def test_what_does_not_fit_is_dropped_and_counted():
     record_frames(recorder, 5, size=100)
     recorder.flush()
     assert numbers == list(range(3, 23))
-    assert recorder._thread.waiting_bytes < 2 * LIMITS.journal_buffer_bytes_max
+    assert recorder._thread.waiting_bytes < 2 * LIMITS.recording.buffer_bytes_max
     sink.may_write.release(9)
     until(lambda: recorder._thread.has_caught_up)
     recorder.flush()
@@ -278,7 +281,7 @@ def test_closing_waits_for_the_thread():
 
 
 def test_closing_leaves_a_hanging_disk_to_the_thread():
-    recorder, sink = slowed(Limits(journal_write_ms_max=250, journal_close_seconds=0.01))
+    recorder, sink = slowed(Limits(recording=RecordingLimits(write_ms_max=250, close_seconds=0.01)))
     thread = recorder._thread._thread
     recorder.close({})
     assert not sink.is_closed

@@ -6,12 +6,13 @@ from mcp_trio import Limits
 from mcp_trio._journal.records import GapBody, OpenBody, decode_body
 from mcp_trio._recorder.files import FileSink, Segments
 from mcp_trio._recorder.writer import Recorder
+from mcp_trio.limits import RecordingLimits
 from mcp_trio.recording import body_bytes, check, open_recording, read_recording
 
 OPEN = OpenBody(
     transport="t", role="server", name="secret", version="1", started="s", session="secret"
 )
-LIMITS = Limits(journal_retry_seconds=0.0)
+LIMITS = Limits(recording=RecordingLimits(retry_seconds=0.0))
 
 
 @attrs.define

@@ -23,11 +23,12 @@ from mcp_trio._recorder.files import (
 )
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import RecordingError
+from mcp_trio.limits import RecordingLimits
 from mcp_trio.recording import Damage, check, open_recording, read_recording
 from tests.recorder.conftest import Clock
 
 OPEN = OpenBody(transport="t", role="server", name="n", version="1", started="s", session="id")
-LIMITS = Limits(journal_retry_seconds=1)
+LIMITS = Limits(recording=RecordingLimits(retry_seconds=1))
 FRAME = b'{"jsonrpc":"2.0","method":"' + b"x" * 100 + b'"}'
 
 

@@ -14,6 +14,7 @@ import zstandard
 from mcp_trio import Limits
 from mcp_trio._recorder.files import FileSink
 from mcp_trio.errors import RecordingError
+from mcp_trio.limits import RecordingLimits
 from mcp_trio.recording import open_recording
 
 LINES = [b"one\n", b"two\n", b"three"]
@@ -117,7 +118,7 @@ def test_what_cannot_be_read_is_told(tmp_path):
 
 @pytest.mark.parametrize("name", ["x.mcprec.jsonl", "x.mcprec.jsonl.zst"])
 def test_no_more_than_a_line_of_bounded_length_is_read(tmp_path, name):
-    limits = Limits(recording_line_bytes_max=4)
+    limits = Limits(recording=RecordingLimits(line_bytes_max=4))
     path = tmp_path / name
     compress = zstandard.ZstdCompressor().compress if name.endswith(".zst") else bytes
     path.write_bytes(compress(b"123\n"))
@@ -125,7 +126,9 @@ def test_no_more_than_a_line_of_bounded_length_is_read(tmp_path, name):
     path.write_bytes(compress(b"123\n1234\n"))
     lines = open_recording(path, limits=limits)
     assert next(lines) == b"123\n"
-    with pytest.raises(RecordingError, match=r"longer than recording_line_bytes_max \(4 bytes\)"):
+    with pytest.raises(
+        RecordingError, match=r"longer than limits\.recording\.line_bytes_max \(4 bytes\)"
+    ):
         next(lines)
 
 

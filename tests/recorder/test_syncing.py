@@ -10,6 +10,7 @@ import pytest
 from mcp_trio import Limits
 from mcp_trio._recorder import files as syncing
 from mcp_trio._recorder.files import FileSink
+from mcp_trio.limits import RecordingLimits
 
 pytestmark = pytest.mark.real_time
 
@@ -67,7 +68,7 @@ def test_closing_does_not_wait_for_a_disk_that_hangs(tmp_path, monkeypatch):
         ended.set()
 
     monkeypatch.setattr(syncing.os, "fdatasync", hang)
-    limits = Limits(journal_close_seconds=0.01)
+    limits = Limits(recording=RecordingLimits(close_seconds=0.01))
     sink = FileSink(tmp_path / "x", sync_seconds=60, limits=limits)
     sink.close()
     assert not ended.is_set()

@@ -18,6 +18,7 @@ from mcp_trio import Context, Limits, Server
 from mcp_trio._journal.records import FORMAT_VERSION, RecordEncoder, encode_body
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import ReplayDivergence
+from mcp_trio.limits import RequestLimits, ShutdownLimits
 from mcp_trio.recording import open_recording, replay
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
@@ -103,7 +104,9 @@ def assert_same_whatever_the_schedule(make_server, client, *, number):
 
 # The desk: a server, and one session with everything in it.
 
-LIMITS = Limits(handlers_in_flight_max=6, drain_seconds=0.05)
+LIMITS = Limits(
+    requests=RequestLimits(in_flight_max=6), shutdown=ShutdownLimits(drain_seconds=0.05)
+)
 
 
 async def add(state, ctx, amount):

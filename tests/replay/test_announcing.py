@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from mcp_trio import Context, Limits, Server
+from mcp_trio.limits import ShutdownLimits
 from mcp_trio.recording import replay
 
 OFFERS = {"tools", "resources", "prompts"}
@@ -16,7 +17,9 @@ async def nothing():
 
 def make_server(*, changes=3, prompt=True, **options):
     """A server whose handlers change what it offers; `changes` and `prompt` make it another."""
-    server = Server("fair", offers=OFFERS, limits=Limits(drain_seconds=0.05), **options)
+    server = Server(
+        "fair", offers=OFFERS, limits=Limits(shutdown=ShutdownLimits(drain_seconds=0.05)), **options
+    )
 
     @server.resource("fair://{stall}")
     async def stall(stall: str) -> str:

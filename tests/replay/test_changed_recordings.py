@@ -7,6 +7,7 @@ import trio
 
 from mcp_trio import Context, Limits, Server
 from mcp_trio._journal.records import encode_body
+from mcp_trio.limits import MessageLimits
 from mcp_trio.recording import replay
 from mcp_trio.transports import memory_pair
 
@@ -139,7 +140,7 @@ def test_a_mark_of_another_name_diverges(desk, world, path, tmp_path):
 
 
 def test_a_frame_over_the_limit_is_replayed_from_its_head(world, tmp_path):
-    limits = Limits(frame_bytes_max=400)
+    limits = Limits(messages=MessageLimits(bytes_max=400))
 
     async def shout(peer, session):
         await peer.handshake()

@@ -3,11 +3,11 @@
 import attrs
 import pytest
 
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits
 from mcp_trio.recording import run_inputs
 from tests.replay.conversations import answer, call, note, result, told
 
-LIMITS = attrs.evolve(DEFAULT_LIMITS, frame_bytes_max=4096)
+LIMITS = attrs.evolve(DEFAULT_LIMITS, messages=MessageLimits(bytes_max=4096))
 
 
 # Answers and questions.

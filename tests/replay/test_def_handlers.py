@@ -10,11 +10,13 @@ import trio
 from mcp_trio import Limits, RequestError, Server, ThreadContext, effect
 from mcp_trio._server.threads import Bridge
 from mcp_trio.errors import CapabilityMissing, ReplayDivergence, RequestAbandoned
+from mcp_trio.limits import ReplayLimits, RequestLimits
 from mcp_trio.recording import replay
 
 # The clock of a recording jumps while threads begin: nothing may be too late by that.
 LIMITS = Limits(
-    replay_thread_seconds=0.3, request_idle_seconds=math.inf, request_total_seconds=math.inf
+    replay=ReplayLimits(thread_seconds=0.3),
+    requests=RequestLimits(idle_seconds=math.inf, total_seconds=math.inf),
 )
 
 

@@ -11,7 +11,7 @@ import trio.testing
 from mcp_trio import ConnectionLost
 from mcp_trio.errors import RecordingError
 from mcp_trio.examples.weather import server as weather
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 from mcp_trio.recording import drive, run_inputs
 from mcp_trio.testing import mock_client, mock_server
 from tests.replay.conversations import answer, call, note, result, told
@@ -23,7 +23,7 @@ WHOLE_SESSIONS = [
     for path in sorted(RECORDINGS.glob("*.jsonl"))
     if path.name != SEVERAL_SESSIONS and path.name.count(".") == 2  # a later segment has a number
 ]
-LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10)
+LIMITS = attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
 
 
 @pytest.mark.parametrize("path", WHOLE_SESSIONS, ids=lambda path: path.name)
@@ -169,7 +169,7 @@ async def test_a_question_that_does_not_come_is_missing_and_its_reply_unsent(
     report = await run_inputs(path, scripted(answer))
     assert told(report) == [("missing", "question roots/list", "")]
     assert report.unsent == 1
-    assert trio.current_time() < 2 * LIMITS.drive_unasked_seconds + 0.1
+    assert trio.current_time() < 2 * LIMITS.replay.unrequested_seconds + 0.1
 
 
 async def test_replies_come_ahead_of_their_place_where_everything_would_stand_still(
@@ -196,7 +196,7 @@ async def test_replies_come_ahead_of_their_place_where_everything_would_stand_st
     )
     report = await run_inputs(path, scripted(script), limits=LIMITS)
     assert report.is_same, str(report)
-    assert trio.current_time() < LIMITS.request_idle_seconds
+    assert trio.current_time() < LIMITS.requests.idle_seconds
 
 
 async def test_progress_of_the_client_has_the_token_of_the_live_question(spoken, scripted):
@@ -258,7 +258,7 @@ async def test_an_answer_that_crossed_its_cancellation_is_waited_for_but_not_lon
     path = spoken(("C", call(6)), ("C", note("cancelled", requestId=6)), ("S", result(6)))
     report = await run_inputs(path, scripted(script), limits=LIMITS)
     assert told(report) == [("missing", "answer to tools/call x", "")]
-    assert trio.current_time() == pytest.approx(LIMITS.drive_unasked_seconds)
+    assert trio.current_time() == pytest.approx(LIMITS.replay.unrequested_seconds)
 
 
 # What comes of servers.
@@ -301,7 +301,7 @@ async def test_a_server_that_says_nothing_is_given_up(spoken, scripted, autojump
     report = await run_inputs(spoken(*said), scripted(script), limits=LIMITS)
     assert told(report) == [("lost", "the server", "")]
     assert report.differences[0].live == "it has left 2 requests without a word"
-    assert trio.current_time() == pytest.approx(2 * LIMITS.request_idle_seconds)
+    assert trio.current_time() == pytest.approx(2 * LIMITS.requests.idle_seconds)
 
 
 async def test_an_answer_that_is_late_is_one_difference(spoken, scripted, autojump_clock):
@@ -357,7 +357,7 @@ async def test_what_a_server_no_longer_says_delays_once(spoken, scripted, autoju
     ]
     report = await run_inputs(spoken(*said), scripted(script))
     assert len(report.differences) == 5
-    assert trio.current_time() < 2 * LIMITS.drive_unasked_seconds + 0.1
+    assert trio.current_time() < 2 * LIMITS.replay.unrequested_seconds + 0.1
 
 
 async def test_a_mocked_client_takes_any_answer(spoken, scripted):

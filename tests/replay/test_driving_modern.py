@@ -283,7 +283,7 @@ async def test_what_one_subscription_is_not_told_any_more_is_missed_soon(
     )
     began = trio.current_time()
     report = await run_inputs(path, scripted(script))
-    assert trio.current_time() - began <= DEFAULT_LIMITS.drive_unasked_seconds
+    assert trio.current_time() - began <= DEFAULT_LIMITS.replay.unrequested_seconds
     assert told(report) == [
         ("missing", "notifications/tools/list_changed for subscriptions/listen", "")
     ]

@@ -11,14 +11,14 @@ import trio
 from mcp_trio import Client, ConnectionLost, Server
 from mcp_trio.errors import LocalProtocolError, OutcomeUnknown
 from mcp_trio.examples.weather import server as weather
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 from mcp_trio.recording import run_inputs
 from mcp_trio.testing import mock_client, mock_server
 from mcp_trio.transports import Lost
 from tests.replay.conversations import call, result
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
-LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10)
+LIMITS = attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
 SECONDS = 20.0
 
 
@@ -136,7 +136,7 @@ async def test_one_answer_that_is_lost_is_one_difference(spoken, error, autojump
         "lost answer to tools/call x (record 3): it broke",
         "1 difference, 2 of 3 requests answered",
     ]
-    assert trio.current_time() < LIMITS.drive_unasked_seconds + 0.1
+    assert trio.current_time() < LIMITS.replay.unrequested_seconds + 0.1
 
 
 async def test_who_cannot_be_asked_any_more_is_lost_as_a_whole(spoken, autojump_clock):

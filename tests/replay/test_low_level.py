@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from mcp_trio import Context, Limits, Server, types
+from mcp_trio.limits import ShutdownLimits
 from mcp_trio.recording import replay
 
 
@@ -67,7 +68,7 @@ def test_a_server_of_methods_alone_is_replayed(world, tmp_path):
 def make_counter(*, moors=True, seconds=0.0, step=1):
     """A server whose requests see how many notifications were looked at before."""
     count = 0
-    server = Server("bare", limits=Limits(drain_seconds=0.05))
+    server = Server("bare", limits=Limits(shutdown=ShutdownLimits(drain_seconds=0.05)))
 
     async def moor(params: dict) -> None:
         nonlocal count

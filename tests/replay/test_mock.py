@@ -8,6 +8,7 @@ import trio.testing
 
 from mcp_trio import Client, Limits, RequestError
 from mcp_trio.errors import MockMismatch
+from mcp_trio.limits import MessageLimits
 from mcp_trio.testing import WirePeer, mock_server
 from mcp_trio.transports import memory_pair
 from tests.replay.conversations import call, heard, note, result, say
@@ -240,7 +241,7 @@ async def test_at_the_recorded_pace_an_answer_takes_its_time(spoken, connect, au
 
 
 async def test_frames_that_are_no_messages_are_answered_if_they_can_be(spoken, nursery):
-    mock = mock_server(spoken(("C", call(1))), limits=Limits(frame_bytes_max=200))
+    mock = mock_server(spoken(("C", call(1))), limits=Limits(messages=MessageLimits(bytes_max=200)))
     ours, theirs = memory_pair(limits=mock.limits)
     nursery.start_soon(mock.serve, theirs)
     peer = WirePeer(ours)

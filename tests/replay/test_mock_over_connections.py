@@ -11,13 +11,13 @@ import trio
 from mcp_trio import Client, ConnectionLost, Limits, RequestError
 from mcp_trio._replay.mock import MockSession
 from mcp_trio.examples.weather import server as weather
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 from mcp_trio.recording import replay_async, run_inputs
 from mcp_trio.testing import mock_client, mock_server
 from tests.ways import WAYS, opened, sent_away, served
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
-LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10)
+LIMITS = attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
 STATELESS = "2026-07-28"
 
 
@@ -128,11 +128,11 @@ async def test_who_has_asked_something_stays_and_who_is_silent_has_to_go(
     path = tmp_path / "listed.mcprec.jsonl"
     async with Client(weather, protocol_versions=[protocol_version], record=path) as client:
         await client.list_tools()
-    limits = Limits(first_request_seconds=2)
+    limits = Limits(requests=RequestLimits(first_request_seconds=2))
     async with (
         served(mock_server(path, limits=limits), way, tmp_path) as (url, _scope),
         Client(url, protocol_versions=[protocol_version]) as client,
     ):
-        await sent_away(await opened(url), mock_clock, limits.first_request_seconds)
+        await sent_away(await opened(url), mock_clock, limits.requests.first_request_seconds)
         assert client.is_open
         assert len(await client.list_tools()) == 2

@@ -16,6 +16,7 @@ from mcp_trio import Context, Limits, MCPError, Server, ToolError, effect
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.http import EffectTransport
+from mcp_trio.limits import RequestLimits, ShutdownLimits
 from mcp_trio.recording import replay
 
 # What httpx leaves open of a response when it is cancelled is no affair of ours.
@@ -250,7 +251,10 @@ STEPS = (
     shield, clean_up, fail, nest, change, grow, sample, use_effects, read_clocks, doze, hurry, lock,
     off_load, patch, download, nest_effects,
 )  # fmt: skip
-PLACES = Limits(handlers_in_flight_max=3, requests_queued_max=4, drain_seconds=0.05)
+PLACES = Limits(
+    requests=RequestLimits(in_flight_max=3, queued_max=4),
+    shutdown=ShutdownLimits(drain_seconds=0.05),
+)
 
 
 def server_of(scripts):

@@ -7,15 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcp_trio import Context, Elicitation, Limits, MCPError, Server
+from mcp_trio.limits import RequestLimits, ShutdownLimits
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 
 LIMITS = Limits(
-    handlers_in_flight_max=2,
-    requests_queued_max=3,
-    handlers_suspended_max=3,
-    suspended_seconds=0.03,
-    drain_seconds=0.05,
+    requests=RequestLimits(in_flight_max=2, queued_max=3, suspended_max=3, suspended_seconds=0.03),
+    shutdown=ShutdownLimits(drain_seconds=0.05),
 )
 METADATA = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

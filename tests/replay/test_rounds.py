@@ -9,6 +9,7 @@ import trio
 from mcp_trio import Context, Limits, Server
 from mcp_trio._replay.sweep_inputs import load_sweep_trace
 from mcp_trio.errors import RecordingError, ReplayDivergence
+from mcp_trio.limits import RequestLimits, ShutdownLimits
 from mcp_trio.recording import replay
 
 METADATA = {
@@ -16,7 +17,9 @@ METADATA = {
     "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
     "io.modelcontextprotocol/logLevel": "debug",
 }
-LIMITS = Limits(suspended_seconds=10, drain_seconds=0.05)
+LIMITS = Limits(
+    requests=RequestLimits(suspended_seconds=10), shutdown=ShutdownLimits(drain_seconds=0.05)
+)
 
 
 async def book(ctx):

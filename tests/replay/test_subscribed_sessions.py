@@ -5,6 +5,7 @@ import trio
 
 from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SUBSCRIPTION_ID
+from mcp_trio.limits import ShutdownLimits
 from mcp_trio.recording import replay
 
 META = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
@@ -21,7 +22,9 @@ async def nothing():
 
 def make_server(*, prompt=True):
     server = Server(
-        "fair", offers={"tools", "resources", "prompts"}, limits=Limits(drain_seconds=0.05)
+        "fair",
+        offers={"tools", "resources", "prompts"},
+        limits=Limits(shutdown=ShutdownLimits(drain_seconds=0.05)),
     )
 
     @server.resource("fair://{stall}")

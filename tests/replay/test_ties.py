@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from mcp_trio import Context, Limits, Server
+from mcp_trio.limits import ShutdownLimits
 
 AFTER_SECONDS = 0.010
 
@@ -39,7 +40,11 @@ async def announce(ctx):
 
 
 def make_server(seconds, then):
-    server = Server("ties", limits=Limits(drain_seconds=AFTER_SECONDS), offers=["tools"])
+    server = Server(
+        "ties",
+        limits=Limits(shutdown=ShutdownLimits(drain_seconds=AFTER_SECONDS)),
+        offers=["tools"],
+    )
 
     @server.tool
     async def run(*, ctx: Context) -> str:

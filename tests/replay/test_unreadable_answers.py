@@ -6,11 +6,13 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits
 from mcp_trio.recording import run_inputs
 from tests.replay.conversations import answer, call, result, told
 
-LIMITS = attrs.evolve(DEFAULT_LIMITS, request_idle_seconds=10, frame_bytes_max=5000)
+LIMITS = attrs.evolve(
+    DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10), messages=MessageLimits(bytes_max=5000)
+)
 
 
 @pytest.mark.parametrize(
@@ -38,5 +40,5 @@ async def test_an_answer_over_the_limit_is_told_at_once(spoken, scripted, autoju
     report = await run_inputs(
         spoken(("C", call(1)), ("S", result(1))), scripted(script), limits=LIMITS
     )
-    assert "the answer is over frame_bytes_max" in str(report)
+    assert "the answer is over limits.messages.bytes_max" in str(report)
     assert trio.current_time() < 1

@@ -6,6 +6,7 @@ import trio.testing
 
 from mcp_trio import Audio, Context, Image, Limits, RequestError, Server, ToolError, types
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.limits import MessageLimits, RequestLimits
 
 A, B, C, D, E = PROTOCOL_VERSIONS
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
@@ -313,7 +314,7 @@ async def test_a_crash_is_an_internal_error_that_tells_nothing(
 @pytest.mark.requirement("TOOL-38", "COMP-07", "COMP-09")
 @pytest.mark.parametrize(("method", "params"), CALLS)
 async def test_who_asks_too_much_at_once_is_rejected(serve, protocol_version, method, params):
-    server = Server("harbour", limits=Limits(handlers_in_flight_max=1, requests_queued_max=1))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(in_flight_max=1, queued_max=1)))
     release = trio.Event()
 
     async def sail(port: str):
@@ -325,7 +326,7 @@ async def test_who_asks_too_much_at_once_is_rejected(serve, protocol_version, me
     asked = [await asker.begin(method, params) for _ in range(3)]
     (rejected,) = await asker.wire.receive_available()
     assert rejected["id"] == asked[2]
-    assert "requests_queued_max" in rejected["error"]["message"]
+    assert "limits.requests.queued_max" in rejected["error"]["message"]
     release.set()
     for request_id in asked[:2]:
         assert "result" in await asker.end(request_id)
@@ -394,7 +395,10 @@ async def test_levels_of_a_session_are_gone_with_the_session(talking, asks, prot
 @pytest.mark.requirement("LOG-13")
 async def test_a_flood_of_messages_waits_for_a_client_that_does_not_read(serve, protocol_version):
     told = []
-    server = Server("harbour", limits=Limits(outbound_bytes_max=2000, write_stall_seconds=1e6))
+    server = Server(
+        "harbour",
+        limits=Limits(messages=MessageLimits(send_queue_bytes_max=2000, write_stall_seconds=1e6)),
+    )
 
     @server.tool
     async def talk(ctx: Context) -> None:

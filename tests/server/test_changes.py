@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Client, Context, Limits, Server, ThreadContext
+from mcp_trio.limits import MessageLimits, RequestLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 from tests.server.conftest import harbour, nothing
@@ -243,13 +244,13 @@ async def test_what_nobody_could_read_cannot_be_subscribed(server, serve):
 
 
 async def test_subscriptions_have_a_limit_that_the_rejection_names(serve):
-    server = Server("harbour", limits=Limits(subscriptions_max=2))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(subscriptions_max=2)))
     server.resource("x:{n}")(lambda n: n)
     asker = await serve(server)
     for number in (0, 1, 1, 0):
         assert await asker.result("resources/subscribe", {"uri": f"x:{number}"}) == {}
     error = await asker.error("resources/subscribe", {"uri": "x:2"})
-    assert error["message"] == "too many subscriptions (subscriptions_max=2)"
+    assert error["message"] == "too many subscriptions (limits.requests.subscriptions_max=2)"
     await asker.result("resources/unsubscribe", {"uri": "x:0"})
     assert await asker.result("resources/subscribe", {"uri": "x:2"}) == {}
 
@@ -277,7 +278,9 @@ async def test_an_update_that_is_withdrawn_while_it_waits_is_not_told(server, se
 
 
 async def test_a_slow_client_costs_nothing_more_and_holds_up_nobody(nursery):
-    limits = Limits(outbound_bytes_max=1000, page_items_max=10)
+    limits = Limits(
+        messages=MessageLimits(send_queue_bytes_max=1000), requests=RequestLimits(page_items_max=10)
+    )
     server = Server("harbour", offers=EVERYTHING, limits=limits)
     server.resource("x:{n}")(lambda n: n)
     peers = []

@@ -5,6 +5,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, Limits, Server, ThreadContext
+from mcp_trio.limits import MessageLimits
 
 E = "2026-07-28"
 
@@ -262,7 +263,7 @@ async def test_a_flood_of_log_messages_waits_for_a_client_that_does_not_read(nur
     from mcp_trio.transports import memory_pair
 
     told = []
-    server = Server("harbour", limits=Limits(outbound_bytes_max=2000))
+    server = Server("harbour", limits=Limits(messages=MessageLimits(send_queue_bytes_max=2000)))
 
     @server.tool
     async def talk(ctx: Context) -> None:

@@ -13,12 +13,13 @@ import trio
 from mcp_trio import Client, ConnectionLost, Context, Limits, Server
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._transports.sockets import SocketHost, serve_sockets
+from mcp_trio.limits import HttpLimits
 from mcp_trio.recording import replay
 from tests.server.watched import watched
 from tests.story import Story
 
 SECONDS = 10.0
-QUICK = Limits(http_retry_ms=10, http_reconnect_seconds_max=0.05)
+QUICK = Limits(http=HttpLimits(sse_retry_ms=10, reconnect_seconds_max=0.05))
 
 
 def worker(seen=None):

@@ -12,6 +12,7 @@ import trio.testing
 
 from mcp_trio import Client, Context, Server, ThreadContext, effect
 from mcp_trio.errors import LocalProtocolError, RequestAbandoned
+from mcp_trio.limits import RequestLimits
 from mcp_trio.transports import memory_pair
 from tests.server.conftest import played_again
 
@@ -200,7 +201,10 @@ async def test_arguments_that_json_cannot_say_are_opaque(server, record):
 
 
 async def test_a_large_argument_is_opaque(record):
-    small = Server("harbour", limits=attrs.evolve(Server("").limits, effect_bytes_max=10))
+    small = Server(
+        "harbour",
+        limits=attrs.evolve(Server("").limits, requests=RequestLimits(effect_bytes_max=10)),
+    )
 
     @small.tool
     async def run(ctx: Context) -> int:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from mcp_trio import Limits
 from mcp_trio._server.effect_results import EffectResults
 from mcp_trio._server.results import JsonWriter
+from mcp_trio.limits import RequestLimits
 
 
 class Colour(enum.Enum):
@@ -177,9 +178,9 @@ def test_what_does_not_survive_is_rejected_with_the_functions_name(hint, value, 
 
 
 def test_a_large_result_is_rejected_with_the_settings_name():
-    it = codec(str, effect_bytes_max=10)
+    it = codec(str, requests=RequestLimits(effect_bytes_max=10))
     assert it.converted("a" * 8)[0] == "a" * 8
-    with pytest.raises(TypeError, match=r"11 bytes.*effect_bytes_max=10"):
+    with pytest.raises(TypeError, match=r"11 bytes.*limits\.requests\.effect_bytes_max=10"):
         it.converted("a" * 9)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from mcp_trio import Context, Limits, Server, ThreadContext
 from mcp_trio.errors import SchemaError
+from mcp_trio.limits import MessageLimits
 
 SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -96,7 +97,12 @@ async def test_an_odd_key_is_quoted_where_it_stands_in_a_path(serve):
 
 
 async def test_lines_are_as_many_and_as_long_as_the_limits_say(serve):
-    server = Server("harbour", limits=Limits(argument_errors_max=2, argument_error_chars_max=12))
+    server = Server(
+        "harbour",
+        limits=Limits(
+            messages=MessageLimits(validation_errors_max=2, validation_error_chars_max=12)
+        ),
+    )
     schema = {"type": "object", "additionalProperties": {"type": "string"}}
     server.tool(name="x", input_schema=schema)(ignore)
     asker = await serve(server)
@@ -109,7 +115,12 @@ async def test_lines_are_as_many_and_as_long_as_the_limits_say(serve):
 
 
 async def test_a_flood_of_mistakes_is_not_counted_to_its_end(serve):
-    server = Server("harbour", limits=Limits(argument_errors_max=1, argument_error_members_max=3))
+    server = Server(
+        "harbour",
+        limits=Limits(
+            messages=MessageLimits(validation_errors_max=1, validation_error_members_max=3)
+        ),
+    )
     schema = {"type": "object", "additionalProperties": {"type": "string"}}
     server.tool(name="x", input_schema=schema)(ignore)
     asker = await serve(server)
@@ -134,7 +145,7 @@ def test_a_schema_that_cannot_be_used_is_rejected_at_once(option, schema):
 
 
 async def test_arguments_that_are_too_deep_for_the_schema_are_rejected(serve):
-    server = Server("harbour", limits=Limits(json_depth_max=512))
+    server = Server("harbour", limits=Limits(messages=MessageLimits(json_depth_max=512)))
     schema = {"type": "object", "properties": {"a": {"$ref": "#"}}}
     server.tool(name="x", input_schema=schema)(ignore)
     asker = await serve(server)

@@ -16,6 +16,7 @@ from mcp_trio import Client, Context, Limits, Server
 from mcp_trio._server.handlers import SessionHttp
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.http import EffectTransport
+from mcp_trio.limits import RequestLimits
 from tests.server.conftest import played_again
 
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\nahoy!"
@@ -68,7 +69,7 @@ async def web(nursery):
 
 @pytest.fixture
 def server():
-    return Server("harbour", limits=Limits(http_body_bytes_max=100))
+    return Server("harbour", limits=Limits(requests=RequestLimits(http_effect_bytes_max=100)))
 
 
 @pytest.fixture
@@ -211,7 +212,7 @@ async def test_a_body_that_is_too_large_is_an_error_that_names_the_setting(
     fetching()
     name, text = json.loads(await (await serve(server)).call("fetch"))
     assert name == "ReadError"
-    assert text == "the response has more than 100 bytes (http_body_bytes_max)"
+    assert text == "the response has more than 100 bytes (limits.requests.http_effect_bytes_max)"
 
 
 @pytest.mark.filterwarnings("ignore:.*garbage collected before:ResourceWarning")
@@ -233,7 +234,7 @@ async def test_a_body_that_never_ends_is_not_read_for_ever(server, serve):
             except httpx.ReadError as error:
                 return str(error)
 
-    assert "http_body_bytes_max" in await (await serve(server)).call("fetch")
+    assert "limits.requests.http_effect_bytes_max" in await (await serve(server)).call("fetch")
     gc.collect()
 
 
@@ -252,7 +253,7 @@ async def test_a_response_that_came_read_is_one_like_any_other(server, serve):
 
     asker = await serve(server)
     assert await asker.call("fetch", size=3) == "aaa"
-    assert "http_body_bytes_max" in await asker.call("fetch", size=101)
+    assert "limits.requests.http_effect_bytes_max" in await asker.call("fetch", size=101)
 
 
 async def test_a_request_body_that_is_too_large_is_sent_but_not_recorded(server, fetching, record):
@@ -268,7 +269,7 @@ async def test_a_body_that_breaks_off_is_an_error_of_its_own(server, web, fetchi
     fetching()
     name, text = json.loads(await (await serve(server)).call("fetch"))
     assert name == "RemoteProtocolError"
-    assert "http_body_bytes_max" not in text
+    assert "limits.requests.http_effect_bytes_max" not in text
 
 
 async def test_a_failure_is_the_same_in_a_replay(server, web, fetching, record):

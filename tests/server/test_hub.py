@@ -7,13 +7,14 @@ import pytest
 import trio
 
 from mcp_trio import Client, ConnectionLost, Limits, Server
+from mcp_trio.limits import HttpLimits, WebSocketLimits
 from mcp_trio.transports import listen_websocket, open_websocket_channel, read_lock_file
 from tests.transports.http.conftest import certificate
 
 __all__ = ["certificate"]
 
 SECONDS = 10.0
-QUICK = Limits(http_retry_ms=10, http_reconnect_seconds_max=0.05)
+QUICK = Limits(http=HttpLimits(sse_retry_ms=10, reconnect_seconds_max=0.05))
 LEGACY, STATELESS = "2025-11-25", "2026-07-28"
 
 
@@ -182,7 +183,9 @@ async def test_who_has_gone_before_it_was_taken_keeps_no_place():
             except ConnectionLost:  # HTTP 503
                 await trio.sleep(0.01)
 
-    limits = Limits(http_connections_max=2, websocket_ping_seconds=0.01)
+    limits = Limits(
+        http=HttpLimits(connections_max=2), websocket=WebSocketLimits(ping_interval_seconds=0.01)
+    )
     with trio.fail_after(SECONDS):
         async with listen_websocket(limits=limits) as hub:
             for _ in range(4):

@@ -4,6 +4,7 @@ import pytest
 
 from mcp_trio import Limits, Server
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.limits import RequestLimits
 from tests.server.conftest import nothing
 
 A, B, C, D, E = PROTOCOL_VERSIONS
@@ -32,7 +33,7 @@ def offer(server, name):
 
 @pytest.fixture
 def server():
-    return Server("harbour", limits=Limits(page_items_max=2))
+    return Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=2)))
 
 
 def names_of(result, method):

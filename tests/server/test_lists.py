@@ -8,6 +8,7 @@ import trio.testing
 
 from mcp_trio import Limits, Server, types
 from mcp_trio._protocol.versions import OLDEST
+from mcp_trio.limits import RequestLimits
 
 INVALID_PARAMS = -32602
 
@@ -31,7 +32,7 @@ def offer(server, number):
 
 @pytest.fixture
 def server():
-    made = Server("harbour", limits=Limits(page_items_max=2))
+    made = Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=2)))
     for number in range(5):
         offer(made, number)
     return made
@@ -57,7 +58,7 @@ async def test_a_long_list_comes_in_pages_and_the_last_has_no_cursor(server, ser
 
 
 async def test_a_list_that_fills_its_pages_exactly_has_no_empty_one(serve):
-    server = Server("harbour", limits=Limits(page_items_max=2))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=2)))
     offer(server, 0)
     offer(server, 1)
     asker = await serve(server)
@@ -113,7 +114,9 @@ async def test_a_page_is_made_once_until_something_is_registered(server):
 
 
 def test_the_digest_of_the_tools_covers_every_page_and_changes_with_each():
-    one, other = (Server("harbour", limits=Limits(page_items_max=1)) for _ in range(2))
+    one, other = (
+        Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=1))) for _ in range(2)
+    )
     for server, last in ((one, "yes"), (other, "no")):
         offer(server, 0)
         server.tool(name="last", description=last)(lambda: 1)

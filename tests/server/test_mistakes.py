@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from mcp_trio import Limits
 from mcp_trio._server.signatures import ArgumentsError
+from mcp_trio.limits import MessageLimits
 from tests.server.conftest import lines, lines_of, signature_of
 
 
@@ -191,7 +192,7 @@ def test_a_long_key_is_cut_in_each_of_its_lines():
     value = {"k" * 100_000: dict.fromkeys("abc", "x")}
     found = lines(dict[str, dict[str, int]], value)
     assert len(found) == 3
-    assert max(map(len, found)) == Limits().argument_error_chars_max
+    assert max(map(len, found)) == Limits().messages.validation_error_chars_max
 
 
 def test_text_that_looks_like_a_path_is_not_one():
@@ -201,7 +202,7 @@ def test_text_that_looks_like_a_path_is_not_one():
 
 
 def test_an_error_is_bounded_in_lines_and_length():
-    limits = Limits(argument_errors_max=2, argument_error_chars_max=20)
+    limits = Limits(messages=MessageLimits(validation_errors_max=2, validation_error_chars_max=20))
     sent = {"a" * 1000: 1, "b": 2, "c": 3, "d": 4}
     assert lines_of(lambda: None, sent, limits=limits) == [
         "a" * 20,

@@ -12,10 +12,11 @@ from mcp_trio import Client, Limits
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._server.sockets import HandshakeTimeouts
 from mcp_trio._transports.concurrency import LightEvent
+from mcp_trio.limits import RequestLimits
 from tests.server.watched import watched
 from tests.ways import WAYS, opened, sent_away, served
 
-LIMITS = Limits(first_request_seconds=80)
+LIMITS = Limits(requests=RequestLimits(first_request_seconds=80))
 LEGACY, STATELESS = "2025-11-25", "2026-07-28"
 
 
@@ -58,7 +59,7 @@ async def test_who_does_not_begin_is_sent_away_once_and_who_does_stays(
     [(cause, at)] = silent.shut_by
     assert (cause, busy.shut_by) == ("lost", [])
     assert 80 <= at <= 90
-    assert "asked nothing for 80 s (first_request_seconds)" in caplog.text
+    assert "asked nothing for 80 s (limits.requests.first_request_seconds)" in caplog.text
 
 
 async def test_a_websocket_is_told_why(handshake_timeouts, autojump_clock):
@@ -66,7 +67,7 @@ async def test_a_websocket_is_told_why(handshake_timeouts, autojump_clock):
     handshake_timeouts.welcome(channel).started(session)
     await trio.sleep(100)
     [(text, code)] = channel.failures
-    assert "first_request_seconds" in text
+    assert "limits.requests.first_request_seconds" in text
     assert code == CloseCode.FAILED
     assert not session.shut_by  # it hears of it by its channel
 
@@ -83,7 +84,7 @@ async def test_who_has_ended_or_never_came_to_be_is_forgotten(handshake_timeouts
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_silent_client_has_to_go_and_others_stay(way, tmp_path, mock_clock):
-    limits = Limits(first_request_seconds=2)
+    limits = Limits(requests=RequestLimits(first_request_seconds=2))
     server = watched("harbour", limits=limits)
     async with served(server, way, tmp_path) as (url, _scope), contextlib.AsyncExitStack() as stack:
         clients = [
@@ -94,7 +95,7 @@ async def test_a_silent_client_has_to_go_and_others_stay(way, tmp_path, mock_clo
         ]
         silent = await opened(url)
         await silent.send([json.dumps({"id": 1}).encode()])  # which is nothing that counts
-        await sent_away(silent, mock_clock, limits.first_request_seconds)
+        await sent_away(silent, mock_clock, limits.requests.first_request_seconds)
         for client in clients:
             assert len(await client.list_tools()) == 1
     assert not list(tmp_path.iterdir())
@@ -104,7 +105,9 @@ async def test_a_silent_client_has_to_go_and_others_stay(way, tmp_path, mock_clo
 async def test_who_has_left_is_forgotten_however_long_one_may_be_silent(
     nursery, autojump_clock, seconds
 ):
-    handshake_timeouts = HandshakeTimeouts(Limits(first_request_seconds=seconds))
+    handshake_timeouts = HandshakeTimeouts(
+        Limits(requests=RequestLimits(first_request_seconds=seconds))
+    )
     nursery.start_soon(handshake_timeouts.see_off)
     session = SomeSession(has_begun=True)
     handshake_timeouts.welcome(object()).started(session)

@@ -4,6 +4,7 @@ import pytest
 
 from mcp_trio import Audio, Context, Limits, ResourceNotFound, Server, types
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.limits import RequestLimits
 from tests.server.conftest import nothing
 
 A, B, C, D, E = PROTOCOL_VERSIONS
@@ -122,7 +123,7 @@ async def test_names_of_tools_keep_their_case(serve):
 @pytest.mark.requirement("TOOL-03", "TOOL-04", "RES-03", "PROM-03", "TRAP-73", "TRAP-74")
 @pytest.mark.parametrize("method", LISTS)
 async def test_every_client_gets_the_same_list_in_the_order_of_registration(serve, method):
-    server = Server("harbour", limits=Limits(page_items_max=3))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=3)))
     for name in ("b", "c", "a"):
         server.tool(name=name)(nothing)
         server.prompt(name=name)(nothing)
@@ -142,7 +143,7 @@ async def test_every_client_gets_the_same_list_in_the_order_of_registration(serv
 @pytest.mark.parametrize("method", LISTS)
 async def test_lists_say_for_how_long_they_hold(serve, method):
     server = Server("harbour", list_ttl_seconds=1.5, cache_scope="public")
-    plain = Server("harbour", limits=Limits(page_items_max=1))
+    plain = Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=1)))
     for it in (server, plain):
         for name in "ab":
             it.tool(name=name)(nothing)

@@ -6,6 +6,7 @@ import pytest
 from mcp_trio import Context, Limits, RequestError, Server, types
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import CapabilityMissing, LocalProtocolError, RemoteProtocolError
+from mcp_trio.limits import RequestLimits
 
 A, B, C, D, E = PROTOCOL_VERSIONS
 LEGACY, ASKS_FORMS, HAS_MODES = (A, B, C, D), (C, D, E), (D, E)
@@ -256,7 +257,9 @@ async def test_each_use_of_a_tool_is_answered_in_the_next_message(talk, protocol
 @pytest.mark.requirement("SAMP-22")
 @pytest.mark.parametrize("protocol_version", HAS_MODES)
 async def test_a_handler_that_never_stops_asking_is_stopped(serve, protocol_version):
-    server = Server("harbour", limits=Limits(questions_max=2, rounds_max=2))
+    server = Server(
+        "harbour", limits=Limits(requests=RequestLimits(sent_per_handler_max=2, rounds_max=2))
+    )
 
     @server.tool
     async def ask(ctx: Context) -> str:

@@ -4,6 +4,7 @@ import pytest
 
 from mcp_trio import Context, Limits, RequestError, Server, ThreadContext, types
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
+from mcp_trio.limits import RequestLimits
 
 CLIENT_CAN = {"roots": {"listChanged": True}, "sampling": {}}
 
@@ -281,7 +282,7 @@ async def test_a_handler_reads_resources_of_its_own_server(library, serve):
 
 
 async def test_a_thread_that_reads_what_needs_a_thread_never_waits_for_its_own_place(serve):
-    server = Server("harbour", limits=Limits(threads_max=1))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(threads_max=1)))
 
     @server.resource("harbour://depth")
     def depth() -> str:

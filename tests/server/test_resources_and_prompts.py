@@ -13,6 +13,7 @@ from mcp_trio import (
     types,
 )
 from mcp_trio._server.uri_templates import TemplateError
+from mcp_trio.limits import MessageLimits
 
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
@@ -167,7 +168,7 @@ async def test_a_uri_that_leaves_its_place_is_rejected_before_the_handler_runs(s
 
 
 async def test_the_length_of_a_uri_is_a_limit_of_the_server(serve):
-    server = Server("harbour", limits=Limits(uri_chars_max=20))
+    server = Server("harbour", limits=Limits(messages=MessageLimits(uri_chars_max=20)))
 
     @server.resource("harbour://{port}")
     async def port_of(port: str) -> str:
@@ -177,7 +178,7 @@ async def test_the_length_of_a_uri_is_a_limit_of_the_server(serve):
     assert await asker.result("resources/read", {"uri": "harbour://" + "o" * 10})
     error = await asker.error("resources/read", {"uri": "harbour://" + "o" * 11})
     assert error["code"] == INVALID_PARAMS
-    assert "uri_chars_max (20)" in error["message"]
+    assert "limits.messages.uri_chars_max (20)" in error["message"]
 
 
 @pytest.mark.requirement("RES-22")

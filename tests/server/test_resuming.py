@@ -9,7 +9,7 @@ import trio.testing
 
 from mcp_trio import Context, Elicitation, Server, ToolError
 from mcp_trio.errors import LocalProtocolError
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 from tests.server.conftest import EVERYTHING
 from tests.server.rounds import (
     FALSE,
@@ -164,7 +164,13 @@ async def test_a_state_of_another_version_is_over(chain):
     assert text_of((await version("2").send(**retry))["result"]) == "True"
 
 
-@pytest.mark.parametrize("limits", [{"state_seconds": 0.0}, {"chain_seconds": 0.0}])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"requests": RequestLimits(state_seconds=0.0)},
+        {"requests": RequestLimits(state_chain_seconds=0.0)},
+    ],
+)
 async def test_a_state_is_over_when_its_time_is(resumable, limits):
     async def ask(*, ctx: Context) -> str:
         return str((await ctx.elicit("sure?", bool)).data)
@@ -185,7 +191,7 @@ async def test_what_is_too_large_for_a_state_fails_the_request(resumable, caplog
     error = await resumable(ask).rejected()
 
     assert (error["code"], error["message"]) == (-32603, "internal error")
-    assert "state_bytes_max=8192" in caplog.text
+    assert "limits.requests.state_bytes_max=8192" in caplog.text
 
 
 async def test_a_legacy_client_is_asked_by_requests_and_gets_no_state(serve):

@@ -13,7 +13,7 @@ from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import TheirRequest
 from mcp_trio._server.resumable import _binding
 from mcp_trio.http import MemoryStore
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 from tests.server.rounds import NOT_VALID, TRUE
 
 INTERNAL = {"code": -32603, "message": "internal error"}
@@ -247,7 +247,9 @@ async def test_a_visit_that_a_legacy_client_is_asked_for_has_an_id_and_an_end(se
 
 
 async def test_a_handler_that_asks_a_legacy_client_without_end_is_stopped(serve, autojump_clock):
-    server = Server("shop", limits=attrs.evolve(DEFAULT_LIMITS, rounds_max=3))
+    server = Server(
+        "shop", limits=attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(rounds_max=3))
+    )
     rounds = []
 
     @server.tool

@@ -4,6 +4,7 @@ import pytest
 
 from mcp_trio import Context, Limits, Server, ThreadContext, types
 from mcp_trio.errors import CapabilityMissing, LocalProtocolError, RemoteProtocolError
+from mcp_trio.limits import RequestLimits
 
 C, D = "2025-06-18", "2025-11-25"
 PLAIN = {"sampling": {}}
@@ -206,7 +207,7 @@ async def test_what_is_no_message_never_leaves(ask_once, question):
 
 @pytest.mark.requirement("SAMP-22")
 async def test_a_handler_that_never_stops_asking_is_stopped(serve):
-    server = Server("harbour", limits=Limits(questions_max=3))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(sent_per_handler_max=3)))
 
     @server.tool
     async def ask(ctx: Context) -> str:
@@ -223,7 +224,7 @@ async def test_a_handler_that_never_stops_asking_is_stopped(serve):
     for _ in range(3):
         await asker.wire.send_result(await asker.next_told(), reply(use("a")))
     assert (await asker.end(call))["result"]["content"][0]["text"] == (
-        "a handler asks no more than questions_max=3"
+        "a handler asks no more than limits.requests.sent_per_handler_max=3"
     )
     assert asker.told == []
 

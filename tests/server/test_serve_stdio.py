@@ -16,6 +16,7 @@ import trio.testing
 from mcp_trio import Limits, Server
 from mcp_trio._server import stdio
 from mcp_trio._server.stdio import run_stdio, serve_stdio
+from mcp_trio.limits import ShutdownLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import open_stdio_channel
 
@@ -68,7 +69,9 @@ async def test_a_lifespan_that_will_not_end_is_cancelled(pipes, autojump_clock):
         finally:
             left.append(trio.current_time())
 
-    server = Server("harbour", lifespan=lifespan, limits=Limits(close_seconds=3))
+    server = Server(
+        "harbour", lifespan=lifespan, limits=Limits(shutdown=ShutdownLimits(close_seconds=3))
+    )
     await pipes.wire.aclose()
     started = trio.current_time()
     await serve_stdio(server, descriptors=pipes.theirs)

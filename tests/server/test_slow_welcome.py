@@ -6,6 +6,7 @@ import trio
 from mcp_trio import Limits
 from mcp_trio._server.sockets import HandshakeTimeouts
 from mcp_trio._transports.concurrency import LightEvent
+from mcp_trio.limits import RequestLimits
 
 
 @attrs.define(eq=False)
@@ -24,7 +25,7 @@ class SomeWebSocket:
 
 async def test_a_clients_time_begins_when_somebody_listens(nursery, autojump_clock):
     handshake_timeouts, channel = (
-        HandshakeTimeouts(Limits(first_request_seconds=80)),
+        HandshakeTimeouts(Limits(requests=RequestLimits(first_request_seconds=80))),
         SomeWebSocket(),
     )
     nursery.start_soon(handshake_timeouts.see_off)

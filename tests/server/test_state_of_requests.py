@@ -10,6 +10,7 @@ from mcp_trio import Context, KeyRing, Limits, RequestError, Server, ToolError, 
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL
 from mcp_trio._protocol.requests import SUSPENDED
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
+from mcp_trio.limits import RequestLimits
 from tests.server.rounds import NOT_VALID
 
 STATELESS = "2026-07-28"
@@ -24,7 +25,11 @@ def accepted(value):
 @pytest.fixture
 def server():
     trips = itertools.count(1)
-    server = Server("harbour", keys=KeyRing([b"k" * 32]), limits=Limits(page_items_max=2))
+    server = Server(
+        "harbour",
+        keys=KeyRing([b"k" * 32]),
+        limits=Limits(requests=RequestLimits(page_items_max=2)),
+    )
 
     @server.tool
     async def who(ctx: Context) -> dict:
@@ -178,7 +183,7 @@ async def test_a_handler_that_wants_to_go_on_later_does_so_at_a_legacy_client(
     serve, autojump_clock
 ):
     times = []
-    server = Server("harbour", limits=Limits(round_pause_seconds=3))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(round_pause_seconds=3)))
 
     @server.tool
     async def later(ctx: Context) -> types.InputRequiredResult | str:

@@ -16,7 +16,7 @@ from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State, c
 from mcp_trio._session.journal import Place, Step
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.http import MemoryStore
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 from tests.server.conftest import nothing
 from tests.server.rounds import NOT_VALID
 
@@ -76,7 +76,7 @@ def test_a_state_comes_back_as_it_was_sealed(given_state):
     back = opened(text)
 
     assert msgspec.json.encode(back) == msgspec.json.encode(
-        msgspec.structs.replace(given_state, ends=NOW + DEFAULT_LIMITS.state_seconds)
+        msgspec.structs.replace(given_state, ends=NOW + DEFAULT_LIMITS.requests.state_seconds)
     )
 
 
@@ -142,7 +142,7 @@ def test_a_state_of_another_server_with_the_same_key_is_rejected():
 
 @pytest.mark.requirement("MRTR-22", "STATE-09")
 def test_a_state_ends_with_its_round():
-    seconds = DEFAULT_LIMITS.state_seconds
+    seconds = DEFAULT_LIMITS.requests.state_seconds
 
     assert opened(sealed(), now=NOW + seconds - 1) is not None
     assert opened(sealed(), now=NOW + seconds) is None
@@ -150,7 +150,7 @@ def test_a_state_ends_with_its_round():
 
 @pytest.mark.requirement("STATE-09")
 def test_a_state_ends_with_its_chain_also_when_its_round_is_young():
-    text = sealed(began=NOW - DEFAULT_LIMITS.chain_seconds + 10)
+    text = sealed(began=NOW - DEFAULT_LIMITS.requests.state_chain_seconds + 10)
 
     assert opened(text, now=NOW + 9) is not None
     assert opened(text, now=NOW + 10) is None
@@ -163,14 +163,14 @@ def test_a_state_of_another_version_of_its_handler_is_rejected():
 def test_a_state_that_is_larger_than_allowed_is_rejected_unseen():
     text = sealed(text="x" * 2000)
 
-    assert opened(text, by=sealer(state_bytes_max=len(text))) is not None
-    assert opened(text, by=sealer(state_bytes_max=len(text) - 1)) is None
+    assert opened(text, by=sealer(requests=RequestLimits(state_bytes_max=len(text)))) is not None
+    assert opened(text, by=sealer(requests=RequestLimits(state_bytes_max=len(text) - 1))) is None
 
 
 def test_a_state_that_holds_more_than_is_read_here_is_rejected():
     text = sealed(text="x" * 2000)
 
-    assert opened(text, by=sealer(state_plain_bytes_max=1000)) is None
+    assert opened(text, by=sealer(requests=RequestLimits(state_plain_bytes_max=1000))) is None
 
 
 @pytest.mark.parametrize("plain", [b"{}", b"", b"\0\0\0\x05state", b"\0\0\0\x03x\x9c\x03"])
@@ -184,9 +184,9 @@ def test_a_state_of_another_form_is_rejected(plain):
 
 @pytest.mark.parametrize("setting", ["state_bytes_max", "state_plain_bytes_max"])
 def test_what_is_too_large_to_be_a_state_is_not_sealed(setting):
-    small = sealer(**{setting: 200})
+    small = sealer(requests=RequestLimits(**{setting: 200}))
 
-    with pytest.raises(LocalProtocolError, match=f"more than {setting}=200"):
+    with pytest.raises(LocalProtocolError, match=rf"more than limits\.requests\.{setting}=200"):
         small.seal(state(text="x" * 500), BINDING, now=NOW, nonce=NONCE)
 
 

@@ -11,6 +11,7 @@ from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SUBSCRIPTION_ID
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._server.registry import Registry
+from mcp_trio.limits import MessageLimits, RequestLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 from tests.server.conftest import harbour, nothing
@@ -132,7 +133,7 @@ async def test_a_list_that_became_empty_is_still_told_of(stateless):
 
 @pytest.mark.requirement("SUB-05", "TRAP-105")
 async def test_what_changes_before_the_acknowledgement_is_told_after_it(nursery):
-    limits = Limits(outbound_bytes_max=1000)
+    limits = Limits(messages=MessageLimits(send_queue_bytes_max=1000))
     server = Server("harbour", offers=EVERYTHING, limits=limits)
 
     @server.tool
@@ -319,29 +320,33 @@ async def test_a_client_that_leaves_is_not_waited_for(server, nursery, autojump_
 
 
 async def test_subscriptions_have_a_limit_that_the_rejection_names(stateless):
-    asker = await stateless(Server("harbour", offers=EVERYTHING, limits=Limits(listens_max=2)))
+    asker = await stateless(
+        Server("harbour", offers=EVERYTHING, limits=Limits(requests=RequestLimits(listens_max=2)))
+    )
     first, _ = await listen(asker, toolsListChanged=True)
     await listen(asker)
     error = await asker.error("subscriptions/listen", {"notifications": {}})
-    assert error["message"] == "too many subscriptions (listens_max=2)"
+    assert error["message"] == "too many subscriptions (limits.requests.listens_max=2)"
     await asker.wire.cancel(first)
     await trio.testing.wait_all_tasks_blocked()
     await listen(asker)
 
 
 async def test_their_resources_have_a_limit_together(stateless):
-    server = Server("harbour", limits=Limits(subscriptions_max=3))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(subscriptions_max=3)))
     server.resource("x:{n}")(lambda n: n)
     asker = await stateless(server)
     await listen(asker, resourceSubscriptions=["x:1", "x:2"])
     wishes = {"resourceSubscriptions": ["x:1", "x:3"]}
     error = await asker.error("subscriptions/listen", {"notifications": wishes})
-    assert error["message"] == "too many resources (subscriptions_max=3)"
+    assert error["message"] == "too many resources (limits.requests.subscriptions_max=3)"
     await listen(asker, resourceSubscriptions=["x:1"])
 
 
 async def test_what_there_is_no_room_for_is_not_looked_at(stateless, monkeypatch):
-    server = Server("harbour", limits=Limits(subscriptions_max=3, listens_max=1))
+    server = Server(
+        "harbour", limits=Limits(requests=RequestLimits(subscriptions_max=3, listens_max=1))
+    )
     looked_for = []
 
     @server.resource("x:{n}")
@@ -354,16 +359,16 @@ async def test_what_there_is_no_room_for_is_not_looked_at(stateless, monkeypatch
     asker = await stateless(server)
     wishes = {"resourceSubscriptions": ["x:1", "x:2", "x:3", "x:4"]}
     error = await asker.error("subscriptions/listen", {"notifications": wishes})
-    assert error["message"] == "too many resources (subscriptions_max=3)"
+    assert error["message"] == "too many resources (limits.requests.subscriptions_max=3)"
     await listen(asker, resourceSubscriptions=["x:1"])
     assert looked_for == ["x:1"]
     error = await asker.error("subscriptions/listen", {"notifications": wishes})
-    assert error["message"] == "too many subscriptions (listens_max=1)"
+    assert error["message"] == "too many subscriptions (limits.requests.listens_max=1)"
     assert looked_for == ["x:1"]
 
 
 async def test_subscriptions_take_no_place_from_handlers(stateless):
-    server = Server("harbour", limits=Limits(handlers_in_flight_max=1, requests_queued_max=0))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(in_flight_max=1, queued_max=0)))
 
     @server.tool
     async def sail() -> str:

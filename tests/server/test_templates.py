@@ -190,7 +190,7 @@ def test_the_variables_must_be_the_parameters():
 def test_a_uri_over_the_limit_is_rejected_by_the_name_of_the_setting():
     template = parse("x{a}")
     assert template.match("x" * 8, uri_chars_max=8) == {"a": "x" * 7}
-    with pytest.raises(UriError, match=r"uri_chars_max \(8\)"):
+    with pytest.raises(UriError, match=r"limits\.messages\.uri_chars_max \(8\)"):
         template.match("x" * 9, uri_chars_max=8)
 
 

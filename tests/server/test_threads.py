@@ -6,13 +6,14 @@ import trio.testing
 
 from mcp_trio import Context, Limits, Server, ThreadContext
 from mcp_trio.errors import RequestAbandoned
+from mcp_trio.limits import RequestLimits
 
 # A thread that is abandoned runs on: each test lets its own go in the end.
 
 
 @pytest.fixture
 def server():
-    return Server("harbour", limits=Limits(threads_max=2))
+    return Server("harbour", limits=Limits(requests=RequestLimits(threads_max=2)))
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ async def test_a_call_that_waits_in_the_loop_ends_with_its_request(server, serve
 
 
 async def test_a_request_that_is_cancelled_before_it_gets_a_thread_never_runs(serve, release):
-    server = Server("harbour", limits=Limits(threads_max=1))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(threads_max=1)))
     entered, ran = threading.Event(), []
 
     @server.tool
@@ -204,7 +205,7 @@ def test_a_thread_that_outlives_its_session_is_rejected_and_never_hangs(release,
 
 
 async def test_what_a_thread_reads_needs_none_of_the_places_however_far_down(serve):
-    server = Server("desk", limits=Limits(threads_max=1))
+    server = Server("desk", limits=Limits(requests=RequestLimits(threads_max=1)))
 
     @server.resource("desk://leaf")
     def leaf() -> str:

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from mcp_trio import Context, Limits, RequestError, Server, ToolError
+from mcp_trio.limits import MessageLimits
 
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
@@ -204,7 +205,7 @@ async def test_an_unknown_tool_is_invalid_params(server, serve):
 
 @pytest.mark.requirement("BASE-12")
 async def test_what_an_error_quotes_is_cut(serve):
-    server = Server("harbour", limits=Limits(fault_text_chars_max=20))
+    server = Server("harbour", limits=Limits(messages=MessageLimits(error_text_chars_max=20)))
     server.tool(plain)
     asker = await serve(server)
     error = await asker.error("tools/call", {"name": "p" * 1000})
@@ -395,7 +396,12 @@ async def test_the_wrong_kind_of_context_is_named_in_the_log(server, serve, capl
 
 
 async def test_many_arguments_that_are_wrong_fill_no_answer(serve):
-    server = Server("harbour", limits=Limits(argument_errors_max=2, argument_error_chars_max=30))
+    server = Server(
+        "harbour",
+        limits=Limits(
+            messages=MessageLimits(validation_errors_max=2, validation_error_chars_max=30)
+        ),
+    )
     server.tool(plain)
     asker = await serve(server)
     arguments = {f"{n}" * 100: n for n in range(9)}

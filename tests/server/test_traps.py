@@ -11,6 +11,7 @@ from mcp_trio import Context, Limits, Server, types
 from mcp_trio._protocol.metadata import LOG_LEVEL
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, OLDEST
 from mcp_trio.errors import RemoteProtocolError
+from mcp_trio.limits import RequestLimits
 from tests.server.conftest import nothing
 
 
@@ -106,7 +107,7 @@ async def test_what_is_empty_or_zero_is_sent(server, serve):
 
 @pytest.mark.requirement("PAG-08")
 async def test_a_page_goes_on_where_the_last_one_ended_whatever_has_changed_meanwhile(serve):
-    server = Server("harbour", limits=Limits(page_items_max=2))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=2)))
     for name in "abcdef":
         server.tool(name=name)(nothing)
     asker = await serve(server)
@@ -127,7 +128,7 @@ async def test_a_page_goes_on_where_the_last_one_ended_whatever_has_changed_mean
 
 @pytest.mark.requirement("PAG-08", "PAG-09")
 async def test_a_cursor_after_something_that_is_gone_is_invalid_and_not_an_empty_page(serve):
-    server = Server("harbour", limits=Limits(page_items_max=1))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=1)))
     for name in "ab":
         server.tool(name=name)(nothing)
     asker = await serve(server)
@@ -139,7 +140,7 @@ async def test_a_cursor_after_something_that_is_gone_is_invalid_and_not_an_empty
 
 
 async def test_cursors_that_a_client_makes_up_cost_no_memory():
-    server = Server("harbour", limits=Limits(page_items_max=5))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(page_items_max=5)))
     for number in range(20):
         server.tool(name=f"n{number:02}")(nothing)
     registry = server._registry

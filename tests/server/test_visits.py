@@ -6,6 +6,7 @@ import pytest
 
 from mcp_trio import Context, Limits, Server, ThreadContext, UrlElicitation
 from mcp_trio.errors import LocalProtocolError, UrlElicitationRequired
+from mcp_trio.limits import RequestLimits
 
 C, D = "2025-06-18", "2025-11-25"
 BOTH = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
@@ -86,7 +87,7 @@ async def test_only_the_client_that_was_asked_hears_of_the_end_and_once(server, 
 
 
 async def test_visits_that_are_never_over_are_forgotten_in_the_end(serve):
-    server = Server("harbour", limits=Limits(elicitations_remembered_max=1))
+    server = Server("harbour", limits=Limits(requests=RequestLimits(elicitations_remembered_max=1)))
 
     @server.tool
     async def pay(ctx: Context) -> str:

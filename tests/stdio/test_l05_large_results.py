@@ -14,11 +14,12 @@ import pytest
 import trio
 
 from mcp_trio import Limits, Server
+from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import open_stdio_channel
 
 CHUNK_BYTES = 4096
 MB = 1_000_000
-LIMITS = Limits(chunk_bytes=CHUNK_BYTES)
+LIMITS = Limits(messages=MessageLimits(chunk_bytes=CHUNK_BYTES))
 
 INITIALIZE = (
     b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2024-11-05",'

@@ -19,7 +19,9 @@ from mcp_trio.limits import DEFAULT_LIMITS
 
 # What a machine may take longer than it should.
 GRACE_SECONDS = 4.0
-DEADLINE_SECONDS = DEFAULT_LIMITS.drain_seconds + DEFAULT_LIMITS.close_seconds + GRACE_SECONDS
+DEADLINE_SECONDS = (
+    DEFAULT_LIMITS.shutdown.drain_seconds + DEFAULT_LIMITS.shutdown.close_seconds + GRACE_SECONDS
+)
 
 SERVER = """
 import os, sys, time

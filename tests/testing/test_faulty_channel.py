@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mcp_trio import ConnectionLost, Limits
 from mcp_trio._testing.faults import FaultSource
-from mcp_trio.limits import MIB
+from mcp_trio.limits import MIB, MessageLimits
 from mcp_trio.testing import (
     CHANNEL_CHECKS,
     Fault,
@@ -22,7 +22,7 @@ from mcp_trio.testing import (
 )
 from mcp_trio.transports import Oversized, memory_pair
 
-LIMITS = Limits(frame_bytes_max=2 * MIB)
+LIMITS = Limits(messages=MessageLimits(bytes_max=2 * MIB))
 FRAMES = [b'{"jsonrpc":"2.0","method":"n%d"}' % number for number in range(200)]
 ALL = Faults(drop=0.1, delay=0.1, reorder=0.1, corrupt=0.1, slow_reader=0.1)
 
@@ -249,7 +249,9 @@ async def test_a_receive_that_is_cancelled_in_a_delay_loses_nothing(autojump_clo
 
 
 async def test_an_oversized_frame_passes_every_fault_but_the_drop(autojump_clock):
-    one, other = channel_pair(faults=Faults(corrupt=1), limits=Limits(frame_bytes_max=10))
+    one, other = channel_pair(
+        faults=Faults(corrupt=1), limits=Limits(messages=MessageLimits(bytes_max=10))
+    )
     await other.send([b"x" * 11])
     (message,) = await one.receive()
     assert isinstance(message, Oversized)

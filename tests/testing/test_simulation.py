@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mcp_trio import Client, Context, Limits, Server, ToolError
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import LocalProtocolError
+from mcp_trio.limits import RequestLimits
 from mcp_trio.recording import read_recording, replay
 from mcp_trio.testing import Faults, FaultyChannel, simulate
 
@@ -24,7 +25,7 @@ def quiet(caplog):
 
 
 def make_server():
-    server = Server("desk", limits=Limits(handlers_in_flight_max=4))
+    server = Server("desk", limits=Limits(requests=RequestLimits(in_flight_max=4)))
     total = {"sum": 0}
 
     @server.tool

@@ -59,7 +59,7 @@ class Mailboxes:
             frame = await self.receiver.receive()
         except trio.EndOfChannel:
             return []
-        if len(frame) > LIMITS.frame_bytes_max:
+        if len(frame) > LIMITS.messages.bytes_max:
             return [Oversized(size=len(frame), head=frame[:4096])]
         return [frame]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio import ConnectionLost, Limits
-from mcp_trio.limits import KIB
+from mcp_trio.limits import KIB, MessageLimits
 from mcp_trio.transports import LineChannel, Oversized, memory_pair
 
 
@@ -128,7 +128,7 @@ async def test_a_full_pipe_never_has_all_waiting_frames_joined_again():
         source=ours.source,
         sink=Counting(ours.sink),
         transport="memory",
-        limits=Limits(chunk_bytes=8192),
+        limits=Limits(messages=MessageLimits(chunk_bytes=8192)),
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(counted.send, frames)
@@ -189,7 +189,9 @@ async def test_a_last_line_without_its_end_is_a_frame_and_the_end_comes_once():
 
 
 async def test_an_oversized_line_is_reported_and_passed_over():
-    channel = channel_over(Scripted(reads=[b"x" * 9, b"x" * 9, b"\n{}\n"]), frame_bytes_max=10)
+    channel = channel_over(
+        Scripted(reads=[b"x" * 9, b"x" * 9, b"\n{}\n"]), messages=MessageLimits(bytes_max=10)
+    )
     assert await channel.receive() == [Oversized(size=18, head=b"x" * 10)]
     assert await channel.receive() == [b"{}"]
 
@@ -262,4 +264,4 @@ async def test_memory_holds_no_more_than_its_bound():
     assert ours.bytes_sent == 100
     assert await theirs.receive() == [b"x" * 60]
     assert ours.transport == "memory"
-    assert Limits().chunk_bytes == 64 * KIB
+    assert Limits().messages.chunk_bytes == 64 * KIB

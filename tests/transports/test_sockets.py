@@ -14,10 +14,12 @@ import trio.testing
 from mcp_trio import ConnectionLost, Limits
 from mcp_trio._transports import sockets
 from mcp_trio._transports.sockets import SocketHost, serve_sockets, unix_listener
-from mcp_trio.limits import MIB
+from mcp_trio.limits import MIB, HttpLimits, MessageLimits, ShutdownLimits
 from mcp_trio.transports import PeerCredentials, open_tcp_channel, open_unix_channel
 
-LIMITS = Limits(frame_bytes_max=2 * MIB, close_seconds=0.3)
+LIMITS = Limits(
+    messages=MessageLimits(bytes_max=2 * MIB), shutdown=ShutdownLimits(close_seconds=0.3)
+)
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'
 
 
@@ -97,7 +99,7 @@ async def test_a_peer_that_never_closes_is_waited_for_in_bounded_time(pairs, aut
     ours, _theirs = await pairs["tcp"]()
     started = trio.current_time()
     await ours.aclose()
-    assert trio.current_time() - started == pytest.approx(LIMITS.close_seconds)
+    assert trio.current_time() - started == pytest.approx(LIMITS.shutdown.close_seconds)
 
 
 async def test_what_was_sent_arrives_though_the_sender_left_something_unread(listens):
@@ -105,7 +107,11 @@ async def test_what_was_sent_arrives_though_the_sender_left_something_unread(lis
     listeners[0].socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     arrivals = await listens(listeners, "tcp")
     port = listeners[0].socket.getsockname()[1]
-    ours = await open_tcp_channel("127.0.0.1", port, limits=attrs.evolve(LIMITS, close_seconds=30))
+    ours = await open_tcp_channel(
+        "127.0.0.1",
+        port,
+        limits=attrs.evolve(LIMITS, shutdown=attrs.evolve(LIMITS.shutdown, close_seconds=30)),
+    )
     theirs = await arrivals.receive()
     await theirs.send([FRAME] * 100)
     taken = ours.send_nowait([FRAME] * 200_000)  # more than the system holds for the peer
@@ -266,12 +272,16 @@ async def test_white_space_may_stand_before_the_first_message(tcp_site):
 
 
 async def test_one_connection_too_many_is_closed(tcp_site, caplog):
-    port, arrivals = await tcp_site(limits=Limits(http_connections_max=1, close_seconds=0.3))
+    port, arrivals = await tcp_site(
+        limits=Limits(
+            http=HttpLimits(connections_max=1), shutdown=ShutdownLimits(close_seconds=0.3)
+        )
+    )
     first = await open_tcp_channel("127.0.0.1", port, limits=LIMITS)
     await arrivals.receive()
     second = await open_tcp_channel("127.0.0.1", port, limits=LIMITS)
     assert await second.receive() == []
-    assert "http_connections_max" in caplog.text
+    assert "limits.http.connections_max" in caplog.text
     for channel in (first, second):
         await channel.aclose()
 

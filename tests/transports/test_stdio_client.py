@@ -15,10 +15,12 @@ import trio.testing
 
 from mcp_trio import ConnectionLost, Limits
 from mcp_trio._transports.process import StderrTail
-from mcp_trio.limits import MIB
+from mcp_trio.limits import MIB, MessageLimits, ShutdownLimits
 from mcp_trio.transports import open_process_channel
 
-QUICK = Limits(close_seconds=0.2, terminate_seconds=0.2, exit_status_seconds=2)
+QUICK = Limits(
+    shutdown=ShutdownLimits(close_seconds=0.2, terminate_seconds=0.2, exit_status_seconds=2)
+)
 
 PYTHON = [sys.executable, "-S", "-E", "-c"]
 
@@ -223,7 +225,7 @@ async def test_a_killed_server_is_told_by_the_name_of_the_signal():
 @pytest.mark.real_time
 async def test_a_server_that_closes_stdout_and_runs_on_is_told_so():
     code = "import os, time; os.close(1); time.sleep(60)"
-    limits = Limits(exit_status_seconds=0.05, close_seconds=0.05)
+    limits = Limits(shutdown=ShutdownLimits(exit_status_seconds=0.05, close_seconds=0.05))
     channel = await open_process_channel(python(code), limits=limits)
     loss = await lost(channel)
     assert loss.exit_status is None
@@ -253,7 +255,7 @@ async def test_a_flood_on_stderr_blocks_nothing():
     channel = await open_process_channel(python(code))
     assert await channel.receive() == [b"{}"]
     loss = await lost(channel)
-    assert loss.stderr_tail == "y" * Limits().stderr_tail_bytes
+    assert loss.stderr_tail == "y" * Limits().shutdown.stderr_tail_bytes
     await channel.aclose()
 
 
@@ -404,7 +406,9 @@ async def test_a_receive_that_waits_ends_when_closing_begins():
 async def test_a_receive_amid_an_endless_line_ends_when_closing_begins():
     channel = await open_process_channel(
         python("import os\nos.write(1, b'{}\\n')\nwhile True: os.write(1, b'x' * 65536)"),
-        limits=Limits(close_seconds=0.2, chunk_bytes=64),
+        limits=Limits(
+            shutdown=ShutdownLimits(close_seconds=0.2), messages=MessageLimits(chunk_bytes=64)
+        ),
     )
     assert await channel.receive() == [b"{}"]
     await trio.sleep(0.05)  # the pipe is full now: receiving never waits
@@ -425,7 +429,9 @@ async def test_a_receive_amid_an_endless_line_ends_when_closing_begins():
 
 async def test_a_broken_channel_still_gets_the_end_of_its_stdin():
     code = "import os, sys; os.close(1); sys.stdin.read(); os._exit(4)"
-    channel = await open_process_channel(python(code), limits=Limits(exit_status_seconds=0))
+    channel = await open_process_channel(
+        python(code), limits=Limits(shutdown=ShutdownLimits(exit_status_seconds=0))
+    )
     await lost(channel)
     await channel.aclose()
     assert channel.exit_status == 4

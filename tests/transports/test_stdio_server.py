@@ -162,12 +162,12 @@ time.sleep(60)
 
 CHILD = """
 import os, sys, trio
-from mcp_trio.limits import Limits
+from mcp_trio.limits import Limits, ShutdownLimits
 from mcp_trio._transports.stdio import wait_parent_death
 REMOVED
 parent_pid = os.getppid()
 os.write(int(sys.argv[1]), b"ready")
-trio.run(lambda: wait_parent_death(parent_pid=parent_pid, limits=Limits(parent_poll_seconds=0.05)))
+trio.run(lambda: wait_parent_death(parent_pid=parent_pid, limits=Limits(shutdown=ShutdownLimits(parent_poll_seconds=0.05))))
 os.write(int(sys.argv[1]), b"gone")
 """
 

@@ -38,8 +38,12 @@ def test_a_batch_is_its_messages_in_order(around):
         (b"[" + PING + b",]", PARSE_ERROR, "JSON"),
         (b"[NaN]", PARSE_ERROR, "JSON"),
         (b'["\xff"]', PARSE_ERROR, "UTF-8"),
-        (b"[" * 600 + b"]" * 600, INVALID_REQUEST, "json_depth_max"),
-        (b"[" + b",".join([NOTE] * 4) + b"]", INVALID_REQUEST, "batch_messages_max (3)"),
+        (b"[" * 600 + b"]" * 600, INVALID_REQUEST, "limits.messages.json_depth_max"),
+        (
+            b"[" + b",".join([NOTE] * 4) + b"]",
+            INVALID_REQUEST,
+            "limits.messages.batch_size_max (3)",
+        ),
     ],
 )
 def test_what_is_no_batch_is_rejected_as_a_whole(frame, code, says):

@@ -243,7 +243,7 @@ def test_the_nesting_limit_is_exact(depth, is_fine):
     message = Decoder(json_depth_max=5).decode(nested(depth))
     assert isinstance(message, Request) is is_fine
     assert is_fine or message == Malformed(
-        -32600, "nested deeper than json_depth_max (5)", 1, is_request=True
+        -32600, "nested deeper than limits.messages.json_depth_max (5)", 1, is_request=True
     )
 
 
@@ -305,7 +305,7 @@ def test_what_is_nested_too_deeply_is_unencodable():
     value = []
     for _ in range(600):
         value = [value]
-    with pytest.raises(Unencodable, match=r"json_depth_max \(512\)"):
+    with pytest.raises(Unencodable, match=r"limits\.messages\.json_depth_max \(512\)"):
         encode_response(1, {"a": value})
     assert encode_response(1, {"a": value}, json_depth_max=603)
 

@@ -34,7 +34,7 @@ from mcp_trio._transports.descriptors import PolledDescriptor
 from mcp_trio._transports.http_sessions import SessionChannel
 from mcp_trio._transports.sockets import SocketHost, serve_sockets, unix_listener
 from mcp_trio.examples.named_pipes import NamedPipes, open_named_pipes
-from mcp_trio.limits import MIB
+from mcp_trio.limits import MIB, MessageLimits, ShutdownLimits
 from mcp_trio.transports import (
     Addressed,
     Channel,
@@ -49,7 +49,9 @@ from mcp_trio.transports import (
     open_websocket_channel,
 )
 
-LIMITS: Final = Limits(frame_bytes_max=2 * MIB, close_seconds=0.1)
+LIMITS: Final = Limits(
+    messages=MessageLimits(bytes_max=2 * MIB), shutdown=ShutdownLimits(close_seconds=0.1)
+)
 
 _HOST: Final = "127.0.0.1"
 _PROTOCOL_VERSION: Final = "2025-11-25"
@@ -444,7 +446,10 @@ _OF_HTTP: Final[Excuses] = {
     ("many_frames_go_in_one_send", 0): "a POST each: so many take their time",
     ("an_oversized_frame_is_reported", 0): "it is refused with 413 before it is a frame",
     ("a_full_channel_makes_the_sender_wait", 0): "the session takes all at once, and bounds it",
-    ("a_full_channel_makes_the_sender_wait", 1): "kept for the client up to http_events_kept_max",
+    (
+        "a_full_channel_makes_the_sender_wait",
+        1,
+    ): "kept for the client up to limits.http.events_kept_max",
     ("progress_is_counted", 0): "it grows with each POST that was answered",
 }
 
@@ -452,7 +457,7 @@ _NO_END: Final = "there is no connection: what ends is one request"
 _NO_SUCH_NAME: Final = "no header Mcp-Method can repeat a method's name that is not ASCII"
 _OF_STATELESS_HTTP: Final[Excuses] = {
     **_OF_HTTP,
-    ("many_frames_go_in_one_send", 1): "kept for the client up to http_events_kept_max",
+    ("many_frames_go_in_one_send", 1): "kept for the client up to limits.http.events_kept_max",
     ("what_is_sent_arrives_unchanged", 0): _NO_SUCH_NAME,
     ("what_is_sent_arrives_unchanged", 1): _NO_SUCH_NAME,
     **{
@@ -483,5 +488,7 @@ TRANSPORTS: Final[Mapping[str, Transport]] = {
     "WebSocket, ASGI": Transport(begin=partial(_websocket_at, "hypercorn"), patience_seconds=60),
     "Unix": Transport(begin=_unix),
     "TCP": Transport(begin=_tcp),
-    "named pipes": Transport(begin=_named_pipes, limits=Limits(frame_bytes_max=4_000_000)),
+    "named pipes": Transport(
+        begin=_named_pipes, limits=Limits(messages=MessageLimits(bytes_max=4_000_000))
+    ),
 }

@@ -35,6 +35,7 @@ from msgspec import Meta
 from round_tools import CONNECTION_SECONDS, ROUND_TOOLS
 
 from mcp_trio import Audio, Context, Image, Limits, Server, ToolError
+from mcp_trio.limits import HttpLimits
 from mcp_trio.types import EmbeddedResource, ProgressParams, ResourceLink, ToolAnnotations
 
 STEP_SECONDS = 0.05
@@ -45,7 +46,7 @@ server = Server(
     "mcp-trio-conformance",
     version="1.0",
     instructions="Try everything.",
-    limits=Limits(http_stream_seconds_max=CONNECTION_SECONDS),
+    limits=Limits(http=HttpLimits(stream_seconds_max=CONNECTION_SECONDS)),
 )
 
 

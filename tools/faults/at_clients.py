@@ -30,17 +30,21 @@ from under_attack import Held, descriptors_of, settled
 
 from mcp_trio import Client, Limits, MCPError
 from mcp_trio._transports.sockets import unix_listener
+from mcp_trio.limits import (
+    HttpLimits,
+    MessageLimits,
+    RequestLimits,
+    ShutdownLimits,
+    WebSocketLimits,
+)
 
 WAYS: Final = ("websocket", "unix", "tcp")
 LIMITS: Final = Limits(
-    frame_bytes_max=1 << 20,
-    http_head_seconds=0.5,
-    initialize_seconds=0.5,
-    request_idle_seconds=1.5,
-    websocket_ping_seconds=0.3,
-    websocket_pong_seconds=0.3,
-    write_stall_seconds=0.5,
-    close_seconds=0.2,
+    messages=MessageLimits(bytes_max=1 << 20, write_stall_seconds=0.5),
+    http=HttpLimits(headers_seconds=0.5),
+    requests=RequestLimits(initialize_seconds=0.5, idle_seconds=1.5),
+    websocket=WebSocketLimits(ping_interval_seconds=0.3, pong_seconds=0.3),
+    shutdown=ShutdownLimits(close_seconds=0.2),
 )
 PATIENCE_SECONDS: Final = 10.0
 SETTLE_SECONDS: Final = 3.0
@@ -222,12 +226,12 @@ FAULTS: Final = (
     Fault(
         name="is silent from the beginning",
         serve=say_nothing,
-        says=everywhere("http_head_seconds", "initialize_seconds"),
+        says=everywhere("limits.http.headers_seconds", "limits.requests.initialize_seconds"),
     ),
     Fault(
         name="opens, and says nothing",
         serve=open_only,
-        says={"websocket": "initialize_seconds"},
+        says={"websocket": "limits.requests.initialize_seconds"},
     ),
     Fault(name="refuses the handshake", serve=reject, says={"websocket": "HTTP 404"}),
     Fault(name="hangs up at once", serve=hang_up, says=everywhere("hung up", "ConnectionLost")),
@@ -238,12 +242,12 @@ FAULTS: Final = (
     Fault(
         name="answers pings, and no call",
         serve=answer_nothing,
-        says=dict.fromkeys(WAYS, "request_idle_seconds"),
+        says=dict.fromkeys(WAYS, "limits.requests.idle_seconds"),
     ),
     Fault(
         name="answers no ping, nor anything",
         serve=read_nothing,
-        says={"websocket": "websocket_pong_seconds"},
+        says={"websocket": "limits.websocket.pong_seconds"},
     ),
     Fault(
         name="sends bad UTF-8",
@@ -268,7 +272,7 @@ FAULTS: Final = (
     Fault(
         name="answers over the limit",
         serve=say_too_much,
-        says=dict.fromkeys(WAYS, "frame_bytes_max"),
+        says=dict.fromkeys(WAYS, "limits.messages.bytes_max"),
     ),
 )
 

@@ -14,17 +14,21 @@ sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "b
 import serve_sockets
 from attacked import TOOLS, allow_descriptors
 
+from mcp_trio.limits import (
+    HttpLimits,
+    MessageLimits,
+    RequestLimits,
+    ShutdownLimits,
+    WebSocketLimits,
+)
+
 # As in production, but for the times, and for what is too large.
 LIMITS = Limits(
-    frame_bytes_max=1 << 20,
-    http_head_seconds=1.5,
-    http_idle_seconds=1.5,
-    first_request_seconds=2.0,
-    websocket_ping_seconds=1.5,
-    websocket_pong_seconds=1.5,
-    write_stall_seconds=1.5,
-    close_seconds=0.5,
-    drain_seconds=0.5,
+    messages=MessageLimits(bytes_max=1 << 20, write_stall_seconds=1.5),
+    http=HttpLimits(headers_seconds=1.5, idle_seconds=1.5),
+    requests=RequestLimits(first_request_seconds=2.0),
+    websocket=WebSocketLimits(ping_interval_seconds=1.5, pong_seconds=1.5),
+    shutdown=ShutdownLimits(close_seconds=0.5, drain_seconds=0.5),
 )
 
 

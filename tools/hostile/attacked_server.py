@@ -13,13 +13,12 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 from attacked import TOOLS, allow_descriptors
 
 from mcp_trio import Limits, Server
+from mcp_trio.limits import HttpLimits, MessageLimits
 
 # As in production, but for the times; shorter ones would end what a busy machine only delays.
 LIMITS = Limits(
-    http_head_seconds=1.0,
-    http_body_seconds=1.0,
-    http_idle_seconds=1.5,
-    write_stall_seconds=0.5,
+    http=HttpLimits(headers_seconds=1.0, body_seconds=1.0, idle_seconds=1.5),
+    messages=MessageLimits(write_stall_seconds=0.5),
 )
 PATH = "/outer"
 NAME = "x"

@@ -20,6 +20,7 @@ from sitting import empty_table, show, sit
 from told import Telling, hear
 
 from mcp_trio import Limits, Server
+from mcp_trio.limits import HttpLimits, MessageLimits, WebSocketLimits
 
 PROGRAM: Final = "framing.mjs"
 SECONDS_MAX: Final = 60.0
@@ -48,10 +49,9 @@ TRICKS: Final = (
 def make_server() -> Server:
     """One that says what it hears."""
     limits = Limits(
-        frame_bytes_max=FRAME_BYTES_MAX,
-        websocket_ping_seconds=PING_SECONDS,
-        websocket_pong_seconds=SECONDS_MAX,
-        http_retry_ms=1,
+        messages=MessageLimits(bytes_max=FRAME_BYTES_MAX),
+        websocket=WebSocketLimits(ping_interval_seconds=PING_SECONDS, pong_seconds=SECONDS_MAX),
+        http=HttpLimits(sse_retry_ms=1),
     )
     server = Server("framing", limits=limits)
 

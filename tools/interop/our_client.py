@@ -26,6 +26,7 @@ from parties import (
 )
 
 from mcp_trio import Client, Limits, RequestError, UserRejected
+from mcp_trio.limits import HttpLimits, RequestLimits
 from mcp_trio.transports import Channel, listen_websocket
 from mcp_trio.types import (
     CreateMessageParams,
@@ -148,9 +149,12 @@ class Session:
 # A busy machine takes its time to start a server.
 PATIENCE_SECONDS: Final = 30.0
 
-PATIENT: Final = Limits(probe_seconds=PATIENCE_SECONDS)
+PATIENT: Final = Limits(requests=RequestLimits(probe_seconds=PATIENCE_SECONDS))
 # A server that stops at the end of a tour does not come back.
-TOURING: Final = Limits(probe_seconds=PATIENCE_SECONDS, http_reconnect_seconds_max=0.5)
+TOURING: Final = Limits(
+    requests=RequestLimits(probe_seconds=PATIENCE_SECONDS),
+    http=HttpLimits(reconnect_seconds_max=0.5),
+)
 
 
 def client_for(host: Host, target: Any, wanted: str, **options: Any) -> Client:

@@ -24,7 +24,10 @@ BESIDE: Final = "/beside"
 HELLO: Final = "Hello."
 
 server.limits = attrs.evolve(
-    server.limits, http_stream_seconds_max=CONNECTION_SECONDS, http_retry_ms=RETRY_MS
+    server.limits,
+    http=attrs.evolve(
+        server.limits.http, stream_seconds_max=CONNECTION_SECONDS, sse_retry_ms=RETRY_MS
+    ),
 )
 
 

@@ -11,17 +11,14 @@ from programs import Program, Script
 from thread_steps import ThreadAct
 
 from mcp_trio import Context, Limits, MCPError, Server, ThreadContext, ToolError
+from mcp_trio.limits import RequestLimits, ShutdownLimits
 
 # Few places, so that requests queue and are refused; a short drain, so that handlers are cut off;
 # little patience with clients that do not come back, but much with handlers that clean up: whose
 # session has given them up is in no recording.
 LIMITS: Final = Limits(
-    handlers_in_flight_max=5,
-    requests_queued_max=3,
-    drain_seconds=0.02,
-    close_seconds=20.0,
-    handlers_suspended_max=4,
-    suspended_seconds=0.03,
+    requests=RequestLimits(in_flight_max=5, queued_max=3, suspended_max=4, suspended_seconds=0.03),
+    shutdown=ShutdownLimits(drain_seconds=0.02, close_seconds=20.0),
 )
 
 

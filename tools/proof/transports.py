@@ -31,6 +31,7 @@ from mcp_trio import Client, Context, Limits, Server
 from mcp_trio._client.connect import Target
 from mcp_trio._journal.diff import json_differences
 from mcp_trio.errors import ReplayDivergence
+from mcp_trio.limits import ShutdownLimits
 from mcp_trio.recording import Record, body_bytes, open_recording, read_recording, replay
 from mcp_trio.transports import Channel, memory_pair
 
@@ -114,7 +115,7 @@ def application(protocol_version: str) -> Application:
 
 async def use(target: Target, protocol_version: str, cancelled: trio.Event) -> None:
     """All that the client does, one after the other: what is concurrent may come in any order."""
-    limits = Limits(close_seconds=1)
+    limits = Limits(shutdown=ShutdownLimits(close_seconds=1))
     async with Client(
         target,
         protocol_versions=[protocol_version],

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from mcp_trio import Context, Limits, Server
+from mcp_trio.limits import MessageLimits, ShutdownLimits
 from tests.server.http.conftest import call, harbour, hello, site_of, text
 
 
@@ -58,10 +59,10 @@ async def test_browsers_are_told_what_they_may_if_that_is_wished(open_site, auto
 
 @pytest.mark.parametrize("path", ["/mcp", "/messages"])
 async def test_a_body_has_a_size(open_site, path, autojump_clock):
-    site = await open_site(harbour(limits=Limits(frame_bytes_max=100)))
+    site = await open_site(harbour(limits=Limits(messages=MessageLimits(bytes_max=100))))
     rejected = await site.ask("POST", b" " * 101, path=path)
     assert rejected.status == 413
-    assert "frame_bytes_max" in rejected.json["error"]["message"]
+    assert "limits.messages.bytes_max" in rejected.json["error"]["message"]
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_request_is_nobodys_fault(
@@ -117,7 +118,7 @@ async def test_all_sessions_end_with_the_runtime(open_site, ended, autojump_cloc
 
 
 async def test_a_runtime_does_not_wait_for_a_handler_that_shields_itself(open_site, autojump_clock):
-    server = Server("harbour", limits=Limits(close_seconds=1))
+    server = Server("harbour", limits=Limits(shutdown=ShutdownLimits(close_seconds=1)))
 
     @server.tool
     async def stay() -> None:

@@ -4,6 +4,7 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio.limits import HttpLimits
 from tests.server.http.conftest import (
     call,
     has_heard_nothing,
@@ -95,7 +96,7 @@ async def test_an_event_that_nobody_knows_cannot_be_resumed(opened, event_id, au
 
 
 async def test_what_is_kept_is_bounded(opened, autojump_clock):
-    client = await opened(limits={"http_events_kept_max": 8})
+    client = await opened(limits={"http": HttpLimits(events_kept_max=8)})
     asked = client.begin(call("log"))
     first = await asked.event()
     asked.leave()
@@ -108,7 +109,7 @@ async def test_what_is_kept_is_bounded(opened, autojump_clock):
 
 
 async def test_a_client_that_does_not_read_is_given_up_and_may_come_back(opened, autojump_clock):
-    client = await opened(limits={"http_write_bytes_max": 2000})
+    client = await opened(limits={"http": HttpLimits(unsent_bytes_max=2000)})
     asked = client.begin(call("flood", {"count": 3}))
     first = await asked.event()
     said = await asked.rest()

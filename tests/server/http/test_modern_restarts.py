@@ -5,10 +5,11 @@ import trio
 
 from mcp_trio import Limits
 from mcp_trio._server.http_sessions import Restarts
+from mcp_trio.limits import HttpLimits
 from mcp_trio.recording import RecordOptions
 from tests.server.http.conftest import call, harbour, text
 
-LIMITS = Limits(http_restart_seconds=1, http_restart_seconds_max=4)
+LIMITS = Limits(http=HttpLimits(restart_seconds=1, restart_seconds_max=4))
 
 
 async def lose_stateless(site):

@@ -3,9 +3,10 @@
 import pytest
 import trio
 
+from mcp_trio.limits import HttpLimits
 from tests.server.http.conftest import call, notes, text
 
-SHORT = {"http_stream_seconds_max": 3, "http_retry_ms": 700}
+SHORT = {"http": HttpLimits(stream_seconds_max=3, sse_retry_ms=700)}
 
 
 async def all_events(exchange):

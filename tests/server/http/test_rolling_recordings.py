@@ -135,7 +135,7 @@ def test_where_no_other_can_begin_it_goes_on(recorded, monkeypatch, caplog):
         await hailed(site, 20)
         monkeypatch.setattr(Server, "begin_session", begin)
         await hailed(site, 1)
-        await trio.sleep(DEFAULT_LIMITS.journal_retry_seconds)
+        await trio.sleep(DEFAULT_LIMITS.recording.retry_seconds)
         await hailed(site, 1)
 
     assert replayed(recorded(talk)) == [1, 21]

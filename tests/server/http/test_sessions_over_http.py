@@ -5,6 +5,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Limits, Server
+from mcp_trio.limits import HttpLimits
 from tests.server.http.conftest import (
     BOTH,
     call,
@@ -90,12 +91,12 @@ async def test_nobody_keeps_a_session_whose_id_has_not_arrived(open_site, autoju
 
 
 async def test_there_are_only_so_many_sessions(open_site, autojump_clock):
-    site = await open_site(harbour(limits=Limits(http_sessions_max=2)))
+    site = await open_site(harbour(limits=Limits(http=HttpLimits(sessions_max=2))))
     first = await site.open()
     await site.open()
     rejected = await site.ask("POST", hello("2025-11-25"))
     assert (rejected.status, rejected.json["id"]) == (503, 0)
-    assert "http_sessions_max" in rejected.json["error"]["message"]
+    assert "limits.http.sessions_max" in rejected.json["error"]["message"]
     await first.delete()
     await site.open()
 
@@ -142,7 +143,7 @@ async def test_an_answer_that_takes_time_is_a_stream(opened, protocol_version, a
 
 
 async def test_a_quiet_answer_that_takes_time_is_a_stream_that_lives(opened, autojump_clock):
-    asked = (await opened(limits={"http_keep_alive_seconds": 2})).begin(
+    asked = (await opened(limits={"http": HttpLimits(sse_keep_alive_seconds=2)})).begin(
         call("wait", {"seconds": 9})
     )
     assert [text(each) for each in await asked.rest()] == ["waited"]
@@ -210,12 +211,12 @@ async def test_an_id_is_not_used_twice_at_once(opened, autojump_clock):
 
 
 async def test_there_are_only_so_many_requests_at_once(opened, autojump_clock):
-    client = await opened(limits={"http_streams_max": 2})
+    client = await opened(limits={"http": HttpLimits(streams_max=2)})
     asked = [client.begin(call("wait", id=n)) for n in (1, 2)]
     await trio.testing.wait_all_tasks_blocked()
     rejected = await client.ask(call("tide", id=3))
     assert (rejected.status, rejected.json["id"]) == (429, 3)
-    assert "http_streams_max" in rejected.json["error"]["message"]
+    assert "limits.http.streams_max" in rejected.json["error"]["message"]
     for exchange in asked:
         await exchange.rest()
     assert text((await client.ask(call("tide", id=3))).json) == "high"
@@ -376,7 +377,7 @@ async def test_a_session_ends_by_delete_with_all_that_runs_in_it(
 
 @pytest.mark.requirement("HTTP-50", "HTTP-51")
 async def test_a_session_ends_when_nobody_has_come_for_too_long(opened, autojump_clock):
-    client = await opened(limits={"http_session_idle_seconds": 100})
+    client = await opened(limits={"http": HttpLimits(session_idle_seconds=100)})
     for _ in range(3):
         await trio.sleep(80)
         assert (await client.ask(call("tide"))).status == 200
@@ -386,7 +387,7 @@ async def test_a_session_ends_when_nobody_has_come_for_too_long(opened, autojump
 
 @pytest.mark.parametrize("way", ["listens", "waits"])
 async def test_a_session_does_not_end_under_a_client_that_is_there(opened, way, autojump_clock):
-    client = await opened(limits={"http_session_idle_seconds": 100})
+    client = await opened(limits={"http": HttpLimits(session_idle_seconds=100)})
     message = call("wait", {"seconds": 1000})
     there = client.listen() if way == "listens" else client.begin(message)
     await trio.sleep(999)
@@ -398,7 +399,7 @@ async def test_a_session_does_not_end_under_a_client_that_is_there(opened, way, 
 
 
 async def test_a_session_is_old_from_when_its_client_has_left(opened, autojump_clock):
-    client = await opened(limits={"http_session_idle_seconds": 100})
+    client = await opened(limits={"http": HttpLimits(session_idle_seconds=100)})
     listening = client.listen()
     await trio.sleep(1000)
     listening.leave()

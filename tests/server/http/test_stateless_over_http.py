@@ -7,6 +7,7 @@ import trio.testing
 from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SUBSCRIPTION_ID
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
+from mcp_trio.limits import HttpLimits
 from tests.server.http.conftest import (
     BOTH,
     STATELESS,
@@ -66,7 +67,7 @@ async def test_clients_number_their_requests_as_they_like(site_of, autojump_cloc
 async def test_an_answer_that_takes_time_is_a_stream_that_cannot_be_resumed(
     site_of, autojump_clock
 ):
-    site = await site_of(limits={"http_keep_alive_seconds": 2})
+    site = await site_of(limits={"http": HttpLimits(sse_keep_alive_seconds=2)})
     asked = site.begin_stateless(call("log"), meta=LOGS)
     await asked.begun()
     assert asked.is_stream
@@ -249,7 +250,7 @@ async def test_no_request_is_put_on_a_stream(site_of, autojump_clock):
 
 
 async def test_a_client_that_does_not_read_has_cancelled_its_request(site_of, autojump_clock):
-    site = await site_of(limits={"http_write_bytes_max": 2000})
+    site = await site_of(limits={"http": HttpLimits(unsent_bytes_max=2000)})
     asked = site.begin_stateless(call("flood", {"count": 10_000}), meta=LOGS)
     asked.stall()
     await trio.sleep(1)

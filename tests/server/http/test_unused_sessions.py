@@ -7,15 +7,16 @@ import pytest
 import trio
 
 from mcp_trio import Limits
+from mcp_trio.limits import HttpLimits
 from tests.server.http.conftest import call, harbour, hello, notification, text
 
-SOON = {"http_session_unused_seconds": 50, "http_session_idle_seconds": 1000}
+SOON = {"session_unused_seconds": 50, "session_idle_seconds": 1000}
 
 
 @pytest.fixture
 def bounded(open_site):
-    async def bounded(**limits):
-        return await open_site(harbour(limits=Limits(**limits)))
+    async def bounded(**http):
+        return await open_site(harbour(limits=Limits(http=HttpLimits(**http))))
 
     return bounded
 
@@ -57,7 +58,7 @@ async def test_a_client_that_still_waits_for_its_first_answer_is_not_gone(bounde
 
 
 async def test_unused_sessions_make_room_from_the_oldest(bounded, autojump_clock):
-    site = await bounded(http_sessions_max=3)
+    site = await bounded(sessions_max=3)
     used = await site.open()
     oldest, unused = await site.open(ready=False), await site.open(ready=False)
     newest = await site.open()
@@ -66,19 +67,19 @@ async def test_unused_sessions_make_room_from_the_oldest(bounded, autojump_clock
         assert text((await client.ask(call("tide"))).json) == "high"
     rejected = await site.ask("POST", hello("2025-11-25"))
     assert rejected.status == 503
-    assert "http_sessions_max" in rejected.json["error"]["message"]
+    assert "limits.http.sessions_max" in rejected.json["error"]["message"]
     assert len(site.runtime.sessions) == 3
 
 
 async def test_a_session_that_is_just_beginning_makes_no_room(bounded, autojump_clock):
-    site = await bounded(http_sessions_max=1)
+    site = await bounded(sessions_max=1)
     site.begin("GET", path="/sse", accept="text/event-stream")
     await trio.sleep(1)
     assert (await site.ask("POST", hello("2025-11-25"))).status == 503
 
 
 async def test_many_that_are_never_used_block_nobody(bounded, autojump_clock):
-    site = await bounded(http_sessions_max=20)
+    site = await bounded(sessions_max=20)
     for _ in range(60):
         await site.open(ready=False)
     client = await site.open()

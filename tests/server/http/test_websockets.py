@@ -12,6 +12,7 @@ from wsproto.extensions import PerMessageDeflate
 from mcp_trio import Client, ConnectionLost, Limits, RequestError, Server
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio.errors import RecordingError
+from mcp_trio.limits import HttpLimits, ShutdownLimits
 from mcp_trio.recording import replay
 from mcp_trio.transports import open_websocket_channel
 from tests.server.watched import harbour
@@ -171,13 +172,13 @@ async def test_it_is_where_it_is_said_to_be_or_not_there_at_all(host):
 
 @pytest.mark.parametrize("host", HOSTS)
 async def test_its_sessions_count_among_all(host):
-    limits = Limits(http_sessions_max=1, close_seconds=0.3)
+    limits = Limits(http=HttpLimits(sessions_max=1), shutdown=ShutdownLimits(close_seconds=0.3))
     async with served(harbour(limits=limits, protocol_versions=[LEGACY]), host) as (url, _scope):
         endpoint = url.replace("ws:", "http:").replace("/ws", "/mcp")
         async with Client(url) as client:
-            with pytest.raises(ConnectionLost, match=r"HTTP 503.*http_sessions_max"):
+            with pytest.raises(ConnectionLost, match=r"HTTP 503.*limits\.http\.sessions_max"):
                 await open_websocket_channel(url)
-            with pytest.raises(RequestError, match="http_sessions_max"):
+            with pytest.raises(RequestError, match=r"limits\.http\.sessions_max"):
                 async with Client(endpoint):
                     pass
             assert text(await client.call_tool("who")) == "None"

@@ -226,7 +226,7 @@ def test_what_one_worker_sealed_another_opens_and_none_parks(served):
         assert answer == "True"
         seen.add(pid)
     rejected = there.ask(call("suspended"), **FORMS).json()["error"]["message"]
-    assert "handlers_suspended_max" in rejected
+    assert "limits.requests.suspended_max" in rejected
     assert "resumable" in rejected
 
 

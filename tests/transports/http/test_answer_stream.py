@@ -6,8 +6,9 @@ import trio.testing
 
 from mcp_trio import Limits
 from mcp_trio._transports.http_response import AnswerStream, Sent
+from mcp_trio.limits import HttpLimits
 
-LIMITS = Limits(http_events_kept_max=3, http_write_bytes_max=10)
+LIMITS = Limits(http=HttpLimits(events_kept_max=3, unsent_bytes_max=10))
 
 
 def note(text, event_id=None):

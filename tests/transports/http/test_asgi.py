@@ -13,6 +13,7 @@ from mcp_trio import Limits
 from mcp_trio._transports import asgi
 from mcp_trio._transports.asgi import AnswerBrokenOff, AsgiHost, head_of
 from mcp_trio._transports.http_response import BodyTooLargeError
+from mcp_trio.limits import HttpLimits, MessageLimits
 
 GONE = {"type": "http.disconnect"}
 
@@ -174,19 +175,21 @@ async def test_a_length_that_is_no_number_announces_nothing():
 
 
 async def test_a_body_that_stops_is_answered_with_408(autojump_clock, caplog):
-    server = await served(read, piece(b"one", more=True), limits=Limits(http_body_seconds=5))
+    server = await served(
+        read, piece(b"one", more=True), limits=Limits(http=HttpLimits(body_seconds=5))
+    )
     assert server.status == 408
     assert trio.current_time() == 5
 
 
 async def test_a_body_has_its_time_anew_with_each_chunk(autojump_clock):
-    limits = Limits(http_body_seconds=5, chunk_bytes=2)
+    limits = Limits(http=HttpLimits(body_seconds=5), messages=MessageLimits(chunk_bytes=2))
     steps = [4, piece(b"ab", more=True), 4, piece(b"cd", more=True), 4, piece(b"ef")]
     assert (await served(read, *steps, limits=limits)).body == b"abcdef"
 
 
 async def test_a_body_that_trickles_has_no_more_time(autojump_clock):
-    limits = Limits(http_body_seconds=5, chunk_bytes=4)
+    limits = Limits(http=HttpLimits(body_seconds=5), messages=MessageLimits(chunk_bytes=4))
     steps = [3, piece(b"a", more=True), 3, piece(b"b", more=True), 3, piece(b"c")]
     assert (await served(read, *steps, limits=limits)).status == 408
 
@@ -225,7 +228,7 @@ def test_an_answer_is_sent_in_pieces_of_a_chunk(size):
     async def respond(exchange):
         await exchange.answer(200, [], body)
 
-    server = trio.run(run_served, respond, Limits(chunk_bytes=8))
+    server = trio.run(run_served, respond, Limits(messages=MessageLimits(chunk_bytes=8)))
     assert server.body == body
     assert server.headers[b"content-length"] == str(size).encode()
     pieces = server.sent[1:]
@@ -273,12 +276,14 @@ async def test_an_answer_is_given_in_its_order_or_not_at_all():
 async def test_a_client_that_stalls_its_http2_stream_breaks_the_answer_off(autojump_clock, caplog):
     async def respond(exchange):
         await exchange.start(200, [])
-        with pytest.raises(trio.BrokenResourceError, match="write_stall_seconds"):
+        with pytest.raises(
+            trio.BrokenResourceError, match=r"limits\.messages\.write_stall_seconds"
+        ):
             await exchange.send(b"one")
         with pytest.raises(trio.BrokenResourceError):
             await exchange.send(b"two")
 
-    limits = Limits(write_stall_seconds=7)
+    limits = Limits(messages=MessageLimits(write_stall_seconds=7))
     scope = scope_of(http_version="2")
     with pytest.raises(AnswerBrokenOff):
         await served(respond, piece(), scope=scope, stalls_at=2, limits=limits)

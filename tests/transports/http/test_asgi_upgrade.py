@@ -16,11 +16,12 @@ from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports.asgi import AnswerBrokenOff, AsgiHost
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.limits import MessageLimits, ShutdownLimits
 from mcp_trio.transports import Oversized
 from tests.transports.http.http2_client import Http2Client
 from tests.transports.websocket.conftest import handing_over, raw_peer
 
-LIMITS = Limits(frame_bytes_max=1000, close_seconds=0.3)
+LIMITS = Limits(messages=MessageLimits(bytes_max=1000), shutdown=ShutdownLimits(close_seconds=0.3))
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'
 SECONDS = 10.0
 
@@ -170,7 +171,7 @@ async def test_a_write_that_cannot_be_stopped_has_the_connection_cut_off(opened,
 
 async def test_a_quiet_peer_is_the_servers_affair(opened, autojump_clock):
     server, channel, _raised = await opened()
-    await trio.sleep(10 * (LIMITS.websocket_ping_seconds + LIMITS.websocket_pong_seconds))
+    await trio.sleep(10 * (LIMITS.websocket.ping_interval_seconds + LIMITS.websocket.pong_seconds))
     await channel.send([FRAME])
     assert server.kinds == ["accept", "send"]
     await channel.aclose()
@@ -182,7 +183,7 @@ async def test_messages_are_taken_at_once_while_nothing_waits(opened, autojump_c
     assert channel.send_nowait([FRAME]) == 0
     await channel.send([FRAME])
     assert [each.get("text") for each in server.sent[1:]] == [FRAME.decode()] * 3
-    chunk = b"x" * LIMITS.chunk_bytes
+    chunk = b"x" * LIMITS.messages.chunk_bytes
     assert channel.send_nowait([chunk, FRAME]) == 1
     assert not channel.is_unfinished
     server.tell.send_nowait({"type": "websocket.disconnect"})
@@ -209,7 +210,7 @@ async def test_a_client_that_reads_nothing_is_lost_though_nobody_waits(opened, a
     started = trio.current_time()
     with pytest.raises(OutcomeUnknown, match="silent"):
         await channel.receive()
-    assert LIMITS.write_stall_seconds <= trio.current_time() - started <= 100
+    assert LIMITS.messages.write_stall_seconds <= trio.current_time() - started <= 100
     await channel.aclose()
 
 
@@ -231,7 +232,7 @@ async def test_a_peer_that_does_not_answer_the_close_is_not_waited_for(opened, a
     server, channel, raised = await opened()
     started = trio.current_time()
     await channel.aclose()
-    assert trio.current_time() - started == pytest.approx(LIMITS.close_seconds)
+    assert trio.current_time() - started == pytest.approx(LIMITS.shutdown.close_seconds)
     assert server.sent[-1] == {"type": "websocket.close", "code": 1000, "reason": ""}
     assert not raised
 
@@ -363,7 +364,7 @@ async def test_a_message_far_over_the_limit_is_reported_once_and_not_kept(raw):
 
 
 async def test_what_a_peer_that_reads_nothing_holds_up_is_cut_off(raw):
-    peer, channel = await raw(frame_bytes_max=2**26)
+    peer, channel = await raw(messages=MessageLimits(bytes_max=2**26))
     async with peer.stream:
         async with trio.open_nursery() as sending:
             sending.start_soon(channel.send, [b"x" * 2**25])
@@ -380,9 +381,9 @@ async def test_what_a_peer_that_reads_nothing_holds_up_is_cut_off(raw):
 async def test_a_peer_that_answers_no_ping_is_lost(raw, mock_clock):
     peer, channel = await raw()
     async with peer.stream:
-        mock_clock.jump(LIMITS.websocket_ping_seconds)
+        mock_clock.jump(LIMITS.websocket.ping_interval_seconds)
         assert isinstance(await peer.event(), events.Ping)
-        mock_clock.jump(2 * LIMITS.websocket_pong_seconds)
+        mock_clock.jump(2 * LIMITS.websocket.pong_seconds)
         with pytest.raises(OutcomeUnknown, match="1006"):
             await channel.receive()
         await channel.aclose()
@@ -392,7 +393,7 @@ async def test_a_peer_that_answers_pings_is_kept(raw, mock_clock):
     peer, channel = await raw()
     async with peer.stream:
         for _ in range(5):
-            mock_clock.jump(LIMITS.websocket_ping_seconds)
+            mock_clock.jump(LIMITS.websocket.ping_interval_seconds)
             event = await peer.event()
             assert isinstance(event, events.Ping)
             await peer.stream.send_all(peer.protocol.send(event.response()))

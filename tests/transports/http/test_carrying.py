@@ -12,9 +12,12 @@ from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports.concurrency import TimerQueue
 from mcp_trio._transports.http_response import AnswerStream, Carrier, Sent, carried, until_gone
+from mcp_trio.limits import HttpLimits
 from tests.transports.http.scripted_exchange import ScriptedExchange
 
-LIMITS = Limits(http_stream_after_seconds=1, http_keep_alive_seconds=10, http_write_bytes_max=200)
+LIMITS = Limits(
+    http=HttpLimits(stream_after_seconds=1, sse_keep_alive_seconds=10, unsent_bytes_max=200)
+)
 BOTH = "application/json, text/event-stream"
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 ERROR = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}'
@@ -102,7 +105,7 @@ async def test_who_has_to_wait_hears_that_we_live(autojump_clock):
         assert exchange.status is None
         await trio.sleep(0.2)
         first = await exchange.event()
-        assert (first.data, first.id, first.retry_ms) == (b"", "1-1", LIMITS.http_retry_ms)
+        assert (first.data, first.id, first.retry_ms) == (b"", "1-1", LIMITS.http.sse_retry_ms)
         await trio.sleep(25)
         assert exchange.comments == 2
         put(stream, ANSWER, "1-2")

@@ -9,6 +9,7 @@ import trio.testing
 
 from mcp_trio import ConnectionLost, Limits
 from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import Oversized
 from tests.transports.http.scripted_server import (
     EVENTS,
@@ -148,7 +149,7 @@ async def test_an_event_that_is_too_large_is_told_and_the_stream_goes_on(autojum
         big = {"jsonrpc": "2.0", "method": "notifications/x", "params": {"a": "x" * 2000}}
         return events(event(big), event(answer_to(seen, content=[])))
 
-    limits = Limits(frame_bytes_max=1000)
+    limits = Limits(messages=MessageLimits(bytes_max=1000))
     async with connected(Modern(answers={"tools/call": large}), limits=limits) as (channel, _):
         await channel.send([call(1)])
         items = []
@@ -163,7 +164,7 @@ async def test_a_stream_that_ends_behind_what_was_too_large_says_so(autojump_clo
     async def large(seen):
         return events(event(answer_to(seen, content=["x" * 2000])))
 
-    limits = Limits(frame_bytes_max=1000)
+    limits = Limits(messages=MessageLimits(bytes_max=1000))
     async with connected(Modern(answers={"tools/call": large}), limits=limits) as (channel, _):
         await channel.send([call(1)])
         items = []
@@ -171,21 +172,23 @@ async def test_a_stream_that_ends_behind_what_was_too_large_says_so(autojump_clo
             items += await channel.receive()
 
     assert isinstance(items[0], Oversized)
-    assert "behind a message over frame_bytes_max before the answer came" in str(items[1].error)
+    assert "behind a message over limits.messages.bytes_max before the answer came" in str(
+        items[1].error
+    )
 
 
 async def test_a_body_that_is_too_large_is_told_and_loses_its_request():
     async def large(seen):
         return result(seen, content=["x" * 2000])
 
-    limits = Limits(frame_bytes_max=1000)
+    limits = Limits(messages=MessageLimits(bytes_max=1000))
     async with connected(Modern(answers={"tools/call": large}), limits=limits) as (channel, _):
         await channel.send([call(1)])
         oversized, lost = await channel.receive()
 
     assert isinstance(oversized, Oversized)
     assert len(oversized.head) <= 1000
-    assert "frame_bytes_max" in str(lost.error)
+    assert "limits.messages.bytes_max" in str(lost.error)
 
 
 async def test_streams_are_read_no_faster_than_the_session_takes(autojump_clock):
@@ -201,7 +204,7 @@ async def test_streams_are_read_no_faster_than_the_session_takes(autojump_clock)
 
         return Reply(200, EVENTS, body())
 
-    limits = Limits(chunk_bytes=2000)
+    limits = Limits(messages=MessageLimits(chunk_bytes=2000))
     async with connected(Modern(answers={"tools/call": endless}), limits=limits) as (channel, _):
         await channel.send([call(1)])
         await trio.testing.wait_all_tasks_blocked()

@@ -9,6 +9,7 @@ import trio.testing
 
 from mcp_trio import Limits
 from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.limits import HttpLimits, MessageLimits
 from mcp_trio.transports import Lost
 from tests.transports.http.scripted_server import (
     EVENTS,
@@ -153,7 +154,7 @@ async def test_a_server_that_stays_away_is_tried_so_often_and_longer_each_time(a
         return Reply(503)
 
     pieces = [event(text="", event_id="a-1", retry=1500)]
-    limits = Limits(http_reconnects_max=4, http_reconnect_seconds_max=10, http_resume_seconds=100)
+    limits = Limits(http=HttpLimits(reconnects_max=4, reconnect_seconds_max=10, resume_seconds=100))
     async with connected(resumable(*pieces, listen=listen), limits=limits) as (channel, _):
         await in_session(channel)
         begun = trio.current_time()
@@ -164,7 +165,7 @@ async def test_a_server_that_stays_away_is_tried_so_often_and_longer_each_time(a
     assert pauses == pytest.approx([1.5, 2, 4, 8, 10])
     assert type(lost.error) is OutcomeUnknown
     assert "rejected" in str(lost.error)
-    assert "(http_reconnects_max=4)" in str(lost.error)
+    assert "(limits.http.reconnects_max=4)" in str(lost.error)
 
 
 @pytest.mark.parametrize(("retry_ms", "seconds"), [(None, 10), (4000, 12)])
@@ -189,7 +190,7 @@ async def test_a_call_to_a_dead_server_gives_up_in_the_time_that_a_limit_names(
     first_pause = (retry_ms or 1000) / 1000
     assert trio.current_time() - begun == pytest.approx(first_pause + seconds)
     assert type(lost.error) is OutcomeUnknown
-    assert "rejected before the answer came (http_resume_seconds=10)" in str(lost.error)
+    assert "rejected before the answer came (limits.http.resume_seconds=10)" in str(lost.error)
 
 
 async def test_a_server_that_has_been_away_for_a_while_may_be_away_again_as_long(autojump_clock):
@@ -237,7 +238,7 @@ async def test_a_server_that_listens_without_a_word_is_not_away(autojump_clock):
         return events(event({"jsonrpc": "2.0", "id": 1, "result": {}}))
 
     pieces = [event(text="", event_id="a-1")]
-    limits = Limits(http_resume_seconds=10)
+    limits = Limits(http=HttpLimits(resume_seconds=10))
     async with connected(resumable(*pieces, listen=listen), limits=limits) as (channel, _):
         await in_session(channel)
         await channel.send([call(1)])
@@ -279,7 +280,7 @@ async def test_a_stream_without_ids_cannot_be_resumed():
 
 async def test_nor_can_one_be_whose_events_are_too_large(autojump_clock):
     big = NOTE | {"params": {"a": "x" * 2000}}
-    limits = Limits(frame_bytes_max=1000)
+    limits = Limits(messages=MessageLimits(bytes_max=1000))
     async with connected(resumable(event(big, event_id="a-1")), limits=limits) as (channel, script):
         await in_session(channel)
         await channel.send([call(1)])

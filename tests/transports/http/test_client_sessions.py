@@ -329,7 +329,7 @@ async def test_a_server_that_says_nothing_to_the_listening_is_not_waited_for(aut
         await heard(channel)
         since = trio.current_time()
         await channel.send([INITIALIZED])
-        assert trio.current_time() - since == DEFAULT_LIMITS.http_listen_seconds
+        assert trio.current_time() - since == DEFAULT_LIMITS.http.get_stream_seconds
 
 
 @pytest.mark.requirement("HTTP-26")

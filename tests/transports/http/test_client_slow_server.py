@@ -39,7 +39,7 @@ async def test_an_answer_arrives_though_that_takes_long(autojump_clock, caplog):
     server = Slow()
     assert await told(server) == SIZE
     assert server.taken == ANSWER
-    assert trio.current_time() > DEFAULT_LIMITS.write_stall_seconds
+    assert trio.current_time() > DEFAULT_LIMITS.messages.write_stall_seconds
     assert caplog.text == ""
 
 

@@ -10,6 +10,7 @@ import trio.testing
 
 from mcp_trio import Client, ConnectionLost, Limits
 from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import open_http_channel
 from tests.transports.http.scripted_server import (
     EVENTS,
@@ -148,7 +149,7 @@ async def test_a_body_that_is_too_large_is_left_in_the_middle(nursery):
         return Reply(200, {"content-type": "application/json"}, body())
 
     url = await nursery.start(serve, Modern(answers={"tools/call": endless}))
-    channel = await open_http_channel(url, limits=Limits(frame_bytes_max=10_000))
+    channel = await open_http_channel(url, limits=Limits(messages=MessageLimits(bytes_max=10_000)))
     await channel.send([call(1)])
     with trio.fail_after(5):
         assert len(await channel.receive()) == 2
@@ -166,7 +167,7 @@ async def test_a_stream_that_waits_for_room_is_left_when_the_channel_closes(nurs
         return Reply(200, EVENTS, body())
 
     url = await nursery.start(serve, Modern(answers={"tools/call": endless}))
-    channel = await open_http_channel(url, limits=Limits(chunk_bytes=1000))
+    channel = await open_http_channel(url, limits=Limits(messages=MessageLimits(chunk_bytes=1000)))
     await channel.send([call(1)])
     await trio.sleep(0.1)
     await channel.aclose()

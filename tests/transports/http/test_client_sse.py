@@ -10,6 +10,7 @@ import trio.testing
 
 from mcp_trio import Client, ConnectionLost, Limits
 from mcp_trio.errors import OutcomeUnknown
+from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import Oversized
 from tests.transports.http.scripted_server import (
     EVENTS,
@@ -133,7 +134,10 @@ async def test_only_an_endpoint_may_come_first():
         Old(first="message"),
         Old(endpoint="x" * 3000),
     ):
-        async with connected(server, limits=Limits(frame_bytes_max=1000)) as (channel, _):
+        async with connected(server, limits=Limits(messages=MessageLimits(bytes_max=1000))) as (
+            channel,
+            _,
+        ):
             await channel.send([INITIALIZE])
 
             assert "no endpoint" in str((await heard(channel)).error)
@@ -150,7 +154,7 @@ async def test_an_endpoint_is_not_waited_for_for_ever(autojump_clock):
     async with connected(silent) as (channel, _):
         await channel.send([INITIALIZE])
 
-        assert "probe_seconds (5)" in str((await heard(channel, seconds=10)).error)
+        assert "limits.requests.probe_seconds (5)" in str((await heard(channel, seconds=10)).error)
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])
@@ -201,7 +205,7 @@ async def test_a_server_that_has_neither_says_both():
 async def test_everything_arrives_on_the_stream_as_messages():
     note = {"jsonrpc": "2.0", "method": "notifications/x"}
     more = [event(note, name="other"), event(text=""), b": ping\n\n", event(note, name="message")]
-    limits = Limits(frame_bytes_max=1000)
+    limits = Limits(messages=MessageLimits(bytes_max=1000))
     more.append(event(note | {"params": {"a": "x" * 2000}}))
     async with connected(Old(more=more), limits=limits) as (channel, _):
         await channel.send([INITIALIZE])

@@ -24,6 +24,7 @@ from harmful_requests import (
     statuses,
 )
 
+from mcp_trio.limits import HttpLimits, MessageLimits
 from tests.transports.http.conftest import pouring
 
 SECONDS = 10.0  # for what takes less than one
@@ -112,7 +113,7 @@ async def test_our_own_listener_forgives_less(attacked, request_bytes):
 
 
 async def test_random_bytes_and_broken_requests_end_in_a_rejection_or_a_close(attacked):
-    host = await attacked(http_head_seconds=0.2, http_body_seconds=0.2)
+    host = await attacked(http=HttpLimits(headers_seconds=0.2, body_seconds=0.2))
     for data in damaged(60):
         client = await host.connect()
         await client.put(data)
@@ -141,7 +142,7 @@ async def test_a_thousand_requests_at_once_are_answered_in_turn(attacked):
 
 
 async def test_connections_beyond_the_limit_are_turned_away_and_the_rest_served(attacked):
-    host = await attacked(http_connections_max=20)
+    host = await attacked(http=HttpLimits(connections_max=20))
     held = [await host.connect() for _ in range(20)]
     for client in held:
         assert (await client.exchange()).status == 200
@@ -160,7 +161,7 @@ async def test_connections_beyond_the_limit_are_turned_away_and_the_rest_served(
 @pytest.mark.real_time
 async def test_heads_that_trickle_in_are_given_up(attacked):
     # hypercorn has one limit for both
-    host = await attacked(http_head_seconds=0.5, http_idle_seconds=0.5)
+    host = await attacked(http=HttpLimits(headers_seconds=0.5, idle_seconds=0.5))
     clients = [await host.connect() for _ in range(40)]
 
     async def trickle(client):
@@ -180,7 +181,7 @@ async def test_heads_that_trickle_in_are_given_up(attacked):
 
 @pytest.mark.real_time
 async def test_bodies_that_stop_coming_are_given_up(attacked):
-    host = await attacked(http_body_seconds=0.3)
+    host = await attacked(http=HttpLimits(body_seconds=0.3))
     clients = [await host.connect() for _ in range(40)]
     for client in clients:
         await client.put(POST + b"Content-Length: 1000\r\n\r\nabc")
@@ -192,7 +193,7 @@ async def test_bodies_that_stop_coming_are_given_up(attacked):
 @pytest.mark.real_time
 @pytest.mark.parametrize("name", ["native", "resting"], indirect=True)
 async def test_a_small_body_that_trickles_in_is_given_up(attacked):
-    host = await attacked(http_body_seconds=0.5)
+    host = await attacked(http=HttpLimits(body_seconds=0.5))
     client = await host.connect()
 
     async def trickle(client):
@@ -215,7 +216,7 @@ async def _until_broken(function, *args):
 @pytest.mark.real_time
 async def test_streams_that_nobody_reads_are_broken_off(attacked):
     respond, errors = pouring(100_000)
-    host = await attacked(respond, write_stall_seconds=0.3)
+    host = await attacked(respond, messages=MessageLimits(write_stall_seconds=0.3))
     clients = [await host.connect() for _ in range(10)]
     for client in clients:
         await client.ask()
@@ -226,7 +227,7 @@ async def test_streams_that_nobody_reads_are_broken_off(attacked):
 
 @pytest.mark.real_time
 async def test_hundreds_that_say_nothing_are_let_go(attacked):
-    host = await attacked(http_idle_seconds=0.5)
+    host = await attacked(http=HttpLimits(idle_seconds=0.5))
     clients = [await host.connect() for _ in range(300)]
     assert (await (await host.connect()).exchange()).status == 200
     for client in clients:
@@ -235,7 +236,7 @@ async def test_hundreds_that_say_nothing_are_let_go(attacked):
 
 @pytest.mark.real_time
 async def test_who_begins_http2_in_clear_text_and_says_no_more_is_let_go(attacked):
-    host = await attacked(http_idle_seconds=0.4, http_head_seconds=0.4)
+    host = await attacked(http=HttpLimits(idle_seconds=0.4, headers_seconds=0.4))
     client = await host.connect()
     await client.put(PREFACE)
     with trio.fail_after(SECONDS / 2):
@@ -261,7 +262,7 @@ async def test_clients_may_vanish_at_any_point(attacked, sent, reset):
 @pytest.mark.real_time
 @pytest.mark.parametrize("name", ["native", "hypercorn"], indirect=True)
 async def test_of_a_client_that_broke_the_rules_nothing_is_left(attacked):
-    """Not even for `http_idle_seconds`; but where tasks are used again they rest for some time."""
+    """Not even for `limits.http.idle_seconds`; but where tasks are used again they rest for some time."""
     host = await attacked()
     tasks = trio.lowlevel.current_statistics().tasks_living
     for sent in BROKEN_HEADS:

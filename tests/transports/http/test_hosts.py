@@ -6,6 +6,7 @@ import trio
 import trio.testing
 
 from mcp_trio._transports.http_response import BodyTooLargeError
+from mcp_trio.limits import HttpLimits
 from tests.transports.http.conftest import say_hello
 
 # What the application is given
@@ -146,7 +147,7 @@ async def test_a_client_whose_body_stops_coming_is_not_waited_for(opened):
         except trio.BrokenResourceError as error:
             errors.append(error)
 
-    client = await (await opened(respond, http_body_seconds=0.1)).connect()
+    client = await (await opened(respond, http=HttpLimits(body_seconds=0.1))).connect()
     await client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
     await client.rest()
     assert len(errors) == 1

@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_trio.limits import HttpLimits, MessageLimits, ShutdownLimits
 from tests.transports.http.conftest import pouring, say_goodbye, say_hello
 
 SECONDS = 5.0  # for what takes milliseconds
@@ -145,7 +146,9 @@ async def test_a_stream_is_sent_to_nobody(opened):
 @pytest.mark.real_time
 async def test_a_client_that_reads_nothing_is_given_up(opened):
     respond, errors = pouring(100_000)
-    client = await (await opened(respond, write_stall_seconds=0.2)).connect()
+    client = await (
+        await opened(respond, messages=MessageLimits(write_stall_seconds=0.2))
+    ).connect()
     await client.ask()
     with trio.fail_after(SECONDS):
         await errors.receive()
@@ -243,7 +246,7 @@ async def test_many_are_served_at_once(opened):
 
 
 async def test_more_connections_than_may_be_are_rejected(opened):
-    host = await opened(say_hello, http_connections_max=2)
+    host = await opened(say_hello, http=HttpLimits(connections_max=2))
     first, second, third = [await host.connect() for _ in range(3)]
     await first.exchange()
     await second.exchange()
@@ -255,7 +258,7 @@ async def test_more_connections_than_may_be_are_rejected(opened):
 
 
 async def test_an_idle_connection_is_closed(opened, mock_clock):
-    client = await (await opened(say_hello, http_idle_seconds=2)).connect()
+    client = await (await opened(say_hello, http=HttpLimits(idle_seconds=2))).connect()
     await client.exchange()
     await trio.testing.wait_all_tasks_blocked(0.01)
     mock_clock.jump(4)
@@ -263,7 +266,7 @@ async def test_an_idle_connection_is_closed(opened, mock_clock):
 
 
 async def test_a_head_over_its_limit_is_rejected(opened):
-    client = await (await opened(say_hello, http_head_bytes_max=4096)).connect()
+    client = await (await opened(say_hello, http=HttpLimits(headers_bytes_max=4096))).connect()
     await client.put(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 200_000)
     assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
 
@@ -318,7 +321,7 @@ async def test_a_client_that_reads_nothing_cannot_hold_up_the_stop(opened):
             await exchange.send(b"x" * 100_000)
             sent += 1
 
-    host = await opened(respond, close_seconds=0.2)
+    host = await opened(respond, shutdown=ShutdownLimits(close_seconds=0.2))
     client = await host.connect()
     await client.ask()
     while not sent:

@@ -10,7 +10,7 @@ from hypercorn.config import Config
 
 from mcp_trio._transports.asgi import AsgiHost
 from mcp_trio._transports.hypercorn import BoundedStream, HypercornConnection, addresses_of
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, HttpLimits
 from tests.transports.http.conftest import say_hello
 
 
@@ -39,7 +39,7 @@ async def test_a_body_that_is_there_is_read_without_a_timer(opened, monkeypatch)
 
 
 async def test_who_has_said_nothing_yet_is_idle_too(opened, mock_clock):
-    client = await (await opened(say_hello, http_idle_seconds=2)).connect()
+    client = await (await opened(say_hello, http=HttpLimits(idle_seconds=2))).connect()
     await trio.testing.wait_all_tasks_blocked(0.01)
     mock_clock.jump(4)
     assert await client.rest() == b""

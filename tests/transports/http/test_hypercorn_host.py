@@ -20,6 +20,7 @@ from hypercorn.config import Config
 from mcp_trio import Limits
 from mcp_trio._transports.asgi import AsgiHost
 from mcp_trio._transports.hypercorn import serve_hypercorn
+from mcp_trio.limits import HttpLimits, MessageLimits, ShutdownLimits
 from tests.transports.http.conftest import say_goodbye
 from tests.transports.http.http2_client import Http2Client
 
@@ -65,7 +66,7 @@ async def test_a_stranger_to_tls_harms_nobody(opened, certificate, caplog):
 async def test_a_handshake_that_takes_longer_than_one_may_be_idle_harms_nobody(
     opened, certificate, mock_clock
 ):
-    host = await opened(say_hello, tls=certificate, http_idle_seconds=2)
+    host = await opened(say_hello, tls=certificate, http=HttpLimits(idle_seconds=2))
     await host.connect()
     await trio.testing.wait_all_tasks_blocked(0.01)
     mock_clock.jump(4)
@@ -74,7 +75,7 @@ async def test_a_handshake_that_takes_longer_than_one_may_be_idle_harms_nobody(
 
 
 async def test_a_handshake_does_not_hold_up_the_stop(opened, certificate, caplog):
-    host = await opened(say_hello, tls=certificate, close_seconds=60)
+    host = await opened(say_hello, tls=certificate, shutdown=ShutdownLimits(close_seconds=60))
     await host.connect()
     await trio.testing.wait_all_tasks_blocked(0.05)
     with trio.fail_after(SECONDS):
@@ -168,7 +169,7 @@ async def test_a_stream_that_says_no_goodbye_does_not_hold_up_the_stop_over_http
         await exchange.start(200, [])
         await trio.sleep_forever()
 
-    host = await opened(respond, tls=certificate, close_seconds=60)
+    host = await opened(respond, tls=certificate, shutdown=ShutdownLimits(close_seconds=60))
     client = await Http2Client.connect(host, certificate)
     await client.event(await client.ask(), h2.events.ResponseReceived)
     with trio.fail_after(SECONDS):
@@ -203,14 +204,17 @@ async def test_a_client_that_opens_no_window_is_given_up_over_http2(opened, cert
             errors.append(str(error))
         is_over.set()
 
-    limits = {"http_write_bytes_max": 100_000, "write_stall_seconds": 0.2}
+    limits = {
+        "http": HttpLimits(unsent_bytes_max=100_000),
+        "messages": MessageLimits(write_stall_seconds=0.2),
+    }
     host = await opened(respond, tls=certificate, **limits)
     client = await Http2Client.connect(host, certificate)
     await client.ask()
     with trio.fail_after(SECONDS):
         await is_over.wait()
     [error] = errors
-    assert "write_stall_seconds" in error
+    assert "limits.messages.write_stall_seconds" in error
 
 
 async def test_a_client_that_opens_its_window_late_gets_all_over_http2(opened, certificate):
@@ -224,7 +228,7 @@ async def test_a_client_that_opens_its_window_late_gets_all_over_http2(opened, c
         await exchange.end()
 
     is_sent = trio.Event()
-    host = await opened(respond, tls=certificate, http_write_bytes_max=100_000)
+    host = await opened(respond, tls=certificate, http=HttpLimits(unsent_bytes_max=100_000))
     client = await Http2Client.connect(host, certificate)
     number = await client.ask()
     await client.event(number, h2.events.ResponseReceived)
@@ -241,7 +245,7 @@ async def test_a_client_that_opens_its_window_late_gets_all_over_http2(opened, c
 
 
 async def test_a_client_that_resets_its_connection_leaves_nothing(opened):
-    host = await opened(say_hello, http_connections_max=1)
+    host = await opened(say_hello, http=HttpLimits(connections_max=1))
     for _ in range(3):
         client = await host.connect()
         assert (await client.exchange()).status == 200
@@ -251,16 +255,18 @@ async def test_a_client_that_resets_its_connection_leaves_nothing(opened):
 
 
 async def test_over_tls_one_connection_too_many_is_closed(opened, certificate, caplog):
-    host = await opened(say_hello, tls=certificate, http_connections_max=1)
+    host = await opened(say_hello, tls=certificate, http=HttpLimits(connections_max=1))
     client = await Http2Client.connect(host, certificate)
     assert await (await host.connect()).rest() == b""
     assert (await client.exchange())[-1] == b"hello https"
-    assert "http_connections_max" in caplog.text
+    assert "limits.http.connections_max" in caplog.text
 
 
 @pytest.mark.real_time
 async def test_a_client_that_keeps_its_side_open_is_not_waited_for_at_the_end(opened):
-    host = await opened(say_hello, http_connections_max=1, close_seconds=0.1)
+    host = await opened(
+        say_hello, http=HttpLimits(connections_max=1), shutdown=ShutdownLimits(close_seconds=0.1)
+    )
     client = await host.connect()
     await client.exchange(headers=[("Connection", "close")])
     assert await client.rest() == b""
@@ -269,7 +275,7 @@ async def test_a_client_that_keeps_its_side_open_is_not_waited_for_at_the_end(op
 
 
 async def test_a_connection_that_waits_for_its_client_does_not_hold_up_the_stop(opened):
-    host = await opened(say_hello, close_seconds=60)
+    host = await opened(say_hello, shutdown=ShutdownLimits(close_seconds=60))
     client = await host.connect()
     await client.exchange(headers=[("Connection", "close")])
     assert await client.rest() == b""
@@ -327,13 +333,13 @@ class Accepting(trio.abc.Listener):
 
 async def test_a_rejected_client_that_does_not_read_is_cut_off_at_the_stop(caplog):
     """Its socket is closed, and not left to whoever collects the garbage, who would warn."""
-    limits = Limits(http_connections_max=0)
+    limits = Limits(http=HttpLimits(connections_max=0))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
             functools.partial(serve_hypercorn, None, [Accepting.one()], limits=limits)
         )
         await trio.testing.wait_all_tasks_blocked()
-        assert "http_connections_max" in caplog.text
+        assert "limits.http.connections_max" in caplog.text
         nursery.cancel_scope.cancel()
     gc.collect()
 
@@ -355,7 +361,7 @@ async def test_a_request_that_comes_during_the_stop_is_ended_too(opened, certifi
                 await has_come.wait()
             ends.append(exchange.head.path)
 
-    host = await opened(respond, tls=certificate, close_seconds=10)
+    host = await opened(respond, tls=certificate, shutdown=ShutdownLimits(close_seconds=10))
     client = await Http2Client.connect(host, certificate)
     await client.ask(path="/early")
     await trio.testing.wait_all_tasks_blocked(0.05)

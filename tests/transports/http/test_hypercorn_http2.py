@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from mcp_trio._transports.hypercorn import HypercornConnection
+from mcp_trio.limits import HttpLimits
 from tests.transports.http.conftest import say_hello
 from tests.transports.http.http2_client import Http2Client
 
@@ -121,12 +122,12 @@ async def test_what_comes_for_a_rejected_request_harms_no_other(connected):
 
 
 async def test_a_head_over_its_limit_is_rejected_and_no_other_one(connected):
-    _host, client, _made = await connected(say_hello, http_head_bytes_max=2000)
+    _host, client, _made = await connected(say_hello, http=HttpLimits(headers_bytes_max=2000))
     with trio.fail_after(SECONDS):
         head, body = await client.exchange(headers=[("x-long", "x" * 2000)])
         assert (head[b":status"], body) == (
             b"431",
-            b"the head is longer than http_head_bytes_max (2000)",
+            b"the head is longer than limits.http.headers_bytes_max (2000)",
         )
         assert (await client.exchange())[-1] == b"hello"
 
@@ -225,7 +226,7 @@ async def test_a_client_is_told_what_was_seen_of_its_requests_at_the_stop(connec
 
 @pytest.mark.real_time
 async def test_a_client_is_told_so_when_it_was_idle_for_too_long(connected):
-    _host, client, _made = await connected(say_hello, http_idle_seconds=0.1)
+    _host, client, _made = await connected(say_hello, http=HttpLimits(idle_seconds=0.1))
     with trio.fail_after(SECONDS):
         await client.exchange()
         [told] = await said_at_the_end(client)

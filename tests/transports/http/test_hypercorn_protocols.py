@@ -25,7 +25,7 @@ def connected(nursery):
     def connected(app):
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        ends = SocketEnds(fd=ours.detach(), chunk_bytes=DEFAULT_LIMITS.chunk_bytes)
+        ends = SocketEnds(fd=ours.detach(), chunk_bytes=DEFAULT_LIMITS.messages.chunk_bytes)
         stream = BoundedStream(ends, DEFAULT_LIMITS)
         nursery.start_soon(serve, HypercornConnection(app, stream, DEFAULT_LIMITS, None, None))
         return trio.SocketStream(trio.socket.from_stdlib_socket(theirs))

@@ -9,13 +9,14 @@ import trio.testing
 from mcp_trio import Limits
 from mcp_trio._jsonrpc.messages import Batch, Decoder
 from mcp_trio._transports.http_sessions import DuplicateIdError, SessionChannel, TooManyStreamsError
+from mcp_trio.limits import HttpLimits
 from mcp_trio.transports import Addressed
 
 DECODER = Decoder(json_depth_max=32, batch_messages_max=8)
 
 
 def channel(**options):
-    limits = Limits(http_streams_max=3, http_events_kept_max=8)
+    limits = Limits(http=HttpLimits(streams_max=3, events_kept_max=8))
     return SessionChannel(limits, **options)
 
 

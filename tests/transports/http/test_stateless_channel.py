@@ -19,6 +19,7 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._transports.http_sessions import StatelessChannel
 from mcp_trio.errors import Unencodable
+from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import Addressed
 
 LISTEN = "subscriptions/listen"
@@ -58,14 +59,14 @@ def nested(depth):
 
 
 async def test_a_request_may_be_nested_as_deep_as_the_limit_says():
-    made = StatelessChannel(Limits(json_depth_max=900))
+    made = StatelessChannel(Limits(messages=MessageLimits(json_depth_max=900)))
     made.deliver(nested(700))
     assert len(await made.receive()) == 1
 
 
 def test_for_one_that_is_nested_deeper_nobody_waits():
-    made = StatelessChannel(Limits(json_depth_max=20))
-    with pytest.raises(Unencodable, match="json_depth_max"):
+    made = StatelessChannel(Limits(messages=MessageLimits(json_depth_max=20)))
+    with pytest.raises(Unencodable, match=r"limits\.messages\.json_depth_max"):
         made.deliver(nested(30))
     assert made.is_resting
 

@@ -12,13 +12,15 @@ from wsproto import events
 from mcp_trio import Limits
 from mcp_trio._transports.websocket import accepted
 from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
-from mcp_trio.limits import MIB
+from mcp_trio.limits import MIB, MessageLimits, ShutdownLimits
 from mcp_trio.transports import open_websocket_channel
 from tests.transports.http.conftest import certificate
 
 __all__ = ["certificate"]
 
-LIMITS = Limits(frame_bytes_max=2 * MIB, close_seconds=0.3)
+LIMITS = Limits(
+    messages=MessageLimits(bytes_max=2 * MIB), shutdown=ShutdownLimits(close_seconds=0.3)
+)
 
 
 async def anybody(head):

@@ -9,10 +9,13 @@ import trio
 from mcp_trio import ConnectionLost, Limits
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._transports.websocket import SocketEnded, begin_channel
+from mcp_trio.limits import MessageLimits, ShutdownLimits
 from mcp_trio.testing import check_channel
 from mcp_trio.transports import Oversized, open_websocket_channel
 
-LIMITS = Limits(frame_bytes_max=2 * 1024 * 1024, close_seconds=0.3)
+LIMITS = Limits(
+    messages=MessageLimits(bytes_max=2 * 1024 * 1024), shutdown=ShutdownLimits(close_seconds=0.3)
+)
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'
 
 
@@ -47,7 +50,7 @@ class Mailboxes:
             frame = (await self.receiver.receive()).encode()
         except (trio.EndOfChannel, trio.ClosedResourceError):
             raise SocketEnded(CloseCode.DONE) from None
-        too_large = len(frame) > LIMITS.frame_bytes_max
+        too_large = len(frame) > LIMITS.messages.bytes_max
         return [Oversized(len(frame), frame[:4096]) if too_large else frame]
 
     async def ping(self):

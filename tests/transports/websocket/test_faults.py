@@ -9,7 +9,7 @@ from wsproto.events import Ping
 
 from mcp_trio import ConnectionLost, Limits
 from mcp_trio.errors import OutcomeUnknown
-from mcp_trio.limits import KIB, MIB
+from mcp_trio.limits import KIB, MIB, MessageLimits, ShutdownLimits
 from mcp_trio.transports import Oversized, open_websocket_channel
 from tests.transports.websocket.conftest import LIMITS
 
@@ -61,7 +61,11 @@ async def test_text_in_an_unmasked_frame_is_against_the_rules(raw):
 
 @pytest.mark.parametrize("kib", [5, 500])
 async def test_what_is_too_large_is_reported_once_and_the_session_goes_on(raw, nursery, kib):
-    peer, channel = await raw(limits=Limits(frame_bytes_max=8 * KIB, close_seconds=0.3))
+    peer, channel = await raw(
+        limits=Limits(
+            messages=MessageLimits(bytes_max=8 * KIB), shutdown=ShutdownLimits(close_seconds=0.3)
+        )
+    )
     for each in range(2):
         nursery.start_soon(peer.frame, TEXT, "ä".encode() * kib * KIB)
         [oversized] = await channel.receive()
@@ -74,7 +78,11 @@ async def test_what_is_too_large_is_reported_once_and_the_session_goes_on(raw, n
 
 
 async def test_a_message_of_many_pieces_that_gets_too_large_takes_no_more_than_it_may(raw):
-    peer, channel = await raw(limits=Limits(frame_bytes_max=100, close_seconds=0.3))
+    peer, channel = await raw(
+        limits=Limits(
+            messages=MessageLimits(bytes_max=100), shutdown=ShutdownLimits(close_seconds=0.3)
+        )
+    )
     for _ in range(200):
         await peer.frame(CONTINUATION if _ else TEXT, b"x", is_last=False)
     await peer.frame(CONTINUATION, b"x")
@@ -162,10 +170,13 @@ async def test_a_connection_that_is_cut_leaves_open_what_was_done(raw, begun):
 async def test_a_peer_that_answers_no_ping_is_lost(in_memory, autojump_clock):
     peer, channel = await in_memory()
     started = trio.current_time()
-    with pytest.raises(OutcomeUnknown, match="websocket_ping_seconds, websocket_pong_seconds"):
+    with pytest.raises(
+        OutcomeUnknown,
+        match=r"limits\.websocket\.ping_interval_seconds, limits\.websocket\.pong_seconds",
+    ):
         await channel.receive()
     limits = Limits()
-    waited = limits.websocket_ping_seconds + limits.websocket_pong_seconds
+    waited = limits.websocket.ping_interval_seconds + limits.websocket.pong_seconds
     assert trio.current_time() - started == pytest.approx(waited)
     assert await peer.closed() == 1011
 
@@ -324,7 +335,7 @@ async def test_a_peer_that_never_closes_its_side_is_waited_for_in_bounded_time(
     peer, channel = await in_memory()
     started = trio.current_time()
     await channel.aclose()
-    assert trio.current_time() - started == pytest.approx(LIMITS.close_seconds)
+    assert trio.current_time() - started == pytest.approx(LIMITS.shutdown.close_seconds)
     assert await peer.closed() == 1000
 
 
@@ -408,7 +419,7 @@ async def test_a_server_that_hangs_up_is_noticed_at_once(meets):
 
 async def test_a_server_that_says_nothing_is_waited_for_in_bounded_time(meets, autojump_clock):
     url = await meets(answers(b""))
-    with pytest.raises(ConnectionLost, match=r"10 s \(http_head_seconds"):
+    with pytest.raises(ConnectionLost, match=r"10 s \(limits\.http\.headers_seconds"):
         await open_websocket_channel(url)
 
 

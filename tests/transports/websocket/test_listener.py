@@ -13,7 +13,7 @@ from mcp_trio import Client, ConnectionLost, Limits, Server
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._testing.peers import notification, request
 from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
-from mcp_trio.limits import MIB
+from mcp_trio.limits import MIB, HttpLimits, MessageLimits, ShutdownLimits
 from mcp_trio.transports import open_websocket_channel
 from tests.transports.websocket.conftest import LIMITS, anybody, raw_peer
 
@@ -80,7 +80,7 @@ async def test_a_head_that_takes_too_long_is_rejected(begun, autojump_clock):
     started = trio.current_time()
     answer = await answered(begun)
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert trio.current_time() - started == pytest.approx(LIMITS.http_head_seconds)
+    assert trio.current_time() - started == pytest.approx(LIMITS.http.headers_seconds)
 
 
 async def test_a_head_in_single_bytes_is_read():
@@ -172,10 +172,14 @@ async def test_frames_that_came_with_the_head_are_not_lost(served):
 
 
 async def test_one_connection_too_many_is_told_the_setting(served):
-    url, arrivals = await served(limits=Limits(http_connections_max=1, close_seconds=0.3))
+    url, arrivals = await served(
+        limits=Limits(
+            http=HttpLimits(connections_max=1), shutdown=ShutdownLimits(close_seconds=0.3)
+        )
+    )
     first = await open_websocket_channel(url, limits=LIMITS)
     await arrivals.receive()
-    with pytest.raises(ConnectionLost, match=r"HTTP 503.*http_connections_max"):
+    with pytest.raises(ConnectionLost, match=r"HTTP 503.*limits\.http\.connections_max"):
         await open_websocket_channel(url)
     await first.aclose()
 
@@ -217,7 +221,7 @@ async def test_clients_of_a_server_that_stops_are_told_so():
 
 
 async def test_a_server_that_stops_finishes_the_answer_that_is_leaving():
-    server = Server("harbour", limits=Limits(frame_bytes_max=64 * MIB))
+    server = Server("harbour", limits=Limits(messages=MessageLimits(bytes_max=64 * MIB)))
 
     @server.tool
     async def load() -> str:
@@ -263,7 +267,7 @@ async def test_tls_is_spoken_with_a_certificate(certificate, nursery):
 
 
 async def test_far_too_many_connections_are_closed_without_a_word():
-    limits = Limits(http_connections_max=1, close_seconds=0.3)
+    limits = Limits(http=HttpLimits(connections_max=1), shutdown=ShutdownLimits(close_seconds=0.3))
     host = WebSocketHost(admit=anybody, handle=never, limits=limits)
     async with trio.open_nursery() as nursery:
         streams = [trio.testing.memory_stream_pair() for _ in range(3)]

@@ -12,9 +12,13 @@ from mcp_trio._transports.asgi import AsgiHost, AsgiSocket
 from mcp_trio._transports.http_server import serve_native
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio._transports.websocket import accepted
+from mcp_trio.limits import ShutdownLimits, WebSocketLimits
 from tests.transports.websocket.conftest import raw_peer
 
-LIMITS = Limits(websocket_ping_seconds=0.3, websocket_pong_seconds=0.3, close_seconds=0.1)
+LIMITS = Limits(
+    websocket=WebSocketLimits(ping_interval_seconds=0.3, pong_seconds=0.3),
+    shutdown=ShutdownLimits(close_seconds=0.1),
+)
 BUFFER_BYTES = 2**16  # or the system would take all of it at once
 SIZE = 2**21
 READING_SECONDS = 1.5
@@ -79,10 +83,10 @@ async def test_of_a_message_that_leaves_slowly_its_host_tells(nursery, autojump_
     await trio.testing.wait_all_tasks_blocked()
     begun = slow.bytes_sent
     for _ in range(3):
-        await trio.sleep(LIMITS.write_stall_seconds)
+        await trio.sleep(LIMITS.messages.write_stall_seconds)
         left += 1
         assert not slow.is_silent_since(0)
     assert slow.bytes_sent == begun + 3
-    await trio.sleep(LIMITS.write_stall_seconds)
+    await trio.sleep(LIMITS.messages.write_stall_seconds)
     assert slow.is_silent_since(0)
     slow.stop()

@@ -140,7 +140,7 @@ const tricks = {
     line.socket.send(`{"jsonrpc":"2.0","id":9,"method":"${"x".repeat(FRAME_BYTES_MAX)}"}`);
     await line.until(() => line.heard.some(({ error }) => error !== undefined), "an error");
     const { error } = line.heard.at(-1);
-    expect(error.message, error.message.includes("frame_bytes_max"), true);
+    expect(error.message, error.message.includes("limits.messages.bytes_max"), true);
     await line.echo("hello");
   },
   "a binary message": async (line) => {

@@ -15,7 +15,7 @@ from mcp_trio import Limits
 from mcp_trio._transports.http_response import BodyTooLargeError
 from mcp_trio._transports.http_server import NativeHost, serve_native
 from mcp_trio._transports.socket_bytes import SocketEnds
-from mcp_trio.limits import KIB
+from mcp_trio.limits import KIB, HttpLimits
 
 GET = b"GET /path HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -369,7 +369,7 @@ async def test_what_is_no_exception_is_not_held_up(new_client, caplog, beside):
 
 
 async def test_a_connection_too_many_is_told_so_and_closed_at_once(new_client):
-    host = NativeHost(respond=say_path, limits=Limits(http_connections_max=1))
+    host = NativeHost(respond=say_path, limits=Limits(http=HttpLimits(connections_max=1)))
     first, second = new_client(), new_client()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(host.serve, first)

@@ -6,7 +6,7 @@ import trio.testing
 
 from mcp_trio import Limits
 from mcp_trio._transports.http_server import NativeHost
-from mcp_trio.limits import KIB
+from mcp_trio.limits import KIB, HttpLimits, MessageLimits, ShutdownLimits
 
 GET = b"GET /path HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -28,7 +28,7 @@ async def settled():
 
 
 async def test_a_head_that_does_not_come_in_time_is_rejected(connect, autojump_clock):
-    client = await connect(say_path, http_head_seconds=10)
+    client = await connect(say_path, http=HttpLimits(headers_seconds=10))
     for byte in GET[:11]:
         client.put(bytes([byte]))
         await trio.sleep(0.9)
@@ -43,7 +43,7 @@ async def test_a_head_that_does_not_come_in_time_is_rejected(connect, autojump_c
 async def test_a_body_that_stops_coming_is_rejected_for_the_application(
     connect, autojump_clock, caplog
 ):
-    client = await connect(echo, http_body_seconds=10)
+    client = await connect(echo, http=HttpLimits(body_seconds=10))
     client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
     await trio.sleep(9)
     client.put(b"a")
@@ -55,7 +55,7 @@ async def test_a_body_that_stops_coming_is_rejected_for_the_application(
 
 
 async def test_a_large_body_may_take_its_time_as_long_as_it_comes(connect, autojump_clock):
-    client = await connect(echo, http_body_seconds=10)
+    client = await connect(echo, http=HttpLimits(body_seconds=10))
     size = 256 * KIB
     client.put(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size)
     for _ in range(32):
@@ -65,7 +65,7 @@ async def test_a_large_body_may_take_its_time_as_long_as_it_comes(connect, autoj
 
 
 async def test_an_idle_connection_is_closed_without_a_word(connect, autojump_clock):
-    client = await connect(say_path, http_idle_seconds=80)
+    client = await connect(say_path, http=HttpLimits(idle_seconds=80))
     await trio.sleep(50)
     client.put(GET)
     await trio.sleep(79)
@@ -76,7 +76,7 @@ async def test_an_idle_connection_is_closed_without_a_word(connect, autojump_clo
 
 
 async def test_a_connection_that_never_says_anything_is_idle(connect, autojump_clock):
-    client = await connect(say_path, http_idle_seconds=80)
+    client = await connect(say_path, http=HttpLimits(idle_seconds=80))
     await trio.sleep(101)
     assert client.is_closed
     assert client.sent == b""
@@ -87,7 +87,7 @@ async def test_a_request_may_take_longer_than_a_connection_may_be_idle(connect, 
         await trio.sleep(1000)
         await say_path(exchange)
 
-    client = await connect(respond, http_idle_seconds=80)
+    client = await connect(respond, http=HttpLimits(idle_seconds=80))
     client.put(GET)
     await trio.sleep(1001)
     assert client.statuses() == [200]
@@ -123,7 +123,7 @@ async def test_a_client_that_reads_nothing_breaks_its_exchange(connect, autojump
         with pytest.raises(trio.BrokenResourceError, match="broken"):
             await exchange.end()
 
-    client = await connect(respond, room=500, write_stall_seconds=30)
+    client = await connect(respond, room=500, messages=MessageLimits(write_stall_seconds=30))
     client.put(GET)
     await trio.sleep(29)
     assert not errors
@@ -168,7 +168,7 @@ async def test_an_answer_that_is_cancelled_in_the_middle_is_the_last(connect, au
 
 
 async def test_a_client_is_waited_for_until_it_has_read_its_rejection(connect, autojump_clock):
-    client = await connect(say_path, close_seconds=2)
+    client = await connect(say_path, shutdown=ShutdownLimits(close_seconds=2))
     client.put(b"nonsense\r\n\r\n" + b"x" * 100_000)
     await trio.sleep(1)
     assert (client.is_shut, client.is_closed) == (True, False)
@@ -180,7 +180,7 @@ async def test_a_client_is_waited_for_until_it_has_read_its_rejection(connect, a
 async def test_a_client_that_talks_on_after_its_rejection_is_not_waited_for_long(
     connect, autojump_clock
 ):
-    client = await connect(say_path, close_seconds=2)
+    client = await connect(say_path, shutdown=ShutdownLimits(close_seconds=2))
     client.put(b"nonsense\r\n\r\n")
     for _ in range(15):
         client.put(b"x" * 1000)
@@ -220,7 +220,7 @@ async def test_not_more_is_read_ahead_than_a_head(connect):
     async def respond(exchange):
         await exchange.gone()
 
-    client = await connect(respond, http_head_bytes_max=1000)
+    client = await connect(respond, http=HttpLimits(headers_bytes_max=1000))
     client.put(GET)
     await settled()
     client.put(b"x" * 200_000)

@@ -12,9 +12,10 @@ from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports.http_server import serve_native
 from mcp_trio._transports.socket_bytes import SocketEnds, Wire
 from mcp_trio._transports.trio_websocket import WireStream
+from mcp_trio.limits import HttpLimits, ShutdownLimits
 from tests.transports.websocket.conftest import RawPeer, handing_over
 
-LIMITS = Limits(close_seconds=0.3, http_idle_seconds=2)
+LIMITS = Limits(shutdown=ShutdownLimits(close_seconds=0.3), http=HttpLimits(idle_seconds=2))
 FRAME = b'{"jsonrpc":"2.0","method":"check"}'
 ASKS = (
     b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -60,7 +61,7 @@ async def test_an_open_one_is_not_idle(connect, mock_clock):
         await peer.shake_hands()
         channel = await arrivals.receive()
         await trio.testing.wait_all_tasks_blocked(0.01)
-        mock_clock.jump(3 * LIMITS.http_idle_seconds)
+        mock_clock.jump(3 * LIMITS.http.idle_seconds)
         await trio.testing.wait_all_tasks_blocked(0.01)
         await channel.send([FRAME])
         event = await peer.event()
