@@ -151,7 +151,9 @@ def _recording_downstream(address: Address | None, **who: Any) -> "Downstream":
 
     if address is None:
         return Downstream()
-    return Downstream(kind="http", place=ListenOptions(host=address.host, port=address.port, **who))
+    return Downstream(
+        kind="http", listen=ListenOptions(host=address.host, port=address.port, **who)
+    )
 
 
 def _recorded(downstream: "Downstream", upstream: "Upstream", record: "RecordOptions") -> int:
@@ -159,8 +161,8 @@ def _recorded(downstream: "Downstream", upstream: "Upstream", record: "RecordOpt
     from mcp_trio._proxy.bridge import run_bridge
     from mcp_trio.errors import ConnectionLost
 
-    place = downstream.place
-    listens_at = None if downstream.kind == "stdio" else where(host=place.host, port=place.port)
+    listen = downstream.listen
+    listens_at = None if downstream.kind == "stdio" else where(host=listen.host, port=listen.port)
     try:
         with listening(listens_at, "recording") as attempt:
             return run_bridge(downstream, upstream, record=record, report_url=attempt.told)
@@ -307,4 +309,4 @@ def _downstream(source: str, upstream: "Upstream", said: Mapping[str, Any]) -> "
     if "allows_cors" in who and has_url(upstream.target):
         raise click.UsageError(CORS_IS_THEIRS)
     is_open = who.pop("is_open", False)
-    return attrs.evolve(downstream, place=attrs.evolve(downstream.place, **who), is_open=is_open)
+    return attrs.evolve(downstream, listen=attrs.evolve(downstream.listen, **who), is_open=is_open)

@@ -1,1 +1,1 @@
-"""The journal's records: to bytes and back, checked and compared. Pure."""
+"""The journal: its records, how they are encoded, read, compared, exported and redacted. Pure."""

@@ -282,7 +282,7 @@ class RecordedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_answer(self) -> bool:
-        """Whether it is a result or an error."""
+        """True for a result or an error."""
         return self.kind in {"result", "error"}
 
 
@@ -314,7 +314,7 @@ class Conversation:
 
     @cached_property
     def stateless_request(self) -> RecordedMessage | None:
-        """The last request of a stateless client; None if the whole session was a legacy one."""
+        """The last request of a stateless client; None if all of the session was legacy."""
         requests = reversed(self.of("client", "request"))
         return next((each for each in requests if protocol_version_of(each.body) is not None), None)
 

@@ -2,8 +2,8 @@
 
 The reader streams. It raises only if the lines are no recording at all; all other damage is
 reported between the records, and reading goes on. A last line that was cut off ("torn"), because
-the writer was killed, is told from damage elsewhere: a line that is no record, a hole in the
-numbers that no `gap` explains, or a digest that does not match the lines it covers.
+the writer was killed, is distinguished from damage elsewhere: a line that is no record, a hole in
+the numbers that no `gap` explains, or a digest that does not match the lines it covers.
 
 The `open` record of a later segment is checked like every line, but not returned as a record.
 """
@@ -82,7 +82,7 @@ def read_recording(lines: Iterable[bytes]) -> Iterator[Record | Damage]:
 
 
 def check(lines: Iterable[bytes]) -> CheckReport:
-    """Read a whole recording and report on it.
+    """Read a complete recording and return a report on it.
 
     Raises:
         RecordingError: As `read_recording`.

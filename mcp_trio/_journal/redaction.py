@@ -130,14 +130,14 @@ _NOT_UTF8: Final = {
 }
 
 
-def mask_malformed(frame: bytes) -> bytes:
+def mask_malformed(data: bytes) -> bytes:
     """Return the form of bytes that are no valid JSON, without their content.
 
     Nothing tells which part of malformed JSON is secret, so only its form is kept: brackets,
     quotes, lengths, the names of a message's members, and its id. The result is malformed at the
     same position and in the same way, so that the same error answers it in a replay.
     """
-    id_ = recover(frame).id
+    id_ = recover(data).id
 
     def mask(match: re.Match[bytes]) -> bytes:
         if match["id"] is not None:
@@ -145,7 +145,7 @@ def mask_malformed(frame: bytes) -> bytes:
             return match["id"] + (value if _is_id(value, id_) else _PART.sub(mask, value))
         return _replacement(match)
 
-    return _broken_alike(frame, _PART.sub(mask, frame))
+    return _malformed_alike(data, _PART.sub(mask, data))
 
 
 def _replacement(match: re.Match[bytes]) -> bytes:
@@ -167,10 +167,10 @@ def _is_id(value: bytes, id_: int | str | None) -> bool:
     return type(decoded) is type(id_) and decoded == id_
 
 
-def _broken_alike(frame: bytes, mask: bytes) -> bytes:
+def _malformed_alike(data: bytes, mask: bytes) -> bytes:
     """Return the mask with the byte that made the original no valid UTF-8."""
     try:
-        frame.decode()
+        data.decode()
     except UnicodeDecodeError as error:
         byte, is_last = _NOT_UTF8[error.reason]
         at = len(mask) - 1 if is_last else error.start
@@ -535,11 +535,11 @@ class Redactor:
         )
         return redacted
 
-    def _batch(self, kind: str, frame: bytes) -> bytes:
+    def _batch(self, kind: str, data: bytes) -> bytes:
         """Redact each message of a batch by itself, since the zones depend on its method."""
-        messages = messages_in(frame)
+        messages = messages_in(data)
         redacted = [self._redacted(kind, each) for each in messages]
-        return frame if redacted == messages else b"[" + b",".join(redacted) + b"]"
+        return data if redacted == messages else b"[" + b",".join(redacted) + b"]"
 
     def _redacted(self, kind: str, body: bytes) -> bytes:
         self._found = self._known.found_in(body)

@@ -341,7 +341,7 @@ _LOGGED: Final = "$.params.data"
 
 # Request states are random or sealed, and useless after the session.
 _STATES: Final = frozenset({"$.result.requestState", "$.params.requestState"})
-_DRAWN_STATE: Final = "parked."
+_RANDOM_STATE: Final = "parked."
 
 _NAMES: Final = SecretNames(DEFAULT_SECRET_NAMES)
 
@@ -401,7 +401,7 @@ def _found(path: str, name: str, text: str) -> dict[str, str]:
 
 
 def _is_random_by_design(path: str, text: str) -> bool:
-    is_state = path in _STATES or text.startswith(_DRAWN_STATE)
+    is_state = path in _STATES or text.startswith(_RANDOM_STATE)
     return is_state or (path.endswith(_BINARY) and path != _LOGGED)
 
 

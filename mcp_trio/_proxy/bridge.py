@@ -90,7 +90,7 @@ class BridgeHttpSession:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the server has answered a handshake."""
+        """True after the server has answered a handshake."""
         return self.negotiated.is_set()
 
     @property
@@ -213,13 +213,13 @@ class Downstream:
 
     Attributes:
         kind: The transport, by its name in recordings.
-        place: The address to listen on, except for a socket file.
+        listen: The address to listen on, except for a socket file.
         socket_file: The path of the socket file to listen on.
         is_open: Whether a TCP listener accepts clients from other machines.
     """
 
     kind: Kind = "stdio"
-    place: ListenOptions = attrs.field(factory=ListenOptions)
+    listen: ListenOptions = attrs.field(factory=ListenOptions)
     socket_file: str = ""
     is_open: bool = False
 
@@ -316,17 +316,17 @@ def parse_downstream(word: str) -> Downstream:
 
 
 def _http_downstream(_: str, parts: SplitResult) -> Downstream:
-    return Downstream(kind="http", place=_place(parts, parts.path or "/mcp"))
+    return Downstream(kind="http", listen=_listen_options(parts, parts.path or "/mcp"))
 
 
 def _websocket_downstream(_: str, parts: SplitResult) -> Downstream:
-    return Downstream(kind="websocket", place=_place(parts, parts.path or "/ws"))
+    return Downstream(kind="websocket", listen=_listen_options(parts, parts.path or "/ws"))
 
 
 def _tcp_downstream(_: str, parts: SplitResult) -> Downstream:
     if parts.path:
         raise ValueError("the address of a TCP listener is tcp://HOST:PORT")
-    return Downstream(kind="tcp", place=_place(parts, ""))
+    return Downstream(kind="tcp", listen=_listen_options(parts, ""))
 
 
 def _unix_downstream(rest: str, _: SplitResult) -> Downstream:
@@ -335,7 +335,7 @@ def _unix_downstream(rest: str, _: SplitResult) -> Downstream:
     return Downstream(kind="unix", socket_file=rest)
 
 
-def _place(parts: SplitResult, path: str) -> ListenOptions:
+def _listen_options(parts: SplitResult, path: str) -> ListenOptions:
     if not parts.hostname or parts.port is None or parts.query or parts.username is not None:
         raise ValueError(
             "the address to listen on needs a host and a port (0 is any), and no query or user"
@@ -382,7 +382,7 @@ def run_bridge(
         return run_stdio_proxy(target, record=record, limits=limits)
     if downstream.kind == "http" and isinstance(target, str) and has_url(target):
         return run_http_proxy(
-            downstream.place,
+            downstream.listen,
             target,
             record=record,
             report_url=report_url,
@@ -471,43 +471,43 @@ async def serve_bridge(
 async def _serve_http(
     downstream: Downstream, application: BridgeApplication, *, task_status: trio.TaskStatus[str]
 ) -> None:
-    place = downstream.place
+    listen = downstream.listen
     options: HttpOptions = {
-        "hosts": place.hosts,
-        "origins": place.origins,
-        "allows_cors": place.allows_cors,
-        "token": place.token,
-        "path": place.path or "/mcp",
+        "hosts": listen.hosts,
+        "origins": listen.origins,
+        "allows_cors": listen.allows_cors,
+        "token": listen.token,
+        "path": listen.path or "/mcp",
         "has_websocket": False,
     }
     await serve_http(
-        application, Address(host=place.host, port=place.port), options, task_status=task_status
+        application, Address(host=listen.host, port=listen.port), options, task_status=task_status
     )
 
 
 async def _serve_websocket(
     downstream: Downstream, application: BridgeApplication, *, task_status: trio.TaskStatus[str]
 ) -> None:
-    place = downstream.place
+    listen = downstream.listen
     options: WebSocketOptions = {
-        "hosts": place.hosts,
-        "origins": place.origins,
-        "token": place.token,
-        "path": place.path or "/ws",
+        "hosts": listen.hosts,
+        "origins": listen.origins,
+        "token": listen.token,
+        "path": listen.path or "/ws",
     }
     await serve_websocket(
-        application, options, host=place.host, port=place.port, task_status=task_status
+        application, options, host=listen.host, port=listen.port, task_status=task_status
     )
 
 
 async def _serve_tcp(
     downstream: Downstream, application: BridgeApplication, *, task_status: trio.TaskStatus[str]
 ) -> None:
-    place = downstream.place
+    listen = downstream.listen
     await serve_tcp(
         application,
-        host=place.host,
-        port=place.port,
+        host=listen.host,
+        port=listen.port,
         is_open=downstream.is_open,
         task_status=task_status,
     )

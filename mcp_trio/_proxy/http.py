@@ -718,7 +718,7 @@ class HttpProxy:
 
 
 async def serve_http_proxy(
-    place: ListenOptions,
+    listen: ListenOptions,
     link: Link,
     recordings: OpenRecordings,
     *,
@@ -730,26 +730,26 @@ async def serve_http_proxy(
         OSError: The address cannot be bound.
         ValueError: An option for the host check or the token is invalid.
     """
-    listeners = await trio.open_tcp_listeners(place.port, host=place.host)
+    listeners = await trio.open_tcp_listeners(listen.port, host=listen.host)
     try:
         bound = [listener.socket.getsockname()[:2] for listener in listeners]
         host_check = host_check_for(
-            bound, hosts=place.hosts, origins=place.origins, allows_cors=True
+            bound, hosts=listen.hosts, origins=listen.origins, allows_cors=True
         )
         proxy = HttpProxy(
             link=link,
             host_check=host_check,
             recordings=recordings,
             limits=link.limits,
-            path=place.path,
-            token=None if place.token is None else checked_token(place.token),
+            path=listen.path,
+            token=None if listen.token is None else checked_token(listen.token),
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(recordings.expire)
             serve = partial(serve_native, proxy.respond, listeners, limits=link.limits)
             await nursery.start(serve)
-            path = link.url.raw_path.decode() if place.path is None else place.path
-            task_status.started(f"http://{netloc(place.host, bound[0][1])}{path}")
+            path = link.url.raw_path.decode() if listen.path is None else listen.path
+            task_status.started(f"http://{netloc(listen.host, bound[0][1])}{path}")
     finally:
         recordings.close()
         for listener in listeners:
@@ -757,7 +757,7 @@ async def serve_http_proxy(
 
 
 def run_http_proxy(
-    place: ListenOptions,
+    listen: ListenOptions,
     url: str,
     *,
     record: RecordOptions | None,
@@ -779,11 +779,11 @@ def run_http_proxy(
         ValueError: An option for the host check or the token is invalid, or `url` is no HTTP URL.
     """
     parsed = parsed_url(url)
-    return trio.run(_run, place, parsed, record, report_url, headers, limits)
+    return trio.run(_run, listen, parsed, record, report_url, headers, limits)
 
 
 async def _run(
-    place: ListenOptions,
+    listen: ListenOptions,
     url: httpx.URL,
     record: RecordOptions | None,
     report_url: Callable[[str], None],
@@ -798,7 +798,7 @@ async def _run(
 
             async def serve() -> int:
                 async with trio.open_nursery() as nursery:
-                    report_url(await nursery.start(serve_http_proxy, place, link, recordings))
+                    report_url(await nursery.start(serve_http_proxy, listen, link, recordings))
                 return 0
 
             return await until_signal(serve, shut=partial(recordings.shut, "signal"))

@@ -1,1 +1,1 @@
-"""The file of a recording: where records are written to and read from."""
+"""The recorder: writes the records of sessions to files, and reads their lines back."""

@@ -381,7 +381,7 @@ class WritingThread:
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether everything is written, and the last write was fast."""
+        """True if everything is written, and the last write was fast."""
         return self._last_was_fast and not self.waiting_bytes
 
     def finish(self, seconds_max: float) -> bool:

@@ -129,7 +129,7 @@ class Recorder:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether the current segment is nearly full or is not the first.
+        """True if the current segment is nearly full or is not the first.
 
         A recording that can end does so then, and another recording begins.
         """

@@ -157,10 +157,12 @@ async def test_every_pair_carries_all_that_belongs_to_a_call_in_both_eras(
                 if takes_a_process(direction, to)
                 else bridged(direction, *server, folder, record=recordings)
             )
-            place = await stack.enter_async_context(between)
+            listen = await stack.enter_async_context(between)
             for protocol_version in PROTOCOL_VERSIONS:
                 async with Client(
-                    place, protocol_versions=[protocol_version], elicitation=lambda _: {"unit": "m"}
+                    listen,
+                    protocol_versions=[protocol_version],
+                    elicitation=lambda _: {"unit": "m"},
                 ) as client:
                     assert client.protocol_version == protocol_version
                     await use(client, folder / "notes")

@@ -38,8 +38,8 @@ async def test_a_bridged_session_is_mocked_and_asked_again_over_any_transport(
     folder.mkdir()
     with trio.fail_after(SECONDS):
         async with served(weather, to, tmp_path) as (url, _scope):
-            async with bridged(source, url, tmp_path, record=folder) as place:
-                live = await ask(place, protocol_version)
+            async with bridged(source, url, tmp_path, record=folder) as listen:
+                live = await ask(listen, protocol_version)
             path = next(each for each in folder.iterdir() if "tools/call" in each.read_text())
             report = await run_inputs(path, url, limits=LIMITS)
             assert report.is_same, str(report)
@@ -51,8 +51,8 @@ async def test_handlers_are_not_run_against_what_a_bridge_recorded(tmp_path):
     path = tmp_path / "bridged.mcprec.jsonl"
     async with (
         served(weather, "tcp") as (url, _scope),
-        bridged("websocket", url, tmp_path, record=path) as place,
+        bridged("websocket", url, tmp_path, record=path) as listen,
     ):
-        await ask(place, "2025-11-25")
+        await ask(listen, "2025-11-25")
     with pytest.raises(RecordingError, match="strict replay runs the handlers of a server"):
         await replay_async(path, weather)
