@@ -54,7 +54,7 @@ SESSION = [
 
 
 @pytest.mark.parametrize("role", ["client", "server", "proxy"])
-def test_whoever_recorded_it_the_same_was_said(role):
+def test_recordings_of_either_side_give_the_same_conversation(role):
     told = conversation(recorded(*SESSION, role=role))
     assert [each.sender for each in told.messages] == [
         {"C": "client", "S": "server"}[who] for who, _ in SESSION
@@ -95,7 +95,7 @@ def test_errors_are_kept_as_they_were():
     assert bytes(error.body) == b'{"code":-1,"message":"no","data":null}'
 
 
-def test_a_lane_says_whose_message_it_is():
+def test_the_lane_decides_the_cause_of_a_message():
     first, second = ("C", call(1)), ("C", call(2))
     hint = ("S", note("message", data="of the first"), "r1.2")
     told = conversation(recorded(first, second, hint))
@@ -111,7 +111,7 @@ def test_without_a_lane_it_is_due_to_the_request_that_is_in_flight():
     assert told.messages[4].cause_index == 0
 
 
-def test_a_lane_of_nothing_that_was_said_is_passed_over():
+def test_a_lane_without_a_message_is_ignored():
     told = conversation(recorded(("C", call(1)), ("S", note("message", data=0), "r77")))
     assert told.messages[1].cause_index == 0
 
@@ -145,12 +145,12 @@ def test_what_is_about_no_request_is_about_none(message):
     assert told.messages[1].method in {"", message.get("method")}
 
 
-def test_frames_that_are_no_messages_are_counted():
+def test_malformed_messages_are_counted():
     told = conversation(recorded(("C", b"{"), ("C", b"[]"), ("C", call(1))))
     assert (told.unreadable, len(told.messages)) == (2, 1)
 
 
-def test_a_recording_that_was_cut_holds_what_was_said_before():
+def test_a_cut_recording_has_the_messages_before_the_cut():
     assert len(conversation(recorded(("C", call(1)), whole=False)).messages) == 1
 
 
@@ -279,7 +279,7 @@ def test_params_that_no_value_can_be_are_like_no_others():
     assert [each.retry_of for each in told.messages] == [None] * 3
 
 
-def test_what_a_handler_says_in_a_later_round_is_due_to_the_request_of_that_round():
+def test_a_message_of_a_later_round_trip_is_caused_by_its_request():
     told = conversation(
         recorded(
             ("C", call(1)),

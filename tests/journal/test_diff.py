@@ -50,13 +50,13 @@ def test_a_difference_has_a_path(left, right, places):
 
 
 @given(values, values)
-def test_frames_differ_exactly_where_there_is_a_place(a, b):
+def test_messages_differ_exactly_if_there_is_a_difference(a, b):
     left, right = (json.dumps(value, sort_keys=True) for value in (a, b))
     assert bool(json_differences(left.encode(), right.encode())) is (left != right)
     assert json_differences(left.encode(), left.encode()) == []
 
 
-def test_deep_frames_are_compared():
+def test_deeply_nested_messages_are_compared():
     deep = b"[" * 900 + b"%d" + b"]" * 900
     assert json_differences(deep % 1, deep % 2)[0][1:] in {(1, 2), (deep % 1, deep % 2)}
 
@@ -97,14 +97,14 @@ def test_numbers_times_and_the_start_do_not_count():
     assert [(one.what, one.kind) for one in found] == [("extra", "mark")] * 3
 
 
-def test_a_changed_frame_is_told_with_its_path():
+def test_a_changed_message_is_reported_with_its_path():
     (one,) = diff(recorded(*SESSION), changed(2, b'{"id":2,"a":7}'))
     assert (one.what, one.kind, one.lane, one.left, one.right) == ("changed", "out", "r2", 3, 3)
     assert (one.path, one.left_value, one.right_value) == ("$.a", 1, 7)
 
 
 @pytest.mark.parametrize(("a", "b"), [(b"{}", None), (None, b"{}")])
-def test_a_frame_on_one_side_only_is_told(a, b):
+def test_a_message_in_one_recording_only_is_reported(a, b):
     (one,) = diff(changed(2, a), changed(2, b))
     assert (one.path, one.left_value, one.right_value) == (
         "$",
@@ -124,7 +124,7 @@ def test_sessions_in_one_file_are_compared_each_with_its_own():
     assert {one.what for one in found} <= {"order"}
 
 
-def test_changed_envelopes_are_told():
+def test_changed_envelopes_are_reported():
     def with_envelope(envelope):
         encoder = RecordEncoder()
         return [encoder.record("in", b"{}", 0, envelope=envelope)]
@@ -135,7 +135,7 @@ def test_changed_envelopes_are_told():
     assert (one.path, one.right_value) == ("$x", UNSET)
 
 
-def test_missing_and_extra_records_are_told():
+def test_missing_and_extra_records_are_reported():
     longer, shorter = recorded(*SESSION), recorded(*SESSION[:3])
     (one,) = diff(longer, shorter)
     assert (one.what, one.kind, one.lane, one.left, one.right) == ("missing", "out", "r1", 4, None)
@@ -143,13 +143,13 @@ def test_missing_and_extra_records_are_told():
     assert (one.what, one.lane, one.left, one.right) == ("extra", "r1", None, 4)
 
 
-def test_another_order_is_told_where_the_orders_part():
+def test_another_order_is_reported_at_its_first_record():
     swapped = recorded(*SESSION[:2], SESSION[3], SESSION[2])
     (one,) = diff(recorded(*SESSION), swapped)
     assert (one.what, one.kind, one.lane, one.left, one.right) == ("order", "out", "r2", 3, 3)
 
 
-def test_a_lane_without_its_inbound_frame_keeps_its_name():
+def test_a_lane_without_its_request_keeps_its_name():
     rows = [("out", b"{}", 9, 0)]
     assert diff(recorded(*rows), recorded(*rows)) == []
 
@@ -169,7 +169,7 @@ def proxied(*frames, seed=1):
     return records + [encoder.record(kind, frame, 0) for kind, frame in frames]
 
 
-def test_the_drawn_seed_does_not_count():
+def test_the_random_seed_is_ignored():
     assert diff(proxied(*SERVER), proxied(*SERVER, seed=2)) == []
 
 
@@ -190,7 +190,7 @@ def test_another_way_to_count_ids_changes_nothing_but_ids():
     assert [(one.what, one.path) for one in found] == [("changed", "$.id")] * 4
 
 
-def test_a_request_more_does_not_make_the_lanes_behind_it_differ():
+def test_an_additional_request_does_not_change_later_lanes():
     shorter = [("in", CALL_1, None, None), ("out", ANSWER_1, 1, 0)]
     ping = ("in", b'{"id":7,"method":"ping"}', None, None)
     longer = [ping, shorter[0], ("out", ANSWER_1, 2, 0)]
@@ -229,7 +229,7 @@ def test_a_proxy_tells_a_session_as_its_server_does():
     assert diff(of_role("proxy", *SERVER), of_role("client", *seen_by_client(SERVER))) == []
 
 
-def test_a_frame_that_changed_on_its_way_is_told_in_the_words_of_the_left_side():
+def test_a_message_changed_in_transit_is_reported_as_the_left_side_has_it():
     client = of_role("client", *seen_by_client(SERVER))
     changed = of_role("server", *SERVER[:-1], ("out", ANSWER_1.replace(b'"n":1', b'"n":9')))
     (one,) = diff(changed, client)
@@ -241,7 +241,7 @@ def test_a_frame_that_changed_on_its_way_is_told_in_the_words_of_the_left_side()
     assert (one.kind, one.left_value, one.right_value) == ("in", 1, 9)
 
 
-def test_a_frame_that_one_side_never_saw_is_told():
+def test_a_message_that_one_side_never_received_is_reported():
     client = of_role("client", *seen_by_client(SERVER[:-1]))
     (one,) = diff(of_role("server", *SERVER), client)
     assert (one.what, one.kind, one.left) == ("missing", "out", 5)
@@ -249,7 +249,7 @@ def test_a_frame_that_one_side_never_saw_is_told():
     assert (one.what, one.kind, one.right) == ("extra", "out", 5)
 
 
-def test_frames_of_one_direction_that_changed_places_are_told():
+def test_messages_of_one_direction_in_another_order_are_reported():
     swapped = [*SERVER[:3], SERVER[4], SERVER[3]]
     (one,) = diff(of_role("server", *SERVER), of_role("client", *seen_by_client(swapped)))
     assert (one.what, one.kind) == ("order", "out")
@@ -263,7 +263,7 @@ def test_what_is_no_message_is_compared_as_well():
     assert (one.what, one.kind) == ("extra", "out")
 
 
-def test_without_a_first_record_nobody_says_who_recorded():
+def test_without_an_open_record_the_role_is_unknown():
     assert role_of([]) is None
     assert role_of(of_role("proxy")[1:]) is None
     assert role_of(of_role("proxy")) == "proxy"

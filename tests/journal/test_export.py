@@ -203,12 +203,12 @@ def test_a_batch_is_a_document_for_each_message():
     assert [json.loads(line)["id"] for line in lines] == [1, 2]
 
 
-def test_only_frames_are_exported():
+def test_only_messages_are_exported():
     assert export_jsonld(record_of({"name": "start"}, kind="mark")) == []
 
 
 @pytest.mark.parametrize("frame", [b"7", b"[7]", b'"x"'])
-def test_json_that_is_no_message_is_said_to_be_none(frame):
+def test_json_that_is_no_message_is_rejected(frame):
     with pytest.raises(RecordingError, match="record 7: the body is JSON, but no message"):
         export_jsonld(record_of(frame))
 
@@ -224,7 +224,7 @@ def test_json_that_is_no_message_is_said_to_be_none(frame):
         (b'{"x":' * 980 + b"1" + b"}" * 980, "nested too deep"),
     ],
 )
-def test_what_cannot_be_said_again_is_rejected(frame, told):
+def test_numbers_that_python_cannot_write_are_rejected(frame, told):
     record = RecordEncoder().record("in", frame, 0, embed=False)
     with pytest.raises(RecordingError, match=f"record 0: {told}"):
         export_jsonld(record)
@@ -239,7 +239,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_whatever_people_say_their_names_stay_apart_and_their_values_stay(value):
+def test_any_members_keep_distinct_names_and_their_values(value):
     document = json.loads(export_one({"params": value}))
     assert shape(document["params"]) == shape(value)
     assert "@" not in "".join(names_in(document["params"]))
@@ -260,7 +260,7 @@ def names_in(value):
         yield from names_in(member)
 
 
-def test_what_a_stateless_request_says_of_itself_are_properties_as_well():
+def test_the_metadata_of_a_stateless_request_becomes_properties():
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},

@@ -27,7 +27,7 @@ OPEN = {
 @pytest.mark.parametrize("letter", ["r", "n"])
 @pytest.mark.parametrize(("number", "place"), [(0, 0), (7, 0), (7, 1), (70, 12)])
 @pytest.mark.parametrize("below", ["", ".0", ".3.1"])
-def test_a_lane_says_which_message_it_is_named_after(letter, number, place, below):
+def test_a_lane_gives_the_position_of_its_message(letter, number, place, below):
     lane = f"{letter}{message_name(number, place)}{below}"
     assert message_position(lane) == (number, place)
 
@@ -47,7 +47,7 @@ def test_other_lanes_are_named_after_none(lane):
         (b"", [b""]),
     ],
 )
-def test_the_messages_of_a_frame_are_given_verbatim(frame, messages):
+def test_the_messages_of_a_batch_are_verbatim(frame, messages):
     assert messages_in(frame) == messages
     assert [message_at(frame, place) for place in range(4)] == [
         *messages,

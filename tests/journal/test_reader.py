@@ -31,14 +31,14 @@ def damage(lines):
     return [(flaw.line, flaw.kind) for flaw in check(lines).damage]
 
 
-def test_a_whole_recording_is_read_without_a_flaw():
+def test_a_complete_recording_is_read_without_damage():
     report = check(whole())
     assert report.damage == []
     assert report.complete
     assert (report.records, report.kinds) == (202, {"open": 1, "in": 100, "out": 100, "end": 1})
 
 
-def test_frames_are_verbatim():
+def test_bodies_are_verbatim():
     records = list(read_recording(written("in", "out")))
     assert [body_bytes(record) for record in records[1:]] == [FRAME, FRAME]
 
@@ -130,7 +130,7 @@ def test_a_line_that_occurs_twice_is_out_of_number():
     assert damage([*lines[:2], lines[1], *lines[2:]]) == [(3, "numbering")]
 
 
-def test_crlf_line_ends_are_told_by_the_digest():
+def test_crlf_line_ends_are_detected_by_the_digest():
     assert {kind for _, kind in damage([line[:-1] + b"\r\n" for line in whole()])} == {"digest"}
 
 
@@ -193,7 +193,7 @@ def test_numbers_that_go_back_are_never_explained():
     assert damage([*lines, gap]) == [(4, "numbering")]
 
 
-def test_records_of_unknown_kind_or_with_unknown_keys_are_read_and_told():
+def test_records_of_unknown_kind_or_with_unknown_keys_are_read_and_reported():
     lines = [
         *written("in", "later"),
         b'{"n":3,"k":"in","t":0,"z":1}\n',
@@ -230,7 +230,7 @@ def opened(body):
         ([b'{"n":0,"k":"open","t":0}\n'], "open"),
     ],
 )
-def test_what_is_no_recording_of_ours_is_rejected(lines, says):
+def test_other_files_are_rejected(lines, says):
     with pytest.raises(RecordingError, match=says):
         list(read_recording(lines))
 

@@ -82,7 +82,7 @@ def test_bytes_that_may_not_be_json_come_back_as_they_were(body):
 @pytest.mark.parametrize(
     "body", [b"", b' {"a":1}', b'{"a":1} ', b'{"a":\n1}', b'{"a":\r1}', b"\t{}", b"{}\r"]
 )
-def test_a_frame_that_a_line_would_change_goes_in_base64(body):
+def test_a_message_that_a_line_would_change_is_in_base64(body):
     line = one_line(body=body)
     assert b'"b":' in line
     assert line.count(b"\n") == 1
@@ -114,11 +114,11 @@ def test_every_64th_record_and_the_end_carry_a_digest_but_no_gap_does():
     assert [n for n, line in enumerate(lines) if b'"h":' in line] == [64, 192, 193]
 
 
-def test_a_record_without_a_body_has_no_frame():
+def test_a_record_without_a_body_has_no_bytes():
     assert body_bytes(decode(one_line())) is None
 
 
-def test_damaged_base64_is_told():
+def test_damaged_base64_is_an_error():
     with pytest.raises(RecordingError, match="record 3: damaged base64"):
         body_bytes(Record(number=3, kind="in", time_ns=0, body_base64="?"))
 
@@ -142,7 +142,7 @@ def test_a_body_comes_back_as_it_was(body):
 
 
 @pytest.mark.parametrize("body", [None, b"[]", b'{"cause":1}', b'"eof"'])
-def test_a_body_of_another_shape_is_told(body):
+def test_a_body_of_another_type_is_an_error(body):
     with pytest.raises(RecordingError, match=r"record 0 \(shut\)"):
         decode_body(decode(one_line(kind="shut", body=body)), ShutBody)
 

@@ -25,7 +25,7 @@ from tests.journal.conftest import (
 )
 
 
-def test_a_frame_without_secrets_is_passed_on_as_it_is():
+def test_a_message_without_secrets_is_unchanged():
     frame = b'{ "jsonrpc":"2.0",  "id":1,"method":"tools/call","params":{"name":"a","n":1e2} }'
     assert redactor().redact("in", frame) is frame
 

@@ -32,7 +32,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("frame", BROKEN)
-def test_a_broken_frame_is_masked_and_answered_as_before(frame):
+def test_a_malformed_message_is_masked_and_gets_the_same_answer(frame):
     mask = mask_malformed(frame)
     assert b"hunter2" not in mask.replace(b'"hunter2-id"', b"")
     assert decode(mask) == decode(frame)

@@ -108,7 +108,7 @@ def test_a_path_that_is_none_is_rejected(path):
 
 
 @pytest.mark.parametrize("path", ["$.params.name", "$.id"])
-def test_a_path_to_what_the_protocol_says_is_rejected(path):
+def test_a_path_to_a_member_of_the_protocol_is_rejected(path):
     with pytest.raises(ValueError, match="the protocol defines this member"):
         redactor(paths={"tools/call": [path]})
 

@@ -87,7 +87,7 @@ def test_protocol_fields_are_never_touched():
         assert one.redact("in", frame) == frame
 
 
-def test_a_method_of_people_has_data_only():
+def test_all_params_of_a_users_method_are_data():
     frame = encoded(
         {
             "jsonrpc": "2.0",
@@ -102,7 +102,7 @@ def test_a_method_of_people_has_data_only():
     assert changed["params"]["_meta"] == {"progressToken": "abcd1"}
 
 
-def test_frames_with_odd_members_are_gone_through_as_well():
+def test_messages_with_unusual_members_are_redacted():
     for frame in (
         {"method": 5, "params": {"password": SECRET}},
         {"params": [{"password": SECRET}]},

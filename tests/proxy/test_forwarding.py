@@ -72,7 +72,7 @@ def test_any_bytes_in_any_chunks_pass_unchanged_and_the_recording_gives_them_bac
     assert session.counts["in_bytes"] == session.counts["out_bytes"] == len(b"".join(chunks))
 
 
-async def test_half_a_line_is_heard_before_its_end(open_proxy, python, path, recorded):
+async def test_half_a_line_is_forwarded_before_its_end(open_proxy, python, path, recorded):
     async with open_proxy(python(ECHO), path) as host:
         await host.stdin.write(b'{"half')
         assert await host.stdout.read() == b'{"half'
@@ -153,7 +153,7 @@ while os.read(0, 65536): pass
         assert await host.read_all() == b"more"
 
 
-async def test_a_frame_of_4_mib_passes(open_proxy, python, path, recorded):
+async def test_a_message_of_4_mib_is_forwarded(open_proxy, python, path, recorded):
     frame = encode_body({"jsonrpc": "2.0", "id": 1, "method": "x" * 4 * MIB}) + b"\n"
     async with open_proxy(python(ECHO), path) as host, trio.open_nursery() as nursery:
 
@@ -249,7 +249,7 @@ async def test_a_stdin_that_cannot_be_read_is_at_its_end(open_proxy, python, pat
     assert recorded(path).marks() == {"exited": 0}
 
 
-async def test_a_server_that_dies_amid_a_line_is_heard_out(open_proxy, python, path, recorded):
+async def test_the_last_output_of_a_dying_server_is_forwarded(open_proxy, python, path, recorded):
     code = "import os\nos.write(1, b'{}\\n' + b'x' * 60000)\nos.kill(os.getpid(), 9)"
     async with open_proxy(python(code), path) as host:
         await host.stdin.write(b"half a line")

@@ -213,7 +213,7 @@ async def test_a_server_that_ends_the_session_ends_us(host_of, path, recorded, a
     assert recorded(path).cause == "lost"
 
 
-async def test_open_requests_have_a_while_behind_the_hosts_last_word(
+async def test_open_requests_have_time_after_the_hosts_end_of_file(
     host_of, path, recorded, autojump_clock
 ):
     async def slow(seen):

@@ -186,7 +186,7 @@ async def test_what_the_host_check_rejects_does_not_reach_the_server(between, tm
     assert mark["status"] == 403
 
 
-async def test_the_end_of_the_proxy_leaves_whole_files(between, tmp_path, files):
+async def test_the_end_of_the_proxy_completes_the_files(between, tmp_path, files):
     async def answer(seen):
         await trio.sleep_forever()
 

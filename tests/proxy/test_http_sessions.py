@@ -85,7 +85,7 @@ async def test_a_file_takes_all_sessions_on_channels_of_their_own(between, tmp_p
     assert recorded(file).kinds()[-1] == "end"
 
 
-async def test_a_session_that_is_deleted_has_a_whole_file(between, tmp_path, files):
+async def test_a_deleted_session_has_a_complete_file(between, tmp_path, files):
     async with between(counted(), tmp_path) as proxy:
         await proxy.ask(HELLO)
         deleted = await proxy.ask(method="DELETE", Mcp_Session_Id="s-1")

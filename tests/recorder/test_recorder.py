@@ -322,7 +322,7 @@ def test_without_a_thread_writes_stay_slow_but_whole(monkeypatch):
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
-def test_any_number_of_records_reads_without_a_flaw(count):
+def test_any_number_of_records_is_read_without_damage(count):
     recorder, sink = recording_to()
     for _ in range(count):
         record_frames(recorder, 1)

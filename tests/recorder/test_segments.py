@@ -179,7 +179,7 @@ def test_a_copy_of_a_recording_beside_it_is_not_taken_for_a_segment(tmp_path):
     assert (report.damage, report.kinds) == ([], {"open": 1, "in": 1, "end": 1})
 
 
-def test_a_folder_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
     path = tmp_path / "x.mcprec.jsonl"
     start(path).close({})
 

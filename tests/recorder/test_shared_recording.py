@@ -22,7 +22,7 @@ def story(path):
     ]
 
 
-async def test_sessions_are_told_apart_by_their_channel(tmp_path):
+async def test_sessions_have_different_channels(tmp_path):
     path = tmp_path / "x.mcprec.jsonl"
     with SharedRecording(path) as shared:
         assert not path.exists()
@@ -115,7 +115,7 @@ def test_a_shared_recording_without_a_session_makes_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_options_stand_behind_whatever_record_is():
+def test_every_target_has_options():
     options = RecordOptions("x", strict=True)
     assert options_of(options) is options
     assert options_of(SharedRecording(options)) is options

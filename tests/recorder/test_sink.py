@@ -108,7 +108,7 @@ def test_a_compressed_recording_that_was_cut_is_read_up_to_there(tmp_path):
     assert list(open_recording(path)) == [b"one\n"]
 
 
-def test_what_cannot_be_read_is_told(tmp_path):
+def test_an_unreadable_file_is_an_error(tmp_path):
     with pytest.raises(RecordingError, match="No such file"):
         list(open_recording(tmp_path / "x.mcprec.jsonl"))
     (tmp_path / "x.zst").write_bytes(b"not compressed at all")

@@ -78,14 +78,14 @@ def test_closing_does_not_wait_for_a_disk_that_hangs(tmp_path, monkeypatch):
     assert ended.wait(20)
 
 
-def test_nobody_syncs_who_was_not_asked_to(tmp_path, syncs):
+def test_without_sync_seconds_no_file_is_synced(tmp_path, syncs):
     sink = FileSink(tmp_path / "x")
     sink.write(b"data")
     sink.close()
     assert syncs.threads == []
 
 
-def test_a_sync_that_fails_is_told_by_the_next_write_alone(tmp_path, syncs):
+def test_the_next_write_reports_a_failed_sync_once(tmp_path, syncs):
     syncs.error = OSError(errno.EIO, "Input/output error")
     sink = FileSink(tmp_path / "x", sync_seconds=0.001)
     syncs.wait(2)

@@ -141,7 +141,7 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
         Proof(
             "properties/test_p8_planted_secret.py::test_any_secret_in_chunks_of_any_size_is_in_no_byte_and_the_recording_replays"
         ),
-        Proof("journal/test_redaction_echoes.py::test_no_planted_secret_is_in_any_byte"),
+        Proof("journal/test_redaction_known_secrets.py::test_no_planted_secret_is_in_any_byte"),
         Proof(
             "journal/test_redaction.py::test_a_redacted_body_has_its_structure_and_redacts_to_itself"
         ),

@@ -48,7 +48,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_a_text_says_what_is_secret(text):
+def test_secrets_named_in_a_text_are_replaced(text):
     one, frame = redactor(), result(text.format(SECRET))
     changed = one.redact("out", frame)
     assert SECRET.encode() not in changed
@@ -146,7 +146,7 @@ def test_a_member_that_stands_there_twice_is_gone_into_both_times():
         assert SECRET.encode() not in redactor().redact("in", text % SECRET.encode())
 
 
-def test_what_people_say_in_meta_is_theirs_but_for_the_progress_token():
+def test_meta_is_users_data_except_for_the_progress_token():
     meta = {"progressToken": SECRET, "com.example/trace": f"by {SECRET}"}
     frame = {"method": "tools/call", "params": {"name": "a", "_meta": meta}}
     changed = json.loads(redacted(encoded(frame), secrets=[SECRET]))["params"]["_meta"]

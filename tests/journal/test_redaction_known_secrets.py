@@ -81,7 +81,7 @@ def test_a_scheme_is_no_secret():
     assert text_of(one.redact("out", result("https://host"))) == "https://host"
 
 
-def test_shorter_values_are_replaced_and_not_followed():
+def test_short_values_are_replaced_only_where_they_are_named():
     one = redactor()
     assert b'"abc"' not in one.redact("in", call(password="abc"))
     assert text_of(one.redact("out", result("abc"))) == "abc"
@@ -135,7 +135,7 @@ def test_a_part_of_base64_that_shows_too_little_is_left_alone():
     assert text_of(one.redact("out", result(part))) == part
 
 
-def test_a_secret_that_is_told_twice_has_one_token():
+def test_a_secret_that_occurs_twice_has_one_token():
     one = redactor(secrets=[SECRET, SECRET])
     said = arguments_of(one.redact("in", call(password=SECRET, note=SECRET)))
     assert said["password"] == said["note"] != SECRET

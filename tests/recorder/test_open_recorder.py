@@ -70,7 +70,7 @@ async def test_times_count_from_the_start_on_the_clock_of_the_run(mock_clock, tm
     assert [r.time_ns for r in read_recording(open_recording(path))][:2] == [0, 1_500_000_000]
 
 
-async def test_a_file_that_cannot_be_made_is_said_so(tmp_path):
+async def test_a_file_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RecordingError, match="cannot record to"):
         open_recorder(tmp_path / "file" / "inside.mcprec.jsonl", **FACTS)
@@ -95,7 +95,7 @@ async def test_a_session_has_an_id_of_its_own(tmp_path):
     assert [body.segment for body in bodies] == [1, 1]
 
 
-async def test_what_is_drawn_for_each_session_is_no_difference(tmp_path):
+async def test_random_values_of_a_session_are_no_difference(tmp_path):
     for name in ("a", "b"):
         open_recorder(tmp_path / name, **FACTS).close({})
     a, b = (list(read_recording(open_recording(tmp_path / name))) for name in ("a", "b"))
