@@ -29,7 +29,7 @@ OUTER_SPACE: Final = " \t"
 
 # With slots, its cached properties would have every attribute looked up twice.
 @attrs.frozen(slots=False)
-class Head:
+class HttpRequest:
     """What came before the body of a request.
 
     Attributes:
@@ -60,9 +60,9 @@ class Head:
         path, _, query = target.partition("?")
         return cls(method, path, query, *fields_of(headers), **rest)
 
-    def with_field(self, name: str, value: str) -> "Head":
+    def with_field(self, name: str, value: str) -> "HttpRequest":
         """The same but for one field; a call of its own, as `attrs.evolve` costs ten times that."""
-        return Head(
+        return HttpRequest(
             self.method,
             self.path,
             self.query,
@@ -395,7 +395,7 @@ def headers_from_body(
 
 
 def check_headers_match(
-    head: Head,
+    request: HttpRequest,
     *,
     version: str,
     method: str,
@@ -411,33 +411,33 @@ def check_headers_match(
     Raises:
         MirrorError: It does not, or leaves out what it has to repeat (HDR-07, HDR-21).
     """
-    _check_same(PROTOCOL_VERSION, _sent(head, PROTOCOL_VERSION), version)
-    sent = _sent(head, METHOD)
+    _check_same(PROTOCOL_VERSION, _sent(request, PROTOCOL_VERSION), version)
+    sent = _sent(request, METHOD)
     if is_request or sent is not None:
         _check_same(METHOD, sent, method)
     if method in NAME_MEMBERS:
-        _check_same(NAME, _decoded(head, NAME), _named(method, params))
+        _check_same(NAME, _decoded(request, NAME), _named(method, params))
     for suffix, path in (paths or {}).items():
-        _check_argument(head, PARAM + suffix, _argument(params, path))
+        _check_argument(request, PARAM + suffix, _argument(params, path))
 
 
-def _sent(head: Head, field: str) -> str | None:
+def _sent(request: HttpRequest, field: str) -> str | None:
     """The text of a field; of one that came twice, others may have read the other text."""
-    if field.lower() in head.repeated:
+    if field.lower() in request.repeated:
         raise HeaderMismatchError(f"{field} came more than once")
-    return head.header(field)
+    return request.header(field)
 
 
-def _decoded(head: Head, field: str) -> str | None:
-    text = _sent(head, field)
+def _decoded(request: HttpRequest, field: str) -> str | None:
+    text = _sent(request, field)
     try:
         return None if text is None else unwrapped(text)
     except HeaderMismatchError as error:
         raise HeaderMismatchError(f"{field} {error}") from None
 
 
-def _check_argument(head: Head, field: str, value: Any) -> None:
-    sent, said = _decoded(head, field), _rendered(value, field)
+def _check_argument(request: HttpRequest, field: str, value: Any) -> None:
+    sent, said = _decoded(request, field), _rendered(value, field)
     number = _INTEGER.fullmatch(sent) if sent is not None and _is_number(value) else None
     if number is None or int(number[1]) != value:  # 42.0 is 42 (HDR-29)
         _check_same(field, sent, said)

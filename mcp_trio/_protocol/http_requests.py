@@ -26,9 +26,9 @@ from mcp_trio._protocol.http_headers import (
     EVENT_STREAM,
     JSON,
     PROTOCOL_VERSION,
-    Head,
     HeaderMismatchError,
     Headers,
+    HttpRequest,
     check_headers_match,
 )
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION as META_VERSION
@@ -119,7 +119,7 @@ RoutingResult: TypeAlias = Rejection | Opening | ToSession | Stateless | Listeni
 
 
 class KnownSession(msgspec.Struct, frozen=True):
-    """What a verdict needs to know of a session."""
+    """The facts about a session that routing depends on."""
 
     protocol_version: ProtocolVersion | None
     principal: str | None = None
@@ -129,7 +129,7 @@ Find: TypeAlias = Callable[[str], KnownSession | None]
 ParameterPaths: TypeAlias = Callable[[str], Mapping[str, tuple[str, ...]] | None]
 
 
-@attrs.frozen(kw_only=True, slots=False)  # as of a `Head`
+@attrs.frozen(kw_only=True, slots=False)  # as of a `HttpRequest`
 class Endpoint:
     """The rules of one MCP endpoint.
 
@@ -165,15 +165,15 @@ class Endpoint:
     def _legacy(self) -> frozenset[str]:
         return frozenset(self.protocol_versions) - self._stateless
 
-    def judge(self, head: Head, body: bytes = b"") -> RoutingResult:
-        """The verdict on a request whose body has been read."""
-        match head.method:
+    def judge(self, http_request: HttpRequest, body: bytes = b"") -> RoutingResult:
+        """Return the routing result for a request whose body has been read."""
+        match http_request.method:
             case "POST":
-                return self._post(head, body)
+                return self._post(http_request, body)
             case "GET":
-                return self._get(head)
+                return self._get(http_request)
             case "DELETE":
-                return self._delete(head)
+                return self._delete(http_request)
             case other:
                 return self._not_allowed(other)
 
@@ -185,25 +185,25 @@ class Endpoint:
 
     # POST.
 
-    def _post(self, head: Head, body: bytes) -> RoutingResult:
-        if not head.is_json:
+    def _post(self, http_request: HttpRequest, body: bytes) -> RoutingResult:
+        if not http_request.is_json:
             return Rejection(status=415, text=f"the Content-Type of a POST is {JSON}")
-        if not (head.takes_json or head.takes_streams):
+        if not (http_request.takes_json or http_request.takes_streams):
             return Rejection(status=406, text=f"Accept names {JSON} and {EVENT_STREAM}")
         message = self.decoder.decode(body)
         if type(message) is Malformed:
             return Rejection(status=400, code=message.code, text=message.message, id=message.id)
         metadata = _metadata_in(message) if self.is_stateless else None
-        if metadata is not None or self._names_stateless(head):
-            return self._stateless_request(head, message, metadata)
-        return self._in_session(head, message)
+        if metadata is not None or self._names_stateless(http_request):
+            return self._stateless_request(http_request, message, metadata)
+        return self._in_session(http_request, message)
 
-    def _names_stateless(self, head: Head) -> bool:
+    def _names_stateless(self, http_request: HttpRequest) -> bool:
         """Whether the head alone says that the request is modern."""
-        return head.headers.get(_VERSION_FIELD) in self._stateless
+        return http_request.headers.get(_VERSION_FIELD) in self._stateless
 
     def _stateless_request(
-        self, head: Head, message: Message | Batch, metadata: Metadata | None
+        self, http_request: HttpRequest, message: Message | Batch, metadata: Metadata | None
     ) -> RoutingResult:
         if not isinstance(message, _COMPLETE):
             return Rejection(
@@ -211,7 +211,7 @@ class Endpoint:
             )
         request_id = message.id if isinstance(message, Request) else None
         try:
-            self._check_headers_match(head, message, metadata)
+            self._check_headers_match(http_request, message, metadata)
         except HeaderMismatchError as error:
             return Rejection(status=400, code=HEADER_MISMATCH, text=str(error), id=request_id)
         except msgspec.ValidationError as error:
@@ -224,14 +224,14 @@ class Endpoint:
         return Stateless(message, metadata is not None and not metadata.is_complete)
 
     def _check_headers_match(
-        self, head: Head, message: Request | Notification, metadata: Metadata | None
+        self, http_request: HttpRequest, message: Request | Notification, metadata: Metadata | None
     ) -> None:
         version = metadata.requested if metadata is not None and metadata.has_version else None
         params = _names_in(message)
         paths = self._paths(message.method, params)
         check_headers_match(
-            head,
-            version=version or head.header(PROTOCOL_VERSION) or "",
+            http_request,
+            version=version or http_request.header(PROTOCOL_VERSION) or "",
             method=message.method,
             params=_params_of(message) if paths else params,
             paths=paths,
@@ -246,12 +246,12 @@ class Endpoint:
             return None
         return self.parameter_paths(name)
 
-    def _in_session(self, head: Head, message: Message | Batch) -> RoutingResult:
+    def _in_session(self, http_request: HttpRequest, message: Message | Batch) -> RoutingResult:
         if not self.has_sessions:
             return self._without_era(message)
         if isinstance(message, Request) and message.method == INITIALIZE:
-            return self._opening(head, message)
-        session = self._session(head)
+            return self._opening(http_request, message)
+        session = self._session(http_request)
         if isinstance(session, Rejection):
             return attrs.evolve(session, id=_id_of(message))
         rejection = _rejected_batch(message, session[1]) if type(message) is Batch else None
@@ -268,25 +268,25 @@ class Endpoint:
             data={"supported": [*self.protocol_versions]},
         )
 
-    def _opening(self, head: Head, request: Request) -> RoutingResult:
-        if head.header(SESSION_ID) is not None:
+    def _opening(self, http_request: HttpRequest, request: Request) -> RoutingResult:
+        if http_request.header(SESSION_ID) is not None:
             text = f"a session begins without {SESSION_ID}"
             return Rejection(status=400, text=text, id=request.id)
         return Opening(request)
 
     # What names a session.
 
-    def _session(self, head: Head) -> tuple[str, KnownSession] | Rejection:
+    def _session(self, http_request: HttpRequest) -> tuple[str, KnownSession] | Rejection:
         """The session that a head names (HTTP-48 to HTTP-51, HTTP-58 to HTTP-61)."""
-        session_id = head.headers.get(_SESSION_FIELD)
+        session_id = http_request.headers.get(_SESSION_FIELD)
         if session_id is None:
             return Rejection(status=400, text=f"{SESSION_ID} is missing: initialize comes first")
         known = self.find(session_id)
-        if known is None or known.principal != head.principal:
+        if known is None or known.principal != http_request.principal:
             return Rejection(
                 status=404, text="there is no such session: it has ended, or never was"
             )
-        version = head.headers.get(_VERSION_FIELD)
+        version = http_request.headers.get(_VERSION_FIELD)
         if version is not None and version not in self._legacy:
             return Rejection(
                 status=400,
@@ -294,20 +294,20 @@ class Endpoint:
             )
         return session_id, known
 
-    def _get(self, head: Head) -> RoutingResult:
-        if not self.has_sessions or self._names_stateless(head):
+    def _get(self, http_request: HttpRequest) -> RoutingResult:
+        if not self.has_sessions or self._names_stateless(http_request):
             return attrs.evolve(self._not_allowed("GET"), headers=[("Allow", "POST")])
-        if not head.takes_streams:
+        if not http_request.takes_streams:
             return Rejection(status=406, text=f"Accept of a GET names {EVENT_STREAM}")
-        session = self._session(head)
+        session = self._session(http_request)
         if isinstance(session, Rejection):
             return session
-        return Listening(session[0], head.header(LAST_EVENT_ID))
+        return Listening(session[0], http_request.header(LAST_EVENT_ID))
 
-    def _delete(self, head: Head) -> RoutingResult:
-        if not self.has_sessions or self._names_stateless(head):
+    def _delete(self, http_request: HttpRequest) -> RoutingResult:
+        if not self.has_sessions or self._names_stateless(http_request):
             return attrs.evolve(self._not_allowed("DELETE"), headers=[("Allow", "POST")])
-        session = self._session(head)
+        session = self._session(http_request)
         return session if isinstance(session, Rejection) else Ending(session[0])
 
 

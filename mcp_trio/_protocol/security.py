@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from mcp_trio._protocol.http_headers import HOST, Head, Headers
+from mcp_trio._protocol.http_headers import HOST, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
@@ -52,26 +52,26 @@ class HostCheck:
     origins: frozenset[str] | None
     allows_cors: bool = False
 
-    def rejection(self, head: Head) -> Rejection | None:
+    def rejection(self, request: HttpRequest) -> Rejection | None:
         """Why a request is not let through; None if it is (SEC-10, HTTP-02, HTTP-03)."""
-        if not self._allows_host(head):
-            return _rejected(head, "Host", "hosts")
-        if not self._allows_origin(head):
-            return _rejected(head, "Origin", "origins")
-        if not self.allows_cors and is_preflight(head):
+        if not self._allows_host(request):
+            return _rejected(request, "Host", "hosts")
+        if not self._allows_origin(request):
+            return _rejected(request, "Origin", "origins")
+        if not self.allows_cors and is_preflight(request):
             text = "pages may not read what is answered here: see the server's setting allows_cors="
             return Rejection(status=403, text=text)
         return None
 
-    def cors_headers(self, head: Head) -> Headers:
+    def cors_headers(self, request: HttpRequest) -> Headers:
         """What is added to an answer, so that a page of an allowed origin may read it.
 
         Nothing, if the request was not let through.
         """
         if not self.allows_cors:
             return []
-        origin = head.headers.get("origin")
-        if origin is None or self.rejection(head) is not None:
+        origin = request.headers.get("origin")
+        if origin is None or self.rejection(request) is not None:
             return []
         return [
             ("Access-Control-Allow-Origin", origin),
@@ -79,14 +79,14 @@ class HostCheck:
             ("Vary", "Origin"),
         ]
 
-    def preflight(self, head: Head) -> Headers | None:
+    def preflight(self, request: HttpRequest) -> Headers | None:
         """The answer to a browser that asks whether a page may send what it wants to send.
 
         None: it is no such question, or the answer is no.
         """
-        if not is_preflight(head):
+        if not is_preflight(request):
             return None
-        allowed = self.cors_headers(head)
+        allowed = self.cors_headers(request)
         if not allowed:
             return None
         answer = [
@@ -94,52 +94,52 @@ class HostCheck:
             ("Access-Control-Allow-Methods", _METHODS),
             ("Access-Control-Max-Age", _PREFLIGHT_SECONDS),
         ]
-        names = head.header("access-control-request-headers")
+        names = request.header("access-control-request-headers")
         if names is not None and _TOKENS.fullmatch(names):
             # Arguments are mirrored in fields of any name, so there is no list to choose from.
             answer.append(("Access-Control-Allow-Headers", names))
         return answer
 
-    def _allows_host(self, head: Head) -> bool:
-        if head.host is None or self.hosts is None:
-            return head.host is not None
-        name, port = head.host
-        port = port or _DEFAULT_PORTS.get(head.scheme)
+    def _allows_host(self, request: HttpRequest) -> bool:
+        if request.host is None or self.hosts is None:
+            return request.host is not None
+        name, port = request.host
+        port = port or _DEFAULT_PORTS.get(request.scheme)
         return name in self.hosts or f"{name}:{port}" in self.hosts
 
-    def _allows_origin(self, head: Head) -> bool:
-        origin = head.headers.get("origin")
-        if "origin" in head.repeated:
+    def _allows_origin(self, request: HttpRequest) -> bool:
+        origin = request.headers.get("origin")
+        if "origin" in request.repeated:
             return False
         if origin is None or self.origins is None or origin in self.origins:
             return True
-        return _is_own(origin, head) and self._is_trusted(head)
+        return _is_own(origin, request) and self._is_trusted(request)
 
-    def _is_trusted(self, head: Head) -> bool:
+    def _is_trusted(self, request: HttpRequest) -> bool:
         """Whether a name under which we were found is no trick: where any will do, a number is."""
-        is_number = head.host is not None and _NUMBER.fullmatch(head.host[0]) is not None
+        is_number = request.host is not None and _NUMBER.fullmatch(request.host[0]) is not None
         return self.hosts is not None or is_number
 
 
-def is_preflight(head: Head) -> bool:
+def is_preflight(request: HttpRequest) -> bool:
     """Whether with this a browser asks what a page may send."""
-    if head.method != "OPTIONS":
+    if request.method != "OPTIONS":
         return False
-    return "access-control-request-method" in head.headers and "origin" in head.headers
+    return "access-control-request-method" in request.headers and "origin" in request.headers
 
 
-def _is_own(origin: str, head: Head) -> bool:
+def _is_own(origin: str, request: HttpRequest) -> bool:
     """Whether a page is of this server itself, by either scheme: TLS may end before us."""
     page = _PAGE.fullmatch(origin)
-    if page is None or head.host is None:
+    if page is None or request.host is None:
         return False
-    default, (name, port) = _DEFAULT_PORTS[page["scheme"]], head.host
+    default, (name, port) = _DEFAULT_PORTS[page["scheme"]], request.host
     return (page["name"], page["port"] or default) == (name, port or default)
 
 
-def _rejected(head: Head, field: str, setting: str) -> Rejection:
+def _rejected(request: HttpRequest, field: str, setting: str) -> Rejection:
     """The text shows what came, and says what to do if it ought to be let through."""
-    sent = head.header(field)
+    sent = request.header(field)
     came = "is missing" if sent is None else f"{sent[:_SHOWN_CHARS_MAX]!r} is not allowed here"
     return Rejection(status=403, text=f"{field} {came}: see the server's setting {setting}=")
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import attrs
 
-from mcp_trio._protocol.http_headers import Head, Headers
+from mcp_trio._protocol.http_headers import Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio.errors import ConnectionLost, OutcomeUnknown
 
@@ -59,30 +59,32 @@ def token_subprotocol(token: str) -> str:
     return _TOKEN_PREFIX + base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
 
 
-def chosen_subprotocol(head: Head) -> str | None:
+def chosen_subprotocol(request: HttpRequest) -> str | None:
     """What the server answers; None: nothing of what the client offered, if anything."""
-    return SUBPROTOCOL if SUBPROTOCOL in _offered(head) else None
+    return SUBPROTOCOL if SUBPROTOCOL in _offered(request) else None
 
 
-def with_token(head: Head) -> Head:
+def with_token(request: HttpRequest) -> HttpRequest:
     """The same head, in which a token that came as a subprotocol stands where all tokens stand.
 
     It is taken out of the subprotocols. A header `Authorization` that was sent is left alone.
     """
-    offered = _offered(head)
+    offered = _offered(request)
     tokens = [each for each in offered if each.startswith(_TOKEN_PREFIX)]
     if not tokens:
-        return head
+        return request
     others = ", ".join(each for each in offered if each not in tokens)
-    headers = {**head.headers, SUBPROTOCOLS.lower(): others}
+    headers = {**request.headers, SUBPROTOCOLS.lower(): others}
     token = _decoded(tokens[0].removeprefix(_TOKEN_PREFIX)) if len(tokens) == 1 else None
     if token is not None:
         headers.setdefault("authorization", f"Bearer {token}")
-    return attrs.evolve(head, headers=headers)
+    return attrs.evolve(request, headers=headers)
 
 
-def _offered(head: Head) -> list[str]:
-    return [each.strip() for each in (head.header(SUBPROTOCOLS) or "").split(",") if each.strip()]
+def _offered(request: HttpRequest) -> list[str]:
+    return [
+        each.strip() for each in (request.header(SUBPROTOCOLS) or "").split(",") if each.strip()
+    ]
 
 
 def _decoded(text: str) -> str | None:
@@ -92,13 +94,13 @@ def _decoded(text: str) -> str | None:
         return None
 
 
-def has_token(head: Head, token: str) -> bool:
+def has_token(request: HttpRequest, token: str) -> bool:
     """Whether a head brings this token; that takes as long for a wrong one as for the right one."""
-    sent = head.header("authorization") or ""
+    sent = request.header("authorization") or ""
     is_bearer = sent[: len(_BEARER)].lower() == _BEARER
     brought = sent[len(_BEARER) :].strip() if is_bearer else ""
     is_equal = hmac.compare_digest(brought.encode(), token.encode())
-    return is_equal and is_bearer and "authorization" not in head.repeated
+    return is_equal and is_bearer and "authorization" not in request.repeated
 
 
 # The upgrade --------------------------------------------------------------------------------------
@@ -107,23 +109,23 @@ _VERSION: Final = "13"
 _KEY_BYTES: Final = 16
 
 
-def asks_for_websocket(head: Head) -> bool:
+def asks_for_websocket(request: HttpRequest) -> bool:
     """Whether a request wants to become a WebSocket, rightly or not."""
-    return "upgrade" in head.headers and "websocket" in _elements(head, "upgrade")
+    return "upgrade" in request.headers and "websocket" in _elements(request, "upgrade")
 
 
-def upgrade_rejection(head: Head, *, path: str) -> Rejection | None:
+def upgrade_rejection(request: HttpRequest, *, path: str) -> Rejection | None:
     """Why a request that was let through the gate becomes no WebSocket; None if it does."""
-    if head.path.rstrip("/") != path.rstrip("/"):
+    if request.path.rstrip("/") != path.rstrip("/"):
         return Rejection(status=404, text=f"nothing is here; the WebSocket endpoint is {path}")
-    if head.method != "GET":
-        text = f"{head.method} is not for this endpoint"
+    if request.method != "GET":
+        text = f"{request.method} is not for this endpoint"
         return Rejection(status=405, text=text, headers=[("Allow", "GET")])
-    if not asks_for_websocket(head):
+    if not asks_for_websocket(request):
         return _upgrade_required("this endpoint speaks WebSocket and nothing else")
-    if head.header("sec-websocket-version") != _VERSION:
+    if request.header("sec-websocket-version") != _VERSION:
         return _upgrade_required(f"the version of WebSocket is {_VERSION}")
-    if "upgrade" not in _elements(head, "connection") or not _has_key(head):
+    if "upgrade" not in _elements(request, "connection") or not _has_key(request):
         return Rejection(status=400, text="this is no handshake of WebSocket")
     return None
 
@@ -133,13 +135,13 @@ def _upgrade_required(text: str) -> Rejection:
     return Rejection(status=426, text=text, headers=headers)
 
 
-def _elements(head: Head, name: str) -> list[str]:
-    return [each.strip().lower() for each in (head.header(name) or "").split(",")]
+def _elements(request: HttpRequest, name: str) -> list[str]:
+    return [each.strip().lower() for each in (request.header(name) or "").split(",")]
 
 
-def _has_key(head: Head) -> bool:
+def _has_key(request: HttpRequest) -> bool:
     try:
-        key = base64.b64decode(head.header("sec-websocket-key") or "", validate=True)
+        key = base64.b64decode(request.header("sec-websocket-key") or "", validate=True)
     except (binascii.Error, ValueError):
         return False
     return len(key) == _KEY_BYTES

@@ -48,8 +48,8 @@ from mcp_trio._protocol.http_headers import (
     EVENT_STREAM,
     JSON,
     OUTER_SPACE,
-    Head,
     Headers,
+    HttpRequest,
     encoded,
     media_type_of,
 )
@@ -98,7 +98,7 @@ _UNCOMPRESSED: Final = (b"accept-encoding", b"identity")
 _REPLACED_IN_RESPONSES: Final = frozenset({"content-length", "date"})
 
 
-def request_headers(head: Head) -> list[tuple[bytes, bytes]]:
+def request_headers(head: HttpRequest) -> list[tuple[bytes, bytes]]:
     """Return the headers of a client's request to forward, without `Host` and `Content-Length`."""
     passed = _passed(head.headers.items(), replaced=_REPLACED_IN_REQUESTS)
     written = [(name.encode("ascii"), value.encode("latin-1")) for name, value in passed]
@@ -660,7 +660,7 @@ class HttpProxy:
                     return
             await self._reject(exchange, rejection)
 
-    def _check_token(self, head: Head) -> Rejection | None:
+    def _check_token(self, head: HttpRequest) -> Rejection | None:
         # A browser sends the OPTIONS of a CORS preflight without credentials.
         if self.token is None or is_preflight(head) or has_token(head, self.token):
             return None
@@ -700,7 +700,7 @@ class HttpProxy:
             )
             await proxied_exchange.run()
 
-    def _target(self, head: Head) -> str:
+    def _target(self, head: HttpRequest) -> str:
         """Return the request target at the server."""
         if self.path is None or head.path.rstrip("/") != self.path.rstrip("/"):
             return f"{head.path}?{head.query}" if head.query else head.path
@@ -708,7 +708,7 @@ class HttpProxy:
         queries = "&".join(filter(None, (query, head.query)))
         return f"{own}?{queries}" if queries else own
 
-    def _fields(self, head: Head) -> list[tuple[bytes, bytes]]:
+    def _fields(self, head: HttpRequest) -> list[tuple[bytes, bytes]]:
         """Return the client's headers and the proxy's own headers for the server."""
         own = encoded([*self.link.headers.items()])
         replaced = {name for name, _ in own}

@@ -16,7 +16,7 @@ import trio
 
 from mcp_trio._jsonrpc.messages import Malformed, Notification
 from mcp_trio._jsonrpc.sse import Event
-from mcp_trio._protocol.http_headers import JSON, Head, Headers
+from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import (
     SESSION_ID,
     STATUS_OF_ERROR,
@@ -78,7 +78,7 @@ class Asked(msgspec.Struct, eq=False):
     """
 
     exchange: Exchange
-    head: Head
+    head: HttpRequest
     headers: Headers
     bytes_max: int
 
@@ -159,8 +159,8 @@ class McpEndpoint:
         body = await asked.body() if asked.head.method == "POST" else b""
         if self.runtime.is_closing:
             raise RejectedError(closing())
-        verdict = self.runtime.endpoint.judge(asked.head, body)
-        await _EFFECTS[type(verdict)](self, asked, verdict, body)
+        routing_result = self.runtime.endpoint.judge(asked.head, body)
+        await _EFFECTS[type(routing_result)](self, asked, routing_result, body)
 
     async def reject(self, asked: Asked, rejection: Rejection, _body: bytes) -> None:
         """Nothing else happens; but a session that lives elsewhere has not ended (HTTP-51)."""
@@ -170,7 +170,7 @@ class McpEndpoint:
             )
         await asked.reject(rejection)
 
-    async def _is_elsewhere(self, head: Head) -> bool:
+    async def _is_elsewhere(self, head: HttpRequest) -> bool:
         session_id = head.header(SESSION_ID)
         if session_id is None:
             return False
@@ -198,17 +198,18 @@ class McpEndpoint:
             if not is_told:  # the client has no id to come back with
                 begun.close()
 
-    def deliver(self, asked: Asked, verdict: ToSession, body: bytes) -> Awaitable[object]:
+    def deliver(self, asked: Asked, routing_result: ToSession, body: bytes) -> Awaitable[object]:
         """Give a message to its session; what is returned carries what is answered to it."""
-        begun = self.runtime.sessions.used(verdict.session)
-        channel, awaited = begun.channel, verdict.awaited
+        begun = self.runtime.sessions.used(routing_result.session)
+        channel, awaited = begun.channel, routing_result.awaited
         if not awaited:
-            channel.deliver(body, verdict.message)
+            channel.deliver(body, routing_result.message)
             return asked.answer(202, _named(begun))
         narrow = not asked.head.takes_streams
         try:
             stream, steps = self._delivered(
-                asked, lambda: channel.deliver(body, verdict.message, awaited, is_narrow=narrow)
+                asked,
+                lambda: channel.deliver(body, routing_result.message, awaited, is_narrow=narrow),
             )
         except (DuplicateIdError, TooManyStreamsError) as error:
             raise RejectedError(_undeliverable(error, awaited[0])) from None
@@ -244,10 +245,10 @@ class McpEndpoint:
                 begun.channel.left(stream)
         return has_stayed
 
-    async def listen(self, asked: Asked, verdict: Listening, _body: bytes) -> None:
+    async def listen(self, asked: Asked, routing_result: Listening, _body: bytes) -> None:
         """Carry what belongs to no request, or what was broken off (HTTP-27, HTTP-41)."""
-        begun = self.runtime.sessions.used(verdict.session)
-        stream = _listened_to(begun.channel, verdict.last_event_id)
+        begun = self.runtime.sessions.used(routing_result.session)
+        stream = _listened_to(begun.channel, routing_result.last_event_id)
         carrier = self._carrier(asked, begun, stream)
         try:
             await until_gone(asked.exchange, partial(carrier.stream, asked.exchange, stream))
@@ -255,9 +256,9 @@ class McpEndpoint:
             begun.used_at = trio.current_time()
             begun.channel.left(stream)
 
-    async def end(self, asked: Asked, verdict: Ending, _body: bytes) -> None:
+    async def end(self, asked: Asked, routing_result: Ending, _body: bytes) -> None:
         """The client is done with its session (HTTP-53)."""
-        begun = self.runtime.sessions.used(verdict.session)
+        begun = self.runtime.sessions.used(routing_result.session)
         begun.close()
         self.runtime.sessions.forget(begun)
         await asked.answer(200)
@@ -281,17 +282,17 @@ class McpEndpoint:
 
     # Modern requests.
 
-    async def answer(self, asked: Asked, verdict: Stateless, _body: bytes) -> None:
+    async def answer(self, asked: Asked, routing_result: Stateless, _body: bytes) -> None:
         """Answer a modern message; its client's going away cancels it (MHTTP-22)."""
         self.runtime.renew_stateless()
         channel, limits = self.runtime.stateless, self.runtime.server.limits
         if not self.runtime.has_stateless:
-            raise RejectedError(_lost(getattr(verdict.message, "id", None)))
-        if isinstance(verdict.message, Notification):
-            channel.notify(verdict.message)
+            raise RejectedError(_lost(getattr(routing_result.message, "id", None)))
+        if isinstance(routing_result.message, Notification):
+            channel.notify(routing_result.message)
             await asked.answer(202)
             return
-        message, principal = verdict.message, asked.head.principal
+        message, principal = routing_result.message, asked.head.principal
         narrow = not asked.head.takes_streams
         slot, steps = self._delivered(
             asked, lambda: channel.deliver(message, principal, is_narrow=narrow)
@@ -299,7 +300,7 @@ class McpEndpoint:
         carrier = Carrier(
             limits=limits,
             headers=asked.headers,
-            status_of=_bad if verdict.is_incomplete else _status_of,
+            status_of=_bad if routing_result.is_incomplete else _status_of,
             why_unanswered=partial(self._why_unanswered, slot.id),
         )
         try:

@@ -37,7 +37,7 @@ class Base64Body(msgspec.Struct, frozen=True):
     base64: str
 
 
-class HttpRequest(msgspec.Struct, frozen=True):
+class RecordedHttpRequest(msgspec.Struct, frozen=True):
     """What is recorded of a request; a body over the limit is opaque."""
 
     method: str
@@ -138,11 +138,11 @@ async def _read(response: httpx.Response, request: httpx.Request, bytes_max: int
     return bytes(body)
 
 
-def _request(request: httpx.Request, body: bytes, bytes_max: int) -> HttpRequest:
+def _request(request: httpx.Request, body: bytes, bytes_max: int) -> RecordedHttpRequest:
     url = request.url.copy_with(userinfo=b"")
     headers = _allowed(request.headers, REQUEST_HEADERS)
     told = _told(body) if len(body) <= bytes_max else OPAQUE
-    return HttpRequest(request.method, str(url), headers, told)
+    return RecordedHttpRequest(request.method, str(url), headers, told)
 
 
 def _response(told: HttpResponse, request: httpx.Request) -> httpx.Response:

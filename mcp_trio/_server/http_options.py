@@ -9,7 +9,7 @@ import attrs
 
 from mcp_trio import types
 from mcp_trio._protocol.event_store import EventStore
-from mcp_trio._protocol.http_headers import Head
+from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.subscriptions import Notice, Tell
@@ -144,7 +144,7 @@ class HttpStores:
 HostKind: TypeAlias = Literal["native", "hypercorn"]
 """Who holds the connections: our own listener, for HTTP/1.1, or hypercorn, for TLS and HTTP/2."""
 
-Verify: TypeAlias = Callable[[Head], Awaitable[str | None]]
+Verify: TypeAlias = Callable[[HttpRequest], Awaitable[str | None]]
 """Who sends a request, by its head; None refuses it.
 
 The name is no secret: handlers read it as `ctx.principal`, and it stands in recordings.

@@ -25,7 +25,7 @@ from typing import (
 import attrs
 import trio
 
-from mcp_trio._protocol.http_headers import Head
+from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.security import LOOPBACK, HostCheck, host_check_for
 from mcp_trio._protocol.websocket import (
@@ -296,7 +296,7 @@ class Door:
     path: str
     verify: Verify | None
 
-    async def admit(self, head: Head) -> Head | Rejection:
+    async def admit(self, head: HttpRequest) -> HttpRequest | Rejection:
         """The head, with the principal; or why not."""
         rejection = self.host_check.rejection(head) or upgrade_rejection(head, path=self.path)
         if rejection is not None:
@@ -305,7 +305,7 @@ class Door:
         return head if self.verify is None else await verified(head, self.verify)
 
 
-async def verified(head: Head, verify: Verify) -> Head | Rejection:
+async def verified(head: HttpRequest, verify: Verify) -> HttpRequest | Rejection:
     """The head, with the principal; or the refusal of who is nobody."""
     principal = await verify(head)
     if principal is None:
@@ -345,7 +345,7 @@ def verify_of(token: str | None, verify: Verify | None) -> Verify | None:
 def verified_by(token: str) -> Verify:
     """Lets in who brings the token; it is no name, so all of them are one."""
 
-    async def verify(head: Head) -> str | None:
+    async def verify(head: HttpRequest) -> str | None:
         return "bearer" if has_token(head, token) else None
 
     return verify

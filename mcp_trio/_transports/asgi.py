@@ -26,7 +26,7 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized, bounded
-from mcp_trio._protocol.http_headers import JSON, Head, Headers, encoded, fields_of
+from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, encoded, fields_of
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.http_response import BodyTooLargeError, Responder
@@ -65,7 +65,7 @@ def _no_bytes() -> int:
     return 0
 
 
-def checked_head(head: Head) -> Head:
+def checked_head(head: HttpRequest) -> HttpRequest:
     """The head of a `websocket` scope, in the words of HTTP/1.1."""
     scheme = "https" if head.scheme in ("wss", "https") else "http"
     return attrs.evolve(head, scheme=scheme, headers={**head.headers, **_CHECKED})
@@ -84,7 +84,7 @@ class AsgiUpgrade:
         is_stuck: A write was left over: the connection is to be cut off.
     """
 
-    head: Head
+    head: HttpRequest
     extensions: Any
     receive: Any
     send: Any
@@ -483,7 +483,7 @@ class AsgiExchange:
     _send: Send
     _limits: Limits = attrs.field(kw_only=True, alias="limits")
     may_lead: bool = attrs.field(default=False, init=False)
-    head: Head = attrs.field(init=False)
+    head: HttpRequest = attrs.field(init=False)
     _body: bytes = attrs.field(default=b"", init=False)
     _is_body_over: trio.Event = attrs.field(factory=trio.Event, init=False)
     _watcher: trio.CancelScope | None = attrs.field(default=None, init=False)
@@ -686,11 +686,11 @@ class AsgiExchange:
         )
 
 
-def head_of(scope: Scope) -> Head:
+def head_of(scope: Scope) -> HttpRequest:
     """The head of an `http` scope, with what the application is mounted under taken off."""
     query = scope["query_string"].decode("latin-1")
     client = scope.get("client")
-    return Head(
+    return HttpRequest(
         scope["method"],
         _path_below_mount(scope),
         query,
@@ -737,7 +737,7 @@ def _path_below_mount(scope: Scope) -> str:
     return whole
 
 
-def _may_have_body(head: Head) -> bool:
+def _may_have_body(head: HttpRequest) -> bool:
     """Over HTTP/2 a body may come unannounced, but not with these methods."""
     if "transfer-encoding" in head.headers:
         return True
@@ -745,12 +745,12 @@ def _may_have_body(head: Head) -> bool:
     return head.method not in _BODILESS_METHODS if length is None else length != "0"
 
 
-def _has_two_lengths(head: Head) -> bool:
+def _has_two_lengths(head: HttpRequest) -> bool:
     """What servers read in different ways, and smugglers live on; some servers let it through."""
     return "content-length" in head.headers and "transfer-encoding" in head.headers
 
 
-def _announced(head: Head) -> float | None:
+def _announced(head: HttpRequest) -> float | None:
     """How long the body is said to be; what is no number says nothing."""
     length = head.headers.get("content-length")
     if length is None or not length.isdecimal():

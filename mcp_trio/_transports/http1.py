@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 import h11
 
-from mcp_trio._protocol.http_headers import Head, Headers, date_at, encoded
+from mcp_trio._protocol.http_headers import Headers, HttpRequest, date_at, encoded
 from mcp_trio._transports.http_response import BodyTooLargeError
 
 # --------------------
@@ -40,7 +40,7 @@ class RequestHead:
         awaits_continue: Whether the client sends the body only when told to.
     """
 
-    head: Head
+    head: HttpRequest
     body_bytes: int | None
     takes_chunks: bool
     is_last: bool
@@ -147,7 +147,7 @@ def _read_head(raw: bytes, client: str | None) -> RequestHead:
     request = _parsed(raw)
     method = request.method.decode("ascii")
     target = _target(method, request.target)
-    head = Head.of(method, target, request.headers.raw_items(), client=client)
+    head = HttpRequest.of(method, target, request.headers.raw_items(), client=client)
     is_new = request.http_version == b"1.1"
     return RequestHead(
         head=head,
@@ -194,7 +194,7 @@ def _target(method: str, target: bytes) -> str:
     return path if path.startswith("/") else f"/{path}"
 
 
-def _awaits_continue(head: Head) -> bool:
+def _awaits_continue(head: HttpRequest) -> bool:
     expected = head.header("expect")
     if expected is not None and expected.lower() != "100-continue":
         raise Rejected(417, "nothing but 100-continue can be expected")

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from mcp_trio._jsonrpc.sse import COMMENT, Event, encode_event
-from mcp_trio._protocol.http_headers import EVENT_STREAM, JSON, Head, Headers
+from mcp_trio._protocol.http_headers import EVENT_STREAM, JSON, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.requests import RequestId
 from mcp_trio._transports.concurrency import TimerQueue, Wakeup
@@ -39,7 +39,7 @@ class Exchange(Protocol):
     """
 
     @property
-    def head(self) -> Head:
+    def head(self) -> HttpRequest:
         """What came before the body."""
         ...
 
@@ -336,7 +336,7 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
         else:
             await self._carry_on(exchange, stream)
 
-    def whole(self, head: Head, stream: AnswerStream) -> Whole:
+    def whole(self, head: HttpRequest, stream: AnswerStream) -> Whole:
         """All that a stream has held to its end, which is taken from it, for who sent this head.
 
         An error that has a status of its own is one for every client (MHTTP-26, MHTTP-27).
@@ -373,7 +373,7 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
         error = msgspec.json.decode(frame, type=_Answer).error
         return _OK if error is None else self.status_of(error.code)
 
-    def _is_stream(self, head: Head) -> bool:
+    def _is_stream(self, head: HttpRequest) -> bool:
         return not head.takes_json or (self.wants_stream and head.takes_streams)
 
     async def _first_news(self, stream: AnswerStream) -> None:

@@ -15,7 +15,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._protocol.http_headers import Head, Headers
+from mcp_trio._protocol.http_headers import Headers, HttpRequest
 from mcp_trio._protocol.websocket import asks_for_websocket
 from mcp_trio._transports.http1 import (
     CONTINUE,
@@ -43,7 +43,7 @@ from mcp_trio.limits import Limits
 logger = logging.getLogger("mcp_trio")
 
 
-async def hand_over(wire: Wire, raw: bytes, head: Head, upgraded: Upgraded) -> None:
+async def hand_over(wire: Wire, raw: bytes, head: HttpRequest, upgraded: Upgraded) -> None:
     """Let `upgraded` have the connection, of which `raw` was read; it is closed afterwards.
 
     Raises:
@@ -91,7 +91,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     request: RequestHead
     wire: Wire
-    head: Head
+    head: HttpRequest
     may_lead: bool = False
     answered: Answer = Answer.NONE
     rejection: Rejected | None = None

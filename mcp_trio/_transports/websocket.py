@@ -11,7 +11,7 @@ import trio
 
 from mcp_trio._jsonrpc.lines import Oversized, one_line
 from mcp_trio._jsonrpc.messages import from_principal
-from mcp_trio._protocol.http_headers import Head
+from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.websocket import CloseCode, chosen_subprotocol, loss_by_peer, loss_by_us
 from mcp_trio._transports.concurrency import Faults, contained
@@ -360,7 +360,7 @@ class Upgrade(Protocol):
     """The request; it is refused, or opened, once."""
 
     @property
-    def head(self) -> Head:
+    def head(self) -> HttpRequest:
         """What came."""
         ...
 
@@ -386,7 +386,7 @@ Upgraded: TypeAlias = Callable[[Upgrade], Awaitable[None]]
 and ends the connection."""
 
 
-async def accepted(upgrade: Upgrade, admitted: Head, limits: Limits) -> WebSocketChannel:
+async def accepted(upgrade: Upgrade, admitted: HttpRequest, limits: Limits) -> WebSocketChannel:
     """The channel with who sent it; `admitted` is the head, with the principal.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Final, NoReturn, TypeAlias, cast
 import attrs
 import trio
 
-from mcp_trio._protocol.http_headers import JSON, Head
+from mcp_trio._protocol.http_headers import JSON, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports.concurrency import tell_when_cancelled
 from mcp_trio._transports.http1 import (
@@ -45,7 +45,7 @@ class StreamUpgrade:
     """
 
     stream: trio.abc.Stream
-    head: Head
+    head: HttpRequest
     received: bytes | bytearray
     limits: Limits
 
@@ -85,7 +85,7 @@ async def answer_last(stream: trio.abc.Stream, answer: bytes, limits: Limits) ->
 
 logger = logging.getLogger("mcp_trio")
 
-Admit: TypeAlias = Callable[[Head], Awaitable[Head | Rejection]]
+Admit: TypeAlias = Callable[[HttpRequest], Awaitable[HttpRequest | Rejection]]
 """Who may come: the head, with the principal; or what is answered instead."""
 
 Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
@@ -148,7 +148,7 @@ class WebSocketHost:
 
     async def _head_in_time(
         self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
-    ) -> Head:
+    ) -> HttpRequest:
         seconds = self.limits.http.headers_seconds
         with trio.move_on_after(seconds):
             return await self._read_head(stream, received, origin)
@@ -158,7 +158,7 @@ class WebSocketHost:
 
     async def _read_head(
         self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
-    ) -> Head:
+    ) -> HttpRequest:
         length = searched = 0
         while not length:
             chunk = await stream.receive_some(self.limits.messages.chunk_bytes)
@@ -172,7 +172,9 @@ class WebSocketHost:
             raise Rejected(400, "what becomes a WebSocket has no body")
         return attrs.evolve(request.head, scheme=origin.scheme)
 
-    async def serve_upgrade(self, stream: trio.abc.Stream, head: Head, received: bytearray) -> None:
+    async def serve_upgrade(
+        self, stream: trio.abc.Stream, head: HttpRequest, received: bytearray
+    ) -> None:
         """Serve a connection of which a head was read; `received` is that, and what came behind.
 
         Raises:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._protocol.http_headers import Head
+from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.websocket import (
     CloseCode,
     checked_token,
@@ -30,7 +30,7 @@ HANDSHAKE = {
 
 def head(method="GET", path="/ws", repeated=(), **headers):
     fields = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Head(method, path, "", fields, frozenset(repeated))
+    return HttpRequest(method, path, "", fields, frozenset(repeated))
 
 
 def offering(*subprotocols, **headers):
@@ -41,8 +41,8 @@ def offering(*subprotocols, **headers):
 
 
 def test_a_handshake_is_not_rejected():
-    assert upgrade_rejection(Head("GET", "/ws", "a=b", HANDSHAKE), path="/ws") is None
-    assert upgrade_rejection(Head("GET", "/ws/", "", HANDSHAKE), path="/ws") is None
+    assert upgrade_rejection(HttpRequest("GET", "/ws", "a=b", HANDSHAKE), path="/ws") is None
+    assert upgrade_rejection(HttpRequest("GET", "/ws/", "", HANDSHAKE), path="/ws") is None
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_handshake_is_not_rejected():
 def test_what_is_no_handshake_is_told_what_it_lacks(change, status, complaint):
     method, path = change.pop("method", "GET"), change.pop("path", "/ws")
     headers = {name: it for name, it in (HANDSHAKE | change).items() if it is not None}
-    rejection = upgrade_rejection(Head(method, path, "", headers), path="/ws")
+    rejection = upgrade_rejection(HttpRequest(method, path, "", headers), path="/ws")
     assert rejection.status == status
     assert complaint in rejection.text
     assert (("Sec-WebSocket-Version", "13") in rejection.headers) == (status == 426)

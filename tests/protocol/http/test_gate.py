@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._protocol.http_headers import Head
+from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.security import LOOPBACK, HostCheck, host_check_for
 
 LOCAL = host_check_for([("127.0.0.1", 8000)])
@@ -38,7 +38,7 @@ def head(host="localhost:8000", origin=None, method="POST", scheme="http", **mor
         for value in values if isinstance(values, tuple) else (values,):
             if value is not None:
                 lines.append((name.replace("_", "-").encode(), value.encode("latin-1")))
-    return Head.of(method, "/mcp", lines, scheme=scheme)
+    return HttpRequest.of(method, "/mcp", lines, scheme=scheme)
 
 
 def passes(host_check, *fields, **more):

@@ -4,38 +4,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._protocol.http_headers import Head, accepts, media_type_of
+from mcp_trio._protocol.http_headers import HttpRequest, accepts, media_type_of
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
 
 
 def test_a_head_keeps_what_came_and_parts_the_query_from_the_path():
-    head = Head.of("POST", "/a%20b/mcp?x=1?2", [], scheme="https", client="192.0.2.7")
+    head = HttpRequest.of("POST", "/a%20b/mcp?x=1?2", [], scheme="https", client="192.0.2.7")
     assert (head.method, head.path, head.query) == ("POST", "/a%20b/mcp", "x=1?2")
     assert (head.scheme, head.client, head.principal) == ("https", "192.0.2.7", None)
-    assert Head.of("GET", "/mcp", []).query == ""
+    assert HttpRequest.of("GET", "/mcp", []).query == ""
 
 
 @pytest.mark.requirement("HDR-05", "TRAP-33", "TRAP-46")
 @pytest.mark.parametrize("name", [b"Mcp-Session-Id", b"MCP-Session-Id", b"mcp-session-id"])
 def test_names_of_fields_compare_without_case_and_values_with_it(name):
-    head = Head.of("POST", "/mcp", [(name, b"AbC")])
+    head = HttpRequest.of("POST", "/mcp", [(name, b"AbC")])
     assert head.header("MCP-SESSION-ID") == head.header("Mcp-Session-Id") == "AbC"
 
 
 @pytest.mark.requirement("HDR-06", "TRAP-46")
 @pytest.mark.parametrize("value", [b"  a b", b"a b\t", b" \t a b \t ", b"a b"])
 def test_space_around_a_value_is_no_part_of_it(value):
-    assert Head.of("POST", "/", [(b"Mcp-Name", value)]).header("mcp-name") == "a b"
+    assert HttpRequest.of("POST", "/", [(b"Mcp-Name", value)]).header("mcp-name") == "a b"
 
 
 def test_only_spaces_and_tabs_are_taken_from_a_value():
-    assert Head.of("POST", "/", [(b"x", b"\xa0\x0b ")]).header("x") == "\xa0\x0b"
+    assert HttpRequest.of("POST", "/", [(b"x", b"\xa0\x0b ")]).header("x") == "\xa0\x0b"
 
 
 def test_a_field_that_came_several_times_is_joined_and_noted():
-    head = Head.of("GET", "/", [(b"Accept", b"a/b"), (b"Host", b"x"), (b"ACCEPT", b" c/d ")])
+    head = HttpRequest.of("GET", "/", [(b"Accept", b"a/b"), (b"Host", b"x"), (b"ACCEPT", b" c/d ")])
     assert head.header("accept") == "a/b, c/d"
     assert head.repeated == {"accept"}
     assert head.header("origin") is None

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio._protocol.http_headers import (
-    Head,
     HeaderMismatchError,
+    HttpRequest,
     check_headers_match,
     headers_from_body,
     unwrapped,
@@ -229,7 +229,7 @@ def test_a_method_that_no_head_can_repeat_is_not_sent(method):
 
 def head(fields):
     pairs = fields.items() if isinstance(fields, dict) else fields
-    return Head.of("POST", "/mcp", [(n.encode(), v.encode("latin-1")) for n, v in pairs])
+    return HttpRequest.of("POST", "/mcp", [(n.encode(), v.encode("latin-1")) for n, v in pairs])
 
 
 def check(fields, *, method="tools/call", params=None, version=VERSION, is_request=True):

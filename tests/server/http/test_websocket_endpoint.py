@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._protocol.http_headers import Head
+from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._server.http_app import Asked, RejectedError
 from mcp_trio._transports.websocket import SocketEnded
@@ -64,7 +64,7 @@ class Socket:
 class Scripted:
     """A request to become a WebSocket."""
 
-    head: Head = attrs.field(factory=lambda: Head("GET", "/ws", "", FIELDS))
+    head: HttpRequest = attrs.field(factory=lambda: HttpRequest("GET", "/ws", "", FIELDS))
     socket: Socket = attrs.field(factory=Socket)
     rejections: list = attrs.field(factory=list)
     before: list = attrs.field(factory=list)
@@ -129,7 +129,7 @@ async def test_a_session_that_its_client_ends_gives_its_place_back(open_site, au
 async def test_an_upgrade_that_its_host_has_not_seen_is_rejected(open_site):
     site = await open_site(harbour())
     exchange = ScriptedExchange.of("GET", "/ws")
-    asked = Asked(exchange, Head("GET", "/ws", "", FIELDS), [], 1000)
+    asked = Asked(exchange, HttpRequest("GET", "/ws", "", FIELDS), [], 1000)
     with pytest.raises(RejectedError, match="no handshake"):
         await site.app.websocket.respond(asked)
 

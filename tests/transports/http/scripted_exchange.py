@@ -7,7 +7,7 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.sse import EventParser
-from mcp_trio._protocol.http_headers import Head
+from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._transports.http_response import BodyTooLargeError
 
 PATIENCE_SECONDS = 5000.0  # virtual ones
@@ -20,7 +20,7 @@ class ScriptedExchange:
     A hasty client goes away as soon as its request has been read.
     """
 
-    head: Head
+    head: HttpRequest
     sent_body: bytes = b""
     status: int | None = None
     headers: dict = attrs.field(factory=dict)
@@ -40,7 +40,7 @@ class ScriptedExchange:
     def of(cls, method="POST", target="/mcp", *, body=b"", headers=()):
         fields = [("Host", "127.0.0.1:80"), *headers]
         raw = [(name.encode(), value.encode("latin-1")) for name, value in fields]
-        exchange = cls(Head.of(method, target, raw), body)
+        exchange = cls(HttpRequest.of(method, target, raw), body)
         exchange._reads.set()
         return exchange
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mcp_trio._jsonrpc.messages import Decoder
-from mcp_trio._protocol.http_headers import Head
+from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import (
     STATUS_OF_ERROR,
     Ending,
@@ -50,7 +50,7 @@ def head(method="POST", *, principal=None, **fields):
         name.replace("_", "-"): value for name, value in fields.items()
     }
     lines = [(name.encode(), it.encode()) for name, it in fields.items() if it is not None]
-    return Head.of(method, "/mcp", lines, principal=principal)
+    return HttpRequest.of(method, "/mcp", lines, principal=principal)
 
 
 def judged(at, message, method="POST", **fields):
@@ -79,13 +79,15 @@ LIST = {**M, "Mcp_Method": "tools/list"}
 HELLO = request("initialize", protocolVersion="2025-11-25")
 
 
-def rejected(verdict, status, code=-32600, id=None):  # noqa: A002 - as on the wire
-    assert isinstance(verdict, Rejection), verdict
-    assert (verdict.status, verdict.code, verdict.id) == (status, code, id), verdict
-    answer = json.loads(verdict.body())
-    assert (answer["error"]["code"], answer["error"]["message"]) == (code, verdict.text)
+def rejected(routing_result, status, code=-32600, id=None):  # noqa: A002 - as on the wire
+    assert isinstance(routing_result, Rejection), routing_result
+    assert (routing_result.status, routing_result.code, routing_result.id) == (status, code, id), (
+        routing_result
+    )
+    answer = json.loads(routing_result.body())
+    assert (answer["error"]["code"], answer["error"]["message"]) == (code, routing_result.text)
     assert answer.get("id") == id
-    return verdict
+    return routing_result
 
 
 # What may come, in a session and without one.
@@ -95,17 +97,17 @@ def rejected(verdict, status, code=-32600, id=None):  # noqa: A002 - as on the w
 @pytest.mark.parametrize("at", [DUAL, OLD, NEW], ids=["dual", "old", "new"])
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "post"])
 def test_other_methods_are_told_which_there_are(at, method):
-    verdict = rejected(judged(at, b"", method), 405)
+    routing_result = rejected(judged(at, b"", method), 405)
     allowed = "POST" if at is NEW else "GET, POST, DELETE"
-    assert verdict.headers == [("Allow", allowed)]
+    assert routing_result.headers == [("Allow", allowed)]
 
 
 @pytest.mark.requirement("MHTTP-02", "HTTP-29", "TRAP-27")
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 @pytest.mark.parametrize(("at", "fields"), [(NEW, {}), (NEW, S), (DUAL, M), (DUAL, S | M)])
 def test_stateless_clients_only_post(at, method, fields):
-    verdict = rejected(judged(at, b"", method, **fields), 405)
-    assert verdict.headers == [("Allow", "POST")]
+    routing_result = rejected(judged(at, b"", method, **fields), 405)
+    assert routing_result.headers == [("Allow", "POST")]
 
 
 @pytest.mark.parametrize("media_type", [None, "", "text/plain", "application/json-rpc", "json"])
@@ -137,11 +139,11 @@ def test_the_media_type_of_a_post_is_read_as_http_has_it(media_type):
 )
 def test_only_what_cannot_be_served_at_all_is_not_acceptable(message, accept, is_taken):
     fields = LIST if "_meta" in message.get("params", {}) else S
-    verdict = judged(DUAL, message, Accept=accept, **fields)
+    routing_result = judged(DUAL, message, Accept=accept, **fields)
     if is_taken:
-        assert isinstance(verdict, ToSession | Stateless)
+        assert isinstance(routing_result, ToSession | Stateless)
     else:
-        rejected(verdict, 406)
+        rejected(routing_result, 406)
 
 
 @pytest.mark.requirement("HTTP-11", "MHTTP-12")
@@ -169,9 +171,9 @@ def test_what_is_no_message_is_a_bad_request(at, body, code, id_):
 @pytest.mark.parametrize("at", [DUAL, OLD], ids=["dual", "old"])
 @pytest.mark.parametrize("version", [None, "2025-11-25", "2099-01-01"])
 def test_a_session_begins_by_a_handshake_whatever_its_head_says(at, version):
-    verdict = judged(at, HELLO, MCP_Protocol_Version=version)
-    assert isinstance(verdict, Opening)
-    assert verdict.request.id == 1
+    routing_result = judged(at, HELLO, MCP_Protocol_Version=version)
+    assert isinstance(routing_result, Opening)
+    assert routing_result.request.id == 1
 
 
 @pytest.mark.parametrize("session", ["s", "gone"])
@@ -185,9 +187,9 @@ def test_a_session_does_not_begin_in_another(session):
 )
 @pytest.mark.parametrize("at", [DUAL, OLD], ids=["dual", "old"])
 def test_what_names_a_session_is_for_it(at, message, awaited):
-    verdict = judged(at, message, **S)
-    assert isinstance(verdict, ToSession)
-    assert (verdict.session, list(verdict.awaited)) == ("s", awaited)
+    routing_result = judged(at, message, **S)
+    assert isinstance(routing_result, ToSession)
+    assert (routing_result.session, list(routing_result.awaited)) == ("s", awaited)
 
 
 @pytest.mark.requirement("HTTP-49", "TRAP-34")
@@ -223,11 +225,11 @@ def test_a_session_that_is_not_there_is_not_found(at, method, session):
     [("mine", "me", True), ("mine", "you", False), ("mine", None, False), ("s", "me", False)],
 )
 def test_a_session_is_only_there_for_whose_it_is(method, session, principal, is_found):
-    verdict = judged(DUAL, request(), method, Mcp_Session_Id=session, principal=principal)
+    routing_result = judged(DUAL, request(), method, Mcp_Session_Id=session, principal=principal)
     if is_found:
-        assert not isinstance(verdict, Rejection)
+        assert not isinstance(routing_result, Rejection)
     else:
-        rejected(verdict, 404, id=1 if method == "POST" else None)
+        rejected(routing_result, 404, id=1 if method == "POST" else None)
 
 
 @pytest.mark.requirement("HTTP-58", "TRAP-36")
@@ -245,12 +247,12 @@ def test_a_session_is_only_there_for_whose_it_is(method, session, principal, is_
     ],
 )
 def test_a_version_that_nobody_speaks_is_a_bad_request(at, method, version, is_fine):
-    verdict = judged(at, request(), method, MCP_Protocol_Version=version, **S)
+    routing_result = judged(at, request(), method, MCP_Protocol_Version=version, **S)
     if is_fine:
-        assert not isinstance(verdict, Rejection)
+        assert not isinstance(routing_result, Rejection)
     else:
         # Not as a stateless error: who reads one takes this server for a stateless one (TRAP-23).
-        rejected(verdict, 400, id=1 if method == "POST" else None)
+        rejected(routing_result, 400, id=1 if method == "POST" else None)
 
 
 def test_a_legacy_server_takes_no_stateless_version_in_its_head():
@@ -267,11 +269,11 @@ def test_a_legacy_server_reads_metadata_as_anything_else_in_a_message():
     [("text/event-stream", True), (None, True), ("*/*", True), ("application/json", False)],
 )
 def test_a_get_takes_events(accept, is_taken):
-    verdict = judged(DUAL, b"", "GET", Accept=accept, **S)
+    routing_result = judged(DUAL, b"", "GET", Accept=accept, **S)
     if is_taken:
-        assert verdict == Listening("s", None)
+        assert routing_result == Listening("s", None)
     else:
-        rejected(verdict, 406)
+        rejected(routing_result, 406)
 
 
 def test_a_get_may_name_the_last_event():
@@ -284,9 +286,9 @@ def test_a_delete_ends_a_session_whatever_it_accepts():
 
 def test_a_batch_is_for_a_session_that_has_batches():
     batch = [request(id=1), NOTE, request(id="a"), RESPONSE]
-    verdict = judged(DUAL, batch, Mcp_Session_Id="old")
-    assert isinstance(verdict, ToSession)
-    assert list(verdict.awaited) == [1, "a"]
+    routing_result = judged(DUAL, batch, Mcp_Session_Id="old")
+    assert isinstance(routing_result, ToSession)
+    assert list(routing_result.awaited) == [1, "a"]
     for session in ("s", "young"):
         rejected(judged(DUAL, batch, Mcp_Session_Id=session), 400)
 
@@ -304,9 +306,9 @@ def test_a_batch_is_taken_whole_or_not_at_all(bad, id_):
 @pytest.mark.parametrize("at", [DUAL, NEW], ids=["dual", "new"])
 @pytest.mark.parametrize("more", [{}, S, {"Mcp_Session_Id": "gone"}, {"Last_Event_ID": "1-1"}])
 def test_a_stateless_request_is_complete_in_itself(at, more):
-    verdict = judged(at, stateless(), **LIST, **more)
-    assert isinstance(verdict, Stateless)
-    assert (verdict.message.id, verdict.is_incomplete) == (1, False)
+    routing_result = judged(at, stateless(), **LIST, **more)
+    assert isinstance(routing_result, Stateless)
+    assert (routing_result.message.id, routing_result.is_incomplete) == (1, False)
 
 
 @pytest.mark.requirement("TRAP-29", "META-15")
@@ -323,25 +325,25 @@ def test_a_stateless_request_is_complete_in_itself(at, more):
     ids=str,
 )
 def test_what_lacks_metadata_under_a_stateless_head_is_incomplete(at, params):
-    verdict = judged(at, request("tools/list", **params), **LIST)
+    routing_result = judged(at, request("tools/list", **params), **LIST)
     if params.get("_meta"):
-        assert isinstance(verdict, Stateless)
-        assert verdict.is_incomplete
+        assert isinstance(routing_result, Stateless)
+        assert routing_result.is_incomplete
     else:
-        rejected(verdict, 400, -32602, 1)
+        rejected(routing_result, 400, -32602, 1)
 
 
 def test_a_message_without_params_is_rejected_too():
-    verdict = judged(DUAL, {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, **LIST)
-    rejected(verdict, 400, -32602, 1)
+    routing_result = judged(DUAL, {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, **LIST)
+    rejected(routing_result, 400, -32602, 1)
 
 
 def test_params_that_are_no_object_are_somebody_elses_affair():
     body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[1]}'
-    verdict = judged(DUAL, body, **LIST)
-    assert isinstance(verdict, Stateless | Rejection)
-    if isinstance(verdict, Rejection):
-        rejected(verdict, 400, id=1)
+    routing_result = judged(DUAL, body, **LIST)
+    assert isinstance(routing_result, Stateless | Rejection)
+    if isinstance(routing_result, Rejection):
+        rejected(routing_result, 400, id=1)
 
 
 @pytest.mark.requirement("HDR-07", "MHTTP-28", "MHTTP-30", "TRAP-47", "HDR-36")
@@ -366,23 +368,23 @@ def test_params_that_are_no_object_are_somebody_elses_affair():
 def test_the_head_says_what_the_body_says(at, fields):
     message = stateless("tools/call", name="tide", arguments={"region": "bay"})
     said = {**M, "Mcp_Method": "tools/call", "Mcp_Name": "tide", "Mcp_Param_Region": "bay"}
-    verdict = judged(at, message, **(said | fields))
+    routing_result = judged(at, message, **(said | fields))
     if fields:
-        rejected(verdict, 400, -32020, 1)
+        rejected(routing_result, 400, -32020, 1)
     else:
-        assert isinstance(verdict, Stateless)
+        assert isinstance(routing_result, Stateless)
 
 
 @pytest.mark.requirement("MHTTP-27", "TRAP-30")
 def test_a_version_that_is_unknown_but_said_twice_is_for_the_session_to_reject():
     fields = LIST | {"MCP_Protocol_Version": "v999"}
-    verdict = judged(DUAL, request("tools/list", **meta("v999")), **fields)
-    assert isinstance(verdict, Stateless)
+    routing_result = judged(DUAL, request("tools/list", **meta("v999")), **fields)
+    assert isinstance(routing_result, Stateless)
 
 
 def test_a_version_that_is_no_text_is_rejected_by_the_name_of_its_field():
-    verdict = judged(DUAL, request("tools/list", **meta(7)), **LIST)
-    assert "protocolVersion" in rejected(verdict, 400, -32602, 1).text
+    routing_result = judged(DUAL, request("tools/list", **meta(7)), **LIST)
+    assert "protocolVersion" in rejected(routing_result, 400, -32602, 1).text
 
 
 @pytest.mark.requirement("HDR-31")
