@@ -209,7 +209,7 @@ def test_elsewhere_than_on_a_screen_the_table_is_plain_and_uncut(write, invoke):
     assert lines[2].split() == ["1", "1.0", "in", "->", "tools/call", "greet", "1", "72"]
     assert f"info: {data}" in lines[3]
     assert lines[4].endswith("y" * 110)
-    assert lines[-1] == ("records 5, flaws 0, requests 1, answers 1, cancelled 0, errors 1")
+    assert lines[-1] == ("records 5, damage 0, requests 1, answers 1, cancelled 0, errors 1")
     assert "\x1b" not in shown.output
     assert all(line == line.rstrip() for line in lines)
 
@@ -269,7 +269,7 @@ def test_flaws_are_shown_at_their_places(write, invoke):
     assert shown.output.splitlines()[2].split()[1] == "damaged"
     assert "line 2" in shown.output
     assert "what was never asked" in shown.output
-    assert "flaws 1" in shown.output
+    assert "damage 1" in shown.output
 
 
 def test_a_file_that_is_no_recording_is_rejected(tmp_path, invoke):
