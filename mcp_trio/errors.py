@@ -1,29 +1,28 @@
-"""The errors of the engine, named by whose fault it was.
+"""The errors that this package raises. Each class says which side is at fault.
 
-    MCPError
-    ├── ProtocolError
-    │   ├── LocalProtocolError     our side asked for something the protocol forbids
-    │   │   └── CapabilityMissing  the client has not announced what the server needs
-    │   └── RemoteProtocolError    the peer sent something the protocol forbids
-    ├── RequestError               the request was answered with a JSON-RPC error
-    │   ├── ResourceNotFound       there is nothing to read at a URI
-    │   └── UserRejected           a person refused what was asked for
-    ├── RequestTimeout             the answer did not come within a budget
-    ├── RequestAbandoned           a handler's thread acts for a request that is over
-    ├── ConnectionLost             the channel ended while somebody needed it
-    ├── UrlElicitationRequired     a handler needs its user to visit URLs before it can go on
-    ├── ToolError                  the tool itself reports a failure, in words for the model
-    ├── SchemaError                a JSON Schema cannot be used
-    ├── ConfigError                a file of settings cannot be used
-    ├── RecordingError             a recording cannot be used
-    ├── BlockedInReplay            a replayed handler reached for the outside world
-    ├── StrayNondeterminism        a handler, strictly recorded, went past its context
-    ├── SweepUnavailable           this Trio, or this system, cannot be swept on
-    ├── ReplayedError              an effect failed when it was recorded
-    ├── ReplayDivergence           the replay differs from the recording
-    └── MockMismatch               a client and the recording that is mocked do not fit
-
-JSON-RPC codes are chosen in the pure core only; the shell passes them on.
+MCPError
+├── ProtocolError
+│   ├── LocalProtocolError         this side asked for something that the protocol forbids
+│   │   └── CapabilityMissing      the client has not announced what the handler needs
+│   └── RemoteProtocolError        the peer sent something that the protocol forbids
+├── RequestError                   the response is a JSON-RPC error
+│   ├── ResourceNotFound           no resource has this URI
+│   └── UserRejected               the client's user declined the request
+├── RequestTimeout                 the response did not arrive in time
+├── RequestAbandoned               a handler's thread uses a request that has ended
+├── ConnectionLost                 the connection ended while a request was open
+│   └── OutcomeUnknown             the request was sent, and may have been carried out
+├── ToolError                      a tool reports a failure
+├── UrlElicitationRequired         a handler needs its user to visit URLs first
+├── SchemaError                    a JSON Schema cannot be used
+├── ConfigError                    a configuration file cannot be used
+├── RecordingError                 a recording cannot be read or used
+├── ReplayDivergence               the replay differs from the recording
+├── ReplayedError                  an effect failed when it was recorded
+├── BlockedInReplay                a replayed handler tried to use external I/O
+├── UntrackedNondeterminism        a strictly recorded handler bypassed its context
+├── SweepUnavailable               schedules cannot be swept on this Trio or this system
+└── MockMismatch                   a client differs from the recording that a mock server plays
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,28 +42,31 @@ UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 URL_ELICITATION_REQUIRED: Final = -32042
 
 
-def _last_words(stderr_tail: str) -> str:
+def _with_stderr(stderr_tail: str) -> str:
     return f"\nlast lines of its stderr:\n{stderr_tail}" if stderr_tail else ""
 
 
 class MCPError(Exception):
-    """The root of all errors that this package raises on purpose."""
+    """The base class of all errors of this package."""
 
 
 class ProtocolError(MCPError):
-    """One side broke the rules of the protocol; catch a child to know which."""
+    """A base class: one side violated the protocol. The subclass says which side."""
 
 
 class LocalProtocolError(ProtocolError):
-    """Our side asked for something that the protocol forbids now; nothing was sent."""
+    """This side asked for something that the protocol forbids at this time; nothing was sent."""
 
 
 class CapabilityMissing(LocalProtocolError):
-    """The client has not announced what a handler wants to ask it for; nothing was sent.
+    """The client has not announced a capability that the handler needs; nothing was sent.
 
-    `required` is what it would have had to announce, as an object of capabilities. Where nobody
-    catches it, a client that speaks a modern revision is told that (ERR-14); another one gets a
-    tool's result, or an error, whose text names what it lacks.
+    If the handler does not catch this error, a client of protocol version 2026-07-28 or later
+    receives the error "missing required client capability". Other clients receive a tool result,
+    or an error, whose text names the capability.
+
+    Attributes:
+        required: The missing capabilities, as a `ClientCapabilities` object.
     """
 
     def __init__(self, message: str, required: Mapping[str, Any]) -> None:
@@ -77,9 +79,9 @@ class RemoteProtocolError(ProtocolError):
 
 
 class RequestError(MCPError):
-    """A request ends with a JSON-RPC error.
+    """The response to a request is a JSON-RPC error.
 
-    Raised to a caller when the peer answered so; raised by a handler to answer so.
+    A caller receives this error from the peer. A handler raises it to send it to the peer.
     """
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -90,9 +92,9 @@ class RequestError(MCPError):
 
 
 class ResourceNotFound(RequestError):
-    """Raised by a reader of resources: there is nothing at this URI.
+    """No resource has this URI. Raise it in a function that reads resources.
 
-    The client gets the code that its revision has for that, and the URI (ERR-02, ERR-03, ERR-04).
+    The client receives the URI, and the error code that its protocol version has for this.
     """
 
     def __init__(
@@ -108,18 +110,20 @@ class ResourceNotFound(RequestError):
 
 
 class UserRejected(RequestError):
-    """Raised by a client's callback: the user says no to what the server asks (ERR-18)."""
+    """The user declined what the server asked for. Raise it in a callback of a client."""
 
     def __init__(self, message: str = "the user rejected the request") -> None:
         super().__init__(USER_REJECTED, message)
 
 
 class RequestTimeout(MCPError):
-    """The answer did not come in time; the peer has been told that nobody waits any more.
+    """The response did not arrive in time; the peer has been sent a cancellation.
 
-    `budget` is "idle" (nothing heard for `seconds`), or "total" (unfinished after `seconds`), and
-    `setting` what to raise. Who does not shake hands is named as `server`, by a URL without what
-    may be secret in it, or by a command, whose `stderr_tail` is known then.
+    Attributes:
+        budget: "idle" (no progress report for `seconds`), or "total" (unfinished after `seconds`).
+        setting: The option that sets this limit.
+        server: During a handshake, the command of the server, or its URL without secrets.
+        stderr_tail: The last lines that the server's command wrote to its standard error.
     """
 
     def __init__(
@@ -134,7 +138,7 @@ class RequestTimeout(MCPError):
     ) -> None:
         whose = f" from {server}" if server else ""
         text = f"{method}: no answer{whose} within the {budget} budget of {seconds:g} s"
-        super().__init__(f"{text}; raise {setting}" + _last_words(stderr_tail))
+        super().__init__(f"{text}; raise {setting}" + _with_stderr(stderr_tail))
         self.server = server
         self.method = method
         self.budget = budget
@@ -144,17 +148,22 @@ class RequestTimeout(MCPError):
 
 
 class RequestAbandoned(MCPError):
-    """The request of this `def` handler is over: cancelled, answered, or lost with its session.
+    """The request of this `def` handler has ended: cancelled, answered, or lost with its session.
 
-    Raised in the handler's thread by each call of its context; let it out, nobody hears it.
+    Each call of the context in the handler's thread raises it. The handler need not catch it: it
+    is not reported.
     """
 
 
 class ConnectionLost(MCPError):
-    """The channel ended; the request's outcome is unknown unless it was never sent.
+    """The connection ended, or could not be made.
 
-    `exit_status` (negative: the signal's number) and `stderr_tail` are known for subprocesses, and
-    `http_status` where a server over HTTP has refused.
+    A request that was already sent fails with the subclass `OutcomeUnknown`.
+
+    Attributes:
+        exit_status: The exit status of a subprocess; negative for a signal.
+        stderr_tail: The last lines that a subprocess wrote to its standard error.
+        http_status: The status code of the response with which an HTTP server rejected a request.
     """
 
     def __init__(
@@ -165,7 +174,7 @@ class ConnectionLost(MCPError):
         stderr_tail: str = "",
         http_status: int | None = None,
     ) -> None:
-        super().__init__(reason + _last_words(stderr_tail))
+        super().__init__(reason + _with_stderr(stderr_tail))
         self.reason = reason
         self.exit_status = exit_status
         self.stderr_tail = stderr_tail
@@ -173,14 +182,14 @@ class ConnectionLost(MCPError):
 
 
 class OutcomeUnknown(ConnectionLost):
-    """The request had gone out when its connection broke, or the response was too large.
+    """The connection ended after the request was sent, or the response was too large.
 
-    It may have been carried out, or not. Repeat it only if doing so twice does no harm.
+    The server may have carried out the request. Repeat it only if a second run does no harm.
     """
 
 
 def loss_as(kind: type[ConnectionLost], loss: ConnectionLost) -> ConnectionLost:
-    """The same loss for one more who hears of it: `OutcomeUnknown` if they had sent something."""
+    """Return a copy of `loss`, of class `kind`, to raise it in another task."""
     own = kind(
         loss.reason,
         exit_status=loss.exit_status,
@@ -192,10 +201,11 @@ def loss_as(kind: type[ConnectionLost], loss: ConnectionLost) -> ConnectionLost:
 
 
 class ToolError(MCPError):
-    """A tool failed and says why.
+    """A tool failed.
 
-    Raised by a tool, its text goes to the peer as a result with `isError`; raised by any other
-    handler, as that of an error. Raised by a client, `result` is that whole result.
+    Raised in a tool, its text is sent to the client as a result with `isError`. Raised in another
+    handler, its text is that of a JSON-RPC error. A client's caller receives the complete result
+    as `result`.
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
@@ -204,18 +214,22 @@ class ToolError(MCPError):
 
 
 class SchemaError(MCPError, ValueError):
-    """A JSON Schema is invalid, too large, or says nothing without what lies outside of it."""
+    """A JSON Schema is invalid, is too large, or refers to another document."""
 
 
 class UrlElicitationRequired(MCPError):
-    """Raised by a handler that cannot go on until its user has visited some URLs.
+    """A handler cannot continue until its user has visited some URLs. Raise it in the handler.
 
-    `elicitations` are `UrlElicitation`s. A client of 2025-11-25 gets them as error -32042, and
-    calls again when it likes; a modern one is asked in a round, and the handler is run again if the
-    user agrees. Others cannot be asked: `CapabilityMissing` (ERR-16, ERR-17).
+    A client of protocol version 2025-11-25 receives error -32042 and may repeat its request. A
+    client of 2026-07-28 or later is asked in a round of the request; if the user agrees, the
+    handler is run again. For other clients the error becomes `CapabilityMissing`.
+
+    Args:
+        elicitations: One or more `UrlElicitation`s.
+        message: A text for the user.
 
     Raises:
-        ValueError: There are none.
+        ValueError: `elicitations` is empty.
     """
 
     def __init__(self, elicitations: Sequence[Any], message: str = "") -> None:
@@ -226,17 +240,18 @@ class UrlElicitationRequired(MCPError):
 
 
 class ConfigError(MCPError):
-    """A file of settings cannot be used; one line names it, and what in it is wrong."""
+    """A configuration file cannot be used; the text names the file and the error in it."""
 
 
 class RecordingError(MCPError):
-    """A recording cannot be read, or cannot serve the purpose that was asked of it."""
+    """A recording cannot be read, or cannot be used for this purpose."""
 
 
 class ReplayedError(MCPError):
-    """An effect failed in the recording, with an exception that cannot be made again here.
+    """An effect failed in the recording with an exception that cannot be recreated here.
 
-    `type_name` is its class, as `module.qualname`; the text is its text.
+    Attributes:
+        type_name: The recorded exception's class, as `module.qualname`.
     """
 
     def __init__(self, type_name: str, text: str) -> None:
@@ -245,23 +260,23 @@ class ReplayedError(MCPError):
 
 
 class ReplayDivergence(MCPError):
-    """The replay did something else than the recording; the text tells where and what.
+    """The replay differs from the recording; the text says at which record, and how.
 
     Attributes:
         record: The number of the first record that differs.
-        lane: Who did it: `r` and the number of the request's record, or a task below that.
-        kind: "missing" (what is recorded is not done here: no longer, or later), "extra",
-            "argument" (the same effect with others), "frame" (the same message with something else
-            in it), "order" (a lane does before another what it did after it), "uncancelled" (a
-            recorded cancellation never came), "redacted" (it depends on a value that was taken
-            out), "blocked" (the code reached for the outside) or "problem".
-        offset_seconds: When the record was made, from the beginning of the recording.
-        ordinal: Which operation of the lane it is.
-        recorded: What the recording holds.
-        replayed: What the replay did instead.
-        hint: What that means.
-        parked: Where each lane waits, as file and line.
-        strays: The calls that went past the context before that.
+        lane: The lane that differs: `r` with the number of the request's record, or a child task.
+        kind: "missing" (the replay does not do something that is recorded, or does it later),
+            "extra", "argument" (the same effect with other arguments), "frame" (the same message
+            with other content), "order" (another order of lanes), "uncancelled" (a recorded
+            cancellation did not happen), "redacted" (a redacted value is needed), "blocked" (a
+            handler tried to use external I/O), or "problem".
+        offset_seconds: The time of the record since the start of the recording.
+        ordinal: The number of the operation within its lane.
+        recorded: The recorded operation.
+        replayed: The operation of the replay.
+        hint: A likely cause.
+        suspended: For each lane the file and line at which it waits.
+        untracked_calls: The calls before the divergence that bypassed the context.
     """
 
     def __init__(
@@ -293,11 +308,11 @@ class ReplayDivergence(MCPError):
 
 
 class BlockedInReplay(MCPError):
-    """A replayed handler reached for the outside world; the text names the effect to write."""
+    """A replayed handler tried to use external I/O; the text names the effect to use instead."""
 
 
 class UntrackedNondeterminism(MCPError):
-    """A handler that is strictly recorded did what a replay cannot repeat; the call was not done.
+    """A strictly recorded handler made a call that a replay cannot repeat; the call was prevented.
 
     The text names the call, its file and line, and what to use instead.
     """
@@ -308,7 +323,7 @@ class SweepUnavailable(MCPError):
 
 
 class MockMismatch(MCPError):
-    """A client asked a mocked server what was not recorded, or did not ask all that was."""
+    """A client sent a request that was not recorded, or did not send one that was."""
 
 
 class Unencodable(ValueError):
