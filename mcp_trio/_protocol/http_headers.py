@@ -193,7 +193,7 @@ _SHOWN_CHARS_MAX: Final = 100
 
 
 class HeaderMismatchError(ValueError):
-    """A value cannot be mirrored, or head and body do not say the same; the text names the field.
+    """A value cannot be sent in a header, or headers and body disagree; the text names the field.
 
     A server answers such a request with 400 and `HEADER_MISMATCH`.
     """
@@ -247,7 +247,7 @@ def unwrapped(text: str) -> str:
 # Annotations of schemas --------------------------------------------------------------------------
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
-_MIRRORED_TYPES: Final = frozenset({"string", "integer", "boolean"})
+_PARAMETER_HEADER_TYPES: Final = frozenset({"string", "integer", "boolean"})
 
 # The keywords whose value is a schema, or an array of them, and those with a schema by each name.
 _INNER: Final = frozenset(
@@ -263,7 +263,7 @@ _Path: TypeAlias = tuple[str, ...] | None
 
 
 def parameter_paths(input_schema: Mapping[str, Any]) -> Paths:
-    """Which arguments of a tool are mirrored, and in which fields.
+    """Return the arguments of a tool that are sent in headers, and the names of these headers.
 
     Raises:
         AnnotationError: An annotation breaks a rule (HDR-10 to HDR-13, HDR-15).
@@ -290,7 +290,7 @@ def _suffix(schema: Mapping[str, Any], place: str) -> str:
             f"{ANNOTATION} of {place!r} is no token that can be in a field's name"
         )
     kind = schema.get("type")
-    if not isinstance(kind, str) or kind not in _MIRRORED_TYPES:
+    if not isinstance(kind, str) or kind not in _PARAMETER_HEADER_TYPES:
         raise AnnotationError(
             f"{place!r} is no string, integer or boolean: {ANNOTATION} is not for it"
         )

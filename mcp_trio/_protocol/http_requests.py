@@ -137,7 +137,7 @@ class Endpoint:
         revisions: Those that the server speaks.
         decoder: Reads bodies.
         find: The session of an id; None for one that is not known, or has ended.
-        parameter_paths: Of a tool, by its name, which arguments are mirrored in the head.
+        parameter_paths: Of a tool, by its name, the arguments that are sent in headers.
     """
 
     protocol_versions: Collection[str]
@@ -316,7 +316,7 @@ def _metadata_in(message: Message | Batch) -> Metadata | None:
 
 
 class _Names(TypedDict, total=False):
-    """Of params, what may be mirrored whatever is called (`NAME_MEMBERS`)."""
+    """The members of params that headers repeat for every method (`NAME_MEMBERS`)."""
 
     name: Any
     uri: Any

@@ -96,7 +96,7 @@ class HostCheck:
         ]
         names = request.header("access-control-request-headers")
         if names is not None and _TOKENS.fullmatch(names):
-            # Arguments are mirrored in fields of any name, so there is no list to choose from.
+            # Parameter headers may have any name, so there is no list to choose from.
             answer.append(("Access-Control-Allow-Headers", names))
         return answer
 

@@ -20,7 +20,7 @@ def register(given):
 
 
 @pytest.mark.requirement("HDR-08")
-def test_a_tool_says_which_of_its_arguments_are_mirrored():
+def test_a_tool_says_which_of_its_arguments_are_sent_in_headers():
     region = {"type": "string", "x-mcp-header": "Region"}
     server = register(schema(place={"type": "object", "properties": {"region": region}}))
     assert server.param_header_paths("tide") == {"Region": ("place", "region")}

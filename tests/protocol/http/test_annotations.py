@@ -77,12 +77,12 @@ def test_two_annotations_that_are_the_same_in_any_case_are_rejected(other):
 @pytest.mark.parametrize(
     "kind", ["number", "object", "array", "null", "text", ["string"], ["string", "null"], None]
 )
-def test_only_strings_integers_and_booleans_are_mirrored(kind):
+def test_only_strings_integers_and_booleans_are_sent_in_headers(kind):
     with pytest.raises(AnnotationError, match="'region' is no string, integer or boolean"):
         parameter_paths(tool(region=param_headers(kind=kind)))
 
 
-def test_a_property_that_says_no_type_is_not_mirrored():
+def test_a_property_that_says_no_type_is_not_sent_in_a_header():
     with pytest.raises(AnnotationError, match="no string"):
         parameter_paths(tool(page=tool(region={"x-mcp-header": "Region", "$ref": "#/$defs/r"})))
 

@@ -389,7 +389,7 @@ def test_a_version_that_is_no_text_is_rejected_by_the_name_of_its_field():
 
 @pytest.mark.requirement("HDR-31")
 @pytest.mark.parametrize("name", ["ebb", 7, None])
-def test_of_a_tool_that_is_not_known_nothing_is_mirrored(name):
+def test_of_a_tool_that_is_not_known_no_argument_is_sent_in_a_header(name):
     message = stateless("tools/call", name=name, arguments={"region": "bay"})
     said = name if isinstance(name, str) else None
     fields = {**M, "Mcp_Method": "tools/call", "Mcp_Name": said, "Mcp_Param_Region": "sea"}

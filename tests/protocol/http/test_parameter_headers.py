@@ -1,4 +1,4 @@
-"""Head and body say the same, or the request is refused."""
+"""Requests whose headers and body disagree are rejected."""
 
 import base64
 import string
@@ -191,7 +191,7 @@ def test_a_name_is_wrapped_where_it_has_to_be(name):
         ({"region": ["a"], "dry": {}, "page": {"limit": 1.5}}, {}),
     ],
 )
-def test_arguments_are_mirrored_as_text(arguments, expected):
+def test_arguments_are_sent_in_headers_as_text(arguments, expected):
     headers = sent(params=call(**arguments), paths=PATHS)
     assert headers["Mcp-Method"] == "tools/call"
     param_headers = {name: text for name, text in headers.items() if name.startswith("Mcp-Param-")}
@@ -204,13 +204,13 @@ def test_a_call_without_arguments_mirrors_none(params):
 
 
 @pytest.mark.requirement("HDR-34")
-def test_without_a_known_schema_no_argument_is_mirrored():
+def test_without_a_known_schema_no_argument_is_sent_in_a_header():
     assert not any(name.startswith("Mcp-Param") for name in sent(params=call(region="x")))
 
 
 @pytest.mark.requirement("HDR-14")
 @pytest.mark.parametrize("number", [2**53, -(2**53), 2.0**53, pytest.param(10**5000, id="huge")])
-def test_an_integer_that_not_everybody_reads_exactly_is_not_mirrored(number):
+def test_an_integer_that_not_everybody_reads_exactly_is_not_sent_in_a_header(number):
     params = call(page={"limit": number})
     with pytest.raises(HeaderMismatchError, match="Mcp-Param-Limit"):
         sent(params=params, paths=PATHS)
@@ -365,7 +365,7 @@ def test_a_field_that_came_twice_is_rejected_even_if_both_agree(field):
         ({"region": ["a"]}, {}),
     ],
 )
-def test_mirrored_arguments_that_agree_pass(arguments, fields):
+def test_arguments_in_headers_that_agree_pass(arguments, fields):
     check({f"Mcp-Param-{it}": text for it, text in fields.items()}, params=call(**arguments))
 
 
@@ -408,7 +408,7 @@ def test_mirrored_arguments_that_agree_pass(arguments, fields):
         ({"region": "\xe4"}, {"Region": "\xe4"}, "Mcp-Param-Region has characters"),
     ],
 )
-def test_mirrored_arguments_that_disagree_are_rejected(arguments, fields, text):
+def test_arguments_in_headers_that_disagree_are_rejected(arguments, fields, text):
     with pytest.raises(HeaderMismatchError) as caught:
         check({f"Mcp-Param-{it}": each for it, each in fields.items()}, params=call(**arguments))
     assert str(caught.value).startswith(text)
