@@ -6,4 +6,6 @@ first used, so that a server does not load the client, nor a client the server.
 
 import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)  # pyright: ignore
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(  # pyright: ignore[reportUnknownVariableType]
+    __name__, __file__
+)

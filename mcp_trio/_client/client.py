@@ -137,10 +137,6 @@ if TYPE_CHECKING:
     import httpx
 
 
-# --------------------
-# What can be chosen about a client and about a call, by name.
-
-
 DEFAULT_PROTOCOL_VERSIONS: Final = ALL_PROTOCOL_VERSIONS
 """What a client speaks that was not told otherwise: modern servers are tried first."""
 
@@ -225,10 +221,6 @@ class GroupOptions(_SharedOptions, total=False):
     trace: Callable[[str], Mapping[str, str]] | None
 
 
-# --------------------
-# The methods that a client knows: those of the protocol, and people's own.
-
-
 def methods_with(own: Mapping[str, Any] | None) -> Mapping[str, Method]:
     """The table of methods, with a row for each of `own`, which maps it to the type of its result.
 
@@ -245,10 +237,6 @@ def methods_with(own: Mapping[str, Any] | None) -> Mapping[str, Method]:
         raise ValueError(f"methods of the protocol have their own results: {sorted(taken)}")
     rows = {name: custom_method(name, result=result) for name, result in own.items()}
     return {**METHODS, **rows}
-
-
-# --------------------
-# A channel and a connection become a session, recorded or not.
 
 
 async def open_session(
@@ -281,13 +269,83 @@ async def open_session(
     return Session(channel, connection, application, Recording(recorder, channel_number))
 
 
-# --------------------
-# What was chosen for a client: its attributes that everybody may give, and read.
+logger = logging.getLogger("mcp_trio")
+
+T = TypeVar("T")
+
+
+# Of a modern server all has to be asked again but its era; that is found out along the way.
+_UNKNOWN: Final = (None, "modern")
+
+_JUNK: Final = (
+    "%s sent what is no message, %d times so far: a print to stdout, its own or of something that"
+    " it starts, is the usual cause"
+)
 
 
 @attrs.define(eq=False, repr=False)
-class Settings:
-    """The words of `Client` say what each of them means."""
+class Client:
+    """A conversation with the server at `target`; `async with Client(target) as client:` has it.
+
+    `target` is a URL, a command (`["python", "server.py"]`), a `ServerConfig`, a server object, or
+    a channel. The session lives in a task of its own: exceptions of the block arrive as they are,
+    and a server that dies fails the calls in flight and nothing else. Leaving a cancel scope round
+    a call cancels the handler at the server. A client connects once.
+
+    Callbacks are functions, async or not. One that raises is logged, or is the error that the
+    server gets, and ends nothing but itself; only `progress` raises into the call that it is for.
+
+    Attributes:
+        name: Who we say that we are, with `version`.
+        revisions: The names of the revisions that are spoken; those of servers without a handshake
+            are tried first.
+        limits: What the session may cost; the time-outs are among them.
+        record: Where the session is recorded: a file, a folder for a file of its own, or what
+            `mcp_trio.recording` has to say more: `RecordOptions`, `SharedRecording`. One file
+            holds all sessions of a client that comes back, each as a channel.
+        restart: Whether a command, or a server object, that has ended is started again by the next
+            call; what only reads, and was lost with it, is then asked for once more. A URL is
+            connected to again in any case.
+        cache: Whether what a modern server says may be kept is kept, for as long as it says.
+        raise_tool_errors: Whether `call_tool` raises `ToolError`.
+        env: For a command: variables that it gets besides the few that are inherited.
+        inherit_env: For a command: whether it inherits all our variables.
+        cwd: For a command: the folder that it starts in.
+        http: For a URL: what sends the requests, with its proxies, certificates, authorization and
+            the time that connecting may take; it is not closed here.
+        headers: For a URL: what goes along with each request.
+        token: For a URL: goes along as `Authorization: Bearer`; a WebSocket offers it as a
+            subprotocol, too.
+        ssl_context: For `wss://`: whom to trust, if not whom the system trusts.
+        state_changed: Called with how the connection stands, and why.
+        eras: For a URL: what remembers the eras of servers; by default, all clients of a Trio run.
+        stderr: For a command: a function for each line of its stderr, or "inherit" for ours.
+        progress: Called with the reports of every `call_tool` that brings no callback of its own.
+        log: Called with the server's log messages.
+        log_level: From which level on the server is to log for us; if it is not said, a modern
+            server is to log everything if there is a `log`, and else nothing.
+        resource_updated: Called when a resource that was subscribed to has changed.
+        list_changed: Called with "tools", "resources" or "prompts" when that list has changed.
+        roots: The places that the server may work in, as `Root`, `file://` URI or path: a list, or
+            a function that gives one whenever the server asks.
+        sampling: Asks a model on behalf of the server; `UserRejected` says no. With a second
+            parameter it gets a function that reports its progress to the server.
+        sampling_tools: Whether `sampling` takes tools for the model.
+        elicitation: Asks the user on behalf of the server, by a form or a URL; what it returns is
+            an `ElicitResult`, whether they agree, or the form as a mapping or a typed value.
+        elicitation_modes: How it can ask: "form", "url", or both.
+        elicitation_complete: Called with the id of a visit to a URL that is over.
+        trace: Called for each request: the trace that it belongs to, as `traceparent`, `tracestate`
+            and `baggage`; anything else that it gives is left out.
+        extensions: The extensions that we support, and their settings, by identifier.
+        methods: Methods of the server's own, for `request`, with the types of their results; None
+            for a notification.
+
+    Raises:
+        TypeError: `roots` is no list and no function, or msgspec cannot decode a type of `methods`.
+        ValueError: A root in the list has no `file://` URI, `methods` has one of the protocol, a
+            revision is unknown, an identifier has no prefix, or nothing could be started again.
+    """
 
     target: Target
     name: str = attrs.field(default="mcp_trio", kw_only=True)
@@ -341,8 +399,6 @@ class Settings:
             **facts,
         )
 
-    # What may be chosen anew; set here, or type checkers would see other attributes in subclasses.
-
     def _want_log_level(self, level: types.LoggingLevel) -> None:
         """A modern server hears of it with the next request."""
         self.log_level = level
@@ -350,20 +406,6 @@ class Settings:
     def _choose_roots(self, roots: Roots) -> None:
         """What the server gets to see when it asks."""
         self.roots = roots
-
-
-# --------------------
-# The conversation of a client with its server, from connecting to closing.
-
-
-logger = logging.getLogger("mcp_trio")
-
-T = TypeVar("T")
-
-
-@attrs.define(eq=False, repr=False)
-class Conversation(Settings):
-    """What a `Client` stands on: from connecting to closing, and again if the server is lost."""
 
     _is_connected_once: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
@@ -797,84 +839,6 @@ class Conversation(Settings):
         if count and not self._told_of_junk:
             self._told_of_junk = True
             logger.warning(_JUNK, self._known_name, count)
-
-
-# Of a modern server all has to be asked again but its era; that is found out along the way.
-_UNKNOWN: Final = (None, "modern")
-
-_JUNK: Final = (
-    "%s sent what is no message, %d times so far: a print to stdout, its own or of something that"
-    " it starts, is the usual cause"
-)
-
-
-# --------------------
-# The client that people hold: the calls of one conversation with one server.
-
-
-@attrs.define(eq=False, repr=False)
-class Client(Conversation):
-    """A conversation with the server at `target`; `async with Client(target) as client:` has it.
-
-    `target` is a URL, a command (`["python", "server.py"]`), a `ServerConfig`, a server object, or
-    a channel. The session lives in a task of its own: exceptions of the block arrive as they are,
-    and a server that dies fails the calls in flight and nothing else. Leaving a cancel scope round
-    a call cancels the handler at the server. A client connects once.
-
-    Callbacks are functions, async or not. One that raises is logged, or is the error that the
-    server gets, and ends nothing but itself; only `progress` raises into the call that it is for.
-
-    Attributes:
-        name: Who we say that we are, with `version`.
-        revisions: The names of the revisions that are spoken; those of servers without a handshake
-            are tried first.
-        limits: What the session may cost; the time-outs are among them.
-        record: Where the session is recorded: a file, a folder for a file of its own, or what
-            `mcp_trio.recording` has to say more: `RecordOptions`, `SharedRecording`. One file
-            holds all sessions of a client that comes back, each as a channel.
-        restart: Whether a command, or a server object, that has ended is started again by the next
-            call; what only reads, and was lost with it, is then asked for once more. A URL is
-            connected to again in any case.
-        cache: Whether what a modern server says may be kept is kept, for as long as it says.
-        raise_tool_errors: Whether `call_tool` raises `ToolError`.
-        env: For a command: variables that it gets besides the few that are inherited.
-        inherit_env: For a command: whether it inherits all our variables.
-        cwd: For a command: the folder that it starts in.
-        http: For a URL: what sends the requests, with its proxies, certificates, authorization and
-            the time that connecting may take; it is not closed here.
-        headers: For a URL: what goes along with each request.
-        token: For a URL: goes along as `Authorization: Bearer`; a WebSocket offers it as a
-            subprotocol, too.
-        ssl_context: For `wss://`: whom to trust, if not whom the system trusts.
-        state_changed: Called with how the connection stands, and why.
-        eras: For a URL: what remembers the eras of servers; by default, all clients of a Trio run.
-        stderr: For a command: a function for each line of its stderr, or "inherit" for ours.
-        progress: Called with the reports of every `call_tool` that brings no callback of its own.
-        log: Called with the server's log messages.
-        log_level: From which level on the server is to log for us; if it is not said, a modern
-            server is to log everything if there is a `log`, and else nothing.
-        resource_updated: Called when a resource that was subscribed to has changed.
-        list_changed: Called with "tools", "resources" or "prompts" when that list has changed.
-        roots: The places that the server may work in, as `Root`, `file://` URI or path: a list, or
-            a function that gives one whenever the server asks.
-        sampling: Asks a model on behalf of the server; `UserRejected` says no. With a second
-            parameter it gets a function that reports its progress to the server.
-        sampling_tools: Whether `sampling` takes tools for the model.
-        elicitation: Asks the user on behalf of the server, by a form or a URL; what it returns is
-            an `ElicitResult`, whether they agree, or the form as a mapping or a typed value.
-        elicitation_modes: How it can ask: "form", "url", or both.
-        elicitation_complete: Called with the id of a visit to a URL that is over.
-        trace: Called for each request: the trace that it belongs to, as `traceparent`, `tracestate`
-            and `baggage`; anything else that it gives is left out.
-        extensions: The extensions that we support, and their settings, by identifier.
-        methods: Methods of the server's own, for `request`, with the types of their results; None
-            for a notification.
-
-    Raises:
-        TypeError: `roots` is no list and no function, or msgspec cannot decode a type of `methods`.
-        ValueError: A root in the list has no `file://` URI, `methods` has one of the protocol, a
-            revision is unknown, an identifier has no prefix, or nothing could be started again.
-    """
 
     raise_tool_errors: bool = attrs.field(default=True, kw_only=True)
     progress: ProgressCallback | None = attrs.field(default=None, kw_only=True)

@@ -64,27 +64,69 @@ if TYPE_CHECKING:
     import httpx
 
 
-# --------------------
-# How a handler reaches what is outside of its session: clocks, chance, functions, HTTP, locks.
-#
-# All of it works the same whether something records or not. What is recorded of it is what a replay
-# gives back instead of doing it, so that the handler does the same there.
-
-
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
 _UUID_BITS = 128
 
 
-@attrs.define(eq=False)
-class Outside(Facts):
-    """What an `async def` handler's context can do outside of the session.
+def _soon(function: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, Result]]:
+    """The function, to be called by the loop."""
 
-    Each of these raises `LocalProtocolError` inside of an effect, which a replay does not run, and
-    while something records also in a task that no handler started. But requests by `http` are plain
-    inside of an effect.
+    async def call(*args: P.args, **keywords: P.kwargs) -> Result:
+        return function(*args, **keywords)
+
+    return call
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _sleeping(seconds: float) -> Effect[None]:
+    return Effect(
+        name=SLEEP,
+        arguments=functools.partial(encode_body, {"seconds": seconds}),
+        run=functools.partial(trio.sleep, seconds),
+        codec=NOTHING,
+    )
+
+
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+
+_COMPLETE: Final = "notifications/elicitation/complete"
+
+
+async def visit_first(handling: Handling, served: ServedSession, error: Exception) -> None:
+    """Let the user visit what a handler has raised `UrlElicitationRequired` for.
+
+    Returns when a modern client's user has agreed, so that the handler may run again.
+
+    Raises:
+        RequestError: With code -32042, for a client that calls again when it likes.
+        ToolError: The user does not agree.
+        CapabilityMissing: The client cannot be asked.
+        Exception: `error` itself, if it is another.
     """
+    required = bare(error)
+    if not isinstance(required, UrlElicitationRequired):
+        raise error
+    visits: list[UrlElicitation] = required.elicitations
+    if handling.request.peer.protocol_version.has_elicitation_ids:
+        params = params_of_visits(handling, served, visits)
+        raise RequestError(URL_ELICITATION_REQUIRED, str(required), {"elicitations": params})
+    agreed = await answers(handling, served, visits)
+    if not all(answer.is_accepted for answer in agreed):
+        raise ToolError(f"{required}, and the user has not agreed to it")
+
+
+@attrs.define(eq=False)
+class Context(Facts):
+    """The context of an `async def` handler. Whatever is awaited is a cancellation check."""
 
     # Time.
 
@@ -194,110 +236,6 @@ class Outside(Facts):
         """
         return takes_patch(self._handling, name)
 
-
-@attrs.define(eq=False)
-class ThreadOutside(Facts):
-    """What a `def` handler's context can do outside of the session; each call blocks the thread."""
-
-    _bridge: Bridge
-
-    @property
-    def _outside(self) -> Outside:
-        return Outside(self._handling, self._served)
-
-    def now(self) -> datetime:
-        """See `Context.now`."""
-        return self._bridge.call(_soon(self._outside.now))
-
-    def monotonic(self) -> float:
-        """See `Context.monotonic`."""
-        return self._bridge.call(_soon(self._outside.monotonic))
-
-    def sleep(self, seconds: float) -> None:
-        """See `Context.sleep`."""
-        self._bridge.call(self._outside.sleep, seconds)
-
-    @property
-    def random(self) -> Random:
-        """See `Context.random`."""
-        return self._outside.random
-
-    def uuid4(self) -> uuid.UUID:
-        """See `Context.uuid4`."""
-        return self._outside.uuid4()
-
-    @overload
-    def effect(
-        self, function: Callable[P, Awaitable[Result]], *args: P.args, **keywords: P.kwargs
-    ) -> Result: ...
-
-    @overload
-    def effect(
-        self, function: Callable[P, Result], *args: P.args, **keywords: P.kwargs
-    ) -> Result: ...
-
-    def effect(self, function: Callable[..., object], *args: object, **keywords: object) -> object:
-        """See `Context.effect`; a `def` function runs in this thread, and may block."""
-        effect = effect_of(self._served, function, args, keywords)
-        if returns_awaitable(function):
-            return self._bridge.call(perform, self._handling, effect)
-        return perform_in_thread(self._bridge.call, self._handling, effect)
-
-    def lock(self, name: str) -> AbstractContextManager[None]:
-        """See `Context.lock`; here it is `with ctx.lock(name):`."""
-        return ThreadLock(self._handling, self._served.server.locks, self._bridge, name)
-
-    def patched(self, name: str) -> bool:
-        """See `Context.patched`."""
-        return self._bridge.call(_soon(self._outside.patched), name)
-
-
-def _soon(function: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, Result]]:
-    """The function, to be called by the loop."""
-
-    async def call(*args: P.args, **keywords: P.kwargs) -> Result:
-        return function(*args, **keywords)
-
-    return call
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-def _sleeping(seconds: float) -> Effect[None]:
-    return Effect(
-        name=SLEEP,
-        arguments=functools.partial(encode_body, {"seconds": seconds}),
-        run=functools.partial(trio.sleep, seconds),
-        codec=NOTHING,
-    )
-
-
-# --------------------
-# How a handler asks its client: for what a user says, for its model's words, for its roots.
-#
-# Two classes with the same words, as in `outside`. One handler serves clients of all revisions.
-
-
-T = TypeVar("T")
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-
-_COMPLETE: Final = "notifications/elicitation/complete"
-
-
-@attrs.define(eq=False)
-class InputRequired(Outside):
-    """What an `async def` handler's context can ask the client.
-
-    Each of these raises `CapabilityMissing` for what the client did not announce; then nothing was
-    asked. If the client does not answer: `RequestError`, `RequestTimeout`, `ConnectionLost`; if it
-    answers something else: `RemoteProtocolError`.
-    """
-
     @overload
     async def elicit(self, message: str) -> Answer[None]: ...
 
@@ -405,97 +343,6 @@ class InputRequired(Outside):
         """
         return await answers(self._handling, self._served, questions)
 
-
-@attrs.define(eq=False)
-class ThreadAsking(ThreadOutside):
-    """What a `def` handler's context can ask the client; each call blocks the thread."""
-
-    @property
-    def _asking(self) -> InputRequired:
-        return InputRequired(self._handling, self._served)
-
-    @overload
-    def elicit(self, message: str) -> Answer[None]: ...
-
-    @overload
-    def elicit(self, message: str, kind: type[T]) -> Answer[T]: ...
-
-    @overload
-    def elicit(self, message: str, kind: Mapping[str, Any]) -> Answer[dict[str, Any]]: ...
-
-    @overload
-    def elicit(self, message: str, kind: object) -> Answer[Any]: ...
-
-    def elicit(self, message: str, kind: Any = None) -> Answer[Any]:
-        """See `Context.elicit`."""
-        return self._bridge.call(self._asking.elicit, message, kind)
-
-    def elicit_url(
-        self, message: str, url: str, *, elicitation_id: str | None = None
-    ) -> Answer[None]:
-        """See `Context.elicit_url`."""
-        call = functools.partial(self._asking.elicit_url, elicitation_id=elicitation_id)
-        return self._bridge.call(call, message, url)
-
-    def elicitation_complete(self, elicitation_id: str | None) -> None:
-        """See `Context.elicitation_complete`."""
-        self._bridge.call(self._asking.elicitation_complete, elicitation_id)
-
-    def sample(self, question: Question, **options: Unpack[SamplingOptions]) -> CreateMessageResult:
-        """See `Context.sample`; reports of progress are not handed on."""
-        return self._bridge.call(functools.partial(self._asking.sample, question, **options))
-
-    def list_roots(self) -> list[Root]:
-        """See `Context.list_roots`."""
-        return self._bridge.call(self._asking.list_roots)
-
-    @overload
-    def ask_all(self, a: Ask[A], /) -> tuple[A]: ...
-
-    @overload
-    def ask_all(self, a: Ask[A], b: Ask[B], /) -> tuple[A, B]: ...
-
-    @overload
-    def ask_all(self, a: Ask[A], b: Ask[B], c: Ask[C], /) -> tuple[A, B, C]: ...
-
-    @overload
-    def ask_all(self, a: Ask[A], b: Ask[B], c: Ask[C], d: Ask[D], /) -> tuple[A, B, C, D]: ...
-
-    @overload
-    def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]: ...
-
-    def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]:
-        """See `Context.ask_all`."""
-        return self._bridge.call(answers, self._handling, self._served, questions)
-
-
-async def visit_first(handling: Handling, served: ServedSession, error: Exception) -> None:
-    """Let the user visit what a handler has raised `UrlElicitationRequired` for.
-
-    Returns when a modern client's user has agreed, so that the handler may run again.
-
-    Raises:
-        RequestError: With code -32042, for a client that calls again when it likes.
-        ToolError: The user does not agree.
-        CapabilityMissing: The client cannot be asked.
-        Exception: `error` itself, if it is another.
-    """
-    required = bare(error)
-    if not isinstance(required, UrlElicitationRequired):
-        raise error
-    visits: list[UrlElicitation] = required.elicitations
-    if handling.request.peer.protocol_version.has_elicitation_ids:
-        params = params_of_visits(handling, served, visits)
-        raise RequestError(URL_ELICITATION_REQUIRED, str(required), {"elicitations": params})
-    agreed = await answers(handling, served, visits)
-    if not all(answer.is_accepted for answer in agreed):
-        raise ToolError(f"{required}, and the user has not agreed to it")
-
-
-@attrs.define(eq=False)
-class Context(InputRequired):
-    """The context of an `async def` handler. Whatever is awaited is a cancellation check."""
-
     _limiter: trio.CapacityLimiter | None = None
 
     @property
@@ -563,30 +410,136 @@ class Context(InputRequired):
 
 
 @attrs.define(eq=False)
-class ThreadContext(ThreadAsking):
+class ThreadContext(Facts):
     """The context of a `def` handler: the words of `Context`, but each call blocks the thread.
 
     Each call for the loop to do raises `RequestAbandoned` once the request is over. A thread cannot
     be cancelled, so a long handler looks at `is_cancelled` now and then.
     """
 
+    _bridge: Bridge
+
+    @property
+    def _context(self) -> Context:
+        """The context by which the loop does what this thread asks for."""
+        return Context(self._handling, self._served)
+
+    def now(self) -> datetime:
+        """The time of day, in UTC."""
+        return self._bridge.call(_soon(self._context.now))
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back; only differences mean something."""
+        return self._bridge.call(_soon(self._context.monotonic))
+
+    def sleep(self, seconds: float) -> None:
+        """Do nothing for so many seconds."""
+        self._bridge.call(self._context.sleep, seconds)
+
+    @property
+    def random(self) -> Random:
+        """A generator of random numbers, which a recording seeds; not for secrets."""
+        return self._context.random
+
+    def uuid4(self) -> uuid.UUID:
+        """A random UUID out of `random`; not for secrets."""
+        return self._context.uuid4()
+
+    @overload
+    def effect(
+        self, function: Callable[P, Awaitable[Result]], *args: P.args, **keywords: P.kwargs
+    ) -> Result: ...
+
+    @overload
+    def effect(
+        self, function: Callable[P, Result], *args: P.args, **keywords: P.kwargs
+    ) -> Result: ...
+
+    def effect(self, function: Callable[..., object], *args: object, **keywords: object) -> object:
+        """Call a function as an effect: a replay returns the recorded result instead.
+
+        The function runs in this thread, and may block.
+        """
+        effect = effect_of(self._served, function, args, keywords)
+        if returns_awaitable(function):
+            return self._bridge.call(perform, self._handling, effect)
+        return perform_in_thread(self._bridge.call, self._handling, effect)
+
+    def lock(self, name: str) -> AbstractContextManager[None]:
+        """Return a lock shared by all handlers of the server, for `with ctx.lock(name):`."""
+        return ThreadLock(self._handling, self._served.server.locks, self._bridge, name)
+
+    def patched(self, name: str) -> bool:
+        """Whether to take the new way at a change of the code; False in replays from before it."""
+        return self._bridge.call(_soon(self._context.patched), name)
+
+    @overload
+    def elicit(self, message: str) -> Answer[None]: ...
+
+    @overload
+    def elicit(self, message: str, kind: type[T]) -> Answer[T]: ...
+
+    @overload
+    def elicit(self, message: str, kind: Mapping[str, Any]) -> Answer[dict[str, Any]]: ...
+
+    @overload
+    def elicit(self, message: str, kind: object) -> Answer[Any]: ...
+
+    def elicit(self, message: str, kind: Any = None) -> Answer[Any]:
+        """Ask the user to fill in a form, and give back what they did."""
+        return self._bridge.call(self._context.elicit, message, kind)
+
+    def elicit_url(
+        self, message: str, url: str, *, elicitation_id: str | None = None
+    ) -> Answer[None]:
+        """Ask the user to visit a URL, for what is not the client's business: secrets, payments."""
+        call = functools.partial(self._context.elicit_url, elicitation_id=elicitation_id)
+        return self._bridge.call(call, message, url)
+
+    def elicitation_complete(self, elicitation_id: str | None) -> None:
+        """Notify the client that a URL elicitation is complete; see `Answer.elicitation_id`."""
+        self._bridge.call(self._context.elicitation_complete, elicitation_id)
+
+    def sample(self, question: Question, **options: Unpack[SamplingOptions]) -> CreateMessageResult:
+        """Ask the client for a message of its language model; progress is not reported."""
+        return self._bridge.call(functools.partial(self._context.sample, question, **options))
+
+    def list_roots(self) -> list[Root]:
+        """Ask the client for its roots."""
+        return self._bridge.call(self._context.list_roots)
+
+    @overload
+    def ask_all(self, a: Ask[A], /) -> tuple[A]: ...
+
+    @overload
+    def ask_all(self, a: Ask[A], b: Ask[B], /) -> tuple[A, B]: ...
+
+    @overload
+    def ask_all(self, a: Ask[A], b: Ask[B], c: Ask[C], /) -> tuple[A, B, C]: ...
+
+    @overload
+    def ask_all(self, a: Ask[A], b: Ask[B], c: Ask[C], d: Ask[D], /) -> tuple[A, B, C, D]: ...
+
+    @overload
+    def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]: ...
+
+    def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]:
+        """Ask several questions at once, and give back the answers in their order."""
+        return self._bridge.call(answers, self._handling, self._served, questions)
+
     @property
     def is_cancelled(self) -> bool:
         """Whether nobody waits for this request any more."""
         return self._bridge.is_abandoned
 
-    @property
-    def _context(self) -> Context:
-        return Context(self._handling, self._served)
-
     def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """See `Context.progress`."""
+        """Tell the client how far this request has come, and in words where it takes them."""
         self._bridge.call(self._context.progress, progress, total, message)
 
     def log(self, level: LoggingLevel, data: Any, *, logger: str | None = None) -> None:
-        """See `Context.log`."""
+        """Send a log message to the client, unless it asked for more severe ones only."""
         self._bridge.call(functools.partial(self._context.log, level, data, logger=logger))
 
     def debug(self, data: Any, *, logger: str | None = None) -> None:
@@ -606,11 +559,11 @@ class ThreadContext(ThreadAsking):
         self.log("error", data, logger=logger)
 
     def ping(self) -> None:
-        """See `Context.ping`."""
+        """Wait for a sign of life from the client."""
         self._bridge.call(self._context.ping)
 
     def read_resource(self, uri: str) -> list[ResourceContents]:
-        """See `Context.read_resource`."""
+        """What a resource of this server holds; its handler runs here, as part of this request."""
         # This thread keeps its place while the resource's handler, or one below, may need another.
         limiter = trio.CapacityLimiter(1)
         read = functools.partial(self._served.read, limiter=limiter)
