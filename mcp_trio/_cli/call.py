@@ -129,7 +129,7 @@ def read_words(words: Sequence[str]) -> Given:
     names = [assignment.name for assignment in assignments]
     for name in names:
         if names.count(name) > 1:
-            raise click.UsageError(f"{name}: given twice; a list is {name}:='[...]'")
+            raise click.UsageError(f"{name}: given twice; write a list as {name}:='[...]'")
     return assignments
 
 
@@ -156,7 +156,7 @@ def prompt_arguments(given: Given) -> dict[str, str]:
         given = {each.name: _json(each) if each.is_json else each.text for each in given}
     for name, value in given.items():
         if not isinstance(value, str):
-            raise click.UsageError(f"{name}: the arguments of a prompt are texts")
+            raise click.UsageError(f"{name}: the arguments of a prompt must be strings")
     return given
 
 
@@ -164,7 +164,7 @@ def _assignment(word: str) -> Assignment:
     name, equals, text = word.partition("=")
     if not equals or not name.removesuffix(":"):
         raise click.UsageError(
-            f"{word!r} is no argument: write key=value, key:=json, or one {{...}}, @file or -"
+            f"{word!r} is not an argument: write key=value, key:=json, or one {{...}}, @file or -"
         )
     return Assignment(name.removesuffix(":"), text, name.endswith(":"))
 
@@ -235,7 +235,9 @@ Examples:
 @click.argument("tool")
 @click.argument("arguments", metavar="[ARGUMENT]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="The result as the server sent it.")
-@click.option("--progress", is_flag=True, help="Report progress on stderr, terminal or not.")
+@click.option(
+    "--progress", is_flag=True, help="Report progress on stderr even if it is not a terminal."
+)
 @click.pass_context
 def call_command(
     context: click.Context,

@@ -74,13 +74,15 @@ def answer_of(*, takes_defaults: bool) -> _Answer:
 
 
 def _unasked(params: ElicitParams) -> ElicitResult:
-    return _declined(params, "stdin is no terminal; --yes takes the defaults")
+    return _declined(params, "stdin is not a terminal; --yes accepts the defaults")
 
 
 def by_defaults(params: ElicitParams) -> ElicitResult:
     """Accept a form as it is; nothing else can be accepted without a person."""
     if params.requested_schema is None:
-        return _declined(params, f"nobody is there to visit {params.url}")
+        return _declined(
+            params, f"there is no terminal on which to confirm a visit to {params.url}"
+        )
     content = with_defaults({}, params.requested_schema)
     mistakes = mistakes_in(content, params.requested_schema)
     if mistakes:
@@ -110,8 +112,8 @@ def _visited(url: str) -> ElicitResult:
     host = _host(url) or "no host"
     echo_error(url)
     if _PUNYCODE in host:
-        echo_error("beware: this host may only look like one that you know")
-    return _confirmed(f"Visit {printable(host)} in a browser, and go on?")
+        echo_error("warning: this host name may imitate one that you know")
+    return _confirmed(f"Open {printable(host)} in a browser and continue?")
 
 
 def _host(url: str) -> str | None:
@@ -277,7 +279,7 @@ async def _converse(
         except ValueError as error:  # a URL that is none
             raise click.UsageError(str(error)) from error
         if choices.log_level is not None and client.server_capabilities.logging is None:
-            click.echo("the server offers no log", err=True)
+            click.echo("the server does not offer logging", err=True)
         elif choices.log_level is not None:
             await client.set_log_level(choices.log_level)
         return await act(client)

@@ -42,17 +42,22 @@ def _kinds(_: click.Context, __: click.Parameter, words: str | None) -> frozense
 # What makes up a `Selection`.
 _selecting: Final = together(
     click.option(
-        "--channel", type=int, metavar="N", help="Of this session only, in a recording of several."
+        "--channel", type=int, metavar="N", help="Only this session, in a recording of several."
     ),
-    click.option("--lane", metavar="LANE", help="Of this lane, such as r12: a request's number."),
-    click.option("--method", metavar="GLOB", help="Of these methods, such as 'tools/*'."),
-    click.option("--id", metavar="ID", help="Of requests with this id."),
+    click.option(
+        "--lane", metavar="LANE", help="Only this lane, such as r12: the request in record 12."
+    ),
+    click.option("--method", metavar="GLOB", help="Only these methods, such as 'tools/*'."),
+    click.option("--id", metavar="ID", help="Only requests with this id."),
     click.option("--errors", is_flag=True, help="Errors only."),
     click.option(
-        "--slower-than", metavar="MS", type=float, help="What took more than these milliseconds."
+        "--slower-than",
+        metavar="MS",
+        type=float,
+        help="Only requests that took more than this many milliseconds.",
     ),
     click.option(
-        "--kind", "kinds", metavar="KIND,...", callback=_kinds, help="These kinds of records only."
+        "--kind", "kinds", metavar="KIND,...", callback=_kinds, help="Only these kinds of records."
     ),
     click.option(
         "--from",
@@ -98,7 +103,7 @@ Examples:
 )
 @click.argument("file")
 @_selecting
-@click.option("--full", is_flag=True, help="Below each message what stood on the wire, uncut.")
+@click.option("--full", is_flag=True, help="Below each message, print its complete wire text.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for other programs.")
 def show_command(
     file: str,
@@ -279,7 +284,9 @@ Examples:
 )
 @click.argument("a")
 @click.argument("b")
-@click.option("--all", "is_all", is_flag=True, help=f"All differences, not only {SHOWN_MAX}.")
+@click.option(
+    "--all", "is_all", is_flag=True, help=f"Show all differences, not only the first {SHOWN_MAX}."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for other programs.")
 @click.pass_context
 def diff_command(
@@ -432,14 +439,14 @@ VERDICTS: Final = {
     "damaged": "damaged: something in the middle was changed or lost",
     "digest": "damaged: something in the middle was changed or lost",
     "numbering": "damaged: something in the middle was changed or lost",
-    "torn": "cut in its last line: everything before it is whole",
-    "unknown-kind": "written by a later version: not everything in it is known here",
-    "unknown-key": "written by a later version: not everything in it is known here",
+    "torn": "cut in its last line: everything before that line is intact",
+    "unknown-kind": ("written by a later version: some of its content is unknown to this version"),
+    "unknown-key": ("written by a later version: some of its content is unknown to this version"),
 }
 
 
 @click.command(
-    short_help="Whether a recording is whole.",
+    short_help="Check that a recording is complete.",
     epilog="""\b
 Exit status: 0 complete and without flaws; 1 flawed, cut, or with a loss; 2 not a recording.
 

@@ -81,7 +81,7 @@ def command_behind(ctx: click.Context) -> Sequence[str] | None:
     """
     command: Sequence[str] | None = ctx.meta.get(_COMMAND)
     if command is not None and not command:
-        raise click.UsageError("no COMMAND stands behind --")
+        raise click.UsageError("no COMMAND follows --")
     return command
 
 
@@ -122,7 +122,7 @@ def reject_headers(headers: Mapping[str, str], url: str | None) -> None:
         click.UsageError: There are some all the same.
     """
     if headers and not (url or "").lower().startswith(_WITH_HEADERS):
-        raise click.UsageError("--header is for a server at a URL of the web")
+        raise click.UsageError("--header needs a server at an http(s):// or ws(s):// URL")
 
 
 def naming_header(error: "ConnectionLost") -> "ConnectionLost":
@@ -151,7 +151,7 @@ def _header(word: str) -> tuple[str, str]:
 
     name, colon, text = word.partition(":")
     if not colon:
-        raise click.BadParameter("a header is 'Name: value'")
+        raise click.BadParameter("a header must be written as 'Name: value'")
     try:
         value = expanded(text.strip(), name, os.environ)
         encoded([(name, value)])
@@ -167,7 +167,10 @@ header_option: Final = click.option(
     metavar="'NAME: VALUE'",
     multiple=True,
     callback=_headers,
-    help="For a URL: a header of each request; ${VAR} in it is a variable of the environment.",
+    help=(
+        "For a URL: a header to send with each request; ${VAR} is "
+        "replaced by the environment variable."
+    ),
 )
 
 
@@ -208,19 +211,19 @@ _place_options: Final = together(
     click.option(
         "--host",
         metavar="NAME",
-        help="For http, websocket, tcp: the interface; 127.0.0.1 by default.",
+        help=("For http, websocket, tcp: the address to listen on; 127.0.0.1 by default."),
     ),
     click.option(
         "--port",
         type=click.IntRange(0, 65535),
-        help="For http, websocket, tcp: 8000 by default; 0 any.",
+        help=("For http, websocket, tcp: the port; 8000 by default, 0 for any free port."),
     ),
-    click.option("--socket", "path", metavar="PATH", help="For unix: the socket's file."),
+    click.option("--socket", "path", metavar="PATH", help="For unix: the path of the socket."),
     click.option(
         "--open",
         "is_open",
         is_flag=True,
-        help="For tcp: serve whoever reaches --host, from other machines too.",
+        help=("For tcp: allow a --host that other machines can reach, without authentication."),
     ),
 )
 
@@ -244,7 +247,7 @@ def told_to(transport: str, said: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in said.items() if is_said(value)}
     for name in given:
         if name not in TRANSPORTS[transport]:
-            raise click.UsageError(f"{flag_of(name)} is not for {transport}")
+            raise click.UsageError(f"{flag_of(name)} cannot be used with {transport}")
     return given
 
 
@@ -266,7 +269,9 @@ def _check_tcp(*, host: str = "127.0.0.1", is_open: bool = False, **_: Any) -> N
     from mcp_trio._server.sockets import is_loopback
 
     if not (is_open or is_loopback(host)):
-        raise click.UsageError(f"whoever reaches {host} could use this server: --open lets them")
+        raise click.UsageError(
+            f"every machine that can reach {host} could use this server: --open allows that"
+        )
 
 
 def where(*, path: str = "", host: str = "127.0.0.1", port: int = 8000, **_: Any) -> str:
@@ -279,8 +284,8 @@ def where(*, path: str = "", host: str = "127.0.0.1", port: int = 8000, **_: Any
 def host_check_options(when: str) -> Callable[[_Command], _Command]:
     """The options that make up `hosts` and `origins`; `when` they count."""
     return together(
-        _host_check_option("hosts", "NAME", f"{when}: a name by which clients may reach it"),
-        _host_check_option("origins", "ORIGIN", f"{when}: pages of this origin may use it"),
+        _host_check_option("hosts", "NAME", f"{when}: a host name that clients may use"),
+        _host_check_option("origins", "ORIGIN", f"{when}: an origin whose web pages may connect"),
     )
 
 
@@ -291,7 +296,7 @@ def _host_check_option(name: str, metavar: str, who: str) -> Callable[[_Command]
         metavar=metavar,
         multiple=True,
         callback=_gated,
-        help=f"{who} (a refusal says {name}=); * for any.",
+        help=f"{who} (errors call this option {name}=); * for any.",
     )
 
 
@@ -301,8 +306,10 @@ def cors_option(when: str) -> Callable[[_Command], _Command]:
         "--allow-cors",
         "allows_cors",
         is_flag=True,
-        help=f"{when}: tell browsers that pages of the allowed origins may read the answers (a "
-        "refusal says allows_cors=).",
+        help=(
+            f"{when}: send CORS headers, so that pages of the allowed origins "
+            "can read the responses (errors call this option allows_cors=)."
+        ),
     )
 
 
@@ -312,8 +319,10 @@ def token_option(when: str) -> Callable[[_Command], _Command]:
         "--token",
         metavar="TOKEN",
         callback=_token,
-        help=f"{when}: serve only who brings it, as Authorization: Bearer; ${{VAR}} in it is a "
-        "variable of the environment.",
+        help=(
+            f"{when}: require this bearer token in the Authorization header; "
+            f"${{VAR}} is replaced by the environment variable."
+        ),
     )
 
 
@@ -412,7 +421,7 @@ class _Above0(click.FloatRange):
     ) -> float:
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value!r} is not a number to count with", param, ctx)
+            self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
 
 
@@ -425,16 +434,21 @@ recording_options: Final = together(
         "--segment-mib",
         type=_ABOVE_0,
         metavar="N",
-        help="Go on in another file, NAME.2.mcprec.jsonl, when one holds so much.",
+        help=(
+            "Continue in a new file, NAME.2.mcprec.jsonl, when the current one reaches this size."
+        ),
     ),
     click.option(
-        "--segment-minutes", type=_ABOVE_0, metavar="N", help="The same when one is so old."
+        "--segment-minutes",
+        type=_ABOVE_0,
+        metavar="N",
+        help="Continue in a new file when the current one reaches this age.",
     ),
     click.option(
         "--sync-seconds",
         type=_ABOVE_0,
         metavar="N",
-        help="Make what was recorded survive a power cut, so often.",
+        help=("How often to sync the recording to disk, so that it survives a power failure."),
     ),
     click.option(
         "--redact", is_flag=True, help="Replace passwords, tokens and the like before writing."
@@ -442,7 +456,7 @@ recording_options: Final = together(
     click.option(
         "--redaction-key",
         metavar="FILE",
-        help="Redact by the key in this file, so that recordings can be compared.",
+        help=("Redact with the key in this file, so that redacted recordings stay comparable."),
     ),
 )
 
@@ -484,9 +498,9 @@ def record_options(
 def _check_folder(path: str) -> None:
     """A folder gets a file with each session: what is wrong with it is said before there is one."""
     if path.endswith("/") and not Path(path).is_dir():
-        raise click.UsageError(f"cannot record to {path}: there is no such folder")
+        raise click.UsageError(f"cannot record to {path}: the folder does not exist")
     if Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK):
-        raise click.UsageError(f"cannot record to {path}: no file can be made there")
+        raise click.UsageError(f"cannot record to {path}: a file cannot be created there")
 
 
 def _redaction(choices: RecordingChoices) -> "Redaction | None":
@@ -565,7 +579,7 @@ class ServerCommand(TakesCommand):
     """A command whose first argument is SERVER, unless the server's command stands behind `--`."""
 
     server_place = 1
-    server_words = ("(behind --)",)
+    server_words = ("(after --)",)
 
 
 def _server_words(ctx: click.Context, _: click.Parameter, word: str) -> str | Sequence[str]:
@@ -580,14 +594,14 @@ server_parameters: Final = together(
         "--config",
         metavar="FILE",
         type=click.Path(),
-        help="SERVER is a name in this file, under mcpServers, as hosts have it.",
+        help=("Read servers from the mcpServers of this file; SERVER is one of their names."),
     ),
     header_option,
     click.option(
         "--timeout",
         metavar="SECONDS",
         type=click.FloatRange(min=0, min_open=True),
-        help="Give up a request that takes longer, and tell the server.",
+        help="Cancel a request that takes longer, and notify the server.",
     ),
     click.option(
         "--log-level",
@@ -597,16 +611,16 @@ server_parameters: Final = together(
     click.option(
         "--stderr",
         is_flag=True,
-        help="Pass on the stderr of the server's command; else its end stands in errors.",
+        help=("Show the stderr of the server's command; otherwise errors quote its last lines."),
     ),
     click.option(
         "--protocol-version",
         type=click.Choice(ALL_PROTOCOL_VERSIONS),
-        help="Speak this revision of the protocol, and no other.",
+        help="Use only this protocol version.",
     ),
     click.option(
         "--yes",
         is_flag=True,
-        help="Accept the server's forms as they are, by their defaults, and ask nobody.",
+        help=("Accept the server's forms with their default values, without asking."),
     ),
 )

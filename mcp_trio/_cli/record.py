@@ -49,7 +49,7 @@ def _address(_: click.Context, __: click.Parameter, text: str | None) -> Address
         return None
     host, _colon, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004  the ports that there are
-        raise click.BadParameter(f"{text!r} is no HOST:PORT")
+        raise click.BadParameter(f"{text!r} is not HOST:PORT")
     return Address(host.strip("[]") or "127.0.0.1", int(port))
 
 
@@ -220,7 +220,10 @@ Examples:
 @host_check_options("From http:// and ws://")
 @cors_option("From http://, unless TO is http(s)://")
 @click.option(
-    "--open", "is_open", is_flag=True, help="From tcp://: whoever reaches us from elsewhere may."
+    "--open",
+    "is_open",
+    is_flag=True,
+    help=("From tcp://: allow an address that other machines can reach, without authentication."),
 )
 @click.argument("source", metavar="FROM")
 @click.argument("url", metavar="TO", required=False)
@@ -244,7 +247,7 @@ def bridge_command(
     from mcp_trio._proxy.bridge import run_bridge
 
     if record is None and any(choices.values()):
-        raise click.UsageError("what is said of the recording needs --record PATH")
+        raise click.UsageError("recording options need --record PATH")
     options = None if record is None else record_options(record, choices)
     upstream = _upstream(context, url, headers)
     said = {
@@ -284,7 +287,7 @@ def _upstream(context: click.Context, url: str | None, headers: Mapping[str, str
 
     command = command_behind(context)
     if (url is None) is (command is None):
-        raise click.UsageError("name one server: its URL, or its COMMAND behind --")
+        raise click.UsageError("name one server: its URL, or its COMMAND after --")
     reject_headers(headers, url)
     if command is not None:
         check_program(context, command[0])

@@ -117,15 +117,25 @@ Examples:
 )
 @click.argument("file")
 @click.option("-o", "--output", metavar="OUT", help="Write to this file instead of to stdout.")
-@click.option("--in-place", is_flag=True, help="Replace FILE itself; what was in it is gone.")
+@click.option("--in-place", is_flag=True, help="Replace FILE itself; its old content is lost.")
 @click.option("--key", metavar="FILE", help="Make the tokens with the key in this file.")
-@click.option("--rule", "rules", metavar="JSONPATH", multiple=True, help="Secret besides: a path.")
-@click.option("--name", "names", metavar="NAME", multiple=True, help="Secret besides: a name.")
-@click.option("--values", metavar="FILE", help="Secret besides: each line of this file.")
+@click.option(
+    "--rule",
+    "rules",
+    metavar="JSONPATH",
+    multiple=True,
+    help="Also redact the values at this path.",
+)
+@click.option(
+    "--name", "names", metavar="NAME", multiple=True, help="Also redact the values under this name."
+)
+@click.option(
+    "--values", metavar="FILE", help="Also redact each value listed in this file, one per line."
+)
 def redact_command(
     file: str, output: str | None, key: str | None, *, in_place: bool, **besides: Any
 ) -> None:
-    """Write the recording FILE again, with tokens for what is secret in it."""
+    """Write the recording FILE with its secrets replaced by tokens."""
     from mcp_trio._cli.options import read_key
     from mcp_trio._journal.redaction import redact_recording
     from mcp_trio._journal.redaction_tokens import KEY_BYTES
@@ -149,7 +159,7 @@ def _target(file: str, output: str | None, *, in_place: bool) -> str | None:
 
     if not in_place:
         if output and is_recording_itself(output, file):
-            raise click.UsageError("OUT is the recording itself: that is --in-place")
+            raise click.UsageError("OUT is the recording itself: use --in-place to replace it")
         return output
     if output is not None:
         raise click.UsageError("either --in-place or -o")
@@ -323,7 +333,7 @@ def _scan(file: str) -> int:
     if manifest is None:
         click.echo(f"{file}: note: it was recorded without redaction", err=True)
     for flaw in unread:
-        echo_error(f"{file}: cannot be looked into: line {flaw.line}: {flaw.text}")
+        echo_error(f"{file}: cannot be scanned: line {flaw.line}: {flaw.text}")
     return 1 if found or unread else 0
 
 
@@ -404,7 +414,9 @@ Examples:
     is_flag=True,
     help="Put each message into a node with its number, direction, channel, lane and time.",
 )
-@click.option("-o", "--output", metavar="OUT", help="Write to this file, yours alone to read.")
+@click.option(
+    "-o", "--output", metavar="OUT", help="Write to this file, which only you can read (mode 0600)."
+)
 @click.pass_context
 def export_command(
     context: click.Context, file: str, format_name: str, output: str | None, *, with_records: bool

@@ -52,7 +52,7 @@ inputs_parameters: Final = together(
     click.option(
         "--inputs",
         is_flag=True,
-        help="Talk to TARGET as the recorded client did, as to a command, and compare answers.",
+        help=("Start TARGET, send it the recorded client's messages, and compare its responses."),
     ),
     header_option,
     click.option(
@@ -65,20 +65,28 @@ inputs_parameters: Final = together(
         "--timeout",
         metavar="SECONDS",
         type=click.FloatRange(min=0, min_open=True),
-        help="With the same: how long to wait for an answer.",
+        help=("With --inputs, URL or command: how long to wait for a response."),
     ),
     click.option(
         "--channel",
         metavar="N",
         type=int,
-        help="With the same: which session, in a recording of several.",
+        help=("With --inputs, URL or command: the session to replay, in a recording of several."),
     ),
     click.option(
         "--protocol-version",
         metavar="REV",
-        help="With the same: the revision to speak, of the era that was recorded.",
+        help=(
+            "With --inputs, URL or command: the protocol version to use; "
+            "stateless or legacy as recorded."
+        ),
     ),
-    click.option("--json", "as_json", is_flag=True, help="With the same: a JSON object a line."),
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="With --inputs, URL or command: print one JSON object per line.",
+    ),
 )
 
 
@@ -163,7 +171,7 @@ def driven(
 def _server(ctx: click.Context, target: str | None) -> "tuple[Target, bool]":
     command = command_behind(ctx)
     if (command is None) is (target is None):
-        raise click.UsageError("name one server: TARGET or URL, or its command behind --")
+        raise click.UsageError("name one server: TARGET or URL, or its command after --")
     if command is not None:
         return command, True
     from mcp_trio._cli.targets import load_server
@@ -262,7 +270,7 @@ def replay_command(
     if inputs or is_live:
         drive_inputs(context, file, target, **choices)
     elif target is None:
-        raise click.UsageError("name a TARGET or a URL, or a COMMAND behind --")
+        raise click.UsageError("name a TARGET or a URL, or a COMMAND after --")
     elif any(choices.values()):
         raise click.UsageError(
             "--header, --ignore, --timeout, --channel, --protocol-version and --json"

@@ -71,16 +71,20 @@ Examples:
     type=click.Choice(("server", "client")),
     default="server",
     show_default=True,
-    help="Whom to stand in for; a client needs the server to talk to.",
+    help="The side to imitate; a client needs a server to connect to.",
 )
-@click.option("--pace", is_flag=True, help="As slow as the recorded server; else at once.")
-@click.option("--strict", is_flag=True, help="Fail if not exactly what was recorded is asked.")
+@click.option("--pace", is_flag=True, help="Respond with the recorded delays instead of at once.")
+@click.option(
+    "--strict", is_flag=True, help="Fail unless the client sends exactly the recorded requests."
+)
 @click.option(
     "--transport", type=click.Choice(list(TRANSPORTS)), help="For a server: stdio by default."
 )
 @serving_options
 @header_option
-@click.option("--channel", type=int, metavar="N", help="Which session, in a recording of several.")
+@click.option(
+    "--channel", type=int, metavar="N", help="The session to use, in a recording of several."
+)
 @click.pass_context
 def mock_command(
     context: click.Context,
@@ -107,7 +111,7 @@ def mock_command(
 def _reject(of_server: Mapping[str, Any]) -> None:
     given = [name for name, value in of_server.items() if is_said(value)]
     if given:
-        raise click.UsageError(f"{flag_of(given[0])} is not for --as client")
+        raise click.UsageError(f"{flag_of(given[0])} cannot be used with --as client")
 
 
 def _mock_server(
@@ -284,19 +288,22 @@ Examples:
 @click.option(
     "--server",
     type=click.Choice(["native", "hypercorn"]),
-    help="For http: who holds the connections; native by default.",
+    help="For http: the server implementation; native by default.",
 )
 @click.option(
     "--workers",
     metavar="N",
     type=click.IntRange(1),
-    help="For http: so many processes, for modern clients only; 1 by default.",
+    help=(
+        "For http: the number of worker processes; more than 1 serves "
+        "stateless clients only; 1 by default."
+    ),
 )
 @click.option(
     "--protocol-versions",
     metavar="REV,...",
     callback=_protocol_versions,
-    help="Speak these revisions of the protocol only.",
+    help="Offer only these protocol versions.",
 )
 @click.option(
     "--record",
@@ -308,7 +315,7 @@ Examples:
 @click.option(
     "--strict",
     is_flag=True,
-    help="Refuse handlers what no replay could repeat, such as time.time().",
+    help=("Raise an error when a handler calls what no replay can repeat, such as time.time()."),
 )
 def run_command(
     target: str,
@@ -331,7 +338,7 @@ def run_command(
 ) -> None:
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
     if record is None and (strict or any(choices.values())):
-        raise click.UsageError("what is said of the recording needs --record PATH")
+        raise click.UsageError("recording options need --record PATH")
     options = None if record is None else record_options(record, choices, strict=strict)
     said = {
         "host": host,

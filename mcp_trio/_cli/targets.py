@@ -55,14 +55,16 @@ def _import_file(path: Path) -> ModuleType:
 
 def _import_module(name: str) -> ModuleType:
     if not all(map(str.isidentifier, name.split("."))):
-        raise TargetError(f"{name!r} is no module's name; a file ends with .py")
+        raise TargetError(f"{name!r} is not a module name; the name of a file must end with .py")
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise _failed_import(name, error) from error
-        raise TargetError(f"{name}: no such module; a file ends with .py") from error
+        raise TargetError(
+            f"{name}: no such module; the name of a file must end with .py"
+        ) from error
     except Exception as error:
         raise _failed_import(name, error) from error
 

@@ -457,9 +457,9 @@ def _missing_hint(finding: Finding) -> str:
 def _extra_hint(finding: Finding) -> str:
     record, wanted = finding.record, finding.wanted
     if finding.missing is not None:
-        return "the session did something here that was taken out of the file"
+        return "the recorded session performed an operation here whose record was removed from the file"
     if record is None or wanted is None or wanted.kind is None:
-        return "the code now does something more than it did when recorded"
+        return "the code now performs an operation that is not in the recording"
     name = label_of(wanted.kind, wanted.body)
     what = _doing(wanted.kind) + (f" {name!r}" if name and wanted.kind != "out" else "")
     return f"the code did not do this {what} here when recorded"
@@ -469,15 +469,17 @@ def _cancelled_hint(finding: Finding) -> str:
     """A cancellation that does not come, or an end that comes too early."""
     if finding.wanted is None:
         return "the code no longer comes to the cancellation recorded here"
-    return "the code goes on where it was cancelled when recorded: was a timeout removed?"
+    return "the code continues where it was cancelled in the recording: was a timeout removed?"
 
 
 def _frame_hint(finding: Finding) -> str:
     record, wanted = finding.record, finding.wanted
     assert record is not None and wanted is not None  # noqa: PT018  of two things that differ
     if finding.is_strict and record.ordinal != wanted.ordinal:
-        return "the lane has done more or fewer operations than when recorded"
-    return "the code now does this with something else in it: see what changed"
+        return "the lane has performed more or fewer operations than were recorded"
+    return (
+        "the code now performs this operation with different values: compare the two records above"
+    )
 
 
 _HINTS: Final[Mapping[str, Callable[[Finding], str]]] = {
@@ -486,12 +488,10 @@ _HINTS: Final[Mapping[str, Callable[[Finding], str]]] = {
     "argument": _frame_hint,
     "frame": _frame_hint,
     "uncancelled": _cancelled_hint,
-    "order": lambda _: "the code now does the same things in another order",
-    "redacted": lambda _: (
-        "the code depends on a value that was taken out of the recording: see what changed"
-    ),
+    "order": lambda _: "the code now performs the same operations in a different order",
+    "redacted": lambda _: "the code depends on a value that was redacted in the recording",
     "blocked": lambda _: (
-        "the code reached past its context for the outside world, which a replay has none of"
+        "the code used external I/O without its context, which a replay cannot provide"
     ),
     "problem": lambda _: "the replay cannot go on",
 }

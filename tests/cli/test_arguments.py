@@ -101,11 +101,14 @@ def test_a_value_that_the_schema_does_not_want_is_rejected_in_one_line(word, tex
 
 @pytest.mark.parametrize("word", ["city", "=Oslo", ":=1", ""])
 def test_a_word_that_is_no_argument_is_rejected(word):
-    assert rejection(read_words, [word]).startswith(f"{word!r} is no argument: write key=value")
+    assert rejection(read_words, [word]).startswith(f"{word!r} is not an argument: write key=value")
 
 
 def test_a_name_that_is_given_twice_is_rejected():
-    assert rejection(read_words, ["a=1", "b=2", "a:=1"]) == "a: given twice; a list is a:='[...]'"
+    assert (
+        rejection(read_words, ["a=1", "b=2", "a:=1"])
+        == "a: given twice; write a list as a:='[...]'"
+    )
 
 
 def test_a_single_object_is_all_arguments():
@@ -114,7 +117,7 @@ def test_a_single_object_is_all_arguments():
 
 
 def test_an_object_among_others_is_no_argument():
-    assert "is no argument" in rejection(read_words, ["a=1", "{}"])
+    assert "is not an argument" in rejection(read_words, ["a=1", "{}"])
 
 
 def test_a_file_can_hold_all_arguments(tmp_path):
@@ -143,7 +146,7 @@ def test_what_is_no_object_is_rejected(text):
 def test_a_prompts_arguments_are_texts():
     assert prompt_arguments(read_words(["a=1", 'b:="x"'])) == {"a": "1", "b": "x"}
     assert prompt_arguments({"a": "1"}) == {"a": "1"}
-    assert rejection(prompt_arguments, {"a": 1}) == "a: the arguments of a prompt are texts"
+    assert rejection(prompt_arguments, {"a": 1}) == "a: the arguments of a prompt must be strings"
     assert rejection(prompt_arguments, read_words(["a:=1"])).startswith("a: ")
 
 

@@ -226,4 +226,4 @@ def test_prompt_as_json_is_the_result(invoke):
 def test_prompt_takes_texts_only(invoke):
     shown = invoke("prompt", SOME, "greet", "name:=5")
     assert shown.exit_code == 2
-    assert "name: the arguments of a prompt are texts" in shown.stderr
+    assert "name: the arguments of a prompt must be strings" in shown.stderr

@@ -27,7 +27,7 @@ def test_a_torn_tail_is_told_from_damage(path, invoke):
     path.write_bytes(path.read_bytes()[:-10])
     shown = invoke("check", path)
     assert shown.exit_code == 1
-    assert "cut in its last line: everything before it is whole" in shown.output
+    assert "cut in its last line: everything before that line is intact" in shown.output
     assert "line 4: torn: " in shown.output
 
 

@@ -126,7 +126,7 @@ def test_help_needs_no_event_loop():
     code = """
 from click.testing import CliRunner
 from mcp_trio._cli.commands import commands
-assert "whole" in CliRunner().invoke(commands, ["--help"]).output
+assert "complete" in CliRunner().invoke(commands, ["--help"]).output
 """
     assert "trio" not in modules_after(code)
 

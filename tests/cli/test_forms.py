@@ -132,7 +132,11 @@ def test_a_host_that_may_be_another_is_warned_about(url, host, warns):
         (form(days=DAYS, city=CITY), {"days": 2}, ""),
         (form(), {}, ""),
         (form("city", city=CITY, days=DAYS), None, "declined: city: missing"),
-        (ElicitParams(message="", mode="url", url="a:b"), None, "nobody is there to visit a:b"),
+        (
+            ElicitParams(message="", mode="url", url="a:b"),
+            None,
+            "there is no terminal on which to confirm a visit to a:b",
+        ),
     ],
 )
 def test_defaults_are_accepted_where_they_suffice(params, content, why, capsys):
@@ -145,7 +149,7 @@ def test_who_is_asked_depends_on_the_terminal(monkeypatch, capsys):
     assert answer_of(takes_defaults=True) is by_defaults
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert answer_of(takes_defaults=False)(form()).action == "decline"
-    assert "stdin is no terminal; --yes takes the defaults" in capsys.readouterr().err
+    assert "stdin is not a terminal; --yes accepts the defaults" in capsys.readouterr().err
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     assert answer_of(takes_defaults=False) is asked
 
@@ -173,7 +177,10 @@ def test_a_call_takes_the_defaults_if_it_is_told_so(invoke, protocol_version):
 def test_a_url_is_not_visited_by_nobody(invoke, protocol_version):
     done = invoke("call", ASKING, "visit", "--yes", "--protocol-version", protocol_version)
     assert done.stdout == "decline\n"
-    assert "nobody is there to visit https://example.com/sign" in done.stderr
+    assert (
+        "there is no terminal on which to confirm a visit to https://example.com/sign"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize("protocol_version", WITH_FORMS)

@@ -150,10 +150,10 @@ def test_what_is_no_recording_is_told_in_a_line(invoke, tmp_path):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ((), "name a TARGET or a URL, or a COMMAND behind --"),
+        ((), "name a TARGET or a URL, or a COMMAND after --"),
         (("--inputs",), "name one server"),
         ((WEATHER, "--", "some"), "name one server"),
-        (("--",), "no COMMAND stands behind --"),
+        (("--",), "no COMMAND follows --"),
         ((WEATHER, "--ignore", "$"), "go with --inputs"),
         (("--inputs", WEATHER, "--ignore", "result"), "'result' is no path"),
     ],

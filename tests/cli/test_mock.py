@@ -125,7 +125,7 @@ def test_a_live_server_that_answers_nothing_is_a_status(invoke, write):
         (("some.py",), "a server is named with --as client only"),
         (("--", "some"), "a server is named with --as client only"),
         (("--as", "client"), "name one server"),
-        (("--as", "client", "--pace", "--", "some"), "--pace is not for --as client"),
+        (("--as", "client", "--pace", "--", "some"), "--pace cannot be used with --as client"),
         (("--channel", "7"), "the recording has no messages on channel 7"),
     ],
 )

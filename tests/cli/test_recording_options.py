@@ -106,7 +106,7 @@ def test_a_proxied_session_is_recorded_as_told(target, tmp_path):
 @pytest.mark.parametrize("option", [["--redact"], ["--strict"], ["--segment-mib", "1"]])
 def test_what_is_said_of_no_recording_is_rejected(invoke, target, option):
     done = invoke("run", target, *option)
-    assert (done.exit_code, "needs --record PATH" in done.stderr) == (2, True)
+    assert (done.exit_code, "need --record PATH" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("option", ["--segment-mib", "--segment-minutes", "--sync-seconds"])
@@ -138,11 +138,11 @@ def test_what_is_wrong_with_a_folder_is_said_before_anything_begins(
 ):
     done = invoke(*arguments, f"{tmp_path}/new/")
     assert done.exit_code == 2
-    assert "there is no such folder" in " ".join(done.stderr.split())
+    assert "the folder does not exist" in " ".join(done.stderr.split())
     monkeypatch.setattr("os.access", lambda *_: False)
     done = invoke(*arguments, tmp_path)
     assert done.exit_code == 2
-    assert "no file can be made there" in " ".join(done.stderr.split())
+    assert "a file cannot be created there" in " ".join(done.stderr.split())
 
 
 def test_a_key_that_is_none_is_rejected(invoke, tmp_path):

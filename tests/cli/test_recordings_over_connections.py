@@ -85,7 +85,7 @@ def test_headers_go_with_urls_of_the_web(invoke, serve, nobody):
     header = ("--header", "Authorization: Bearer sesame")
     assert invoke("replay", WEATHER, guarded, *header).exit_code == 0
     shown = invoke("replay", WEATHER, nobody["tcp"], *header)
-    assert (shown.exit_code, "--header is for" in shown.stderr) == (2, True)
+    assert (shown.exit_code, "--header needs a server" in shown.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("way", CONNECTIONS)

@@ -135,17 +135,32 @@ def test_a_port_that_is_taken_is_told_in_a_line(invoke):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (("--port", "0"), "--port is not for stdio"),
-        (("--host", "::1", "--transport", "stdio"), "--host is not for stdio"),
-        (("--as", "client", "--transport", "http", "http://a"), "--transport is not for --as"),
-        (("--as", "client", "--port", "0", "http://a"), "--port is not for --as client"),
-        (("--as", "client", "--socket", "s", "http://a"), "--socket is not for --as client"),
+        (("--port", "0"), "--port cannot be used with stdio"),
+        (("--host", "::1", "--transport", "stdio"), "--host cannot be used with stdio"),
+        (
+            ("--as", "client", "--transport", "http", "http://a"),
+            "--transport cannot be used with --as",
+        ),
+        (("--as", "client", "--port", "0", "http://a"), "--port cannot be used with --as client"),
+        (
+            ("--as", "client", "--socket", "s", "http://a"),
+            "--socket cannot be used with --as client",
+        ),
         (("--transport", "unix"), "unix needs --socket PATH"),
-        (("--transport", "tcp", "--host", "0.0.0.0"), "--open lets them"),
-        (("--transport", "websocket", "--open"), "--open is not for websocket"),
-        (("--transport", "websocket", "--allow-cors"), "--allow-cors is not for websocket"),
-        (("--transport", "unix", "--socket", "s", "--token", "t"), "--token is not for unix"),
-        (("--as", "client", "--allow-host", "h", "http://a"), "--allow-host is not for --as"),
+        (("--transport", "tcp", "--host", "0.0.0.0"), "--open allows that"),
+        (("--transport", "websocket", "--open"), "--open cannot be used with websocket"),
+        (
+            ("--transport", "websocket", "--allow-cors"),
+            "--allow-cors cannot be used with websocket",
+        ),
+        (
+            ("--transport", "unix", "--socket", "s", "--token", "t"),
+            "--token cannot be used with unix",
+        ),
+        (
+            ("--as", "client", "--allow-host", "h", "http://a"),
+            "--allow-host cannot be used with --as",
+        ),
         (("--transport", "http", "--token", "a b"), "visible ASCII"),
         (("--header", "X: 1"), "a server is named with --as client only"),
     ],

@@ -61,4 +61,4 @@ def test_both_hosts_serve_the_same(while_listening, holder):
 def test_where_to_listen_is_not_for_stdio(invoke):
     shown = invoke("run", "--port", "80", "server.py")
     assert shown.exit_code == 2
-    assert "--port is not for stdio" in shown.output
+    assert "--port cannot be used with stdio" in shown.output

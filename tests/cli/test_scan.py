@@ -66,7 +66,7 @@ def test_a_line_that_cannot_be_read_is_no_clean_one(write, invoke):
     ):
         path.write_bytes(damage)
         done = invoke("scan", path)
-        assert (done.exit_code, f"cannot be looked into: {told}" in done.stderr) == (1, True)
+        assert (done.exit_code, f"cannot be scanned: {told}" in done.stderr) == (1, True)
 
 
 def test_a_short_token_hides_nothing(write, tmp_path, invoke):

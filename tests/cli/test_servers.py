@@ -50,7 +50,7 @@ def test_a_name_of_a_configuration_file_is_a_server(invoke, config):
     ("arguments", "text"),
     [
         (["list"], "Missing argument 'SERVER'"),
-        (["list", "--"], "no COMMAND stands behind --"),
+        (["list", "--"], "no COMMAND follows --"),
         (["call", "server.py"], "Missing argument 'TOOL'"),
         (
             ["list", "server.py", "nothing"],
@@ -134,7 +134,7 @@ def test_the_servers_log_is_printed_on_stderr_from_the_level_on(invoke):
 def test_a_server_that_offers_no_log_is_used_all_the_same(invoke):
     shown = invoke("list", "--log-level", "info", "--", *COMMAND)
     assert shown.exit_code == 0
-    assert "the server offers no log\n" in shown.stderr
+    assert "the server does not offer logging\n" in shown.stderr
 
 
 def test_what_a_server_in_this_process_prints_goes_to_stderr(invoke):

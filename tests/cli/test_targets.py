@@ -110,14 +110,19 @@ def test_an_object_that_is_no_server_is_rejected_with_what_it_is():
 @pytest.mark.usefixtures("folder")
 def test_what_does_not_exist_is_named():
     assert rejection("missing.py") == "missing.py: no such file"
-    assert rejection("missing") == "missing: no such module; a file ends with .py"
-    assert rejection("missing.deeper") == "missing.deeper: no such module; a file ends with .py"
+    assert rejection("missing") == "missing: no such module; the name of a file must end with .py"
+    assert (
+        rejection("missing.deeper")
+        == "missing.deeper: no such module; the name of a file must end with .py"
+    )
 
 
 @pytest.mark.parametrize("target", ["", ".only", "./only", ":server", "a b"])
 def test_what_can_be_no_modules_name_is_told_so(target):
     place = target.partition(":")[0]
-    assert rejection(target) == f"{place!r} is no module's name; a file ends with .py"
+    assert (
+        rejection(target) == f"{place!r} is not a module name; the name of a file must end with .py"
+    )
 
 
 @pytest.mark.parametrize("target", ["broken.py", "broken"])

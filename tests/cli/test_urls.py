@@ -110,7 +110,7 @@ SECRET = "topsecret"
 @pytest.mark.parametrize(
     ("headers", "text"),
     [
-        ([SECRET], "a header is 'Name: value'"),
+        ([SECRET], "a header must be written as 'Name: value'"),
         (["X Y: " + SECRET], "'X Y' cannot be the name of a header field"),
         ([f"X: {SECRET}\r\nY: 1"], "the value of the header field X has what no value may have"),
         (["X: ${NO_SUCH_VARIABLE}"], "X: the variable NO_SUCH_VARIABLE is not set"),
@@ -136,13 +136,13 @@ def test_headers_for_what_is_no_url_are_rejected(invoke, command):
     }[command]
     shown = invoke(command, *given, "--header", "X: 1")
     assert shown.exit_code == 2
-    assert "--header is for a server at a URL of the web" in shown.stderr
+    assert "--header needs a server at an http(s):// or ws(s):// URL" in shown.stderr
 
 
 def test_headers_for_a_url_that_takes_none_are_rejected(invoke):
     shown = invoke("list", "unix:/nowhere", "--header", "X: 1")
     assert shown.exit_code == 2
-    assert "--header is for a server at a URL of the web" in shown.stderr
+    assert "--header needs a server at an http(s):// or ws(s):// URL" in shown.stderr
 
 
 # Servers that cannot be asked.

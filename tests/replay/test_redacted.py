@@ -72,7 +72,7 @@ def test_a_secret_of_the_servers_own_is_told_without_the_key(recorded):
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server(own_secret))
     assert caught.value.kind == "redacted"
-    assert "was taken out of the recording" in str(caught.value)
+    assert "was redacted in the recording" in str(caught.value)
 
 
 def test_another_key_is_rejected(recorded):
