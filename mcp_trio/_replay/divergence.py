@@ -457,7 +457,7 @@ def _missing_hint(finding: Finding) -> str:
 def _extra_hint(finding: Finding) -> str:
     record, wanted = finding.record, finding.wanted
     if finding.missing is not None:
-        return "the recorded session performed an operation here whose record was removed from the file"
+        return "the record of an operation performed here was removed from the file"
     if record is None or wanted is None or wanted.kind is None:
         return "the code now performs an operation that is not in the recording"
     name = label_of(wanted.kind, wanted.body)

@@ -109,7 +109,7 @@ def test_a_url_is_shown_in_full_and_left_to_the_person(line, action):
     result, shown = typed(params, line)
     assert result.action == action
     assert url.replace("\x1b", "\\x1b") in shown
-    assert "Visit example.com in a browser" in shown
+    assert "Open example.com in a browser" in shown
 
 
 @pytest.mark.requirement("ELIC-40")
@@ -119,8 +119,8 @@ def test_a_url_is_shown_in_full_and_left_to_the_person(line, action):
 )
 def test_a_host_that_may_be_another_is_warned_about(url, host, warns):
     _, shown = typed(ElicitParams(message="", mode="url", url=url), "n")
-    assert ("beware" in shown) is warns
-    assert f"Visit {host} in" in shown
+    assert ("warning: this host" in shown) is warns
+    assert f"Open {host} in" in shown
 
 
 # Where nobody is asked.
@@ -161,7 +161,7 @@ def test_who_is_asked_depends_on_the_terminal(monkeypatch, capsys):
 def test_a_call_declines_and_says_so_where_there_is_no_terminal(invoke, protocol_version):
     done = invoke("call", ASKING, "plan", "--protocol-version", protocol_version)
     assert (done.exit_code, done.stdout) == (0, "decline: None\n")
-    assert "the server asks: Where to?\ndeclined: stdin is no terminal" in done.stderr
+    assert "the server asks: Where to?\ndeclined: stdin is not a terminal" in done.stderr
 
 
 @pytest.mark.parametrize("protocol_version", WITH_FORMS)

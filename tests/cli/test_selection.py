@@ -114,7 +114,7 @@ def test_the_summary_counts_what_was_cancelled_and_never_answered(write, invoke)
 def test_a_selection_says_that_the_figures_are_of_everything(write, invoke):
     lines = invoke("show", "--errors", write(*SESSION)).output.splitlines()
     assert "shown: 2 of 14 rows; the figures are of all of them" in lines
-    assert lines[-1] == "records 14, flaws 0, requests 4, answers 4, cancelled 0, errors 1"
+    assert lines[-1] == "records 14, damage 0, requests 4, answers 4, cancelled 0, errors 1"
     assert not any(line.startswith("shown") for line in invoke("show", write()).output.splitlines())
 
 
