@@ -23,8 +23,7 @@ Trio's own traps on to Trio and keeps two traps of this module, `FirstStep` and 
 leader must not hold a cancel scope or a nursery open when it leads or becomes idle, because those
 belong to the task. Where one is open, the handler starts in a pool task.
 
-A replay gives each handler a task of its own, because it knows a handler by its task. So does a
-strict recording, which watches what each task calls.
+A replay gives each handler a task of its own, because it knows a handler by its task.
 
 A pool task gives up its scope, and ends with it, when the scope was cancelled, or when a handler
 left a scope or a nursery open in it, most often by a `break` out of an asynchronous generator that
@@ -57,7 +56,7 @@ import outcome
 import trio
 
 from mcp_trio._session.journal import as_spawned
-from mcp_trio._session.nondeterminism import is_watched
+from mcp_trio._session.nondeterminism import watching_first_step
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.socket_bytes import IdleConnection
 
@@ -331,7 +330,7 @@ class TaskPool:
 
     def start(self, job: Job, context: Context) -> None:
         """Start a job with a copy of these context variables: collect it, or run it in a task."""
-        if self._collected is None or job.wants_own_task or is_watched(context):
+        if self._collected is None or job.wants_own_task:
             self.run(job, context)
         else:
             self._collected.append(FirstStep(job, context, self))
@@ -515,7 +514,8 @@ class _PoolTask:
         context.run(job.enter)
         running, trap = job.run(self._scope), None
         try:
-            trap = context.run(running.send, None)
+            with watching_first_step(context):
+                trap = context.run(running.send, None)
         except StopIteration:
             pass
         except Exception as error:

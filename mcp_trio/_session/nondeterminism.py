@@ -340,9 +340,22 @@ class UntrackedCallWatch:
             )
 
 
-def is_watched(context: Context) -> bool:
-    """Whether what begins with these variables is watched: it has to begin in a step of its own."""
-    return context.get(_WATCH) is not None
+@contextmanager
+def watching_first_step(context: Context) -> Generator[None, None, None]:
+    """Watch the first step of a handler that begins with these variables in a step of another task.
+
+    Steps of a task in a lane are watched from their beginning. A leader runs a handler's first step
+    within its own step, which is not.
+    """
+    hook = _THREAD.hook if context.get(_WATCH) is not None else None
+    if hook is None or sys.getprofile() is hook:
+        yield
+        return
+    hook.arm()
+    try:
+        yield
+    finally:
+        hook.disarm()
 
 
 def strict_watch() -> UntrackedCallWatch:
