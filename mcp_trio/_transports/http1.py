@@ -1,4 +1,9 @@
-"""A request's body that comes in chunks, read more strictly than HTTP asks for."""
+"""HTTP/1.1 without I/O: parse request headers and chunked bodies, encode response headers.
+
+h11 parses the request headers. It accepts some input that a proxy in front of this server might
+parse differently, which would allow request smuggling. So this module rejects such input before
+h11 gets it (RFC 9112, section 11.2), and reads bodies itself.
+"""
 
 import functools
 import http
@@ -13,16 +18,15 @@ import h11
 from mcp_trio._protocol.http_headers import Headers, HttpRequest, date_at, encoded
 from mcp_trio._transports.http_response import BodyTooLargeError
 
-# --------------------
-# What stands before a body in HTTP/1.1: a request's head is read, and an answer's is written.
-#
-# h11 reads. It forgives more than is safe behind a proxy that understands the same bytes in another
-# way, so what may part the two is refused before it is asked: see `_STRICT` and `_body_bytes`.
-
 
 @attrs.frozen
-class Rejected(Exception):  # noqa: N818 - what became of the request, which is at fault
-    """A request that no application sees: the status that it is answered with, and why."""
+class Rejected(Exception):  # noqa: N818 - it reports the client's error, not one of this program
+    """A request that the listener itself answers, with this status and text.
+
+    Attributes:
+        status: The HTTP status of the answer.
+        text: The body of the answer, which tells the client's author the reason.
+    """
 
     status: int
     text: str
@@ -30,14 +34,14 @@ class Rejected(Exception):  # noqa: N818 - what became of the request, which is 
 
 @attrs.frozen(kw_only=True)
 class RequestHead:
-    """The head of a request, and what it means for the connection.
+    """A parsed request line with its headers, and their consequences for the connection.
 
     Attributes:
-        head: What the application sees.
-        body_bytes: How long the body is; None if it comes in chunks.
-        takes_chunks: Whether the client understands an answer in chunks.
-        is_last: Whether the connection ends with the answer.
-        awaits_continue: Whether the client sends the body only when told to.
+        head: The request as the application sees it.
+        body_bytes: The length of the body; None for a chunked body.
+        takes_chunks: Whether the client understands a chunked answer.
+        is_last: Whether the connection closes after the answer.
+        awaits_continue: Whether the client sends the body only after `100 Continue`.
     """
 
     head: HttpRequest
@@ -47,10 +51,10 @@ class RequestHead:
     awaits_continue: bool
 
 
-# Reading
+# Parsing
 
-# Whole lines, none of them folded, without control characters. A lone LF ends a head too, so that
-# one that uses them is refused at once.
+# Complete lines, none of them folded, without control characters. A lone LF ends the headers, too,
+# so that a request with lone LFs is rejected at once instead of when its time is over.
 _STRICT: Final = re.compile(rb"(?:[^\x00-\x20\x7f][^\x00-\x08\x0a-\x1f\x7f]*\r\n)+\r\n")
 _END: Final = re.compile(rb"\n\r?\n")
 _PROPER_END: Final = b"\r\n\r\n"
@@ -58,7 +62,7 @@ _END_BYTES_MAX: Final = 3
 _REQUEST_LINE: Final = re.compile(rb"[!-~]+ [!-~]+ HTTP/1\.[01]\r\n")
 _TARGET: Final = re.compile(r"(?i:https?://[^/?#]+)(?P<rest>[/?][^#]*)?|(?P<path>/[^#]*)")
 _VERSIONS: Final = frozenset({b"1.0", b"1.1"})
-# Each costs h11 some microseconds; no client of MCP comes near.
+# Each header costs h11 some microseconds; MCP clients send about ten.
 _FIELDS_MAX: Final = 128
 _LENGTH: Final = re.compile(rb"\r\n(?i:content-length): (0|[1-9][0-9]{0,17})\r\n")
 _REMEMBERED_BYTES_MAX: Final = 2048
@@ -66,21 +70,23 @@ _SECRETS: Final = re.compile(rb"\n(?i:authorization|proxy-authorization|cookie):
 
 
 def head_bytes(received: bytearray, searched: int, *, bytes_max: int) -> int:
-    """How much of what was received is a head; 0 if it has not ended yet.
+    """Return the length of the request headers in `received`; 0 while they are incomplete.
 
     Args:
-        received: What came since the request before.
-        searched: How much of it was looked at by an earlier call.
-        bytes_max: How long a head may be.
+        received: The bytes that have arrived since the previous request.
+        searched: The number of those that an earlier call has searched.
+        bytes_max: The longest headers that are accepted.
 
     Raises:
-        Refused: It is too long already, or can never become the head of a request.
+        Rejected: The headers are too long already, or the bytes cannot become an HTTP/1.1 request.
     """
     start = max(0, searched - _END_BYTES_MAX)
-    at = received.find(_PROPER_END, start)  # one that is improper and came before is refused later
+    at = received.find(_PROPER_END, start)  # `_STRICT` rejects an improper end that came before
     length = at + len(_PROPER_END) if at >= 0 else _improper_end(received, start)
     if (length or len(received)) > bytes_max:
-        raise Rejected(431, f"the head is longer than limits.http.headers_bytes_max ({bytes_max})")
+        raise Rejected(
+            431, f"the request headers are longer than limits.http.headers_bytes_max ({bytes_max})"
+        )
     if not length:
         _check_beginning(received, searched)
     return length
@@ -92,22 +98,22 @@ def _improper_end(received: bytearray, start: int) -> int:
 
 
 def _check_beginning(received: bytearray, searched: int) -> None:
-    """Nobody waits for the rest of TLS, of HTTP/0.9 or of HTTP/2."""
+    """Reject TLS, HTTP/0.9 and HTTP/2 by their first bytes, without waiting for more."""
     is_text = received[0] > ord(" ")
     has_new_line = received.find(b"\n") >= searched
     if not is_text or (has_new_line and not _REQUEST_LINE.match(received)):
-        raise Rejected(400, "this is not HTTP/1.1")
+        raise Rejected(400, "the request is not HTTP/1.1")
 
 
 def read_head(raw: bytes, client: str | None) -> RequestHead:
-    """The head of a request of `client`, from all of its bytes.
+    """Parse the request line and headers `raw` that `client` (an IP address) has sent.
 
-    Clients say the same over and over, but for the length of the body, and reading it is most of
-    the work for a small request: so the short heads that came last are remembered without it. One
-    with somebody's secrets is not.
+    A client repeats its headers with each request, except for the content length, and parsing them
+    is most of the work of a small request. So short headers are cached without their content
+    length. Headers with credentials are not cached.
 
     Raises:
-        Refused: It is not HTTP/1.1, or two readers could understand it in two ways.
+        Rejected: They are not HTTP/1.1, or two implementations could parse them differently.
     """
     if not is_remembered(raw):
         return _read_head(raw, client)
@@ -120,7 +126,7 @@ def read_head(raw: bytes, client: str | None) -> RequestHead:
 
 
 def is_remembered(raw: bytes) -> bool:
-    """Whether a head may be kept for the next request that begins with the same bytes."""
+    """Return whether the parsed form of these headers may be cached."""
     return len(raw) <= _REMEMBERED_BYTES_MAX and not _SECRETS.search(raw)
 
 
@@ -141,9 +147,11 @@ def _remembered_head(raw: bytes, client: str | None) -> RequestHead:
 
 def _read_head(raw: bytes, client: str | None) -> RequestHead:
     if not _STRICT.fullmatch(raw):
-        raise Rejected(400, "the head has a folded line, a lone CR or LF, or a control character")
+        raise Rejected(
+            400, "the headers have a folded line, a lone CR or LF, or a control character"
+        )
     if raw.count(b"\n") > _FIELDS_MAX + 2:
-        raise Rejected(431, f"the head has more than {_FIELDS_MAX} fields")
+        raise Rejected(431, f"the request has more than {_FIELDS_MAX} headers")
     request = _parsed(raw)
     method = request.method.decode("ascii")
     target = _target(method, request.target)
@@ -164,32 +172,32 @@ def _parsed(raw: bytes) -> h11.Request:
     try:
         request = parser.next_event()
     except h11.RemoteProtocolError as error:
-        raise Rejected(400, "the head is malformed") from error
+        raise Rejected(400, "the request line or a header is malformed") from error
     assert isinstance(request, h11.Request)
     if request.http_version not in _VERSIONS:
-        raise Rejected(400, "this is not HTTP/1.1")
+        raise Rejected(400, "the request is not HTTP/1.1")
     return request
 
 
 def _body_bytes(fields: Mapping[str, str], *, is_new: bool) -> int | None:
-    """h11 has seen that a length is one number, and that a coding is nothing but `chunked`."""
+    """h11 has checked that a length is one number, and that the only coding is `chunked`."""
     if "transfer-encoding" not in fields:
         return int(fields.get("content-length", "0"))
     if "content-length" in fields:
-        raise Rejected(400, "the head has both Content-Length and Transfer-Encoding")
+        raise Rejected(400, "the request has both Content-Length and Transfer-Encoding")
     if not is_new:
-        raise Rejected(400, "HTTP/1.0 has no Transfer-Encoding")
+        raise Rejected(400, "an HTTP/1.0 request cannot have Transfer-Encoding")
     return None
 
 
 def _target(method: str, target: bytes) -> str:
-    """The path and the query, also of a target that names the whole URL."""
+    """Return the path and query of a request target, which may be an absolute URL."""
     text = target.decode("ascii")
     if method == "OPTIONS" and text == "*":
         return text
     match = _TARGET.fullmatch(text)
     if match is None or method == "CONNECT":
-        raise Rejected(400, "the target is neither a path nor a URL")
+        raise Rejected(400, "the request target is neither a path nor a URL")
     path = match["path"] or match["rest"] or "/"
     return path if path.startswith("/") else f"/{path}"
 
@@ -197,7 +205,7 @@ def _target(method: str, target: bytes) -> str:
 def _awaits_continue(head: HttpRequest) -> bool:
     expected = head.header("expect")
     if expected is not None and expected.lower() != "100-continue":
-        raise Rejected(417, "nothing but 100-continue can be expected")
+        raise Rejected(417, "the only Expect value that this server supports is 100-continue")
     return expected is not None
 
 
@@ -205,7 +213,7 @@ def _elements(field: str | None) -> list[str]:
     return [] if field is None else [each.strip(" \t").lower() for each in field.split(",")]
 
 
-# Writing
+# Encoding
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES: Final = {
@@ -219,50 +227,54 @@ _OURS: Final = frozenset({b"connection", b"content-length", b"date", b"transfer-
 
 
 def has_body(status: int) -> bool:
-    """Whether an answer with this status has a body at all, be it empty."""
+    """Return whether an answer with this status has a body, which may be empty."""
     return status not in _WITHOUT_BODY
 
 
 def written_head(status: int, headers: Headers, *, framing: bytes, is_last: bool) -> bytes:
-    """The head of an answer.
+    """Return the encoded status line and headers of an answer.
 
     Args:
-        status: A final one.
-        headers: The application's; those of the connection, and the date, are added here.
-        framing: A whole line that tells the client where the body ends, or nothing.
-        is_last: Whether the connection ends with this answer.
+        status: A final status, 200 to 599.
+        headers: The application's headers; the host's own and the date are added.
+        framing: A complete `Content-Length` or `Transfer-Encoding` line, or nothing.
+        is_last: Whether the connection closes after this answer.
 
     Raises:
-        ValueError: The status or a header is none: it would inject another, or is not the
-            application's to give.
+        ValueError: The status is not a final one, a header has characters that would start another
+            header, or a header belongs to the host.
     """
     written = _written(status, tuple(headers))
     end = b"\r\nconnection: close\r\n\r\n" if is_last else b"\r\n\r\n"
     return written + framing + b"date: " + date_at(int(time.time())) + end
 
 
-# Most answers say what one before has said, but for the length.
+# Most answers have the same status and headers as an earlier one, except for the length.
 @functools.lru_cache(maxsize=256)
 def _written(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
     if status not in _STATUSES:
-        raise ValueError(f"{status} is no status of an answer")
+        raise ValueError(f"{status} is not a final HTTP status (200 to 599)")
     fields = encoded(headers)
     if not _OURS.isdisjoint(dict(fields)):
-        raise ValueError(f"these headers belong to the host: {b', '.join(sorted(_OURS)).decode()}")
+        raise ValueError(
+            f"only the host may set these headers: {b', '.join(sorted(_OURS)).decode()}"
+        )
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     return line + b"".join([b"%b: %b\r\n" % field for field in fields])
 
 
 def written_rejection(rejection: Rejected) -> bytes:
-    """A whole answer, the last one of its connection."""
+    """Return the complete encoded answer to a rejected request; the connection then closes."""
     text = rejection.text.encode()
     framing = b"content-length: %d\r\n" % len(text)
     return written_head(rejection.status, _PLAIN_TEXT, framing=framing, is_last=True) + text
 
 
+# Chunked bodies
+
 _LINE_BYTES_MAX: Final = 4096
-# Extensions are legal and nobody needs them; they are read over. White space is not: readers
-# differ in what they make of it.
+# Chunk extensions are legal and are ignored. White space around the size is rejected, because HTTP
+# implementations differ in how they parse it.
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~\x80-\xff]*)?\r\n")
 _TRAILER: Final = re.compile(rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]+:[^\x00-\x08\x0a-\x1f\x7f]*\r\n")
 _EMPTY: Final = b"\r\n"
@@ -270,10 +282,16 @@ _EMPTY: Final = b"\r\n"
 
 @attrs.define(kw_only=True)
 class ChunkedBody:
-    """Takes chunks from what was received, until the last one.
+    """An incremental parser of one chunked body.
 
-    Sizes, extensions and trailers together may be as long as `framing_bytes_max` and the data: so
-    neither long extensions nor myriads of tiny chunks cost more than they bring.
+    Chunk sizes, extensions and trailers together may be as long as `framing_bytes_max` plus the
+    data. So a client cannot send long extensions or a flood of tiny chunks for little data.
+
+    Attributes:
+        bytes_max: The longest data that are accepted.
+        framing_bytes_max: The allowance for framing beside the length of the data.
+        data: The data so far.
+        is_ended: Whether the last chunk and the trailers were read.
     """
 
     bytes_max: int
@@ -282,15 +300,15 @@ class ChunkedBody:
     is_ended: bool = attrs.field(default=False, init=False)
     _left: int = attrs.field(default=0, init=False)
     _framing_bytes: int = attrs.field(default=0, init=False)
-    _is_behind_data: bool = attrs.field(default=False, init=False)
+    _is_after_data: bool = attrs.field(default=False, init=False)
     _is_in_trailers: bool = attrs.field(default=False, init=False)
 
     def take(self, received: bytearray) -> bool:
-        """Takes from the front what there is of the body; returns whether it has ended.
+        """Remove the body's bytes from the front of `received`; return whether the body has ended.
 
         Raises:
-            Refused: It breaks the rules.
-            BodyTooLargeError: Its data are longer than `bytes_max`.
+            Rejected: The framing is malformed or too long.
+            BodyTooLargeError: The data are longer than `bytes_max`.
         """
         while not self.is_ended and received:
             if self._left:
@@ -304,15 +322,15 @@ class ChunkedBody:
         del received[: self._left]
         self.data += piece
         self._left -= len(piece)
-        self._is_behind_data = not self._left
+        self._is_after_data = not self._left
 
     def _take_line(self, received: bytearray) -> bool:
-        """Whether there was a whole one."""
+        """Read one line of framing; return False while the line is incomplete."""
         length = received.find(b"\n", 0, _LINE_BYTES_MAX) + 1
         self._framing_bytes += length
         is_too_long = not length and len(received) >= _LINE_BYTES_MAX
         if is_too_long or self._framing_bytes > self.framing_bytes_max + len(self.data):
-            raise Rejected(400, "the chunks of the body are more frame than data")
+            raise Rejected(400, "the body's chunks have more framing than data")
         line = bytes(received[:length])
         del received[:length]
         if length:
@@ -320,19 +338,19 @@ class ChunkedBody:
         return bool(length)
 
     def _read_line(self, line: bytes) -> None:
-        if self._is_behind_data and line == _EMPTY:
-            self._is_behind_data = False
+        if self._is_after_data and line == _EMPTY:
+            self._is_after_data = False
         elif self._is_in_trailers and line == _EMPTY:
             self.is_ended = True
-        elif self._is_behind_data or (self._is_in_trailers and not _TRAILER.fullmatch(line)):
-            raise Rejected(400, "the body is not in chunks")
+        elif self._is_after_data or (self._is_in_trailers and not _TRAILER.fullmatch(line)):
+            raise Rejected(400, "the chunked body is malformed")
         elif not self._is_in_trailers:
             self._read_size(line)
 
     def _read_size(self, line: bytes) -> None:
         match = _SIZE.fullmatch(line)
         if match is None:
-            raise Rejected(400, "the body is not in chunks")
+            raise Rejected(400, "the chunked body is malformed")
         self._left = int(match[1], 16)
         self._is_in_trailers = not self._left
         if len(self.data) + self._left > self.bytes_max:

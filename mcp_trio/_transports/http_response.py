@@ -1,7 +1,8 @@
-"""Carrying a stream to the client: as one JSON answer, or as a stream of events.
+"""HTTP responses of a server: the exchange interface of the hosts, and JSON or SSE responses.
 
-An answer that comes soon, and alone, is JSON. Whatever takes longer, or has something to say before
-it ends, becomes a stream of events, unless the client takes none.
+A response that comes soon, and alone, is sent as JSON. If it takes longer, or if other messages
+precede it, it becomes an event stream, unless the client does not accept one
+(https://modelcontextprotocol.io/specification, Transports, Streamable HTTP).
 """
 
 import math
@@ -20,91 +21,90 @@ from mcp_trio._protocol.requests import RequestId
 from mcp_trio._transports.concurrency import TimerQueue, Wakeup
 from mcp_trio.limits import Limits
 
-# --------------------
-# What an HTTP application asks of who holds the connection: one request, and its answer.
-#
-# Two hosts make exchanges, `asgi` and `native`, and pass the same tests. An application is a
-# function of an exchange; it knows nothing of sockets, chunks or HTTP versions.
-
 
 class BodyTooLargeError(Exception):
-    """The body of a request is over its limit; nothing more of it is read."""
+    """A request body is longer than its limit; the rest is not read."""
 
 
 class Exchange(Protocol):
-    """One request and its answer, which is given by `answer`, or by `start`, `send` and `end`.
+    """One HTTP request and its answer: the interface between an application and its host.
 
-    One coroutine reads and answers; `gone` may be awaited by another task. After the application
-    has returned without an answer, the host gives one: 500.
+    There are two hosts, the native listener (`http_server`) and ASGI (`asgi`). The application is
+    a function of an exchange; it sees no sockets, no chunks and no HTTP version. It answers by
+    `answer`, or by `start`, `send` and `end`. If it returns without an answer, the host sends 500.
+    One coroutine reads and answers; another task may await `gone`.
     """
 
     @property
     def head(self) -> HttpRequest:
-        """What came before the body."""
+        """The request line and the headers."""
         ...
 
     @property
     def may_lead(self) -> bool:
-        """Whether the coroutine that answers may go on in another task, if it asks for that."""
+        """Whether the application may move its coroutine to another task (leader/followers)."""
         ...
 
     async def body(self, bytes_max: int) -> bytes:
-        """The whole body; only the first call reads.
+        """Return the complete body; later calls return the same bytes.
 
         Raises:
-            BodyTooLargeError: It is larger.
-            trio.BrokenResourceError: The client went away, or was too slow, before its end.
+            BodyTooLargeError: The body is longer than `bytes_max`.
+            trio.BrokenResourceError: The client disconnected, or stalled, within the body.
         """
         ...
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
-        """Give a whole answer; its length is added to the headers.
+        """Send a complete answer; the host adds `Content-Length`.
 
         Raises:
-            trio.BrokenResourceError: The client is gone.
+            trio.BrokenResourceError: The client has disconnected.
         """
         ...
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Begin an answer whose length nobody knows; the head leaves at once.
+        """Send the headers of an answer whose length is unknown.
 
         Raises:
-            trio.BrokenResourceError: The client is gone.
+            trio.BrokenResourceError: The client has disconnected.
         """
         ...
 
     async def send(self, piece: bytes) -> None:
-        """Send a piece of it; waits while the client does not read.
+        """Send a piece of a started answer; this waits while the client does not read.
 
         Raises:
-            trio.BrokenResourceError: The client is gone, or has read nothing for too long.
+            trio.BrokenResourceError: The client has disconnected, or has read nothing for
+                `limits.messages.write_stall_seconds`.
         """
         ...
 
     async def end(self) -> None:
-        """End such an answer.
+        """Complete a started answer.
 
         Raises:
-            trio.BrokenResourceError: The client is gone.
+            trio.BrokenResourceError: The client has disconnected.
         """
         ...
 
     async def gone(self) -> None:
-        """Wait until the client has gone away; never returns before the body was read."""
+        """Wait until the client disconnects; this never returns before the body was read."""
         ...
 
 
 Responder: TypeAlias = Callable[[Exchange], Awaitable[None]]
-"""An application. What it raises, but for a cancellation, is logged by the host, and ends the
-exchange: with 500 if no answer has begun, else by breaking the connection off."""
-
-
-# --------------------
-# What is on its way to a client on one stream, whether an HTTP answer carries it now or not.
+"""An HTTP application. The host logs its errors. It then answers 500, or closes the connection if
+an answer has started."""
 
 
 class Sent(msgspec.Struct, eq=False, gc=False):
-    """A frame on a stream; its event id, where streams can be resumed."""
+    """A JSON-RPC message on an answer stream.
+
+    Attributes:
+        frame: The encoded message.
+        event_id: The SSE event id; None where the stream cannot be resumed.
+        is_answer: Whether the message is the response to a request of the stream.
+    """
 
     frame: bytes
     event_id: str | None
@@ -112,20 +112,26 @@ class Sent(msgspec.Struct, eq=False, gc=False):
 
 
 class AnswerStream(msgspec.Struct, eq=False):
-    """The frames of one stream that nobody has carried away yet, in order.
+    """The queue of one stream's messages that no HTTP response has sent yet, in order.
 
-    It has ended when the answers to all that it `awaits` were put, or by `end`. One that awaits
-    nothing ends by `end` only. Of one that nobody carries, the oldest frames are dropped for newer
-    ones; one whose client has gone away holds nothing, for whoever comes back is given again what
-    is kept elsewhere.
+    The stream ends when the responses to all requests in `awaits` were put, or by `end`. While no
+    HTTP response carries the stream, the oldest messages are dropped for newer ones over the
+    limits. After `leave`, the queue stays empty: a client that reconnects gets its messages from
+    the session's event store.
 
     Attributes:
-        limits: How much may wait.
-        number: Where the session's events are counted; None while nothing can be resumed.
-        first_id: The id of an event without a message, which came before all others.
-        awaits: The requests whose answers go here.
-        is_narrow: The client takes nothing but the one answer.
-        carrier: What takes the frames away, as events; None while nobody does.
+        limits: The bounds of the queue.
+        number: The stream's number in the session's event store; None while the stream cannot be
+            resumed.
+        first_id: The id of an event without a message that precedes all others.
+        awaits: The ids of the requests whose responses go to this stream.
+        is_narrow: Whether the client accepts JSON only, so that responses alone go to it.
+        carrier: The cancel scope of the HTTP response that sends the stream as events; None while
+            there is none.
+        is_ended: Whether no message follows those in the queue.
+        is_overrun: Whether the client has read too slowly, so that its HTTP response must fail.
+        is_left: Whether the client has disconnected before the end.
+        dropped: The number of messages that were dropped over the limits.
     """
 
     limits: Limits
@@ -144,7 +150,7 @@ class AnswerStream(msgspec.Struct, eq=False):
 
     @property
     def answers(self) -> Sequence[bytes] | None:
-        """All answers, if the stream has ended with them and holds nothing else."""
+        """The responses, if the stream has ended and holds nothing else; otherwise None."""
         if not self.is_ended:
             return None
         frames: list[bytes] = []
@@ -156,21 +162,21 @@ class AnswerStream(msgspec.Struct, eq=False):
 
     @property
     def is_carried(self) -> bool:
-        """Whether somebody takes the frames away, and tells their ids."""
+        """Whether an HTTP response is sending this stream as events."""
         return self.carrier is not None
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there is something to carry."""
+        """Whether the queue holds a message."""
         return bool(self._waiting)
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to carry, or nothing more to wait for."""
+        """Whether the queue holds a message, or a wait for one has become pointless."""
         return bool(self._waiting) or self.is_ended or self.is_overrun
 
     def put(self, sent: Sent) -> None:
-        """One more frame; over the bounds, who carries is too slow, and is given up."""
+        """Append a message; over the limits, drop the oldest ones, or fail the HTTP response."""
         if self.is_left:
             return
         self._waiting.append(sent)
@@ -185,7 +191,7 @@ class AnswerStream(msgspec.Struct, eq=False):
         self._news.ring()
 
     def _is_over(self) -> bool:
-        """What waits before the newest frame counts: nobody is slow for one that is large."""
+        # The newest message does not count: one large message does not make a client slow.
         if not self._waiting:
             return False
         is_many = len(self._waiting) > self.limits.http.events_kept_max
@@ -193,7 +199,7 @@ class AnswerStream(msgspec.Struct, eq=False):
         return before > self.limits.http.unsent_bytes_max or (is_many and not self.is_carried)
 
     def put_again(self, events: Sequence[Sent]) -> None:
-        """What a client missed goes before everything else; it is back."""
+        """Put the events that a reconnected client has missed in front of the queue."""
         self.is_left = False
         known = {sent.event_id for sent in events}
         self._waiting = [*events, *(sent for sent in self._waiting if sent.event_id not in known)]
@@ -202,67 +208,70 @@ class AnswerStream(msgspec.Struct, eq=False):
 
     @property
     def frames(self) -> Sequence[bytes]:
-        """Those that wait."""
+        """The encoded messages in the queue."""
         return [sent.frame for sent in self._waiting]
 
     def name_all(self, ids: Iterable[str]) -> None:
-        """Give each frame that waits its id."""
+        """Give each message in the queue its event id."""
         for sent, event_id in zip(self._waiting, ids, strict=True):
             sent.event_id = event_id
 
     def answered(self, request_id: RequestId) -> None:
-        """One request needs no answer any more; after the last one the stream has ended."""
+        """Remove a request from `awaits`; after the last one, end the stream."""
         self.awaits -= {request_id}
         if not self.awaits:
             self.end()
 
     def carry(self, carrier: trio.CancelScope) -> None:
-        """The frames are this carrier's from now on; an earlier one is ended."""
+        """Let the HTTP response with this cancel scope send the stream; cancel the previous one."""
         before, self.carrier = self.carrier, carrier
         if before is not None:
             before.cancel()
         self.is_overrun = False
 
     def put_down(self, carrier: trio.CancelScope) -> None:
-        """A carrier takes no more; nothing happens if another one has taken the stream over."""
+        """End `carry`, unless another HTTP response has taken the stream over."""
         if self.carrier is carrier:
             self.carrier = None
 
     def leave(self) -> None:
-        """The client has gone away, and will be given all again if it comes back."""
+        """Empty the queue: a client that reconnects gets the messages from the event store."""
         self.is_left = True
         self.take()
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """End the stream after the messages in the queue."""
         self.is_ended = True
         self._news.ring()
 
     def take(self) -> Sequence[Sent]:
-        """All that waits, which is somebody else's now."""
+        """Remove and return all messages in the queue."""
         taken, self._waiting, self._bytes = self._waiting, [], 0
         return taken
 
     async def ended(self) -> None:
-        """Wait until nothing more comes; a checkpoint in any case."""
+        """Wait until the stream has ended; this always executes a checkpoint."""
         await trio.lowlevel.checkpoint()
         while not self.is_ended:
             await self._news.wait()
 
     async def soon(self, seconds: float) -> None:
-        """Wait for news, but not longer; a checkpoint in any case."""
+        """Wait as `news` does, for at most `seconds`; this always executes a checkpoint."""
         with trio.move_on_after(seconds):
             await self.news()
 
     async def soon_by(self, timer_queue: TimerQueue) -> None:
-        """The same, by the time of many; where there are news, a check for cancellation."""
+        """Wait as `soon` does, with a timer that many streams share.
+
+        With news, this only checks for cancellation.
+        """
         if self.has_news:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await timer_queue.wait(self._news)
 
     async def news(self) -> None:
-        """Wait until there is some; a checkpoint in any case."""
+        """Wait until `has_news`; this always executes a checkpoint."""
         if self.has_news:
             await trio.lowlevel.checkpoint()
         while not self.has_news:
@@ -274,10 +283,10 @@ STREAM_HEADERS: Final[Headers] = (
     ("Cache-Control", "no-cache, no-transform"),
     ("X-Accel-Buffering", "no"),
 )
-"""A stream is not to be kept, changed, or held back on its way (MHTTP-19)."""
+"""Headers that keep proxies from caching, transforming or buffering an event stream."""
 
 Whole: TypeAlias = tuple[int, Headers, bytes]
-"""The status, the headers and the body of an answer that leaves at once."""
+"""The status, the headers and the body of a complete answer."""
 
 _OK: Final = 200
 _ACCEPTED: Final = 202
@@ -297,19 +306,21 @@ class _Answer(msgspec.Struct):
 
 
 class Carrier(msgspec.Struct, kw_only=True, eq=False):
-    """Carries one stream over one exchange.
+    """A sender of one answer stream over one exchange, as JSON or as events.
 
     Attributes:
-        limits: How long is waited before an answer becomes a stream, and between signs of life.
-        headers: What every answer has.
-        status_of: The status of a JSON answer that is the error of this code; without it, 200.
-        begin: Called when the stream begins as events; gives the id of a first one without a
-            message, or None.
-        first_event: Another first event.
-        last_id: Gives the id of a last event without a message, after which the stream goes on for
-            a client that comes back (HTTP-15); None: this one would not.
-        why_unanswered: What is said where the stream ends without a word; None: that it does.
-        wants_stream: An answer is a stream of events also where it might be JSON.
+        limits: The time before an answer becomes an event stream, and between keep-alive comments.
+        headers: Headers of every answer.
+        status_of: Returns the HTTP status of a JSON answer with this JSON-RPC error code; without
+            it, the status is 200.
+        begin: Called when the events start; returns the id of a first event without a message, or
+            None for no such event.
+        first_event: The first event if `begin` returns None.
+        last_id: Returns the id of a last event without a message, with which the client can
+            reconnect when the server closes the connection before the stream has ended. Without
+            it, the connection stays open until the stream ends.
+        why_unanswered: Returns the answer for a stream that ends without a message; None for 202.
+        wants_stream: Whether to send events to a client that accepts both events and JSON.
     """
 
     limits: Limits
@@ -322,12 +333,13 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
     wants_stream: bool = False
 
     async def carry(self, exchange: Exchange, stream: AnswerStream) -> None:
-        """Carry the stream to its end: as one JSON answer, or as events.
+        """Send the stream to its end: as one JSON answer, or as events.
 
-        Cancelled, or left by the client: what was taken from the stream may not have arrived.
+        After a cancellation or a disconnect, messages that were taken from the stream may not have
+        arrived.
 
         Raises:
-            trio.BrokenResourceError: The client is gone, or too slow.
+            trio.BrokenResourceError: The client has disconnected, or reads too slowly.
         """
         if not self._is_stream(exchange.head) or self.status_of is not None:
             await self._first_news(stream)
@@ -337,9 +349,10 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
             await self._carry_on(exchange, stream)
 
     def whole(self, head: HttpRequest, stream: AnswerStream) -> Whole:
-        """All that a stream has held to its end, which is taken from it, for who sent this head.
+        """Return the complete answer of an ended stream, in the form that `head` accepts.
 
-        An error that has a status of its own is one for every client (MHTTP-26, MHTTP-27).
+        A JSON-RPC error with an HTTP status of its own is sent as JSON to every client, since the
+        status of an event stream is always 200.
         """
         is_stream = self._is_stream(head)
         frames = None if is_stream and self.status_of is None else stream.answers
@@ -355,7 +368,7 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
         return status, [*_JSON_HEADERS, *self.headers], body
 
     def _events(self, stream: AnswerStream) -> Whole:
-        """All events at once, whose length is known: they leave with the head."""
+        """Return all events as one answer with a known length."""
         first = self._first_event()
         events = b"" if first is None else encode_event(first)
         events += _encoded(stream.take())
@@ -377,7 +390,7 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
         return not head.takes_json or (self.wants_stream and head.takes_streams)
 
     async def _first_news(self, stream: AnswerStream) -> None:
-        """Wait for what decides; a client that takes no stream waits for its answers."""
+        """Wait until the form of the answer can be chosen."""
         if stream.is_ended:
             return
         if stream.is_narrow:
@@ -386,13 +399,13 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
             await stream.soon(self.limits.http.stream_after_seconds)
 
     async def stream(self, exchange: Exchange, stream: AnswerStream) -> None:
-        """Carry the stream to its end, as events; or as long as one connection may take.
+        """Send the stream as events to its end, or for `limits.http.stream_seconds_max`.
 
         Raises:
-            trio.BrokenResourceError: The client is gone, or too slow, or has come back on another
-                connection, which has taken the stream over.
+            trio.BrokenResourceError: The client has disconnected, reads too slowly, or has
+                reconnected, so that another response has taken the stream over.
         """
-        if stream.is_ended:  # nothing is to be waited for, and nobody else can carry it
+        if stream.is_ended:
             await exchange.answer(*self._events(stream))
         else:
             await self._carry_on(exchange, stream)
@@ -405,7 +418,9 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
             finally:
                 stream.put_down(scope)
         if scope.cancelled_caught:
-            raise trio.BrokenResourceError("the stream goes on over another connection")
+            raise trio.BrokenResourceError(
+                "the client has reconnected: another connection has taken the stream over"
+            )
 
     async def _stream(
         self, exchange: Exchange, stream: AnswerStream, scope: trio.CancelScope
@@ -417,11 +432,13 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
         over_at = self._over_at()
         while stream.has_waiting or not (stream.is_ended or trio.current_time() >= over_at):
             await self._next_news(exchange, stream, over_at)
-            await trio.lowlevel.checkpoint_if_cancelled()  # or it would be another carrier's
+            await (
+                trio.lowlevel.checkpoint_if_cancelled()
+            )  # taken over: the messages are the other response's
             await _send_events(exchange, stream)
         if not stream.is_ended:
             await self._break_off(exchange)
-            stream.put_down(scope)  # the client may be back before our end is closed
+            stream.put_down(scope)  # the client may reconnect before this response has ended
         await exchange.end()
 
     def _over_at(self) -> float:
@@ -430,7 +447,7 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
         return trio.current_time() + self.limits.http.stream_seconds_max
 
     async def _break_off(self, exchange: Exchange) -> None:
-        """Tell the client to come back, and when, for what is still to come (HTTP-17)."""
+        """Send an event with the id and the delay with which the client is to reconnect."""
         assert self.last_id is not None
         last = Event(id=self.last_id(), retry_ms=self.limits.http.sse_retry_ms)
         await exchange.send(encode_event(last))
@@ -442,7 +459,7 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
         return Event(id=first_id, retry_ms=self.limits.http.sse_retry_ms)
 
     async def _next_news(self, exchange: Exchange, stream: AnswerStream, over_at: float) -> None:
-        """Wait for the next frames; a comment tells those between us that we live (MHTTP-20)."""
+        """Wait for the next messages; send keep-alive comments, so that proxies keep waiting."""
         while not stream.has_news:
             with (
                 trio.move_on_at(over_at),
@@ -456,7 +473,7 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
 
 
 async def _send_events(exchange: Exchange, stream: AnswerStream) -> None:
-    """Send what waits, as one piece."""
+    """Send all messages in the queue, as one piece."""
     events = _encoded(stream.take())
     if stream.is_overrun:
         raise trio.BrokenResourceError("the client reads too slowly (limits.http.unsent_bytes_max)")
@@ -471,12 +488,13 @@ def _encoded(taken: Sequence[Sent]) -> bytes:
 async def carried(
     exchange: Exchange, carrier: Carrier, stream: AnswerStream, timer_queue: TimerQueue
 ) -> bool:
-    """Carry, but stop when the client goes away; returns whether it stayed to the end.
+    """Send the stream, and stop when the client disconnects; return False in that case.
 
-    Most answers come while there is `timer_queue`, and need nobody to watch.
+    Most streams end before the timer of `timer_queue` expires, and are sent without a task that
+    watches for the disconnect.
 
     Raises:
-        trio.BrokenResourceError: The client was gone when such an answer came.
+        trio.BrokenResourceError: The client had disconnected when such a stream was sent.
     """
     if not stream.is_ended:
         await stream.soon_by(timer_queue)
@@ -487,7 +505,7 @@ async def carried(
 
 
 async def until_gone(exchange: Exchange, carry: Callable[[], Awaitable[None]]) -> bool:
-    """Carry, but stop when the client goes away; returns whether it stayed to the end."""
+    """Run `carry`, and cancel it when the client disconnects; return False in that case."""
     has_stayed = False
 
     async def watch(scope: trio.CancelScope) -> None:

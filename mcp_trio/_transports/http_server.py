@@ -1,7 +1,7 @@
-"""HTTP/1.1 on Trio sockets: the cheaper of the two hosts, for a server that needs no TLS.
+"""The native HTTP/1.1 listener on Trio sockets, without TLS.
 
-A connection is served by one task at a time, one request after the other. Nothing that a client
-does, and nothing that the application raises, ends more than its connection.
+One task at a time serves a connection, one request after the other. Neither a client's behaviour
+nor an application's error ends more than the one connection.
 """
 
 import enum
@@ -36,18 +36,20 @@ from mcp_trio._transports.websocket import Upgraded
 from mcp_trio._transports.websocket_server import StreamUpgrade
 from mcp_trio.limits import Limits
 
-# --------------------
-# What becomes of a connection of the native listener whose client asks for a WebSocket.
-
-
 logger = logging.getLogger("mcp_trio")
 
 
 async def hand_over(wire: Wire, raw: bytes, head: HttpRequest, upgraded: Upgraded) -> None:
-    """Let `upgraded` have the connection, of which `raw` was read; it is closed afterwards.
+    """Pass a connection to the WebSocket application `upgraded`, and close it afterwards.
+
+    Args:
+        wire: The connection.
+        raw: The encoded request that was read from it.
+        head: The same request, parsed.
+        upgraded: The application.
 
     Raises:
-        trio.BrokenResourceError: The client has gone away.
+        trio.BrokenResourceError: The client has disconnected.
     """
     stream = WireStream(wire)
     received = raw + wire.take(len(wire.received))
@@ -62,16 +64,12 @@ async def hand_over(wire: Wire, raw: bytes, head: HttpRequest, upgraded: Upgrade
         await trio.aclose_forcefully(stream)
 
 
-# --------------------
-# One request on a connection of the native listener, and its answer.
-
-
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class Answer(enum.Enum):
-    """How far an answer has come."""
+    """The progress of an answer."""
 
     NONE = "none"
     BEGUN = "begun"
@@ -79,14 +77,16 @@ class Answer(enum.Enum):
 
 
 class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
-    """See `Exchange`.
+    """The `Exchange` of one request on a connection of the native listener.
 
     Attributes:
-        head: See `Exchange.head`.
-        may_lead: See `Exchange.may_lead`.
-        answered: How far the answer has come.
-        refusal: What is wrong with the body, if the application has met it.
-        is_last: Whether the connection ends with the answer.
+        request: The parsed request line and headers.
+        wire: The connection.
+        head: The request as the application sees it.
+        may_lead: Whether the application may move the connection's coroutine to another task.
+        answered: The progress of the answer.
+        rejection: The answer to a malformed or late body that the application has tried to read.
+        is_last: Whether the connection closes after the answer.
     """
 
     request: RequestHead
@@ -104,7 +104,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     @classmethod
     def of(cls, request: RequestHead, wire: Wire, *, may_lead: bool = False) -> Self:
-        """That of a request whose head has been read."""
+        """Return the exchange of a request whose headers were read."""
         return cls(
             request=request,
             wire=wire,
@@ -117,7 +117,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     # The body
 
     async def body(self, bytes_max: int) -> bytes:
-        """See `Exchange.body`."""
+        """Return the request body, as `Exchange.body` documents."""
         if self._body is None:
             try:
                 self._body = await self._read(bytes_max)
@@ -140,7 +140,9 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     async def _read_chunks(self, bytes_max: int) -> bytes:
         if self._has_chunks_begun:
-            raise trio.BrokenResourceError("an earlier call has not read the whole body")
+            raise trio.BrokenResourceError(
+                "an earlier call was cancelled before it had read all of the chunked body"
+            )
         self._has_chunks_begun = True
         framing_bytes_max = self.wire.limits.http.headers_bytes_max
         chunks = ChunkedBody(bytes_max=bytes_max, framing_bytes_max=framing_bytes_max)
@@ -153,15 +155,15 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         seconds = self.wire.limits.http.body_seconds
         try:
             is_there = await self.wire.receive_until(is_whole, seconds=seconds)
-        except trio.BrokenResourceError as error:  # who has closed one half may read the other
-            raise Rejected(400, "the body has not come to its end") from error
+        except trio.BrokenResourceError as error:  # a half-closed client can read the answer
+            raise Rejected(400, "the body ended too early") from error
         if not is_there:
             raise Rejected(
-                408, f"the body has not come for {seconds:g} s (limits.http.body_seconds)"
+                408, f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
             )
 
     def skip_body(self) -> None:
-        """Makes way for the next request, after an answer that was not the last one."""
+        """Remove a body that the application has not read, in front of the next request."""
         if self._body is None:
             self.wire.take(self.request.body_bytes or 0)
 
@@ -173,7 +175,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     # The answer
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
-        """See `Exchange.answer`; head and body leave together, and most often at once."""
+        """Send a complete answer, its headers and body in one write."""
         is_sent = has_body(status)
         framing = b"content-length: %d\r\n" % len(body) if is_sent else b""
         head = self._begin(status, headers, framing)
@@ -184,7 +186,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         self.answered = Answer.ENDED
 
     async def start(self, status: int, headers: Headers) -> None:
-        """See `Exchange.start`."""
+        """Send the headers of an answer whose length is unknown."""
         is_sent = has_body(status)
         has_chunks = is_sent and self.request.takes_chunks
         head = self._begin(status, headers, _CHUNKED if has_chunks else b"")
@@ -194,7 +196,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     def _begin(self, status: int, headers: Headers, framing: bytes) -> bytes:
         if self.answered is not Answer.NONE:
-            raise RuntimeError("an answer was given already")
+            raise RuntimeError("this request was answered already")
         is_last = self.is_last or not self._is_body_there()
         head = written_head(status, headers, framing=framing, is_last=is_last)
         self.is_last = is_last
@@ -202,7 +204,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         return head
 
     async def send(self, piece: bytes) -> None:
-        """See `Exchange.send`."""
+        """Send a piece of a started answer."""
         self._check_begun()
         if self._has_body and piece:
             await self.wire.write(
@@ -210,7 +212,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
             )
 
     async def end(self) -> None:
-        """See `Exchange.end`."""
+        """Complete a started answer."""
         self._check_begun()
         if self._has_body and self._has_chunks:
             await self.wire.write(_LAST_CHUNK)
@@ -218,16 +220,16 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     def _check_begun(self) -> None:
         if self.answered is not Answer.BEGUN:
-            raise RuntimeError("no answer has been started, or it has ended")
+            raise RuntimeError("call start() first: no answer was started, or it has ended")
 
     # The client
 
     async def gone(self) -> None:
-        """See `Exchange.gone`; nothing more can be sent then, though it may have closed but a half.
+        """Wait until the client closes the connection, or its sending half.
 
-        What the client sends meanwhile is kept for its next request. One that has sent
-        `limits.http.headers_bytes_max` of that is not read any more: its going away shows in `send`
-        alone.
+        Afterwards nothing can be sent. Input that arrives meanwhile belongs to the next request.
+        After `limits.http.headers_bytes_max` bytes of input, reading stops, and only `send` notices
+        that the client has disconnected.
         """
         if self._body is None:
             self._was_read = self._was_read or trio.Event()
@@ -239,33 +241,31 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         await trio.sleep_forever()
 
 
-# --------------------
-# One connection of the native listener: its requests, one after the other.
-
-
 _BUSY: Final = math.inf
 
 
 @attrs.define(eq=False)
 class Clock:
-    """One that is looked at now and then: `last_look` is the time that it showed."""
+    """The time of the last check for idle connections, which is cheaper to read than the clock."""
 
     last_look: float = attrs.field(factory=trio.current_time)
 
 
 @attrs.define(kw_only=True, eq=False)
 class NativeConnection:
-    """Reads requests, gives them to the application, and sees that each is answered.
+    """One connection of the native listener: reads requests, and answers each of them.
 
     Attributes:
-        wire: Its bytes.
-        respond: The application.
-        upgraded: What it does with who asks for a WebSocket; None: it answers as to anybody.
-        client: The address of the peer.
-        clock: How late it is, about.
-        may_lead: See `Exchange.may_lead`; between requests it rests (see `resting`).
-        idle_since: Since when, by that clock, it has waited for a request; infinite if it does not.
-        is_over: No more requests are taken.
+        wire: The connection's bytes.
+        respond: The HTTP application.
+        upgraded: The WebSocket application; without one, `respond` gets these requests, too.
+        client: The IP address of the peer.
+        clock: The approximate time.
+        may_lead: Whether the application may move this connection's coroutine to another task.
+            Between requests the connection then waits by `wait_idle`.
+        idle_since: The time on `clock` at which the wait for the next request began; infinite while
+            a request is served.
+        is_over: Whether the connection was idle too long, and takes no more requests.
     """
 
     wire: Wire
@@ -280,15 +280,15 @@ class NativeConnection:
     _last_head: RequestHead | None = attrs.field(default=None, init=False)
 
     def end(self) -> None:
-        """It was idle for too long."""
+        """Close the connection at its next wait for a request."""
         self.is_over = True
         self.wire.ends.end()
 
     async def serve(self) -> None:
-        """Serves until one of both sides ends it.
+        """Serve requests until the client or the server closes the connection.
 
         Raises:
-            trio.BrokenResourceError: The client has gone away in the middle of something.
+            trio.BrokenResourceError: The client disconnected within a request or an answer.
         """
         try:
             while raw := await self._next_head():
@@ -301,9 +301,9 @@ class NativeConnection:
     # Requests
 
     async def _next_head(self) -> bytes:
-        """The bytes of the next head; empty if none comes any more."""
+        """Return the encoded headers of the next request; empty at the end of the connection."""
         received = self.wire.received
-        if received:  # it was sent before the last answer; now it is the turn of other connections
+        if received:  # a pipelined request: let other connections run first
             await trio.lowlevel.checkpoint()
         else:
             self.idle_since = self.clock.last_look
@@ -327,14 +327,15 @@ class NativeConnection:
         if not await self.wire.receive_until(is_whole, seconds=limits.http.headers_seconds):
             seconds = limits.http.headers_seconds
             raise Rejected(
-                408, f"the head has not come for {seconds:g} s (limits.http.headers_seconds)"
+                408,
+                f"the headers stalled for {seconds:g} seconds (limits.http.headers_seconds)",
             )
         return length
 
     # Answers
 
     async def _serve_request(self, raw: bytes) -> bool:
-        """Whether another request may follow."""
+        """Answer a request; return whether another one may follow on the connection."""
         request = self._read_head(raw)
         if self.upgraded is not None and asks_for_websocket(request.head):
             await self._upgrade(raw, request, self.upgraded)
@@ -344,19 +345,19 @@ class NativeConnection:
             await self.respond(exchange)
         except Exception as error:
             self._log(exchange, error)
-        except BaseExceptionGroup as group:  # of what is no Exception, but perhaps not only of that
+        except BaseExceptionGroup as group:  # it holds a Cancelled, and perhaps errors
             raise self._log_errors_of(exchange, group) from None
         if exchange.answered is Answer.NONE:
             if exchange.rejection is not None:
                 raise exchange.rejection
             await exchange.answer(500, [])
         if exchange.answered is Answer.BEGUN or exchange.is_last:
-            return False  # the client sees that a half of an answer lacks its end
+            return False  # closing the connection shows the client that the answer is incomplete
         exchange.skip_body()
         return True
 
     def _read_head(self, raw: bytes) -> RequestHead:
-        """Of what is sent again, but for somebody's secrets, it is known what it means."""
+        """Parse the headers, or return the previous result for identical ones."""
         if raw == self._last_raw and self._last_head is not None:
             return self._last_head
         request = read_head(raw, self.client)
@@ -365,15 +366,14 @@ class NativeConnection:
         return request
 
     async def _upgrade(self, raw: bytes, request: RequestHead, upgraded: Upgraded) -> None:
-
         if request.body_bytes != 0:
-            raise Rejected(400, "what becomes a WebSocket has no body")
+            raise Rejected(400, "a WebSocket handshake cannot have a body")
         await hand_over(self.wire, raw, request.head, upgraded)
 
     def _log_errors_of(
         self, exchange: NativeExchange, group: BaseExceptionGroup
     ) -> BaseExceptionGroup:
-        """What is left of the group."""
+        """Log the errors in the group, and return the cancellations."""
         errors, rest = group.split(Exception)
         if errors is not None:
             self._log(exchange, errors)
@@ -381,11 +381,11 @@ class NativeConnection:
         return rest
 
     def _log(self, exchange: NativeExchange, error: BaseException) -> None:
-        """That a client has gone away, or has sent a body that is none, is no fault of anybody."""
+        """Log an application's error, unless the client's disconnect or bad body explains it."""
         is_gone = self.wire.is_broken or self.wire.has_ended or exchange.rejection is not None
         if not (is_gone and _is_broken(error)):
             head = exchange.head
-            logger.error("the answer to %s %s failed", head.method, head.path, exc_info=error)
+            logger.error("answering %s %s failed", head.method, head.path, exc_info=error)
 
 
 def _is_broken(error: BaseException) -> bool:
@@ -400,10 +400,10 @@ _FULL: Final = Rejected(503, "there are too many connections (limits.http.connec
 
 
 class Serves(Protocol):
-    """Who has tasks for what serves, and may lead."""
+    """The leader/followers engine, as far as the listener uses it."""
 
     def serve(self, served: Callable[[], Coroutine[Any, Any, None]], /) -> object:
-        """Begin it; it may go on in another task wherever it asks for that."""
+        """Run the coroutine, which may move to another task where it asks for that."""
         ...
 
 
@@ -416,19 +416,19 @@ async def serve_native(
     tasks_in: Callable[[trio.Nursery], Serves] | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
-    """Serves an application to whoever connects, until it is cancelled.
+    """Serve an HTTP application on the listeners until cancelled.
 
     Args:
-        respond: The application; for each connection one call of it at a time.
+        respond: The application; each connection runs one call of it at a time.
         listeners: Bound sockets, which are closed at the end.
-        limits: What a connection may cost, and how many there may be.
-        upgraded: What is done with who asks for a WebSocket; None: they are answered as anybody.
-        tasks_in: Gives who serves the connections in a nursery, so that `respond` may lead (see
-            `Exchange.may_lead`); None: each has one task.
-        task_status: Is given the listeners once they take connections.
+        limits: The limits of a connection, and the number of connections.
+        upgraded: The WebSocket application; without one, `respond` gets these requests, too.
+        tasks_in: Makes a leader/followers engine in the given nursery, so that `respond` may lead
+            (see `Exchange.may_lead`). Without it, each connection has one task of its own.
+        task_status: Gets the listeners once they accept connections.
 
-    Cancelled: the listeners and the idle connections are closed at once, and the calls of `respond`
-    are cancelled; returns when these have returned.
+    Cancellation closes the listeners and the idle connections at once, cancels the calls of
+    `respond`, and waits until these have returned.
     """
     host = NativeHost(respond=respond, limits=limits, upgraded=upgraded)
 
@@ -451,7 +451,7 @@ async def serve_native(
 
 @attrs.define(kw_only=True, eq=False)
 class NativeHost:
-    """The connections to one application."""
+    """The open connections of one application."""
 
     respond: Responder
     limits: Limits
@@ -460,10 +460,7 @@ class NativeHost:
     _clock: Clock = attrs.field(factory=Clock, init=False)
 
     async def serve(self, ends: Ends, *, client: str | None = None, may_lead: bool = False) -> None:
-        """Serves one connection until it ends, and closes it.
-
-        Raises nothing but cancellations, and what is no `Exception`.
-        """
+        """Serve one connection until it ends, and close it; raises no `Exception`."""
         connection = NativeConnection(
             wire=Wire(ends=ends, limits=self.limits),
             respond=self.respond,
@@ -479,16 +476,16 @@ class NativeHost:
             self._connections.add(connection)
             await connection.serve()
         except trio.BrokenResourceError:
-            pass  # the client has gone away, which ends a connection like any other way
+            pass  # the client has disconnected, which is a normal end of a connection
         finally:
             self._connections.discard(connection)
             ends.close()
 
     async def close_idle(self) -> NoReturn:
-        """Closes connections on which no request has begun for `limits.http.idle_seconds`.
+        """Close connections on which no request has begun for `limits.http.idle_seconds`.
 
-        One look at all of them every now and then costs less than a timer for each request, and
-        closes none too early and none later than two looks after its time.
+        Checking all connections from time to time costs less than a timer for each request. No
+        connection is closed too early, and none later than two checks after its time.
         """
         idle_seconds = self.limits.http.idle_seconds
         pause = idle_seconds / _LOOKS_PER_IDLE_TIME

@@ -1,4 +1,4 @@
-"""What the streams of a client have heard, and its session has not yet taken."""
+"""Buffers between the connections that receive messages and the session that takes them."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
@@ -11,16 +11,17 @@ from mcp_trio._jsonrpc.messages import Lost
 from mcp_trio._transports.channel import Received
 from mcp_trio._transports.concurrency import Wakeup
 
-# --------------------
-# What HTTP requests bring to a session.
-
-
 Take: TypeAlias = Callable[[Sequence[Received]], None]
+"""The session's synchronous receiver; an empty sequence means that the channel has ended."""
 
 
 @attrs.define(eq=False)
 class RequestInbox:
-    """A channel's receiving side: what is put there is taken at once, or waits to be received."""
+    """The receiving side of an HTTP server's channel, filled by the exchanges of its clients.
+
+    A session that has called `deliver_to` gets each message synchronously, within `put`. Otherwise
+    the message is kept until `receive` or `deliver_to` is called.
+    """
 
     _take: Take | None = attrs.field(default=None, init=False)
     _waiting: tuple[Received, ...] = attrs.field(default=(), init=False)
@@ -29,7 +30,7 @@ class RequestInbox:
     _news: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     def deliver_to(self, take: Take) -> None:
-        """See `Channel`; what waits is taken now."""
+        """Pass the messages that are kept, and all later ones, to `take`."""
         self._take = take
         waiting, self._waiting = self._waiting, ()
         if waiting:
@@ -38,7 +39,7 @@ class RequestInbox:
             take([])
 
     def put(self, frame: bytes) -> None:
-        """One more."""
+        """Pass one message to the session, or keep it; a closed inbox drops it."""
         if self._is_closed:
             return
         if self._take is not None:
@@ -48,19 +49,25 @@ class RequestInbox:
             self._news.ring()
 
     def end(self) -> None:
-        """The peer sends no more."""
+        """Report the end of input to the session."""
         self._has_eof = True
         self._news.ring()
         if self._take is not None:
             self._take([])
 
     def close(self) -> None:
-        """Nothing is taken any more; who took it learns that."""
+        """Drop all later messages, and report the end of input to the session."""
         self._is_closed = True
         self.end()
 
     async def receive(self) -> Sequence[Received]:
-        """See `Channel.receive`."""
+        """Return the messages that are kept, at least one; an empty sequence at the end of input.
+
+        Cancellation loses no message.
+
+        Raises:
+            trio.ClosedResourceError: The inbox is closed.
+        """
         await trio.lowlevel.checkpoint()
         while not (self._waiting or self._has_eof or self._is_closed):
             await self._news.wait()
@@ -72,16 +79,18 @@ class RequestInbox:
 
 Item: TypeAlias = bytes | Oversized | Lost
 
-# What an item takes besides its bytes, about: a flood of small ones must not be cheaper.
+# The approximate memory of an item beside its bytes. It counts towards the bound, so that a flood
+# of tiny items is bounded, too.
 _ITEM_BYTES: Final = 128
 
 
 @attrs.define(eq=False)
 class ReceivedQueue:
-    """Many streams put in, one session takes out; never an item is lost on the way.
+    """A queue of received messages that is bounded by bytes: many producers, one consumer.
 
-    Putting never waits, so that no cancellation comes between hearing and keeping. Whoever has put
-    something waits for `room` before it reads more: at most one message a stream is over the bound.
+    `put` never waits, so that cancellation cannot lose a message between reading and queueing. A
+    producer awaits `room` after `put` and before it reads on: the queue exceeds `bytes_max` by at
+    most one message for each producer.
     """
 
     bytes_max: int
@@ -93,7 +102,7 @@ class ReceivedQueue:
     _emptied: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def put(self, item: Item) -> None:
-        """Keep an item for `take`; what comes behind the end is dropped."""
+        """Append an item; after `end`, drop it."""
         if self._is_ended:
             return
         self._items.append(item)
@@ -101,20 +110,18 @@ class ReceivedQueue:
         self._filled.unpark_all()
 
     async def room(self) -> None:
-        """Return when something more may be read."""
+        """Wait until the queue holds fewer than `bytes_max` bytes, or is closed."""
         while self._bytes >= self.bytes_max and not self._is_closed:
             await self._emptied.park()
 
     async def take(self) -> list[Item]:
-        """All that is there, at least one item; empty at the end.
+        """Remove and return all items, at least one; return an empty list at the end.
 
-        The end is told at once, without letting another task run: whoever hears that a request is
-        lost with its session then finds that ended already.
-
-        Cancelled: nothing is lost.
+        The end is returned without yielding to another task: a caller that learns from it that its
+        session is lost must find that session ended already. Cancellation loses no item.
 
         Raises:
-            trio.ClosedResourceError: It was closed, before or meanwhile.
+            trio.ClosedResourceError: The queue is closed, also while this waits.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._items:
@@ -129,12 +136,12 @@ class ReceivedQueue:
         return items
 
     def end(self) -> None:
-        """Nothing more will come; what is there can still be taken."""
+        """Accept no more items; `take` still returns those that are queued."""
         self._is_ended = True
         self._filled.unpark_all()
 
     def close(self) -> None:
-        """Nobody will take anything any more."""
+        """Drop all items, and end every wait in `take` and `room`."""
         self._is_closed = True
         self._items.clear()
         self._filled.unpark_all()

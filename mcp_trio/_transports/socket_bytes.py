@@ -1,7 +1,7 @@
-"""The bytes of one connection: what came and nobody has taken yet, and what leaves.
+"""Buffered, non-blocking reads and writes of one connected socket.
 
-A cancel scope costs about as much as all that Python does for a small request, so there is none on
-the short way: bytes that are there, and bytes that the system takes at once.
+A cancel scope costs about as much as all that Python does for a small request. So the fast path has
+none: it reads bytes that have arrived, and writes bytes that the kernel accepts at once.
 """
 
 import contextlib
@@ -18,25 +18,23 @@ from mcp_trio._transports.descriptors import SocketDescriptor
 from mcp_trio._transports.lines import ByteSink, ByteSource
 from mcp_trio.limits import Limits
 
-# --------------------
-# Waiting for bytes in such a way that somebody may wait for many at once.
-
 
 class IdleConnection(msgspec.Struct, eq=False):
-    """What is to go on when there is something to read from `fd`, the end included.
+    """A connection that waits for its next request, as a poller of many connections sees it.
 
     Attributes:
-        fd: It is the same for all rests of one connection, as is this object.
-        let_go: How who watches `fd` is told that this has an end; None: nobody does.
+        fd: The descriptor to poll for input or end of file. A connection yields the same object
+            each time that it is idle.
+        unregister: Set by the poller while it watches `fd`; removes `fd` from it.
     """
 
     fd: int
     unregister: Callable[[], None] | None = None
 
     def end(self) -> None:
-        """Nobody watches `fd` any more; call it before that is closed.
+        """Remove `fd` from its poller; call this before `fd` is closed.
 
-        A poller goes on with what is closed here, as long as another process has it too.
+        The kernel's poller keeps a closed descriptor that another process has inherited.
         """
         if self.unregister is not None:
             self.unregister()
@@ -44,47 +42,49 @@ class IdleConnection(msgspec.Struct, eq=False):
 
 @coroutine
 def wait_idle(resting: IdleConnection) -> Generator[IdleConnection, None, None]:
-    """Wait; only for what is driven by hand, by who knows this trap, and holds no scope open.
+    """Suspend until `fd` is readable, by a trap that the leader/followers engine handles.
 
-    It may be called back too early. What never goes on is closed.
+    Only a coroutine that the engine steps by hand may await this, and no cancel scope of the
+    coroutine may be open. The wait may end too early. The engine closes a coroutine that it never
+    resumes.
     """
     yield resting
 
 
 WITH_ADDRESSES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
-"""The families of sockets whose ends are known by a number and a port."""
+"""The address families of sockets that have an IP address and a port."""
 
 
 def client_of(stream: trio.abc.Stream) -> str | None:
-    """The address of who has connected, where there is one."""
+    """Return the IP address of the peer; None for other address families and for a gone peer."""
     if not isinstance(stream, trio.SocketStream) or stream.socket.family not in WITH_ADDRESSES:
         return None
     try:
         address: str = stream.socket.getpeername()[0]
-    except OSError:  # it has gone already
+    except OSError:  # the peer has disconnected already
         return None
     return address
 
 
 class Ends(ByteSource, ByteSink, Protocol):
-    """Both ends of a connection's bytes."""
+    """A connection's byte source and byte sink."""
 
     def shut_writing(self) -> None:
-        """Tells the peer that nothing more comes; reading goes on."""
+        """Send end of file to the peer; reading goes on."""
         ...
 
     def end(self) -> None:
-        """What is there can still be read, and behind it is the end."""
+        """Make reads return end of file once the bytes that have arrived are read."""
         ...
 
     def wait_idle(self) -> Awaitable[None]:
-        """`wait_readable` for who is driven by hand: see `resting`."""
+        """Wait until the connection is readable, by the trap of `wait_idle`."""
         ...
 
 
 @attrs.define(kw_only=True, eq=False)
 class SocketEnds(SocketDescriptor):
-    """Those of a connected socket, which it owns."""
+    """The byte source and sink of a connected socket, which this object owns."""
 
     _resting: IdleConnection = attrs.field(init=False)
 
@@ -93,35 +93,36 @@ class SocketEnds(SocketDescriptor):
         self._resting = IdleConnection(self.fd)
 
     def shut_writing(self) -> None:
-        """See `Ends.shut_writing`."""
-        with contextlib.suppress(OSError):  # the peer was faster
+        """Send end of file to the peer; reading goes on."""
+        with contextlib.suppress(OSError):  # the peer has disconnected already
             self._socket.shutdown(socket.SHUT_WR)
 
     def end(self) -> None:
-        """See `Ends.end`; it wakes who rests as well."""
+        """Make reads return end of file; this also ends a wait in `wait_idle`."""
         super().end()
-        with contextlib.suppress(OSError):  # as above
+        with contextlib.suppress(OSError):  # the peer has disconnected already
             self._socket.shutdown(socket.SHUT_RD)
 
     def wait_idle(self) -> Awaitable[None]:
-        """See `Ends.wait_idle`."""
+        """Wait until the socket is readable, by the trap of `wait_idle`."""
         return wait_idle(self._resting)
 
     def close(self) -> None:
-        """See `Descriptor.close`."""
+        """Remove the socket from its poller, and close it."""
         self._resting.end()
         super().close()
 
 
 @attrs.define(kw_only=True, eq=False)
 class Wire:
-    """One connection, without what HTTP makes of it.
+    """One connection's read buffer and its bounded writes, below any protocol.
 
     Attributes:
-        received: What came and nobody has taken.
-        has_ended: The peer sends nothing more.
-        is_broken: Nothing more can be sent, be it that the peer has gone or that something was
-            begun and not finished.
+        ends: The socket, or a substitute in tests.
+        limits: The time without progress after which a write fails, and the sizes of reads.
+        received: Bytes that have arrived and are not consumed yet.
+        has_ended: The peer has sent end of file.
+        is_broken: Nothing more can be sent: the peer has disconnected, or a write was cut short.
     """
 
     ends: Ends
@@ -131,9 +132,9 @@ class Wire:
     is_broken: bool = attrs.field(default=False, init=False)
 
     async def receive(self, *, rests: bool = False) -> bool:
-        """Waits for more; False, now and always, when the peer has closed.
+        """Wait until more bytes have arrived; return False at end of file, and ever after.
 
-        `rests` says that who calls is driven by hand, and may rest: see `resting`.
+        With `rests`, the wait uses the trap of `wait_idle`, and its conditions apply.
         """
         while not self.has_ended:
             await (self.ends.wait_idle() if rests else self.ends.wait_readable())
@@ -150,17 +151,19 @@ class Wire:
         return False
 
     async def receive_until(self, is_there: Callable[[], bool], *, seconds: float) -> bool:
-        """Whether it was there in time, which begins anew with each chunk that came.
+        """Receive until `is_there()`; return False when `seconds` pass without progress.
+
+        The time starts again with each `limits.messages.chunk_bytes` that arrive.
 
         Raises:
-            trio.BrokenResourceError: The peer closed before.
+            trio.BrokenResourceError: The peer sent end of file first.
         """
         with trio.move_on_after(seconds) as limit:
             fresh = 0
             while not is_there():
                 before = len(self.received)
                 if not await self.receive():
-                    raise trio.BrokenResourceError("the peer has gone away")
+                    raise trio.BrokenResourceError("the peer has disconnected")
                 fresh += len(self.received) - before
                 if fresh >= self.limits.messages.chunk_bytes:
                     fresh = 0
@@ -169,16 +172,17 @@ class Wire:
         return False
 
     def take(self, length: int) -> bytes:
-        """Takes so much from the front."""
+        """Remove and return the first `length` received bytes."""
         taken = bytes(self.received[:length])
         del self.received[:length]
         return taken
 
     async def write(self, data: bytes) -> None:
-        """Returns when the system has taken all; cancelled before, the connection is broken.
+        """Write all of `data`. Cancelled in the middle, this leaves the connection broken.
 
         Raises:
-            trio.BrokenResourceError: The peer has gone, or reads nothing.
+            trio.BrokenResourceError: The peer has disconnected, or has read nothing for
+                `limits.messages.write_stall_seconds`.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         rest = self.begin_write(data)
@@ -186,38 +190,35 @@ class Wire:
             await self.write_rest(rest)
 
     def begin_write(self, data: bytes) -> memoryview:
-        """What of it `write_rest` has to write: the system has taken all else.
+        """Write without waiting; return the rest, which the caller passes to `write_rest`.
 
         Raises:
-            trio.BrokenResourceError: The peer has gone.
+            trio.BrokenResourceError: The peer has disconnected.
         """
         if self.is_broken:
             raise trio.BrokenResourceError("the connection is broken")
         return memoryview(data)[self.write_nowait(data) :]
 
     async def write_rest(self, rest: memoryview) -> None:
-        """The end of a `write` that has begun; raises, and is cancelled, like one."""
-        self.is_broken = True
-        await self._write_rest(rest)
-        self.is_broken = False
-
-    async def _write_rest(self, rest: memoryview) -> None:
+        """Write the rest of a `begin_write`; errors and cancellation are those of `write`."""
+        self.is_broken = True  # until all is written: a cancelled write leaves half a message
         seconds = self.limits.messages.write_stall_seconds
         while rest:
             with trio.move_on_after(seconds) as limit:
                 await self.ends.wait_writable()
             if limit.cancelled_caught:
                 raise trio.BrokenResourceError(
-                    f"the peer has read nothing for {seconds:g} s"
+                    f"the peer has read nothing for {seconds:g} seconds"
                     " (limits.messages.write_stall_seconds)"
                 )
             rest = rest[self.write_nowait(rest) :]
+        self.is_broken = False
 
     def write_nowait(self, data: bytes | memoryview) -> int:
-        """How many bytes the system takes at once, perhaps none.
+        """Write what the kernel accepts at once; return the number of bytes, which may be 0.
 
         Raises:
-            trio.BrokenResourceError: The peer has gone.
+            trio.BrokenResourceError: The peer has disconnected.
         """
         try:
             return self.ends.write_nowait(data)
@@ -225,12 +226,13 @@ class Wire:
             return 0
         except OSError as error:
             self.is_broken = True
-            raise trio.BrokenResourceError("the peer has gone away") from error
+            raise trio.BrokenResourceError("the peer has disconnected") from error
 
     async def linger(self) -> None:
-        """Lets the peer read what was sent: a socket that is closed with unread bytes resets it.
+        """Send end of file, and drop input until the peer closes.
 
-        What still comes is thrown away, for `limits.shutdown.close_seconds` at most.
+        Closing a socket that holds unread bytes would reset the connection, and the peer might lose
+        the last answer. This takes at most `limits.shutdown.close_seconds`.
         """
         if self.is_broken:
             return

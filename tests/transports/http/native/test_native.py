@@ -109,7 +109,7 @@ async def test_an_answer_has_a_final_status(connect, status):
     errors = []
 
     async def respond(exchange):
-        with pytest.raises(ValueError, match="no status") as caught:
+        with pytest.raises(ValueError, match="not a final HTTP status") as caught:
             await exchange.answer(status, [])
         errors.append(caught.value)
         await exchange.answer(299, [])
@@ -318,7 +318,7 @@ async def test_the_same_error_is_logged_if_the_client_is_there(connect, caplog):
     assert client.statuses() == [500]
     [record] = caplog.records
     assert (record.name, record.levelno) == ("mcp_trio", logging.ERROR)
-    assert record.getMessage() == "the answer to GET /path failed"
+    assert record.getMessage() == "answering GET /path failed"
 
 
 async def test_an_error_beside_a_cancellation_is_logged_and_the_cancellation_goes_on(

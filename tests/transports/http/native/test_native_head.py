@@ -383,8 +383,8 @@ def test_what_is_no_chunk_is_rejected(sent, piece_bytes):
         b"0\r\n" + b"X: abc\r\n" * 200,
     ],
 )
-def test_a_frame_that_costs_more_than_its_data_is_rejected(sent):
-    with pytest.raises(Rejected, match="more frame than data"):
+def test_framing_longer_than_the_data_is_rejected(sent):
+    with pytest.raises(Rejected, match="more framing than data"):
         chunked(sent)
 
 
