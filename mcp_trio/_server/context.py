@@ -367,7 +367,7 @@ class Context(Facts):
         """
 
         def make() -> LoggingMessageParams | None:
-            if not self._host_check.lets(level):
+            if not self._log_level_filter.lets(level):
                 return None
             return LoggingMessageParams(level=level, data=data, logger=logger)
 

@@ -62,7 +62,7 @@ class ServedSession(Protocol):
 
     server: Offering
     lifespan: Any
-    host_check: LogLevelFilter
+    log_level_filter: LogLevelFilter
 
     @property
     def elicitations(self) -> OpenElicitations:
@@ -103,19 +103,19 @@ class Facts:
         return self._handling.request.peer
 
     @property
-    def _host_check(self) -> LogLevelFilter:
+    def _log_level_filter(self) -> LogLevelFilter:
         """A modern request says itself what it wants to hear of, and else hears of nothing."""
         peer = self._peer
         return (
             LogLevelFilter(peer.log_level)
             if peer.protocol_version.is_stateless
-            else self._served.host_check
+            else self._served.log_level_filter
         )
 
     @property
     def log_level(self) -> LoggingLevel | None:
         """The least severe level that the client wants to hear of; None: it wants none."""
-        return self._host_check.level
+        return self._log_level_filter.level
 
     @property
     def request_id(self) -> int | str:

@@ -187,7 +187,7 @@ class Serving:
     lifespan: Any
     http: SessionHttp
     rounds: SealedRounds
-    host_check: LogLevelFilter = attrs.field(factory=LogLevelFilter, init=False)
+    log_level_filter: LogLevelFilter = attrs.field(factory=LogLevelFilter, init=False)
     _session: AccompaniedSession = attrs.field(init=False)
     _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
     _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
@@ -298,7 +298,7 @@ class Serving:
 
     async def set_level(self, _: Handling, params: types.SetLevelParams) -> types.EmptyResult:
         """Answer `logging/setLevel`."""
-        self.host_check.level = params.level
+        self.log_level_filter.level = params.level
         return types.EmptyResult()
 
     async def call_tool(

@@ -53,7 +53,7 @@ async def test_a_start_has_a_record_only_if_something_else_comes_first(
     channel.feed(message(**call("waits", 1)), message(**call("waits", 2)))
     await trio.testing.wait_all_tasks_blocked()
     starts = [text for text in recording.story(since=9) if text.startswith("mark")]
-    assert sorted(starts) in (["mark r10 0", "mark r9 0"], ["mark r9 0"], ["mark r10 0"])
+    assert sorted(starts) in ([], ["mark r10 0", "mark r9 0"], ["mark r9 0"], ["mark r10 0"])
 
 
 def level(data):

@@ -238,7 +238,7 @@ def test_a_fault_and_another_protocol_version_are_named(capsys):
     assert not run.report([failed, other], 1.0)
     out = capsys.readouterr().out
     assert f"as client at {OLDEST} over sse: the client exited with 1" in out
-    assert f"as server at {OLDEST} over stdio: the session was at revision 2025-06-18" in out
+    assert f"as server at {OLDEST} over stdio: the session was at 2025-06-18" in out
 
 
 @attrs.frozen
