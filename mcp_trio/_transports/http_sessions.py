@@ -1,9 +1,14 @@
-"""All modern requests over HTTP as one channel, so that one session serves them.
+"""Channels between a server's sessions and the HTTP requests of its clients.
 
-Clients number their requests as they like. So each request gets a number of ours on its way in, and
-its own one back on its way out; it stands there for a stream, on which all about it leaves. A
-client that goes away has cancelled its request (MHTTP-22), which the session hears as it would hear
-it on any other transport.
+`SessionChannel` serves one legacy session (protocol versions with a handshake). Each POST with
+requests has a stream of its own, for the responses and the messages that belong to them. Other
+messages go to the stream of the client's GET. A broken connection ends nothing: the messages are
+kept, and the client reconnects with the id of the last event that it has received.
+
+`StatelessChannel` serves all stateless requests by one session. Clients choose their request ids
+independently, so the channel renumbers each request, and restores the client's id in everything
+that it sends about that request. A client cancels a stateless request by closing the connection;
+the channel then delivers `notifications/cancelled` to the session, as other transports do.
 """
 
 from abc import ABC, abstractmethod
@@ -38,13 +43,15 @@ from mcp_trio._transports.inboxes import RequestInbox, Take
 from mcp_trio.limits import Limits
 from mcp_trio.types import CancelledParams
 
-# --------------------
-# What the channels of a server over HTTP have in common: each frame goes its own way.
-
 
 @attrs.define(eq=False)
 class RoutedChannel(ABC):
-    """A channel to which requests deliver, and whose frames leave by their streams."""
+    """A channel that receives from many HTTP requests, and sends each message to one stream.
+
+    Attributes:
+        limits: The bounds of the streams, and their number.
+        transport: The name of the transport in recordings and logs.
+    """
 
     is_addressed: ClassVar[bool] = True
 
@@ -55,18 +62,22 @@ class RoutedChannel(ABC):
 
     @abstractmethod
     def _route(self, frame: bytes) -> None:
-        """Put an `Addressed` frame on its stream, if it has one."""
+        """Put an `Addressed` message on its stream, or drop it."""
 
     @abstractmethod
     def _open_streams(self) -> Iterable[AnswerStream]:
-        """Those that end with the channel."""
+        """Return the streams that end with the channel."""
 
     def finish(self) -> None:
-        """Nothing more comes."""
+        """End the session's input."""
         self._inbox.end()
 
     def send_nowait(self, frames: Sequence[bytes]) -> int:
-        """See `Channel`: everything is taken, for its stream."""
+        """Put each message on its stream; return the number of messages, as all are accepted.
+
+        Raises:
+            trio.ClosedResourceError: The channel is closed.
+        """
         if self._is_closed:
             raise trio.ClosedResourceError("this side of the channel was closed")
         for frame in frames:
@@ -74,20 +85,20 @@ class RoutedChannel(ABC):
         return len(frames)
 
     async def send(self, frames: Sequence[bytes]) -> None:
-        """See `Channel`."""
+        """Put each message on its stream, as `send_nowait` does."""
         await trio.lowlevel.checkpoint()
         self.send_nowait(frames)
 
     def deliver_to(self, take: Take) -> None:
-        """See `Channel`."""
+        """Pass each received message to `take` synchronously."""
         self._inbox.deliver_to(take)
 
     async def receive(self) -> Sequence[Received]:
-        """See `Channel`."""
+        """Return the messages that have been received, as `Channel.receive` documents."""
         return await self._inbox.receive()
 
     async def aclose(self) -> None:
-        """See `Channel`: every stream ends."""
+        """Close the channel, and end all of its streams."""
         self._is_closed = True
         self._inbox.close()
         for stream in self._open_streams():
@@ -95,34 +106,25 @@ class RoutedChannel(ABC):
         await trio.lowlevel.cancel_shielded_checkpoint()
 
 
-# --------------------
-# A legacy session over HTTP: one channel, whose frames take many ways.
-#
-# Each POST with a request has a stream of its own, for the answer and what belongs to it. What
-# belongs to no request takes the stream that a GET opens, and waits for one. A connection that
-# breaks ends nothing: the frames are kept, and the client comes back for them with the last event's
-# id.
-
-
 class DuplicateIdError(Exception):
-    """A request has the id of one that is not answered yet."""
+    """A request has the id of another request that is not answered yet."""
 
 
 class TooManyStreamsError(Exception):
-    """The session has as many requests without an answer as it may have."""
+    """The session has `limits.http.streams_max` unanswered requests already."""
 
 
 @attrs.define(eq=False)
 class SessionChannel(RoutedChannel):
-    """The channel of one session; see the module.
+    """The channel of one legacy session.
 
     Attributes:
-        limits: How much may wait for clients, and how many streams there may be.
-        has_one_stream: All answers take it, too (SSE-04); nobody comes back for what it carried.
-        principal: Who sends all that is delivered; None where nobody knows.
-        events: What clients may come back for; None: a `ReplayBuffer` within the limits, once
-            there is something to keep.
-        unasked: The stream for what belongs to no request.
+        has_one_stream: Whether the transport is HTTP+SSE of 2024-11-05, where responses, too, go to
+            the stream of the GET, and streams cannot be resumed.
+        principal: The authenticated user of the session; None without authentication.
+        events: The store of sent events for clients that reconnect. By default, a `ReplayBuffer`
+            is made when the first event is to be kept.
+        unasked: The stream of the GET, for messages that belong to no request.
     """
 
     has_one_stream: bool = False
@@ -139,7 +141,7 @@ class SessionChannel(RoutedChannel):
 
     @property
     def _kept(self) -> EventStore:
-        """Made when something is to be kept: most sessions are answered in JSON, and many rest."""
+        """The event store, made on first use, since most sessions send JSON responses only."""
         if self.events is None:
             limits = self.limits
             self.events = ReplayBuffer(
@@ -149,10 +151,10 @@ class SessionChannel(RoutedChannel):
 
     @property
     def is_resting(self) -> bool:
-        """Whether no request waits for its answer, and nobody carries the stream of the others."""
+        """Whether the session is idle: no request is unanswered, and no GET is open."""
         return not (self._of_request or self.unasked.is_carried)
 
-    # What the client sends.
+    # Received messages
 
     def deliver(
         self,
@@ -162,12 +164,19 @@ class SessionChannel(RoutedChannel):
         *,
         is_narrow: bool = False,
     ) -> AnswerStream | None:
-        """The session hears this now; the stream of the answers, if it `awaits` any.
+        """Deliver the body of a POST to the session.
 
-        It `is_narrow` if its client takes nothing but the one answer.
+        Args:
+            frame: The encoded message or batch.
+            message: The same, decoded.
+            awaited: The ids of its requests.
+            is_narrow: Whether the client accepts JSON only.
+
+        Returns:
+            The stream of the responses; None without requests.
 
         Raises:
-            DuplicateIdError: One of them is awaited already; nothing was delivered.
+            DuplicateIdError: A request has the id of an unanswered one; nothing was delivered.
             TooManyStreamsError: `limits.http.streams_max` are open; nothing was delivered.
         """
         stream = self._open_for(awaited, is_narrow=is_narrow) if awaited else None
@@ -189,15 +198,15 @@ class SessionChannel(RoutedChannel):
         return stream
 
     def _end_cancelled(self, message: Notification) -> None:
-        """What the client cancels is not answered: its stream need not wait (CANC-06)."""
+        """End the wait for the response to a request that the client cancels."""
         try:
             cancelled = METHODS[CANCELLED].decode_params(message.params).request_id
         except msgspec.MsgspecError:
-            return  # the session says what is wrong with it
+            return  # the session reports the malformed notification
         self._settle(cancelled)
 
     def _settle(self, request_id: RequestId) -> None:
-        """The stream that has ended is its carrier's, or nobody's: its events are kept."""
+        """Count a request as answered; forget its stream after the last one."""
         stream = self._of_request.pop(request_id, None)
         if stream is None:
             return
@@ -208,15 +217,14 @@ class SessionChannel(RoutedChannel):
             self._kept.close_stream(stream.number)
             self._streams.pop(stream.number, None)
 
-    # What the session sends.
+    # Sent messages
 
     def _route(self, frame: bytes) -> None:
-        """An answer that its client has cancelled goes nowhere, least of all there (HTTP-32)."""
         assert isinstance(frame, Addressed)
         stream = None if frame.about is None else self._of_request.get(frame.about)
         if stream is None or (stream.is_narrow and not frame.is_answer):
             if frame.is_answer and not self.has_one_stream:
-                return
+                return  # the client has cancelled the request; a GET never carries responses
             stream = self.unasked
         if stream.number is None and not (frame.is_answer or self.has_one_stream):
             self._number(stream)
@@ -225,13 +233,14 @@ class SessionChannel(RoutedChannel):
         if frame.is_answer and frame.about is not None:
             self._settle(frame.about)
 
-    # What a client takes, and comes back for.
+    # Event streams, and clients that reconnect
 
     def begin(self, stream: AnswerStream) -> str | None:
-        """The stream goes out as events, if it has not before.
+        """Give the stream's events ids, because it is about to be sent as events.
 
-        Returns the id of one without a message, after which all that waits comes (HTTP-14); None:
-        what waits came before, so that nothing stands between.
+        Returns:
+            The id of a first event without a message, with which the client can reconnect before
+            the first message arrives; None if the stream must start with a message.
         """
         if stream.is_ended and stream.number is None:
             return self._number_whole(stream)
@@ -242,11 +251,11 @@ class SessionChannel(RoutedChannel):
         return first_id
 
     def begin_unseen(self, stream: AnswerStream) -> None:
-        """The same for a client that does not know events without a message (TRAP-37)."""
+        """Do the same for a client that fails on events without a message."""
         self.begin(stream)
 
     def _number(self, stream: AnswerStream) -> int:
-        """From now on each of its frames has an id, and is kept; a mere answer needs neither."""
+        """Register the stream with the event store, which keeps all of its messages from now on."""
         kept = self._kept
         number = stream.number = kept.open_stream()
         stream.first_id = kept.keep(number, b"")
@@ -255,26 +264,26 @@ class SessionChannel(RoutedChannel):
         return number
 
     def _number_whole(self, stream: AnswerStream) -> str:
-        """The same for one on which nothing more comes; the id of its first event."""
+        """Do the same for a stream that has ended; return the id of its first event."""
         first_id, *ids = self._kept.keep_whole(stream.frames)
         stream.name_all(ids)
         return first_id
 
     def last_id(self, stream: AnswerStream) -> str:
-        """The id of an event without a message, after which comes what is not there yet."""
+        """Return the id of a new event without a message, which precedes all later messages."""
         assert stream.number is not None
         return self._kept.keep(stream.number, b"")
 
     def resumed(self, last_event_id: str) -> AnswerStream:
-        """The stream on which an event went out, with all that came behind it (HTTP-42, HTTP-43).
+        """Return the stream of an event, with all messages that followed the event in its queue.
 
-        One that is carried may be taken over: a client whose network has changed is back before
-        anybody sees that its old connection leads nowhere. And that an ended one was carried to
-        its end does not say that it has arrived: as long as its events are kept, they can be asked
-        for.
+        This also works for a stream that another response is still sending: a client whose network
+        has changed reconnects before the server notices that the old connection is dead. And it
+        works for an ended stream, as long as its events are kept, since a stream that was sent
+        completely may not have arrived.
 
         Raises:
-            LookupError: It is not known, or not kept any more.
+            LookupError: The event is unknown, or is not kept any longer.
         """
         number, events = self._kept.after(last_event_id)
         stream = self._streams.get(number)
@@ -286,14 +295,12 @@ class SessionChannel(RoutedChannel):
         return stream
 
     def left(self, stream: AnswerStream) -> None:
-        """The client of a stream has gone away before its end, which cancels nothing (HTTP-25).
+        """Note that the client of a stream has disconnected, which cancels no request.
 
-        It may be here already, on another connection.
+        This changes nothing if the client has reconnected already.
         """
         if stream is not self.unasked and not stream.is_carried:
             stream.leave()
-
-    # The end.
 
     def _open_streams(self) -> Iterable[AnswerStream]:
         return {self.unasked, *self._of_request.values()}
@@ -301,7 +308,14 @@ class SessionChannel(RoutedChannel):
 
 @attrs.define(eq=False)
 class Slot:
-    """One exchange: the number of its request here, the client's own id, and the stream."""
+    """One unanswered stateless request.
+
+    Attributes:
+        number: The request's id within the channel.
+        id: The request's id at its client.
+        method: The request's method.
+        stream: The stream of the response.
+    """
 
     number: int
     id: RequestId
@@ -311,19 +325,22 @@ class Slot:
 
 @attrs.define(eq=False)
 class StatelessChannel(RoutedChannel):
-    """See the module."""
+    """The channel of all stateless requests to one server."""
 
     _slots: dict[RequestId, Slot] = attrs.field(factory=dict[RequestId, Slot], init=False)
     _numbers: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
 
-    # What clients send.
+    # Received messages
 
     def deliver(
         self, request: Request, principal: str | None = None, *, is_narrow: bool = False
     ) -> Slot:
-        """The session hears this request now; `principal` is who sends it, if that is known.
+        """Deliver a renumbered request to the session.
 
-        Its stream `is_narrow` if the client takes nothing but the one answer.
+        Args:
+            request: The request with the client's id.
+            principal: The authenticated user; None without authentication.
+            is_narrow: Whether the client accepts JSON only.
         """
         number, depth_max = next(self._numbers), self.limits.messages.json_depth_max
         frame = encode_request(number, request.method, request.params, json_depth_max=depth_max)
@@ -332,35 +349,35 @@ class StatelessChannel(RoutedChannel):
         if request.params is None or not has_line_end(bytes(request.params)):
             message = Request(number, request.method, request.params)
             self._inbox.put(Understood(frame, message, principal))
-        else:  # the frame has other space in it, and what is decoded is to be what is recorded
+        else:  # encoding has changed the params' white space: decode the bytes that are recorded
             self._inbox.put(from_principal(frame, principal))
         return slot
 
     def notify(self, notification: Notification) -> None:
-        """The session hears this notification now.
+        """Deliver a notification to the session.
 
-        Not so a cancellation: over HTTP there is none but to go away (MHTTP-13), and what it named
-        would be the number of somebody else's request.
+        `notifications/cancelled` is dropped: a stateless client cancels by disconnecting, and the
+        id that it names could be the number of another client's request.
         """
         if notification.method == CANCELLED:
             return
         self._inbox.put(encode_notification(notification.method, notification.params))
 
     def abandon(self, slot: Slot) -> None:
-        """The client has gone away: nothing more leaves for its request (MHTTP-24)."""
+        """Cancel the request of a client that has disconnected; send nothing more about it."""
         if self._slots.pop(slot.number, None) is not None:
             params = CancelledParams(request_id=slot.number, reason="the client closed the stream")
             self._inbox.put(encode_notification(CANCELLED, params))
 
     @property
     def is_resting(self) -> bool:
-        """Whether nobody waits for an answer."""
+        """Whether the channel is idle: no request is unanswered."""
         return not self._slots
 
-    # What the session sends.
+    # Sent messages
 
     def _route(self, frame: bytes) -> None:
-        """What is about a request that nobody waits for, or about none, goes nowhere (MHTTP-16)."""
+        """Send a message to the stream of its request; drop messages about no open request."""
         assert isinstance(frame, Addressed)
         slot = None if frame.about is None else self._slots.get(frame.about)
         if slot is None:
@@ -373,14 +390,12 @@ class StatelessChannel(RoutedChannel):
         elif not slot.stream.is_narrow:
             slot.stream.put(Sent(_tagged(frame, slot), None, is_answer=False))
 
-    # The end.
-
     def _open_streams(self) -> Iterable[AnswerStream]:
         return [slot.stream for slot in self._slots.values()]
 
 
 def _tagged(frame: bytes, slot: Slot) -> bytes:
-    """The frame; all that goes to a subscription names it by the client's own id (SUB-08)."""
+    """Return the message with the client's own request id as its subscription id, if it has one."""
     if slot.method != LISTEN:
         return bytes(frame)
     message: dict[str, Any] = msgspec.json.decode(frame)

@@ -1,4 +1,11 @@
-"""A request to become a WebSocket, which was read and is not answered yet, of any host."""
+"""A channel over a WebSocket, for client and server: each JSON-RPC message is one text message.
+
+A WebSocket is opened and held by a system task. So its errors cancel no nursery of a user, and a
+cancelled session can still send its last messages and the close frame.
+
+Hosts differ in how they open a WebSocket: `MessageSocket` is the open WebSocket and `Upgrade` the
+handshake request that both the native listener and ASGI implement.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -18,20 +25,16 @@ from mcp_trio._transports.concurrency import Faults, contained
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
 
-# --------------------
-# What a WebSocket channel stands on: a socket of messages, by whatever library holds it.
-#
-# One task sends and one receives, at the same time; a third may ping.
+logger = logging.getLogger("mcp_trio")
 
 
-class SocketEnded(Exception):  # noqa: N818  an event, and no fault of anybody who catches it
-    """Nothing more will come.
+class SocketEnded(Exception):  # noqa: N818  it reports an event, which need not be an error
+    """The WebSocket delivers no more messages.
 
     Attributes:
-        code: The peer's close code; or, with `is_ours`, the one that we close with, because of what
-            the peer sent.
-        reason: What was said with it.
-        is_ours: Whether we end it.
+        code: The close code that the peer sent; with `is_ours`, the one to send to the peer.
+        reason: The reason text beside the code.
+        is_ours: Whether this side closes, because the peer has violated the protocol.
     """
 
     def __init__(self, code: int, reason: str = "", *, is_ours: bool = False) -> None:
@@ -42,84 +45,76 @@ class SocketEnded(Exception):  # noqa: N818  an event, and no fault of anybody w
 
 
 class MessageSocket(Protocol):
-    """An open WebSocket."""
+    """An open WebSocket; one task may send, another receive, and a third ping."""
 
     @property
     def bytes_sent(self) -> int:
-        """Grows while something is sent, also in the middle of a message."""
+        """The number of bytes sent, which grows also in the middle of a message."""
         ...
 
     async def send_texts(self, texts: Sequence[str]) -> None:
-        """Sends messages; waits while the peer does not read. Cancelled: one may be cut.
+        """Send messages; this waits while the peer does not read.
+
+        Cancellation may cut a message short; nothing can be sent afterwards.
 
         Raises:
-            trio.BrokenResourceError: The peer is gone, or a message was cut before.
+            trio.BrokenResourceError: The peer has disconnected, or a message was cut short before.
         """
         ...
 
     def send_texts_nowait(self, texts: Iterable[str]) -> int:
-        """How many of the messages were taken without waiting; not while somebody sends.
+        """Send without waiting; return how many messages were accepted, 0 during another send.
 
-        One that was begun is taken, too: see `is_unfinished`.
+        The last accepted message may be sent partly: `is_unfinished` is true then.
 
         Raises:
-            trio.BrokenResourceError: The peer is gone, or a message was cut before.
+            trio.BrokenResourceError: The peer has disconnected, or a message was cut short before.
         """
         ...
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a `send_texts` is due, be it of nothing, to finish what was begun."""
+        """Whether `send_texts` must be called, if only with no messages, to finish a message."""
         ...
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """Messages of text, at least one, or what is reported of one that is too large.
+        """Return received text messages, at least one; an `Oversized` stands for a too large one.
 
-        Cancelled: nothing is lost.
+        Cancellation loses no message.
 
         Raises:
-            SocketEnded: There are no more, now and always.
+            SocketEnded: There are no more, now and ever after.
         """
         ...
 
     async def ping(self) -> None:
-        """Returns when the peer has answered a ping, or at once where a host does that by itself.
+        """Ping the peer and wait for the pong; return at once where the host itself sends pings.
 
         Raises:
-            trio.BrokenResourceError: The peer is gone.
+            trio.BrokenResourceError: The peer has disconnected.
         """
         ...
 
     def is_silent_since(self, moment: float) -> bool:
-        """Whether we have listened ever since, and heard nothing at all."""
+        """Return whether this side has been reading since `moment` and has received nothing."""
         ...
 
     async def close(self, code: CloseCode, reason: str) -> None:
-        """Says why, and waits until the peer knows; to be called once, in a bounded time."""
+        """Send a close frame and wait for the peer's; the caller bounds the time."""
         ...
-
-
-# --------------------
-# A channel over a WebSocket, at either end: one message is one text message.
-#
-# Its tasks live in a system task, so that nothing that goes wrong in them is tied to a nursery of
-# other people, and so that a session that is cancelled can still say what it has to say.
-
-
-logger = logging.getLogger("mcp_trio")
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class WebSocketChannel:
     """The channel over an open WebSocket; made by `open_websocket_channel`, or by a server.
 
-    A peer of which nothing is heard for `limits.websocket.ping_interval_seconds` is asked whether
-    it is there, and is lost if it says nothing for another `limits.websocket.pong_seconds`.
+    The channel pings the peer every `limits.websocket.ping_interval_seconds`. It is lost if nothing
+    at all arrives for `limits.websocket.pong_seconds` after a ping.
 
     Attributes:
-        name: Who is at the other end, without what may be secret.
-        principal: At a server's end: who the client has proved to be.
-        refusal: What the peer said when it closed because it does not want us (1008).
+        name: The peer in logs and error messages, without secrets.
+        principal: At a server, the authenticated user of the client.
+        rejection: The error to raise if the peer has closed with code 1008 (policy violation).
     """
 
     transport: ClassVar[str] = "websocket"
@@ -138,21 +133,23 @@ class WebSocketChannel:
     _left: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __repr__(self) -> str:
-        """Without headers and tokens."""
+        """Return the class and the peer's name, without headers and tokens."""
         return f"<WebSocketChannel with {self.name}>"
 
     @property
     def bytes_sent(self) -> int:
-        """See `mcp_trio.transports.Channel`."""
+        """The number of bytes sent, which shows a session whether a slow send makes progress."""
         return self._socket.bytes_sent
 
-    # Sending and receiving.
+    # Sending and receiving
 
     async def send(self, frames: Sequence[bytes]) -> None:
-        """See `Channel.send`; cancelled in the middle of a frame, it sends nothing more.
+        """Send messages, as `Channel.send` documents.
+
+        After a cancellation in the middle of a message, nothing more can be sent.
 
         Raises:
-            ValueError: A frame is no UTF-8, and cannot go in a text message.
+            ValueError: A message is not UTF-8, so that it cannot be a text message.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
@@ -163,11 +160,11 @@ class WebSocketChannel:
         except trio.BrokenResourceError:
             self._check_open()
             raise
-        if not frames:  # nobody may have waited
+        if not frames:  # the socket may have executed no checkpoint
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     def send_nowait(self, frames: Sequence[bytes]) -> int:
-        """How many of `frames` were taken without waiting; see `mcp_trio.transports.Channel`."""
+        """Send without waiting; return how many messages were accepted."""
         self._check_open()
         if self._loss is not None:
             raise self._loss
@@ -175,11 +172,11 @@ class WebSocketChannel:
 
     @property
     def is_unfinished(self) -> bool:
-        """See `mcp_trio.transports.Channel`."""
+        """Whether `send` must be called, if only with no messages, to finish a message."""
         return self._socket.is_unfinished
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """See `Channel.receive`; empty when the peer was done."""
+        """Return received messages; an empty sequence after the peer has closed normally."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._has_ended:
             try:
@@ -202,7 +199,7 @@ class WebSocketChannel:
         return from_principal(one_line(message), self.principal)
 
     def _note(self, ended: SocketEnded) -> None:
-        """Why nothing more will come; the first reason counts."""
+        """Derive the error that `receive` raises from the end; the first cause is kept."""
         self._has_ended = True
         if self._loss is not None or self._is_closing:
             return
@@ -217,10 +214,10 @@ class WebSocketChannel:
         if self._is_closing:
             raise trio.ClosedResourceError("this side of the channel was closed")
 
-    # The task that holds it.
+    # The task that holds the WebSocket
 
     async def live(self) -> None:
-        """Keep it alive until it is left, and say farewell; both in bounded time."""
+        """Ping the peer until the channel is closed, then close the WebSocket in bounded time."""
         with self._keeping:
             await self._keep_alive()
             self._gone.set()
@@ -229,15 +226,15 @@ class WebSocketChannel:
             await self._socket.close(self._code, str(self._loss or ""))
 
     async def wait_gone(self) -> None:
-        """Return when a ping has found that the peer is not there any more."""
+        """Wait until a ping has failed, or the channel is closed."""
         await self._gone.wait()
 
     async def wait_left(self) -> None:
-        """Return when it is closed, by whoever uses it."""
+        """Wait until the task that holds the WebSocket has finished."""
         await self._left.wait()
 
     def left(self) -> None:
-        """Nothing holds it any more."""
+        """Note that the task that holds the WebSocket has finished."""
         self._gone.set()
         self._left.set()
 
@@ -250,28 +247,28 @@ class WebSocketChannel:
                 with trio.move_on_after(limits.websocket.pong_seconds) as timer_queue:
                     await self._socket.ping()
             except trio.BrokenResourceError:
-                return  # whoever receives hears of it
+                return  # `receive` reports it
             if timer_queue.cancelled_caught and self._socket.is_silent_since(asked_at):
                 self.fail(loss_by_us(self.name, CloseCode.FAILED), CloseCode.FAILED)
                 return
 
     def fail(self, loss: ConnectionLost, code: CloseCode) -> None:
-        """End it, because of what is no fault of the session: that hears of the loss."""
+        """Close the WebSocket with `code`; `receive` and `send` then raise `loss`."""
         if self._loss is None and not self._has_ended:
             self._loss, self._code = loss, code
         self._keeping.cancel()
 
-    # Closing.
+    # Closing
 
     def goes_away(self) -> None:
-        """The server stops: whenever it is closed from now on, the peer is told so."""
+        """Close with code 1001 (going away) later on, because the server is stopping."""
         if self._code is CloseCode.DONE:
             self._code = CloseCode.GOING_AWAY
 
     async def aclose(self) -> None:
-        """See `Channel.aclose`; the peer has `limits.shutdown.close_seconds` to close its side.
+        """Close the channel; the peer has `limits.shutdown.close_seconds` to close its side.
 
-        Cancellation does not shorten it.
+        Cancellation does not shorten this.
         """
         self._is_closing = True
         self._keeping.cancel()
@@ -280,12 +277,9 @@ class WebSocketChannel:
         await trio.lowlevel.checkpoint()
 
 
-# The system task ----------------------------------------------------------------------------------
-
-
 @attrs.define(kw_only=True, eq=False)
 class _Life:
-    """From before a socket is open until its end."""
+    """The system task that opens, holds and closes one WebSocket."""
 
     opening: AbstractAsyncContextManager[MessageSocket]
     name: str
@@ -297,7 +291,7 @@ class _Life:
     failure: Exception | None = attrs.field(default=None, init=False)
 
     async def live(self) -> None:
-        """The task; nothing but `Cancelled` leaves it."""
+        """Run the task, which raises nothing but `Cancelled`."""
         try:
             with contained(_log_faults), self.scope:
                 await self._live()
@@ -315,7 +309,7 @@ class _Life:
                 self.begun.set()
                 try:
                     await channel.live()
-                except Exception:  # before the socket is closed, which the session hears too
+                except Exception:  # set the loss before closing the socket ends `receive`
                     loss = ConnectionLost(f"the connection to {self.name} failed")
                     channel.fail(loss, CloseCode.FAILED)
                     raise
@@ -336,12 +330,12 @@ async def begin_channel(
     principal: str | None = None,
     limits: Limits,
 ) -> WebSocketChannel:
-    """The channel over a socket, which is opened and held in a system task.
+    """Open a WebSocket in a system task, and return the channel over it.
 
-    Cancelled: nothing of it is left.
+    Cancellation closes the WebSocket.
 
     Raises:
-        Exception: What opening raises.
+        Exception: Any error of opening the WebSocket.
     """
     life = _Life(opening=opening, name=name, principal=principal, limits=limits)
     trio.lowlevel.spawn_system_task(life.live, context=copy_context())
@@ -352,45 +346,49 @@ async def begin_channel(
         raise
     if life.failure is not None:
         raise life.failure
-    assert life.channel is not None, "the run is over"
+    assert life.channel is not None, "Trio's run has ended"
     return life.channel
 
 
 class Upgrade(Protocol):
-    """The request; it is refused, or opened, once."""
+    """A WebSocket handshake request that is not answered yet; reject or open it, once."""
 
     @property
     def head(self) -> HttpRequest:
-        """What came."""
+        """The request line and the headers."""
         ...
 
     async def reject(self, rejection: Rejection) -> None:
-        """Answer with an error; nothing more is done with the connection.
+        """Answer with an HTTP error; the connection then closes.
 
         Raises:
-            trio.BrokenResourceError: The client has gone away.
+            trio.BrokenResourceError: The client has disconnected.
         """
         ...
 
     def opened(self, subprotocol: str | None) -> AbstractAsyncContextManager[MessageSocket]:
-        """The WebSocket, open within the block.
+        """Accept the handshake; the WebSocket is open within the returned context.
 
         Raises:
-            trio.BrokenResourceError: The client has gone away.
+            trio.BrokenResourceError: The client has disconnected.
         """
         ...
 
 
 Upgraded: TypeAlias = Callable[[Upgrade], Awaitable[None]]
-"""What is done with such a request. What it raises, but for a cancellation, is logged by the host,
-and ends the connection."""
+"""A WebSocket application. The host logs its errors, and closes the connection."""
 
 
 async def accepted(upgrade: Upgrade, admitted: HttpRequest, limits: Limits) -> WebSocketChannel:
-    """The channel with who sent it; `admitted` is the head, with the principal.
+    """Accept the handshake, and return the channel with its client.
+
+    Args:
+        upgrade: The handshake request.
+        admitted: The same request with its authenticated principal.
+        limits: The limits of the channel.
 
     Raises:
-        trio.BrokenResourceError: The client has gone away.
+        trio.BrokenResourceError: The client has disconnected.
     """
     return await begin_channel(
         upgrade.opened(chosen_subprotocol(admitted)),

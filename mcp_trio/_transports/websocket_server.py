@@ -1,4 +1,4 @@
-"""A server's end of WebSocket: what is done with a connection until it is a channel, and after."""
+"""WebSocket servers on Trio streams: the handshake, and a listener without an HTTP application."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -29,19 +29,18 @@ from mcp_trio._transports.trio_websocket import (
 from mcp_trio._transports.websocket import WebSocketChannel, accepted
 from mcp_trio.limits import Limits
 
-# --------------------
-# A request to become a WebSocket, on a stream of which we have read it ourselves.
+logger = logging.getLogger("mcp_trio")
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class StreamUpgrade:
-    """See `Upgrade`.
+    """The `Upgrade` of a handshake request that was read from a stream.
 
     Attributes:
         stream: The connection.
-        head: What was read of it.
-        received: The bytes of that, and what came behind them.
-        limits: How large a message may be.
+        head: The request, parsed.
+        received: All bytes that were read from the stream, beginning with the request.
+        limits: The limits of the WebSocket.
     """
 
     stream: trio.abc.Stream
@@ -50,7 +49,7 @@ class StreamUpgrade:
     limits: Limits
 
     async def reject(self, rejection: Rejection) -> None:
-        """See `Upgrade.reject`."""
+        """Answer with an HTTP error, and wait until the client has closed the connection."""
         body = rejection.body()
         headers = [("Content-Type", JSON), *rejection.headers]
         framing = b"content-length: %d\r\n" % len(body)
@@ -59,7 +58,7 @@ class StreamUpgrade:
 
     @asynccontextmanager
     async def opened(self, subprotocol: str | None) -> AsyncGenerator[TrioSocket, None]:
-        """See `Upgrade.opened`; the stream is closed with the block."""
+        """Accept the handshake; leaving the context closes the stream."""
         received = bytearray(self.received)
         length = head_bytes(received, 0, bytes_max=self.limits.http.headers_bytes_max)
         opening = server_socket(
@@ -77,30 +76,31 @@ class StreamUpgrade:
 
 
 async def answer_last(stream: trio.abc.Stream, answer: bytes, limits: Limits) -> None:
-    """The last thing that is said, to somebody who may still be talking."""
+    """Send the last answer of a connection, and drop input until the client closes.
+
+    This takes at most `limits.shutdown.close_seconds`.
+    """
     with trio.move_on_after(limits.shutdown.close_seconds), suppress(trio.BrokenResourceError):
         await stream.send_all(answer)
         await linger(stream)
 
 
-logger = logging.getLogger("mcp_trio")
-
 Admit: TypeAlias = Callable[[HttpRequest], Awaitable[HttpRequest | Rejection]]
-"""Who may come: the head, with the principal; or what is answered instead."""
+"""Authenticate a request: return it with its principal, or the rejection to answer with."""
 
 Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
-"""What is done with a channel; it is closed afterwards."""
+"""Serve a channel, which the host closes afterwards."""
 
 Listener: TypeAlias = trio.SocketListener | trio.SSLListener[trio.SocketStream]
 
-# So many times `limits.http.connections_max` are told why they are refused; others are closed at
-# once.
+# Up to twice `limits.http.connections_max` connections, further ones get a 503 answer; beyond that
+# they are closed without an answer, since answering them costs memory, too.
 _TOLD_FACTOR: Final = 2
 
 
 @attrs.frozen
 class _Origin:
-    """Where a request comes from, beside what it says itself."""
+    """Facts about a connection that its request does not contain."""
 
     scheme: str
     client: str | None
@@ -108,7 +108,13 @@ class _Origin:
 
 @attrs.define(kw_only=True, eq=False)
 class WebSocketHost:
-    """The connections to one endpoint; no fault of one of them hurts the others."""
+    """The open connections of one WebSocket endpoint; an error ends one connection only.
+
+    Attributes:
+        admit: Authenticates a handshake request.
+        handle: Serves an accepted channel.
+        limits: The limits of a connection, and the number of connections.
+    """
 
     admit: Admit
     handle: Handle
@@ -117,7 +123,7 @@ class WebSocketHost:
     _channels: set[WebSocketChannel] = attrs.field(factory=set[WebSocketChannel], init=False)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """Serve a fresh connection until it ends, and close it."""
+        """Read the handshake from a new connection, serve it until it ends, and close it."""
         self._count += 1
         origin = _origin(stream)
         stream = over_wire(stream, self.limits)
@@ -130,7 +136,7 @@ class WebSocketHost:
                 )
                 await answer_last(stream, written_rejection(rejected), self.limits)
         except trio.BrokenResourceError:
-            pass  # the client has gone away, which ends a connection like any other way
+            pass  # the client has disconnected, which is a normal end of a connection
         except Exception:
             logger.exception("a WebSocket connection failed")
         finally:
@@ -153,7 +159,7 @@ class WebSocketHost:
         with trio.move_on_after(seconds):
             return await self._read_head(stream, received, origin)
         raise Rejected(
-            408, f"the head has not come for {seconds:g} s (limits.http.headers_seconds)"
+            408, f"the headers took more than {seconds:g} seconds (limits.http.headers_seconds)"
         )
 
     async def _read_head(
@@ -163,22 +169,24 @@ class WebSocketHost:
         while not length:
             chunk = await stream.receive_some(self.limits.messages.chunk_bytes)
             if not chunk:
-                raise trio.BrokenResourceError("the client has gone away")
+                raise trio.BrokenResourceError("the client has disconnected")
             received += chunk
             length = head_bytes(received, searched, bytes_max=self.limits.http.headers_bytes_max)
             searched = len(received)
         request = read_head(bytes(received[:length]), origin.client)
         if request.body_bytes != 0:
-            raise Rejected(400, "what becomes a WebSocket has no body")
+            raise Rejected(400, "a WebSocket handshake cannot have a body")
         return attrs.evolve(request.head, scheme=origin.scheme)
 
     async def serve_upgrade(
         self, stream: trio.abc.Stream, head: HttpRequest, received: bytearray
     ) -> None:
-        """Serve a connection of which a head was read; `received` is that, and what came behind.
+        """Serve a connection whose handshake request `head` was read already.
+
+        `received` holds all bytes that were read, beginning with the request.
 
         Raises:
-            trio.BrokenResourceError: The client has gone away.
+            trio.BrokenResourceError: The client has disconnected.
         """
         upgrade = StreamUpgrade(stream=stream, head=head, received=received, limits=self.limits)
         admitted = await self.admit(head)
@@ -194,7 +202,7 @@ class WebSocketHost:
             self._channels.discard(channel)
 
     def goes_away(self) -> None:
-        """The server stops: whoever is connected is told so when its channel is closed."""
+        """Close all channels with code 1001 (going away) later on, as the server is stopping."""
         for channel in self._channels:
             channel.goes_away()
 
@@ -205,10 +213,10 @@ async def serve_websocket(
     *,
     task_status: trio.TaskStatus[Sequence[Listener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
-    """Serve whoever connects, until it is cancelled; closes the listeners.
+    """Serve WebSocket connections on the listeners until cancelled.
 
-    Cancelled: no more connections are taken, and each `handle` is cancelled; returns when these
-    have returned and their channels are closed.
+    Cancellation closes the listeners, cancels each call of `handle`, and waits until these have
+    returned and their channels are closed.
     """
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tell_when_cancelled, host.goes_away)

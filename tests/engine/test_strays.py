@@ -84,7 +84,9 @@ async def test_a_replay_notes_readings_and_blocks_the_outside():
 
     async def handler():
         assert time.time() > 0
-        with pytest.raises(BlockedInReplay, match=r"time\.sleep\(\) at test_strays.py:\d+ would reach"):
+        with pytest.raises(
+            BlockedInReplay, match=r"time\.sleep\(\) at test_strays.py:\d+ would reach"
+        ):
             time.sleep(9)
 
     with UntrackedCallWatch(on_untracked_call=noted.append, blocks=True):

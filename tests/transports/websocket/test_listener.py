@@ -57,7 +57,11 @@ REJECTED = {
     "no HTTP": (b"\x16\x03\x01\x02\x00", 400, "not HTTP/1.1"),
     "a line of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\n", 400, "not HTTP/1.1"),
     "no host": (b"GET /ws HTTP/1.1\r\n\r\n", 400, "malformed"),
-    "a body": (b"GET /ws HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", 400, "no body"),
+    "a body": (
+        b"GET /ws HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+        400,
+        "cannot have a body",
+    ),
     "two lengths": (
         b"GET /ws HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n",
         400,
