@@ -1,6 +1,7 @@
-"""One host of exchanges: an ASGI application, for hypercorn or for whatever it is mounted in.
+"""The ASGI host: an HTTP and WebSocket application as an ASGI 3 application.
 
-It needs Trio underneath. It needs no lifespan events, but ends in good order if they come.
+The ASGI server must run on Trio. Lifespan events are not required; a shutdown event ends the
+application's sessions.
 """
 
 import contextlib
@@ -34,25 +35,22 @@ from mcp_trio._transports.inboxes import ReceivedQueue
 from mcp_trio._transports.websocket import SocketEnded, Upgrade, Upgraded
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# --------------------
-# WebSocket through ASGI: a request to become one, and the socket of messages that it becomes.
-#
-# The server frames, answers pings and shakes hands, and tells whole messages. It may shield what it
-# writes, for as long as its client reads nothing. So a task of its own writes, which nobody has to
-# wait for; who holds the connection is told to cut it off if that task is left over.
-
+# WebSockets. The ASGI server does framing, pings and the handshake, and passes complete messages.
+# It may shield its writes from cancellation, for as long as its client reads nothing. So a task of
+# its own calls `send`, and no other task ever waits for that one to finish. If it is still writing
+# at the end, the host is told to abort the connection.
 
 logger = logging.getLogger("mcp_trio")
 
 MORE: Final = "mcp_trio.more"
-"""Stands in a message behind which the next comes at once: our own host sends them together."""
+"""A key in a message that is followed by another at once: a host may send both together."""
 
 BYTES_SENT: Final = "mcp_trio.bytes_sent"
-"""Among a scope's extensions: tells how much has left, also in the middle of a message."""
+"""A scope extension: returns the number of bytes sent, also in the middle of a message."""
 
 _ANSWERS: Final = "websocket.http.response"
 
-# What HTTP/1.1 says of a handshake, which the server has checked; HTTP/2 says it in another way.
+# Headers of an HTTP/1.1 handshake. The ASGI server has checked them; over HTTP/2 there are none.
 _CHECKED: Final = {
     "connection": "Upgrade",
     "upgrade": "websocket",
@@ -66,22 +64,22 @@ def _no_bytes() -> int:
 
 
 def checked_head(head: HttpRequest) -> HttpRequest:
-    """The head of a `websocket` scope, in the words of HTTP/1.1."""
+    """Return the request of a `websocket` scope as an HTTP/1.1 handshake request."""
     scheme = "https" if head.scheme in ("wss", "https") else "http"
     return attrs.evolve(head, scheme=scheme, headers={**head.headers, **_CHECKED})
 
 
 @attrs.define(kw_only=True, eq=False)
 class AsgiUpgrade:
-    """See `Upgrade`; over one `websocket` scope.
+    """The `Upgrade` of one `websocket` scope.
 
     Attributes:
-        head: What came; see `checked_head`.
-        extensions: What the server can do beside what every server can.
-        receive: That of ASGI.
-        send: That of ASGI.
-        limits: How large a message may be.
-        is_stuck: A write was left over: the connection is to be cut off.
+        head: The handshake request; see `checked_head`.
+        extensions: The scope's extensions.
+        receive: ASGI's `receive`.
+        send: ASGI's `send`.
+        limits: The limits of the WebSocket.
+        is_stuck: Whether a write has not finished, so that the connection must be aborted.
     """
 
     head: HttpRequest
@@ -92,21 +90,21 @@ class AsgiUpgrade:
     is_stuck: bool = attrs.field(default=False, init=False)
 
     async def reject(self, rejection: Rejection) -> None:
-        """See `Upgrade.reject`; a server that can say no more says 403."""
+        """Answer with an HTTP error; a server without the response extension answers 403."""
         if _ANSWERS not in self.extensions:
-            await self._say({"type": "websocket.close", "code": int(CloseCode.REJECTED)})
+            await self._put({"type": "websocket.close", "code": int(CloseCode.REJECTED)})
             return
         body = rejection.body()
         length = ("Content-Length", str(len(body)))
         headers = encoded([("Content-Type", JSON), length, *rejection.headers])
         start = {"type": f"{_ANSWERS}.start", "status": rejection.status, "headers": headers}
-        await self._say(start)
-        await self._say({"type": f"{_ANSWERS}.body", "body": body})
+        await self._put(start)
+        await self._put({"type": f"{_ANSWERS}.body", "body": body})
 
     @asynccontextmanager
     async def opened(self, subprotocol: str | None) -> AsyncGenerator["AsgiSocket", None]:
-        """See `Upgrade.opened`."""
-        await self._say({"type": "websocket.accept", "subprotocol": subprotocol})
+        """Accept the handshake; the WebSocket is open within the context."""
+        await self._put({"type": "websocket.accept", "subprotocol": subprotocol})
         told: Callable[[], int] = self.extensions.get(BYTES_SENT, _no_bytes)
         socket = AsgiSocket(self.receive, self.send, self.limits, told)
         trio.lowlevel.spawn_system_task(socket.write)
@@ -118,16 +116,16 @@ class AsgiUpgrade:
         finally:
             self.is_stuck = socket.stop()
 
-    async def _say(self, message: dict[str, Any]) -> None:
+    async def _put(self, message: dict[str, Any]) -> None:
         try:
             await self.send(message)
-        except Exception as error:  # of a client that has gone, or has sent frames too early
-            raise trio.BrokenResourceError("the client is gone") from error
+        except Exception as error:  # the client has disconnected, or has sent frames too early
+            raise trio.BrokenResourceError("the client has disconnected") from error
 
 
 @attrs.define(eq=False)
 class AsgiSocket:
-    """A `MessageSocket`; what it has to send waits for `write`, and `read` brings what came."""
+    """A `MessageSocket` over ASGI: the tasks `read` and `write` do all calls of the server."""
 
     _receive: Any
     _send: Any
@@ -148,12 +146,12 @@ class AsgiSocket:
     def __attrs_post_init__(self) -> None:
         self._inbox = ReceivedQueue(self._limits.messages.chunk_bytes)
 
-    # The tasks.
+    # The tasks
 
     async def read(self) -> None:
-        """Bring what comes, until the client has gone."""
+        """Queue received messages until the client disconnects."""
         ended = SocketEnded(CloseCode.BROKEN_OFF)
-        with suppress(Exception):  # a server that fails has no client any more
+        with suppress(Exception):  # an error of the server means a lost client
             while (message := await self._receive())["type"] == "websocket.receive":
                 await self._take(message)
             ended = SocketEnded(message.get("code", ended.code), message.get("reason") or "")
@@ -174,13 +172,13 @@ class AsgiSocket:
         self._progress.unpark_all()
 
     async def write(self) -> None:
-        """Send what there is, until it is stopped."""
+        """Send the messages of the queue, until `stop`."""
         with self._writing:
             try:
                 while True:
                     await self._write_next()
             except Exception as error:
-                logger.debug("a WebSocket takes nothing more", exc_info=error)
+                logger.debug("sending on a WebSocket failed", exc_info=error)
                 self._is_gone = True
                 self._progress.unpark_all()
 
@@ -204,28 +202,28 @@ class AsgiSocket:
         self._sending_since, self._bytes_seen = trio.current_time(), self.bytes_sent
 
     def stop(self) -> bool:
-        """Nothing more is sent; whether something is being sent that cannot be stopped."""
+        """Cancel `write`; return whether it is within a write that it cannot cancel."""
         self._writing.cancel()
         is_stuck = bool(self._unsent) and not self._is_gone
         self._is_gone = True
         self._progress.unpark_all()
         return is_stuck
 
-    # The socket.
+    # The `MessageSocket`
 
     @property
     def bytes_sent(self) -> int:
-        """See `MessageSocket`; in the middle of a message, only our own host tells it."""
+        """The number of bytes sent; within a message it grows only with `BYTES_SENT`."""
         return self._bytes_begun + self._bytes_sent()
 
     async def send_texts(self, texts: Sequence[str]) -> None:
-        """See `MessageSocket`; cancelled, no message is cut, and most of the others not sent."""
+        """Send messages. Cancellation cuts no message short, and leaves most of the rest unsent."""
         await self._put([{"type": "websocket.send", "text": text} for text in texts])
 
     def send_texts_nowait(self, texts: Iterable[str]) -> int:
-        """See `MessageSocket`; about a chunk of them, if nothing else waits to be sent."""
+        """Queue about a chunk of messages if the queue is empty; return their number."""
         if self._is_gone:
-            raise trio.BrokenResourceError("the peer is gone")
+            raise trio.BrokenResourceError("the peer has disconnected")
         if self._unsent:
             return 0
         size = 0
@@ -239,17 +237,18 @@ class AsgiSocket:
 
     @property
     def is_unfinished(self) -> bool:
-        """See `MessageSocket`; `write` finishes what was begun."""
+        """False: the task `write` finishes every message."""
         return False
 
     async def _put(self, messages: Sequence[dict[str, Any]]) -> None:
-        await self._all_sent()  # what was left by somebody who was cancelled
+        await self._all_sent()  # a cancelled call may have left messages in the queue
         self._unsent.extend(messages)
         self._filled.unpark_all()
         try:
             await self._all_sent()
         except trio.Cancelled:
-            while len(self._unsent) > 2:  # noqa: PLR2004  that one, and what it may wait for
+            # Keep the message being sent, and the next, which its `MORE` may have announced.
+            while len(self._unsent) > 2:  # noqa: PLR2004
                 self._unsent.pop()
             raise
 
@@ -258,10 +257,10 @@ class AsgiSocket:
         while self._unsent and not self._is_gone:
             await self._progress.park()
         if self._is_gone:
-            raise trio.BrokenResourceError("the peer is gone")
+            raise trio.BrokenResourceError("the peer has disconnected")
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """See `MessageSocket`."""
+        """Return received messages; raise `SocketEnded` after the last one."""
         try:
             messages = await self._inbox.take()
         except trio.ClosedResourceError:
@@ -272,18 +271,21 @@ class AsgiSocket:
         raise self._ended
 
     async def ping(self) -> None:
-        """See `MessageSocket`; ASGI knows none, but who answers one reads what is sent before."""
+        """Wait until all messages are sent, since ASGI has no pings."""
         await self._all_sent()
 
-    def is_silent_since(self, moment: float) -> bool:  # noqa: ARG002  the protocol has it
-        """See `MessageSocket`; the server sees that, and tells of it, but not that nobody reads."""
+    def is_silent_since(self, moment: float) -> bool:  # noqa: ARG002  ASGI does not need it
+        """Return whether a write has made no progress for `write_stall_seconds`.
+
+        The ASGI server notices a client that sends nothing, but not one that reads nothing.
+        """
         if self.bytes_sent != self._bytes_seen:
             self._note_progress()
         waited_seconds = trio.current_time() - self._sending_since
         return bool(self._unsent) and waited_seconds >= self._limits.messages.write_stall_seconds
 
     async def close(self, code: CloseCode, reason: str) -> None:
-        """See `MessageSocket`."""
+        """Send a close frame, and wait until the client has disconnected."""
         self._inbox.end()
         self._inbox.close()
         said = {"type": "websocket.close", "code": int(code), "reason": close_reason(reason)}
@@ -294,13 +296,13 @@ class AsgiSocket:
 
 
 async def serve_upgrade(upgrade: AsgiUpgrade, upgraded: Upgraded) -> None:
-    """Let `upgraded` have a request, of which nothing was received yet."""
+    """Run the WebSocket application `upgraded` for a new `websocket` scope."""
     if (await upgrade.receive())["type"] != "websocket.connect":
         return
     try:
         await upgraded(upgrade)
     except trio.BrokenResourceError:
-        pass  # the client has gone away
+        pass  # the client has disconnected
     except Exception:
         logger.exception("a WebSocket connection failed")
 
@@ -310,10 +312,10 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-"""The types of ASGI 3, as far as all servers and frameworks agree on them."""
+"""The types of ASGI 3, as far as servers and frameworks agree on them."""
 
 IS_WAITING: Final = "mcp_trio.is_waiting"
-"""Among a scope's extensions: tells whether the next message is there, and nobody would wait."""
+"""A scope extension: returns whether `receive` would return at once."""
 
 NO_TRIO: Final = (
     "This application runs on Trio. Serve it by hypercorn's Trio worker "
@@ -321,8 +323,8 @@ NO_TRIO: Final = (
 )
 
 
-class AnswerBrokenOff(Exception):  # noqa: N818 (named by what happened to the answer)
-    """Tells the ASGI server that the rest of an answer will not come; it was logged here."""
+class AnswerBrokenOff(Exception):  # noqa: N818  its cause was logged as an error already
+    """Reports to the ASGI server that a started answer will not be completed."""
 
 
 def _is_not_waiting() -> bool:
@@ -335,10 +337,13 @@ async def _nothing() -> None:
 
 @attrs.frozen(eq=False)
 class AsgiHost:
-    """An ASGI application that hands each request to `respond`, as an exchange.
+    """An ASGI application that passes each request to an HTTP application, as an `Exchange`.
 
-    `upgraded` is given those that ask for a WebSocket; without it they are refused.
-    `ended` is awaited when the server says that it shuts down, before it may go.
+    Args:
+        respond: The HTTP application.
+        limits: The limits of a request.
+        ended: Awaited at the lifespan shutdown event.
+        upgraded: The WebSocket application; without one, handshakes are rejected.
     """
 
     _respond: Responder
@@ -349,16 +354,16 @@ class AsgiHost:
     _upgraded: Upgraded | None = attrs.field(default=None, kw_only=True, alias="upgraded")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection in the sense of ASGI: a request, a WebSocket, or the lifespan.
+        """Serve one ASGI scope: a request, a WebSocket, or the lifespan.
 
         Raises:
-            AnswerBrokenOff: The answer has begun and will not be completed.
+            AnswerBrokenOff: The answer was started and will not be completed.
         """
         match scope["type"]:
             case "http" if trio.lowlevel.in_trio_task():
                 await self._serve(scope, receive, send)
             case "http":
-                await _say_no_trio(send)
+                await _answer_without_trio(send)
             case "lifespan":
                 await self._live(receive, send)
             case "websocket" if self._upgraded is not None and trio.lowlevel.in_trio_task():
@@ -384,7 +389,6 @@ class AsgiHost:
     async def _upgrade(
         self, scope: Scope, receive: Receive, send: Send, upgraded: Upgraded
     ) -> None:
-
         upgrade = AsgiUpgrade(
             head=checked_head(head_of({**scope, "method": "GET"})),
             extensions=scope.get("extensions") or {},
@@ -397,13 +401,13 @@ class AsgiHost:
             raise AnswerBrokenOff
 
     def _is_long(self, scope: Scope) -> bool:
-        """What has come whole, or over HTTP/2, servers do not hold against their own limit."""
+        """Check the headers' length, since servers check it only for slow HTTP/1.1 requests."""
         return _head_bytes(scope) > self._limits.http.headers_bytes_max
 
     @property
     def _long_text(self) -> str:
         bytes_max = self._limits.http.headers_bytes_max
-        return f"the head is longer than limits.http.headers_bytes_max ({bytes_max})"
+        return f"the request headers are longer than limits.http.headers_bytes_max ({bytes_max})"
 
     async def _reject_long(self, upgrade: Upgrade) -> None:
         await upgrade.reject(Rejection(status=_LONG, text=self._long_text))
@@ -420,7 +424,7 @@ class AsgiHost:
     async def _live(self, receive: Receive, send: Send) -> None:
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
-        if trio.lowlevel.in_trio_task():  # else nothing was ever begun
+        if trio.lowlevel.in_trio_task():  # otherwise no request was ever served
             await self._ended()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -430,7 +434,7 @@ def _log_failure(exchange: "AsgiExchange", errors: BaseException, level: int) ->
     logger.log(level, "answering %s %s failed", head.method, head.path, exc_info=errors)
 
 
-async def _say_no_trio(send: Send) -> None:
+async def _answer_without_trio(send: Send) -> None:
     body = NO_TRIO.encode("ascii")
     headers = [
         ("content-type", "text/plain; charset=utf-8"),
@@ -446,14 +450,14 @@ async def _reject_websocket(receive: Receive, send: Send) -> None:
 
 
 class _Stage(enum.Enum):
-    """How far an answer is."""
+    """The progress of an answer."""
 
     SILENT = "nothing was sent"
-    BEGUN = "it has begun"
-    WHOLE = "it was sent whole"
+    BEGUN = "it was started"
+    WHOLE = "it was sent completely"
 
 
-# Most answers say what one before has said.
+# Most answers have the same headers as an earlier one.
 _remembered_encoded: Final = functools.lru_cache(maxsize=256)(encoded)
 
 _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
@@ -465,17 +469,17 @@ _FAILED: Final = 500
 _LENGTH_DIGITS_MAX: Final = 18
 _PLAIN_TEXT: Final = [("content-type", "text/plain; charset=utf-8")]
 
-# What stands around a name and a value in a head.
+# The bytes around the name and the value of a header line.
 _FIELD_BYTES: Final = len(": \r\n")
 
 
 @attrs.define(eq=False)
 class AsgiExchange:
-    """An `Exchange` over one `http` scope; see there for what each method promises.
+    """The `Exchange` of one `http` scope.
 
-    The server tells by `receive` that the client has gone, and by nothing else. So one task reads
-    from there as soon as the body is read and somebody wants to know. It is a system task, as most
-    exchanges need none, and a nursery for all would cost each of them.
+    ASGI reports a client's disconnect by `receive` only. So a task calls `receive` once the body is
+    read and `gone` is awaited or an answer is started. It is a system task, because most exchanges
+    need none, and a nursery would cost time in each of them.
     """
 
     _scope: Scope
@@ -503,13 +507,13 @@ class AsgiExchange:
 
     @property
     def is_broken(self) -> bool:
-        """Whether nothing more can reach the client."""
+        """Whether the client has disconnected or stalled, so that nothing more can be sent."""
         return self._is_stalled or self._is_gone.is_set()
 
     # Reading
 
     async def body(self, bytes_max: int) -> bytes:
-        """See `Exchange.body`."""
+        """Return the request body, as `Exchange.body` documents."""
         if not self._is_body_over.is_set():
             self._body = await self._read_body(bytes_max)
             self._is_body_over.set()
@@ -518,9 +522,7 @@ class AsgiExchange:
     async def _read_body(self, bytes_max: int) -> bytes:
         announced = _announced(self.head)
         if announced is not None and announced > bytes_max:
-            raise BodyTooLargeError(
-                f"more is announced than the body may have: at most {bytes_max} bytes"
-            )
+            raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
         body = bytearray()
         if await self._has_taken_all(body, bytes_max):
             return bytes(body)
@@ -530,11 +532,11 @@ class AsgiExchange:
             return bytes(body)
         self._status_unsaid = _SLOW
         raise trio.BrokenResourceError(
-            f"the body has not come for {seconds} s (limits.http.body_seconds)"
+            f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
         )
 
     async def _has_taken_all(self, body: bytearray, bytes_max: int) -> bool:
-        """Whether what is there already was all of it: nobody has waited then, or needs a timer."""
+        """Read what has arrived; return whether that is all, so that no timer is needed."""
         extensions: Mapping[str, Any] = self._scope.get("extensions") or {}
         is_waiting: Callable[[], bool] = extensions.get(IS_WAITING, _is_not_waiting)
         while is_waiting():
@@ -545,7 +547,7 @@ class AsgiExchange:
     async def _take_rest(
         self, body: bytearray, bytes_max: int, timer_queue: trio.CancelScope
     ) -> None:
-        """In a time that begins anew with each `limits.messages.chunk_bytes` of it."""
+        """Read the rest; the deadline moves with each `limits.messages.chunk_bytes`."""
         mark = len(body) + self._limits.messages.chunk_bytes
         while not await self._has_taken_last(body, bytes_max):
             if len(body) >= mark:
@@ -553,26 +555,29 @@ class AsgiExchange:
                 timer_queue.deadline = trio.current_time() + self._limits.http.body_seconds
 
     async def _has_taken_last(self, body: bytearray, bytes_max: int) -> bool:
-        """Take a piece; over HTTP/1.1 the last is known by the length, and its sign not awaited."""
+        """Read a piece; return whether it is the last one.
+
+        Over HTTP/1.1 the content length decides, without waiting for the server's final message.
+        """
         message = await self._receive()
         if message["type"] == "http.disconnect":
             self._is_body_over.set()
             self._is_gone.set()
-            raise trio.BrokenResourceError("the client went away within its request")
+            raise trio.BrokenResourceError("the client disconnected within the request body")
         body += message.get("body", b"")
         if len(body) > bytes_max:
-            raise BodyTooLargeError(f"the body has more than {bytes_max} bytes")
+            raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
         length = None if self._is_multiplexed else _announced(self.head)
         return len(body) == length or not message.get("more_body", False)
 
     async def gone(self) -> None:
-        """See `Exchange.gone`."""
+        """Wait until the client disconnects, as `Exchange.gone` documents."""
         await self._is_body_over.wait()
         self._watch()
         await self._is_gone.wait()
 
     def _watch(self) -> None:
-        """From now on what the client sends is dropped, and its going away is noticed."""
+        """Start the task that drops input and notices the client's disconnect."""
         self._is_body_over.set()
         if self._watcher is None:
             self._watcher = trio.CancelScope()
@@ -580,7 +585,7 @@ class AsgiExchange:
 
     async def _drop_until_gone(self, scope: trio.CancelScope) -> None:
         with scope:
-            with contextlib.suppress(Exception):  # a server that fails has no client any more
+            with contextlib.suppress(Exception):  # an error of the server means a lost client
                 while (await self._receive())["type"] != "http.disconnect":
                     pass
             self._is_gone.set()
@@ -588,40 +593,41 @@ class AsgiExchange:
     # Answering
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
-        """See `Exchange.answer`."""
+        """Send a complete answer."""
         has_length = status not in _LENGTHLESS_STATUSES
         await self._begin(status, headers, len(body) if has_length else None)
         await self._put_body(b"" if self.head.method == "HEAD" else body, more_body=False)
         self._stage = _Stage.WHOLE
 
     async def start(self, status: int, headers: Headers) -> None:
-        """See `Exchange.start`."""
+        """Send the headers of an answer whose length is unknown."""
         await self._begin(status, headers)
         self._watch()
-        # A server may keep the head back until it has seen the first of the body.
+        # A server may hold the headers back until it gets the first piece of the body.
         await self._put_body(b"", more_body=True)
 
     async def send(self, piece: bytes) -> None:
-        """See `Exchange.send`."""
+        """Send a piece of a started answer."""
         self._expect(_Stage.BEGUN)
         if self.head.method != "HEAD":
             await self._put_body(piece, more_body=True)
 
     async def end(self) -> None:
-        """See `Exchange.end`."""
+        """Complete a started answer."""
         self._expect(_Stage.BEGUN)
         await self._put_body(b"", more_body=False)
         self._stage = _Stage.WHOLE
 
     def reject(self, status: int, text: str = "") -> None:
-        """Nobody is to see the request: it is too long, or other ones to those before us."""
+        """Set the answer that `finish` gives in place of the application's."""
         self._status_unsaid, self._text_unsaid = status, text
 
     async def finish(self) -> None:
-        """To be called when the application has returned; gives the answer that it has not begun.
+        """Send an error if the application has returned without an answer.
 
         Raises:
-            AnswerBrokenOff: Its answer is not complete, and there is a client that waits for it.
+            AnswerBrokenOff: The application has started an answer and not completed it, and the
+                client is still connected.
         """
         if self._stage is _Stage.SILENT and not self.is_broken:
             headers = _PLAIN_TEXT if self._text_unsaid else []
@@ -631,7 +637,7 @@ class AsgiExchange:
             raise AnswerBrokenOff
 
     def close(self) -> None:
-        """End the exchange: nobody hears any more that the client is gone."""
+        """Stop watching for the client's disconnect."""
         if self._watcher is not None:
             self._watcher.cancel()
 
@@ -641,7 +647,7 @@ class AsgiExchange:
         if length is not None:
             fields.append((b"content-length", b"%d" % length))
         if not self._is_body_over.is_set():
-            # Somebody has to take the rest, or the server could not even take the answer.
+            # A server may accept no answer before the rest of the body is received.
             self._watch()
             if not self._is_multiplexed:
                 fields.append((b"connection", b"close"))
@@ -650,10 +656,10 @@ class AsgiExchange:
 
     def _expect(self, stage: _Stage) -> None:
         if self._stage is not stage:
-            raise RuntimeError(f"this cannot be sent: of the answer, {self._stage.value}")
+            raise RuntimeError(f"this cannot be sent now: of the answer, {self._stage.value}")
 
     async def _put_body(self, body: bytes, *, more_body: bool) -> None:
-        """In pieces, as a large answer may take longer than a client may take over nothing."""
+        """Send in pieces, so that the stall limit counts for each piece of a large answer."""
         step = self._limits.messages.chunk_bytes
         last = max(0, len(body) - 1) // step * step
         for first in range(0, last, step):
@@ -665,15 +671,15 @@ class AsgiExchange:
 
     async def _put(self, message: Message) -> None:
         if self.is_broken:
-            raise trio.BrokenResourceError("the client is gone")
+            raise trio.BrokenResourceError("the client has disconnected")
         try:
             if self._is_multiplexed:
                 await self._send_in_time(message)
-            else:  # hypercorn shields these writes: only who holds the connection can end them
+            else:  # hypercorn shields these writes: only the host can end them
                 await self._send(message)
         except OSError as error:
             self._is_gone.set()
-            raise trio.BrokenResourceError(f"the client is gone: {error}") from error
+            raise trio.BrokenResourceError(f"the client has disconnected: {error}") from error
 
     async def _send_in_time(self, message: Message) -> None:
         seconds = self._limits.messages.write_stall_seconds
@@ -682,12 +688,13 @@ class AsgiExchange:
             return
         self._is_stalled = True
         raise trio.BrokenResourceError(
-            f"the client has read nothing for {seconds} s (limits.messages.write_stall_seconds)"
+            f"the client has read nothing for {seconds:g} seconds"
+            " (limits.messages.write_stall_seconds)"
         )
 
 
 def head_of(scope: Scope) -> HttpRequest:
-    """The head of an `http` scope, with what the application is mounted under taken off."""
+    """Return the request of an `http` scope, its path relative to the application's mount."""
     query = scope["query_string"].decode("latin-1")
     client = scope.get("client")
     return HttpRequest(
@@ -708,7 +715,7 @@ _remembered_fields_of: Final = functools.lru_cache(maxsize=256)(fields_of)
 def _fields(
     headers: Iterable[tuple[bytes, bytes]],
 ) -> tuple[Mapping[str, str], frozenset[str]]:
-    """Clients say the same over and over, which is remembered unless somebody's secret is in it."""
+    """Decode headers; short ones without credentials are cached, as clients repeat them."""
     sent = tuple([(name, value) for name, value in headers])
     values = dict(sent)
     is_short = sum(map(len, values.values())) <= _REMEMBERED_BYTES_MAX
@@ -717,15 +724,16 @@ def _fields(
 
 
 def _head_bytes(scope: Scope) -> int:
-    """How long a head is, about; that of HTTP/2 as it would be in HTTP/1.1."""
+    """Return the approximate length of the request line and headers in HTTP/1.1."""
     fields = sum([len(name) + len(value) + _FIELD_BYTES for name, value in scope["headers"]])
     return len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"]) + fields
 
 
 def _path_below_mount(scope: Scope) -> str:
-    """The path as it came; some servers and frameworks give it only without its escapes.
+    """Return the encoded path without the mount's path.
 
-    The mount's own path stands in front of it or does not, by the framework.
+    Some servers and frameworks pass the path only decoded. Frameworks differ in whether the path
+    includes the mount's.
     """
     path, root = scope["path"], scope.get("root_path", "").rstrip("/")
     raw = (scope.get("raw_path") or b"").decode("latin-1").partition("?")[0]
@@ -738,7 +746,7 @@ def _path_below_mount(scope: Scope) -> str:
 
 
 def _may_have_body(head: HttpRequest) -> bool:
-    """Over HTTP/2 a body may come unannounced, but not with these methods."""
+    """Return whether a body may follow, which over HTTP/2 needs no header."""
     if "transfer-encoding" in head.headers:
         return True
     length = head.headers.get("content-length")
@@ -746,12 +754,12 @@ def _may_have_body(head: HttpRequest) -> bool:
 
 
 def _has_two_lengths(head: HttpRequest) -> bool:
-    """What servers read in different ways, and smugglers live on; some servers let it through."""
+    """Detect request smuggling (RFC 9112, section 6.3), which some servers let through."""
     return "content-length" in head.headers and "transfer-encoding" in head.headers
 
 
 def _announced(head: HttpRequest) -> float | None:
-    """How long the body is said to be; what is no number says nothing."""
+    """Return the content length; infinity if it is absurdly large, None if it is not a number."""
     length = head.headers.get("content-length")
     if length is None or not length.isdecimal():
         return None

@@ -1,16 +1,22 @@
-"""Sockets of messages over trio-websocket: the one file that knows it.
+"""WebSockets over trio-websocket; no other module imports that library.
 
-The library frames, masks and shakes hands. Some of what it does does not suit us, so it gets a
-stream of ours (`WatchedStream`), a nursery of ours (`_Reader`) for its only task, and a place of
-ours for the messages (`_Messages`):
+trio-websocket does framing, masking and the handshakes. Some behaviour of version 0.12 does not fit
+a server that is exposed to hostile clients. So it gets three substitutes from this module: the
+stream `WatchedStream`, the nursery `_Reader` for its only task, and the queue `_Messages`.
 
-- what its task raises stays here, and does not cancel whoever holds the connection;
-- a peer that hangs up in the handshake is noticed at once;
-- it leaves the stream open, or closes it without a word to the peer that broke the protocol: how a
-  connection ends is `TrioSocket.close`;
-- a cut message is never followed by another;
-- its queue holds one message, hands it on with two switches of tasks, and ends the connection for
-  one that is too large. Ours is bounded by bytes, and skips the rest of that one.
+- An error in trio-websocket's reader task would cancel the nursery that holds the connection; the
+  substitute nursery keeps the error.
+- trio-websocket does not notice a peer that disconnects during the handshake; `WatchedStream` does.
+- After a protocol violation, trio-websocket closes the stream without a close frame, or leaves it
+  open; `TrioSocket.close` ends every connection properly.
+- After a cancelled send, trio-websocket would send the next message behind half a message;
+  `WatchedStream` then fails every send.
+- trio-websocket's queue is bounded by messages, and it closes the connection for one that is too
+  large; `_Messages` is bounded by bytes, and skips the rest of a too large message.
+
+The last substitution replaces one private method, `WebSocketConnection._handle_message_event`,
+because trio-websocket has no public hook for received messages; its queue behaves as issue 82 of
+trio-websocket decided. `_Reader` checks that the method exists.
 """
 
 import struct
@@ -48,33 +54,28 @@ from mcp_trio._transports.socket_bytes import SocketEnds, Wire
 from mcp_trio._transports.websocket import SocketEnded
 from mcp_trio.limits import MIB, Limits
 
-# --------------------
-# The bytes under a WebSocket, between a stream and a library that frames them.
-#
-# What goes by is told from here: that nothing more comes, that the library listens or does not,
-# that something was cut, that the peer was told of the end. And nothing is mixed that two tasks
-# send.
-
-
 _CLOSE_FRAME: Final = b"\x88"
 
-# Nobody refuses a handshake with more than that.
+# The longest answer to a handshake that a client reads.
 _ANSWER_BYTES_MAX: Final = MIB
 
 
 @attrs.define(eq=False)
 class WatchedStream(trio.abc.Stream):
-    """The bytes of one connection, as the library uses them.
+    """The stream that trio-websocket uses: it observes both directions of a connection.
+
+    Sends of several tasks do not mix, and nothing is sent after a send that was cut short.
 
     Attributes:
-        stream: Where they come from and go to.
-        head: What was read of it before: the head of a client's request.
-        rest: What was read behind that.
-        chunk_bytes: How much is written at once, so that progress is seen.
-        listening_since: Since when the library waits for bytes; None while it does not.
-        is_cut: Something was begun and not finished: nothing more can be sent.
-        is_writing: Something is on its way, and all else waits behind it.
-        has_said_close: The peer was told that it is over, or should have been.
+        stream: The underlying stream.
+        head: At a server, the request that was read from the stream before.
+        rest: The bytes that were read after the request.
+        chunk_bytes: The size of a single write, so that `bytes_sent` shows progress.
+        listening_since: The time at which trio-websocket's current read began; None between reads.
+        bytes_sent: The number of bytes passed to the underlying stream.
+        is_cut: Whether a send was cut short, so that nothing more can be sent.
+        is_writing: Whether a send is in progress.
+        has_said_close: Whether a close frame was sent, or its sending was tried.
     """
 
     stream: trio.abc.Stream
@@ -100,19 +101,19 @@ class WatchedStream(trio.abc.Stream):
         self._write_at_once = getattr(self.stream, "write_nowait", None)
 
     def opened(self) -> None:
-        """The handshake is over: from now on, messages have their own limit."""
+        """End the limit on the handshake's length, and let reads pass the request."""
         self._bytes_left = None
         self._answered.set()
 
     def end(self) -> None:
-        """Nothing more will be read."""
+        """Make all later reads return end of file, and cancel the block of `while_open`."""
         self._has_ended = True
         if self._while_open is not None:
             self._while_open.cancel()
 
     @contextmanager
     def while_open(self) -> Generator[None]:
-        """What the block waits for is not waited for any more once nothing more will be read."""
+        """Return a context that cancels its block when the stream ends."""
         with trio.CancelScope() as self._while_open:
             if self._has_ended:
                 self._while_open.cancel()
@@ -120,13 +121,15 @@ class WatchedStream(trio.abc.Stream):
         self._while_open = None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send it in pieces; the library sends one frame at a time, and we send many messages."""
+        """Send data in pieces of `chunk_bytes`, after any send in progress."""
         self.has_said_close = self.has_said_close or bytes(data[:1]) == _CLOSE_FRAME
         await trio.lowlevel.checkpoint_if_cancelled()
         while self.is_writing:
             await self._written.park()
         if self.is_cut:
-            raise trio.BrokenResourceError("a message was cut: nothing can be sent behind it")
+            raise trio.BrokenResourceError(
+                "an earlier message was cut short: nothing more can be sent"
+            )
         try:
             await self._write(b"".join([self._tail, data]) if self._tail else data)
         finally:
@@ -134,20 +137,22 @@ class WatchedStream(trio.abc.Stream):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether something was begun by `write_nowait`, and has not left or been cut yet."""
+        """Whether a part of the last `write_nowait` is still to be sent, by `send_all`."""
         return bool(self._tail)
 
     @property
     def takes_at_once(self) -> bool:
-        """Whether it is worth a try to `write_nowait`."""
+        """Whether `write_nowait` may be called."""
         busy = self.is_writing or self.is_cut or self._tail
         return self._write_at_once is not None and not busy
 
     def write_nowait(self, data: bytes) -> bool:
-        """Whether it was taken; what the system has no room for goes before all that is sent next.
+        """Write without waiting; return False if the kernel accepts nothing.
+
+        If the kernel accepts only a part, the next `send_all` sends the rest first.
 
         Raises:
-            trio.BrokenResourceError: The peer is gone.
+            trio.BrokenResourceError: The peer has disconnected.
         """
         assert self._write_at_once is not None
         written = self._write_at_once(data)
@@ -166,7 +171,7 @@ class WatchedStream(trio.abc.Stream):
                 await self.stream.send_all(piece)
         except BaseException as error:
             self.is_cut = True
-            if isinstance(error, trio.ClosedResourceError):  # by whoever holds the connection
+            if isinstance(error, trio.ClosedResourceError):  # this side has closed it
                 raise trio.BrokenResourceError("the connection was closed") from None
             raise
         finally:
@@ -174,18 +179,18 @@ class WatchedStream(trio.abc.Stream):
             self._written.unpark_all()
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Is not used by the library."""
+        """Wait until the underlying stream can send; trio-websocket does not use this."""
         await self.stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What comes next, first of what was read before."""
-        if self._has_ended:  # as the library reads on though it has closed
+        """Receive data, beginning with `head` and `rest`."""
+        if self._has_ended:  # trio-websocket reads on after it has closed
             return b""
         if self.head:
             data, self.head = self.head, b""
             await trio.lowlevel.checkpoint()
             return data
-        if self._has_head:  # what is read with the head, before that is answered, gets lost
+        if self._has_head:  # trio-websocket loses data that it reads before it has answered
             await self._answered.wait()
         if self.rest:
             data, self.rest = self.rest, b""
@@ -204,68 +209,64 @@ class WatchedStream(trio.abc.Stream):
         return data
 
     def _may_go_on(self, size: int) -> bool:
-        """Nobody answers a handshake with more than that."""
+        """Count received bytes against the limit on the handshake's length."""
         if self._bytes_left is None:
             return True
         self._bytes_left -= size
         return self._bytes_left >= 0
 
     async def aclose(self) -> None:
-        """The library is done with it; it is closed by whoever gave it."""
+        """End reading; the owner of the underlying stream closes that."""
         self.end()
         await trio.lowlevel.checkpoint()
 
 
-# --------------------
-# The bytes of a connection as libraries want them, over a socket that is ours.
-#
-# Beside what every stream can, it writes without waiting: most messages leave so at once.
-
-
 @attrs.frozen(eq=False)
 class WireStream(trio.abc.HalfCloseableStream):
-    """See the module."""
+    """A Trio stream over a `Wire`; in addition, it can write without waiting."""
 
     _wire: Wire
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """See `trio.abc.SendStream`; a peer that reads nothing is cut off in the end."""
+        """Send all data; this fails if the peer reads nothing for `write_stall_seconds`."""
         await self._wire.write(bytes(data))
-        await trio.lowlevel.cancel_shielded_checkpoint()  # the wire has none on its short way
+        await trio.lowlevel.cancel_shielded_checkpoint()  # the wire's fast path has none
 
     def write_nowait(self, data: bytes) -> int:
-        """How many bytes the system has taken, perhaps none; not while somebody sends.
+        """Write what the kernel accepts at once; return the number of bytes, which may be 0.
+
+        This must not be called during a `send_all`.
 
         Raises:
-            trio.BrokenResourceError: The peer is gone.
+            trio.BrokenResourceError: The peer has disconnected.
         """
         return self._wire.write_nowait(data)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """See `trio.abc.SendStream`."""
+        """Wait until the socket is writable."""
         await self._wire.ends.wait_writable()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """See `trio.abc.ReceiveStream`."""
+        """Return received bytes; empty at end of file."""
         received = self._wire.received
         if not received:
             await self._wire.receive()
         return self._wire.take(len(received) if max_bytes is None else max_bytes)
 
     async def send_eof(self) -> None:
-        """See `trio.abc.HalfCloseableStream`."""
+        """Send end of file; reading goes on."""
         self._wire.ends.shut_writing()
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
-        """Closes it at once, and wakes who waits."""
+        """Close the socket at once, which ends every wait for it."""
         self._wire.is_broken = self._wire.has_ended = True
         self._wire.ends.close()
         await trio.lowlevel.checkpoint()
 
 
 def over_wire(stream: trio.abc.Stream, limits: Limits) -> trio.abc.Stream:
-    """The same connection, as a `WireStream` if nothing stands between it and its socket."""
+    """Return a `WireStream` in place of a `trio.SocketStream`; return other streams unchanged."""
     if not isinstance(stream, trio.SocketStream):
         return stream
     ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.messages.chunk_bytes)
@@ -275,14 +276,20 @@ def over_wire(stream: trio.abc.Stream, limits: Limits) -> trio.abc.Stream:
 T = TypeVar("T")
 
 _GONE: Final = (ConnectionClosed, LocalProtocolError, trio.ClosedResourceError)
-_FOUND: Final = frozenset({CloseCode.PROTOCOL_BROKEN, CloseCode.NOT_UTF8})  # by the library
+# The violations of the protocol that trio-websocket detects.
+_FOUND: Final = frozenset({CloseCode.PROTOCOL_BROKEN, CloseCode.NOT_UTF8})
 
-# What of the library takes a message. It is asked for by its name, which is not public, once.
+# The private method of trio-websocket's connection that gets each message; see the module.
 _HANDLER: Final = "_handle_message_event"
 
 
-class HandshakeFailed(Exception):  # noqa: N818  named for what happened
-    """There is no WebSocket; `status` and `body` are what the server answered, if it did."""
+class HandshakeFailed(Exception):  # noqa: N818  it reports the peer's behaviour
+    """A WebSocket handshake failed.
+
+    Attributes:
+        status: The HTTP status of the server's answer; None without an answer.
+        body: The body of that answer.
+    """
 
     def __init__(self, text: str, *, status: int | None = None, body: bytes = b"") -> None:
         super().__init__(text)
@@ -290,12 +297,12 @@ class HandshakeFailed(Exception):  # noqa: N818  named for what happened
         self.body = body
 
 
-# What the library is given -----------------------------------------------------------------------
+# Substitutes for parts of trio-websocket
 
 
 @attrs.define(eq=False)
 class _Messages:
-    """In the place of the library's queue: what came, and is to be received."""
+    """The queue of received messages, in place of trio-websocket's."""
 
     frame_bytes_max: int
     inbox: ReceivedQueue
@@ -304,7 +311,7 @@ class _Messages:
     _is_skipping: bool = attrs.field(default=False, init=False)
 
     async def take(self, event: TextMessage | BytesMessage) -> None:
-        """Take a message, or a piece of one; the library reads on when there is room again."""
+        """Queue a message, or a piece of one; wait for room before trio-websocket reads on."""
         if isinstance(event, BytesMessage):
             self.has_binary = True
             self.inbox.end()
@@ -326,7 +333,7 @@ class _Messages:
 
 @attrs.define(eq=False)
 class _Reader:
-    """In the place of a nursery: the library's task, and what it raises."""
+    """The nursery that trio-websocket starts its reader task in; it keeps the task's error."""
 
     nursery: trio.Nursery
     stream: WatchedStream
@@ -336,10 +343,12 @@ class _Reader:
     _done: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def start_soon(self, read: Callable[[], Awaitable[None]]) -> None:
-        """What the library calls, with a method of the connection."""
+        """Start the reader task; trio-websocket calls this with a method of its connection."""
         connection = cast("WebSocketConnection", cast("MethodType", read).__self__)
         if not hasattr(connection, _HANDLER):
-            raise RuntimeError("this version of trio-websocket is unknown here")
+            raise RuntimeError(
+                f"this version of trio-websocket is not supported: it has no {_HANDLER}"
+            )
         setattr(connection, _HANDLER, self.messages.take)
         self.nursery.start_soon(self._run, read)
         if connection.is_client:
@@ -357,25 +366,28 @@ class _Reader:
             self._done.set()
 
     async def _watch(self, connection: WebSocketConnection) -> None:
-        """Nothing comes this way but the end, which a client's reader may survive for long."""
+        """End the queue when trio-websocket's own queue ends.
+
+        At a client, the reader task may go on for long after the server's close frame.
+        """
         with suppress(ConnectionClosed):
             await connection.get_message()
         self.messages.inbox.end()
 
     async def stop(self) -> None:
-        """Return when it reads no more."""
+        """Cancel the reader task, and wait until it has finished."""
         self.scope.cancel()
         await self._done.wait()
 
 
 async def _before_the_end(stream: WatchedStream, work: Callable[[], Awaitable[T]]) -> T | None:
-    """What `work` returns; None if the stream ended first, of which the library says nothing."""
+    """Return the result of `work`; None if the stream ended first, or the connection failed."""
     with stream.while_open(), suppress(*_GONE):
         return await work()
     return None
 
 
-# Frames -------------------------------------------------------------------------------------------
+# Encoding of frames
 
 _WHOLE_TEXT: Final = 0x81
 _SHORT_MAX: Final = 125
@@ -384,7 +396,7 @@ _TWO_BYTES, _EIGHT_BYTES = 126, 127
 
 
 def unmasked(text: str) -> bytes:
-    """A message of a server's, in one frame; the library takes ten times as long for it."""
+    """Encode a server's text message as one frame, ten times as fast as wsproto (RFC 6455, 5.2)."""
     payload = text.encode()
     size = len(payload)
     if size <= _SHORT_MAX:
@@ -395,17 +407,17 @@ def unmasked(text: str) -> bytes:
 
 
 def masking() -> Callable[[str], bytes]:
-    """The same for a client, whose frames are masked."""
+    """Return a function that encodes a client's text messages, as masked frames."""
     encoder = Connection(ConnectionType.CLIENT)
     return lambda text: encoder.send(TextMessage(data=text))
 
 
-# The socket ---------------------------------------------------------------------------------------
+# The open WebSocket
 
 
 @attrs.define(eq=False)
 class TrioSocket:
-    """A `MessageSocket`; made by `client_socket` and `server_socket`."""
+    """A `MessageSocket` over trio-websocket, made by `client_socket` and `server_socket`."""
 
     _connection: WebSocketConnection
     _stream: WatchedStream
@@ -418,11 +430,11 @@ class TrioSocket:
 
     @property
     def bytes_sent(self) -> int:
-        """See `MessageSocket`."""
+        """The number of bytes sent, which grows also in the middle of a message."""
         return self._stream.bytes_sent
 
     async def send_texts(self, texts: Sequence[str]) -> None:
-        """See `MessageSocket`; the library would send each by itself, and switch tasks for it."""
+        """Send messages in chunks; trio-websocket would send each one by itself."""
         rest = iter(texts)
         data, _ = self._next_chunk(rest)
         await self._send(data)
@@ -430,7 +442,7 @@ class TrioSocket:
             await self._send(data)
 
     def send_texts_nowait(self, texts: Iterable[str]) -> int:
-        """See `MessageSocket`; about a chunk of them."""
+        """Send at most about a chunk of messages without waiting; return their number."""
         self._check_there()
         if not self._stream.takes_at_once:
             return 0
@@ -439,11 +451,11 @@ class TrioSocket:
 
     @property
     def is_unfinished(self) -> bool:
-        """See `MessageSocket`."""
+        """Whether `send_texts` must be called to finish a message."""
         return self._stream.is_unfinished
 
     def _next_chunk(self, texts: Iterator[str]) -> tuple[bytes, int]:
-        """The frames of the next messages, and how many these are."""
+        """Return the encoded frames of the next messages, and their number."""
         frames: list[bytes] = []
         size = 0
         for text in texts:
@@ -462,7 +474,7 @@ class TrioSocket:
         await self._stream.send_all(data)
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """See `MessageSocket`."""
+        """Return received messages; raise `SocketEnded` after the last one."""
         try:
             messages = await self._reader.messages.inbox.take()
         except trio.ClosedResourceError:
@@ -472,7 +484,10 @@ class TrioSocket:
         return cast("Sequence[bytes | Oversized]", messages)
 
     def _ending(self) -> SocketEnded:
-        """Whose end it is: the library tells a peer's close and a peer's fault in the same way."""
+        """Return the end of the connection.
+
+        trio-websocket reports a peer's close and a peer's protocol violation in the same way.
+        """
         if self._reader.messages.has_binary:
             return SocketEnded(CloseCode.NOT_TEXT, is_ours=True)
         said = self._connection.closed
@@ -482,7 +497,7 @@ class TrioSocket:
         return SocketEnded(said.code, said.reason or "", is_ours=is_ours)
 
     async def ping(self) -> None:
-        """See `MessageSocket`."""
+        """Ping the peer, and wait for the pong."""
         self._pings += 1
         try:
             await self._connection.ping(struct.pack("!I", self._pings))
@@ -490,16 +505,18 @@ class TrioSocket:
             raise trio.BrokenResourceError("the peer is gone") from None
 
     def is_silent_since(self, moment: float) -> bool:
-        """See `MessageSocket`; of a peer to which nothing more can be said, nothing is hoped.
+        """Return whether this side has been reading since `moment` and has received nothing.
 
-        Who has still to read what was sent before a ping, as others see to, cannot answer that.
+        A peer to which nothing can be sent any more counts as silent. A peer that is still reading
+        earlier messages has not received the ping yet, and does not; slow sends have a time limit
+        of their own.
         """
         stream, since = self._stream, self._stream.listening_since
         has_heard = since is None or since > moment
         return stream.is_cut or not (has_heard or stream.is_writing)
 
     async def close(self, code: CloseCode, reason: str) -> None:
-        """See `MessageSocket`."""
+        """Close with `code`, by a closing handshake unless the peer has closed already."""
         inbox = self._reader.messages.inbox
         inbox.end()
         inbox.close()
@@ -516,7 +533,7 @@ class TrioSocket:
         await _before_the_end(self._stream, close)
 
     async def _break_off(self, code: CloseCode, reason: str) -> None:
-        """Tell what the library has not told, and let it be read: unread bytes reset a socket."""
+        """Send the close frame that trio-websocket has not sent, and let the peer read it."""
         stream = self._stream
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             if not stream.has_said_close:
@@ -529,10 +546,13 @@ class TrioSocket:
 
 
 async def linger(stream: trio.abc.Stream) -> None:
-    """Let the peer read what was sent, until it closes; to be called in a bounded time.
+    """Send end of file, and drop input until the peer closes; the caller bounds the time.
+
+    Closing a socket that holds unread bytes would reset the connection, and the peer might lose the
+    last bytes that were sent.
 
     Raises:
-        trio.BrokenResourceError: It is gone already.
+        trio.BrokenResourceError: The peer has disconnected already.
     """
     if isinstance(stream, trio.abc.HalfCloseableStream):
         await stream.send_eof()
@@ -540,7 +560,7 @@ async def linger(stream: trio.abc.Stream) -> None:
         pass
 
 
-# How one is opened --------------------------------------------------------------------------------
+# Opening a WebSocket
 
 
 @asynccontextmanager
@@ -553,18 +573,18 @@ async def client_socket(
     fields: Sequence[tuple[bytes, bytes]],
     limits: Limits,
 ) -> AsyncGenerator[TrioSocket, None]:
-    """A client's end of a WebSocket over `stream`; both are closed with the block.
+    """Open a WebSocket as a client; leaving the context closes it and `stream`.
 
     Args:
-        stream: It is connected, and nothing was said on it.
-        host: What goes into the header `Host`.
+        stream: A fresh connection to the server.
+        host: The value of the `Host` header.
         target: The path and the query.
-        subprotocols: Those that are offered.
-        fields: Header fields of the request, beside what WebSocket wants.
-        limits: How large a message may be.
+        subprotocols: The subprotocols to offer.
+        fields: Headers of the request, beside those of the handshake.
+        limits: The limits of the WebSocket.
 
     Raises:
-        HandshakeFailed: The server refused, or is none.
+        HandshakeFailed: The server rejected the handshake, or is not a WebSocket server.
     """
     async with _reading(stream, limits) as reader:
 
@@ -589,8 +609,10 @@ async def _rejection(reader: _Reader) -> HandshakeFailed:
     await reader.stop()
     fault = reader.fault
     if isinstance(fault, ConnectionRejected):
-        return HandshakeFailed("refused", status=fault.status_code, body=fault.body or b"")
-    return HandshakeFailed("hung up, or does not speak WebSocket")
+        return HandshakeFailed(
+            "the server rejected the handshake", status=fault.status_code, body=fault.body or b""
+        )
+    return HandshakeFailed("disconnected during the handshake, or is not a WebSocket server")
 
 
 @asynccontextmanager
@@ -602,17 +624,17 @@ async def server_socket(
     subprotocol: str | None,
     limits: Limits,
 ) -> AsyncGenerator[TrioSocket, None]:
-    """A server's end of a WebSocket over `stream`; both are closed with the block.
+    """Accept a WebSocket as a server; leaving the context closes it and `stream`.
 
     Args:
-        stream: Of which head and rest were read before.
-        head: That of the request, which was found to be good.
-        rest: What came behind it.
-        subprotocol: The one that is chosen.
-        limits: How large a message may be.
+        stream: The connection, from which `head` and `rest` were read before.
+        head: The encoded handshake request, which was checked.
+        rest: The bytes after the request.
+        subprotocol: The chosen subprotocol.
+        limits: The limits of the WebSocket.
 
     Raises:
-        HandshakeFailed: The client has gone away, or its request was none after all.
+        HandshakeFailed: The client has disconnected, or its handshake is malformed.
     """
     async with _reading(stream, limits, head, rest) as reader:
 
@@ -626,7 +648,7 @@ async def server_socket(
 
         connection = await _before_the_end(reader.stream, handshake)
         if connection is None:
-            raise HandshakeFailed("the client has gone away")
+            raise HandshakeFailed("the client has disconnected")
         yield _opened(connection, reader)
 
 
@@ -634,7 +656,7 @@ async def server_socket(
 async def _reading(
     stream: trio.abc.Stream, limits: Limits, head: bytes = b"", rest: bytes = b""
 ) -> AsyncGenerator[_Reader, None]:
-    """Round the library's task; what the block raises leaves it bare."""
+    """Return a context around the reader task; an error of its block leaves it without a group."""
     raised: Exception | None = None
     try:
         async with trio.open_nursery() as nursery:

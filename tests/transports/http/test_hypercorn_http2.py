@@ -127,7 +127,7 @@ async def test_a_head_over_its_limit_is_rejected_and_no_other_one(connected):
         head, body = await client.exchange(headers=[("x-long", "x" * 2000)])
         assert (head[b":status"], body) == (
             b"431",
-            b"the head is longer than limits.http.headers_bytes_max (2000)",
+            b"the request headers are longer than limits.http.headers_bytes_max (2000)",
         )
         assert (await client.exchange())[-1] == b"hello"
 

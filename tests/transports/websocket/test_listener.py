@@ -126,7 +126,7 @@ async def test_a_fault_of_ours_ends_its_connection_alone_and_is_logged(served, c
         return head
 
     url, arrivals = await served(admit=admit)
-    with pytest.raises(ConnectionLost, match="hung up"):
+    with pytest.raises(ConnectionLost, match="disconnected during the handshake"):
         await open_websocket_channel(url)
     assert "a WebSocket connection failed" in caplog.text
     ours = await open_websocket_channel(url, limits=LIMITS)
