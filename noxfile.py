@@ -62,6 +62,13 @@ def layers(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation; warnings are errors."""
+    install(session, "docs")
+    session.run("mkdocs", "build", "--strict", "--quiet", *session.posargs)
+
+
+@nox.session
 def recordings(session: nox.Session) -> None:
     """Replay every golden recording of a server, check and show the others."""
     install(session, "seal")

@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there."""
+"""What the README and the documentation show works as it stands there."""
 
 import importlib
 import os
@@ -10,7 +10,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGES = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+README = "\n\n".join(
+    page.read_text(encoding="utf-8")
+    for page in (ROOT / "README.md", *(ROOT / "docs" / page for page in PAGES))
+)
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 NEWCOMER_COMMANDS = [
     "python3 -m venv .venv && .venv/bin/pip install -q -e . && .venv/bin/mcp-trio demo",
@@ -61,6 +66,17 @@ def test_every_example_of_the_readme_runs_in_its_order(tmp_path):
     assert len(shown) == 16
     for language, block in shown:
         runners[language](block, tmp_path)
+
+
+def test_every_page_of_the_documentation_is_in_the_navigation():
+    there = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")}
+    assert set(PAGES) == there
+
+
+def test_the_readme_is_short_and_of_normal_width():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 250
+    assert [line for line in lines if len(line) > 110] == []
 
 
 def test_the_readme_has_the_two_commands_for_newcomers():
