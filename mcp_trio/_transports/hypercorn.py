@@ -1,8 +1,10 @@
-"""Serving an ASGI application by hypercorn on Trio: TLS, and HTTP/2 to clients that ask for it.
+"""An ASGI server on Trio with TLS and HTTP/2, built on hypercorn's protocol classes.
 
-What is used of hypercorn is its connection: parsing, streams, flow control. Accepting and stopping
-are done here, since no cancellation breaks off a write: a client that does not read could hold up a
-stop for ever; and nothing in hypercorn bounds how many connect.
+hypercorn parses, and manages streams and flow control. This module accepts connections, reads,
+writes and stops, for three reasons. hypercorn shields its writes from cancellation, so that a
+client that does not read could delay a stop for ever. It does not limit the number of connections.
+And its own server costs more time than all else: a task for each keep-alive timer, a lock for each
+piece of an answer, and a task switch for each message to the application.
 """
 
 import contextlib
@@ -48,16 +50,14 @@ from mcp_trio._transports.hypercorn_websocket import ToldWebSocket, stream_of
 from mcp_trio._transports.socket_bytes import WITH_ADDRESSES, SocketEnds
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# --------------------
-# What has come for the application, and over HTTP/2, how much more may come.
-#
-# Hypercorn lets a client send more as soon as the application has room for what has come, and reads
-# nothing before. So the streams of an HTTP/2 connection wait for the one that nobody reads; and
-# where that sends before it reads, the news that its client has made room stands behind what it
-# does not read, for ever. Here the connection may go on at once, and a stream when the application
-# has taken all that waited: what waits of a body is at most one window, of messages
-# `_BESIDE_OTHERS_MAX`.
+logger = logging.getLogger("mcp_trio")
 
+# Received messages, and HTTP/2 flow control. hypercorn stops reading a connection while one
+# application does not receive, which blocks the other streams of an HTTP/2 connection; and an
+# application that sends before it receives would wait for ever for a window update that is not
+# read. Here the connection's window opens at once, and a stream's window when the application has
+# received all that was queued. So the queue of a stream holds at most one window of a body, and
+# `_BESIDE_OTHERS_MAX` messages.
 
 Flush: TypeAlias = Callable[[bytes], Awaitable[None]]
 
@@ -68,10 +68,9 @@ _DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
 
 @attrs.define(eq=False)
 class Arrivals:
-    """What has come for one run of the application, which takes it one after the other.
+    """The queue of ASGI messages for one call of the application.
 
-    Who brings more than the application takes, by `waiting_max` messages, waits for it, but not for
-    one that has returned.
+    `put` waits while the queue holds `waiting_max` messages and the application is running.
     """
 
     waiting_max: int = _ALONE_MAX
@@ -81,11 +80,11 @@ class Arrivals:
     _is_over: bool = attrs.field(default=False, init=False)
 
     def is_waiting(self) -> bool:
-        """Whether `take` returns at once."""
+        """Return whether `take` would return at once."""
         return bool(self._waiting)
 
     async def put(self, message: Message) -> None:
-        """One more; that the client is gone is said without waiting."""
+        """Append a message; a disconnect message is appended without waiting."""
         while len(self._waiting) >= self.waiting_max and message["type"] not in _DISCONNECTS:
             if self._is_over:
                 return
@@ -94,28 +93,34 @@ class Arrivals:
         self._news.ring()
 
     async def take(self) -> Message:
-        """The next one."""
+        """Wait for the next message, and return it."""
         while not self._waiting:
             await self._news.wait()
         self._room.ring()
         return self._waiting.popleft()
 
     def end(self) -> None:
-        """Nobody takes any more."""
+        """Note that the application has returned, which ends every wait in `put`."""
         self._is_over = True
         self._room.ring()
 
 
 @attrs.define(kw_only=True, eq=False)
 class StreamArrivals(Arrivals):
-    """What has come on one stream of HTTP/2, of whose window `held_bytes` are not opened again."""
+    """The queue of one HTTP/2 stream.
+
+    Attributes:
+        windows: The flow control of the connection.
+        number: The stream's id.
+        held_bytes: The bytes of the stream's window that are still to be opened again.
+    """
 
     windows: "Windows"
     number: int
     held_bytes: int = attrs.field(default=0, init=False)
 
     async def take(self) -> Message:
-        """The next one; the window is opened when no other waits."""
+        """Return the next message; open the stream's window when the queue is empty then."""
         message = await super().take()
         if self.held_bytes and not self.is_waiting():
             opened, self.held_bytes = self.held_bytes, 0
@@ -123,14 +128,14 @@ class StreamArrivals(Arrivals):
         return message
 
     def end(self) -> None:
-        """Nobody takes any more."""
+        """Note that the application has returned."""
         super().end()
         self.windows.forget(self.number)
 
 
 @attrs.define(eq=False)
 class Windows:
-    """The windows of one HTTP/2 connection, which are opened in hypercorn's place."""
+    """The flow control of received data on one HTTP/2 connection, in place of hypercorn's."""
 
     _http: H2Connection
     _flush: Flush
@@ -144,17 +149,17 @@ class Windows:
         cast("Any", self._http).acknowledge_received_data = self.acknowledge
 
     def begin(self, number: int) -> StreamArrivals:
-        """What comes on a stream, until its end."""
+        """Return the queue of a new stream."""
         arrivals = StreamArrivals(waiting_max=_BESIDE_OTHERS_MAX, windows=self, number=number)
         self._arrivals[number] = arrivals
         return arrivals
 
     def forget(self, number: int) -> None:
-        """Nobody takes any more of a stream."""
+        """Forget the queue of a stream."""
         del self._arrivals[number]
 
     def acknowledge(self, size: int, number: int) -> None:
-        """Hypercorn has given away `size` bytes that came on a stream."""
+        """Open windows for `size` bytes; hypercorn calls this when a message was queued."""
         arrivals = self._arrivals.get(number)
         if arrivals is None or not arrivals.is_waiting():
             self._acknowledge(size, number)
@@ -163,25 +168,23 @@ class Windows:
             self._open(size, None)
 
     async def open_again(self, size: int, number: int) -> None:
-        """A stream has room for `size` bytes more; its client is told."""
+        """Open the window of a stream by `size` bytes, and send the update."""
         self._open(size, number)
         await self._flush(self._http.data_to_send())
 
     def _open(self, size: int, number: int | None) -> None:
-        with contextlib.suppress(ProtocolError):  # what is over needs none
+        with contextlib.suppress(ProtocolError):  # a closed stream has no window
             self._http.increment_flow_control_window(size, number)
 
 
-# --------------------
-# What hypercorn's protocols do that does not suit us, mended from outside; and what they keep.
+# Corrections of hypercorn's protocol classes.
 #
-# HTTP/1.1 would go on as HTTP/2 in plain text for a client that asks for it by `Upgrade: h2c`. That
-# is obsolete (RFC 9113, 3.1), no host of ours promises it, and a proxy that has passed the wish on
-# without a thought would pass on all that follows without a look. A server may ignore it (RFC 9110,
-# 7.8).
+# hypercorn switches from HTTP/1.1 to plain-text HTTP/2 for a client that sends `Upgrade: h2c`. That
+# is obsolete (RFC 9113, section 3.1) and allows request smuggling through a proxy that forwards the
+# header. A server may ignore the header (RFC 9110, section 7.8), and this one does.
 #
-# HTTP/2 forgets a stream that was answered, and fails if more comes for it. One that its client has
-# reset it remembers, and has room for a thousand of them; and one that it has refused by itself.
+# hypercorn's HTTP/2 forgets a stream that was answered, and fails when more data arrive for it. It
+# keeps streams that the client has reset, and streams that hypercorn itself has rejected.
 
 
 _H11Event: TypeAlias = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
@@ -191,7 +194,7 @@ _WEBSOCKET: Final = b"websocket"
 
 
 def stay_in_http1(hypercorn: ProtocolWrapper, *, head_bytes_max: int) -> None:
-    """To be called before anything was received; does nothing to HTTP/2."""
+    """Make an HTTP/1.1 connection ignore upgrades to HTTP/2; call this before the first read."""
     if isinstance(hypercorn.protocol, H11Protocol):
         hypercorn.protocol.connection = _PlainConnection(
             h11.SERVER, max_incomplete_event_size=head_bytes_max
@@ -199,13 +202,13 @@ def stay_in_http1(hypercorn: ProtocolWrapper, *, head_bytes_max: int) -> None:
 
 
 class _PlainConnection(h11.Connection):
-    """One whose requests ask for no other protocol than WebSocket."""
+    """An h11 connection that removes `Upgrade` headers for protocols other than WebSocket."""
 
     def next_event(self) -> _H11Event:
-        """See h11; which would hold back all that comes, the end too, until a wish was answered."""
+        """Return the next event; h11 would pause until a requested upgrade was answered."""
         event = super().next_event()
         if isinstance(event, h11.Request) and _asks_for_another(event):
-            self._cstate.pending_switch_proposals.clear()  # it has no other way to say no
+            self._cstate.pending_switch_proposals.clear()  # h11 has no public way to decline
             return _without_upgrade(event)
         return event
 
@@ -225,26 +228,29 @@ def _without_upgrade(request: h11.Request) -> h11.Request:
 
 
 class _Answered:
-    """A stream of HTTP/2 that was answered before all of its body had come."""
+    """An HTTP/2 stream that was answered before all of its body had arrived."""
 
     async def handle(self, _event: object) -> None:
-        """Nobody waits for it."""
+        """Drop the rest of the body."""
         await trio.lowlevel.checkpoint()
 
 
 class _Streams(dict[int, Any]):
-    """Hypercorn's, which has something to take what comes too late."""
+    """hypercorn's table of streams, with a stand-in for each stream that was answered."""
 
     def __missing__(self, _number: int) -> _Answered:
         return _Answered()
 
 
 def forgive(protocol: H2Protocol) -> None:
-    """What comes for a stream that was answered is dropped, and a strange request ends its own."""
+    """Make the protocol drop data for answered streams, and reset streams with malformed requests.
+
+    Without this, hypercorn closes the whole connection in both cases.
+    """
     if not isinstance(protocol.streams, _Streams):
         protocol.streams = _Streams(protocol.streams)
         hypercorn = cast("Any", protocol)
-        create = hypercorn._create_stream  # noqa: SLF001  what fails is in there
+        create = hypercorn._create_stream  # noqa: SLF001  there is no public hook
         hypercorn._create_stream = functools.partial(  # noqa: SLF001  the same
             _create_stream, protocol, create
         )
@@ -255,7 +261,7 @@ async def _create_stream(
     create: Callable[[RequestReceived], Awaitable[None]],
     request: RequestReceived,
 ) -> None:
-    """Hypercorn ends the connection for a method or a path that is no ASCII."""
+    """Create a stream, or reset it if its method or path is not ASCII."""
     if all(value.isascii() for name, value in request.headers if name.startswith(b":")):
         await create(request)
     else:
@@ -263,22 +269,19 @@ async def _create_stream(
 
 
 def forget_rejected(protocol: H2Protocol) -> None:
-    """No application was run for these, which wanted to be WebSockets; so nobody closes them."""
+    """Forget WebSocket streams that hypercorn has rejected without calling the application."""
     forgive(protocol)
     for number in [each for each, stream in protocol.streams.items() if stream.closed]:
         del protocol.streams[number]
 
 
 def number_behind(send: object) -> int:
-    """The number of the stream that hypercorn has made a `send` for."""
+    """Return the id of the HTTP/2 stream to which hypercorn's `send` belongs."""
     return cast("int", cast("Any", send).__self__.stream_id)
 
 
 async def end_unended(protocol: H2Protocol, number: int) -> None:
-    """End a stream of which something is still to come, as far as hypercorn knows.
-
-    Its task that sends then finds that nothing can be sent there, and forgets it.
-    """
+    """Reset a stream whose answer is incomplete; hypercorn's sending task then forgets it."""
     buffer = protocol.stream_buffers.get(number)
     if buffer is None or buffer.complete:
         return
@@ -290,10 +293,10 @@ async def end_unended(protocol: H2Protocol, number: int) -> None:
 
 
 def has_unsent_ends(protocol: H2Protocol) -> bool:
-    """Whether the last bytes of an answer have not left yet; those broken off have none."""
+    """Return whether the end of a complete answer is still to be sent."""
     return any(
-        cast("Any", buffer)._complete and not _is_closed(protocol, number)  # noqa: SLF001  it tells
-        for number, buffer in protocol.stream_buffers.items()  # that by no other
+        cast("Any", buffer)._complete and not _is_closed(protocol, number)  # noqa: SLF001  no public name
+        for number, buffer in protocol.stream_buffers.items()
     )
 
 
@@ -303,19 +306,18 @@ def _is_closed(protocol: H2Protocol, number: int) -> bool:
 
 
 def bytes_held_back(protocol: H2Protocol) -> int:
-    """What waits for an HTTP/2 client to open its window."""
+    """Return the number of bytes that wait for the client to open its windows."""
     return sum(len(each.buffer) for each in protocol.stream_buffers.values())
-
-
-# --------------------
-# The bytes of a connection that hypercorn parses, without waits that have no end.
 
 
 @attrs.define(eq=False)
 class BoundedStream:
-    """As much of a stream as hypercorn and TLS need; it owns its `ends`.
+    """A connection's byte stream whose waits the server can end from outside.
 
-    While it `is_holding`, what is sent waits for what is sent next.
+    Attributes:
+        has_ended: Set when the client or this side has closed.
+        bytes_sent: The number of bytes that the kernel has accepted.
+        is_holding: Whether to hold sent data back, and join them to the next data.
     """
 
     _ends: SocketEnds
@@ -331,18 +333,18 @@ class BoundedStream:
     _listening_since: float = attrs.field(default=math.inf, init=False)
     _read_at: float = attrs.field(default=-math.inf, init=False)
 
-    # Sending.
+    # Sending
 
     @property
     def has_held(self) -> bool:
-        """Whether something waits for what is sent next."""
+        """Whether data are held back."""
         return bool(self._held)
 
     def send_nowait(self, data: bytes) -> bytes:
-        """Send what the system takes at once; returns the rest, which has to be sent next.
+        """Send what the kernel accepts at once; return the rest, which the caller must send next.
 
         Raises:
-            trio.BrokenResourceError: The client has gone away.
+            trio.BrokenResourceError: The client has disconnected.
         """
         if self.is_holding:
             self._held += data
@@ -356,10 +358,10 @@ class BoundedStream:
         return data[sent:]
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send it; a client that does not read in time is disconnected.
+        """Send all data.
 
         Raises:
-            trio.BrokenResourceError: The client has gone away, or was cut off.
+            trio.BrokenResourceError: The client has disconnected, or `cut` was called.
         """
         await trio.lowlevel.checkpoint()
         rest = memoryview(self.send_nowait(bytes(data)))
@@ -370,7 +372,7 @@ class BoundedStream:
             except (OSError, trio.ClosedResourceError) as error:
                 raise trio.BrokenResourceError("the connection was cut") from error
             rest = rest[self._write_nowait(rest) :]
-            self._read_at = trio.current_time()  # there is room, as the client has made some
+            self._read_at = trio.current_time()  # the client has read something
         self._sending_since = math.inf
         self._has_sent.ring()
 
@@ -380,18 +382,18 @@ class BoundedStream:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise trio.BrokenResourceError("the client has gone away") from error
+            raise trio.BrokenResourceError("the client has disconnected") from error
         self.bytes_sent += written
         return written
 
     async def wait_sent(self) -> None:
-        """Return when something more was sent."""
+        """Wait until more data were sent."""
         await self._has_sent.wait()
 
-    # Receiving.
+    # Receiving
 
     async def receive_some(self, _bytes_max: int | None = None) -> bytes:
-        """Return received bytes; empty, now and always, when the client has closed.
+        """Return received bytes; empty at end of file, and ever after.
 
         Raises:
             trio.ClosedResourceError: This side has closed.
@@ -418,23 +420,23 @@ class BoundedStream:
                 return b""
         return b""
 
-    # The end.
+    # Closing
 
     def cut_if_waiting_since(self, earliest: float) -> None:
-        """Cut it if a write has made no progress since then."""
+        """Abort the connection if a write has made no progress since `earliest`."""
         if self._sending_since < earliest:
             self.cut()
 
     def cut_if_silent_since(self, earliest: float) -> None:
-        """Cut it if it has been listened to since then, and nothing was heard of the client.
+        """Abort the connection if the client has neither sent nor read data since `earliest`.
 
-        One that reads what has waited for it is there; what it was asked stands behind that.
+        A client that reads is alive: the ping is queued after the data that it reads.
         """
         if max(self._listening_since, self._read_at) < earliest:
             self.cut()
 
     async def aclose(self) -> None:
-        """No more is sent or received; `linger` and `cut` are still to come."""
+        """End sending and receiving; `linger` and `cut` close the socket."""
         self._is_closing = True
         self.has_ended.set()
         if not self._is_cut:
@@ -443,11 +445,11 @@ class BoundedStream:
         await trio.lowlevel.checkpoint()
 
     async def linger(self) -> None:
-        """Let the client read what was sent: a close with unread bytes would reset the connection.
+        """Drop input until the client closes, for at most `limits.shutdown.close_seconds`.
 
-        What still comes is thrown away, for `limits.shutdown.close_seconds` at most.
+        Closing a socket that holds unread bytes would reset the connection.
         """
-        await self.aclose()  # after a handshake that failed nobody has
+        await self.aclose()  # after a failed handshake, the stream is still open
         with (
             contextlib.suppress(trio.ClosedResourceError),
             trio.move_on_after(self._limits.shutdown.close_seconds),
@@ -456,24 +458,11 @@ class BoundedStream:
                 pass
 
     def cut(self) -> None:
-        """Close it at once; wakes who waits for it."""
+        """Close the socket at once, which ends every wait for it."""
         self._is_cut = True
         self.has_ended.set()
         self._ends.close()
 
-
-# --------------------
-# One connection that hypercorn parses: its requests, and what is run for them.
-#
-# Of hypercorn it is the protocols alone: HTTP/1.1, HTTP/2 and WebSocket, with their states and
-# their flow control. What stands around them in its own server costs more than all else: a task
-# after each request, which ends the connection if no other comes; a lock and a shield for each
-# piece of an answer; a turn of the scheduler for each message to the application. Here who is idle
-# is looked for now and then, by the host; bytes that the system takes at once need neither; and
-# what has come for an application is simply there.
-
-
-logger = logging.getLogger("mcp_trio")
 
 Address: TypeAlias = tuple[str, int]
 
@@ -482,10 +471,17 @@ _START: Final = "http.response.start"
 
 @attrs.define(eq=False)
 class HypercornConnection:
-    """One connection, and what runs for its requests.
+    """One connection and the calls of the application for its requests.
 
-    Since `idle_since` nothing has run for any; infinite while something does, and before it can:
-    a handshake has its own time. Of them, `websockets` are open.
+    Attributes:
+        app: The ASGI application.
+        stream: The connection's bytes.
+        limits: The limits of the connection.
+        client: The address of the client.
+        server: The address of this side.
+        idle_since: The time at which the last request ended; infinite during a request and during
+            the TLS handshake, which has a time limit of its own.
+        websockets: The number of open WebSockets.
     """
 
     app: Application
@@ -508,7 +504,7 @@ class HypercornConnection:
     _lingering: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     async def serve(self, config: Config, tls: SSLContext | None) -> None:
-        """Serve its requests until either side closes it."""
+        """Serve requests until the client or the server closes the connection."""
         self._secured = self.stream
         if tls is None:
             await self._serve(config, "http/1.1", is_tls=False)
@@ -520,7 +516,7 @@ class HypercornConnection:
             await self.stream.linger()
 
     async def _shake_hands(self, config: Config, tls: SSLContext) -> str | None:
-        """The protocol that was agreed on; None if nothing was, and it is over."""
+        """Do the TLS handshake; return the negotiated protocol, or None if it has failed."""
         secured = trio.SSLStream(
             cast("Any", self.stream), tls, server_side=True, https_compatible=True
         )
@@ -556,7 +552,7 @@ class HypercornConnection:
             await self._hypercorn.initiate()
             await self._read()
             self.stream.has_ended.set()
-        await self._say_goodbye()
+        await self._send_goaway()
         await self._close()
 
     async def _read(self) -> None:
@@ -573,7 +569,7 @@ class HypercornConnection:
         await self._hypercorn.handle(Closed())
 
     async def _cancel_when_over(self, scope: trio.CancelScope) -> None:
-        """What hypercorn runs beside the requests ends with them."""
+        """Cancel hypercorn's own tasks once the connection and all requests have ended."""
         await self.stream.has_ended.wait()
         while self._requests:
             await self._rests.wait()
@@ -584,14 +580,14 @@ class HypercornConnection:
         scope.cancel()
 
     async def _all_sent(self, protocol: H2Protocol) -> None:
-        """Wait until the last bytes of all answers have left, which a task of hypercorn's sends."""
+        """Wait until hypercorn's sending task has sent the ends of all complete answers."""
         while has_unsent_ends(protocol) and not protocol.closed:
             await self.stream.wait_sent()
 
-    # The end.
+    # Closing
 
     def stop(self) -> None:
-        """Cancel what runs for its requests; when all that has ended, the connection ends."""
+        """Cancel all requests; the connection closes when they have ended."""
         self._is_stopping = True
         for scope in self._requests:
             scope.cancel()
@@ -600,7 +596,7 @@ class HypercornConnection:
         self._lingering.cancel()
 
     def end(self) -> None:
-        """It was idle for too long: it is closed, and the second time cut."""
+        """Close the idle connection; the second call aborts it."""
         if self._is_ending or self.stream.has_ended.is_set():
             self.stream.cut()
         else:
@@ -608,15 +604,15 @@ class HypercornConnection:
             self._nursery.start_soon(self._end)
 
     async def _end(self) -> None:
-        if self._requests:  # one has come in the very last moment
+        if self._requests:  # a request has arrived since the idle check
             self._is_ending = False
             return
-        await self._say_goodbye()
+        await self._send_goaway()
         await self._hypercorn.handle(Closed())
         await self._close()
 
-    async def _say_goodbye(self) -> None:
-        """Over HTTP/2 a client learns what was not seen of its requests, and may ask that again."""
+    async def _send_goaway(self) -> None:
+        """Send GOAWAY on HTTP/2, so that the client knows which requests it may send again."""
         protocol = self._hypercorn.protocol
         if isinstance(protocol, H2Protocol) and not protocol.closed:
             protocol.connection.close_connection()
@@ -626,7 +622,7 @@ class HypercornConnection:
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             await self._secured.aclose()
 
-    # What hypercorn sends.
+    # Events that hypercorn sends
 
     async def _send(self, event: Event) -> None:
         if isinstance(event, RawData):
@@ -636,7 +632,7 @@ class HypercornConnection:
             await self._hypercorn.handle(Closed())
 
     async def _send_data(self, data: bytes) -> None:
-        """Send it, cancelled or not: hypercorn counts it as sent, and would never give it again."""
+        """Send data; a cancellation does not stop this, since hypercorn counts them as sent."""
         try:
             if self._secured is self.stream and not self._sending.locked():
                 data = self.stream.send_nowait(data)
@@ -647,19 +643,19 @@ class HypercornConnection:
                     await self._secured.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             await self._hypercorn.handle(Closed())
-            await trio.lowlevel.checkpoint()  # now others may learn of it
+            await trio.lowlevel.checkpoint()  # let other tasks notice the disconnect
 
     async def _send_held(self) -> None:
-        """Nothing came behind it."""
+        """Send the data that are held back, although no further data follow."""
         with contextlib.suppress(trio.BrokenResourceError):
             async with self._sending:
                 with trio.CancelScope(shield=True):
                     await self.stream.send_all(b"")
 
-    # What hypercorn runs: this is its `TaskGroup`.
+    # hypercorn's `TaskGroup` interface
 
     def spawn(self, function: Callable[..., Awaitable[object]], *arguments: object) -> None:
-        """Run something of hypercorn's beside the requests."""
+        """Start a task of hypercorn's."""
         self._nursery.start_soon(function, *arguments)
 
     async def spawn_app(
@@ -669,7 +665,7 @@ class HypercornConnection:
         scope: Scope,
         send: Callable[[Message | None], Awaitable[None]],
     ) -> Callable[[Message], Awaitable[None]]:
-        """Run the application for one request; returns what its messages are given to."""
+        """Start the application for one request; return the function that queues its messages."""
         arrivals = self._arrivals_for(send)
         self._nursery.start_soon(self._run, self._begin(), scope, arrivals, send)
         return arrivals.put
@@ -695,12 +691,12 @@ class HypercornConnection:
         finally:
             arrivals.end()
             self._finish(running)
-            self.stream.is_holding = False  # what was to come next does not
+            self.stream.is_holding = False  # no further data follow
             await send(None)
             await self._end_stream(send)
 
     def _begin(self) -> trio.CancelScope:
-        """Around what runs for a request, which a stop cancels."""
+        """Return the cancel scope of a new request, which `stop` cancels."""
         running = trio.CancelScope()
         self._requests.add(running)
         self.idle_since = math.inf
@@ -732,21 +728,21 @@ class HypercornConnection:
             await self._break_off(send)
 
     async def _break_off(self, send: object) -> None:
-        """The rest of an answer will not come, which is no affair of other ones over HTTP/2."""
+        """Abort an incomplete answer: its stream on HTTP/2, otherwise the connection."""
         if isinstance(self._hypercorn.protocol, H2Protocol):
             await self._end_stream(send)
         else:
             self.stream.cut()
 
     async def _end_stream(self, send: object) -> None:
-        """Of what has no end yet, over HTTP/2, nobody is to wait for the rest."""
+        """Reset the HTTP/2 stream of an incomplete answer."""
         protocol = self._hypercorn.protocol
         if isinstance(protocol, H2Protocol) and not protocol.closed:
             await end_unended(protocol, number_behind(send))
             await self._send_data(protocol.connection.data_to_send())
 
     async def _send_together(self, send: Send, message: Message) -> None:
-        """The head of an answer leaves with what comes next; cancelled, nothing was begun."""
+        """Send a message; hold back headers and announced messages for the next one."""
         await trio.lowlevel.checkpoint_if_cancelled()
         is_held = message["type"] == _START or MORE in message
         self.stream.is_holding = is_held
@@ -755,7 +751,10 @@ class HypercornConnection:
             await self._send_held()
 
     async def _send_bounded(self, protocol: H2Protocol, send: Send, message: Message) -> None:
-        """Over HTTP/2 others would wait for it; and hypercorn sets no bound to what is kept."""
+        """Send a message on HTTP/2; wait while more than `unsent_bytes_max` are unsent.
+
+        hypercorn does not limit the data that wait for the client's windows.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         await send(message)
         while bytes_held_back(protocol) > self.limits.http.unsent_bytes_max:
@@ -784,10 +783,10 @@ _LOOKS_PER_IDLE_TIME: Final = 8
 
 
 class _Config(Config):
-    """Hypercorn's settings; the date is written once a second."""
+    """hypercorn's settings, with a `Date` header that is formatted once a second."""
 
     def response_headers(self, protocol: str) -> list[tuple[bytes, bytes]]:  # noqa: ARG002
-        """The date, and nothing of the server."""
+        """Return the `Date` header only, without `Server`."""
         return [(b"date", date_at(int(time.time())))]
 
 
@@ -800,18 +799,19 @@ async def serve_hypercorn(
     keyfile: str | None = None,
     task_status: trio.TaskStatus[Sequence[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve `app` on `listeners`, which are closed at the end; runs until it is cancelled.
+    """Serve an ASGI application until cancelled, and close the listeners at the end.
 
-    With `certfile` and `keyfile` (PEM) all connections are TLS, and HTTP/2 where the client agrees.
+    With `certfile` and `keyfile` (PEM), all connections use TLS, and HTTP/2 where the client
+    negotiates it. No lifespan events are sent. Request headers may take `limits.http.idle_seconds`
+    instead of `limits.http.headers_seconds`, since hypercorn does not report their progress.
 
-    Cancellation is the graceful stop: the listeners close, then idle connections; what runs for a
-    request is cancelled, and may still end its answer; after `limits.shutdown.close_seconds`
-    everything is cut. No lifespan events are sent. One head may take `limits.http.idle_seconds`
-    here, as only hypercorn knows what has come of it.
+    Cancellation is the graceful stop: it closes the listeners and the idle connections, and cancels
+    the application's calls, which may still complete their answers. After
+    `limits.shutdown.close_seconds`, the remaining connections are aborted.
 
     Raises:
         OSError: The certificate or key cannot be read (`ssl.SSLError` is one).
-        ValueError: There is only one of the two.
+        ValueError: Only one of `certfile` and `keyfile` was given.
     """
     try:
         config = _config(limits, certfile, keyfile)
@@ -830,10 +830,10 @@ async def serve_hypercorn(
 
 def _config(limits: Limits, certfile: str | None, keyfile: str | None) -> Config:
     if (certfile is None) != (keyfile is None):
-        raise ValueError("TLS needs both: certfile= and keyfile=")
+        raise ValueError("TLS needs both certfile= and keyfile=")
     config = _Config()
     config.certfile, config.keyfile = certfile, keyfile
-    config.accesslog = config.errorlog = None  # who answers logs
+    config.accesslog = config.errorlog = None  # the application logs
     config.h11_max_incomplete_size = limits.http.headers_bytes_max
     config.h2_max_header_list_size = limits.http.headers_bytes_max
     config.keep_alive_max_requests = sys.maxsize
@@ -857,7 +857,7 @@ class _Server:
     _is_quiet: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def hold_connections(self, *, task_status: trio.TaskStatus[trio.Nursery]) -> None:
-        """The nursery of all connections; it takes no cancellation, but stops them in order."""
+        """Hold the shielded nursery of all connections, and stop them in order at the end."""
         async with trio.open_nursery() as nursery:
             nursery.cancel_scope.shield = True
             nursery.start_soon(self._cut_stalled)
@@ -869,7 +869,7 @@ class _Server:
             nursery.cancel_scope.cancel()
 
     async def _cut_stalled(self) -> NoReturn:
-        """One look at all connections every now and then costs less than a timer for each write."""
+        """Abort stalled writes; checking from time to time costs less than a timer per write."""
         while True:
             await trio.sleep(self.limits.messages.write_stall_seconds / _LOOKS_PER_STALL)
             earliest = trio.current_time() - self.limits.messages.write_stall_seconds
@@ -877,7 +877,7 @@ class _Server:
                 connection.stream.cut_if_waiting_since(earliest)
 
     async def _cut_idle(self) -> NoReturn:
-        """The same for a timer after each request; who says nothing at first is idle, too."""
+        """Close connections on which no request has begun for `limits.http.idle_seconds`."""
         pause = self.limits.http.idle_seconds / _LOOKS_PER_IDLE_TIME
         while True:
             await trio.sleep(pause)
@@ -887,7 +887,7 @@ class _Server:
                     connection.end()
 
     async def _cut_silent(self) -> NoReturn:
-        """Hypercorn asks those behind WebSockets whether they are there, and hears no answer."""
+        """Abort WebSockets whose peer is dead: hypercorn sends pings, but checks no pongs."""
         pause = self.limits.websocket.ping_interval_seconds / _LOOKS_PER_STALL
         silent_seconds = (
             self.limits.websocket.ping_interval_seconds + self.limits.websocket.pong_seconds
@@ -909,7 +909,7 @@ class _Server:
             connection.stream.cut()
 
     async def serve_connection(self, transport: trio.SocketStream) -> None:
-        """Everything that happens on one accepted connection; raises no `Exception`."""
+        """Serve one accepted connection until it ends; raises no `Exception`."""
         client, server = addresses_of(transport)
         ends = SocketEnds(
             fd=transport.socket.detach(), chunk_bytes=self.limits.messages.chunk_bytes
@@ -931,7 +931,7 @@ class _Server:
                 self._is_quiet.set()
 
     async def _reject(self, stream: BoundedStream) -> None:
-        logger.warning("a connection was refused: limits.http.connections_max are open")
+        logger.warning("a connection was rejected: limits.http.connections_max are open")
         try:
             if self.tls is None:
                 with contextlib.suppress(trio.BrokenResourceError):
@@ -941,11 +941,11 @@ class _Server:
 
 
 def addresses_of(transport: trio.SocketStream) -> tuple[Address | None, Address | None]:
-    """Those of the client and of this side, where there are any."""
+    """Return the addresses of the client and of this side; None where they have none."""
     if transport.socket.family not in WITH_ADDRESSES:
         return None, None
     try:
         client, server = transport.socket.getpeername(), transport.socket.getsockname()
-    except OSError:  # the client has gone already
+    except OSError:  # the client has disconnected already
         return None, None
     return (client[0], client[1]), (server[0], server[1])

@@ -1,9 +1,9 @@
-"""What hypercorn's WebSockets lack: the peer's close code, and a bound to what they keep.
+"""Additions to hypercorn's WebSockets: the peer's close code, and a bound on received messages.
 
-Hypercorn closes the connection for a message that is too large, goes on keeping what comes behind
-it, and tells every end as one that was broken off. It would agree to compression, too, by which a
-small frame becomes a large message, and whose library loses its place when a ping comes in between
-two frames of one (wsproto#205).
+hypercorn closes the connection for a too large message, but keeps buffering the data that follow.
+It reports every close as an abnormal one. And it would negotiate compression, with which a small
+frame can become a large message, and which fails in wsproto when a ping arrives between two frames
+of a message (wsproto issue 205); so compression is switched off here.
 """
 
 from collections.abc import Callable, Generator
@@ -23,7 +23,7 @@ _CLOSED_BY_PEER: Final = frozenset({ConnectionState.REMOTE_CLOSING, ConnectionSt
 
 
 def stream_of(protocol: H11Protocol | H2Protocol, scope: Scope) -> WSStream | None:
-    """The stream that hypercorn has made for a scope, if it is one of a WebSocket."""
+    """Return hypercorn's WebSocket stream of a scope, if it has one."""
     streams = [protocol.stream] if isinstance(protocol, H11Protocol) else protocol.streams.values()
     found = (each for each in streams if isinstance(each, WSStream) and each.scope is scope)
     return next(found, None)
@@ -31,7 +31,7 @@ def stream_of(protocol: H11Protocol | H2Protocol, scope: Scope) -> WSStream | No
 
 @attrs.define(eq=False)
 class ToldWebSocket:
-    """A WebSocket of hypercorn, of which more is told."""
+    """A wrapper of one hypercorn WebSocket that bounds its buffer and reports its close code."""
 
     _stream: WSStream
     _limits: Limits
@@ -39,10 +39,10 @@ class ToldWebSocket:
 
     def __attrs_post_init__(self) -> None:
         self._stream.buffer = cast("Any", BoundedBuffer(self._limits.messages.bytes_max))
-        self._stream.handshake.extensions = None  # whatever the client offers
+        self._stream.handshake.extensions = None  # no compression
 
     def sending(self, send: Send) -> Send:
-        """`send`, which looks at the connection that is made when it accepts."""
+        """Wrap `send`: observe the WebSocket's events from the accept message on."""
 
         async def send_and_look(message: Message) -> None:
             await send(message)
@@ -64,7 +64,7 @@ class ToldWebSocket:
         cast("Any", connection).events = noted
 
     def receiving(self, receive: Receive) -> Receive:
-        """`receive`, which tells what the peer has said at the end."""
+        """Wrap `receive`: add the peer's close code and reason to the disconnect message."""
 
         async def receive_told() -> Message:
             message = await receive()
@@ -77,9 +77,10 @@ class ToldWebSocket:
 
 @attrs.define(eq=False)
 class BoundedBuffer:
-    """The pieces of a message, in the place of hypercorn's; what is over the limit is dropped.
+    """The buffer of a message's pieces, in place of hypercorn's.
 
-    Enough is kept to see that it was.
+    Once the message is longer than `bytes_max`, further pieces are dropped, so that the receiver
+    gets enough of the message to see that it is too long.
     """
 
     bytes_max: int
@@ -88,7 +89,7 @@ class BoundedBuffer:
     _is_binary: bool = attrs.field(default=False, init=False)
 
     def extend(self, event: TextMessage | BytesMessage) -> None:
-        """One more piece."""
+        """Append a piece."""
         if isinstance(event, BytesMessage):
             self._is_binary = True
         elif self._chars <= self.bytes_max:
@@ -96,12 +97,12 @@ class BoundedBuffer:
             self._chars += len(event.data)
 
     def to_message(self) -> Message:
-        """The message, as ASGI has it."""
+        """Return the ASGI message."""
         if self._is_binary:
             return {"type": "websocket.receive", "bytes": b"", "text": None}
         return {"type": "websocket.receive", "bytes": None, "text": "".join(self._pieces)}
 
     def clear(self) -> None:
-        """It was taken."""
+        """Empty the buffer for the next message."""
         self._pieces.clear()
         self._chars, self._is_binary = 0, False

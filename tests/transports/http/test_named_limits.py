@@ -34,13 +34,13 @@ async def told(client, data):
             POST[:20],
             {"http": HttpLimits(headers_seconds=0.1)},
             408,
-            "0.1 s (limits.http.headers_seconds)",
+            "0.1 seconds (limits.http.headers_seconds)",
         ),
         (
             POST + b"Content-Length: 9\r\n\r\nabc",
             {"http": HttpLimits(body_seconds=0.1)},
             408,
-            "0.1 s (limits.http.body_seconds)",
+            "0.1 seconds (limits.http.body_seconds)",
         ),
     ],
 )
