@@ -71,7 +71,7 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def recordings(session: nox.Session) -> None:
     """Replay every golden recording of a server, check and show the others."""
-    install(session, "seal")
+    install(session)
     session.run("python", "tools/recordings.py", *session.posargs)
 
 
@@ -159,6 +159,6 @@ def faults(session: nox.Session) -> None:
 @nox.session(default=False)
 def conformance(session: nox.Session) -> None:
     """Run the official conformance suite against our server and our client, with no excuses."""
-    install(session, "seal", "interop")
+    install(session, "interop")
     session.run("python", "tools/conformance/suite.py", *session.posargs)
     session.run("python", "tools/conformance/suite.py", "--leg=server", "--server=hypercorn")

@@ -39,7 +39,7 @@ from mcp_trio._server.registry import (
     row_of,
 )
 from mcp_trio._server.results import JsonWriter
-from mcp_trio._server.sealed_state import KeyRing, StateStore, check_sealing
+from mcp_trio._server.sealed_state import KeyRing, StateStore
 from mcp_trio._server.signatures import GivenSchema, RawSignature, Signature
 from mcp_trio._server.structured_output import GivenOutput
 from mcp_trio._server.subscriptions import Audience, list_changed
@@ -396,8 +396,6 @@ class Offering:
         **details: Any,
     ) -> dict[str, Any]:
         """The members of a `Registered`: those that all kinds have, and those that were given."""
-        if options.get("resumable"):
-            check_sealing()
         runs_in_thread = options.get("thread", True) and not is_async(handler)
         own, foreign = reversed(self._contexts) if runs_in_thread else self._contexts
         signature = kind(

@@ -14,7 +14,6 @@ import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import attrs
@@ -95,18 +94,11 @@ class KeyRing:
         return head + nonce + cipher.encrypt(nonce, plain, head + bound_to)
 
     def open(self, sealed: bytes, *, bound_to: bytes) -> bytes | None:
-        """The text; None if it was not sealed so, by a key of these.
-
-        Without the extra `seal` nothing can have been.
-        """
-        try:
-            ciphers = self._derived()
-        except ModuleNotFoundError:
-            return None
+        """Return the text; None if none of these keys sealed it so."""
         from cryptography.exceptions import InvalidTag
 
         head, rest = sealed[:_HEAD_BYTES], sealed[_HEAD_BYTES:]
-        for key_id, cipher in ciphers:
+        for key_id, cipher in self._derived():
             if head == _VERSION + key_id:
                 try:
                     return cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], head + bound_to)
@@ -120,30 +112,12 @@ class KeyRing:
         return self._ciphers
 
 
-def check_sealing() -> None:
-    """Refuse, before anything is sealed, what cannot be.
-
-    Raises:
-        ModuleNotFoundError: The extra `seal` is not installed.
-    """
-    if find_spec("cryptography") is None:
-        raise _missing()
-
-
-def _missing() -> ModuleNotFoundError:
-    return ModuleNotFoundError(
-        "sealing a request's state needs `cryptography`: install mcp_trio[seal]"
-    )
-
-
 def _derive(key: bytes) -> tuple[bytes, "AESGCM"]:
     """A key's id, and its cipher: neither is the key itself, which may serve elsewhere too."""
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-    except ImportError as error:
-        raise _missing() from error
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
     length = _ID_BYTES + _CIPHER_KEY_BYTES
     derived = HKDF(algorithm=SHA256(), length=length, salt=None, info=_PURPOSE).derive(key)
     return derived[:_ID_BYTES], AESGCM(derived[_ID_BYTES:])

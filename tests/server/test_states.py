@@ -9,16 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio import KeyRing, RequestError, Server
+from mcp_trio import KeyRing, RequestError
 from mcp_trio import types as s
 from mcp_trio._protocol.requests import digest_of, invalid_state
-from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State, check_sealing
+from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State
 from mcp_trio._session.journal import Place, Step
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.http import MemoryStore
 from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
-from tests.server.conftest import nothing
-from tests.server.rounds import NOT_VALID
 
 KEY = bytes(range(32))
 NEW_KEY = bytes(range(32, 64))
@@ -252,26 +250,6 @@ def test_without_the_extra_the_error_names_it(monkeypatch):
 
 
 @pytest.mark.requirement("MRTR-19")
-async def test_without_the_extra_no_state_is_valid(serve, monkeypatch):
-    text = sealed()
-    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
-    server = Server("shop")
-    server.tool(name="it")(nothing)
-    asker = await serve(server, protocol_version="2026-07-28")
-
-    for state in (text, "made up"):
-        error = await asker.error("tools/call", {"name": "it", "requestState": state})
-        assert error == NOT_VALID
-
-
-def test_what_needs_the_extra_is_rejected_early(monkeypatch):
-    check_sealing()
-    monkeypatch.setattr("mcp_trio._server.sealed_state.find_spec", lambda _name: None)
-
-    with pytest.raises(ModuleNotFoundError, match=r"mcp_trio\[seal\]"):
-        check_sealing()
-
-
 # What a retry repeats ---------------------------------------------------------------------------
 
 

@@ -33,9 +33,9 @@ Json = dict[str, Any]
 
 PLACES: Final[Sequence[tuple[Transport, str]]] = (
     ("stdio", "legacy"),
-    ("stdio", "stateless"),
+    ("stdio", "modern"),
     ("http", "legacy"),
-    ("http", "stateless"),
+    ("http", "modern"),
     ("sse", "legacy"),
 )
 """Where it meets our server, and what it is told to speak."""
