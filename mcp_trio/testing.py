@@ -1,4 +1,4 @@
-"""What people test with: scripted peers, connections that fail, simulated worlds, checks."""
+"""Test tools: scripted peers, faulty connections, simulated sessions, mock servers, checks."""
 
 from mcp_trio._replay.live import mock_client
 from mcp_trio._replay.mock import MockServer, mock_server

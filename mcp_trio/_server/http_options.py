@@ -1,4 +1,11 @@
-"""How a server is served over HTTP, as people say it."""
+"""Options of servers over HTTP, and the stores that several machines behind one address share.
+
+By default all stores are in the memory of the process. Machines that serve together share only
+three things: the events that a returning client asks for, the facts about its session, and the
+notice that something has changed. A session itself, its handlers and their questions live in one
+process, so requests of legacy clients have to be routed by `Mcp-Session-Id`. Stateless requests
+need no such routing.
+"""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,24 +21,16 @@ from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.subscriptions import Notice, Tell
 
-# --------------------
-# What a served application keeps, behind small interfaces; in its process's memory by default.
-#
-# What several machines that serve together would have to share is no more than this: the events
-# that a client comes back for, what is known of its session, and that something has changed. A
-# session itself, its handlers and their questions, live in one process: requests of legacy clients
-# have to be routed by `Mcp-Session-Id`. Modern requests need no such routing.
-
 
 @attrs.frozen(kw_only=True)
 class SessionFacts:
-    """What is known of a legacy session wherever it is asked for.
+    """The facts about a legacy session that all machines may look up.
 
     Attributes:
-        principal: Whose it is; None where nobody verifies.
-        revision: The name of what is spoken in it.
-        client: Its client, by the client's own words.
-        capabilities: What that can do; None if nobody has asked for it.
+        principal: The user who opened the session; None if the server does not verify users.
+        protocol_version: The protocol version that the handshake agreed on.
+        client: The name and version that the client reported.
+        capabilities: The capabilities of the client; None if they are not known.
     """
 
     principal: str | None
@@ -41,76 +40,78 @@ class SessionFacts:
 
 
 class SessionStore(Protocol):
-    """Which legacy sessions there are on all machines that serve together, by their ids.
+    """The legacy sessions of all machines that serve together, by session id.
 
-    Promised to it: `keep` comes once a session, when its handshake has been answered and before the
-    client knows the id; `forget` when it has ended. Both come from the event loop and must not
-    wait: a store for several machines writes behind. Of a machine that dies nobody says `forget`;
-    such a store has to notice that by itself, for as long as it finds a session, its client is not
-    told to begin a new one.
+    The server calls `keep` once for each session, after its handshake has been answered and before
+    the client knows the id, and `forget` when the session has ended. Both are called in the event
+    loop and must return without waiting: a store for several machines writes in the background. A
+    machine that crashes does not call `forget`, so such a store has to detect that by itself: while
+    it still finds a session, the client of that session is not asked to open a new one.
 
-    `find` is asked for ids only that are of no session here. What it finds lives elsewhere, and the
-    request is refused as misdirected (421), not as one of a session that has ended (404).
+    The server calls `find` only for ids that belong to no session of its own. If `find` returns
+    facts, the session lives on another machine, and the request is rejected as misdirected (421);
+    otherwise the session has ended (404).
     """
 
     def keep(self, session_id: str, facts: SessionFacts) -> None:
-        """A session has begun here."""
+        """Store the facts about a session that has opened on this machine."""
         ...
 
     def forget(self, session_id: str) -> None:
-        """A session has ended, perhaps before it was kept; its events are wanted no more."""
+        """Remove a session that has ended, perhaps before it was kept, together with its events."""
         ...
 
     async def find(self, session_id: str) -> SessionFacts | None:
-        """What is known of a session; None if there is none."""
+        """Return the facts about a session, or None if there is no such session."""
         ...
 
 
 @attrs.define(eq=False)
 class MemorySessions:
-    """A `SessionStore` in the memory of this process."""
+    """A `SessionStore` that keeps its sessions in the memory of this process."""
 
     _known: dict[str, SessionFacts] = attrs.field(factory=dict[str, SessionFacts], init=False)
 
     def keep(self, session_id: str, facts: SessionFacts) -> None:
-        """See `SessionStore.keep`."""
+        """Store the facts about a session."""
         self._known[session_id] = facts
 
     def forget(self, session_id: str) -> None:
-        """See `SessionStore.forget`."""
+        """Remove a session; an unknown id is ignored."""
         self._known.pop(session_id, None)
 
     async def find(self, session_id: str) -> SessionFacts | None:
-        """See `SessionStore.find`."""
+        """Return the facts about a session, or None if there is no such session."""
         return self._known.get(session_id)
 
 
 class Changes(Protocol):
-    """Tells applications that serve together what has changed at one of them.
+    """A broadcast of change notices between applications that serve together.
 
-    What is told is that a list or a resource is another one now, and not what it is: each
-    application has lists of its own. It goes to all others that have joined, and not back. Promised
-    to them: what one tells comes in its order. Not promised: that it comes at once, or that a
-    change is told several times if it happens several times.
+    A notice says that a list or a resource has changed; it does not carry the new content, because
+    each application has lists of its own. A notice reaches all other applications that have joined,
+    never its sender. The notices of one sender arrive in the order in which they were sent. They
+    may arrive late, and several equal notices may arrive as one.
     """
 
     def joined(self, hear: Tell) -> AbstractAsyncContextManager[Tell]:
-        """A context in which `hear` is called for changes at others; gives what tells them of ours.
+        """Return a context manager that joins the broadcast and gives a function that sends.
 
-        Both are quick, never wait, and may be called in any task or thread.
+        Inside the context `hear` is called for each notice of another application. Both functions
+        return without waiting, and may be called in any task or thread.
         """
         ...
 
 
 @attrs.define(eq=False)
 class MemoryChanges:
-    """`Changes` among the applications of this process."""
+    """`Changes` between the applications of this process."""
 
     _members: dict[object, Tell] = attrs.field(factory=dict[object, Tell], init=False)
 
     @asynccontextmanager
     async def joined(self, hear: Tell) -> AsyncGenerator[Tell]:
-        """See `Changes.joined`."""
+        """Join the broadcast, and give a function that sends a notice to the other members."""
         member = object()
         self._members[member] = hear
         try:
@@ -126,14 +127,14 @@ class MemoryChanges:
 
 @attrs.frozen(kw_only=True)
 class HttpStores:
-    """What `stores=` takes: each of the interfaces, in memory unless given.
+    """The value of the option `stores=`; a store that is not given is in memory.
 
     Attributes:
-        events: Makes the store of one session's events, by the session's id; None: each session
+        events: Returns the event store of a session, given the session's id. With None each session
             has a `ReplayBuffer` within `limits.http.events_kept_max` and
             `limits.http.events_kept_bytes_max`.
-        sessions: Which sessions there are.
-        changes: Who else is to hear of changes.
+        sessions: The store of sessions.
+        changes: The broadcast of change notices.
     """
 
     events: Callable[[str], EventStore] | None = None
@@ -142,24 +143,26 @@ class HttpStores:
 
 
 HostKind: TypeAlias = Literal["native", "hypercorn"]
-"""Who holds the connections: our own listener, for HTTP/1.1, or hypercorn, for TLS and HTTP/2."""
+"""The HTTP server: the native listener, for HTTP/1.1, or hypercorn, for TLS and HTTP/2."""
 
 Verify: TypeAlias = Callable[[HttpRequest], Awaitable[str | None]]
-"""Who sends a request, by its head; None refuses it.
+"""Returns the name of the user who sent a request, given its headers; None rejects the request.
 
-The name is no secret: handlers read it as `ctx.principal`, and it stands in recordings.
+The name is not a secret: handlers read it as `ctx.principal`, and recordings contain it.
 """
 
 
 class WhoMayCome(TypedDict, total=False):
-    """Who may come over the web.
+    """Options that restrict access over HTTP and WebSocket.
 
     Attributes:
-        hosts: Names under which clients may reach it, beside those that it is bound to.
-        origins: Pages of these origins may use it, beside its own.
-        token: Who brings it may come: as `Authorization: Bearer`, or, from a browser that opens a
-            WebSocket, as the subprotocol `mcp.token.` and the token in Base64URL, beside `mcp`.
-        verify: In its place, tells who sends a request, by its head; None refuses the request.
+        hosts: Host names accepted in the `Host` header, besides those of the bound addresses.
+        origins: Web origins whose pages may use the server, besides the server's own.
+        token: The bearer token that each request must carry: as `Authorization: Bearer`, or, from
+            a browser that opens a WebSocket, as the subprotocol `mcp.token.` followed by the token
+            in Base64URL, besides the subprotocol `mcp`.
+        verify: Instead of `token`: returns the name of the user, given the request headers; None
+            rejects the request.
     """
 
     hosts: Collection[str] | None
@@ -169,17 +172,19 @@ class WhoMayCome(TypedDict, total=False):
 
 
 class HttpOptions(WhoMayCome, total=False):
-    """What is served, and to whom.
+    """Options of the HTTP application.
 
     Attributes:
-        path: Where the MCP endpoint is.
-        allows_cors: Browsers are told that pages of `origins` may read what is answered.
-        streams_answers: Answers in sessions are streams of events also where they could be JSON.
-        has_sse: The two endpoints of revision 2024-11-05 are there as well.
-        has_websocket: WebSocket is there as well; each connection is a session.
-        ws_path: Where that is.
-        record: See `Server.serve`; each session is recorded, and all modern requests together.
-        stores: What several machines that serve together share; in memory without a word.
+        path: The path of the MCP endpoint.
+        allows_cors: Send CORS headers, so that browsers let pages of `origins` read responses.
+        streams_answers: Answer requests in sessions with event streams, also where plain JSON would
+            do.
+        has_sse: Serve the two endpoints of the HTTP+SSE transport (2024-11-05) as well.
+        has_websocket: Serve WebSocket as well; each connection is a session.
+        ws_path: The path of the WebSocket endpoint.
+        record: The recording, as in `Server.serve`. Each session is recorded separately, and all
+            stateless requests together.
+        stores: The stores that several machines share; in memory by default.
     """
 
     path: str
@@ -193,12 +198,18 @@ class HttpOptions(WhoMayCome, total=False):
 
 
 class RunHttpOptions(HttpOptions, total=False):
-    """The same, and where: see `Server.serve_http`.
+    """Options of `Server.serve_http` and `Server.run`: the application, its address and processes.
 
     Attributes:
-        workers: How many processes serve the address together. Several of them speak modern
-            revisions only, and no handler waits in them for its client's next round. What changes
-            in one is told to its own clients only, unless `stores` carries it to the others.
+        host: The host name or address to bind.
+        port: The port to bind; 0 chooses a free port.
+        server: The HTTP server that holds the connections.
+        workers: The number of processes that serve the address together. Several processes serve
+            stateless protocol versions only, and no handler stays suspended in them until its
+            client's next request. A change in one process is reported to the clients of that
+            process only, unless `stores` carries it to the others.
+        certfile: The path of a TLS certificate in PEM.
+        keyfile: The path of the private key of the certificate.
     """
 
     host: str

@@ -1,4 +1,13 @@
-"""Processes that serve HTTP until a signal comes: one, or a parent with several workers."""
+"""Serving over HTTP: in the caller's nursery, in a process of its own, or in several workers.
+
+With several workers the parent process forks, and waits: it runs no event loop, and no user code
+except the code that made the server. So each worker, also one that replaces another later, begins
+with the same server and the same keys. All workers accept from the same sockets, which the parent
+holds: an idle worker takes the next client, and no client is lost with a worker that dies.
+
+A worker that ends by itself is replaced, after a pause that grows. A worker that ends before all of
+them have served indicates an error of the configuration, and stops all of them.
+"""
 
 import logging
 import os
@@ -40,32 +49,20 @@ from mcp_trio._transports.sockets import netloc
 from mcp_trio._transports.stdio import wait_parent_death
 from mcp_trio.limits import Limits
 
-# --------------------
-# Several processes that serve one address: a parent, and the workers that it forks.
-#
-# The parent forks, and waits: it runs no event loop and nothing of people's but what made the
-# server. So each worker, also one that takes another's place later, begins with the same server and
-# the same keys. All of them accept from the same sockets, which the parent holds: who is free takes
-# the next client, and none is lost with a worker that dies.
-#
-# A worker that ends by itself is replaced, after a pause that grows. One that ends before all of
-# them served for the first time is a fault of the set-up, and ends everything.
-
-
 logger = logging.getLogger("mcp_trio")
 
 _SERVING: Final = b"serving"
 _SIGNALS_MAX: Final = 64
-_WAITING_MAX: Final = 0xFFFF  # the system has a lower bound of its own
+_WAITING_MAX: Final = 0xFFFF  # The operating system caps the backlog at its own, lower maximum.
 
 
 class WorkerFailedError(Exception):
-    """A worker has ended before all of them had served; it has said why."""
+    """A worker ended before all workers had served; the worker itself logged the reason."""
 
 
 @attrs.define(eq=False)
 class _Place:
-    """One of the workers, whichever process it is at the time."""
+    """A position among the workers, held by one process after another."""
 
     restarts: Restarts
     process: ForkProcess | None = None
@@ -76,13 +73,14 @@ class _Place:
 
 @attrs.define(kw_only=True, eq=False)
 class Workers:
-    """The parent; see the module.
+    """A parent process that forks workers, replaces those that end, and stops them on a signal.
 
     Attributes:
-        number: How many there are.
-        work: What each of them does, until SIGTERM; it calls what it is given when it serves.
-        serving: Is called when all of them serve for the first time.
-        limits: How long a stop may take, and what lies between restarts.
+        number: The number of workers.
+        work: The main function of a worker, which runs until SIGTERM; it calls its argument when
+            the worker serves.
+        serving: Called when all workers serve for the first time.
+        limits: The time that a stop may take, and the pauses between restarts.
     """
 
     number: int
@@ -96,13 +94,13 @@ class Workers:
         self._places = [_Place(Restarts(self.limits)) for _ in range(self.number)]
 
     def run(self) -> int:
-        """Hold the workers until SIGINT or SIGTERM comes, which ends them; returns its number.
+        """Run the workers until SIGINT or SIGTERM arrives, stop them, and return its number.
 
-        They have `limits.shutdown.workers_seconds` for that; those that are left then, or when a
-        second signal comes, are killed.
+        The workers have `limits.shutdown.workers_seconds` to stop. Workers that still run then, or
+        when a second signal arrives, are killed.
 
         Raises:
-            WorkerFailedError: One has ended before all of them had served; the others are stopped.
+            WorkerFailedError: A worker ended before all had served; the others are stopped.
         """
         with _signals() as signals:
             try:
@@ -122,7 +120,7 @@ class Workers:
                 return number
 
     def _look_after(self, place: _Place) -> None:
-        """Whatever is due at one place."""
+        """Start, replace or poll the worker at one position, as its state requires."""
         if place.process is None:
             if time.monotonic() >= place.changed_at:
                 self._begin(place)
@@ -144,9 +142,9 @@ class Workers:
         place.changed_at, place.is_serving = time.monotonic(), False
 
     def _work(self, tells: Connection) -> None:
-        """All that a worker's process does.
+        """Run as a worker process.
 
-        SIGINT goes to all processes of a terminal, of which the parent alone heeds it.
+        A terminal sends SIGINT to the parent and all workers; only the parent handles it.
         """
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -154,10 +152,10 @@ class Workers:
         self.work(partial(tells.send_bytes, _SERVING))
 
     def _replace(self, place: _Place, process: ForkProcess) -> None:
-        """A worker has ended by itself.
+        """Schedule the replacement of a worker that has ended by itself.
 
         Raises:
-            WorkerFailedError: And that before all of them had served.
+            WorkerFailedError: The worker ended before all workers had served.
         """
         number, status = process.pid, process.exitcode
         self._close(place)
@@ -166,7 +164,7 @@ class Workers:
         now = time.monotonic()
         pause_seconds = place.restarts.pause_seconds(now - place.changed_at)
         place.changed_at = now + pause_seconds
-        text = "worker %s ended with status %s; another one begins in %g s"
+        text = "worker %s ended with status %s; a new worker starts in %g s"
         logger.error(text, number, status, pause_seconds)
 
     def _close(self, place: _Place) -> None:
@@ -179,11 +177,11 @@ class Workers:
     # Waiting.
 
     def _next_change(self) -> float | None:
-        """When the next worker is to begin; None if all are there."""
+        """Return the time at which the next worker is to start; None if all are running."""
         return min((each.changed_at for each in self._places if each.process is None), default=None)
 
     def _next_signal(self, signals: socket.socket, at: float | None) -> int | None:
-        """Wait until a worker has news, or until a moment; a signal's number if there was one."""
+        """Wait for a signal, a change of a worker, or the time `at`; return the signal's number."""
         told = [each.tells for each in self._places if each.tells and not each.is_serving]
         seconds = None if at is None else max(0.0, at - time.monotonic())
         happened = wait([signals, *self._sentinels(), *told], seconds)
@@ -204,7 +202,7 @@ class Workers:
             if signals in happened and _number(signals) is not None:
                 break
         for process in self._alive():
-            logger.error("worker %s is killed: it did not stop", process.pid)
+            logger.error("worker %s did not stop in time and is killed", process.pid)
             process.kill()
         for place in self._places:
             if place.process is not None:
@@ -218,7 +216,7 @@ class Workers:
 
 @contextmanager
 def _signals() -> Generator[socket.socket]:
-    """What becomes readable when a signal comes, which does nothing else meanwhile."""
+    """Give a socket that becomes readable when a signal arrives; signals have no other effect."""
     reader, writer = socket.socketpair()
     with reader, writer:
         reader.settimeout(0)
@@ -234,7 +232,7 @@ def _signals() -> Generator[socket.socket]:
 
 
 def _has_told(tells: Connection) -> bool:
-    """Whether a worker says that it serves; one that is ending says nothing."""
+    """Return whether a worker has reported that it serves; a worker that ends closes its pipe."""
     try:
         return tells.poll() and tells.recv_bytes() == _SERVING
     except EOFError:
@@ -242,21 +240,21 @@ def _has_told(tells: Connection) -> bool:
 
 
 def _do_nothing(*_: object) -> None:
-    """What is done about a signal is up to who waits for it."""
+    """Ignore a signal: the parent reads its number from the wakeup socket."""
 
 
 def _number(signals: socket.socket) -> int | None:
-    """The first signal that came; None if it was another one than those that end us."""
+    """Return the first signal received that stops the server; None for any other signal."""
     numbers = signals.recv(_SIGNALS_MAX)
     return next((number for number in numbers if number in SIGNALS), None)
 
 
 @contextmanager
 def bound_sockets(host: str, port: int) -> Generator[Sequence[socket.socket]]:
-    """Sockets that listen at an address, for all workers; closed at the end.
+    """Give the sockets, shared by all workers, that listen at an address; close them at the end.
 
     Raises:
-        OSError: It cannot be bound.
+        OSError: The address cannot be bound.
     """
     kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
     found = socket.getaddrinfo(host, port, type=kind, flags=flags)
@@ -269,19 +267,18 @@ def bound_sockets(host: str, port: int) -> Generator[Sequence[socket.socket]]:
         ]
 
 
-# --------------------
-# Serving a server over HTTP, in the caller's nursery.
+# In the caller's nursery ------------------------------------------------------------------------
 
 
 def app_of(
     server: ServesSessions, options: HttpOptions, bound: Sequence[tuple[str, int]]
 ) -> HttpApp:
-    """The application, for where it is bound; its runtime runs nowhere yet.
+    """Return the application for the addresses that are bound; its runtime is not started.
 
     Raises:
-        TypeError: There is no such option.
-        ValueError: Sessions cannot be recorded so, as they would replace each other; or the gate's
-            settings are none; or there are both `token` and `verify`.
+        TypeError: An option is unknown.
+        ValueError: The recording target cannot hold several sessions; or `hosts` or `origins` are
+            invalid; or both `token` and `verify` are given.
     """
     unknown = options.keys() - HttpOptions.__annotations__.keys()
     if unknown:
@@ -311,14 +308,14 @@ def app_of(
 
 @attrs.frozen(kw_only=True)
 class Address:
-    """Where a server listens, and who holds its connections.
+    """The address that a server listens at, and the HTTP server that holds its connections.
 
     Attributes:
-        host: The name or number of an interface; the default is reached from this machine only.
-        port: 0 for any that is free.
-        holder: The kind of host.
-        certfile: A certificate, in PEM, for TLS; with `keyfile`, and by hypercorn only.
-        keyfile: Its key.
+        host: The host name or address to bind; the default accepts clients of this machine only.
+        port: The port to bind; 0 chooses a free port.
+        holder: The HTTP server.
+        certfile: The path of a TLS certificate in PEM, with `keyfile`; for hypercorn only.
+        keyfile: The path of the private key of the certificate.
     """
 
     host: str = "127.0.0.1"
@@ -334,7 +331,7 @@ class Address:
             raise ValueError('TLS is for server="hypercorn"')
 
     def url(self, port: int, path: str) -> str:
-        """What is there under the port that was bound."""
+        """Return the URL of a path, given the port that was bound."""
         scheme = "http" if self.certfile is None else "https"
         return f"{scheme}://{netloc(self.host, port)}{path}"
 
@@ -346,13 +343,13 @@ async def serve_http(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled, which ends every stream in its protocol's way, in bounded time.
+    """Serve until cancelled; report the URL of the MCP endpoint, with the port that was bound.
 
-    Reports the URL of the MCP endpoint, with the port that was bound.
+    If this is cancelled, every stream is ended as its protocol demands, in bounded time.
 
     Raises:
         OSError: The address cannot be bound.
-        Exception: What the lifespan raises, bare.
+        Exception: The error that the lifespan raised, not in an exception group.
     """
     listeners = await trio.open_tcp_listeners(address.port, host=address.host)
     await serve_bound(server, listeners, address, options, task_status=task_status)
@@ -366,13 +363,13 @@ async def serve_bound(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """The same at an address that is bound already, by listeners that are closed at the end.
+    """Serve, as `serve_http` does, on listeners that are bound already; close them at the end.
 
-    Cancelled: the sessions wind down, and with them their streams; when the last frames have left,
-    or after `limits.shutdown.close_seconds` more, the listeners close.
+    If this is cancelled, the sessions close, and with them their streams. The listeners close when
+    the last response has been sent, or after `limits.shutdown.close_seconds` more.
 
     Raises:
-        Exception: What the lifespan raises, bare.
+        Exception: The error that the lifespan raised, not in an exception group.
     """
     try:
         bound = [listener.socket.getsockname()[:2] for listener in listeners]
@@ -384,7 +381,7 @@ async def serve_bound(
             with trio.CancelScope() as winding:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(app.runtime.run)
-                    winding.shield = True  # before, there is nothing yet that has to wind down
+                    winding.shield = True  # Before this, no session exists that has to be closed.
                     await nursery.start(partial(_hold, app, listeners, address))
                     task_status.started(url)
                     await stopping.wait()
@@ -397,7 +394,7 @@ async def serve_bound(
         raise foremost(group) from None
     finally:
         for listener in listeners:
-            listener.socket.close()  # no checkpoint, which would hide what is being raised
+            listener.socket.close()  # `aclose` would add a checkpoint, and could hide the error.
 
 
 async def _hold(
@@ -441,17 +438,17 @@ _Wait: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class ServesProcesses(ServesSessions, Protocol):
-    """A server, as far as a process needs it that is its own."""
+    """The part of `Server` that `run_http` uses."""
 
     states: StateStore | None
 
     @property
     def serve_http(self) -> _Serve:
-        """Serves in one process, until cancelled; reports the URL."""
+        """Serve in one process until cancelled; report the URL."""
         ...
 
     def speak_stateless_only(self) -> None:
-        """There are no sessions here."""
+        """Serve stateless protocol versions only, which need no sessions."""
         ...
 
 
@@ -462,16 +459,16 @@ def _log(url: str) -> None:
 def run_http(
     server: ServesProcesses, /, *, told: Told = _log, workers: int = 1, **options: Any
 ) -> NoReturn:
-    """A Trio run of its own round the server's `serve_http`, ended by SIGINT and SIGTERM.
+    """Call `trio.run` with the server's `serve_http`, until SIGINT or SIGTERM arrives.
 
-    `told` is called with the URL of the MCP endpoint. A second signal ends the process at once.
-    With several `workers`, each is a process with a run of its own, and this one is their parent.
+    `told` is called with the URL of the MCP endpoint. A second signal exits the process at once.
+    With several `workers`, each is a process with a Trio run of its own, and this is their parent.
 
     Raises:
-        SystemExit: After a signal, with status 128 plus its number; with status 1, and a text, if
-            a worker has ended before all of them served.
-        ValueError: Options that contradict each other; or the server cannot have several workers.
-        Exception: What `serve_http` raises, bare.
+        SystemExit: After a signal, with status 128 plus the number of the signal; with status 1 and
+            a text if a worker ended before all workers had served.
+        ValueError: Options contradict each other; or the server cannot have several workers.
+        Exception: The error that `serve_http` raised, not in an exception group.
     """
     if workers == 1:
         run_until_signal(server.serve_http, told=told, **options)
@@ -482,13 +479,13 @@ def run_http(
 
 
 def run_until_signal(serve: _Serve, *, told: Told = _log, **options: Any) -> NoReturn:
-    """A Trio run of its own round `serve`, given these options, ended by SIGINT and SIGTERM.
+    """Call `trio.run` with `serve` and these options, until SIGINT or SIGTERM arrives.
 
-    `told` is called with the URL that `serve` reports. A second signal ends the process at once.
+    `told` is called with the URL that `serve` reports. A second signal exits the process at once.
 
     Raises:
-        SystemExit: After a signal, with status 128 plus its number.
-        Exception: What `serve` raises, bare.
+        SystemExit: After a signal, with status 128 plus the number of the signal.
+        Exception: The error that `serve` raised, not in an exception group.
     """
     raise SystemExit(SIGNAL_STATUS_BASE + trio.run(_run, partial(serve, **options), told))
 
@@ -499,7 +496,7 @@ async def _run(
     numbers: Collection[int] = SIGNALS,
     over: _Wait = trio.sleep_forever,
 ) -> int:
-    """Serve until one of these signals comes, or until it is `over`: then the number is 0."""
+    """Serve until a signal arrives, and return its number; return 0 if `over` returns first."""
     received: list[int] = []
 
     async def watch(signals: AsyncIterator[int], serving: trio.CancelScope) -> None:
@@ -564,10 +561,10 @@ def _run_workers(
 
 
 def check_for_workers(server: ServesProcesses, options: HttpOptions, number: int) -> None:
-    """Refuse what several processes cannot do together.
+    """Check that the options suit `number` worker processes.
 
     Raises:
-        ValueError: It says what.
+        ValueError: An option does not; the text names it.
     """
     rejections = {
         "there is at least one of workers": number < 1,
@@ -587,7 +584,11 @@ def check_for_workers(server: ServesProcesses, options: HttpOptions, number: int
 
 
 def _become_worker(server: ServesProcesses) -> None:
-    """No client is routed to who knows it: there are no sessions, and no handler waits for one."""
+    """Serve stateless requests only, and suspend no handler until its client's next request.
+
+    A later request of a client may arrive at another worker, which knows no session or handler of
+    this one.
+    """
     server.speak_stateless_only()
     server.limits = attrs.evolve(
         server.limits, requests=attrs.evolve(server.limits.requests, suspended_max=0)

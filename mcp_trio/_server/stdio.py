@@ -1,4 +1,4 @@
-"""Serving this process's own stdin and stdout: diversion, signals, the parent's life."""
+"""Serving over this process's own stdin and stdout, until a signal or the end of the parent."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ SIGNAL_STATUS_BASE: Final = 128
 
 
 class ServesChannels(Protocol):
-    """A server, as far as a transport needs it."""
+    """The part of `Server` that this module uses."""
 
     limits: Limits
 
@@ -32,7 +32,7 @@ class ServesChannels(Protocol):
         record: RecordTarget | None,
         task_status: trio.TaskStatus[Session],
     ) -> None:
-        """Serves one channel and reports its session; returns when that has ended."""
+        """Serve one channel and report its session; return when the session has ended."""
         ...
 
 
@@ -43,13 +43,14 @@ async def serve_stdio(
     descriptors: tuple[int, int] | None = None,
     task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve over `descriptors`, or divert stdin and stdout now; ends when the parent dies.
+    """Serve one session over stdin and stdout, until the client or the parent process is gone.
 
-    A lifespan has `limits.shutdown.close_seconds` to be left in, and is cancelled after that.
-    Cancelled: the session is wound down in bounded time.
+    Without `descriptors` stdin and stdout are diverted now. When the session has ended, the
+    lifespan has `limits.shutdown.close_seconds` to exit, and is cancelled after that. If this is
+    cancelled, the session is closed in bounded time.
 
     Raises:
-        Exception: What `server.serve` raises, bare.
+        Exception: The error that `server.serve` raised, not in an exception group.
     """
     parent_pid = os.getppid()
     channel = open_stdio_channel(*(descriptors or divert_stdio()), limits=server.limits)
@@ -82,13 +83,13 @@ def run_stdio(
     record: RecordTarget | None = None,
     descriptors: tuple[int, int] | None = None,
 ) -> None:
-    """A Trio run of its own around `serve_stdio`, ended by SIGINT and SIGTERM as well.
+    """Call `trio.run` with `serve_stdio`, which SIGINT and SIGTERM end as well.
 
-    A second signal ends the process at once.
+    A second signal exits the process at once.
 
     Raises:
-        SystemExit: After a signal, with status 128 plus its number.
-        Exception: What `server.serve` raises, bare.
+        SystemExit: After a signal, with status 128 plus the number of the signal.
+        Exception: The error that `server.serve` raised, not in an exception group.
     """
     received = trio.run(_run, server, record, descriptors)
     if received is not None:
@@ -117,14 +118,17 @@ async def _run(
 
 @attrs.define(eq=False)
 class _SignalWatch:
-    """Ends the session at the first signal, or what comes before it; the process at the second."""
+    """A signal handler that closes the session at the first signal, and exits at the second.
+
+    A signal that arrives before the session has opened cancels the opening instead.
+    """
 
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     session: Session | None = attrs.field(default=None, init=False)
     received: int | None = attrs.field(default=None, init=False)
 
     def started(self, value: Any = None) -> None:
-        """The session is there: this is a `trio.TaskStatus`."""
+        """Keep the session; this makes the handler a `trio.TaskStatus`."""
         self.session = value
 
     async def run(self, signals: AsyncIterator[int]) -> None:
