@@ -1,4 +1,9 @@
-"""The other end of servers that dial: a hub takes their connections, and is their client."""
+"""Servers that open the WebSocket themselves, and the hub that accepts them as their client.
+
+A dialing server keeps one connection to its hub. When the connection breaks or cannot be opened,
+the server dials again, after pauses that grow while dialing fails. Each connection is a session,
+and one lifespan covers all of them.
+"""
 
 import logging
 import random
@@ -39,29 +44,22 @@ from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.errors import ConnectionLost, loss_as
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# --------------------
-# A server that dials out: it opens the connection, and serves on it whoever is at the other end.
-#
-# The connection may break as often as it likes: it is opened again, with longer and longer pauses
-# while that fails. Each connection is a session, and all of them are in one lifespan.
-
-
 logger = logging.getLogger("mcp_trio")
 
-# Who is refused so is refused again: without a token, or with a wrong one.
+# A missing or wrong token does not become right by dialing again.
 _FINAL: Final = frozenset({401, 403})
 
 
 class DialOptions(TypedDict, total=False):
-    """How a server dials.
+    """Options of `Server.dial`.
 
     Attributes:
-        token: See `open_websocket_channel`, as for the next two.
-        headers: What goes along with the request.
-        ssl_context: For `wss://`: whom to trust.
-        record: See `Server.serve`; one file holds all sessions as one story.
-        state_changed: Called with how the connection stands, and why: "connecting", "open",
-            "retrying", "closed".
+        token: The bearer token that the hub asks for.
+        headers: Further headers of the handshake request.
+        ssl_context: The TLS settings for `wss://`.
+        record: The recording, as in `Server.serve`; one file holds all sessions, one after another.
+        state_changed: Called with the state of the connection ("connecting", "open", "retrying" or
+            "closed") and the reason.
     """
 
     token: str | None
@@ -78,7 +76,7 @@ async def dial(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve at `url` until cancelled; see `Server.dial`."""
+    """Serve at `url` until cancelled; `Server.dial` documents the arguments."""
     condition = Condition(options.get("state_changed"))
     recordings = SuccessiveSessions(options.get("record"))
     opened_with = ConnectionOptions(
@@ -90,7 +88,7 @@ async def dial(
     opened = _once(task_status.started)
 
     async def listen(serve: Serve, *, task_status: trio.TaskStatus[None]) -> None:
-        task_status.started()  # what is not open yet can be cancelled, too
+        task_status.started()  # Cancelling has to work also before a connection is open.
         line = _Line(
             url=url,
             options=opened_with,
@@ -127,18 +125,18 @@ def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
 
 @attrs.define(eq=False)
 class _Kept:
-    """Keeps the session that its task reports."""
+    """A `trio.TaskStatus` that keeps the session reported to it."""
 
     session: Session | None = None
 
     def started(self, session: Session) -> None:
-        """See `trio.TaskStatus`."""
+        """Keep the session."""
         self.session = session
 
 
 @attrs.define(kw_only=True, eq=False)
 class _Line:
-    """One connection after the other; `serve` reports the session of each."""
+    """A connection to the hub that is opened again whenever it breaks."""
 
     url: str
     options: ConnectionOptions
@@ -150,10 +148,10 @@ class _Line:
     _channel: NamedChannel | None = attrs.field(default=None, init=False)
 
     async def keep(self) -> None:
-        """Dial until cancelled; then the hub is told that the server goes away.
+        """Dial and serve until cancelled; then report to the hub that the server goes away.
 
         Raises:
-            ConnectionLost: The hub refuses, and would again.
+            ConnectionLost: The hub rejects the server, and would reject it again.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tell_when_cancelled, self._go_away)
@@ -169,11 +167,11 @@ class _Line:
             has_served = await self._serve_once()
             failures = 0 if has_served else failures + 1
             seconds = pause_seconds(failures, self.limits, self.random_source)
-            logger.debug("the hub is dialled again in %.2f s", seconds)
+            logger.debug("dialing the hub again in %.2f s", seconds)
             await trio.sleep(seconds)
 
     async def _serve_once(self) -> bool:
-        """Whether there was a session that both sides agreed on."""
+        """Dial and serve once; return whether the session completed its handshake."""
         try:
             channel = await open_connection(self.url, self.options, self.limits)
         except ConnectionLost as loss:
@@ -203,12 +201,12 @@ class _Line:
 
     def _retry(self, reason: str) -> None:
         if self.condition.state != "retrying":
-            logger.warning("the hub is dialled again: %s", reason)
+            logger.warning("dialing the hub again: %s", reason)
         self.condition.become("retrying", reason)
 
 
 class ListenOptions(TypedDict, total=False):
-    """Who may connect to a hub, and how; see `Server.serve_websocket`."""
+    """Options of `listen_websocket`, which mean the same as those of `Server.serve_websocket`."""
 
     path: str
     verify: Verify | None
@@ -220,13 +218,14 @@ class ListenOptions(TypedDict, total=False):
 
 @attrs.define(eq=False, repr=False)
 class WebSocketHub:
-    """Hands out the channel of each connection: `async for channel in hub: …`, from any tasks.
+    """An iterator over the channels of servers that dial: `async for channel in hub: …`.
 
-    Whoever takes a channel closes it, as `Client(channel)` does. What is not taken waits, for as
-    long as its server is there. With the hub all loops end.
+    Several tasks may iterate at once. The task that receives a channel closes it, as
+    `Client(channel)` does. A channel waits to be received for as long as its server stays
+    connected. All loops end when the hub closes.
 
     Attributes:
-        url: Where servers dial to.
+        url: The URL that servers dial.
     """
 
     url: str
@@ -252,17 +251,19 @@ async def listen_websocket(
     limits: Limits = DEFAULT_LIMITS,
     **options: Unpack[ListenOptions],
 ) -> AsyncGenerator[WebSocketHub, None]:
-    """The hub that servers dial to, for as long as the block.
+    """Open a hub that servers dial, within the block.
 
-    `async with listen_websocket() as hub: async for channel in hub: …`.
-    `token` is what a server has to bring, in the header or as a subprotocol. With `lock_path` a
-    file there says port and token to those who may read it (0600); without a `token` it is a new
-    one. Port 0 is any free one. In the end nobody is taken any more, and all are told (1001).
+    `async with listen_websocket() as hub: async for channel in hub: …`
+
+    A server has to send `token`, in the header or as a subprotocol. With `lock_path` a file, which
+    only its owner may read (0600), contains the port and the token; without a `token` a new one is
+    made. Port 0 chooses a free port. At the end of the block the hub accepts no more servers, and
+    closes all connections with code 1001.
 
     Raises:
-        OSError: The address cannot be bound, the certificate not be read, the file not be written,
-            or another process that lives has one there.
-        ValueError: Options that contradict each other.
+        OSError: The address cannot be bound, the certificate cannot be read, the lock file cannot
+            be written, or it belongs to another running process.
+        ValueError: Options contradict each other.
     """
     if token is None and lock_path is not None:
         token = secrets.token_urlsafe()
@@ -292,7 +293,7 @@ async def listen_websocket(
 async def _taken(
     connection: WebSocketChannel, put: trio.MemorySendChannel[WebSocketChannel]
 ) -> bool:
-    """Whether somebody took it before its server had gone away."""
+    """Hand the channel to a task that iterates; return False if its server leaves before."""
     is_taken = False
     async with trio.open_nursery() as nursery:
 

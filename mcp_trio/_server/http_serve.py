@@ -284,7 +284,9 @@ def app_of(
     if unknown:
         raise TypeError(f'not an option here: {", ".join(sorted(unknown))} (workers= is for "run")')
     if not holds_many_sessions(options.get("record")):
-        raise ValueError("over HTTP, record to a folder or a SharedRecording: sessions are many")
+        raise ValueError(
+            "over HTTP, record to a folder or a SharedRecording: there are several sessions"
+        )
     host_check = host_check_for(
         bound,
         hosts=options.get("hosts"),

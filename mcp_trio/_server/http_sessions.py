@@ -1,8 +1,13 @@
-"""What lives as long as a served application: its lifespan, its sessions, its modern handlers.
+"""The runtime of a served HTTP application: its lifespan and its sessions.
 
-It is one task, with the nursery of all sessions; these are tasks only while they have something to
-do. `serve_http` runs it in its own nursery; an ASGI application, which may be mounted where nobody
-tells it that it begins, starts it as a system task with the first request.
+The runtime is one task with the nursery of all sessions; a session has tasks only while it has work
+to do. `serve_http` runs the runtime in its own nursery. An ASGI application, which may be mounted
+where it receives no lifespan events, starts it as a system task with the first request.
+
+Legacy sessions are found by their ids. Their number is bounded, and they expire. A session whose
+client has sent nothing after `initialize` is unused: it expires earlier, and is closed to make room
+for a new session when there are too many. So a client that only opens sessions cannot lock out the
+others. A session belongs to the principal that opened it: knowing its id does not suffice.
 """
 
 import logging
@@ -35,23 +40,20 @@ from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.limits import Limits
 from mcp_trio.types import Implementation
 
-# --------------------
-# How long is waited before what ended by itself is begun again.
-
 
 @attrs.define(eq=False)
 class Restarts:
-    """The pauses before one thing begins again: each twice as long, until it has lived for a while.
+    """The pauses before restarts of a worker or session: each is twice as long as the last one.
 
-    They lie between `limits.http.restart_seconds` and `limits.http.restart_seconds_max`; what has
-    lived for as long as the longest pause was sound.
+    A pause lies between `limits.http.restart_seconds` and `limits.http.restart_seconds_max`. After
+    a run at least as long as the longest pause, the pauses start again from the shortest.
     """
 
     limits: Limits
     _failures: int = attrs.field(default=0, init=False)
 
     def pause_seconds(self, lived_seconds: float) -> float:
-        """How long to wait, now that it has ended after so many seconds."""
+        """Return the seconds to wait before a restart, given the seconds that the last run took."""
         longest_seconds = self.limits.http.restart_seconds_max
         if lived_seconds >= longest_seconds:
             self._failures = 0
@@ -62,48 +64,39 @@ class Restarts:
         return pause_seconds
 
 
-# --------------------
-# The legacy sessions of a served application: by their ids, bounded, and ended when nobody comes.
-#
-# A session of whose client nothing was heard but the `initialize` is unused. It ends sooner, and if
-# there are too many sessions, for another one: who only begins sessions keeps nobody out.
-#
-# An id is no proof of who somebody is (HTTP-59): a session belongs to the principal that began it.
-
-
 _ID_BYTES = 32
 
-# How often it is looked whether somebody has not come for too long.
+# The number of checks for idle sessions within the shortest idle time.
 _LOOKS_PER_EXPIRY = 10
 
 
 class TooManySessionsError(Exception):
-    """`limits.http.sessions_max` are open."""
+    """The server has `limits.http.sessions_max` open sessions, and none of them can be closed."""
 
 
 class Agreed(Protocol):
-    """What the two sides of a session have agreed on."""
+    """The result of the handshake of a session."""
 
     @property
     def protocol_version(self) -> ProtocolVersion | None:
-        """The revision that is spoken; None before the handshake."""
+        """The protocol version of the session; None before the handshake."""
         ...
 
     @property
     def peer_info(self) -> Implementation | None:
-        """The name of the client, if it is known."""
+        """The name and version of the client, if they are known."""
         ...
 
     @property
     def peer_capabilities(self) -> Capabilities | None:
-        """What the client can do, if that is known."""
+        """The capabilities of the client, if they are known."""
         ...
 
 
 class RunningSession(Protocol):
-    """A session that somebody runs: an engine's `Session`, or one that plays a recording.
+    """A running session: a `Session` of the engine, or one that replays a recording.
 
-    `closing` is set when it begins to end, `negotiated` when the handshake has been answered.
+    `closing` is set when the session starts to close, `negotiated` when the handshake is answered.
     """
 
     closing: LightEvent
@@ -111,22 +104,25 @@ class RunningSession(Protocol):
 
     @property
     def connection(self) -> Agreed:
-        """What was agreed on."""
+        """The result of the handshake."""
         ...
 
     @property
     def has_begun(self) -> bool:
-        """Whether the client has said who it is."""
+        """Return whether the client has sent `initialize` or a stateless request."""
         ...
 
     def shut(self, cause: str) -> None:
-        """Begin to end it; see `Session.shut`."""
+        """Start to close the session."""
         ...
 
 
 @attrs.define(eq=False)
 class HttpSession:
-    """A session, its channel, and whose it is; `used_at` is when a client was last heard of."""
+    """A legacy session with its channel and its principal.
+
+    `used_at` is the time of the client's last request.
+    """
 
     id: str
     channel: SessionChannel
@@ -137,40 +133,40 @@ class HttpSession:
 
     @property
     def is_resting(self) -> bool:
-        """Whether it has begun, and its client waits for nothing and listens to nothing."""
+        """Return whether the client has no request or stream open."""
         return self.session is not None and self.channel.is_resting
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has begun to end."""
+        """Return whether the session has started to close."""
         return self.session is not None and self.session.closing.is_set()
 
     @property
     def is_negotiated(self) -> bool:
-        """Whether the handshake has been answered."""
+        """Return whether the handshake has been answered."""
         return self.session is not None and self.session.negotiated.is_set()
 
     @property
     def primes_streams(self) -> bool:
-        """Whether its client knows of events without a message (TRAP-37)."""
+        """Return whether the client accepts an SSE event without a message at a stream's start."""
         protocol_version = (
             None if self.session is None else self.session.connection.protocol_version
         )
         return protocol_version is not None and protocol_version.primes_streams
 
     def close(self) -> None:
-        """The client is done, or was too long away."""
+        """Close the session, because the client ended it or has been idle for too long."""
         assert self.session is not None
         self.session.shut("closed")
 
     def forget(self) -> None:
-        """It has ended."""
+        """Remove the session from its registry."""
         self._among.forget(self)
 
 
 @attrs.define(eq=False)
 class Sessions:
-    """See the module; `stores` is what others may know of them."""
+    """The registry of the legacy sessions of a served application."""
 
     limits: Limits
     stores: HttpStores = attrs.field(factory=HttpStores)
@@ -185,10 +181,10 @@ class Sessions:
         return len(self._open)
 
     def begin(self, principal: str | None, *, transport: str = "http") -> HttpSession:
-        """A session with an id that nobody can guess (HTTP-45, HTTP-46, HTTP-60).
+        """Add a session, with a random id that cannot be guessed.
 
         Raises:
-            TooManySessionsError: There is no place for it.
+            TooManySessionsError: There are too many sessions.
         """
         self._make_room()
         session_id, make = secrets.token_urlsafe(_ID_BYTES), self.stores.events
@@ -204,7 +200,7 @@ class Sessions:
         return begun
 
     def agreed(self, session: HttpSession) -> None:
-        """The handshake has been answered: others may know of the session from now on."""
+        """Publish the facts about a session in the store, after its handshake was answered."""
         assert session.session is not None
         connection = session.session.connection
         assert connection.protocol_version is not None
@@ -217,7 +213,7 @@ class Sessions:
         self.stores.sessions.keep(session.id, facts)
 
     async def is_elsewhere(self, session_id: str, principal: str | None) -> bool:
-        """Whether somebody's session of that id lives, but not here; none that is ending does."""
+        """Return whether the principal has a session with that id on another machine."""
         if session_id in self._open:
             return False
         facts = await self.stores.sessions.find(session_id)
@@ -225,10 +221,10 @@ class Sessions:
 
     @contextmanager
     def place(self) -> Generator[None]:
-        """The place of a session that is a connection, and has neither id nor channel here.
+        """Count a WebSocket session within the block: it has no id, but counts for the limit.
 
         Raises:
-            TooManySessionsError: There is none.
+            TooManySessionsError: There are too many sessions.
         """
         self._make_room()
         self._connected += 1
@@ -238,10 +234,10 @@ class Sessions:
             self._connected -= 1
 
     def _make_room(self) -> None:
-        """If it is needed, the unused session that has rested longest ends.
+        """Close the oldest unused session, if the maximum of sessions is reached.
 
         Raises:
-            TooManySessionsError: There is none.
+            TooManySessionsError: No session is unused.
         """
         if len(self._open) + self._connected < self.limits.http.sessions_max:
             return
@@ -252,14 +248,14 @@ class Sessions:
         self.forget(unused)
 
     def used(self, session_id: str) -> HttpSession:
-        """The session of an id that is known; its client is here."""
+        """Return the session with a known id, and note that its client has used it now."""
         session = self._open[session_id]
         self._unused.pop(session_id, None)
         session.used_at = trio.current_time()
         return session
 
     def known(self, session_id: str, *, transport: str = "http") -> KnownSession | None:
-        """What a verdict needs to know of it; None once it has ended, or if it goes another way."""
+        """Return the facts that routing needs, or None if no such session is open."""
         found = self._open.get(session_id)
         if found is None or found.is_closed or found.channel.transport != transport:
             return None
@@ -269,15 +265,15 @@ class Sessions:
         )
 
     def forget(self, session: HttpSession) -> None:
-        """It has ended (HTTP-51)."""
+        """Remove a session: from now on its id is unknown, and requests for it are answered 404."""
         if self._open.pop(session.id, None) is not None:
             self._unused.pop(session.id, None)
             self.stores.sessions.forget(session.id)
 
     async def expire(self) -> None:
-        """End sessions of which nobody was heard for `limits.http.session_idle_seconds`.
+        """Close sessions whose client was idle for `limits.http.session_idle_seconds`.
 
-        Unused ones end after `limits.http.session_unused_seconds`.
+        Unused sessions are closed after `limits.http.session_unused_seconds`.
         """
         unused_seconds = self.limits.http.session_unused_seconds
         look_seconds = min(unused_seconds, self.limits.http.session_idle_seconds)
@@ -286,7 +282,7 @@ class Sessions:
             self._end_forgotten(trio.current_time())
 
     def _end_forgotten(self, now: float) -> None:
-        """What this looked at must not outlive the look, so the loop is no part of the task."""
+        """Close the idle sessions; a function of its own, so the task keeps no session alive."""
         idle_seconds = self.limits.http.session_idle_seconds
         unused_seconds = min(idle_seconds, self.limits.http.session_unused_seconds)
         for session in self:
@@ -299,29 +295,29 @@ logger = logging.getLogger("mcp_trio")
 
 
 class StatelessSession(RunningSession, Protocol):
-    """One that knows nothing of its clients from one request to the next."""
+    """A session that serves stateless requests of any number of clients."""
 
     @property
     def may_be_followed(self) -> bool:
-        """See `Session.may_be_followed`."""
+        """Return whether a new session may replace this one, as `Session.may_be_followed` says."""
         ...
 
 
 class ServesSessions(HasLifespan, Protocol):
-    """A server, as far as its runtime needs it."""
+    """The part of a server that the runtime uses: a `Server`, or a `StandIn` for one."""
 
     @property
     def audience(self) -> Audience:
-        """Who hears of its changes."""
+        """The subscribers to changes of the server."""
         ...
 
     @property
     def spoken(self) -> Sequence[str]:
-        """Those that it speaks, from the newest."""
+        """The protocol versions that the server supports, newest first."""
         ...
 
     def param_header_paths(self, tool: str) -> Any:
-        """Which arguments of a tool are mirrored in the head; None if it is not known."""
+        """Return the arguments of a tool that are sent as headers; None if they are not known."""
         ...
 
     def begin_session(
@@ -335,15 +331,15 @@ class ServesSessions(HasLifespan, Protocol):
         record: RecordTarget | None,
         on_ended: Callable[[], None],
     ) -> StatelessSession:
-        """Serves one channel, by tasks of the caller's that begin with these context variables.
+        """Serve one channel, in tasks of `pool` that start with these context variables.
 
-        It goes on until it is shut, or the client has left; `on_ended` is called then.
+        The session goes on until `shut` is called or the client is gone; then `on_ended` is called.
         """
         ...
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    pass
 
 
 def _send_away(channel: WebSocketChannel, session: RunningSession) -> None:
@@ -353,15 +349,17 @@ def _send_away(channel: WebSocketChannel, session: RunningSession) -> None:
 
 @attrs.define(eq=False)
 class Runtime:
-    """See the module.
+    """The task that holds the lifespan and all sessions of a served application.
 
     Attributes:
-        server: Whose application it is.
-        record: Where sessions are recorded.
-        stores: What those share that serve together.
-        sessions: The legacy ones.
-        endpoint: The rules by which requests are judged.
-        stateless: Where modern requests go; another one after its session was lost.
+        server: The server that handles the messages.
+        record: The recording of the sessions.
+        stores: The stores that several machines share.
+        sessions: The legacy sessions.
+        endpoint: The rules by which requests are routed.
+        stateless: The channel of stateless requests; a new one when its session is replaced.
+        ended: Set when the runtime has ended.
+        pool: The tasks of the sessions.
     """
 
     server: ServesSessions
@@ -400,12 +398,12 @@ class Runtime:
     async def run(
         self, *, task_status: trio.TaskStatus["Runtime"] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Hold everything until `close`, and then wind it down in bounded time.
+        """Run until `close` is called or this is cancelled; then close all sessions.
 
-        Cancelled: the sessions are wound down, each in bounded time.
+        Each session closes in bounded time.
 
         Raises:
-            Exception: What the lifespan raises.
+            Exception: The error that the lifespan raised.
         """
         try:
             close_seconds = self.server.limits.shutdown.close_seconds
@@ -442,7 +440,7 @@ class Runtime:
             beside.start_soon(self._keep_stateless, self._stateless)
 
     def _shut_all(self) -> None:
-        """Each session winds down, in bounded time."""
+        """Start to close all sessions, each in bounded time."""
         begun = [self._stateless, *(each.session for each in self.sessions)]
         for session in begun:
             if session is not None:
@@ -452,20 +450,22 @@ class Runtime:
 
     @property
     def is_closing(self) -> bool:
-        """Whether it takes no more requests."""
+        """Return whether the runtime accepts no more requests."""
         return self._closing.is_set()
 
-    # The session of all modern requests.
+    # The session of all stateless requests.
 
     @property
     def has_stateless(self) -> bool:
-        """Whether it is there; it is not for a while after it was lost."""
+        """Return whether the session of stateless requests is open; after an error it restarts."""
         return self._stateless is not None and not self._stateless.closing.is_set()
 
     def renew_stateless(self) -> None:
-        """At rest, a long recording ends: what follows has one of its own, and replays alone.
+        """Replace the session of stateless requests, if it is idle and its recording is long.
 
-        Where that cannot begin, the old one goes on, and it is tried again after a while.
+        The new session has a recording of its own, which replays alone. If the new session cannot
+        open, the old one continues, and the next attempt follows after
+        `limits.recording.retry_seconds`.
         """
         before = self._stateless
         if self.record is None or before is None or before.closing.is_set():
@@ -480,18 +480,20 @@ class Runtime:
             before.shut("closed")
 
     async def _keep_stateless(self, stateless: StatelessSession) -> None:
-        """Begin another one each time that a defect of ours has ended it."""
+        """Open a new session each time that an internal error has ended the current one."""
         restarts = Restarts(self.server.limits)
         while True:
             began_at = trio.current_time()
             await stateless.closing.wait()
             if self.is_closing:
                 return
-            if self._stateless is not None and self._stateless is not stateless:  # it was renewed
+            if self._stateless is not None and self._stateless is not stateless:
+                # `renew_stateless` has replaced the session.
                 stateless = self._stateless
                 continue
             pause_seconds = restarts.pause_seconds(trio.current_time() - began_at)
-            logger.error("the session of stateless requests was lost; anew in %g s", pause_seconds)
+            text = "the session of stateless requests failed; a new one opens in %g s"
+            logger.error(text, pause_seconds)
             with trio.move_on_after(pause_seconds):
                 await self._closing.wait()
                 return
@@ -502,7 +504,7 @@ class Runtime:
         try:
             self._stateless = self._start(channel)
         except Exception:
-            logger.exception("the session of modern requests cannot begin")
+            logger.exception("the session of stateless requests cannot open")
             return None
         self.stateless = channel
         return self._stateless
@@ -521,10 +523,10 @@ class Runtime:
         )
 
     def begin_session(self, principal: str | None, *, transport: str = "http") -> HttpSession:
-        """A legacy session that is served, and forgotten when it has ended.
+        """Open a legacy session, which is removed from the registry when it has ended.
 
         Raises:
-            TooManySessionsError: There is no place for it.
+            TooManySessionsError: There are too many sessions.
         """
         begun = self.sessions.begin(principal, transport=transport)
         try:
@@ -535,10 +537,10 @@ class Runtime:
         return begun
 
     async def serve(self, channel: WebSocketChannel) -> None:
-        """Serve a channel that is a session by itself, until that has ended; closes the channel.
+        """Serve a WebSocket as a session until the session has ended; close the channel.
 
-        Cancelled, or with the runtime: the client is told that the server goes away, and the
-        session winds down in bounded time.
+        If this is cancelled, or the runtime closes, the server reports to the client that it goes
+        away (1001), and the session closes in bounded time.
 
         Raises:
             RecordingError: The recording cannot be made; nothing was served.
@@ -562,5 +564,5 @@ class Runtime:
             await channel.aclose()
 
     def close(self) -> None:
-        """Begin to end all sessions; `ended` is set when they have."""
+        """Start to close all sessions; `ended` is set when they are closed."""
         self._closing.set()

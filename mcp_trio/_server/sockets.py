@@ -1,7 +1,8 @@
-"""Serving connections that are sessions: WebSocket, Unix domain sockets, TCP.
+"""Serving over WebSocket, Unix domain sockets and TCP, where each connection is a session.
 
-The server's lifespan is entered once, round all of them. Each connection is a session of its own,
-recorded by itself, and what becomes of one is no affair of the others.
+The server's lifespan is entered once, around all connections. Each session has a recording of its
+own, and an error in one session does not affect the others. A connection that completes no
+handshake and sends no stateless request within `limits.requests.first_request_seconds` is closed.
 """
 
 import logging
@@ -52,48 +53,41 @@ from mcp_trio._transports.sockets import (
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
 
-# --------------------
-# Connections whose client says nothing that counts: they do not keep their places for ever.
-#
-# A client that counts has said who it is, by a handshake or by a modern request. How long a head or
-# a handshake of HTTP takes is bounded elsewhere: this is what comes behind it, or in its place.
-
-
 logger = logging.getLogger("mcp_trio")
 
 _LOOKS: Final = 8
 
-# However long somebody may be silent: those who have left are forgotten sooner.
+# Connections that are gone leave the list after this time, even if the timeout itself is longer.
 _PAUSE_SECONDS_MAX: Final = 10.0
 
 
 class Introduced(Protocol):
-    """A session, as far as it is needed here; `closing` is set when it begins to end."""
+    """The part of a session that this module uses; `closing` is set when the session closes."""
 
     closing: LightEvent
 
     @property
     def has_begun(self) -> bool:
-        """Whether the client has said who it is."""
+        """Return whether the client has sent `initialize` or a stateless request."""
         ...
 
     def shut(self, cause: str) -> None:
-        """Begin to end it; see `Session.shut`."""
+        """Start to close the session."""
         ...
 
 
 @runtime_checkable
 class Telling(Protocol):
-    """A channel that can tell its client why it ends, as a WebSocket can."""
+    """A channel that can report to its client why it closes, as a WebSocket can."""
 
     def fail(self, loss: ConnectionLost, code: CloseCode) -> None:
-        """End it; see `WebSocketChannel.fail`."""
+        """Close the channel with an error and a close code."""
         ...
 
 
 @attrs.frozen(eq=False)
 class PendingHandshake:
-    """A connection whose session is there, and since when."""
+    """A connection with an open session, and the time at which the session opened."""
 
     channel: Channel
     session: Introduced
@@ -101,16 +95,16 @@ class PendingHandshake:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether it has not begun, and not ended either."""
+        """Return whether the session is open, and its client has sent no first request."""
         return not (self.session.has_begun or self.session.closing.is_set())
 
     def send_away(self, seconds: float) -> None:
-        """It has had so long to begin."""
+        """Close the connection, whose client has sent no first request for so many seconds."""
         text = (
             f"the client has asked nothing for {seconds:g} s"
             " (limits.requests.first_request_seconds)"
         )
-        if isinstance(self.channel, Telling):  # the client is told why, and the session hears of it
+        if isinstance(self.channel, Telling):  # This reports the reason to client and session.
             self.channel.fail(ConnectionLost(text), CloseCode.FAILED)
         else:
             logger.warning("a connection is closed: %s", text)
@@ -119,38 +113,38 @@ class PendingHandshake:
 
 @attrs.frozen(eq=False)
 class Welcomed:
-    """A connection whose session is awaited; a `trio.TaskStatus` of that.
+    """A `trio.TaskStatus` that starts the handshake timeout when the session of a channel opens.
 
-    The client's time begins with the session: before, nobody listens, and it may be somebody else
-    who is slow, such as the server that a bridge connects to for this client.
+    Before the session opens no one reads from the client, and the delay may be caused elsewhere,
+    for example by the server that a bridge connects to for this client.
     """
 
     _channel: Channel
     _wait_for: Callable[[PendingHandshake], object]
 
     def started(self, session: Introduced) -> None:
-        """See `trio.TaskStatus`."""
+        """Start the timeout of the session."""
         self._wait_for(PendingHandshake(self._channel, session, trio.current_time()))
 
 
 @attrs.define(eq=False)
 class HandshakeTimeouts:
-    """Those that have not begun yet, or are not known to have."""
+    """The connections whose client may not have sent its first request yet."""
 
     limits: Limits
     _waiting: list[PendingHandshake] = attrs.field(factory=list[PendingHandshake], init=False)
 
     def welcome(self, channel: Channel) -> Welcomed:
-        """One more."""
+        """Return the task status with which to serve a new connection."""
         return Welcomed(channel, self._wait_for)
 
     def _wait_for(self, pending_handshake: PendingHandshake) -> None:
         self._waiting.append(pending_handshake)
 
     async def see_off(self) -> NoReturn:
-        """Send away who has not begun for `limits.requests.first_request_seconds`.
+        """Close connections without a first request in `limits.requests.first_request_seconds`.
 
-        One look at all of them every now and then costs less than a timer for each.
+        A periodic check of all connections costs less than a timer for each connection.
         """
         seconds = self.limits.requests.first_request_seconds
         while True:
@@ -166,24 +160,24 @@ class HandshakeTimeouts:
 T = TypeVar("T")
 
 Serve: TypeAlias = Callable[..., Awaitable[None]]
-"""Serves one channel as a session, until that has ended; reports the session."""
+"""Serves one channel as a session until the session has ended; reports the session."""
 
 Handle: TypeAlias = Callable[[Channel], Awaitable[None]]
-"""What is done with a channel."""
+"""Handles one channel."""
 
 
 class HasLifespan(Protocol):
-    """A server, as far as whoever holds its sessions needs it."""
+    """The part of a server that is common to all transports."""
 
     limits: Limits
 
     def entered_lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """What is entered once, round all sessions."""
+        """Return the context manager that is entered once, around all sessions."""
         ...
 
 
 class ServesConnections(HasLifespan, Protocol):
-    """A server, as far as it is needed here."""
+    """The part of `Server` that serves one connection as one session."""
 
     async def serve_session(
         self,
@@ -194,7 +188,7 @@ class ServesConnections(HasLifespan, Protocol):
         record: RecordTarget | None = None,
         task_status: trio.TaskStatus[Introduced] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serves one channel, until its session ends."""
+        """Serve one channel until its session ends."""
         ...
 
 
@@ -205,24 +199,25 @@ async def serve_connections(
     record: RecordTarget | None,
     task_status: trio.TaskStatus[T],
 ) -> None:
-    """Run `listen(serve, task_status=...)` within the server's lifespan until it is cancelled.
+    """Run `listen(serve, task_status=...)` within the server's lifespan until cancelled.
 
-    Cancelled: a lifespan that has not begun yet is; else `listen` is, and with it each session,
-    which is wound down in bounded time; then the lifespan is left.
+    If this is cancelled while the lifespan is still starting, the lifespan is cancelled. Later,
+    `listen` is cancelled, and with it each session, which closes in bounded time; then the lifespan
+    exits.
 
     Raises:
-        ValueError: Sessions cannot be recorded so, as they would replace each other.
-        Exception: What the lifespan or `listen` raises, bare.
+        ValueError: `record` can hold one session only.
+        Exception: The error of the lifespan or of `listen`, not in an exception group.
     """
     if not holds_many_sessions(record):
-        raise ValueError("record to a folder or a SharedRecording: sessions are many")
+        raise ValueError("record to a folder or a SharedRecording: there are several sessions")
     try:
         async with trio.open_nursery() as outer:
             stopping = trio.Event()
             outer.start_soon(tell_when_cancelled, stopping.set)
             with trio.CancelScope() as winding:
                 async with _sessions(server, record) as serve, trio.open_nursery() as nursery:
-                    winding.shield = True  # before, there is nothing yet that has to wind down
+                    winding.shield = True  # Before this, no session exists that has to be closed.
                     where: T = await nursery.start(listen, serve)
                     task_status.started(where)
                     await stopping.wait()
@@ -260,13 +255,13 @@ async def seeing_off(
 
 
 class WebSocketOptions(WhoMayCome, total=False):
-    """What is served over WebSocket, and to whom.
+    """Options of a WebSocket listener.
 
     Attributes:
-        path: Where it is.
-        certfile: A certificate, in PEM, for TLS; with `keyfile`.
-        keyfile: Its key.
-        record: See `Server.serve`; each session has a recording of its own.
+        path: The path of the WebSocket endpoint.
+        certfile: The path of a TLS certificate in PEM, with `keyfile`.
+        keyfile: The path of the private key of the certificate.
+        record: The recording, as in `Server.serve`; each session is recorded separately.
     """
 
     path: str
@@ -276,7 +271,7 @@ class WebSocketOptions(WhoMayCome, total=False):
 
 
 class RunWebSocketOptions(WebSocketOptions, total=False):
-    """The same, and where: see `Server.serve_websocket`."""
+    """Options of `Server.serve_websocket`: those of the listener, and its address."""
 
     host: str
     port: int
@@ -284,12 +279,12 @@ class RunWebSocketOptions(WebSocketOptions, total=False):
 
 @attrs.frozen(kw_only=True)
 class Door:
-    """Who may open a WebSocket, and where.
+    """The checks that a WebSocket handshake has to pass.
 
     Attributes:
-        gate: Who may come at all.
-        path: Where.
-        verify: Who somebody is; without it nobody is anybody, and all may come.
+        host_check: The check of `Host` and `Origin`.
+        path: The path of the WebSocket endpoint.
+        verify: Returns the name of the user; with None all users are accepted, without a name.
     """
 
     host_check: HostCheck
@@ -297,7 +292,7 @@ class Door:
     verify: Verify | None
 
     async def admit(self, head: HttpRequest) -> HttpRequest | Rejection:
-        """The head, with the principal; or why not."""
+        """Return the request with its principal, or the rejection."""
         rejection = self.host_check.rejection(head) or upgrade_rejection(head, path=self.path)
         if rejection is not None:
             return rejection
@@ -306,7 +301,7 @@ class Door:
 
 
 async def verified(head: HttpRequest, verify: Verify) -> HttpRequest | Rejection:
-    """The head, with the principal; or the refusal of who is nobody."""
+    """Return the request with its principal, or a rejection (401) if there is none."""
     principal = await verify(head)
     if principal is None:
         text = "it is not known who sends this (token=, verify=)"
@@ -315,10 +310,10 @@ async def verified(head: HttpRequest, verify: Verify) -> HttpRequest | Rejection
 
 
 def door_of(options: WebSocketOptions, bound: Sequence[tuple[str, int]]) -> Door:
-    """The door of a server that is bound there.
+    """Return the handshake checks of a server that is bound to these addresses.
 
     Raises:
-        ValueError: There are both `token` and `verify`, or one of the settings is none.
+        ValueError: Both `token` and `verify` are given, or one of the options is invalid.
     """
     return Door(
         host_check=host_check_for(
@@ -330,10 +325,10 @@ def door_of(options: WebSocketOptions, bound: Sequence[tuple[str, int]]) -> Door
 
 
 def verify_of(token: str | None, verify: Verify | None) -> Verify | None:
-    """What tells who somebody is; None: nobody is asked.
+    """Return the function that verifies users, or None if users are not verified.
 
     Raises:
-        ValueError: There are both, or the token is none.
+        ValueError: Both `token` and `verify` are given, or the token is invalid.
     """
     if token is None:
         return verify
@@ -343,7 +338,7 @@ def verify_of(token: str | None, verify: Verify | None) -> Verify | None:
 
 
 def verified_by(token: str) -> Verify:
-    """Lets in who brings the token; it is no name, so all of them are one."""
+    """Return a function that accepts requests with the token, as one principal, "bearer"."""
 
     async def verify(head: HttpRequest) -> str | None:
         return "bearer" if has_token(head, token) else None
@@ -359,14 +354,14 @@ async def serve_websocket(
     port: int,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled, which ends every session in bounded time, with close code 1001.
+    """Serve until cancelled; report the URL, with the port that was bound.
 
-    Reports the URL, with the port that was bound.
+    If this is cancelled, every session closes in bounded time, with close code 1001.
 
     Raises:
-        OSError: The address cannot be bound, or the certificate not be read.
-        ValueError: Options that contradict each other.
-        Exception: What the lifespan raises, bare.
+        OSError: The address cannot be bound, or the certificate cannot be read.
+        ValueError: Options contradict each other.
+        Exception: The error that the lifespan raised, not in an exception group.
     """
     async with bound_websocket(options, host=host, port=port) as bound:
 
@@ -381,12 +376,12 @@ async def serve_websocket(
 
 @attrs.frozen(kw_only=True)
 class BoundWebSocket:
-    """An address that is bound for WebSockets.
+    """A bound address that accepts WebSockets.
 
     Attributes:
-        url: Where it is.
-        port: Its port.
-        door: Who may come.
+        url: The URL of the endpoint.
+        port: The port that was bound.
+        door: The checks that a handshake has to pass.
     """
 
     url: str
@@ -395,7 +390,7 @@ class BoundWebSocket:
     _listeners: Sequence[Any] = attrs.field(alias="listeners")
 
     async def serve(self, handle: Handle, limits: Limits) -> None:
-        """Give each channel to `handle` until cancelled, and close it behind that."""
+        """Call `handle` with each channel until cancelled; close the channel after the call."""
         from mcp_trio._transports import websocket_server as listener
 
         holder = listener.WebSocketHost(admit=self.door.admit, handle=handle, limits=limits)
@@ -406,7 +401,7 @@ class BoundWebSocket:
 async def bound_websocket(
     options: WebSocketOptions, *, host: str, port: int
 ) -> AsyncGenerator[BoundWebSocket, None]:
-    """An address for WebSockets, bound within the block; see `serve_websocket`."""
+    """Bind an address for WebSockets within the block; errors are those of `serve_websocket`."""
     tls = _tls(options.get("certfile"), options.get("keyfile"))
     bound = await trio.open_tcp_listeners(port, host=host)
     with _closing(bound):
@@ -436,7 +431,7 @@ def _secured(bound: Sequence[trio.SocketListener], tls: ssl.SSLContext | None) -
 
 
 class RunUnixOptions(TypedDict, total=False):
-    """What is served at a socket file: see `Server.serve_unix`."""
+    """Options of `Server.serve_unix`."""
 
     path: Required[SocketPath]
     authorize: Authorize | None
@@ -444,7 +439,7 @@ class RunUnixOptions(TypedDict, total=False):
 
 
 class RunTcpOptions(TypedDict, total=False):
-    """What is served at a TCP port: see `Server.serve_tcp`."""
+    """Options of `Server.serve_tcp`."""
 
     host: str
     port: int
@@ -461,7 +456,7 @@ async def serve_unix(
     record: RecordTarget | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve at a socket file until cancelled; see `Server.serve_unix`."""
+    """Serve at a socket file until cancelled; `Server.serve_unix` documents the arguments."""
     async with unix_listener(path) as bound:
         listen = _listening([bound], "unix", f"unix:{path}", authorize, server.limits)
         await serve_connections(server, listen, record=record, task_status=task_status)
@@ -477,7 +472,7 @@ async def serve_tcp(
     record: RecordTarget | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve at a TCP port until cancelled; see `Server.serve_tcp`."""
+    """Serve at a TCP port until cancelled; `Server.serve_tcp` documents the arguments."""
     if not (is_open or authorize is not None or is_loopback(host)):
         raise ValueError(
             f"whoever reaches {host} could use this server: say who may by authorize=,"
@@ -509,7 +504,7 @@ def _listening(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches it."""
+    """Return whether only this machine can reach the host."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -518,7 +513,7 @@ def is_loopback(host: str) -> bool:
 
 @contextmanager
 def _closing(bound: Sequence[trio.SocketListener]) -> Generator[None]:
-    """No checkpoint at the end: where all is cancelled, that would hide what is being raised."""
+    """Close the listeners at the end, without a checkpoint that could hide the error raised."""
     try:
         yield
     finally:

@@ -108,7 +108,7 @@ async def test_each_session_is_recorded_by_itself_and_replays_strictly(way, tmp_
 
 @pytest.mark.parametrize("way", CONNECTIONS)
 async def test_a_single_file_is_rejected_as_a_recording(way, tmp_path):
-    with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="sessions are many")):
+    with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="there are several sessions")):
         async with served(harbour(), way, tmp_path, record=tmp_path / "one.mcprec.jsonl"):
             pass
 
