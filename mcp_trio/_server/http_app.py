@@ -1,4 +1,11 @@
-"""What stands over HTTP in the place of a server of our own: a recording, or somebody else's."""
+"""The HTTP application: checks, routes and answers the requests that an HTTP server receives.
+
+`HttpApp` checks `Host` and `Origin` and verifies the user. It routes each request to the MCP
+endpoint (`McpEndpoint`), the two endpoints of the HTTP+SSE transport (`SseEndpoints`), or the
+WebSocket endpoint (`WebSocketEndpoint`). `MountedApp` is the same application as an ASGI
+application. `StandIn` is the base class of servers that are not a `Server` but are served alike:
+a recording, or a proxy to another server.
+"""
 
 import logging
 from abc import ABC, abstractmethod
@@ -55,12 +62,8 @@ if TYPE_CHECKING:
     from mcp_trio._server.http_sessions import StatelessSession
 
 
-# --------------------
-# One request to a served application, as the endpoints see it.
-
-
 class RejectedError(Exception):
-    """The request is answered with this refusal."""
+    """The request is answered with this rejection."""
 
     def __init__(self, rejection: Rejection) -> None:
         super().__init__(rejection.text)
@@ -68,13 +71,13 @@ class RejectedError(Exception):
 
 
 class Asked(msgspec.Struct, eq=False):
-    """An exchange, with who asks.
+    """A request with the exchange that answers it.
 
     Attributes:
-        exchange: Where it is answered.
-        head: What came before the body, with the principal.
-        headers: What every answer to it has.
-        bytes_max: How large its body may be.
+        exchange: The exchange of request and response.
+        head: The method, path and headers of the request, with the principal.
+        headers: Headers that every response to the request has.
+        bytes_max: The maximum size of the request body.
     """
 
     exchange: Exchange
@@ -83,10 +86,10 @@ class Asked(msgspec.Struct, eq=False):
     bytes_max: int
 
     async def body(self) -> bytes:
-        """The whole body.
+        """Return the complete body.
 
         Raises:
-            RefusedError: It is too large.
+            RejectedError: The body is too large.
             trio.BrokenResourceError: The client is gone.
         """
         try:
@@ -96,7 +99,7 @@ class Asked(msgspec.Struct, eq=False):
             raise RejectedError(Rejection(status=413, text=text)) from None
 
     async def answer(self, status: int, headers: Headers = (), body: bytes = b"") -> None:
-        """Give a whole answer.
+        """Send a complete response.
 
         Raises:
             trio.BrokenResourceError: The client is gone.
@@ -104,7 +107,7 @@ class Asked(msgspec.Struct, eq=False):
         await self.exchange.answer(status, [*headers, *self.headers], body)
 
     async def reject(self, rejection: Rejection) -> None:
-        """Answer with an error.
+        """Send a rejection as the response.
 
         Raises:
             trio.BrokenResourceError: The client is gone.
@@ -114,18 +117,17 @@ class Asked(msgspec.Struct, eq=False):
 
 
 def only(asked: Asked, method: str) -> None:
-    """Refuse every other method.
+    """Check the method of a request.
 
     Raises:
-        RefusedError: It is another.
+        RejectedError: The method is another one.
     """
     if asked.head.method != method:
-        text = f"{asked.head.method} is not for this endpoint"
+        text = f"this endpoint does not support {asked.head.method}"
         raise RejectedError(Rejection(status=405, text=text, headers=[("Allow", method)]))
 
 
-# --------------------
-# The MCP endpoint: what is done for each kind of verdict.
+# The MCP endpoint -------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -135,11 +137,12 @@ _ELSEWHERE: Final = f"this session lives in another process: route requests by {
 
 @attrs.define(eq=False)
 class McpEndpoint:
-    """One path for both eras; see the module.
+    """The MCP endpoint of the Streamable HTTP transport, for stateless and legacy clients.
 
     Attributes:
-        runtime: The sessions.
-        streams_answers: Answers in sessions are streams also where they could be JSON.
+        runtime: The runtime that holds the sessions.
+        streams_answers: Answer requests in sessions with event streams, also where plain JSON would
+            do.
     """
 
     runtime: Runtime
@@ -153,7 +156,7 @@ class McpEndpoint:
         """Answer one request.
 
         Raises:
-            RefusedError: It is refused.
+            RejectedError: The request is rejected.
             trio.BrokenResourceError: The client is gone.
         """
         body = await asked.body() if asked.head.method == "POST" else b""
@@ -163,7 +166,10 @@ class McpEndpoint:
         await _EFFECTS[type(routing_result)](self, asked, routing_result, body)
 
     async def reject(self, asked: Asked, rejection: Rejection, _body: bytes) -> None:
-        """Nothing else happens; but a session that lives elsewhere has not ended (HTTP-51)."""
+        """Send a rejection; 421 in place of 404 if the session lives in another process.
+
+        After a 404 the client would open a new session.
+        """
         if rejection.status == HTTPStatus.NOT_FOUND and await self._is_elsewhere(asked.head):
             rejection = attrs.evolve(
                 rejection, status=HTTPStatus.MISDIRECTED_REQUEST, text=_ELSEWHERE
@@ -179,7 +185,7 @@ class McpEndpoint:
     # Sessions.
 
     async def open(self, asked: Asked, opening: Opening, body: bytes) -> None:
-        """Begin a session, whose id goes out with the first answer (HTTP-44)."""
+        """Open a session; the answer to `initialize` carries its id in `Mcp-Session-Id`."""
         begun = begun_session(self.runtime, asked, opening.request.id)
         is_told = False
         try:
@@ -190,16 +196,16 @@ class McpEndpoint:
                 is_narrow=not asked.head.takes_streams,
             )
             assert stream is not None
-            await stream.news()  # a session that was refused has no id
+            await stream.news()  # A session whose handshake fails gets no id.
             if begun.is_negotiated:
                 self.runtime.sessions.agreed(begun)
             is_told = await self._carry(asked, begun, stream) and begun.is_negotiated
         finally:
-            if not is_told:  # the client has no id to come back with
+            if not is_told:  # The client has not received the id, and cannot use the session.
                 begun.close()
 
     def deliver(self, asked: Asked, routing_result: ToSession, body: bytes) -> Awaitable[object]:
-        """Give a message to its session; what is returned carries what is answered to it."""
+        """Deliver a message to its session; return an awaitable that sends the response."""
         begun = self.runtime.sessions.used(routing_result.session)
         channel, awaited = begun.channel, routing_result.awaited
         if not awaited:
@@ -230,7 +236,7 @@ class McpEndpoint:
         request_id: RequestId | None = None,
         steps: list[FirstStep] | None = None,
     ) -> bool:
-        """Carry what is answered; returns whether the client stayed to the end."""
+        """Send the response; return whether the client stayed connected to its end."""
         carrier = self._carrier(asked, begun, stream, partial(_ended, begun, request_id))
         has_stayed = is_answered = False
         try:
@@ -239,14 +245,14 @@ class McpEndpoint:
             is_answered = stream.is_ended
             has_stayed = await carried(asked.exchange, carrier, stream, self._timer_queue)
         finally:
-            if not is_answered:  # else it has been used just now
+            if not is_answered:  # Otherwise `used` has noted the time just now.
                 begun.used_at = trio.current_time()
             if not has_stayed:
                 begun.channel.left(stream)
         return has_stayed
 
     async def listen(self, asked: Asked, routing_result: Listening, _body: bytes) -> None:
-        """Carry what belongs to no request, or what was broken off (HTTP-27, HTTP-41)."""
+        """Answer a GET with the session's own stream, or resume a stream that broke off."""
         begun = self.runtime.sessions.used(routing_result.session)
         stream = _listened_to(begun.channel, routing_result.last_event_id)
         carrier = self._carrier(asked, begun, stream)
@@ -257,7 +263,7 @@ class McpEndpoint:
             begun.channel.left(stream)
 
     async def end(self, asked: Asked, routing_result: Ending, _body: bytes) -> None:
-        """The client is done with its session (HTTP-53)."""
+        """Close the session that the client has ended with DELETE."""
         begun = self.runtime.sessions.used(routing_result.session)
         begun.close()
         self.runtime.sessions.forget(begun)
@@ -280,10 +286,10 @@ class McpEndpoint:
             why_unanswered=why_unanswered,
         )
 
-    # Modern requests.
+    # Stateless requests.
 
     async def answer(self, asked: Asked, routing_result: Stateless, _body: bytes) -> None:
-        """Answer a modern message; its client's going away cancels it (MHTTP-22)."""
+        """Answer a stateless message; a request is cancelled when its client disconnects."""
         self.runtime.renew_stateless()
         channel, limits = self.runtime.stateless, self.runtime.server.limits
         if not self.runtime.has_stateless:
@@ -317,10 +323,10 @@ class McpEndpoint:
 def begun_session(
     runtime: Runtime, asked: Asked, request_id: RequestId | None = None, *, transport: str = "http"
 ) -> HttpSession:
-    """A session of who asks.
+    """Open a session for the principal of a request.
 
     Raises:
-        RefusedError: There is no place for it.
+        RejectedError: There are too many sessions, or the server is closing.
     """
     if runtime.is_closing:
         raise RejectedError(closing(request_id))
@@ -331,16 +337,18 @@ def begun_session(
 
 
 def too_many_sessions(request_id: RequestId | None = None) -> Rejection:
-    """The refusal of a session for which there is no place."""
+    """Return the rejection (503) of a session beyond the maximum."""
     text = "there are too many sessions (limits.http.sessions_max)"
     return Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
 
 
 def _listened_to(channel: SessionChannel, last_event_id: str | None) -> AnswerStream:
-    """The stream that a GET is for; only who names an event takes over what another one carries.
+    """Return the stream that a GET asks for.
+
+    Only a GET with `Last-Event-ID` takes over a stream that another connection carries.
 
     Raises:
-        RefusedError: There is none, or nothing would come on it.
+        RejectedError: There is no such stream, or no further event would follow on it.
     """
     if not last_event_id:
         if channel.unasked.is_carried:
@@ -361,9 +369,10 @@ def _named(begun: HttpSession) -> list[tuple[str, str]]:
 
 
 def _ended(begun: HttpSession, request_id: RequestId | None) -> Rejection | None:
-    """Why a request was not answered; None: the client has cancelled it.
+    """Return why a request was not answered; None if the client has cancelled the request.
 
-    No 404: that would say that nothing of it was done, and to try again in a new session.
+    The status is not 404: after that the client would repeat in a new session a request that may
+    have had effects already.
     """
     if not begun.is_closed:
         return None
@@ -372,7 +381,7 @@ def _ended(begun: HttpSession, request_id: RequestId | None) -> Rejection | None
 
 
 def closing(request_id: RequestId | None = None) -> Rejection:
-    """The refusal of whatever comes too late."""
+    """Return the rejection (503) of a request that arrives while the server closes."""
     return Rejection(status=503, code=SERVER_BUSY, text="the server is closing", id=request_id)
 
 
@@ -382,7 +391,7 @@ def _lost(request_id: RequestId | None) -> Rejection:
 
 
 def _nothing_behind(event_id: str) -> Rejection:
-    """An empty stream would have the TypeScript SDK come back again and again."""
+    """Return a rejection, because after an empty stream the TypeScript SDK reconnects for ever."""
     text = f"the stream of event {event_id!r} has ended: nothing comes behind it"
     return Rejection(status=405, text=text, headers=[("Allow", "POST, DELETE")])
 
@@ -392,7 +401,7 @@ def _status_of(code: int) -> int:
 
 
 def _bad(_code: int) -> int:
-    """What was incomplete is a bad request, whatever the error says."""
+    """Return 400, the status of every incomplete request whatever its JSON-RPC error is."""
     return 400
 
 
@@ -414,25 +423,27 @@ _EFFECTS: Final[Mapping[type[Any], Callable[..., Awaitable[object]]]] = {
 }
 
 
-# --------------------
-# Revision 2024-11-05 over HTTP: a stream for everything, and a place to post to.
+# The HTTP+SSE transport of protocol version 2024-11-05 ------------------------------------------
 
 
 @attrs.frozen(eq=False)
 class SseEndpoints:
-    """The two endpoints; a session lives as long as its stream."""
+    """The two endpoints of HTTP+SSE: a stream for all messages to the client, and one for POSTs.
+
+    A session lives as long as its stream.
+    """
 
     runtime: Runtime
 
     async def respond_stream(self, asked: Asked) -> None:
-        """Begin a session, and carry all that it sends (SSE-01, SSE-04).
+        """Open a session, and send all its messages on one stream.
 
         Raises:
-            RefusedError: It is refused.
+            RejectedError: The session is rejected.
         """
         only(asked, "GET")
         begun = begun_session(self.runtime, asked, transport="sse")
-        # Where to post, relative to here: nobody knows under which name and path we were found.
+        # The URL is relative, since the public host and path of the server are not known here.
         endpoint = Event(f"messages?session_id={begun.id}".encode(), name="endpoint")
         carrier = Carrier(
             limits=self.runtime.server.limits, headers=asked.headers, first_event=endpoint
@@ -444,10 +455,10 @@ class SseEndpoints:
             begun.channel.finish()
 
     async def respond_post(self, asked: Asked) -> None:
-        """Give what was posted to its session; the answer takes the stream.
+        """Deliver a posted message to its session; the stream carries the answer.
 
         Raises:
-            RefusedError: It is refused.
+            RejectedError: The message is rejected.
             trio.BrokenResourceError: The client is gone.
         """
         only(asked, "POST")
@@ -470,38 +481,37 @@ class SseEndpoints:
         return self.runtime.sessions.used(session_id)
 
 
-# --------------------
-# WebSocket at one path of a served application: each connection is a session of its own.
+# WebSocket --------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class WebSocketEndpoint:
-    """The endpoint.
+    """The WebSocket endpoint of an HTTP application; each connection is a session.
 
     Attributes:
-        runtime: The sessions.
-        door: Who may open one, and where.
+        runtime: The runtime that holds the sessions.
+        door: The checks that a handshake has to pass.
     """
 
     runtime: Runtime
     door: Door
 
     async def respond(self, asked: Asked) -> None:
-        """Tell a plain request what is here.
+        """Reject a plain HTTP request to the endpoint.
 
         Raises:
-            RefusedError: Always.
+            RejectedError: Always.
         """
         rejection = upgrade_rejection(asked.head, path=self.door.path)
         raise RejectedError(
-            rejection or Rejection(status=400, text="this is no handshake of WebSocket")
+            rejection or Rejection(status=400, text="this is not a WebSocket handshake")
         )
 
     async def upgrade(self, upgrade: Upgrade) -> None:
-        """Make a WebSocket of a request, and serve it until its session has ended; or refuse it.
+        """Accept a WebSocket and serve it until its session has ended, or reject the request.
 
         Raises:
-            trio.BrokenResourceError: The client has gone away.
+            trio.BrokenResourceError: The client is gone.
             RecordingError: The recording cannot be made.
         """
         admitted = await self.door.admit(upgrade.head)
@@ -519,8 +529,7 @@ class WebSocketEndpoint:
             await upgrade.reject(too_many_sessions())
 
 
-# --------------------
-# The application behind every HTTP host: the gate, who asks, and which endpoint answers.
+# The application --------------------------------------------------------------------------------
 
 
 _HEALTH: Final = "/health"
@@ -531,16 +540,17 @@ _Route: TypeAlias = Callable[[Asked], Awaitable[None]]
 
 @attrs.define(kw_only=True, eq=False)
 class HttpApp:
-    """The application; its `respond` is given to a host.
+    """The application that an HTTP server calls, by `respond`, for each request.
 
     Attributes:
-        runtime: The sessions.
-        gate: Who may come at all.
-        path: Where the MCP endpoint is.
-        verify: Who somebody is; without one nobody is anybody, and all may come.
-        streams_answers: Legacy answers are streams also where they could be JSON.
-        has_sse: There are the two endpoints of revision 2024-11-05 as well.
-        websocket: The endpoint of WebSocket; None: there is none.
+        runtime: The runtime that holds the sessions.
+        host_check: The check of `Host` and `Origin`.
+        path: The path of the MCP endpoint.
+        verify: Returns the name of the user; with None all users are accepted, without a name.
+        streams_answers: Answer requests in sessions with event streams, also where plain JSON would
+            do.
+        has_sse: Serve the two endpoints of the HTTP+SSE transport as well.
+        websocket: The WebSocket endpoint, if there is one.
     """
 
     runtime: Runtime
@@ -567,11 +577,11 @@ class HttpApp:
 
     @property
     def upgraded(self) -> Upgraded | None:
-        """What is done with who asks for a WebSocket; given to a host as well."""
+        """The function that the HTTP server calls for a WebSocket handshake, if there is one."""
         return None if self.websocket is None else self.websocket.upgrade
 
     async def respond(self, exchange: Exchange) -> None:
-        """Answer one request; a client that goes away ends it, and nothing else."""
+        """Answer one request; return early if its client disconnects."""
         head = exchange.head
         headers = self.host_check.cors_headers(head)
         asked = Asked(exchange, head, headers, self.runtime.server.limits.messages.bytes_max)
@@ -582,18 +592,19 @@ class HttpApp:
             except RejectedError as error:
                 await asked.reject(error.rejection)
         except trio.BrokenResourceError:
-            pass  # its client has gone away
+            pass  # The client is gone.
         finally:
             self._answering -= 1
             if self._idle and not self._answering:
                 self._idle.unpark_all()
 
     async def all_answered(self) -> None:
-        """Wait until no request is without its answer, to the last frame."""
+        """Wait until every request has been answered completely."""
         while self._answering:
             await self._idle.park()
 
-    # Each coroutine on the way takes its part of each wait: who only chooses gives back the next.
+    # Functions that only choose the next coroutine return it without awaiting: each coroutine on
+    # the stack makes every wait of the request slower.
 
     def _respond(self, asked: Asked) -> Awaitable[None]:
         preflight = self.host_check.preflight(asked.head) if is_preflight(asked.head) else None
@@ -602,7 +613,7 @@ class HttpApp:
         rejection = self.host_check.rejection(asked.head)
         if rejection is not None:
             raise RejectedError(rejection)
-        if asked.head.path == _HEALTH:  # who asks that is a balancer, and nobody in particular
+        if asked.head.path == _HEALTH:  # Load balancers send no credentials.
             return _tell_health(asked)
         route = self._route(asked.head.path)
         return route(asked) if self.verify is None else _verified(asked, self.verify, route)
@@ -610,7 +621,7 @@ class HttpApp:
     def _route(self, path: str) -> _Route:
         route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
         if route is None:
-            text = f"nothing is here; the MCP endpoint is {self.path}"
+            text = f"there is no such path; the MCP endpoint is {self.path}"
             raise RejectedError(Rejection(status=404, text=text))
         return route
 
@@ -624,28 +635,28 @@ async def _verified(asked: Asked, verify: Verify, route: _Route) -> None:
 
 
 def _check_paths(paths: Sequence[str]) -> None:
-    """Refuse what could not be found, or would hide something else.
+    """Check the paths of the endpoints.
 
     Raises:
-        ValueError: It says what.
+        ValueError: A path has no leading slash, or two endpoints have the same path.
     """
-    for place, path in enumerate(paths):
+    for index, path in enumerate(paths):
         if not path.startswith("/"):
             raise ValueError(f"a path begins with a slash: {path!r}")
-        if path.rstrip("/") in [each.rstrip("/") for each in paths[:place]]:
-            raise ValueError(f"two things cannot be at {path}: {', '.join(paths)}")
+        if path.rstrip("/") in [each.rstrip("/") for each in paths[:index]]:
+            raise ValueError(f"two endpoints cannot have the path {path}: {', '.join(paths)}")
 
 
 async def _tell_health(asked: Asked) -> None:
-    """A server that answers is well."""
+    """Answer a health check; a server that answers at all is healthy."""
     await asked.answer(200, [("Content-Type", JSON), ("Cache-Control", "no-store")], _HEALTHY)
 
 
-# --------------------
-# A server as an ASGI application, wherever it is mounted.
+# ASGI -------------------------------------------------------------------------------------------
 #
-# Nobody has to tell it that it begins: the first request starts its runtime, as a system task of
-# the Trio run. It ends by a lifespan event, if one comes, by `aclose`, or with the run.
+# An application that is mounted in another one may receive no lifespan events. So the first request
+# starts the runtime, as a system task of the Trio run. The runtime ends with a lifespan event, if
+# one arrives, with `aclose`, or with the run.
 
 
 logger = logging.getLogger("mcp_trio")
@@ -653,12 +664,12 @@ logger = logging.getLogger("mcp_trio")
 
 @attrs.define(eq=False)
 class _Life:
-    """An application in a system task of its own, so that nobody who waits for it can end it.
+    """An application in a system task of its own, which a cancelled request does not end.
 
     Attributes:
         app: The application.
-        begun: Set when its runtime runs, or never will.
-        fault: Why it never will.
+        begun: Set when the runtime runs, or has failed to start.
+        fault: The error that kept the runtime from starting.
     """
 
     app: HttpApp
@@ -666,11 +677,11 @@ class _Life:
     fault: BaseException | None = attrs.field(default=None, init=False)
 
     def started(self, value: object = None) -> None:  # noqa: ARG002  that it runs is enough
-        """See `trio.TaskStatus`."""
+        """Note that the runtime runs; this makes the object a `trio.TaskStatus`."""
         self.begun.set()
 
     async def live(self) -> None:
-        """The task."""
+        """Run the runtime, as the system task; keep or log an error of its lifespan."""
         try:
             with contained(self._contain):
                 await self.app.runtime.run(task_status=self)
@@ -685,10 +696,10 @@ class _Life:
             self.fault = fault
 
     async def running(self) -> HttpApp:
-        """The application, when it runs.
+        """Wait until the runtime runs, and return the application.
 
         Raises:
-            Exception: What the lifespan raises.
+            Exception: The error that the lifespan raised.
         """
         await self.begun.wait()
         if self.fault is not None:
@@ -696,14 +707,14 @@ class _Life:
         return self.app
 
     async def end(self) -> None:
-        """Wind it down; returns when nothing of it runs."""
+        """Close the runtime, and wait until it has ended."""
         self.app.runtime.close()
         await self.app.runtime.ended.wait()
 
 
 @attrs.define(eq=False)
 class MountedApp:
-    """The application; `make` makes what serves one Trio run."""
+    """An ASGI application; `make` returns a new `HttpApp` for each Trio run."""
 
     _make: Callable[[], HttpApp]
     _host: AsgiHost = attrs.field(init=False)
@@ -719,7 +730,7 @@ class MountedApp:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve what an ASGI server asks for."""
+        """Handle one ASGI connection: a request, a WebSocket, or lifespan events."""
         await self._host(scope, receive, send)
 
     async def _respond(self, exchange: Exchange) -> None:
@@ -732,12 +743,12 @@ class MountedApp:
         await app.websocket.upgrade(upgrade)
 
     async def _running(self) -> HttpApp:
-        """The application with a runtime that runs; that of an earlier Trio run has ended.
+        """Return the application, after starting its runtime if none runs in this Trio run.
 
-        Cancelled: it goes on to begin, for whoever comes next.
+        If this is cancelled, the runtime goes on to start, for the next request.
 
         Raises:
-            Exception: What the lifespan raises; the next request tries again.
+            Exception: The error that the lifespan raised; the next request tries again.
         """
         life = self._life
         if life is None or life.app.runtime.ended.is_set():
@@ -746,7 +757,7 @@ class MountedApp:
         return await life.running()
 
     async def aclose(self) -> None:
-        """End all sessions, in bounded time; a later request begins anew."""
+        """Close all sessions, in bounded time; a later request starts a new runtime."""
         life, self._life = self._life, None
         if life is not None:
             await life.end()
@@ -757,11 +768,11 @@ SessionT = TypeVar("SessionT", bound="StatelessSession")
 
 @attrs.define(kw_only=True, eq=False)
 class StandIn(ABC, Generic[SessionT]):
-    """The base of it; see `ServesSessions`.
+    """The base class of servers that are served over HTTP but are not a `Server`.
 
     Attributes:
-        limits: What a session may cost.
-        audience: Nobody is in it: changes come from elsewhere, if at all.
+        limits: The limits of each session.
+        audience: An empty set of subscribers: the sessions report changes themselves.
     """
 
     limits: Limits
@@ -769,14 +780,14 @@ class StandIn(ABC, Generic[SessionT]):
 
     @abstractmethod
     def opened(self, channel: Channel) -> tuple[SessionT, Callable[[], Awaitable[None]]]:
-        """A session, and what serves it to its end."""
+        """Return a session, and the function that serves the session to its end."""
 
     def entered_lifespan(self) -> AbstractAsyncContextManager[None]:
-        """There is none."""
+        """Return a context manager that does nothing: there is no lifespan."""
         return nullcontext()
 
     def param_header_paths(self, tool: str) -> None:
-        """Not known: what clients repeat in their heads is not held against what they say."""
+        """Return None: parameter headers are not compared with the arguments of a call."""
 
     def begin_session(
         self,
@@ -787,7 +798,7 @@ class StandIn(ABC, Generic[SessionT]):
         on_ended: Callable[[], None],
         **_: Any,
     ) -> SessionT:
-        """Serve one session; what goes wrong with it ends no other."""
+        """Serve one session in a task; an error of the session is logged, and ends no other."""
         session, serve = self.opened(channel)
         variables.run(pool.nursery.start_soon, _serve, serve, on_ended)
         return session

@@ -8,7 +8,10 @@ from mcp_trio import Server
 
 @pytest.mark.parametrize("path", ["/ws", "/ws/", "/sse", "/messages", "/health"])
 async def test_two_things_at_one_path_are_rejected(path):
-    with trio.fail_after(5), pytest.raises(ValueError, match=r"two things cannot be at /"):
+    with (
+        trio.fail_after(5),
+        pytest.raises(ValueError, match=r"two endpoints cannot have the path /"),
+    ):
         await Server("x").serve_http(port=0, path=path)
 
 

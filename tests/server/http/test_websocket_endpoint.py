@@ -130,7 +130,7 @@ async def test_an_upgrade_that_its_host_has_not_seen_is_rejected(open_site):
     site = await open_site(harbour())
     exchange = ScriptedExchange.of("GET", "/ws")
     asked = Asked(exchange, HttpRequest("GET", "/ws", "", FIELDS), [], 1000)
-    with pytest.raises(RejectedError, match="no handshake"):
+    with pytest.raises(RejectedError, match="not a WebSocket handshake"):
         await site.app.websocket.respond(asked)
 
 

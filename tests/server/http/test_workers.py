@@ -190,7 +190,7 @@ def test_a_worker_that_dies_is_replaced(served):
     assert other in there.pids(but=[killed])
     status, words = there.ended(signal.SIGTERM)
     assert status == 128 + signal.SIGTERM
-    assert f"worker {killed} ended with status -9; another one begins" in words
+    assert f"worker {killed} ended with status -9; a new worker starts" in words
 
 
 @pytest.mark.real_time
@@ -209,7 +209,7 @@ def test_a_second_signal_kills_what_does_not_stop(served):
         httpx.post(there.url, **stateless(call("stay")), timeout=1)
     status, words = there.ended(signal.SIGTERM, signal.SIGTERM)
     assert status == 128 + signal.SIGTERM
-    assert re.search(r"worker \d+ is killed", words)
+    assert re.search(r"worker \d+ did not stop in time and is killed", words)
     assert are_gone(pids)
 
 
@@ -256,7 +256,7 @@ def test_workers_that_cannot_begin_are_not_tried_again(tmp_path):
     assert "KeyError: 'sunk'" in done.stderr
     assert "never served" in done.stderr
     assert "serving http" not in done.stderr
-    assert done.stderr.count("another one begins") == 0
+    assert done.stderr.count("a new worker starts") == 0
 
 
 # What is refused before anybody is forked.
