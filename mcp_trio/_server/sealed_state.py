@@ -85,9 +85,6 @@ class KeyRing:
         """Seal a text, which will be opened with the same `bound_to` only.
 
         `nonce` has `NONCE_BYTES`, drawn anew each time.
-
-        Raises:
-            ModuleNotFoundError: The extra `seal` is not installed.
         """
         key_id, cipher = self._derived()[0]
         head = _VERSION + key_id
@@ -187,7 +184,6 @@ class Sealer:
 
         Raises:
             LocalProtocolError: The state is too large.
-            ModuleNotFoundError: The extra `seal` is not installed.
         """
         limits = self.limits
         ends = min(

@@ -52,7 +52,6 @@ def test_the_changelog_begins_with_the_version_of_the_package():
 def test_every_dependency_has_its_reason():
     dependencies = [
         *requirement_strings(PROJECT["project"]["dependencies"]),
-        *requirement_strings(PROJECT["project"]["optional-dependencies"]),
         *requirement_strings(PROJECT["dependency-groups"]),
     ]
     assert len(dependencies) > 20

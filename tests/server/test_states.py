@@ -1,6 +1,5 @@
 """Sealed states: good for the request that they were made for, and refused with one error."""
 
-import sys
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 import attrs
@@ -242,14 +241,6 @@ def test_a_key_ring_rejects_what_seals_nothing(keys, error, text):
         KeyRing(keys)
 
 
-def test_without_the_extra_the_error_names_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
-
-    with pytest.raises(ModuleNotFoundError, match=r"mcp_trio\[seal\]"):
-        sealed()
-
-
-@pytest.mark.requirement("MRTR-19")
 # What a retry repeats ---------------------------------------------------------------------------
 
 
