@@ -48,8 +48,8 @@ from mcp_trio._transports.concurrency import Faults, TimerQueue, contained
 from mcp_trio._transports.http_response import (
     AnswerStream,
     BodyTooLargeError,
-    Carrier,
     Exchange,
+    StreamSender,
     carried,
     until_gone,
 )
@@ -275,9 +275,9 @@ class McpEndpoint:
         begun: HttpSession,
         stream: AnswerStream,
         why_unanswered: Callable[[], Rejection | None] = lambda: None,
-    ) -> Carrier:
+    ) -> StreamSender:
         channel, primes = begun.channel, begun.primes_streams
-        return Carrier(
+        return StreamSender(
             limits=self.runtime.server.limits,
             headers=[*_named(begun), *asked.headers],
             begin=partial(channel.begin if primes else channel.begin_unseen, stream),
@@ -303,7 +303,7 @@ class McpEndpoint:
         slot, steps = self._delivered(
             asked, lambda: channel.deliver(message, principal, is_narrow=narrow)
         )
-        carrier = Carrier(
+        carrier = StreamSender(
             limits=limits,
             headers=asked.headers,
             status_of=_bad if routing_result.is_incomplete else _status_of,
@@ -445,7 +445,7 @@ class SseEndpoints:
         begun = begun_session(self.runtime, asked, transport="sse")
         # The URL is relative, since the public host and path of the server are not known here.
         endpoint = Event(f"messages?session_id={begun.id}".encode(), name="endpoint")
-        carrier = Carrier(
+        carrier = StreamSender(
             limits=self.runtime.server.limits, headers=asked.headers, first_event=endpoint
         )
         carry = partial(carrier.stream, asked.exchange, begun.channel.unasked)

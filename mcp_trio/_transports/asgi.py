@@ -449,12 +449,12 @@ async def _reject_websocket(receive: Receive, send: Send) -> None:
     await send({"type": "websocket.close", "code": 1000})
 
 
-class _Stage(enum.Enum):
+class _Progress(enum.Enum):
     """The progress of an answer."""
 
-    SILENT = "nothing was sent"
-    BEGUN = "it was started"
-    WHOLE = "it was sent completely"
+    NOT_STARTED = "nothing was sent"
+    STARTED = "it was started"
+    COMPLETE = "it was sent completely"
 
 
 # Most answers have the same headers as an earlier one.
@@ -495,9 +495,9 @@ class AsgiExchange:
     _is_stalled: bool = attrs.field(default=False, init=False)
     # Whether the connection carries other exchanges at the same time.
     _is_multiplexed: bool = attrs.field(init=False)
-    _stage: _Stage = attrs.field(default=_Stage.SILENT, init=False)
-    _status_unsaid: int = attrs.field(default=_FAILED, init=False)
-    _text_unsaid: str = attrs.field(default="", init=False)
+    _progress: _Progress = attrs.field(default=_Progress.NOT_STARTED, init=False)
+    _host_status: int = attrs.field(default=_FAILED, init=False)
+    _host_text: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
         self.head = head_of(self._scope)
@@ -530,7 +530,7 @@ class AsgiExchange:
         with trio.move_on_after(seconds) as timer_queue:
             await self._take_rest(body, bytes_max, timer_queue)
             return bytes(body)
-        self._status_unsaid = _SLOW
+        self._host_status = _SLOW
         raise trio.BrokenResourceError(
             f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
         )
@@ -597,7 +597,7 @@ class AsgiExchange:
         has_length = status not in _LENGTHLESS_STATUSES
         await self._begin(status, headers, len(body) if has_length else None)
         await self._put_body(b"" if self.head.method == "HEAD" else body, more_body=False)
-        self._stage = _Stage.WHOLE
+        self._progress = _Progress.COMPLETE
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the headers of an answer whose length is unknown."""
@@ -608,19 +608,19 @@ class AsgiExchange:
 
     async def send(self, piece: bytes) -> None:
         """Send a piece of a started answer."""
-        self._expect(_Stage.BEGUN)
+        self._expect(_Progress.STARTED)
         if self.head.method != "HEAD":
             await self._put_body(piece, more_body=True)
 
     async def end(self) -> None:
         """Complete a started answer."""
-        self._expect(_Stage.BEGUN)
+        self._expect(_Progress.STARTED)
         await self._put_body(b"", more_body=False)
-        self._stage = _Stage.WHOLE
+        self._progress = _Progress.COMPLETE
 
     def reject(self, status: int, text: str = "") -> None:
         """Set the answer that `finish` gives in place of the application's."""
-        self._status_unsaid, self._text_unsaid = status, text
+        self._host_status, self._host_text = status, text
 
     async def finish(self) -> None:
         """Send an error if the application has returned without an answer.
@@ -629,11 +629,11 @@ class AsgiExchange:
             AnswerBrokenOff: The application has started an answer and not completed it, and the
                 client is still connected.
         """
-        if self._stage is _Stage.SILENT and not self.is_broken:
-            headers = _PLAIN_TEXT if self._text_unsaid else []
+        if self._progress is _Progress.NOT_STARTED and not self.is_broken:
+            headers = _PLAIN_TEXT if self._host_text else []
             with contextlib.suppress(trio.BrokenResourceError):
-                await self.answer(self._status_unsaid, headers, self._text_unsaid.encode())
-        if self._stage is not _Stage.WHOLE and not self._is_gone.is_set():
+                await self.answer(self._host_status, headers, self._host_text.encode())
+        if self._progress is not _Progress.COMPLETE and not self._is_gone.is_set():
             raise AnswerBrokenOff
 
     def close(self) -> None:
@@ -642,7 +642,7 @@ class AsgiExchange:
             self._watcher.cancel()
 
     async def _begin(self, status: int, headers: Headers, length: int | None = None) -> None:
-        self._expect(_Stage.SILENT)
+        self._expect(_Progress.NOT_STARTED)
         fields = [*_remembered_encoded(tuple(headers))]
         if length is not None:
             fields.append((b"content-length", b"%d" % length))
@@ -651,12 +651,12 @@ class AsgiExchange:
             self._watch()
             if not self._is_multiplexed:
                 fields.append((b"connection", b"close"))
-        self._stage = _Stage.BEGUN
+        self._progress = _Progress.STARTED
         await self._put({"type": "http.response.start", "status": status, "headers": fields})
 
-    def _expect(self, stage: _Stage) -> None:
-        if self._stage is not stage:
-            raise RuntimeError(f"this cannot be sent now: of the answer, {self._stage.value}")
+    def _expect(self, progress: _Progress) -> None:
+        if self._progress is not progress:
+            raise RuntimeError(f"this cannot be sent now: of the answer, {self._progress.value}")
 
     async def _put_body(self, body: bytes, *, more_body: bool) -> None:
         """Send in pieces, so that the stall limit counts for each piece of a large answer."""

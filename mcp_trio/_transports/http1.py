@@ -55,7 +55,7 @@ class RequestHead:
 
 # Complete lines, none of them folded, without control characters. A lone LF ends the headers, too,
 # so that a request with lone LFs is rejected at once instead of when its time is over.
-_STRICT: Final = re.compile(rb"(?:[^\x00-\x20\x7f][^\x00-\x08\x0a-\x1f\x7f]*\r\n)+\r\n")
+_STRICT_HEADERS: Final = re.compile(rb"(?:[^\x00-\x20\x7f][^\x00-\x08\x0a-\x1f\x7f]*\r\n)+\r\n")
 _END: Final = re.compile(rb"\n\r?\n")
 _PROPER_END: Final = b"\r\n\r\n"
 _END_BYTES_MAX: Final = 3
@@ -81,7 +81,9 @@ def head_bytes(received: bytearray, searched: int, *, bytes_max: int) -> int:
         Rejected: The headers are too long already, or the bytes cannot become an HTTP/1.1 request.
     """
     start = max(0, searched - _END_BYTES_MAX)
-    at = received.find(_PROPER_END, start)  # `_STRICT` rejects an improper end that came before
+    at = received.find(
+        _PROPER_END, start
+    )  # `_STRICT_HEADERS` rejects an improper end that came before
     length = at + len(_PROPER_END) if at >= 0 else _improper_end(received, start)
     if (length or len(received)) > bytes_max:
         raise Rejected(
@@ -146,7 +148,7 @@ def _remembered_head(raw: bytes, client: str | None) -> RequestHead:
 
 
 def _read_head(raw: bytes, client: str | None) -> RequestHead:
-    if not _STRICT.fullmatch(raw):
+    if not _STRICT_HEADERS.fullmatch(raw):
         raise Rejected(
             400, "the headers have a folded line, a lone CR or LF, or a control character"
         )
@@ -223,7 +225,7 @@ _STATUS_LINES: Final = {
 _STATUSES: Final = range(200, 600)
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _PLAIN_TEXT: Final = [("content-type", "text/plain; charset=utf-8")]
-_OURS: Final = frozenset({b"connection", b"content-length", b"date", b"transfer-encoding"})
+_HOST_HEADERS: Final = frozenset({b"connection", b"content-length", b"date", b"transfer-encoding"})
 
 
 def has_body(status: int) -> bool:
@@ -255,9 +257,9 @@ def _written(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
     if status not in _STATUSES:
         raise ValueError(f"{status} is not a final HTTP status (200 to 599)")
     fields = encoded(headers)
-    if not _OURS.isdisjoint(dict(fields)):
+    if not _HOST_HEADERS.isdisjoint(dict(fields)):
         raise ValueError(
-            f"only the host may set these headers: {b', '.join(sorted(_OURS)).decode()}"
+            f"only the host may set these headers: {b', '.join(sorted(_HOST_HEADERS)).decode()}"
         )
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     return line + b"".join([b"%b: %b\r\n" % field for field in fields])

@@ -285,7 +285,7 @@ STREAM_HEADERS: Final[Headers] = (
 )
 """Headers that keep proxies from caching, transforming or buffering an event stream."""
 
-Whole: TypeAlias = tuple[int, Headers, bytes]
+CompleteAnswer: TypeAlias = tuple[int, Headers, bytes]
 """The status, the headers and the body of a complete answer."""
 
 _OK: Final = 200
@@ -305,7 +305,7 @@ class _Answer(msgspec.Struct):
     error: _ErrorCode | None = None
 
 
-class Carrier(msgspec.Struct, kw_only=True, eq=False):
+class StreamSender(msgspec.Struct, kw_only=True, eq=False):
     """A sender of one answer stream over one exchange, as JSON or as events.
 
     Attributes:
@@ -348,7 +348,7 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
         else:
             await self._carry_on(exchange, stream)
 
-    def whole(self, head: HttpRequest, stream: AnswerStream) -> Whole:
+    def whole(self, head: HttpRequest, stream: AnswerStream) -> CompleteAnswer:
         """Return the complete answer of an ended stream, in the form that `head` accepts.
 
         A JSON-RPC error with an HTTP status of its own is sent as JSON to every client, since the
@@ -367,14 +367,14 @@ class Carrier(msgspec.Struct, kw_only=True, eq=False):
         body = frames[0] if len(frames) == 1 else b"[%b]" % b",".join(frames)
         return status, [*_JSON_HEADERS, *self.headers], body
 
-    def _events(self, stream: AnswerStream) -> Whole:
+    def _events(self, stream: AnswerStream) -> CompleteAnswer:
         """Return all events as one answer with a known length."""
         first = self._first_event()
         events = b"" if first is None else encode_event(first)
         events += _encoded(stream.take())
         return _OK, [*STREAM_HEADERS, *self.headers], events
 
-    def _why(self) -> Whole:
+    def _why(self) -> CompleteAnswer:
         rejection = self.why_unanswered()
         if rejection is None:
             return _ACCEPTED, self.headers, b""
@@ -486,7 +486,7 @@ def _encoded(taken: Sequence[Sent]) -> bytes:
 
 
 async def carried(
-    exchange: Exchange, carrier: Carrier, stream: AnswerStream, timer_queue: TimerQueue
+    exchange: Exchange, carrier: StreamSender, stream: AnswerStream, timer_queue: TimerQueue
 ) -> bool:
     """Send the stream, and stop when the client disconnects; return False in that case.
 

@@ -245,10 +245,10 @@ _BUSY: Final = math.inf
 
 
 @attrs.define(eq=False)
-class Clock:
+class CoarseClock:
     """The time of the last check for idle connections, which is cheaper to read than the clock."""
 
-    last_look: float = attrs.field(factory=trio.current_time)
+    last_check: float = attrs.field(factory=trio.current_time)
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -272,7 +272,7 @@ class NativeConnection:
     respond: Responder
     upgraded: Upgraded | None = None
     client: str | None
-    clock: Clock
+    clock: CoarseClock
     may_lead: bool = False
     idle_since: float = attrs.field(default=_BUSY, init=False)
     is_over: bool = attrs.field(default=False, init=False)
@@ -306,7 +306,7 @@ class NativeConnection:
         if received:  # a pipelined request: let other connections run first
             await trio.lowlevel.checkpoint()
         else:
-            self.idle_since = self.clock.last_look
+            self.idle_since = self.clock.last_check
             has_begun = await self.wire.receive(rests=self.may_lead)
             self.idle_since = _BUSY
             if self.is_over or not has_begun:
@@ -395,11 +395,11 @@ def _is_broken(error: BaseException) -> bool:
     return isinstance(error, trio.BrokenResourceError)
 
 
-_LOOKS_PER_IDLE_TIME: Final = 8
+_CHECKS_PER_IDLE_TIME: Final = 8
 _FULL: Final = Rejected(503, "there are too many connections (limits.http.connections_max)")
 
 
-class Serves(Protocol):
+class ConnectionTasks(Protocol):
     """The leader/followers engine, as far as the listener uses it."""
 
     def serve(self, served: Callable[[], Coroutine[Any, Any, None]], /) -> object:
@@ -413,7 +413,7 @@ async def serve_native(
     *,
     limits: Limits,
     upgraded: Upgraded | None = None,
-    tasks_in: Callable[[trio.Nursery], Serves] | None = None,
+    tasks_in: Callable[[trio.Nursery], ConnectionTasks] | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Serve an HTTP application on the listeners until cancelled.
@@ -457,7 +457,7 @@ class NativeHost:
     limits: Limits
     upgraded: Upgraded | None = None
     _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
-    _clock: Clock = attrs.field(factory=Clock, init=False)
+    _clock: CoarseClock = attrs.field(factory=CoarseClock, init=False)
 
     async def serve(self, ends: Ends, *, client: str | None = None, may_lead: bool = False) -> None:
         """Serve one connection until it ends, and close it; raises no `Exception`."""
@@ -488,10 +488,10 @@ class NativeHost:
         connection is closed too early, and none later than two checks after its time.
         """
         idle_seconds = self.limits.http.idle_seconds
-        pause = idle_seconds / _LOOKS_PER_IDLE_TIME
+        pause = idle_seconds / _CHECKS_PER_IDLE_TIME
         while True:
             await trio.sleep(pause)
-            self._clock.last_look = now = trio.current_time()
+            self._clock.last_check = now = trio.current_time()
             for connection in self._connections:
                 if now - connection.idle_since >= idle_seconds + pause:
                     connection.end()

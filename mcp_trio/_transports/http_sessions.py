@@ -307,7 +307,7 @@ class SessionChannel(RoutedChannel):
 
 
 @attrs.define(eq=False)
-class Slot:
+class StatelessRequest:
     """One unanswered stateless request.
 
     Attributes:
@@ -327,14 +327,16 @@ class Slot:
 class StatelessChannel(RoutedChannel):
     """The channel of all stateless requests to one server."""
 
-    _slots: dict[RequestId, Slot] = attrs.field(factory=dict[RequestId, Slot], init=False)
+    _slots: dict[RequestId, StatelessRequest] = attrs.field(
+        factory=dict[RequestId, StatelessRequest], init=False
+    )
     _numbers: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
 
     # Received messages
 
     def deliver(
         self, request: Request, principal: str | None = None, *, is_narrow: bool = False
-    ) -> Slot:
+    ) -> StatelessRequest:
         """Deliver a renumbered request to the session.
 
         Args:
@@ -345,7 +347,7 @@ class StatelessChannel(RoutedChannel):
         number, depth_max = next(self._numbers), self.limits.messages.json_depth_max
         frame = encode_request(number, request.method, request.params, json_depth_max=depth_max)
         stream = AnswerStream(self.limits, awaits=frozenset((number,)), is_narrow=is_narrow)
-        slot = self._slots[number] = Slot(number, request.id, request.method, stream)
+        slot = self._slots[number] = StatelessRequest(number, request.id, request.method, stream)
         if request.params is None or not has_line_end(bytes(request.params)):
             message = Request(number, request.method, request.params)
             self._inbox.put(Understood(frame, message, principal))
@@ -363,7 +365,7 @@ class StatelessChannel(RoutedChannel):
             return
         self._inbox.put(encode_notification(notification.method, notification.params))
 
-    def abandon(self, slot: Slot) -> None:
+    def abandon(self, slot: StatelessRequest) -> None:
         """Cancel the request of a client that has disconnected; send nothing more about it."""
         if self._slots.pop(slot.number, None) is not None:
             params = CancelledParams(request_id=slot.number, reason="the client closed the stream")
@@ -394,7 +396,7 @@ class StatelessChannel(RoutedChannel):
         return [slot.stream for slot in self._slots.values()]
 
 
-def _tagged(frame: bytes, slot: Slot) -> bytes:
+def _tagged(frame: bytes, slot: StatelessRequest) -> bytes:
     """Return the message with the client's own request id as its subscription id, if it has one."""
     if slot.method != LISTEN:
         return bytes(frame)

@@ -46,7 +46,7 @@ from mcp_trio._transports.asgi import (
     Send,
 )
 from mcp_trio._transports.concurrency import Wakeup
-from mcp_trio._transports.hypercorn_websocket import ToldWebSocket, stream_of
+from mcp_trio._transports.hypercorn_websocket import BoundedWebSocket, stream_of
 from mcp_trio._transports.socket_bytes import WITH_ADDRESSES, SocketEnds
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -67,7 +67,7 @@ _DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
 @attrs.define(eq=False)
-class Arrivals:
+class ScopeQueue:
     """The queue of ASGI messages for one call of the application.
 
     `put` waits while the queue holds `waiting_max` messages and the application is running.
@@ -106,7 +106,7 @@ class Arrivals:
 
 
 @attrs.define(kw_only=True, eq=False)
-class StreamArrivals(Arrivals):
+class StreamQueue(ScopeQueue):
     """The queue of one HTTP/2 stream.
 
     Attributes:
@@ -140,31 +140,29 @@ class Windows:
     _http: H2Connection
     _flush: Flush
     _acknowledge: Callable[[int, int], None] = attrs.field(init=False)
-    _arrivals: dict[int, StreamArrivals] = attrs.field(
-        factory=dict[int, StreamArrivals], init=False
-    )
+    _queues: dict[int, StreamQueue] = attrs.field(factory=dict[int, StreamQueue], init=False)
 
     def __attrs_post_init__(self) -> None:
         self._acknowledge = self._http.acknowledge_received_data
         cast("Any", self._http).acknowledge_received_data = self.acknowledge
 
-    def begin(self, number: int) -> StreamArrivals:
+    def begin(self, number: int) -> StreamQueue:
         """Return the queue of a new stream."""
-        arrivals = StreamArrivals(waiting_max=_BESIDE_OTHERS_MAX, windows=self, number=number)
-        self._arrivals[number] = arrivals
-        return arrivals
+        queue = StreamQueue(waiting_max=_BESIDE_OTHERS_MAX, windows=self, number=number)
+        self._queues[number] = queue
+        return queue
 
     def forget(self, number: int) -> None:
         """Forget the queue of a stream."""
-        del self._arrivals[number]
+        del self._queues[number]
 
     def acknowledge(self, size: int, number: int) -> None:
         """Open windows for `size` bytes; hypercorn calls this when a message was queued."""
-        arrivals = self._arrivals.get(number)
-        if arrivals is None or not arrivals.is_waiting():
+        queue = self._queues.get(number)
+        if queue is None or not queue.is_waiting():
             self._acknowledge(size, number)
         elif size:
-            arrivals.held_bytes += size
+            queue.held_bytes += size
             self._open(size, None)
 
     async def open_again(self, size: int, number: int) -> None:
@@ -207,13 +205,13 @@ class _PlainConnection(h11.Connection):
     def next_event(self) -> _H11Event:
         """Return the next event; h11 would pause until a requested upgrade was answered."""
         event = super().next_event()
-        if isinstance(event, h11.Request) and _asks_for_another(event):
+        if isinstance(event, h11.Request) and _asks_for_other_upgrade(event):
             self._cstate.pending_switch_proposals.clear()  # h11 has no public way to decline
             return _without_upgrade(event)
         return event
 
 
-def _asks_for_another(request: h11.Request) -> bool:
+def _asks_for_other_upgrade(request: h11.Request) -> bool:
     return dict(request.headers).get(_UPGRADE, _WEBSOCKET).lower() != _WEBSOCKET
 
 
@@ -242,7 +240,7 @@ class _Streams(dict[int, Any]):
         return _Answered()
 
 
-def forgive(protocol: H2Protocol) -> None:
+def tolerate_late_data(protocol: H2Protocol) -> None:
     """Make the protocol drop data for answered streams, and reset streams with malformed requests.
 
     Without this, hypercorn closes the whole connection in both cases.
@@ -270,17 +268,17 @@ async def _create_stream(
 
 def forget_rejected(protocol: H2Protocol) -> None:
     """Forget WebSocket streams that hypercorn has rejected without calling the application."""
-    forgive(protocol)
+    tolerate_late_data(protocol)
     for number in [each for each, stream in protocol.streams.items() if stream.closed]:
         del protocol.streams[number]
 
 
-def number_behind(send: object) -> int:
+def stream_id_of(send: object) -> int:
     """Return the id of the HTTP/2 stream to which hypercorn's `send` belongs."""
     return cast("int", cast("Any", send).__self__.stream_id)
 
 
-async def end_unended(protocol: H2Protocol, number: int) -> None:
+async def reset_incomplete(protocol: H2Protocol, number: int) -> None:
     """Reset a stream whose answer is incomplete; hypercorn's sending task then forgets it."""
     buffer = protocol.stream_buffers.get(number)
     if buffer is None or buffer.complete:
@@ -497,10 +495,10 @@ class HypercornConnection:
     _nursery: trio.Nursery = attrs.field(init=False)
     _sending: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _requests: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
-    _rests: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _became_idle: Wakeup = attrs.field(factory=Wakeup, init=False)
     _is_stopping: bool = attrs.field(default=False, init=False)
     _is_ending: bool = attrs.field(default=False, init=False)
-    _shaking: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _handshake: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _lingering: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     async def serve(self, config: Config, tls: SSLContext | None) -> None:
@@ -509,22 +507,22 @@ class HypercornConnection:
         if tls is None:
             await self._serve(config, "http/1.1", is_tls=False)
         else:
-            protocol = await self._shake_hands(config, tls)
+            protocol = await self._do_handshake(config, tls)
             if protocol is not None:
                 await self._serve(config, protocol, is_tls=True)
         with self._lingering:
             await self.stream.linger()
 
-    async def _shake_hands(self, config: Config, tls: SSLContext) -> str | None:
+    async def _do_handshake(self, config: Config, tls: SSLContext) -> str | None:
         """Do the TLS handshake; return the negotiated protocol, or None if it has failed."""
         secured = trio.SSLStream(
             cast("Any", self.stream), tls, server_side=True, https_compatible=True
         )
         self._secured = secured
-        self._shaking.deadline = trio.current_time() + config.ssl_handshake_timeout
+        self._handshake.deadline = trio.current_time() + config.ssl_handshake_timeout
         with (
             contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError),
-            self._shaking,
+            self._handshake,
         ):
             await secured.do_handshake()
             return secured.selected_alpn_protocol() or "http/1.1"
@@ -546,7 +544,7 @@ class HypercornConnection:
             )
             stay_in_http1(self._hypercorn, head_bytes_max=config.h11_max_incomplete_size)
             if isinstance(self._hypercorn.protocol, H2Protocol):
-                forgive(self._hypercorn.protocol)
+                tolerate_late_data(self._hypercorn.protocol)
             self._nursery.start_soon(self._cancel_when_over, self._nursery.cancel_scope)
             self.idle_since = trio.current_time()
             await self._hypercorn.initiate()
@@ -572,7 +570,7 @@ class HypercornConnection:
         """Cancel hypercorn's own tasks once the connection and all requests have ended."""
         await self.stream.has_ended.wait()
         while self._requests:
-            await self._rests.wait()
+            await self._became_idle.wait()
         protocol = self._hypercorn.protocol
         if self._is_stopping and isinstance(protocol, H2Protocol):
             with trio.move_on_after(self.limits.shutdown.close_seconds):
@@ -592,7 +590,7 @@ class HypercornConnection:
         for scope in self._requests:
             scope.cancel()
         self.stream.has_ended.set()
-        self._shaking.cancel()
+        self._handshake.cancel()
         self._lingering.cancel()
 
     def end(self) -> None:
@@ -666,30 +664,30 @@ class HypercornConnection:
         send: Callable[[Message | None], Awaitable[None]],
     ) -> Callable[[Message], Awaitable[None]]:
         """Start the application for one request; return the function that queues its messages."""
-        arrivals = self._arrivals_for(send)
-        self._nursery.start_soon(self._run, self._begin(), scope, arrivals, send)
-        return arrivals.put
+        queue = self._queue_for(send)
+        self._nursery.start_soon(self._run, self._begin(), scope, queue, send)
+        return queue.put
 
-    def _arrivals_for(self, send: object) -> Arrivals:
+    def _queue_for(self, send: object) -> ScopeQueue:
         protocol = self._hypercorn.protocol
         if not isinstance(protocol, H2Protocol):
-            return Arrivals()
+            return ScopeQueue()
         if self._windows is None:
             self._windows = Windows(protocol.connection, self._send_data)
-        return self._windows.begin(number_behind(send))
+        return self._windows.begin(stream_id_of(send))
 
     async def _run(
         self,
         running: trio.CancelScope,
         scope: Scope,
-        arrivals: Arrivals,
+        queue: ScopeQueue,
         send: Callable[[Message | None], Awaitable[None]],
     ) -> None:
         try:
             with running:
-                await self._run_app(scope, arrivals, send)
+                await self._run_app(scope, queue, send)
         finally:
-            arrivals.end()
+            queue.end()
             self._finish(running)
             self.stream.is_holding = False  # no further data follow
             await send(None)
@@ -708,19 +706,19 @@ class HypercornConnection:
         self._requests.remove(running)
         if not self._requests:
             self.idle_since = trio.current_time()
-            self._rests.ring()
+            self._became_idle.ring()
 
-    async def _run_app(self, scope: Scope, arrivals: Arrivals, send: Send) -> None:
+    async def _run_app(self, scope: Scope, queue: ScopeQueue, send: Send) -> None:
         protocol = self._hypercorn.protocol
         if isinstance(protocol, H2Protocol):
-            forgive(protocol)
+            tolerate_late_data(protocol)
             bounded = functools.partial(self._send_bounded, protocol, send)
         else:
             bounded = functools.partial(self._send_together, send)
             scope["extensions"][BYTES_SENT] = lambda: self.stream.bytes_sent
-        scope["extensions"][IS_WAITING] = arrivals.is_waiting
+        scope["extensions"][IS_WAITING] = queue.is_waiting
         try:
-            await self._run_told(scope, arrivals.take, bounded)
+            await self._call_app(scope, queue.take, bounded)
         except AnswerBrokenOff:
             await self._break_off(send)
         except Exception:
@@ -738,7 +736,7 @@ class HypercornConnection:
         """Reset the HTTP/2 stream of an incomplete answer."""
         protocol = self._hypercorn.protocol
         if isinstance(protocol, H2Protocol) and not protocol.closed:
-            await end_unended(protocol, number_behind(send))
+            await reset_incomplete(protocol, stream_id_of(send))
             await self._send_data(protocol.connection.data_to_send())
 
     async def _send_together(self, send: Send, message: Message) -> None:
@@ -760,16 +758,18 @@ class HypercornConnection:
         while bytes_held_back(protocol) > self.limits.http.unsent_bytes_max:
             await self.stream.wait_sent()
 
-    async def _run_told(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _call_app(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_websocket = scope["type"] == "websocket"
         stream = stream_of(self._hypercorn.protocol, scope) if is_websocket else None
         if stream is None:
             await self.app(scope, receive, send)
             return
-        told = ToldWebSocket(stream, self.limits)
+        bounded_websocket = BoundedWebSocket(stream, self.limits)
         self.websockets += 1
         try:
-            await self.app(scope, told.receiving(receive), told.sending(send))
+            await self.app(
+                scope, bounded_websocket.receiving(receive), bounded_websocket.sending(send)
+            )
         finally:
             self.websockets -= 1
 
@@ -778,8 +778,8 @@ _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-type: text/plain\r\n"
     b"content-length: 60\r\n\r\nthere are too many connections (limits.http.connections_max)"
 )
-_LOOKS_PER_STALL: Final = 4
-_LOOKS_PER_IDLE_TIME: Final = 8
+_CHECKS_PER_STALL: Final = 4
+_CHECKS_PER_IDLE_TIME: Final = 8
 
 
 class _Config(Config):
@@ -854,7 +854,7 @@ class _Server:
     _connections: set[HypercornConnection] = attrs.field(
         factory=set[HypercornConnection], init=False
     )
-    _is_quiet: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _all_closed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def hold_connections(self, *, task_status: trio.TaskStatus[trio.Nursery]) -> None:
         """Hold the shielded nursery of all connections, and stop them in order at the end."""
@@ -871,14 +871,14 @@ class _Server:
     async def _cut_stalled(self) -> NoReturn:
         """Abort stalled writes; checking from time to time costs less than a timer per write."""
         while True:
-            await trio.sleep(self.limits.messages.write_stall_seconds / _LOOKS_PER_STALL)
+            await trio.sleep(self.limits.messages.write_stall_seconds / _CHECKS_PER_STALL)
             earliest = trio.current_time() - self.limits.messages.write_stall_seconds
             for connection in self._connections:
                 connection.stream.cut_if_waiting_since(earliest)
 
     async def _cut_idle(self) -> NoReturn:
         """Close connections on which no request has begun for `limits.http.idle_seconds`."""
-        pause = self.limits.http.idle_seconds / _LOOKS_PER_IDLE_TIME
+        pause = self.limits.http.idle_seconds / _CHECKS_PER_IDLE_TIME
         while True:
             await trio.sleep(pause)
             earliest = trio.current_time() - self.limits.http.idle_seconds - pause
@@ -888,7 +888,7 @@ class _Server:
 
     async def _cut_silent(self) -> NoReturn:
         """Abort WebSockets whose peer is dead: hypercorn sends pings, but checks no pongs."""
-        pause = self.limits.websocket.ping_interval_seconds / _LOOKS_PER_STALL
+        pause = self.limits.websocket.ping_interval_seconds / _CHECKS_PER_STALL
         silent_seconds = (
             self.limits.websocket.ping_interval_seconds + self.limits.websocket.pong_seconds
         )
@@ -904,7 +904,7 @@ class _Server:
             connection.stop()
         if self._connections:
             with trio.move_on_after(self.limits.shutdown.close_seconds):
-                await self._is_quiet.wait()
+                await self._all_closed.wait()
         for connection in self._connections:
             connection.stream.cut()
 
@@ -928,7 +928,7 @@ class _Server:
             stream.cut()
             self._connections.remove(connection)
             if self.is_stopping.is_set() and not self._connections:
-                self._is_quiet.set()
+                self._all_closed.set()
 
     async def _reject(self, stream: BoundedStream) -> None:
         logger.warning("a connection was rejected: limits.http.connections_max are open")

@@ -30,12 +30,12 @@ def stream_of(protocol: H11Protocol | H2Protocol, scope: Scope) -> WSStream | No
 
 
 @attrs.define(eq=False)
-class ToldWebSocket:
+class BoundedWebSocket:
     """A wrapper of one hypercorn WebSocket that bounds its buffer and reports its close code."""
 
     _stream: WSStream
     _limits: Limits
-    _said: CloseConnection | None = attrs.field(default=None, init=False)
+    _close_event: CloseConnection | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._stream.buffer = cast("Any", BoundedBuffer(self._limits.messages.bytes_max))
@@ -44,21 +44,21 @@ class ToldWebSocket:
     def sending(self, send: Send) -> Send:
         """Wrap `send`: observe the WebSocket's events from the accept message on."""
 
-        async def send_and_look(message: Message) -> None:
+        async def send_and_observe(message: Message) -> None:
             await send(message)
             if message["type"] == "websocket.accept":
-                self._look()
+                self._observe_events()
 
-        return send_and_look
+        return send_and_observe
 
-    def _look(self) -> None:
+    def _observe_events(self) -> None:
         connection = self._stream.connection
         events: Callable[[], Generator[Event]] = connection.events
 
         def noted() -> Generator[Event]:
             for event in events():
                 if isinstance(event, CloseConnection) and connection.state in _CLOSED_BY_PEER:
-                    self._said = event
+                    self._close_event = event
                 yield event
 
         cast("Any", connection).events = noted
@@ -66,13 +66,17 @@ class ToldWebSocket:
     def receiving(self, receive: Receive) -> Receive:
         """Wrap `receive`: add the peer's close code and reason to the disconnect message."""
 
-        async def receive_told() -> Message:
+        async def receive_with_close_code() -> Message:
             message = await receive()
-            if message["type"] == "websocket.disconnect" and self._said is not None:
-                return {**message, "code": int(self._said.code), "reason": self._said.reason}
+            if message["type"] == "websocket.disconnect" and self._close_event is not None:
+                return {
+                    **message,
+                    "code": int(self._close_event.code),
+                    "reason": self._close_event.reason,
+                }
             return message
 
-        return receive_told
+        return receive_with_close_code
 
 
 @attrs.define(eq=False)

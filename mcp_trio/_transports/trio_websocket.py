@@ -86,7 +86,7 @@ class WatchedStream(trio.abc.Stream):
     bytes_sent: int = attrs.field(default=0, init=False)
     is_cut: bool = attrs.field(default=False, init=False)
     is_writing: bool = attrs.field(default=False, init=False)
-    has_said_close: bool = attrs.field(default=False, init=False)
+    has_sent_close: bool = attrs.field(default=False, init=False)
     _tail: bytes = attrs.field(default=b"", init=False)
     _write_at_once: Callable[[bytes], int] | None = attrs.field(init=False)
     _written: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -122,7 +122,7 @@ class WatchedStream(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send data in pieces of `chunk_bytes`, after any send in progress."""
-        self.has_said_close = self.has_said_close or bytes(data[:1]) == _CLOSE_FRAME
+        self.has_sent_close = self.has_sent_close or bytes(data[:1]) == _CLOSE_FRAME
         await trio.lowlevel.checkpoint_if_cancelled()
         while self.is_writing:
             await self._written.park()
@@ -275,9 +275,9 @@ def over_wire(stream: trio.abc.Stream, limits: Limits) -> trio.abc.Stream:
 
 T = TypeVar("T")
 
-_GONE: Final = (ConnectionClosed, LocalProtocolError, trio.ClosedResourceError)
+_CONNECTION_ERRORS: Final = (ConnectionClosed, LocalProtocolError, trio.ClosedResourceError)
 # The violations of the protocol that trio-websocket detects.
-_FOUND: Final = frozenset({CloseCode.PROTOCOL_BROKEN, CloseCode.NOT_UTF8})
+_DETECTED_VIOLATIONS: Final = frozenset({CloseCode.PROTOCOL_BROKEN, CloseCode.NOT_UTF8})
 
 # The private method of trio-websocket's connection that gets each message; see the module.
 _HANDLER: Final = "_handle_message_event"
@@ -339,7 +339,7 @@ class _Reader:
     stream: WatchedStream
     messages: _Messages
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    fault: Exception | None = attrs.field(default=None, init=False)
+    error: Exception | None = attrs.field(default=None, init=False)
     _done: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def start_soon(self, read: Callable[[], Awaitable[None]]) -> None:
@@ -359,7 +359,7 @@ class _Reader:
             with self.scope:
                 await read()
         except Exception as error:
-            self.fault = error
+            self.error = error
         finally:
             self.stream.end()
             self.messages.inbox.end()
@@ -382,7 +382,7 @@ class _Reader:
 
 async def _before_the_end(stream: WatchedStream, work: Callable[[], Awaitable[T]]) -> T | None:
     """Return the result of `work`; None if the stream ended first, or the connection failed."""
-    with stream.while_open(), suppress(*_GONE):
+    with stream.while_open(), suppress(*_CONNECTION_ERRORS):
         return await work()
     return None
 
@@ -443,7 +443,7 @@ class TrioSocket:
 
     def send_texts_nowait(self, texts: Iterable[str]) -> int:
         """Send at most about a chunk of messages without waiting; return their number."""
-        self._check_there()
+        self._check_open()
         if not self._stream.takes_at_once:
             return 0
         data, count = self._next_chunk(iter(texts))
@@ -465,12 +465,12 @@ class TrioSocket:
                 break
         return b"".join(frames), len(frames)
 
-    def _check_there(self) -> None:
+    def _check_open(self) -> None:
         if self._connection.closed is not None:
             raise trio.BrokenResourceError("the peer is gone")
 
     async def _send(self, data: bytes) -> None:
-        self._check_there()
+        self._check_open()
         await self._stream.send_all(data)
 
     async def receive(self) -> Sequence[bytes | Oversized]:
@@ -490,18 +490,18 @@ class TrioSocket:
         """
         if self._reader.messages.has_binary:
             return SocketEnded(CloseCode.NOT_TEXT, is_ours=True)
-        said = self._connection.closed
-        if said is None:
+        received_close = self._connection.closed
+        if received_close is None:
             return SocketEnded(CloseCode.PROTOCOL_BROKEN, is_ours=True)
-        is_ours = said.code in _FOUND and not self._stream.has_said_close
-        return SocketEnded(said.code, said.reason or "", is_ours=is_ours)
+        is_ours = received_close.code in _DETECTED_VIOLATIONS and not self._stream.has_sent_close
+        return SocketEnded(received_close.code, received_close.reason or "", is_ours=is_ours)
 
     async def ping(self) -> None:
         """Ping the peer, and wait for the pong."""
         self._pings += 1
         try:
             await self._connection.ping(struct.pack("!I", self._pings))
-        except _GONE:
+        except _CONNECTION_ERRORS:
             raise trio.BrokenResourceError("the peer is gone") from None
 
     def is_silent_since(self, moment: float) -> bool:
@@ -512,15 +512,15 @@ class TrioSocket:
         of their own.
         """
         stream, since = self._stream, self._stream.listening_since
-        has_heard = since is None or since > moment
-        return stream.is_cut or not (has_heard or stream.is_writing)
+        has_received = since is None or since > moment
+        return stream.is_cut or not (has_received or stream.is_writing)
 
     async def close(self, code: CloseCode, reason: str) -> None:
         """Close with `code`, by a closing handshake unless the peer has closed already."""
         inbox = self._reader.messages.inbox
         inbox.end()
         inbox.close()
-        if self._connection.closed is None and self._reader.fault is None:
+        if self._connection.closed is None and self._reader.error is None:
             await self._shake_hands(code, reason)
         elif self._ending().is_ours:
             await self._reader.stop()
@@ -536,7 +536,7 @@ class TrioSocket:
         """Send the close frame that trio-websocket has not sent, and let the peer read it."""
         stream = self._stream
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            if not stream.has_said_close:
+            if not stream.has_sent_close:
                 kind = (
                     ConnectionType.CLIENT if self._connection.is_client else ConnectionType.SERVER
                 )
@@ -607,10 +607,10 @@ async def client_socket(
 
 async def _rejection(reader: _Reader) -> HandshakeFailed:
     await reader.stop()
-    fault = reader.fault
-    if isinstance(fault, ConnectionRejected):
+    error = reader.error
+    if isinstance(error, ConnectionRejected):
         return HandshakeFailed(
-            "the server rejected the handshake", status=fault.status_code, body=fault.body or b""
+            "the server rejected the handshake", status=error.status_code, body=error.body or b""
         )
     return HandshakeFailed("disconnected during the handshake, or is not a WebSocket server")
 

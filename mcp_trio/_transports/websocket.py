@@ -278,7 +278,7 @@ class WebSocketChannel:
 
 
 @attrs.define(kw_only=True, eq=False)
-class _Life:
+class _HolderTask:
     """The system task that opens, holds and closes one WebSocket."""
 
     opening: AbstractAsyncContextManager[MessageSocket]
@@ -293,7 +293,7 @@ class _Life:
     async def live(self) -> None:
         """Run the task, which raises nothing but `Cancelled`."""
         try:
-            with contained(_log_faults), self.scope:
+            with contained(_log_errors), self.scope:
                 await self._live()
         finally:
             self.begun.set()
@@ -319,7 +319,7 @@ class _Life:
             self.failure = error
 
 
-def _log_faults(faults: Faults) -> None:
+def _log_errors(faults: Faults) -> None:
     logger.error("the WebSocket channel failed", exc_info=faults)
 
 
@@ -337,17 +337,17 @@ async def begin_channel(
     Raises:
         Exception: Any error of opening the WebSocket.
     """
-    life = _Life(opening=opening, name=name, principal=principal, limits=limits)
-    trio.lowlevel.spawn_system_task(life.live, context=copy_context())
+    holder = _HolderTask(opening=opening, name=name, principal=principal, limits=limits)
+    trio.lowlevel.spawn_system_task(holder.live, context=copy_context())
     try:
-        await life.begun.wait()
+        await holder.begun.wait()
     except BaseException:
-        life.scope.cancel()
+        holder.scope.cancel()
         raise
-    if life.failure is not None:
-        raise life.failure
-    assert life.channel is not None, "Trio's run has ended"
-    return life.channel
+    if holder.failure is not None:
+        raise holder.failure
+    assert holder.channel is not None, "Trio's run has ended"
+    return holder.channel
 
 
 class Upgrade(Protocol):

@@ -95,7 +95,7 @@ Listener: TypeAlias = trio.SocketListener | trio.SSLListener[trio.SocketStream]
 
 # Up to twice `limits.http.connections_max` connections, further ones get a 503 answer; beyond that
 # they are closed without an answer, since answering them costs memory, too.
-_TOLD_FACTOR: Final = 2
+_ANSWERED_FACTOR: Final = 2
 
 
 @attrs.frozen
@@ -130,7 +130,7 @@ class WebSocketHost:
         try:
             if self._count <= self.limits.http.connections_max:
                 await self._serve(stream, origin)
-            elif self._count <= _TOLD_FACTOR * self.limits.http.connections_max:
+            elif self._count <= _ANSWERED_FACTOR * self.limits.http.connections_max:
                 rejected = Rejected(
                     503, "there are too many connections (limits.http.connections_max)"
                 )

@@ -11,7 +11,7 @@ from mcp_trio import Limits
 from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports.concurrency import TimerQueue
-from mcp_trio._transports.http_response import AnswerStream, Carrier, Sent, carried, until_gone
+from mcp_trio._transports.http_response import AnswerStream, Sent, StreamSender, carried, until_gone
 from mcp_trio.limits import HttpLimits
 from tests.transports.http.scripted_exchange import ScriptedExchange
 
@@ -44,7 +44,7 @@ def put(stream, frame, event_id=None):
 
 async def carry(stream, accept=BOTH, **options):
     exchange = exchange_of(accept)
-    await Carrier(limits=LIMITS, headers=[("X", "y")], **options).carry(exchange, stream)
+    await StreamSender(limits=LIMITS, headers=[("X", "y")], **options).carry(exchange, stream)
     assert exchange.is_ended
     assert exchange.headers["x"] == "y"
     return exchange
@@ -99,7 +99,7 @@ async def test_the_form_is_one_that_the_client_takes(accept, wants_stream, is_st
 async def test_who_has_to_wait_hears_that_we_live(autojump_clock):
     stream, exchange = stream_of(), exchange_of()
     async with trio.open_nursery() as nursery:
-        carrier = Carrier(limits=LIMITS, begin=lambda: "1-1")
+        carrier = StreamSender(limits=LIMITS, begin=lambda: "1-1")
         nursery.start_soon(carrier.carry, exchange, stream)
         await trio.sleep(0.9)
         assert exchange.status is None
@@ -116,7 +116,9 @@ async def test_who_has_to_wait_hears_that_we_live(autojump_clock):
 async def test_a_first_event_may_be_another():
     stream = stream_of(ANSWER)
     exchange = exchange_of("text/event-stream")
-    await Carrier(limits=LIMITS, first_event=Event(b"x", name="endpoint")).stream(exchange, stream)
+    await StreamSender(limits=LIMITS, first_event=Event(b"x", name="endpoint")).stream(
+        exchange, stream
+    )
     assert (await exchange.event()).name == "endpoint"
 
 
@@ -124,7 +126,7 @@ async def test_a_client_that_takes_no_stream_waits(autojump_clock):
     stream, exchange = stream_of(), exchange_of("application/json")
     stream.is_narrow = True
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Carrier(limits=LIMITS).carry, exchange, stream)
+        nursery.start_soon(StreamSender(limits=LIMITS).carry, exchange, stream)
         await trio.sleep(1000)
         assert exchange.status is None
         put(stream, ANSWER)
@@ -167,7 +169,7 @@ async def test_what_ends_without_a_word_as_a_stream_just_ends():
 
 async def test_who_reads_too_slowly_is_given_up_until_it_comes_back(autojump_clock):
     stream, exchange = stream_of(NOTE), exchange_of()
-    carrier = Carrier(limits=LIMITS)
+    carrier = StreamSender(limits=LIMITS)
     stays = []
 
     async def watch():
@@ -196,7 +198,7 @@ async def test_it_is_told_whether_the_client_stayed(autojump_clock, is_soon):
         async def watch(exchange=exchange, stream=stream, stays=stays):
             try:
                 stays.append(
-                    await carried(exchange, Carrier(limits=LIMITS), stream, TimerQueue(0.25))
+                    await carried(exchange, StreamSender(limits=LIMITS), stream, TimerQueue(0.25))
                 )
             except trio.BrokenResourceError:
                 stays.append("broken")

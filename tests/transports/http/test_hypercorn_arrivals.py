@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio._transports.hypercorn import Arrivals, Windows
+from mcp_trio._transports.hypercorn import ScopeQueue, Windows
 
 PIECE = {"type": "http.request", "body": b"x", "more_body": True}
 GONE = {"type": "http.disconnect"}
@@ -24,14 +24,14 @@ REQUEST = [
 
 
 async def filled(arrivals=None):
-    arrivals = Arrivals() if arrivals is None else arrivals
+    arrivals = ScopeQueue() if arrivals is None else arrivals
     for _ in range(arrivals.waiting_max):
         await arrivals.put(PIECE)
     return arrivals
 
 
 async def test_what_has_come_is_taken_in_order_and_awaited_when_there_is_nothing(nursery):
-    arrivals, taken = Arrivals(), []
+    arrivals, taken = ScopeQueue(), []
     assert not arrivals.is_waiting()
 
     async def take():

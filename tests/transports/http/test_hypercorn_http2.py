@@ -75,7 +75,7 @@ async def test_of_streams_that_are_reset_nothing_is_kept(connected, monkeypatch)
             assert (await client.exchange())[-1] == b"hello"
     [connection] = made
     assert len(connection._hypercorn.protocol.stream_buffers) <= 1
-    assert len(connection._windows._arrivals) <= 1
+    assert len(connection._windows._queues) <= 1
     assert connection._windows._acknowledge.__self__ is connection._hypercorn.protocol.connection
 
 
