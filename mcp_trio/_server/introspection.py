@@ -1,4 +1,8 @@
-"""Annotations taken apart."""
+"""Introspection of handlers and types: functions, parameters, annotations, fields of classes.
+
+The fields of all kinds of classes (structs, attrs, dataclasses, typed dicts, named tuples) are
+described by `Field`; each kind is a row in `_KINDS`.
+"""
 
 import dataclasses
 import enum
@@ -12,12 +16,9 @@ from typing import Annotated, Any, Final, Literal, NotRequired, Required, TypeVa
 import attrs
 import msgspec
 
-# --------------------
-# Several mistakes in one value, told by whoever read it.
-
 
 class Faults(ValueError):  # noqa: N818 - one error, many faults
-    """All that is wrong with one value, as pairs of a path inside of it and a text."""
+    """All validation errors of one value, as pairs of a path inside the value and a text."""
 
     def __init__(self, faults: Sequence[tuple[str, str]]) -> None:
         path, text = faults[0]
@@ -25,8 +26,7 @@ class Faults(ValueError):  # noqa: N818 - one error, many faults
         self.faults = faults
 
 
-# --------------------
-# What stands behind a handler: its plain function, its parameters, what their annotations mean.
+# Handlers ---------------------------------------------------------------------------------------
 
 
 _ODD_FLAGS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
@@ -39,10 +39,10 @@ _REJECTED_KINDS: Final = {
 
 
 def plain_function(handler: Any) -> types.FunctionType:
-    """The function behind decorators, partials, methods and callable objects.
+    """Return the function inside decorators, partials, methods and callable objects.
 
     Raises:
-        TypeError: there is none: a class, a builtin, or nothing that can be called.
+        TypeError: There is no Python function: the handler is a class, a builtin, or not callable.
     """
     found = inspect.unwrap(handler)
     while isinstance(found, functools.partial):
@@ -56,14 +56,14 @@ def plain_function(handler: Any) -> types.FunctionType:
 
 
 def behind(function: Any) -> Any:
-    """What partials and bound methods call in the end."""
+    """Return the function that a partial or a bound method calls."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__func__", function)
 
 
 def name_of(handler: Any) -> str:
-    """The name that a handler goes by: its function's, or that of its class."""
+    """Return the name of a handler: that of its function, or else of its class."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     name: str | None = getattr(handler, "__name__", None)
@@ -71,16 +71,16 @@ def name_of(handler: Any) -> str:
 
 
 def is_async(handler: Any) -> bool:
-    """Whether a call has to be awaited, as far as can be told without calling.
+    """Return whether a call of the handler has to be awaited, as far as inspection can determine.
 
-    A plain decorator around an `async def` function counts, if it tells by `functools.wraps`.
+    A plain decorator around an `async def` function counts if it uses `functools.wraps`.
     """
     seen = (handler, getattr(handler, "__call__", None), plain_function(handler))  # noqa: B004
     return any(map(inspect.iscoroutinefunction, seen))
 
 
 def returns_awaitable(function: Any) -> bool:
-    """`is_async` for anything that can be called, also what has no Python function behind it."""
+    """Return `is_async` for any callable; False if the callable has no Python function."""
     try:
         return is_async(function)
     except TypeError:
@@ -88,13 +88,13 @@ def returns_awaitable(function: Any) -> bool:
 
 
 def reject_unnameable(handler: Any, function: types.FunctionType) -> None:
-    """Refuse parameters that arguments by name can never fill.
+    """Check that each parameter of a handler can receive an argument by name.
 
     Raises:
-        TypeError: naming function and parameter.
+        TypeError: A parameter cannot; the text names function and parameter.
     """
     code = function.__code__
-    # The flags clear nearly every handler, and spare it a whole `inspect.signature` for now.
+    # The flags decide for nearly every handler, and save a call of `inspect.signature`.
     if not (code.co_flags & _ODD_FLAGS or code.co_posonlyargcount):
         return
     for parameter in inspect.signature(handler).parameters.values():
@@ -106,15 +106,15 @@ def reject_unnameable(handler: Any, function: types.FunctionType) -> None:
 
 
 def place(function: types.FunctionType, parameter: str) -> str:
-    """How errors name a parameter."""
+    """Return the name of a parameter in errors, with its module and function."""
     return f"{function.__module__}.{function.__qualname__}: parameter '{parameter}'"
 
 
 def resolved_hint(function: types.FunctionType, parameter: inspect.Parameter) -> Any:
-    """What the annotation of a parameter means.
+    """Return the type that the annotation of a parameter denotes; `Any` if there is none.
 
     Raises:
-        TypeError: naming function, parameter and annotation.
+        TypeError: The annotation cannot be resolved; the text names function and parameter.
     """
     if parameter.annotation is inspect.Parameter.empty:
         return Any
@@ -122,17 +122,17 @@ def resolved_hint(function: types.FunctionType, parameter: inspect.Parameter) ->
 
 
 def resolved_return(function: types.FunctionType) -> Any:
-    """What the annotation of the result means; `Any` if there is none.
+    """Return the type that the return annotation denotes; `Any` if there is none.
 
     Raises:
-        TypeError: naming function and annotation.
+        TypeError: The annotation cannot be resolved; the text names the function.
     """
     where = f"{function.__module__}.{function.__qualname__}"
     return _resolved(function, function.__annotations__.get("return", Any), where)
 
 
 def _resolved(function: types.FunctionType, annotation: Any, where: str) -> Any:
-    """Resolved alone, for only so can an error name the place."""
+    """Resolve one annotation by itself, so that an error can name the parameter."""
     alone = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
         return typing.get_type_hints(alone, function.__globals__, include_extras=True)["it"]
@@ -143,22 +143,19 @@ def _resolved(function: types.FunctionType, annotation: Any, where: str) -> Any:
         ) from error
 
 
-# --------------------
-# The fields of a class, whichever library made it.
-#
-# A kind of class is a row: how to know it, and how to list its fields.
+# Fields of classes ------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class Field:
-    """One field that arrives over the wire.
+    """A field of a class that is decoded from JSON.
 
     Attributes:
-        name: What the constructor calls it.
-        wire_name: Its key in JSON.
-        hint: Its type; the parameters of a generic class are filled in.
-        is_required: Whether an object without it is refused.
-        default: What stands for it, if that is a plain value; else `msgspec.NODEFAULT`.
+        name: The name of the parameter of the constructor.
+        wire_name: The key in JSON.
+        hint: The type; the parameters of a generic class are filled in.
+        is_required: True if an object without the field is invalid.
+        default: The default, if that is a plain value; else `msgspec.NODEFAULT`.
     """
 
     name: str
@@ -169,29 +166,29 @@ class Field:
 
 
 def class_of(hint: Any) -> Any:
-    """The class of a generic one with its parameters; anything else is itself."""
+    """Return the class of a generic class with parameters, or any other hint unchanged."""
     return typing.get_origin(hint) or hint
 
 
 def has_fields(hint: Any) -> bool:
-    """Whether a hint is a class with fields, or a generic one with its parameters."""
+    """Return whether a hint is a class with fields, perhaps generic with its parameters."""
     kind = class_of(hint)
     return any(is_row(kind) for is_row, _ in _KINDS)
 
 
 @functools.cache
 def fields_of(hint: Any) -> tuple[Field, ...]:
-    """The fields that such a class takes from the wire, in its own order.
+    """Return the fields of a class in its own order.
 
     Raises:
-        NameError: an annotation names something that its module does not have.
+        NameError: An annotation uses a name that its module does not define.
     """
     kind = class_of(hint)
     return next(tuple(row(hint)) for is_row, row in _KINDS if is_row(kind))
 
 
 def keys_known(hint: Any, value: Mapping[str, Any]) -> int:
-    """How many keys of an object a type knows; -1 if the object's tag is that of another."""
+    """Return the number of an object's keys that a type has; -1 if the tag is of another type."""
     if not has_fields(hint):
         return 0
     known = sum(field.wire_name in value for field in fields_of(hint))
@@ -202,18 +199,18 @@ def keys_known(hint: Any, value: Mapping[str, Any]) -> int:
 
 
 def config_of(hint: Any) -> Any:
-    """The options of a struct; None for all others."""
+    """Return the configuration of a struct; None for all other classes."""
     return getattr(class_of(hint), "__struct_config__", None)
 
 
 def tag_of(hint: Any) -> tuple[Any, str]:
-    """The tag of a struct, and the field where it stands; None for all that have none."""
+    """Return the tag of a struct and the key of the tag; None for a class without a tag."""
     config = config_of(hint)
     return (None, "") if config is None else (config.tag, config.tag_field or "")
 
 
 def is_closed(hint: Any) -> bool:
-    """Whether a class refuses keys that it does not know."""
+    """Return whether a class rejects unknown keys."""
     config = config_of(hint)
     return config is not None and config.forbid_unknown_fields
 
@@ -235,7 +232,7 @@ def _hints(hint: Any) -> dict[str, Any]:
     )
     hints = typing.get_type_hints(kind, include_extras=True)
     hints = {name: _filled(it, filled) for name, it in hints.items()}
-    # A parameter of a base is another than that of the class, even if both have one name.
+    # A type parameter of a base differs from that of the class, even if their names are equal.
     own = () if typing.is_typeddict(kind) else inspect.get_annotations(kind)
     for base in filter(has_fields, reversed(_bases(kind))):
         inherited = _hints(_filled(base, filled))
@@ -244,13 +241,13 @@ def _hints(hint: Any) -> dict[str, Any]:
 
 
 def _bases(kind: Any) -> tuple[Any, ...]:
-    """What a class is made from, generic ones with their parameters."""
+    """Return the bases of a class, generic ones with their parameters."""
     bases: tuple[Any, ...] = kind.__dict__.get("__orig_bases__", kind.__bases__)
     return bases
 
 
 def _filled(hint: Any, values: Mapping[Any, Any]) -> Any:
-    """The hint with the values of its type parameters."""
+    """Return the hint with its type parameters replaced by their values."""
     if isinstance(hint, TypeVar):
         return values.get(hint, hint)
     generic: Any = hint
@@ -309,7 +306,7 @@ def _typed_dict(hint: Any) -> Iterator[Field]:
 
 
 def _mark_of(hint: Any) -> tuple[Any, Any]:
-    """`Required`, `NotRequired` or None, and the hint without it; metadata may stand around it."""
+    """Return `Required`, `NotRequired` or None, and the hint without it, with its metadata."""
     origin = typing.get_origin(hint)
     if origin is Annotated:
         mark, unmarked = _mark_of(hint.__origin__)
@@ -333,7 +330,7 @@ def _named_tuple(hint: Any) -> Iterator[Field]:
 
 
 def is_named_tuple(kind: Any) -> bool:
-    """Whether a class is a `NamedTuple`, which is an array in JSON."""
+    """Return whether a class is a `NamedTuple`, which is an array in JSON."""
     return hasattr(kind, "_fields") and inspect.isclass(kind) and issubclass(kind, tuple)
 
 
@@ -358,18 +355,20 @@ _KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any], Iterator[Field]
 )
 
 
-# Python 3.12's `type X = ...`; nothing is an instance of an empty tuple of classes.
+# Annotations ------------------------------------------------------------------------------------
+
+# Python 3.12's `type X = ...`; with an older Python no object is an instance of `()`.
 _ALIASES: Final[Any] = getattr(typing, "TypeAliasType", ())
 _NO_ARRAYS: Final = (Mapping, str, bytes, bytearray, memoryview, enum.Enum)
 
 
 def is_union(hint: Any) -> bool:
-    """Whether a hint is a union, in either way to write it."""
+    """Return whether a hint is a union, in either syntax."""
     return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
 def unaliased(hint: Any) -> Any:
-    """What a `NewType` or a `type X = ...` stands for; anything else stands for itself."""
+    """Return the type that a `NewType` or a `type X = ...` names, or any other hint unchanged."""
     if isinstance(hint, typing.NewType):
         return hint.__supertype__
     origin = typing.get_origin(hint)
@@ -379,13 +378,13 @@ def unaliased(hint: Any) -> Any:
 
 
 def bare(hint: Any) -> Any:
-    """The hint without metadata, and without another name for it."""
+    """Return the hint without metadata and aliases."""
     found = hint.__origin__ if typing.get_origin(hint) is Annotated else unaliased(hint)
     return found if found is hint else bare(found)
 
 
 def parts(hint: Any) -> list[Any]:
-    """The hints that stand directly inside of one."""
+    """Return the hints directly inside a hint: its fields, arguments, or aliased type."""
     if has_fields(hint):
         return [field.hint for field in fields_of(hint)]
     origin = typing.get_origin(hint)
@@ -397,8 +396,8 @@ def parts(hint: Any) -> list[Any]:
 
 
 def reachable(hints: Iterable[Any]) -> list[Any]:
-    """All hints inside of these, at any depth, themselves first; each once."""
-    found: list[Any] = []  # a list, as metadata may have no hash
+    """Return these hints and all hints inside them, at any depth, each once."""
+    found: list[Any] = []  # Not a set, because metadata may be unhashable.
     left = [*hints]
     while left:
         hint = left.pop()
@@ -409,7 +408,7 @@ def reachable(hints: Iterable[Any]) -> list[Any]:
 
 
 def is_object(hint: Any) -> bool:
-    """Whether values of a bare hint are objects in JSON."""
+    """Return whether values of a bare hint are objects in JSON."""
     kind = class_of(hint)
     if isinstance(kind, type) and issubclass(kind, Mapping):
         return True
@@ -417,7 +416,7 @@ def is_object(hint: Any) -> bool:
 
 
 def is_array(hint: Any) -> bool:
-    """Whether values of a bare hint are arrays in JSON."""
+    """Return whether values of a bare hint are arrays in JSON."""
     kind = class_of(hint)
     config = config_of(kind)
     if config is not None:
@@ -428,7 +427,7 @@ def is_array(hint: Any) -> bool:
 
 
 def fit(hint: Any, value: Any) -> int:
-    """How well an object or array fits a type: the number of keys it knows, -1 if not at all."""
+    """Return how well an object or array fits a type: the number of known keys, or -1."""
     kind = bare(hint)
     if isinstance(value, Mapping):
         return keys_known(kind, cast("Mapping[str, Any]", value)) if is_object(kind) else -1

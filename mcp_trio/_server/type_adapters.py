@@ -1,8 +1,18 @@
-"""From an annotation to one that msgspec can read.
+"""Type adapters: turn the annotations of handlers into types that msgspec can decode.
 
-What msgspec does not know, or refuses, is given a stand-in. A type of our own is a row in
-`_CUSTOM`; unions, constraints and classes that hold such things follow. What is left may be known
-to people's own converter.
+`TypeReader.readable` walks through an annotation and returns it with every type that msgspec does
+not support replaced by a stand-in. A stand-in (`StandIn`) is a class that msgspec treats as a
+custom type: for a value of that type msgspec calls `structure`, its `dec_hook`, which calls the
+`Reading` of the stand-in. There is one kind of `Reading` for each kind of type:
+
+- `Made`: a type made from a simpler one (flags, paths, types with constraints);
+- `FirstFit`: a union whose members msgspec cannot tell apart;
+- `Built`: a class with a field of an unsupported type;
+- `ConverterReading`: a class that the user's cattrs `Converter` supports;
+- `PydanticReading`: a class of pydantic, or a type with pydantic's `Field`.
+
+`convert` decodes a value, and `json_schema` returns the JSON Schema of a type that `readable`
+returned. cattrs and pydantic are optional, and are imported only when a type of theirs is used.
 """
 
 import decimal
@@ -49,56 +59,52 @@ if TYPE_CHECKING:
     from cattrs.errors import ForbiddenExtraKeysError
 
 
-# --------------------
-# Classes that stand in an annotation for what msgspec cannot read, and tell how to read it.
-#
-# msgspec meets a `StandIn` as a type that it does not know, and asks `structure` for the value. How
-# that is made is the stand-in's `reading`: by way of a type that msgspec does know, or of several.
+# Stand-ins --------------------------------------------------------------------------------------
 
 
 class Reading(Protocol):
-    """How the values of a stand-in are read; `inner` are the readable types that this takes."""
+    """A way to decode the values of a stand-in; `inner` are the types that it decodes first."""
 
     @property
     def inner(self) -> Sequence[Any]: ...
 
     def read(self, value: Any, /, *, strict: bool) -> Any:
-        """The value, from plain JSON.
+        """Return the value, decoded from plain JSON.
 
         Raises:
-            ValueError: it does not fit; the text may end in a path, as those of msgspec do.
+            ValueError: The value does not fit; the text may end in a path, as msgspec's texts do.
         """
 
     def likeliest(self, value: Any, /) -> Any | None:
-        """The inner type that `value` was probably meant for; None if no other tells more."""
+        """Return the inner type whose validation errors for `value` help most, if there is one."""
 
     def schema(
         self, inner: Sequence[dict[str, Any]], definitions: dict[str, Any], /
     ) -> dict[str, Any]:
-        """Its JSON Schema, made of those of the inner types; new definitions are added."""
+        """Return the JSON Schema, given the schemas of the inner types; add new definitions."""
         ...
 
 
 class StandIn(type):
-    """A class that stands for whatever its `reading` returns."""
+    """A metaclass whose classes stand for the values that their `reading` returns."""
 
     reading: Reading
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        """For msgspec, which asks whether it got what it wanted."""
+        """Return True: msgspec checks the type of each value that its `dec_hook` returns."""
         return True
 
 
 def stand_in(name: str, reading: Reading) -> Any:
-    """A new stand-in; `name` is what errors call it."""
+    """Return a new stand-in; `name` is its name in errors."""
     return StandIn(name, (), {"reading": reading})
 
 
 def structure(kind: Any, value: Any, *, strict: bool = True) -> Any:
-    """The value of a stand-in, from plain JSON: the `dec_hook` of msgspec.
+    """Return the value of a stand-in, decoded from plain JSON; this is the `dec_hook` for msgspec.
 
     Raises:
-        ValueError: it does not fit.
+        ValueError: The value does not fit.
     """
     try:
         return kind.reading.read(value, strict=strict)
@@ -111,10 +117,12 @@ _structure_text: Final = functools.partial(structure, strict=False)
 
 
 def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
-    """The value of a readable type, from plain JSON; text may stand for numbers if not `strict`.
+    """Return a value of a readable type, decoded from plain JSON.
+
+    If not `strict`, text is accepted for numbers.
 
     Raises:
-        msgspec.ValidationError: it does not fit.
+        msgspec.ValidationError: The value does not fit.
     """
     hook = structure if strict else _structure_text
     return msgspec.convert(value, hint, strict=strict, str_keys=True, dec_hook=hook)
@@ -124,22 +132,22 @@ def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
 
 
 class ByOne:
-    """What readings have in common that go by way of one inner type: its schema is theirs."""
+    """A base of readings with one inner type, whose schema is also theirs."""
 
     __slots__ = ()
 
     def likeliest(self: Reading, _value: Any) -> Any | None:
-        """That type."""
+        """Return the inner type."""
         return self.inner[0]
 
     def schema(self, inner: Sequence[dict[str, Any]], _definitions: object) -> dict[str, Any]:
-        """That of the type."""
+        """Return the schema of the inner type."""
         return inner[0]
 
 
 @attrs.frozen(eq=False)
 class Made(ByOne):
-    """A value of one inner type, out of which `make` makes another, or refuses it."""
+    """A reading that decodes an inner type, and passes the value to `make`, which may raise."""
 
     hint: Any
     make: Callable[[Any], Any]
@@ -154,10 +162,10 @@ class Made(ByOne):
 
 @attrs.frozen(eq=False)
 class FirstFit:
-    """A union that msgspec refuses: the first member that fits, except that `str` comes last.
+    """A reading of a union that msgspec rejects: it tries the members until one fits.
 
-    An object is first tried as the member that knows the most of its keys. `members` are pairs of
-    what people wrote and what is readable.
+    The members are tried in their order, `str` last. An object is tried first as the member that
+    has the most of its keys. `members` are pairs of the member as written and as readable.
     """
 
     members: Sequence[tuple[Any, Any]]
@@ -191,7 +199,7 @@ class FirstFit:
 
 
 def name_of(hint: Any) -> str:
-    """What errors call a type."""
+    """Return the name of a type in errors."""
     if isinstance(hint, type) and not typing.get_args(hint):
         return "null" if hint is type(None) else hint.__name__
     return re.sub(r"(?:[\w<>]+\.)+", "", str(hint))
@@ -199,7 +207,10 @@ def name_of(hint: Any) -> str:
 
 @attrs.define(eq=False)
 class Built(ByOne):
-    """A class with fields, of which msgspec cannot read some: read as a struct, and then built."""
+    """A reading of a class with fields that msgspec does not support.
+
+    It decodes a struct with the same fields, and passes the values to the class.
+    """
 
     kind: Any
     readable: Callable[[Any], Any]
@@ -210,7 +221,7 @@ class Built(ByOne):
 
     @functools.cached_property
     def _struct(self) -> type[msgspec.Struct]:
-        # Made at first need, for the class may hold itself.
+        # The struct is made on first use, because the class may refer to itself.
         tag, tag_field = tag_of(self.kind)
         origin = class_of(self.kind)
         is_tuple = is_named_tuple(origin)
@@ -245,7 +256,7 @@ class Built(ByOne):
 
 
 def _doc_of(kind: type) -> str | None:
-    """What people wrote about a class; dataclasses without a docstring have their signature."""
+    """Return the docstring of a class, but not the signature that dataclasses use in its place."""
     text = kind.__doc__
     return None if text is None or text.startswith(f"{kind.__name__}(") else text
 
@@ -255,17 +266,16 @@ def _members(struct: msgspec.Struct) -> Mapping[str, Any]:
     return {name: value for name, value in members.items() if value is not msgspec.UNSET}
 
 
-# --------------------
-# The constraints of `annotated-types`: told to msgspec in its own words, or checked after it.
+# Constraints of `annotated-types` ---------------------------------------------------------------
 #
-# A row in `_RULES` is a constraint: its member, the keyword of `msgspec.Meta` that it becomes, and
-# for types where msgspec has none, the check and its text. What has no row is refused, for a
-# constraint that nobody checks is worse than none.
+# A constraint becomes a keyword of `msgspec.Meta` where msgspec supports that for the type, and
+# else a check after decoding. A constraint without a row in `_RULES` is an error, since users would
+# rely on a check that does not happen.
 
 
 @attrs.frozen
 class Rule:
-    """One kind of constraint; without `holds`, only msgspec can check it."""
+    """A kind of constraint; without `holds`, only msgspec can check it."""
 
     member: str
     keyword: str
@@ -291,17 +301,17 @@ _NUMBERS: Final = (int, float, decimal.Decimal)
 
 
 def is_constrained(metadata: Iterable[Any]) -> bool:
-    """Whether there is anything that msgspec would overlook."""
+    """Return whether the metadata hold a constraint or a text that msgspec would ignore."""
     return any(
         isinstance(item, at.BaseMetadata | at.GroupedMetadata | at.DocInfo) for item in metadata
     )
 
 
 def constrained(hint: Any, metadata: Iterable[Any]) -> Any:
-    """A readable type with its metadata, as msgspec can read it.
+    """Return a readable type with its constraints in a form that msgspec supports.
 
     Raises:
-        TypeError: A constraint is unknown, or makes no sense for the type.
+        TypeError: A constraint is unknown, or does not suit the type.
     """
     limits: list[Any] = []
     kept: list[Any] = []
@@ -315,7 +325,7 @@ def constrained(hint: Any, metadata: Iterable[Any]) -> Any:
 
 
 def annotated(hint: Any, metadata: Sequence[Any]) -> Any:
-    """`Annotated`, if there is anything to annotate; old metadata come after the new."""
+    """Return the hint annotated with metadata, which come before those it already has."""
     special: Any = Annotated
     if typing.get_origin(hint) is Annotated:
         return special[(hint.__origin__, *metadata, *hint.__metadata__)]
@@ -331,7 +341,7 @@ def _ungrouped(metadata: Iterable[Any]) -> Iterator[Any]:
 
 
 def _limited(hint: Any, limits: Sequence[Any]) -> Any:
-    if is_union(hint):  # a limit of a union is that of each member, and None has none
+    if is_union(hint):  # A constraint of a union applies to each member but None.
         union: Any = typing.Union
         members = typing.get_args(hint)
         return union[tuple(it if it is types.NoneType else _limited(it, limits) for it in members)]
@@ -389,7 +399,7 @@ def _check(hint: Any, limit: Any) -> Callable[[Any], None]:
 
 
 def _compares(kind: Any, bound: Any) -> bool:
-    if type(kind) is not type:  # a stand-in, or `Any`: who knows what that is
+    if type(kind) is not type:  # The values of a stand-in and of `Any` are not known.
         return False
     return isinstance(bound, _NUMBERS if kind in _NUMBERS else kind)
 
@@ -403,14 +413,11 @@ def _hold(holds: Callable[[Any], Any], text: str, value: Any) -> None:
         raise ValueError(text)
 
 
-# --------------------
-# People's own types, read by the converter of cattrs that they gave to their server.
-#
-# cattrs is imported here only when a converter has refused something, so that it is there already.
+# Types that the user's cattrs converter supports ------------------------------------------------
 
 
 def no_json_form(kind: Any) -> TypeError:
-    """The error about a type that nobody here can read or write."""
+    """Return the error about a type that has no JSON form."""
     return TypeError(
         f"the type {kind!r} has no JSON form: a cattrs Converter with hooks for it, "
         "Server(converter=...), would give it one"
@@ -418,7 +425,7 @@ def no_json_form(kind: Any) -> TypeError:
 
 
 def has_hook(converter: "Converter", hint: Any) -> bool:
-    """Whether a hint is a class that msgspec does not know, and that the converter can make."""
+    """Return whether a hint is a class that the converter supports, and msgspec does not."""
     if not _is_unknown(hint):
         return False
     from cattrs.errors import StructureHandlerNotFoundError
@@ -436,12 +443,12 @@ def _is_unknown(hint: Any) -> bool:
         return False
     try:
         return isinstance(msgspec.inspect.type_info(hint), msgspec.inspect.CustomType)
-    except TypeError:  # a class that msgspec knows and refuses, such as an enum of mixed values
+    except TypeError:  # msgspec knows the class and rejects it, such as an enum of mixed values.
         return False
 
 
 def input_of(converter: "Converter", hint: Any) -> Any:
-    """What the hook for a type says that it takes: its first annotation, `Any` if it has none."""
+    """Return the annotation of the first parameter of the hook for a type, `Any` if it has none."""
     hook: Any = converter.get_structure_hook(hint)
     try:
         function = plain_function(hook)
@@ -453,7 +460,7 @@ def input_of(converter: "Converter", hint: Any) -> Any:
 
 @attrs.frozen(eq=False)
 class ConverterReading(ByOne):
-    """Reads what only the converter knows, out of what its hook takes."""
+    """A reading that decodes the type that a converter's hook takes, and calls the converter."""
 
     hint: Any
     converter: "Converter"
@@ -464,11 +471,11 @@ class ConverterReading(ByOne):
         return (self.taken,)
 
     def read(self, value: Any, *, strict: bool) -> Any:
-        """The value that the hook makes.
+        """Return the value that the hook makes.
 
         Raises:
-            Faults: with everything that is wrong. An error that bad input does not explain is the
-                hook's own, and comes as it is.
+            Faults: The value is invalid; the error holds all validation errors. An error of the
+                hook that invalid input does not explain is raised unchanged.
         """
         taken = convert(value, self.taken, strict=strict)
         try:
@@ -481,9 +488,9 @@ class ConverterReading(ByOne):
 
 # Its errors -------------------------------------------------------------------------------------
 
-# What code that takes a value apart raises, when that is not of the form it expects.
+# The errors that code usually raises when it takes apart a value of an unexpected form.
 _REJECTIONS: Final = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
-# Texts that Python itself gives to a `ValueError`, and that mean nothing to the caller.
+# Texts of Python's own `ValueError`s, which mean nothing to the client.
 _CATTRS_JARGON: Final = re.compile(
     "invalid literal for |could not convert |(?:not enough|too many) values to unpack"
 )
@@ -504,7 +511,7 @@ def _is_rejection(error: Exception) -> bool:
 
 
 def _cattrs_errors(error: Any, value: Any, hint: Any, path: str) -> Iterator[tuple[str, str]]:
-    """One fault for each error in a group, else one; `value` is what was read as `hint`."""
+    """Yield path and text of each error in a group, or of one error, about `value` as `hint`."""
     if isinstance(error, _extra_keys_error()):
         for key in sorted(error.extra_fields):
             yield path + step(key), "unknown field"
@@ -537,7 +544,7 @@ def _is_about_missing(error: Exception, value: Any) -> bool:
 
 
 def _member(value: Any, key: str | int) -> Any:
-    """What stands there; None if the hooks have read something else than what was sent."""
+    """Return a member, or None if the hooks have decoded a value that differs from the input."""
     try:
         return value[key]
     except (LookupError, TypeError):
@@ -549,17 +556,14 @@ def _text(error: Exception, hint: Any) -> str:
     return f"Expected `{name_of(hint)}`" if _CATTRS_JARGON.match(said) or not said else said
 
 
-# --------------------
-# Types of pydantic, read and written by its own rules, for people who bring it along.
-#
-# pydantic is imported here only after a type of its own has been seen, so that it is there already.
+# Types of pydantic ------------------------------------------------------------------------------
 
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def is_pydantic(hint: Any) -> bool:
-    """Whether pydantic reads such values: its classes, and all that its `Field` annotates."""
+    """Return whether pydantic decodes the type: its classes, and types with its `Field`."""
     if typing.get_origin(hint) is Annotated:
         return any(_is_own(item.__class__) for item in hint.__metadata__)
     kind = class_of(hint)
@@ -571,13 +575,13 @@ def _is_own(kind: type) -> bool:
 
 
 def written(value: Any) -> Any:
-    """The plain JSON of such a value, by its aliases; its sets become sorted lists."""
+    """Return the plain JSON of a pydantic value, with aliases as keys and sets as sorted lists."""
     dump = _adapter(value.__class__).dump_python
     return _in_order(dump(value, mode="json", by_alias=True), dump(value, by_alias=True))
 
 
 def _in_order(plain: Any, value: Any) -> Any:
-    """The JSON form of `value`, whose sets pydantic leaves to the hash seed."""
+    """Return `plain` with each set sorted: pydantic's order would depend on the hash seed."""
     row = _ROWS.get((plain.__class__, value.__class__))
     return plain if row is None or len(plain) != len(value) else row(plain, value)
 
@@ -614,29 +618,29 @@ def _adapter(hint: Any) -> Any:
 
 @attrs.frozen(eq=False)
 class PydanticReading:
-    """Reads what pydantic knows better, by the rules that it was given (lax, if by none)."""
+    """A reading by pydantic, with the strictness of the model (lax by default)."""
 
     hint: Any
     inner: tuple[Any, ...] = ()
 
     def read(self, value: Any, *, strict: bool) -> Any:  # noqa: ARG002 - its types are strict by their own rules
-        """The value of the annotated type.
+        """Return the value of the annotated type.
 
         Raises:
-            Faults: with everything that is wrong.
+            Faults: The value is invalid; the error holds all validation errors.
         """
         try:
-            # As JSON, for only so does a strict model take a date or a tuple.
+            # A strict model accepts a date or a tuple only from JSON text.
             return _adapter(self.hint).validate_json(_encode(value))
         except _rejection() as error:
             raise Faults([*_pydantic_errors(error, value)]) from error
 
     def likeliest(self, _value: Any) -> Any | None:
-        """Nothing: its errors are complete."""
+        """Return None: pydantic reports all validation errors itself."""
         return None
 
     def schema(self, _inner: Sequence[Any], definitions: dict[str, Any]) -> dict[str, Any]:
-        """Its schema; what that refers to joins `definitions`, under names that are free."""
+        """Return pydantic's schema; add its definitions to `definitions`, under unused names."""
         numbers = itertools.count(2)
         schema, own = self._schema("{model}")
         while any(definitions.get(name, it) != it for name, it in own.items()):
@@ -665,7 +669,7 @@ def _rejection() -> type[Exception]:
 
 @functools.cache
 def _generator() -> Any:
-    """A generator of schemas that makes no titles out of the names of fields."""
+    """Return a schema generator that does not derive titles from the names of fields."""
     base: Any = importlib.import_module("pydantic.json_schema").GenerateJsonSchema
     return type("Untitled", (base,), {"field_title_should_be_set": _has_no_title})
 
@@ -688,7 +692,7 @@ def _pydantic_errors(error: Any, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _path(place: Sequence[str | int], value: Any, *, is_missing: bool) -> str:
-    """Where in `value` it is, leaving out what pydantic adds: the names of a union's members."""
+    """Return the path in `value`, without the names of union members that pydantic adds."""
     path = ""
     for key in place:
         if _KEYS.get(value.__class__) is type(key) and key in _keys(value):
@@ -697,7 +701,7 @@ def _path(place: Sequence[str | int], value: Any, *, is_missing: bool) -> str:
     return path + step(place[-1]) if is_missing else path
 
 
-# What leads from a value to one inside of it.
+# The type of the keys of each container.
 _KEYS: Final[dict[type, type]] = {dict: str, list: int}
 
 
@@ -705,18 +709,17 @@ def _keys(value: Any) -> Any:
     return range(len(value)) if value.__class__ is list else value
 
 
-# --------------------
-# The JSON Schemas of readable types, named ones under `$defs`.
+# JSON Schemas -----------------------------------------------------------------------------------
 
 
 _PLACE: Final = "#/$defs/"
 
 
 def json_schema(hint: Any) -> dict[str, Any]:
-    """The schema of a readable type; those of the types with names are under its `$defs`.
+    """Return the JSON Schema of a readable type, with the schemas of named types under `$defs`.
 
     Raises:
-        TypeError: a type in it has no JSON form, or msgspec cannot read it.
+        TypeError: A type in it has no JSON form, or is not readable.
     """
     found = _Found()
     (schema, *others), definitions = found.all_of(hint)
@@ -732,20 +735,20 @@ def json_schema(hint: Any) -> dict[str, Any]:
 
 
 def _mark(number: int) -> str:
-    """What a stand-in refers to, until all names are known."""
+    """Return the temporary `$ref` of a stand-in, which is used until all names are known."""
     return f"stand-in:{number}"
 
 
 class _Found:
-    """The stand-ins that were met, each once."""
+    """The stand-ins found in a type, each once."""
 
     def __init__(self) -> None:
         self.stand_ins: list[StandIn] = []
 
     def all_of(self, hint: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """The schema of `hint` and of all inner types of the stand-ins, and the definitions.
+        """Return the schemas of `hint` and of all inner types of the stand-ins, and definitions.
 
-        One call of msgspec has to see them all, for only so are names unique.
+        One call of msgspec gets all types, because names are unique only within a call.
         """
         hints: list[Any] = []
         wanted = [hint]
@@ -774,7 +777,7 @@ def _reject_unreadable(hints: Iterable[Any]) -> None:
 
 
 def _resolved(schema: Any, replaced: dict[str, Any]) -> Any:
-    """The schema with what stands for its stand-ins; their neighbours win, such as descriptions."""
+    """Return the schema with each temporary `$ref` replaced; other keys beside the `$ref` win."""
     if isinstance(schema, list):
         return [_resolved(item, replaced) for item in cast("Sequence[Any]", schema)]
     if not isinstance(schema, dict):
@@ -788,21 +791,27 @@ def _resolved(schema: Any, replaced: dict[str, Any]) -> Any:
     return _resolved(found, replaced) | members
 
 
+# From annotations to readable types -------------------------------------------------------------
+
 _REJECTS_UNIONS: Final = "Type unions"
 
 
 @attrs.frozen(eq=False)
 class TypeReader:
-    """Makes annotations readable; a class that holds itself has the same stand-in everywhere."""
+    """A function from annotations to types that msgspec can decode.
+
+    A class has one stand-in, which is kept, so that a class may refer to itself.
+    """
 
     converter: "Converter | None" = None
     _built: dict[Any, Any] = attrs.field(factory=dict[Any, Any], init=False)
 
     def readable(self, hint: Any) -> Any:
-        """The annotation with a stand-in wherever msgspec could not read it, or itself.
+        """Return the annotation, with a stand-in for each type that msgspec does not support.
 
         Raises:
-            TypeError: a constraint that nobody can check, or a union that nobody can tell apart.
+            TypeError: A constraint cannot be checked, or the members of a union cannot be told
+                apart.
         """
         custom = self._custom(hint)
         if custom is not None:
@@ -820,7 +829,7 @@ class TypeReader:
         return self._generic(hint)
 
     def may_change(self, value: Any) -> bool:
-        """Whether a handler could change an object; those of our own rows stay as they are."""
+        """Return whether a value is mutable; values of the types in `_CUSTOM` are not."""
         kind = value.__class__
         return has_fields(kind) or not isinstance(self._custom(kind), Made | None)
 
@@ -839,7 +848,7 @@ class TypeReader:
         return self._built[kind]
 
     def _is_foreign(self, hint: Any) -> bool:
-        """Whether this very hint needs a stand-in, whatever is inside of it."""
+        """Return whether the hint itself, not a part of it, needs a stand-in."""
         if hint is object or self._custom(hint) is not None:
             return True
         if typing.get_origin(hint) is Annotated:
@@ -858,7 +867,7 @@ class TypeReader:
 
 
 def _known(hint: Any) -> Any:
-    """What a hook takes, as far as it can be read without the converter."""
+    """Return the type that a hook takes if it is readable without the converter, else `Any`."""
     try:
         found = TypeReader().readable(hint)
         json_schema(found)
@@ -886,7 +895,7 @@ def _is_union_accepted(union: Any) -> bool:
     return True
 
 
-# Types of our own -------------------------------------------------------------------------------
+# Types of the standard library that msgspec does not support ------------------------------------
 
 
 def _flag(kind: Any) -> Reading:
