@@ -38,7 +38,7 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 # WebSockets. The ASGI server does framing, pings and the handshake, and passes complete messages.
 # It may shield its writes from cancellation, for as long as its client reads nothing. So a task of
 # its own calls `send`, and no other task ever waits for that one to finish. If it is still writing
-# at the end, the host is told to abort the connection.
+# at the end, the host aborts the connection.
 
 logger = logging.getLogger("mcp_trio")
 
@@ -105,8 +105,8 @@ class AsgiUpgrade:
     async def opened(self, subprotocol: str | None) -> AsyncGenerator["AsgiSocket", None]:
         """Accept the handshake; the WebSocket is open within the context."""
         await self._put({"type": "websocket.accept", "subprotocol": subprotocol})
-        told: Callable[[], int] = self.extensions.get(BYTES_SENT, _no_bytes)
-        socket = AsgiSocket(self.receive, self.send, self.limits, told)
+        count_bytes_sent: Callable[[], int] = self.extensions.get(BYTES_SENT, _no_bytes)
+        socket = AsgiSocket(self.receive, self.send, self.limits, count_bytes_sent)
         trio.lowlevel.spawn_system_task(socket.write)
         try:
             async with trio.open_nursery() as nursery:
@@ -288,9 +288,9 @@ class AsgiSocket:
         """Send a close frame, and wait until the client has disconnected."""
         self._inbox.end()
         self._inbox.close()
-        said = {"type": "websocket.close", "code": int(code), "reason": close_reason(reason)}
+        message = {"type": "websocket.close", "code": int(code), "reason": close_reason(reason)}
         with suppress(trio.BrokenResourceError):
-            await self._put([said])
+            await self._put([message])
         while not self._is_gone:
             await self._progress.park()
 

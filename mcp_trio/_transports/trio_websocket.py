@@ -9,7 +9,7 @@ stream `WatchedStream`, the nursery `_Reader` for its only task, and the queue `
 - trio-websocket does not notice a peer that disconnects during the handshake; `WatchedStream` does.
 - After a protocol violation, trio-websocket closes the stream without a close frame, or leaves it
   open; `TrioSocket.close` ends every connection properly.
-- After a cancelled send, trio-websocket would send the next message behind half a message;
+- After a cancelled send, trio-websocket would send the next message after half a message;
   `WatchedStream` then fails every send.
 - trio-websocket's queue is bounded by messages, and it closes the connection for one that is too
   large; `_Messages` is bounded by bytes, and skips the rest of a too large message.

@@ -43,7 +43,7 @@ def test_a_stream_ends_with_the_last_answer_that_it_awaits():
     assert stream.is_ended
 
 
-def test_answers_alone_are_told_from_answers_among_others():
+def test_answers_alone_are_distinguished_from_answers_among_others():
     stream = AnswerStream(LIMITS, awaits={1})
     stream.put(answer("x"))
     assert stream.answers is None
@@ -55,7 +55,7 @@ def test_answers_alone_are_told_from_answers_among_others():
     assert stream.answers == []
 
 
-def test_of_a_stream_that_nobody_carries_the_oldest_frames_are_dropped():
+def test_a_stream_without_a_response_drops_its_oldest_messages():
     stream = AnswerStream(LIMITS)
     for text in "abcd":
         stream.put(note(text))
@@ -75,7 +75,7 @@ def test_one_frame_may_be_as_large_as_it_is():
         assert (len(stream.take()), stream.is_overrun) == (2, False)
 
 
-def test_who_carries_too_slowly_gets_nothing_more():
+def test_a_response_that_is_too_slow_gets_nothing_more():
     stream = AnswerStream(LIMITS)
     stream.carry(trio.CancelScope())
     for text in "abcdefghijk":  # their number alone does not matter
@@ -87,7 +87,7 @@ def test_who_carries_too_slowly_gets_nothing_more():
     assert not stream.has_waiting
 
 
-async def test_who_takes_a_stream_over_ends_who_carried_it_before():
+async def test_taking_a_stream_over_ends_the_previous_response():
     stream, first, second = AnswerStream(LIMITS), trio.CancelScope(), trio.CancelScope()
     stream.carry(first)
     stream.carry(second)
@@ -125,7 +125,7 @@ def test_a_stream_whose_client_is_away_holds_nothing():
         lambda stream: stream.end(),
     ],
 )
-async def test_news_wake_whoever_waits(tell, autojump_clock):
+async def test_news_end_every_wait(tell, autojump_clock):
     stream, woken = AnswerStream(LIMITS), []
 
     async def wait():
@@ -153,7 +153,7 @@ async def test_the_end_is_waited_for_past_all_news(autojump_clock):
         await stream.ended()
 
 
-async def test_nobody_waits_longer_than_said(autojump_clock):
+async def test_a_wait_ends_after_its_time(autojump_clock):
     began = trio.current_time()
     stream = AnswerStream(LIMITS)
     await stream.soon(3)

@@ -314,14 +314,14 @@ async def test_a_server_that_fails_to_tell_has_no_client_any_more():
     assert server.sent == []
 
 
-async def test_a_default_answer_that_reaches_nobody_is_no_error():
+async def test_a_default_answer_to_a_disconnected_client_is_no_error():
     async def respond(exchange):
         pass
 
     assert (await served(respond, piece(), fails_at=0)).sent == []
 
 
-async def test_all_who_wait_hear_that_the_client_is_gone(autojump_clock):
+async def test_every_wait_for_the_client_ends_when_it_disconnects(autojump_clock):
     heard = []
 
     async def wait(exchange):

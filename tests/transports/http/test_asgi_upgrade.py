@@ -100,7 +100,7 @@ def opened(nursery):
     return opened
 
 
-async def test_messages_go_both_ways_and_the_end_is_told(opened, autojump_clock):
+async def test_messages_go_both_ways_and_the_close_is_reported(opened, autojump_clock):
     server, channel, raised = await opened()
     assert server.sent == [{"type": "websocket.accept", "subprotocol": "mcp"}]
     server.text(FRAME)
@@ -203,7 +203,7 @@ async def test_to_a_client_that_has_gone_nothing_is_sent_at_once(opened, autojum
     await channel.aclose()
 
 
-async def test_a_client_that_reads_nothing_is_lost_though_nobody_waits(opened, autojump_clock):
+async def test_a_client_that_reads_nothing_is_lost_without_a_pending_send(opened, autojump_clock):
     server, channel, _raised = await opened()
     server.host_check = trio.Event()
     assert channel.send_nowait([FRAME]) == 1

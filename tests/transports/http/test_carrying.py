@@ -96,7 +96,7 @@ async def test_the_form_is_one_that_the_client_takes(accept, wants_stream, is_st
 
 
 @pytest.mark.requirement("MHTTP-20", "HTTP-14")
-async def test_who_has_to_wait_hears_that_we_live(autojump_clock):
+async def test_a_waiting_client_gets_keep_alive_comments(autojump_clock):
     stream, exchange = stream_of(), exchange_of()
     async with trio.open_nursery() as nursery:
         carrier = StreamSender(limits=LIMITS, begin=lambda: "1-1")
@@ -167,7 +167,7 @@ async def test_what_ends_without_a_word_as_a_stream_just_ends():
     assert (exchange.status, exchange.pieces) == (200, [])
 
 
-async def test_who_reads_too_slowly_is_given_up_until_it_comes_back(autojump_clock):
+async def test_a_client_that_reads_too_slowly_is_disconnected_until_it_reconnects(autojump_clock):
     stream, exchange = stream_of(NOTE), exchange_of()
     carrier = StreamSender(limits=LIMITS)
     stays = []
@@ -190,7 +190,7 @@ async def test_who_reads_too_slowly_is_given_up_until_it_comes_back(autojump_clo
 
 
 @pytest.mark.parametrize("is_soon", [True, False])
-async def test_it_is_told_whether_the_client_stayed(autojump_clock, is_soon):
+async def test_sending_reports_whether_the_client_stayed(autojump_clock, is_soon):
     for is_gone in (False, True):
         stream, exchange = stream_of(*([ANSWER] if is_soon else [])), exchange_of()
         stays = []

@@ -37,7 +37,7 @@ both_lengths = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("name", HOSTS)
 @both_lengths
-async def test_who_says_a_length_and_a_coding_is_rejected_and_let_go(opened, name, fields):
+async def test_a_request_with_length_and_coding_is_rejected_and_disconnected(opened, name, fields):
     host, seen = await opened(name)
     client = await host.connect()
     await client.put(HEAD + fields + b"\r\n0\r\n\r\n")
@@ -82,7 +82,7 @@ def noting(send, sent):
 
 
 @pytest.mark.parametrize("name", HOSTS)
-async def test_a_connection_goes_on_after_a_body_of_no_length_that_nobody_has_read(opened, name):
+async def test_a_connection_goes_on_after_an_empty_body_that_was_not_read(opened, name):
     host, seen = await opened(name)
     client = await host.connect()
     for _ in range(2):

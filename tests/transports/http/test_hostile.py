@@ -214,7 +214,7 @@ async def _until_broken(function, *args):
 
 
 @pytest.mark.real_time
-async def test_streams_that_nobody_reads_are_broken_off(attacked):
+async def test_streams_of_a_client_that_does_not_read_are_aborted(attacked):
     respond, errors = pouring(100_000)
     host = await attacked(respond, messages=MessageLimits(write_stall_seconds=0.3))
     clients = [await host.connect() for _ in range(10)]
@@ -235,7 +235,7 @@ async def test_hundreds_that_say_nothing_are_let_go(attacked):
 
 
 @pytest.mark.real_time
-async def test_who_begins_http2_in_clear_text_and_says_no_more_is_let_go(attacked):
+async def test_a_silent_client_of_plain_text_http2_is_disconnected(attacked):
     host = await attacked(http=HttpLimits(idle_seconds=0.4, headers_seconds=0.4))
     client = await host.connect()
     await client.put(PREFACE)
@@ -283,7 +283,7 @@ async def test_a_client_that_closes_its_half_may_still_read_its_answer(attacked)
     assert statuses(received) in ([200], [])
 
 
-async def test_a_client_that_closes_its_half_too_early_is_told_so_if_at_all(attacked):
+async def test_a_client_that_half_closes_too_early_gets_an_error_or_nothing(attacked):
     host = await attacked()
     for sent in BROKEN_OFF[2:4]:
         client = await host.connect()

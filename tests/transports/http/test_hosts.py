@@ -109,7 +109,7 @@ async def test_a_body_that_grows_too_large_is_rejected_and_the_connection_closed
     assert received.endswith(b"\r\n\r\ntoo large")
 
 
-async def test_an_answer_reaches_a_client_whose_body_nobody_reads(opened):
+async def test_an_answer_reaches_a_client_whose_body_is_not_read(opened):
     client = await (await opened(say_hello)).connect()
     await client.put(
         b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 2_000_000
@@ -153,7 +153,7 @@ async def test_a_client_whose_body_stops_coming_is_not_waited_for(opened):
     assert len(errors) == 1
 
 
-async def test_a_client_that_asks_first_is_told_to_continue(opened):
+async def test_a_client_that_expects_100_continue_gets_it(opened):
     async def respond(exchange):
         await exchange.answer(200, [], await exchange.body(1000))
 

@@ -110,7 +110,7 @@ async def test_a_client_that_shuts_its_side_is_gone(opened):
     await is_gone.wait()
 
 
-async def test_nobody_is_gone_whose_body_is_not_yet_read(opened):
+async def test_a_client_whose_body_is_not_read_yet_is_not_gone(opened):
     order = []
 
     async def wait_gone(exchange):
@@ -132,7 +132,7 @@ async def test_nobody_is_gone_whose_body_is_not_yet_read(opened):
     assert order == ["read"]
 
 
-async def test_a_stream_is_sent_to_nobody(opened):
+async def test_a_stream_to_a_disconnected_client_fails(opened):
     """Also where the application never asks whether somebody is there."""
     respond, errors = pouring(1000)
     client = await (await opened(respond)).connect()

@@ -46,7 +46,7 @@ async def test_what_has_come_is_taken_in_order_and_awaited_when_there_is_nothing
     assert taken == [PIECE, GONE]
 
 
-async def test_who_brings_too_much_waits_until_something_is_taken(nursery):
+async def test_put_waits_while_the_queue_is_full(nursery):
     arrivals, story = await filled(), []
     assert arrivals.waiting_max == WAITING_MAX
 
@@ -63,7 +63,7 @@ async def test_who_brings_too_much_waits_until_something_is_taken(nursery):
 
 
 @pytest.mark.parametrize("is_of_stream", [False, True])
-async def test_for_an_application_that_has_returned_nobody_waits(is_of_stream, nursery):
+async def test_put_does_not_wait_for_an_application_that_has_returned(is_of_stream, nursery):
     arrivals = await filled(Ends.meet().windows.begin(1) if is_of_stream else None)
     nursery.start_soon(arrivals.put, PIECE)
     await trio.testing.wait_all_tasks_blocked()
@@ -73,7 +73,7 @@ async def test_for_an_application_that_has_returned_nobody_waits(is_of_stream, n
     await arrivals.put(PIECE)
 
 
-async def test_that_the_client_is_gone_is_told_without_waiting():
+async def test_a_disconnect_is_queued_without_waiting():
     arrivals = await filled()
     await arrivals.put(GONE)
     told = [await arrivals.take() for _ in range(WAITING_MAX + 1)]
@@ -150,7 +150,7 @@ async def test_while_a_stream_is_not_read_its_own_window_alone_closes():
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
-async def test_what_nobody_waits_with_is_acknowledged_as_ever(is_begun):
+async def test_data_are_acknowledged_at_once_for_an_empty_queue(is_begun):
     ends = Ends.meet()
     number = ends.ask()
     if is_begun:

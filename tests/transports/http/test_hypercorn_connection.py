@@ -38,7 +38,7 @@ async def test_a_body_that_is_there_is_read_without_a_timer(opened, monkeypatch)
     assert bodies == [b"{}"]
 
 
-async def test_who_has_said_nothing_yet_is_idle_too(opened, mock_clock):
+async def test_a_client_that_has_sent_nothing_yet_is_idle(opened, mock_clock):
     client = await (await opened(say_hello, http=HttpLimits(idle_seconds=2))).connect()
     await trio.testing.wait_all_tasks_blocked(0.01)
     mock_clock.jump(4)
@@ -94,7 +94,7 @@ async def test_what_is_held_leaves_with_what_comes_next():
     assert (ends.written, stream.has_held) == ([b"head, body"], False)
 
 
-async def test_who_keeps_an_ended_connection_open_is_cut():
+async def test_a_client_that_keeps_a_closed_connection_open_is_aborted():
     ends = ScriptedEnds([])
     stream = BoundedStream(ends, DEFAULT_LIMITS)
     connection = HypercornConnection(None, stream, DEFAULT_LIMITS, None, None)

@@ -53,7 +53,7 @@ async def test_a_client_speaks_http1_over_tls(opened, certificate):
             assert answer.http_version == "HTTP/1.1"
 
 
-async def test_a_stranger_to_tls_harms_nobody(opened, certificate, caplog):
+async def test_a_client_without_tls_harms_no_other_client(opened, certificate, caplog):
     host = await opened(say_hello, tls=certificate)
     stranger = await host.connect()
     await stranger.put(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -63,9 +63,7 @@ async def test_a_stranger_to_tls_harms_nobody(opened, certificate, caplog):
     assert said_in(caplog) == []
 
 
-async def test_a_handshake_that_takes_longer_than_one_may_be_idle_harms_nobody(
-    opened, certificate, mock_clock
-):
+async def test_a_tls_handshake_may_take_longer_than_the_idle_time(opened, certificate, mock_clock):
     host = await opened(say_hello, tls=certificate, http=HttpLimits(idle_seconds=2))
     await host.connect()
     await trio.testing.wait_all_tasks_blocked(0.01)

@@ -98,7 +98,7 @@ async def test_an_answer_that_is_broken_off_ends_no_other_one(connected, caplog)
         await client.event(good, h2.events.StreamEnded)
 
 
-async def test_of_requests_that_hypercorn_rejects_nothing_is_kept(connected):
+async def test_requests_that_hypercorn_rejects_leave_no_state(connected):
     _host, client, made = await connected(say_hello)
     with trio.fail_after(SECONDS):
         for _ in range(3):
@@ -147,7 +147,7 @@ async def held(connected):
     return client, may_read
 
 
-async def test_a_body_that_nobody_reads_yet_holds_up_no_other_request(held):
+async def test_a_body_that_is_not_read_yet_delays_no_other_request(held):
     client, may_read = held
     with trio.fail_after(SECONDS):
         number = await client.ask("POST", "/held", is_whole=False)
@@ -159,7 +159,7 @@ async def test_a_body_that_nobody_reads_yet_holds_up_no_other_request(held):
         assert (await client.answer(number))[-1] == b"x" * 100 * PIECES
 
 
-async def test_of_a_body_that_nobody_reads_no_more_comes_than_its_window(held):
+async def test_a_body_that_is_not_read_is_bounded_by_its_window(held):
     client, may_read = held
     with trio.fail_after(SECONDS):
         number = await client.ask("POST", "/held", is_whole=False)
@@ -179,7 +179,7 @@ async def test_of_a_body_that_nobody_reads_no_more_comes_than_its_window(held):
 
 
 @pytest.mark.real_time
-async def test_who_sends_no_end_of_small_pieces_waits_until_they_are_read(held):
+async def test_a_flood_of_small_pieces_waits_until_they_are_read(held):
     client, may_read = held
     with trio.fail_after(SECONDS):
         number = await client.ask("POST", "/held", is_whole=False)
@@ -193,7 +193,7 @@ async def test_who_sends_no_end_of_small_pieces_waits_until_they_are_read(held):
         assert (await client.answer(other))[-1] == b"hello"
 
 
-async def test_a_goodbye_behind_what_nobody_reads_is_heard_and_no_fault(held, caplog):
+async def test_goaway_after_unread_data_is_noticed_and_no_error(held, caplog):
     client, may_read = held
     with trio.fail_after(SECONDS):
         number = await client.ask("POST", "/held", is_whole=False)
@@ -214,7 +214,7 @@ async def said_at_the_end(client):
     return events
 
 
-async def test_a_client_is_told_what_was_seen_of_its_requests_at_the_stop(connected):
+async def test_goaway_names_the_last_request_at_a_stop(connected):
     host, client, _made = await connected(say_hello)
     with trio.fail_after(SECONDS):
         await client.exchange()
@@ -225,7 +225,7 @@ async def test_a_client_is_told_what_was_seen_of_its_requests_at_the_stop(connec
 
 
 @pytest.mark.real_time
-async def test_a_client_is_told_so_when_it_was_idle_for_too_long(connected):
+async def test_an_idle_client_gets_goaway(connected):
     _host, client, _made = await connected(say_hello, http=HttpLimits(idle_seconds=0.1))
     with trio.fail_after(SECONDS):
         await client.exchange()

@@ -36,7 +36,7 @@ async def test_nothing_is_taken_of_one_that_is_closed_but_the_end():
     assert taken == [[]]
 
 
-async def test_who_reads_gets_all_that_waits_and_is_woken(nursery):
+async def test_take_returns_all_items_and_is_woken(nursery):
     inbox, read = RequestInbox(), []
 
     async def receive():

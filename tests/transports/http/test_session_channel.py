@@ -49,7 +49,7 @@ async def test_what_was_posted_is_received_in_order():
     assert not await made.receive()
 
 
-async def test_somebody_who_waits_is_woken(autojump_clock):
+async def test_a_waiting_receive_is_woken(autojump_clock):
     made, received = channel(), []
 
     async def receive():
@@ -80,7 +80,7 @@ def test_each_frame_takes_one_way():
 
 @pytest.mark.requirement("HTTP-32")
 @pytest.mark.parametrize("about", [None, 1])
-def test_an_answer_never_takes_the_way_of_what_nobody_asked_for(about):
+def test_an_answer_never_goes_to_the_stream_of_a_get(about):
     made = channel()
     deliver(made, 1, id=1)
     deliver(made, **cancel(1))
@@ -98,7 +98,7 @@ def test_of_one_that_has_one_stream_all_take_it():
     assert made.events is None  # nobody can come back for anything
 
 
-def test_a_client_that_takes_its_answer_only_hears_the_rest_elsewhere():
+def test_messages_beside_a_json_answer_go_to_the_stream_of_a_get():
     made = channel()
     stream = deliver(made, 1, id=1)
     stream.is_narrow = True
@@ -183,7 +183,7 @@ def test_a_stream_that_is_carried_can_be_taken_over():
     assert frames(stream) == ["a"]
 
 
-def test_what_nobody_asked_for_waits_for_whoever_comes():
+def test_messages_about_no_request_wait_for_a_get():
     made = channel()
     say(made, "a")
     assert made.begin(made.unasked) == "1-1"

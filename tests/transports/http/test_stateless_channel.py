@@ -64,7 +64,7 @@ async def test_a_request_may_be_nested_as_deep_as_the_limit_says():
     assert len(await made.receive()) == 1
 
 
-def test_for_one_that_is_nested_deeper_nobody_waits():
+def test_a_request_nested_too_deeply_is_not_awaited():
     made = StatelessChannel(Limits(messages=MessageLimits(json_depth_max=20)))
     with pytest.raises(Unencodable, match=r"limits\.messages\.json_depth_max"):
         made.deliver(nested(30))
@@ -72,7 +72,7 @@ def test_for_one_that_is_nested_deeper_nobody_waits():
 
 
 @pytest.mark.requirement("MHTTP-16")
-async def test_what_is_about_nobodys_request_goes_nowhere():
+async def test_a_message_about_no_open_request_is_dropped():
     made = channel()
     slot = asked(made, 1)
     for about in (None, 99, "1"):
@@ -93,7 +93,7 @@ def test_a_client_that_takes_its_answer_only_gets_that():
 
 
 @pytest.mark.requirement("MHTTP-22", "MHTTP-24")
-async def test_who_goes_away_has_cancelled_once_and_hears_no_more():
+async def test_a_disconnect_cancels_the_request_once_and_ends_its_messages():
     made = channel()
     slot = asked(made, 1)
     made.abandon(slot)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 import trio
 
-import mcp_trio
+import mcp_trio.http
 from mcp_trio._transports import http_client_requests as trust
 from mcp_trio._transports.http_client_requests import own_client
 from mcp_trio.errors import ConfigError

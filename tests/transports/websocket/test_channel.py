@@ -91,7 +91,7 @@ async def test_a_channel_over_any_socket_keeps_the_contract():
     await check_channel(make_pair, limits=LIMITS)
 
 
-async def test_a_defect_is_contained_and_told(autojump_clock, caplog):
+async def test_an_unexpected_error_is_contained_and_reported(autojump_clock, caplog):
     ours, theirs, socket, _ = await pair(fault=ValueError("a defect"))
     with pytest.raises(ConnectionLost, match="the connection to it failed"):
         await ours.receive()
@@ -114,7 +114,7 @@ async def test_a_socket_whose_peer_is_gone_is_pinged_no_more(autojump_clock):
     assert socket.closed_with == CloseCode.DONE
 
 
-async def test_what_ends_the_session_first_is_what_is_told(autojump_clock):
+async def test_the_first_cause_of_the_end_is_reported(autojump_clock):
     ours, theirs, *_ = await pair()
     await theirs.aclose()
     assert await ours.receive() == []
@@ -131,7 +131,7 @@ async def test_a_server_that_stops_says_so_once(autojump_clock):
     await theirs.aclose()
 
 
-async def test_a_fault_is_told_though_the_server_stops(autojump_clock):
+async def test_an_error_is_reported_although_the_server_is_stopping(autojump_clock):
     ours, theirs, socket, _ = await pair()
     ours.fail(ConnectionLost("silent"), CloseCode.FAILED)
     ours.goes_away()

@@ -30,7 +30,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_a_peer_that_breaks_the_rules_is_told_which_and_is_gone(raw, name):
+async def test_a_peer_that_violates_the_protocol_gets_a_close_code(raw, name):
     frames, code, complaint = FAULTS[name]
     peer, channel = await raw()
     async with trio.open_nursery() as nursery:
@@ -133,7 +133,7 @@ CLOSES = {
 
 
 @pytest.mark.parametrize("code", CLOSES)
-async def test_what_the_peer_says_when_it_closes_is_told(raw, code):
+async def test_the_close_code_and_reason_of_the_peer_are_reported(raw, code):
     peer, channel = await raw()
     await peer.frame(CLOSE, code.to_bytes(2, "big") + b"because")
     if CLOSES[code] is None:
@@ -209,7 +209,7 @@ async def test_a_peer_whose_message_takes_long_is_alive(in_memory, autojump_cloc
         assert await channel.receive() == [message]
 
 
-async def test_whoever_is_not_listened_to_is_not_called_silent(in_memory, autojump_clock):
+async def test_a_peer_that_is_not_read_from_does_not_count_as_silent(in_memory, autojump_clock):
     peer, channel = await in_memory()
     large = b'"' + b"x" * 65 * KIB + b'"'
     await peer.frame(TEXT, large)
@@ -402,7 +402,7 @@ REJECTIONS = {
 
 
 @pytest.mark.parametrize("kind", REJECTIONS)
-async def test_a_rejection_is_told_with_its_text_and_without_our_secrets(meets, kind):
+async def test_a_rejection_is_reported_with_its_text_and_without_secrets(meets, kind):
     answer, complaint = REJECTIONS[kind]
     url = await meets(answers(answer))
     with trio.fail_after(5), pytest.raises(ConnectionLost, match=complaint) as caught:

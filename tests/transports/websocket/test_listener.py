@@ -109,7 +109,7 @@ async def test_a_rejection_is_an_answer_of_http_with_its_headers(autojump_clock)
     assert json.loads(body)["error"]["message"] == "who are you?"
 
 
-async def test_a_client_that_goes_away_before_it_has_asked_hurts_nobody(caplog):
+async def test_a_client_that_disconnects_before_its_handshake_harms_no_other(caplog):
     ours, theirs = trio.testing.memory_stream_pair()
     await ours.send_all(b"GET /ws HT")
     await ours.aclose()
@@ -175,7 +175,7 @@ async def test_frames_that_came_with_the_head_are_not_lost(served):
         assert await channel.receive() == [b"{}"]
 
 
-async def test_one_connection_too_many_is_told_the_setting(served):
+async def test_one_connection_too_many_is_answered_with_the_setting(served):
     url, arrivals = await served(
         limits=Limits(
             http=HttpLimits(connections_max=1), shutdown=ShutdownLimits(close_seconds=0.3)
@@ -191,7 +191,7 @@ async def test_one_connection_too_many_is_told_the_setting(served):
 # The end of a server
 
 
-async def test_clients_of_a_server_that_stops_are_told_so():
+async def test_a_stopping_server_closes_with_going_away():
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     url = f"ws://127.0.0.1:{listeners[0].socket.getsockname()[1]}/ws"
     codes = []

@@ -39,7 +39,7 @@ def on_native(upgraded, listeners):
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("host", [on_hypercorn, on_native])
-async def test_who_reads_slowly_but_steadily_gets_all(nursery, host):
+async def test_a_peer_that_reads_slowly_but_steadily_gets_all_messages(nursery, host):
     arrived, arrivals = trio.open_memory_channel(1)
 
     async def upgraded(upgrade):

@@ -181,9 +181,7 @@ async def test_an_answer_is_given_once(connect):
     "body",
     [b"Content-Length: 3\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"],
 )
-async def test_a_client_that_asks_first_is_told_to_go_on_only_when_the_body_is_wanted(
-    connect, body
-):
+async def test_100_continue_is_sent_only_when_the_body_is_read(connect, body):
     is_wanted = trio.Event()
 
     async def respond(exchange):
@@ -212,7 +210,7 @@ async def test_a_client_that_asks_first_and_is_rejected_keeps_its_body(connect):
     assert client.is_shut
 
 
-async def test_a_client_that_did_not_wait_for_it_is_not_told_to_go_on(connect):
+async def test_a_client_that_sends_its_body_early_gets_no_100_continue(connect):
     client = await connect(echo)
     client.put(
         b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 6\r\n\r\nabc"
@@ -230,7 +228,7 @@ async def test_nothing_else_can_be_expected(connect):
     assert client.statuses() == [417]
 
 
-async def test_a_small_body_that_nobody_reads_does_not_end_the_connection(connect):
+async def test_a_small_unread_body_does_not_close_the_connection(connect):
     client = await connect(say_path)
     client.put(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nGET /" + LAST)
     await settled()
@@ -245,7 +243,7 @@ async def test_a_small_body_that_nobody_reads_does_not_end_the_connection(connec
         b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
-async def test_what_nobody_read_is_never_taken_for_a_request(connect, unread):
+async def test_an_unread_body_is_never_parsed_as_a_request(connect, unread):
     client = await connect(say_path)
     client.put(b"POST /x HTTP/1.1\r\nHost: x\r\n" + unread)
     await settled()
@@ -368,7 +366,7 @@ async def test_what_is_no_exception_is_not_held_up(new_client, caplog, beside):
 # The listener
 
 
-async def test_a_connection_too_many_is_told_so_and_closed_at_once(new_client):
+async def test_a_connection_too_many_is_answered_503_and_closed_at_once(new_client):
     host = NativeHost(respond=say_path, limits=Limits(http=HttpLimits(connections_max=1)))
     first, second = new_client(), new_client()
     async with trio.open_nursery() as nursery:
@@ -465,7 +463,7 @@ async def test_a_client_may_have_an_address(nursery, family, error, client):
     nursery.cancel_scope.cancel()
 
 
-async def test_who_watches_a_connection_is_told_before_it_is_closed():
+async def test_a_connection_leaves_its_poller_before_it_is_closed():
     ours, theirs = socket.socketpair()
     fd = ours.detach()
     ends, was_open = SocketEnds(fd=fd), []

@@ -299,7 +299,7 @@ async def test_a_reset_breaks_the_write(connect, caplog):
     assert caplog.records == []
 
 
-async def test_who_sends_much_at_once_does_not_keep_others_waiting(connect):
+async def test_pipelined_requests_do_not_delay_other_connections(connect):
     paths = []
 
     async def respond(exchange):
