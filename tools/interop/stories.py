@@ -162,7 +162,7 @@ def git(folder: Path) -> tuple[Step | Heard, ...]:
         call("git_diff_staged", **here),
         call("git_commit", **here, message="Mend the wall"),
         call("git_log", **here, max_count=2),
-        call("git_show", **here, protocol_version="HEAD"),
+        call("git_show", **here, revision="HEAD"),
         call("git_create_branch", **here, branch_name="spring"),
         call("git_checkout", **here, branch_name="spring"),
         call("git_branch", **here, branch_type="local"),
