@@ -234,7 +234,11 @@ FAULTS: Final = (
         says={"websocket": "limits.requests.initialize_seconds"},
     ),
     Fault(name="refuses the handshake", serve=reject, says={"websocket": "HTTP 404"}),
-    Fault(name="hangs up at once", serve=hang_up, says=everywhere("hung up", "ConnectionLost")),
+    Fault(
+        name="hangs up at once",
+        serve=hang_up,
+        says=everywhere("disconnected during the handshake", "ConnectionLost"),
+    ),
     Fault(name="is cut in a call", serve=cut, says=everywhere("broke", "OutcomeUnknown")),
     Fault(
         name="ends in an answer", serve=answer_a_half, says=everywhere("broke", "OutcomeUnknown")
