@@ -1,12 +1,12 @@
-"""The pytest plugin: recordings as regression tests, and what a test of a server or a host needs.
+"""The pytest plugin: recordings as regression tests, and fixtures to test servers and clients.
 
     @pytest.mark.mcp_recording("trip.mcprec.jsonl")
     def test_the_trip_still_goes_the_same_way(mcp_replay):
         mcp_replay(server)
 
-pytest finds it by itself. All fixtures are synchronous, so they work under pytest-trio, under
-anyio's plugin with its Trio backend, and in plain tests, also in those that call `trio.run`.
-Nothing of the engine is imported before a test asks for a fixture.
+pytest loads the plugin automatically. All fixtures are synchronous, so they work under pytest-trio,
+under anyio's plugin with its Trio backend, and in plain tests, also in tests that call `trio.run`.
+The engine is imported only when a test uses a fixture.
 """
 
 import os
@@ -52,33 +52,33 @@ _DIGEST_CHARACTERS: Final = 8
 
 _AGAIN: Final = "record it again with --mcp-record=all, or what is no longer true with new"
 _RECORD_HELP: Final = (
-    "What the fixture mcp_recorder records: none (what is missing fails), once (what is missing),"
-    " new (also what is no longer true), all. Default: none."
+    "Which recordings the fixture mcp_recorder makes: none (a missing recording fails the test),"
+    " once (missing ones), new (missing and outdated ones), all. Default: none."
 )
 
 
 class UntrackedCallWarning(pytest.PytestWarning):
-    """A replayed handler read a clock, dice or the like behind the back of its context."""
+    """A replayed handler called a clock or a random source directly, not through its context."""
 
 
-# What pytest calls.
+# Hooks ------------------------------------------------------------------------------------------
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--mcp-record`."""
+    """Add the option `--mcp-record`."""
     group = parser.getgroup("mcp_trio", "recordings of the Model Context Protocol")
     group.addoption("--mcp-record", choices=_RECORD_MODES, default="none", help=_RECORD_HELP)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker `mcp_recording`."""
     config.addinivalue_line("markers", _MARK_HELP)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse a marker that is wrong, or that nothing would look at.
+    """Fail a test whose marker is invalid, or has no effect because no fixture uses it.
 
-    A test that has `request` may ask for a fixture later.
+    A test with the fixture `request` may request another fixture later.
     """
     marker = item.get_closest_marker(_MARK)
     if marker is None:
@@ -89,11 +89,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(f"the marker {_MARK} does nothing without one of {users}", pytrace=False)
 
 
-# The marker.
+# The marker -------------------------------------------------------------------------------------
 
 
 class _Marked:
-    """What the marker of a test says."""
+    """The arguments of a test's marker."""
 
     def __init__(
         self, path: str | os.PathLike[str], mode: Mode = "strict", ignore: str | Sequence[str] = ()
@@ -116,7 +116,7 @@ def _marked(marker: pytest.Mark) -> _Marked:
 
 
 class _Place:
-    """Where the recordings of a test are, and what its marker says of them."""
+    """The paths of a test's recordings, and the options from its marker."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         marker = request.node.get_closest_marker(_MARK)
@@ -128,7 +128,7 @@ class _Place:
         self.ignore: Sequence[str] = () if self._marked is None else self._marked.ignore
 
     def given(self, path: str | os.PathLike[str] | None) -> Path:
-        """The path that was given, or the marker's."""
+        """Return `path`, or else the path from the marker, in the folder of the test's file."""
         __tracebackhide__ = True
         if path is not None:
             return self._folder / path
@@ -139,7 +139,7 @@ class _Place:
         return self._folder / self._marked.path
 
     def own(self, label: str) -> Path:
-        """The marker's path, or that of a recording of this test's own."""
+        """Return the path from the marker, or else a path named after the test and `label`."""
         if self._marked is not None and not label:
             return self._folder / self._marked.path
         names = [*self._test, label] if label else self._test
@@ -147,7 +147,7 @@ class _Place:
 
 
 def _plain(names: Sequence[str]) -> str:
-    """The names as that of a file; with a digest where it might be the name of others as well."""
+    """Return a file name for a test, with a digest if other tests could have the same file name."""
     name = ".".join(names)
     plain = _ODD.sub("-", name).removesuffix("-")[:_NAME_CHARACTERS_MAX]
     if len(name) <= _NAME_CHARACTERS_MAX and _TELLING.fullmatch(name):
@@ -156,14 +156,17 @@ def _plain(names: Sequence[str]) -> str:
     return f"{plain}-{digest[:_DIGEST_CHARACTERS]}"
 
 
-# Fixtures.
+# Fixtures ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def mcp_client() -> "Callable[..., Client]":
-    """Makes clients of server objects, and of whatever else a `Client` connects to.
+    """Make a client of a server object, a command or a URL.
 
-    `async with mcp_client(server) as client`, with the options of `Client`.
+    async with mcp_client(server) as client:
+        assert await client.list_tools()
+
+    The options are those of `mcp_trio.Client`.
     """
 
     def connect(target: "Target", **options: "Unpack[ClientOptions]") -> "Client":
@@ -176,13 +179,22 @@ def mcp_client() -> "Callable[..., Client]":
 
 @pytest.fixture
 def mcp_replay(request: pytest.FixtureRequest) -> "Replay":
-    """Does what the marker's recording holds again, and compares: `mcp_replay(server)`."""
+    """Replay a recording against a server, and fail the test at the first difference.
+
+    @pytest.mark.mcp_recording("trip.mcprec.jsonl")
+    def test_trip(mcp_replay):
+        mcp_replay(server)
+    """
     return Replay(request)
 
 
 @pytest.fixture
 def mcp_mock(request: pytest.FixtureRequest) -> "Iterator[Mock]":
-    """The recorded server of the marker, or of a path, to connect to: `Client(mcp_mock())`."""
+    """Make a mock server that gives the answers of a recording.
+
+    async with Client(mcp_mock("trip.mcprec.jsonl")) as client:
+        assert await client.list_tools()
+    """
     mock = Mock(request)
     yield mock
     mock.check()
@@ -190,21 +202,23 @@ def mcp_mock(request: pytest.FixtureRequest) -> "Iterator[Mock]":
 
 @pytest.fixture
 def mcp_recorder(request: pytest.FixtureRequest) -> "Recorder":
-    """A client that is recorded at first, and later lives on the recording.
+    """Make a client whose session is recorded, and later answered from the recording.
 
     async with mcp_recorder(["npx", "-y", "some-server"]) as client:
         assert await client.list_tools()
+
+    The option --mcp-record decides when a recording is made.
     """
     return Recorder(request)
 
 
 @pytest.fixture
 def mcp_clock() -> "trio.testing.MockClock":
-    """A clock that jumps to the next moment that a task waits for, whenever all tasks wait.
+    """Return a Trio clock that jumps to the next deadline whenever all tasks are blocked.
 
-    pytest-trio runs the test on it; elsewhere give it to `trio.run(…, clock=mcp_clock)`, or to
-    anyio's plugin: `def anyio_backend(mcp_clock): return "trio", {"clock": mcp_clock}`. A thread
-    or a subprocess is not waited for: it lives in real time.
+    pytest-trio runs the test with this clock. Elsewhere pass it to `trio.run(…, clock=mcp_clock)`,
+    or to anyio's plugin: `def anyio_backend(mcp_clock): return "trio", {"clock": mcp_clock}`. The
+    clock does not wait for threads or subprocesses, which run in real time.
     """
     import trio.testing
 
@@ -212,7 +226,7 @@ def mcp_clock() -> "trio.testing.MockClock":
 
 
 class Replay:
-    """The fixture `mcp_replay`: a call replays, and a difference fails the test."""
+    """The value of the fixture `mcp_replay`; a call replays a recording."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._place = _Place(request)
@@ -223,9 +237,9 @@ class Replay:
     ) -> "ReplayReport | InputsReport":
         """Replay the marker's recording, or the one at `path`, against `server`.
 
-        Runs to its end before it returns, also inside a Trio program. Calls that a replay could not
-        repeat come as `UntrackedCallWarning`. With mode "inputs" `server` may be any target of a
-        client, such as a command or the URL of another process.
+        The call returns when the replay has finished, also inside a Trio program. Calls that a
+        replay cannot repeat are reported as `UntrackedCallWarning`. With mode "inputs" `server` may
+        be any target of a client, such as a command or the URL of another process.
         """
         __tracebackhide__ = True
         file, mode = self._place.given(path), self._place.mode
@@ -238,7 +252,7 @@ class Replay:
 
 
 class Mock:
-    """The fixture `mcp_mock`: a call makes a server of a recording."""
+    """The value of the fixture `mcp_mock`; a call makes a mock server from a recording."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._place = _Place(request)
@@ -247,11 +261,11 @@ class Mock:
     def __call__(
         self, path: str | os.PathLike[str] | None = None, *, strict: bool = False
     ) -> "MockServer":
-        """What `Client` connects to as to the recorded server; see `mcp_trio.testing.mock_server`.
+        """Return a mock server, made by `mcp_trio.testing.mock_server`, as a target for `Client`.
 
-        `await nursery.start(mock.serve_http)` serves it to any other client, too.
-        If it is `strict`, the test fails at its end when something was asked that is not recorded,
-        or something recorded was not asked.
+        `await nursery.start(mock.serve_http)` serves the mock to any other client, too. With
+        `strict` the test fails at its end if the client sent a request that is not recorded, or did
+        not send one that is.
         """
         __tracebackhide__ = True
         from mcp_trio.testing import mock_server
@@ -262,13 +276,13 @@ class Mock:
         return mock
 
     def check(self) -> None:
-        """Hold those that are strict to their recordings; fails the test."""
+        """Fail the test if the requests to a strict mock differ from its recording."""
         for mock in self._strict:
             _or_fail(mock.check)
 
 
 class Recorder:
-    """The fixture `mcp_recorder`: a call gives a client, recorded or living on a recording."""
+    """The value of the fixture `mcp_recorder`; a call makes a recorded or a mocked client."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._place = _Place(request)
@@ -278,13 +292,14 @@ class Recorder:
     def __call__(
         self, target: "Target", *, label: str = "", **options: "Unpack[ClientOptions]"
     ) -> "RecordedClient":
-        """A client of `target` for `async with`, or of what `target` said when it was recorded.
+        """Return a client of `target`, or of its recorded answers, for `async with`.
 
-        The recording is the marker's, or lies in `recordings/` beside the test's file, named after
-        the test and, for a second client of one test, `label`. `--mcp-record` decides when it is
-        made; it is kept only if the block ends without an exception. A server object is recorded
-        on its own side, and replayed strictly before the client gets its recorded answers; of any
-        other target the recording is the client's. What is asked and not recorded fails the test.
+        The path of the recording is the marker's, or in `recordings/` beside the test's file, named
+        after the test and, for a second client of one test, `label`. `--mcp-record` decides when
+        the recording is made; it is kept only if the block ends without an exception. A server
+        object records its own side, and is replayed strictly before the client gets the recorded
+        answers; with any other target the client records. A request that is not recorded fails the
+        test.
         """
         __tracebackhide__ = True
         path = self._place.own(label)
@@ -295,7 +310,7 @@ class Recorder:
 
 
 class RecordedClient:
-    """`async with` it for the client; see `Recorder`."""
+    """An asynchronous context manager that `Recorder` returns, which gives the client."""
 
     def __init__(
         self, target: "Target", path: Path, mode: RecordMode, options: Mapping[str, Any]
@@ -309,7 +324,7 @@ class RecordedClient:
         self._mock: MockServer | None = None
 
     async def __aenter__(self) -> "Client":
-        """Connect, to the target or to its recording."""
+        """Connect to the target, or to the mock made from its recording."""
         __tracebackhide__ = True
         if self._client is not None:
             raise RuntimeError("a client connects once: make another, with a label=")
@@ -330,7 +345,7 @@ class RecordedClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close; keep what was recorded, or fail for what was asked and is not recorded."""
+        """Close the client; keep the new recording, or fail if a request was not recorded."""
         __tracebackhide__ = True
         assert self._client is not None
         await self._client.__aexit__(kind, error, traceback)
@@ -365,7 +380,7 @@ class RecordedClient:
         return cast("Server", self._target)
 
     async def _is_still_true(self) -> bool:
-        """Whether the target would say today what is recorded."""
+        """Return whether the target still gives the recorded answers."""
         from mcp_trio.errors import RecordingError, ReplayDivergence
         from mcp_trio.recording import replay_async, run_inputs
 
@@ -394,18 +409,18 @@ class RecordedClient:
 
 
 class _ServedRecorded:
-    """A server object whose one session is recorded on its own side."""
+    """A server object that records its one session."""
 
     def __init__(self, server: "Server", path: Path) -> None:
         self._server = server
         self._path = path
 
     async def serve(self, channel: "Channel") -> None:
-        """Serves one session."""
+        """Serve one session, and record it."""
         await self._server.serve(channel, record=self._path)
 
 
-# What fails a test.
+# Failing the test -------------------------------------------------------------------------------
 
 
 def _replay(path: Path, server: "Server", mode: Literal["strict", "outbound"]) -> "ReplayReport":
@@ -426,7 +441,7 @@ def _drive(path: Path, target: "Target", ignore: Sequence[str]) -> "InputsReport
 
 
 def _or_fail(work: Callable[[], Result]) -> Result:
-    """What `work` returns; what the engine raises fails the test, with its text and no more."""
+    """Return the result of `work`; an `MCPError` fails the test with its text, no traceback."""
     __tracebackhide__ = True
     from mcp_trio import MCPError
 
@@ -438,7 +453,7 @@ def _or_fail(work: Callable[[], Result]) -> Result:
 
 
 def _outside_trio(work: Callable[[], Result]) -> Result:
-    """Run what starts a Trio run of its own; in a thread, where one goes on here."""
+    """Call `work`, which calls `trio.run`; inside a Trio run, call it in a thread."""
     import trio
 
     if not trio.lowlevel.in_trio_run():
@@ -448,7 +463,7 @@ def _outside_trio(work: Callable[[], Result]) -> Result:
 
 
 def _keep(part: Path, path: Path, *, is_good: bool) -> None:
-    """Make the recording of a good run the test's, and forget that of any other."""
+    """Move the temporary recording of a passed run to its path, or delete that of a failed run."""
     if is_good:
         part.replace(path)
     else:

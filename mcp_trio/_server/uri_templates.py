@@ -1,19 +1,19 @@
 """URI templates (RFC 6570, levels 1 to 3): from variables to a URI, and from a URI to variables.
 
-The table `OPERATORS` is the RFC's own (appendix A), with two columns more for matching a URI.
+The table `OPERATORS` is the RFC's own (appendix A), with two columns added for matching a URI.
 
-Matching is not in the RFC, and a template may be ambiguous. These rules make it definite:
+The RFC does not define matching, and a template may be ambiguous. These rules make it unambiguous:
 
 - A value ends where the text or sign that follows it *first* occurs; the value of `{+path}`, which
   may span such text, ends where it *last* occurs.
-- Two expressions that would touch without a sign between them are refused, a second `{+path}` is,
-  and `{#fragment}` anywhere but at the end.
+- Two expressions without text or a sign between them are an error, as are a second `{+path}`, and
+  `{#fragment}` anywhere but at the end.
 - A value is not empty, except after a name (`?a=`) and those of `{+a}` and `{#a}`.
 - Expressions that begin with a sign may be left out, and named values stand in any order.
 
 A value that ends at the first occurrence is matched possessively, so a hostile URI costs linear
 time; a `{+path}` in the middle may make it quadratic, which `limits.messages.uri_chars_max` bounds.
-What was matched is decoded and then distrusted: see `TraversalError`.
+Matched values are decoded, and then checked for path traversal: see `TraversalError`.
 """
 
 import functools
@@ -30,20 +30,20 @@ from mcp_trio.limits import DEFAULT_LIMITS
 
 
 class TemplateError(MCPError, ValueError):
-    """A template is malformed, ambiguous, or does not fit its handler."""
+    """A template is malformed or ambiguous, or does not suit its handler."""
 
 
 class UriError(MCPError):
-    """A URI is refused before anybody looks at what it names."""
+    """A URI is rejected before any resource is looked up."""
 
 
 class TraversalError(UriError):
-    """A matched value tries to leave its place in the path; no handler gets to see it."""
+    """A matched value could lead out of its path segment; handlers never receive it."""
 
 
 @attrs.frozen(kw_only=True)
 class Operator:
-    """How an expression expands, and how its text is known again."""
+    """The rules by which the expressions of an operator expand and match."""
 
     first: str = ""
     separator: str = ","
@@ -80,13 +80,13 @@ _TRAVERSAL: Final = re.compile(r"\0|\\|\A/|(?:\A|/)\.\.(?:/|\Z)")
 
 @attrs.frozen
 class Expression:
-    """What stands between two braces."""
+    """An expression between braces."""
 
     operator: Operator
     names: tuple[str, ...]
 
     def expand(self, values: Mapping[str, str]) -> str:
-        """The text for those variables that have a value; for none of them, no text at all."""
+        """Return the text for the variables that have a value; "" if none has."""
         parts = [self._part(name, values[name]) for name in self.names if name in values]
         return self.operator.first + self.operator.separator.join(parts) if parts else ""
 
@@ -97,9 +97,9 @@ class Expression:
         return f"{name}={encoded}" if encoded else name + self.operator.if_empty
 
     def pattern(self, ends: list[str]) -> str:
-        """A pattern with one group: its text without the first sign, up to any of `ends`."""
+        """Return a pattern with one group: the text after the first sign, up to any of `ends`."""
         operator = self.operator
-        # A sign joins the characters that are excluded: far cheaper than looking ahead for it.
+        # A single character is excluded by the class, which is far cheaper than a lookahead.
         excluded = operator.excludes + "".join(end for end in ends if len(end) == 1)
         character = f"[^{re.escape(excluded)}]" if excluded else "."
         texts = "".join(f"(?!{re.escape(end)})" for end in ends if len(end) > 1)
@@ -107,10 +107,10 @@ class Expression:
         return f"(?:{re.escape(operator.first)}{group})?" if operator.first else group
 
     def read(self, text: str) -> dict[str, str] | None:
-        """The values in its text, decoded; None if the text is not of this expression.
+        """Return the decoded values in the text; None if the text does not match the expression.
 
         Raises:
-            TraversalError: a value is not to be trusted.
+            TraversalError: A value could lead out of its path segment.
         """
         parts = self._read_named(text) if self.operator.is_named else self._read_in_order(text)
         if parts is None:
@@ -140,14 +140,14 @@ Piece = str | Expression
 
 
 def _keep_reserved(value: str) -> str:
-    """What is encoded already stays; only what a URI cannot hold is encoded."""
+    """Encode the characters that a URI cannot contain, and keep percent-encoded ones."""
     parts = _TRIPLET.split(value)
     parts[::2] = [quote(part, safe=_RESERVED) for part in parts[::2]]
     return "".join(parts)
 
 
 def _reject_traversal(name: str, value: str, *, may_hold_slash: bool) -> None:
-    # Handlers decode again more often than they should, so what that would give is checked too.
+    # Handlers may decode a value once more by mistake, so the result of that is checked as well.
     leaves = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
     if leaves or ("/" in value and not may_hold_slash):
         raise TraversalError(f"{name}: a value that could leave its place in the path is refused")
@@ -155,7 +155,7 @@ def _reject_traversal(name: str, value: str, *, may_hold_slash: bool) -> None:
 
 @attrs.frozen
 class UriTemplate:
-    """A parsed template: its `pieces`, ending with an expression, and then the literal `tail`."""
+    """A parsed template: `pieces`, the last of them an expression, and then the literal `tail`."""
 
     text: str
     pieces: tuple[Piece, ...]
@@ -163,10 +163,10 @@ class UriTemplate:
 
     @classmethod
     def parse(cls, text: str) -> "UriTemplate":
-        """Read a template; one without any braces matches and expands to itself.
+        """Parse a template; a template without braces matches and expands to itself.
 
         Raises:
-            TemplateError: it is malformed, beyond level 3, or cannot be matched definitely.
+            TemplateError: The template is malformed, beyond level 3, or ambiguous.
         """
         parts = _BRACES.split(text)
         pieces: list[Piece] = []
@@ -191,22 +191,22 @@ class UriTemplate:
         return _compile(self.pieces)
 
     def expand(self, values: Mapping[str, str]) -> str:
-        """The URI for these values; a variable without one is left out, as the RFC has it."""
+        """Return the URI for these values; a variable without a value is left out (RFC 6570)."""
         texts = [piece if isinstance(piece, str) else piece.expand(values) for piece in self.pieces]
         return "".join(texts) + self.tail
 
     def match(
         self, uri: str, *, uri_chars_max: int = DEFAULT_LIMITS.messages.uri_chars_max
     ) -> dict[str, str] | None:
-        """The decoded values by which the template expands to `uri`; None if there are none.
+        """Return the decoded values of the variables in `uri`; None if `uri` does not match.
 
         A variable that the URI leaves out has no entry.
 
         Raises:
-            UriError: the URI is longer than `uri_chars_max`.
-            TraversalError: a value holds a `..` segment, a backslash or NUL, begins with a slash,
-                or would after being decoded once more; or holds an encoded slash outside of
-                `{+a}`, `{#a}`, `{?a}` and `{&a}`.
+            UriError: The URI is longer than `uri_chars_max`.
+            TraversalError: A value contains a `..` segment, a backslash or NUL, or begins with a
+                slash, as it is or after being decoded once more; or a value outside of `{+a}`,
+                `{#a}`, `{?a}` and `{&a}` contains an encoded slash.
         """
         if len(uri) > uri_chars_max:
             raise UriError(
@@ -228,10 +228,10 @@ class UriTemplate:
         return values
 
     def check_parameters(self, parameters: Collection[str]) -> None:
-        """Refuse a handler whose parameters are not exactly the variables.
+        """Check that the parameters of a handler are exactly the variables.
 
         Raises:
-            TemplateError: naming what is missing on either side.
+            TemplateError: They differ; the text names each missing variable and parameter.
         """
         sides = {
             "no parameter for the variable": set(self.variables) - set(parameters),
@@ -284,9 +284,11 @@ def _touch(left: Piece, right: Piece) -> bool:
 
 
 def _compile(pieces: tuple[Piece, ...]) -> re.Pattern[str]:
-    """Built from right to left, because a value ends where the next sign or text begins.
+    """Return the pattern of a template.
 
-    The signs of several expressions in a row all end it, since any of these may be left out.
+    The pattern is built from right to left, because a value ends where the next sign or text
+    begins. The signs of several expressions in a row all end the value, since each of these
+    expressions may be left out.
     """
     patterns: list[str] = []
     signs: list[str] = []

@@ -1,8 +1,8 @@
-"""All that is wrong with a value, in short lines, after msgspec has refused it for the first fault.
+"""All validation errors of a value, as short lines.
 
-The walk reads the value again, and goes down only where that fails. Every text is msgspec's own;
-where the walk goes no further, for it is bounded in depth and breadth, that text stands for all
-that lies below.
+msgspec stops at the first validation error. To find the others, the walk decodes the members of the
+value one by one, and descends into each member that fails. Every text is msgspec's own. The walk is
+bounded in depth and breadth; where it stops, one error stands for all errors below.
 """
 
 import itertools
@@ -36,15 +36,15 @@ _PLACE: Final = re.compile(r"(`key` in )?`\$([^`]*)`")
 
 
 def line(error: Exception, path: str = "") -> str:
-    """From "Expected `int`, got `str` - at `$.days[0]`" to "days[0]: expected int, got str"."""
+    """Return "Expected `int`, got `str` - at `$.days[0]`" as "days[0]: expected int, got str"."""
     before, inner, text = _taken_apart(str(error))
     return before + _line(path + inner, _text_of(error) or text)
 
 
 def _taken_apart(text: str) -> tuple[str, str, str]:
-    """Whether it is about a key, the path to it, and what is left of the text."""
+    """Return "key in " for an error about a key (else ""), its path, and the rest of the text."""
     before = path = ""
-    while found := _PLACE.fullmatch(text.rpartition(_AT)[2]):  # the outermost comes last
+    while found := _PLACE.fullmatch(text.rpartition(_AT)[2]):  # The outermost path comes last.
         before = before or found[1] or ""
         path += found[2]
         text = text.rpartition(_AT)[0]
@@ -57,7 +57,7 @@ def _line(path: str, text: str) -> str:
 
 
 def _text_of(error: Exception) -> str | None:
-    """The text of an error that carries more than that, such as those of attrs' validators."""
+    """Return the text of an error with further arguments, as attrs' validators raise it."""
     match error.__cause__:
         case TypeError(args=(str(text), _, *_)) | ValueError(args=(str(text), _, *_)):
             return text
@@ -68,10 +68,10 @@ def _text_of(error: Exception) -> str | None:
 def lines_of(
     hint: Any, value: Any, *, read: Callable[[Any, Any], Any], limits: Limits
 ) -> list[str]:
-    """One short line for each mistake in `value`, as many and as long as `limits` allow.
+    """Return a short line for each validation error in `value`, within `limits`.
 
-    `read` makes a value of the readable type that it is given, or raises. There may be no line,
-    for a text can be wrong where its values are not.
+    `read` decodes a value as a readable type, or raises. The result may be empty, because JSON text
+    can be invalid although the values in it are valid.
     """
     found = _Walk(read, limits).inside(hint, value, "", limits.messages.validation_error_depth_max)
     return shown([*itertools.islice(found, limits.messages.validation_error_members_max)], limits)
@@ -79,13 +79,13 @@ def lines_of(
 
 @attrs.frozen
 class _Walk:
-    """Each method yields lines; none of them if that way lies no mistake."""
+    """A walk through a value; each method yields a line for each validation error found."""
 
     read: Callable[[Any, Any], Any]
     limits: Limits
 
     def at(self, hint: Any, value: Any, path: str, depth: int) -> Iterator[str]:
-        """What is wrong with the value itself, or else inside of it."""
+        """Yield the errors inside the value, or else the error of the value itself."""
         try:
             self.read(value, hint)
         except msgspec.ValidationError as error:
@@ -98,7 +98,7 @@ class _Walk:
                 yield from inside
 
     def inside(self, hint: Any, value: Any, path: str, depth: int) -> Iterator[str]:
-        """What is wrong with its members."""
+        """Yield the errors of the members of the value."""
         hint = bare(hint)
         if isinstance(hint, StandIn):
             likely = hint.reading.likeliest(value)
@@ -141,7 +141,7 @@ class _Walk:
             yield from self.at(item_hint, item, f"{path}[{index}]", depth)
 
     def _step(self, key: str) -> str:
-        """How a path goes on, past a key that may be long."""
+        """Return the path step for a key, which is shortened if it is long."""
         return step(key[: self.limits.messages.validation_error_chars_max])
 
 
@@ -154,7 +154,7 @@ def _item_hints(hint: Any) -> Iterable[Any]:
 
 
 def _likeliest(members: Iterable[Any], value: Any) -> Any | None:
-    """The member of a union whose mistakes are worth telling; None if the union tells more."""
+    """Return the union member whose errors help most; None if the error of the union does."""
     others = [member for member in members if member is not types.NoneType]
     if len(others) == 1:
         return others[0]
@@ -163,7 +163,7 @@ def _likeliest(members: Iterable[Any], value: Any) -> Any | None:
 
 
 def _told(error: Exception, path: str) -> Iterator[str]:
-    """Each of several faults, if the error is of this very value; else its text."""
+    """Yield a line for each of several errors, if they are about this value, else one line."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, Faults):
         cause = cause.__cause__
