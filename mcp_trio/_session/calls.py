@@ -81,12 +81,12 @@ class Call:
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is nothing more to wait for."""
+        """Return whether the call has ended."""
         return self.answer is not None or self.loss is not None
 
     @property
     def has_result(self) -> bool:
-        """Whether it was settled by a result."""
+        """Return whether the call ended with a result."""
         return self.answer is not None and self.answer.error is None
 
     def settle(self, answer: AnswerArrived) -> None:
@@ -179,7 +179,7 @@ class Requests:
         lane: Lane | None = None,
         about: RequestId | None = None,
     ) -> Any:
-        """See `Session.request`."""
+        """Send a request and return the peer's typed result; documented at `Session.request`."""
         await self.send_queue.ready(lane)
         self.check_open(lane)
         limits = self.connection.limits
@@ -200,7 +200,7 @@ class Requests:
         return self.connection.decode_result(request, call.outcome())
 
     def stand(self, method: str, params: ParamsToSend, hear: Hear) -> Call:
-        """See `Session.stand`."""
+        """Send a request that stays open; documented at `Session.stand`."""
         self.check_open()
         limits, now = self.connection.limits, trio.current_time()
         request = self.connection.open_request(method, params, now=now)
@@ -209,7 +209,7 @@ class Requests:
         return call
 
     def leave(self, call: Call) -> None:
-        """See `Session.leave`."""
+        """Abandon a request that stays open; documented at `Session.leave`."""
         if not call.is_settled:
             self._abandon(call, None)
 
@@ -281,7 +281,7 @@ class Requests:
         self._calls.pop(event.request.id).settle(event)
 
     def fail(self, event: AnswerUnreadable) -> None:
-        """What has come for an open request is no answer that could be read."""
+        """Fail an open request whose answer cannot be read."""
         self._calls.pop(event.request.id).lose(event.error)
 
     def settle_lost(self, lost: Lost) -> None:
@@ -299,7 +299,7 @@ class Requests:
         return self._calls[event.request.id].report(event.params)
 
     def passes(self, event: NotificationArrived) -> bool:
-        """Whether the callbacks are to hear of what has come for a subscription, which does now."""
+        """Pass a notification to its subscription; return whether the callbacks get it too."""
         assert event.request is not None
         hear = self._calls[event.request.id].hear
         return hear is None or hear(event.method, event.params)

@@ -1,8 +1,8 @@
-"""The dispatcher: one received frame, one event, one entry of a table.
+"""The dispatcher: each received message becomes one event, and a table has the method for it.
 
-Everything here is synchronous. A frame is recorded first and acted upon afterwards, so the order of
-the journal is that of cause and effect. The end of a request is here as well, because it frees the
-place that a waiting request takes.
+Everything here is synchronous. A message is recorded before anything happens because of it, so the
+order of the journal is that of cause and effect. Requests also end here, because the end of one
+frees the slot for a request that waits.
 """
 
 import logging
@@ -61,7 +61,7 @@ class DispatchedSession(AccompaniedSession, Protocol):
 
 @attrs.define(eq=False)
 class Dispatcher:
-    """Takes every frame of one session, and keeps the requests of the peer until their end."""
+    """The owner of one session's `Connection` and of the peer's open requests."""
 
     session: DispatchedSession
     application: Application
@@ -82,7 +82,7 @@ class Dispatcher:
 
     @property
     def _suspended_handlers(self) -> SuspendedHandlers:
-        """Made for the first who needs it: handlers of legacy clients do not park."""
+        """Return the suspended handlers; made on first use, as legacy clients need none."""
         if self._suspended is None:
             self._suspended = SuspendedHandlers(self.session.connection.limits)
         return self._suspended
@@ -91,9 +91,9 @@ class Dispatcher:
         return None if handling.rounds is None else self._suspended_handlers.of(handling)
 
     def take(self, frame: bytes | Oversized) -> None:
-        """One received frame: decide what it is, record it, act. Never waits, never raises.
+        """Act upon one received message: decode it, record it, dispatch it. Never waits or raises.
 
-        Its number, or for the further messages of a batch their name, names the lanes.
+        Lanes are named after the number of its record; within a batch, after the message's name.
         """
         session = self.session
         event = session.connection.receive(frame)
@@ -102,13 +102,13 @@ class Dispatcher:
         self._actions[type(event)](self, event, number)
 
     def lose(self, lost: Lost) -> None:
-        """One request of ours will have no answer, says the channel."""
+        """End one of our requests that, as the channel reports, gets no answer."""
         body = {"id": lost.id, "error": str(lost.error)}
         self.session.sequencer.marked(LOST_MARK, body)
         self.requests.settle_lost(lost)
 
     def _take_batch(self, event: BatchArrived, number: int | str) -> None:
-        """Each message as if it had come by itself, but that one record holds them all."""
+        """Act upon each message of a batch, which one record holds."""
         connection = self.session.connection
         for place, message in enumerate(event.messages):
             inner = connection.take(message, event.size_bytes)
@@ -116,7 +116,7 @@ class Dispatcher:
 
     @property
     def has_spoken(self) -> bool:
-        """Whether a modern client has said who it is."""
+        """Return whether a stateless client has sent a request."""
         return bool(self._spoken)
 
     # Requests of theirs.
@@ -153,7 +153,7 @@ class Dispatcher:
         return rejection
 
     def _start(self, handling: Handling) -> None:
-        """Let a handler run; one that stands until the end takes no place from the others."""
+        """Start a handler; one that stays open until the session ends takes no slot."""
         if handling.request.method.is_standing:
             self._standing += 1
         else:
@@ -161,7 +161,7 @@ class Dispatcher:
         self.tasks.run(Answering(handling, self))
 
     def _pass_place_on(self) -> None:
-        """A handler has left its place, to who has waited longest."""
+        """Give the slot of a finished handler to the request that has waited longest."""
         waiting = self._admission.leave()
         if waiting is None:
             return
@@ -185,7 +185,7 @@ class Dispatcher:
             self._drop(request)
 
     def is_cancelled(self, lane: str) -> bool:
-        """Whether the handler of a lane is there, and cancelled; a replay asks."""
+        """Return whether the handler of a lane is cancelled; used by replays."""
         handlings = (*self._handlings.values(), *self._suspended_handlers.handlings)
         named = (each for each in handlings if each.lane is not None and each.lane.name == lane)
         return any(each.is_cancelled for each in named)
@@ -198,7 +198,7 @@ class Dispatcher:
             rounds.give_up()
 
     def _drop(self, request: TheirRequest) -> None:
-        """A request that waited for a place ends without one."""
+        """End a request that waited for a slot and was cancelled."""
         handling = self._handlings[request.id]
         if handling.request is request:
             self._end(handling, None)
@@ -206,7 +206,7 @@ class Dispatcher:
             self._answer(request, None, None)
 
     def finish(self, handling: Handling, frame: bytes | None) -> None:
-        """A handler's task is over: its answer goes out, and its place to who waits for one."""
+        """Finish a handler: send its answer, and give its slot to a request that waits."""
         rounds = self._rounds_of(handling)
         has_place = rounds is None or rounds.is_open
         is_answered = has_place and self._end(handling, frame)
@@ -219,7 +219,7 @@ class Dispatcher:
             self._pass_place_on()
 
     def _end(self, handling: Handling, frame: bytes | None) -> bool:
-        """The end of a request, in one step; returns whether it was answered."""
+        """End a request in one step; return whether it was answered."""
         lane = handling.lane
         is_answered = self._answer(handling.request, frame, lane)
         if not is_answered:
@@ -233,7 +233,7 @@ class Dispatcher:
             self.session.sequencer.ended(handling.lane, unstarted=not handling.is_started)
 
     def _answer(self, request: TheirRequest, frame: bytes | None, lane: Lane | None) -> bool:
-        """Answer a request, if it was not cancelled; the last one in flight writes by itself."""
+        """Answer a request unless it was cancelled; the last one in flight is written at once."""
         send_queue = self.session.send_queue
         self._handlings.pop(request.id, None)
         if not self._handlings:
@@ -266,7 +266,7 @@ class Dispatcher:
         self._suspended_handlers.update(rounds)
 
     def suspend(self, rounds: Rounds, frame: bytes) -> None:
-        """See `RoundsDesk`; a parked handler has no place."""
+        """Answer with the questions, and free the slot of the handler, which is suspended."""
         self._answer(rounds.handling.request, frame, rounds.lane)
         self._answer_echoes(rounds, frame)
         self._suspended_handlers.update(rounds)
@@ -283,7 +283,7 @@ class Dispatcher:
             self._answer(request, reply, None)
 
     def _reply_to(self, rounds: Rounds, retry: TheirRequest) -> bytes | None:
-        """What a retry gets at once; None: what its handler will say."""
+        """Return the immediate answer to a retry; None: its handler will answer."""
         kept = rounds.kept_for(retry.params.request_state)
         if kept is not None:
             return readdressed(kept, retry.id)
@@ -296,7 +296,7 @@ class Dispatcher:
         return reply
 
     def _echo(self, rounds: Rounds, retry: TheirRequest) -> None:
-        """A retry has come once more, before it was answered: both get the same."""
+        """Give a retry that arrives twice before its answer the same answer as the first."""
         echoes_max = self.session.connection.limits.requests.queued_max
         if len(rounds.echoes) >= echoes_max:
             text = f"too many requests wait for one reply (limits.requests.queued_max={echoes_max})"
@@ -305,7 +305,7 @@ class Dispatcher:
         rounds.echoes.append(retry)
 
     def _take_up(self, rounds: Rounds, retry: TheirRequest) -> None:
-        """A retry has all the answers: it is its handler's request, when there is a place."""
+        """Make a retry with all answers the request of its handler, when there is a slot."""
         has_place = self._admission.has_place()
         rejection = None if has_place else self._rejection(retry)
         if rejection is not None:
@@ -325,7 +325,7 @@ class Dispatcher:
         self._suspended_handlers.update(rounds)
 
     def _end_rounds(self, rounds: Rounds, reply: bytes | None) -> None:
-        """A handler that has asked is over; one that was parked has had no request to end."""
+        """End a handler that has asked; a suspended one has no request to end."""
         if not rounds.is_open:
             self._end_lane(rounds.handling)
         rounds.end(None if self._suspended_handlers.is_closed else reply)
@@ -342,19 +342,19 @@ class Dispatcher:
             self._answer(request, frame, None)
 
     def shut(self) -> None:
-        """Nothing more comes in: no retry either."""
+        """Take no more messages, and no retries."""
         self._suspended_handlers.close()
 
     # The end.
 
     async def standing_done(self) -> None:
-        """Wait until nothing is left of what stands until the session closes."""
+        """Wait until the requests that stay open until the session closes have ended."""
         while self._standing:
             await self._idle.wait()
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is left of all that came, and nobody can come back for anything."""
+        """Return whether no request is open and no client can come back for one."""
         has_rounds = self._suspended is not None and not self._suspended.is_empty
         return not (self._handlings or self._standing or has_rounds)
 
@@ -420,7 +420,7 @@ class Dispatcher:
 
 
 def facts_of(peer: Peer) -> dict[str, Any]:
-    """What a recording says of the other side."""
+    """Return the facts about the peer that a recording keeps."""
     return {
         "revision": peer.protocol_version.name,
         "peer": peer.info,

@@ -121,7 +121,7 @@ def _members(error: Exception) -> tuple[Exception, ...]:
 
 
 def _args(error: Exception) -> tuple[Any, ...]:
-    """What makes it; the system's errors keep the names of files apart, and would forget them."""
+    """Return the constructor arguments; `OSError.args` lacks the file names."""
     if not isinstance(error, OSError):
         return error.args
     reduced: Any = error.__reduce__()
@@ -130,7 +130,7 @@ def _args(error: Exception) -> tuple[Any, ...]:
 
 
 def _text(error: Exception) -> str:
-    """What it says, without what UTF-8 cannot say."""
+    """Return the text of an error, with characters that UTF-8 cannot encode escaped."""
     try:
         return str(error).encode(errors="backslashreplace").decode()
     except Exception:  # the same
@@ -138,7 +138,7 @@ def _text(error: Exception) -> str:
 
 
 def _is_json(value: object) -> bool:
-    """Whether a value is the same after a way through JSON."""
+    """Return whether a value is unchanged by encoding it as JSON and decoding it."""
     try:
         return _is_same(msgspec.json.decode(msgspec.json.encode(value)), value)
     except Exception:  # as above, for `==`
@@ -204,7 +204,7 @@ class Effect(Generic[Result]):
         return encode_body(CommandBody(name=self.name, arguments=arguments))
 
     def outcome(self, outcome: Outcome) -> Result:
-        """What the handler gets for what was recorded; raises what was raised."""
+        """Return the recorded result to the handler, or raise the recorded error."""
         if outcome.kind == "err":
             raise rebuilt_error(outcome.body)
         return self.codec.decoded(outcome.body)
@@ -393,7 +393,7 @@ def _perform_in_passing(handling: Handling, effect: Effect[Result]) -> Result:
 def read_clock(
     handling: Handling, name: str, read: Callable[[], Result], kind: type[Result]
 ) -> Result:
-    """What a clock says: a value of a kind that JSON keeps as it is."""
+    """Read a clock, whose value JSON can express exactly."""
     memory = handling.memory
     if memory is None:
         return _read_clock(handling, name, read, kind)
@@ -507,7 +507,7 @@ def randomness(handling: Handling) -> Random:
 
 
 def takes_patch(handling: Handling, name: str) -> bool:
-    """Whether the calling lane takes the new way at a change of the code."""
+    """Return whether the calling lane takes the new branch at a change of the code."""
     lane, memory = _lane_in_loop(handling), handling.memory
     keeper = lane if memory is None else memory.here()
     if keeper is None:

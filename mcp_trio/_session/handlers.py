@@ -1,7 +1,7 @@
-"""One request in a task: how a handler is started, and its single answer.
+"""Handlers: one request of the peer, from its start to its single answer.
 
-People's exceptions end here. An `Exception` becomes the answer of its own request; what is none
-(`KeyboardInterrupt`, `SystemExit`) is not ours to keep, and ends the session on its way out.
+Exceptions of users' handlers end here. An `Exception` becomes the answer of its own request. Other
+exceptions (`KeyboardInterrupt`, `SystemExit`) are not caught, and end the session.
 """
 
 import functools
@@ -65,7 +65,7 @@ class HandlingSession(Protocol):
 
     @property
     def send_queue(self) -> SendQueue:
-        """Where messages leave."""
+        """Return the queue of outgoing messages."""
         ...
 
     @property
@@ -89,11 +89,11 @@ class HandlingSession(Protocol):
 
 
 class Exchange(Protocol):
-    """Whether a handler that asks in rounds has a request at the moment, to be answered."""
+    """Whether a handler that asks in rounds has an open request at the moment."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it has."""
+        """Return whether it has one."""
         ...
 
     async def opened(self) -> None:
@@ -113,7 +113,7 @@ INSIDE: Final[ContextVar[Inside | None]] = ContextVar("mcp_trio_inside", default
 
 
 class Handling(msgspec.Struct, eq=False):
-    """A request of the peer, from its arrival to its end.
+    """A request of the peer, from its arrival to its end, and what its handler may do.
 
     `is_cancelled` tells that the peer, or the end of the session, has cancelled it, `is_started`
     that its handler has begun: until then a cancellation drops it unrun. `random` is made at first
@@ -143,7 +143,7 @@ class Handling(msgspec.Struct, eq=False):
 
     @property
     def scope(self) -> trio.CancelScope:
-        """What the handler runs in; it may have been another's before, and be another's later."""
+        """Return the cancel scope of the handler; other handlers may use it before and after."""
         assert self._scope is not None
         return self._scope
 
@@ -283,7 +283,7 @@ class Handling(msgspec.Struct, eq=False):
             await self.session.send_queue.ready(lane)
 
     def _has_hearer(self) -> bool:
-        """Whether there is a request to speak about, and its client has not heard this before."""
+        """Return whether a request is open and its client has not had this notification before."""
         is_known = self.memory is not None and self.memory.is_recalling
         return not is_known and (self.rounds is None or self.rounds.is_open)
 
@@ -322,7 +322,7 @@ class Application(Protocol):
         ...
 
     def hears(self, method: Method) -> bool:
-        """Whether `notified` would do anything with a notification of this method."""
+        """Return whether `notified` handles notifications of this method."""
         ...
 
     async def notified(self, method: Method, params: Any) -> None:
@@ -349,11 +349,11 @@ logger = logging.getLogger("mcp_trio")
 
 
 class Desk(Protocol):
-    """Who starts handlers and takes their answers."""
+    """The dispatcher, as a handler sees it."""
 
     @property
     def application(self) -> Application:
-        """Where the handlers are."""
+        """Return the application, which has the handlers."""
         ...
 
     def finish(self, handling: Handling, frame: bytes | None) -> None:
@@ -370,12 +370,12 @@ class Answering(msgspec.Struct, eq=False):
 
     @property
     def wants_own_task(self) -> bool:
-        """See `Job`: in a replay, a handler is known by its task."""
+        """Return whether this is a replay, which identifies a handler by its task."""
         return self.handling.session.sequencer.decides_turns
 
     @property
     def is_cancelled(self) -> bool:
-        """See `Job`; nothing else cancels it."""
+        """Return whether the request was cancelled; nothing else cancels the scope."""
         return self.handling.is_cancelled
 
     def enter(self) -> None:
@@ -406,7 +406,7 @@ class Answering(msgspec.Struct, eq=False):
 
 
 async def _answer(handling: Handling, application: Application) -> bytes | None:
-    """The one frame that answers a request, whatever its handler did; None: it was cancelled."""
+    """Run a handler; return the one message that answers its request, or None if cancelled."""
     if handling.session.send_queue.is_full_of_answers:
         await handling.session.send_queue.room_for_answers()
     if handling.is_cancelled:
@@ -426,7 +426,7 @@ async def _answer(handling: Handling, application: Application) -> bytes | None:
 async def _outcome(
     handling: Handling, application: Application
 ) -> msgspec.Struct | msgspec.Raw | Exception:
-    """What the handler returns, or what it fails with."""
+    """Call the handler; return its result, or the error that it raised."""
     try:
         return await application.handle(handling)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What a handler asks its client, and the answers."""
+"""Questions of handlers to their client: requests, or multi-round requests (2026-07-28)."""
 
 import enum
 import functools
@@ -62,7 +62,7 @@ ASK_ALL: Final = "ctx.ask_all"
 async def run_resumably(
     handling: Handling, memory: Memory, handler: Callable[[], Awaitable[Any]]
 ) -> Any:
-    """What a handler returns, with what its earlier rounds have done; None if it has to ask.
+    """Run a resumable handler with the journal of its earlier rounds; return None if it asks.
 
     Then `memory.questions` holds what. Effects that ran at that moment are cancelled, and begin
     anew in the next round.
@@ -157,7 +157,7 @@ def _hindrance(memory: Memory) -> str | None:
 
 
 def _is_shielded_from(scope: trio.CancelScope) -> bool:
-    """Whether the calling task would not be cancelled with a scope: its deadline is none to it.
+    """Return whether the calling task is shielded from a scope, so that its deadline has no effect.
 
     What a handler's thread calls is done by a system task, which others cancel; threads have no
     shields.
@@ -173,7 +173,7 @@ def _is_shielded_from(scope: trio.CancelScope) -> bool:
 
 
 def asking(asked: Sequence[Asked]) -> Effect[None]:
-    """What the record says of questions that are open."""
+    """Return the recorded form of open questions."""
     if len(asked) == 1:
         return _question(asked[0])
     questions = [{"method": it.method, "params": msgspec.Raw(_params_of(it))} for it in asked]
@@ -243,7 +243,7 @@ _STATE_BYTES: Final = 24
 
 
 class Stage(enum.Enum):
-    """Where a handler stands towards its client."""
+    """The stage of a handler that asks in rounds."""
 
     OPEN = enum.auto()  # a request waits for its answer
     SUSPENDED = enum.auto()  # it has been answered by questions, and no retry is there
@@ -252,7 +252,7 @@ class Stage(enum.Enum):
 
 
 class RoundsDesk(Protocol):
-    """Who has the requests of all handlers."""
+    """The dispatcher, as a handler that asks in rounds sees it."""
 
     def rejection(self, rounds: "Rounds") -> str | None:
         """Why a handler cannot ask now; None if it can."""
@@ -334,12 +334,12 @@ class Rounds:
 
     @property
     def is_open(self) -> bool:
-        """Whether a request waits for what the handler says."""
+        """Return whether a request is open for the handler's answer."""
         return self.stage is Stage.OPEN
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the handler waits for its client, or will when its questions are out."""
+        """Return whether the handler waits for its client, or will once its questions are sent."""
         return self.stage in {Stage.SUSPENDED, Stage.QUEUED} or bool(self._open)
 
     @property
@@ -350,7 +350,7 @@ class Rounds:
 
     @property
     def kept_bytes(self) -> int:
-        """What the reply that is kept takes."""
+        """Return the size of the kept reply, in bytes."""
         return 0 if self._kept is None else len(self._kept[1])
 
     def kept_for(self, state: str) -> bytes | None:
@@ -581,7 +581,7 @@ class Rounds:
 
 
 def binding_of(request: TheirRequest) -> tuple[bytes, str | None]:
-    """What a retry must have in common with the request before: its words, and who makes it."""
+    """Return what a retry must have in common with its request: parameters and principal."""
     return digest_of(request.method.name, request.params), request.peer.principal
 
 
@@ -616,7 +616,7 @@ def _result(key: str, question: _Question, response: msgspec.Raw) -> Any:
 
 
 def is_retry(request: TheirRequest) -> bool:
-    """Whether a request that may have rounds is the retry of a handler which is parked here.
+    """Return whether a request is the retry of a handler that is suspended here.
 
     Any other state is the business of the handler's application.
     """
@@ -645,7 +645,7 @@ class SuspendedHandlers:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no handler waits for a retry, and none would get a reply that is kept."""
+        """Return whether no handler is suspended and no reply is kept."""
         return not (self._rounds or self._known)
 
     @property

@@ -157,7 +157,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
-    """What an operation came to: a value (`res`), an error (`err`), or a cancellation (`cxl`)."""
+    """The outcome of an operation: a value (`res`), an error (`err`) or a cancellation (`cxl`)."""
 
     place: Place
     kind: str
@@ -254,14 +254,14 @@ class Memory:
 
     @property
     def is_recalling(self) -> bool:
-        """Whether the calling task has not yet come to where it stood in an earlier round."""
+        """Return whether the calling task has not reached the point of an earlier round."""
         lane = self.here()
         return (lane.name, lane.ordinal + 1) in self._steps
 
     # Change, and chance.
 
     def takes_patch(self, name: str) -> bool:
-        """Whether the calling task takes the new way at a change of the code.
+        """Return whether the calling task takes the new branch at a change of the code.
 
         It does where no round has been yet, and where it did in an earlier one.
         """
@@ -291,7 +291,7 @@ class Memory:
         self.has_asked.set()
 
     def withdraw(self, places: Iterable[Place]) -> None:
-        """Who has asked does not wait any more, though the round is not over."""
+        """Withdraw questions whose task no longer waits, before the round is over."""
         if self.scope.cancel_called:
             return
         gone = set(places)
@@ -310,7 +310,7 @@ _RECORD_BYTES: Final = 64
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """How an effect ended: a result as JSON (`res`), or an encoded `ErrorBody` (`err`)."""
+    """The end of an effect: a result as JSON (`res`), or an encoded `ErrorBody` (`err`)."""
 
     kind: Literal["res", "err"]
     body: bytes
@@ -327,7 +327,7 @@ class Sequencer(Protocol):
 
     @property
     def seed(self) -> int | None:
-        """See the class."""
+        """Return the seed of the handlers' random numbers; None when nothing records."""
         ...
 
     def clock_ns(self) -> int:
@@ -364,7 +364,7 @@ class Sequencer(Protocol):
     def valued(
         self, lane: Lane, name: str, arguments: bytes | None, read: Callable[[], Outcome]
     ) -> Outcome:
-        """What a lane reads in passing, without a turn: `read` says it, a replay what it said.
+        """Return what a lane reads without a turn: from `read`, or in a replay from the record.
 
         `arguments` is JSON. The outcome is that of (lane, next ordinal) in a replay, and `read` is
         not called then.
@@ -372,7 +372,7 @@ class Sequencer(Protocol):
         ...
 
     def patched(self, lane: Lane, name: str) -> bool:
-        """Whether a lane takes the new way at a change of the code; asked once a lane and name.
+        """Return whether a lane takes the new branch at a change of the code; once a lane and name.
 
         True, and a `mark`, in a live session; in a replay whether (lane, next ordinal) is that
         mark: if not, no ordinal is used.
@@ -380,7 +380,7 @@ class Sequencer(Protocol):
         ...
 
     def noted(self, lane: Lane, name: str, value: Any, *, is_so: bool) -> bool:
-        """Whether something is so that a lane has seen; `is_so` is what it looks like here.
+        """Return whether a fact holds that a lane observes; `is_so` is what it observes here.
 
         A `mark` in a live session, if it is. A replay may come to it in another way, so there it is
         so as well if (lane, next ordinal) is that mark: where it is not, no ordinal is used.
@@ -400,7 +400,7 @@ class Sequencer(Protocol):
         ...
 
     def flush(self) -> None:
-        """What was recorded so far is handed to the system before the bytes that it explains."""
+        """Hand the records so far to the system, before the bytes that they explain are sent."""
         ...
 
     def close(self, counts: dict[str, int]) -> None:
@@ -563,12 +563,12 @@ class Recording(_Ungated):
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether another recording would better follow; one of several sessions has no other."""
+        """Return whether the recording is full, so that another may follow."""
         return not self.channel and self.recorder.is_nearly_full
 
     @property
     def seed(self) -> int | None:
-        """What `open` says."""
+        """Return the seed in the `open` record."""
         return self.recorder.seed
 
     def clock_ns(self) -> int:

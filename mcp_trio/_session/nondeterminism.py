@@ -71,7 +71,7 @@ class UntrackedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 @attrs.frozen
 class _Rule:
-    """What to use instead of a call, and whether it reaches the outside."""
+    """A rule for calls: the replacement, and whether the call reaches the outside."""
 
     instead: str
     is_outside: bool = False
@@ -188,7 +188,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _hands_on(frame: FrameType, owner: _Owner, rule: _Rule) -> bool:
-    """Whether what a frame of nobody in particular does is the doing of who called it."""
+    """Return whether a call by a library frame is attributed to the caller of the library."""
     top = _module(frame).partition(".")[0]
     if top in _QUIET or owner == "ours":
         return False
@@ -231,7 +231,7 @@ def _public_name(frame: FrameType) -> str:
 
 @attrs.frozen
 class Row:
-    """What a function is called, and what holds for it."""
+    """The public name of a function, and its rule."""
 
     name: str
     rule: _Rule
@@ -426,7 +426,7 @@ class _Hook:
             sys.setprofile(self)
 
     def disarm(self) -> None:
-        """What was there before comes back, unless somebody else has taken the place since."""
+        """Restore the previous profile function, unless another one was installed meanwhile."""
         if sys.getprofile() in {self, None}:
             sys.setprofile(self.previous)
 

@@ -1,14 +1,13 @@
-"""The order of what goes out, and who writes it.
+"""The send queue: the order of outgoing messages, and the writer.
 
-Every frame is recorded and queued here in one synchronous step, and leaves in that order. One
-flusher is responsible for every queued frame: the end of a read batch, a direct write by the last
-request in flight, or the writer, an actor that is there while something waits for it. To a channel
-that delivers by itself everything goes directly. The journal is flushed before the bytes that it
-explains.
+A message is recorded and queued in one synchronous step, and sent in that order. The queue is
+flushed at the end of a read batch, by the last request in flight, or by the writer, an actor that
+exists only while messages wait. A channel that delivers by itself gets every message directly. The
+journal is flushed before the bytes that it explains.
 
-Two kinds of frames are counted apart. Answers never wait: instead the reader stops, and no handler
-starts, while they fill the queue, so a peer that sends without reading stops itself. Our own
-requests and notifications wait for room in their caller's task and never stop the reader.
+Answers and other messages are counted separately. Answers never wait: while they fill the queue,
+the reader pauses and no handler starts, so a peer that sends without reading stops itself. Our own
+requests and notifications wait for room in their caller's task and never pause the reader.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,17 +74,17 @@ class SendQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything queued was handed to the channel, and the channel has sent it."""
+        """Return whether the channel has sent everything that was queued."""
         return self._bytes == 0 and not self._has_tail()
 
     @property
     def queued_bytes(self) -> int:
-        """How much memory what waits for the wire takes, about."""
+        """Return the approximate memory of the queue, in bytes."""
         return self._bytes
 
     @property
     def is_full_of_answers(self) -> bool:
-        """Whether the peer has to read before it may ask for more."""
+        """Return whether answers fill the queue, so that the peer has to read first."""
         return self._answer_bytes >= self.limits.messages.send_queue_bytes_max
 
     # What goes out.
@@ -98,9 +97,9 @@ class SendQueue:
         about: RequestId | None = None,
         is_answer: bool = False,
     ) -> None:
-        """Record and queue a frame; the writer, or the end of the read batch, writes it.
+        """Record and queue a message, which the writer or the end of the read batch writes.
 
-        `about` is the peer's request that it belongs to, or answers.
+        `about` is the peer's request that it belongs to or answers.
         """
         self._put(frame, lane, about, is_answer=is_answer)
         if self._is_holding:
@@ -118,7 +117,7 @@ class SendQueue:
         about: RequestId | None = None,
         is_answer: bool = False,
     ) -> None:
-        """Record and queue a frame, and write the queue at once if that needs no waiting."""
+        """Record and queue a message, and write the queue at once if that needs no waiting."""
         self._put(frame, lane, about, is_answer=is_answer)
         self.flush()
 
@@ -173,16 +172,16 @@ class SendQueue:
     # Who writes.
 
     def hold(self) -> None:
-        """A read batch begins: frames gather until `release`."""
+        """Begin a read batch: messages are queued until `release`."""
         self._is_holding = True
 
     def release(self) -> None:
-        """The read batch ends: what gathered leaves as one write."""
+        """End a read batch: write the queued messages at once."""
         self._is_holding = False
         self.flush()
 
     def flush(self) -> None:
-        """Write now if that is possible without waiting, else leave it to the writer."""
+        """Write the queue now if that needs no waiting; otherwise start the writer."""
         if not self._queue:
             return
         if self._send_nowait is None or self._is_sending:
@@ -279,7 +278,7 @@ class SendQueue:
             self.on_loss(error)
 
     def lose(self) -> None:
-        """Nothing more can leave: what is queued is dropped, and who waits for room is woken."""
+        """Drop the queue after a loss, and wake the tasks that wait for room."""
         self._is_lost = True
         self.dropped |= {frame for frame, is_answer in self._queue if not is_answer}
         self._queue.clear()

@@ -120,12 +120,12 @@ class Session:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the peer has said who it is: by a handshake, or by a modern request."""
+        """Return whether the peer is known: by a handshake, or by a stateless request."""
         return self.negotiated.is_set() or self._dispatcher.has_spoken
 
     @property
     def may_be_followed(self) -> bool:
-        """Whether nothing goes on, and a recording is long: one without state can have another."""
+        """Return whether the session is idle and its recording full: another may follow."""
         sequencer = self.sequencer
         is_nearly_full = isinstance(sequencer, Recording) and sequencer.is_nearly_full
         return is_nearly_full and self._dispatcher.is_at_rest
@@ -150,10 +150,11 @@ class Session:
             pool.nursery.cancel_scope.cancel()
 
     def begin(self, pool: TaskPool, context: Context) -> None:
-        """Serve the channel by tasks of somebody else, until it is shut.
+        """Serve the channel by the tasks of a pool, until the session is shut.
 
-        They begin with the context variables `context`. Whoever cancels their nursery shuts its
-        sessions before, and waits until they have ended: what is cancelled first is not wound down.
+        They begin with the context variables `context`. The owner of the pool's nursery shuts its
+        sessions and waits for their end before it cancels the nursery; otherwise they are not wound
+        down.
         """
         if self.sequencer.has_lanes:
             watch_lanes()
@@ -168,7 +169,7 @@ class Session:
             deliver_to(self._take_delivered)
 
     def act(self, actor: Actor) -> None:
-        """Begin what the application does by itself; what it raises is logged."""
+        """Start a task of the application that lives with the session; its errors are logged."""
         self._tasks.act(partial(_logged, actor))
 
     def shut(self, cause: str, loss: ConnectionLost | None = None) -> None:
@@ -237,7 +238,7 @@ class Session:
                 await self._deliveries.done()
 
     async def _mark_drained(self) -> None:
-        """Record when handlers are cancelled, so that a replay does it at the same place."""
+        """Record when handlers are cancelled, so that a replay cancels them at the same record."""
         if self.sequencer.has_lanes:
             lane = Lane(CLOSE_LANE)
             await take_turn(self.sequencer, lane)
@@ -305,11 +306,11 @@ class Session:
                 self._dispatcher.take(message)
 
     def take(self, frame: bytes | Oversized) -> None:
-        """Act upon one received frame; never waits, never raises."""
+        """Act upon one received message; never waits, never raises."""
         self._dispatcher.take(frame)
 
     def is_cancelled(self, lane: str) -> bool:
-        """Whether the handler that has a lane is there, and was cancelled."""
+        """Return whether the handler of a lane is cancelled."""
         return self._dispatcher.is_cancelled(lane)
 
     # Sending.
@@ -377,19 +378,19 @@ class Session:
         return self._requests.stand(method, params, hear)
 
     def leave(self, call: Call) -> None:
-        """Nobody wants to hear any more: the peer is told, once, if the request is still open."""
+        """Abandon a request that stays open; if it is still open, the peer is notified once."""
         self._requests.leave(call)
 
     # A client's handshake or discovery; two actors: what the application does by itself, and pings.
 
     async def initialize(self) -> None:
-        """The client's handshake; when it fails, or is cancelled, the session is shut (CANC-03).
+        """Do the client's handshake; when it fails, or is cancelled, the session is shut.
 
-        Refused, the session goes on, for a modern server may be there.
+        When the server rejects it, the session continues: it may be a stateless server.
 
         Raises:
-            RequestError: The server refuses.
-            RemoteProtocolError: The server chose an unknown revision (LIFE-09).
+            RequestError: The server rejects the handshake.
+            RemoteProtocolError: The server chose an unknown protocol version.
             RequestTimeout: No answer within `limits.requests.initialize_seconds`.
             ConnectionLost: As `request`.
         """
@@ -412,7 +413,7 @@ class Session:
         self.initialized.set()
 
     async def _offer(self, seconds: float) -> InitializeResult:
-        """The answer to our newest revision, or to another if an error names one (TRAP-16)."""
+        """Initialize with our newest protocol version, or one that the server's error names."""
         connection = self.connection
         offer = partial(self.request, INITIALIZE, idle_seconds=seconds, total_seconds=seconds)
         result: InitializeResult
@@ -425,7 +426,7 @@ class Session:
         return result
 
     async def discover(self, seconds: float) -> DiscoverResult:
-        """What a modern server says of itself; nothing is settled before `accept`.
+        """Ask a stateless server for its description; nothing is settled before `accept`.
 
         When it fails the session goes on, for a legacy server may be there; cancelled, it is shut.
 
@@ -444,17 +445,17 @@ class Session:
         return result
 
     def accept(self, discovered: DiscoverResult) -> None:
-        """Go on with a modern server, without a handshake.
+        """Continue with a stateless server, without a handshake.
 
         Raises:
-            RemoteProtocolError: There is no modern revision that both sides speak.
+            RemoteProtocolError: The sides have no stateless protocol version in common.
         """
         self.connection.accept_discovery(discovered)
         self.mark_negotiated()
         self.initialized.set()
 
     def mark_negotiated(self) -> None:
-        """The handshake has been answered, or a client has accepted what was discovered."""
+        """Record that the handshake is answered, or that a client accepted a discovery."""
         peer = self.connection.peer
         assert peer is not None
         self.sequencer.marked(NEGOTIATED, facts_of(peer))

@@ -36,20 +36,20 @@ _Error = TypeVar("_Error", Exception, BaseException)
 
 
 def bare(error: _Error) -> _Error:
-    """The one exception inside groups of one: what people's own nursery wrapped."""
+    """Return the one exception inside groups of one, as a nursery of a handler wraps it."""
     inside = _members(error)
     return bare(inside[0]) if len(inside) == 1 else error
 
 
 def apart(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:
-    """People's faults in a group, and what is none and goes on, such as `Cancelled`."""
+    """Split a group into its errors and the rest, such as `Cancelled`."""
     faults, rest = group.split(Exception)
     assert rest is not None  # or it were an ExceptionGroup
     return None if faults is None else bare(faults), rest
 
 
 def foremost(group: BaseExceptionGroup) -> BaseException:
-    """What leaves a nursery that nobody is to know of: a fault bare, even beside a cancellation.
+    """Return the exception to raise from an internal nursery: an error, even beside `Cancelled`.
 
     The group itself, if there is no fault in it, or something besides that is neither.
     """
@@ -82,7 +82,7 @@ async def together(
     note: str | None = None,
     meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> dict[Key, Answer]:
-    """What `ask` gave for each key, in the order of the keys.
+    """Call `ask` for all keys at once, and return its results in the order of the keys.
 
     A failure cancels the rest and is raised as it is, with a `note` that names its key; of several
     that came in the same moment the first in the order of the keys. It counts also if the calling
@@ -163,9 +163,9 @@ Actor: TypeAlias = Callable[[], Awaitable[None]]
 
 @asynccontextmanager
 async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[TaskPool]:
-    """Tasks of which nobody feels the caller's cancellation; `on_cancelled` is told of it.
+    """Open a pool of tasks that the caller's cancellation does not cancel.
 
-    It is called at the end of the block as well.
+    `on_cancelled` is called when the caller is cancelled, and at the end of the block.
     """
     async with trio.open_nursery() as outer:
         outer.start_soon(tell_when_cancelled, on_cancelled)
@@ -181,7 +181,7 @@ async def sheltered(on_cancelled: Callable[[], None]) -> AsyncGenerator[TaskPool
 
 @attrs.define(eq=False)
 class Tasks:
-    """Where a session starts its tasks; what was started before `open` begins with it.
+    """The tasks of a session; those started before `open` begin then.
 
     What an actor's transport raises beside a cancellation is told to `on_fault`, and does not
     leave.
@@ -195,9 +195,9 @@ class Tasks:
     _gone: Wakeup | None = attrs.field(default=None, init=False)
 
     def open(self, pool: TaskPool, context: Context) -> None:
-        """All tasks are among `pool` from now on, and begin with the context variables `context`.
+        """Start all tasks in `pool` from now on, with the context variables `context`.
 
-        Otherwise a handler that waited for a place would begin with those of the one that left it.
+        Otherwise a handler that waited for a slot would inherit those of the handler that freed it.
         """
         self._pool, self._context = pool, context
         early, self._early = self._early, ()
@@ -205,14 +205,14 @@ class Tasks:
             start()
 
     def start(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-        """Begin a task that ends by itself, or is cancelled by who started it."""
+        """Start a task that ends by itself, or that its starter cancels."""
         if self._pool is None or self._context is None:
             self._early = (*self._early, partial(self.start, function, *arguments))
         else:
             self._context.run(self._pool.nursery.start_soon, function, *arguments)
 
     def run(self, job: Job) -> None:
-        """Have a handler run, in a task that may have run others before."""
+        """Start a handler: a leader collects it, or a task of the pool runs it."""
         if self._pool is None or self._context is None:
             self._early = (*self._early, partial(self.run, job))
         else:
