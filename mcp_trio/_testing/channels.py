@@ -1,4 +1,10 @@
-"""A channel whose every move a test decides: what arrives, and when and whether sending works."""
+"""Fake channels that a test controls, and the contract of `Channel` as checks for any transport.
+
+Each check gets two new ends of one connection and raises AssertionError with the expectation that
+failed. A check of an optional member that a channel lacks returns a text that says so. Checks do
+not hang: an expected event has `PATIENCE_SECONDS` to happen, and a call counts as blocked after
+`QUIET_SECONDS` without an event.
+"""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
@@ -15,15 +21,6 @@ from mcp_trio._transports.channel import Channel, Received
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 
-# --------------------
-# The contract of `Channel`, as checks that any transport can be put through.
-#
-# Each check is given two fresh ends of one connection and raises AssertionError, saying what it
-# expected; one that has nothing to look at, because a channel lacks an optional member, says so
-# instead. A check that fails only by waiting for ever is cut off: a channel has `PATIENCE_SECONDS`
-# for what should happen, and counts as waiting after `QUIET_SECONDS` in which nothing did.
-
-
 PATIENCE_SECONDS: Final = 10.0
 QUIET_SECONDS: Final = 0.3
 
@@ -31,18 +28,18 @@ _BIG_FRAME_BYTES: Final = 1 * MIB
 _BUFFERED_BYTES_MAX: Final = 64 * MIB
 _CANCELLED_RECEIVES_MAX: Final = 1000
 
-# In so much time a send of more than a connection holds has come to wait.
+# After this time a send of more than a connection can buffer is blocked.
 _STUCK_SECONDS: Final = 0.1
 _SHOWN_CHARACTERS_MAX: Final = 160
 
 MakePair: TypeAlias = Callable[[], Awaitable[tuple[Channel, Channel]]]
-"""Gives two ends of one connection, connected anew each time."""
+"""Returns two ends of a new connection."""
 
 Check: TypeAlias = Callable[[Channel, Channel, Limits], Awaitable[str | None]]
-"""Looks at the first of two ends; why there is nothing to look at, or None."""
+"""Checks the first of two ends; returns why there is nothing to check, or None."""
 
 End: TypeAlias = Literal[0, 1]
-"""The place of a channel in its pair."""
+"""The index of a channel in its pair."""
 
 BOTH_ENDS: Final[tuple[End, End]] = (0, 1)
 
@@ -53,9 +50,9 @@ _OVER: Final = (*_LOST, trio.ClosedResourceError)
 
 
 async def check_channel(make_pair: MakePair, *, limits: Limits = DEFAULT_LIMITS) -> list[str]:
-    """Puts a transport through all of CHANNEL_CHECKS, from both ends; returns their names.
+    """Run all CHANNEL_CHECKS on a transport, from both ends; return their names.
 
-    `make_pair` gives two connected channels each time; `limits` is what it made them with.
+    `make_pair` returns two newly connected channels, made with `limits`.
 
     Raises:
         AssertionError: A check failed; its name is in the text.
@@ -73,9 +70,9 @@ async def check_channel_for(
     ends: Collection[End] = BOTH_ENDS,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> str | None:
-    """Runs the one check called `name`, once from each of `ends`.
+    """Run the check called `name`, once from each of `ends`.
 
-    Returns why there is nothing to check, such as that an optional member is not there; or None.
+    Returns why there is nothing to check, for example that an optional member is missing, or None.
 
     Raises:
         AssertionError: The check failed.
@@ -113,7 +110,7 @@ async def _close(channel: Channel) -> None:
 
 
 def _first(error: Exception) -> Exception:
-    """What went wrong, without the groups that nurseries put round it."""
+    """Return the error without the exception groups that nurseries wrap around it."""
     if isinstance(error, ExceptionGroup):
         return _first(cast("ExceptionGroup[Exception]", error).exceptions[0])
     return error
@@ -500,12 +497,12 @@ _BATCHES_MAX: Final = 10_000
 
 @attrs.define(eq=False)
 class FakeChannel:
-    """A `Channel` without a wire.
+    """A `Channel` without a connection, which a test controls.
 
-    Received is what was fed. What was sent is kept as `writes`, one entry for each `send` or
-    `send_nowait` that took frames, and as `sent`, frame by frame. `sends` counts the calls of
-    `send`. While it `is_stuck`, a `send` waits and nothing can go without waiting. An error that
-    was set is raised by the method it is named for.
+    `receive` returns the messages that the test has fed. Sent messages are kept in `writes`, one
+    entry for each `send` or `send_nowait` that took messages, and in `sent`, one by one. `sends`
+    counts the calls of `send`. While `is_stuck` is set, `send` blocks and `send_nowait` takes
+    nothing. An error that was set is raised by the method it is named for.
     """
 
     transport = "fake"
@@ -578,9 +575,9 @@ class FakeChannel:
 
 @attrs.define(eq=False)
 class DirectFakeChannel(FakeChannel):
-    """A `FakeChannel` that can also send without waiting.
+    """A `FakeChannel` with `send_nowait`.
 
-    It takes at most `frames_nowait_max` frames at a time; the last of them stays unfinished while
+    A call takes at most `frames_nowait_max` messages; the last of them stays unfinished while
     `leaves_tail` is set.
     """
 

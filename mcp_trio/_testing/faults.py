@@ -1,4 +1,4 @@
-"""A channel between an engine and any other channel, on which things go wrong by a seed."""
+"""A channel that wraps any other channel and injects faults, which a seed decides."""
 
 import math
 import random
@@ -14,14 +14,10 @@ from mcp_trio._transports.lines import LineChannel, memory_pair
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, KIB, Limits
 
-# --------------------
-# What may go wrong with a connection, drawn by dice that have a seed.
-
-
 FaultKind: TypeAlias = Literal["cut", "drop", "corrupt", "reorder", "delay", "slow_reader"]
 Direction: TypeAlias = Literal["in", "out"]
 
-# What may happen to a frame: the first that the dice say is what happens.
+# The faults that can affect a message; the first one that the random source draws happens.
 _FRAME_FAULTS: Final[tuple[FaultKind, ...]] = ("cut", "drop", "corrupt", "reorder", "delay")
 
 _PRINTABLE: Final = bytes(range(0x20, 0x7F))
@@ -39,21 +35,22 @@ def _duration(_: object, attribute: "attrs.Attribute[float]", value: float) -> N
 
 @attrs.frozen(kw_only=True)
 class Faults:
-    """How likely which fault is, from 0 (never) to 1; without any, a connection is as good as new.
+    """The probability of each kind of fault, from 0 (never, the default) to 1.
 
     Attributes:
-        drop: That a frame is lost, and nobody is told.
-        delay: That a frame, and all behind it, comes up to `delay_seconds_max` later.
-        reorder: That a frame changes places with the one behind it: of the same send, or of those
-            that arrive within `delay_seconds_max`.
-        cut: That the connection is lost instead of carrying a frame.
-        corrupt: That one byte of a frame is another.
-        slow_reader: That a receive waits up to `delay_seconds_max` before it reads, so that the
-            peer's sends have to wait when the connection is full.
-        delay_seconds_max: How long the longest wait is.
+        drop: A message is lost without an error.
+        delay: A message, and all messages after it, arrive up to `delay_seconds_max` later.
+        reorder: A message changes places with the next one: of the same send, or of those that
+            arrive within `delay_seconds_max`.
+        cut: The connection is lost in place of a message.
+        corrupt: One byte of a message is changed.
+        slow_reader: A receive waits up to `delay_seconds_max` before it reads, so that the peer's
+            sends block when the connection is full.
+        delay_seconds_max: The longest delay.
 
     Raises:
-        ValueError: A chance is below 0 or above 1, or `delay_seconds_max` negative or infinite.
+        ValueError: A probability is below 0 or above 1, or `delay_seconds_max` is negative or
+            infinite.
     """
 
     drop: float = attrs.field(default=0.0, validator=_chance)
@@ -70,10 +67,10 @@ NO_FAULTS: Final = Faults()
 
 @attrs.frozen
 class Fault:
-    """One thing that went wrong: what, in which direction, at which frame of it (from 1 on).
+    """A fault that happened: its kind, its direction, and the number of the message (from 1).
 
-    "in" is what the channel with the faults receives; a slow read comes behind its frame. `seconds`
-    is how long a wait was.
+    Direction "in" is that of messages that the faulty channel receives. A slow read has the number
+    of the message before it. `seconds` is the length of a delay.
     """
 
     kind: FaultKind
@@ -84,9 +81,9 @@ class Fault:
 
 @attrs.define(eq=False)
 class FaultSource:
-    """What goes wrong in one direction of a channel, in the order in which frames pass.
+    """The source of the faults in one direction of a channel, in the order of its messages.
 
-    The same seed and number of frames give the same faults, however many reads brought them.
+    The same seed and number of messages give the same faults, however many reads they take.
     """
 
     faults: Faults
@@ -104,7 +101,7 @@ class FaultSource:
         )
 
     def throw(self) -> Fault | None:
-        """What happens to the next frame, if anything does."""
+        """Return the fault that affects the next message, if any."""
         self._frames += 1
         random_source = self._of_frames
         drawn = [random_source.random() < getattr(self.faults, kind) for kind in _FRAME_FAULTS]
@@ -114,7 +111,7 @@ class FaultSource:
         return None
 
     def throw_for_a_read(self) -> Fault | None:
-        """Whether the next read is a slow one."""
+        """Return whether the next read is slow."""
         random_source = self._of_reads
         is_drawn = random_source.random() < self.faults.slow_reader
         return self._happens("slow_reader", self._waits(random_source)) if is_drawn else None
@@ -150,17 +147,17 @@ class _Arrived:
 
 @attrs.define(eq=False)
 class FaultyChannel:
-    """Passes frames on to `inner` and from it, and lets `faults` happen to both directions.
+    """A channel that passes messages to and from `inner`, and injects faults in both directions.
 
-    Which frame meets what is decided by `seed` and by how many frames went before it in the same
-    direction, and by nothing else. Without faults it keeps the contract of a channel, which
-    `check_channel` verifies; it has no `send_nowait`, so that every send can be made to wait.
+    Only `seed` and the number of earlier messages in the same direction decide the fault of
+    a message. Without faults the channel passes `check_channel`. It has no `send_nowait`, so that
+    every send can be delayed.
 
     Attributes:
-        inner: The channel behind; it is owned, and closed with this one.
-        faults: What may go wrong, and how likely.
-        seed: Where the dice begin.
-        events: Every fault so far, in the order in which they happened.
+        inner: The wrapped channel, which is closed with this one.
+        faults: The probability of each kind of fault.
+        seed: The seed of the random source.
+        events: The faults so far, in the order in which they happened.
     """
 
     inner: Channel
@@ -366,11 +363,10 @@ def channel_pair(
     limits: Limits = DEFAULT_LIMITS,
     buffer_bytes_max: int = 64 * KIB,
 ) -> tuple[FaultyChannel, LineChannel]:
-    """Two ends of one connection in memory: what is sent at one arrives at the other.
+    """Return two ends of a connection in memory, the first of which injects faults.
 
-    The faults are those of the first end, in both directions. Each direction is a buffer like a
-    pipe's: a sender waits while it is full. For two ends without anything between them there is
-    `mcp_trio.transports.memory_pair`.
+    The faults affect both directions. Each direction has a buffer like a pipe's: a sender blocks
+    while the buffer is full. `mcp_trio.transports.memory_pair` returns two ends without faults.
     """
     ours, theirs = memory_pair(limits=limits, buffer_bytes_max=buffer_bytes_max)
     return FaultyChannel(ours, faults=faults, seed=seed), theirs

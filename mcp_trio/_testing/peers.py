@@ -1,4 +1,4 @@
-"""A peer that says exactly what a test scripts: raw messages over any channel."""
+"""A scripted peer that sends exactly the messages of a test, over any channel."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ HANDSHAKE_ID: Final = "handshake"
 
 @attrs.define(eq=False)
 class WirePeer:
-    """One end of a channel in the hands of a test: it says what the test says, nothing by itself.
+    """A peer that a test controls: it sends only the messages that the test sends.
 
         ours, theirs = memory_pair()
         nursery.start_soon(server.serve, ours)
@@ -29,13 +29,13 @@ class WirePeer:
         await peer.send_request("tools/list", id=7)
         assert (await peer.receive())["id"] == 7
 
-    It has no rules, so it can break all of them. Whoever tests a client plays the server by
-    `answer_initialize`. What sends raises what the channel's `send` raises, and what receives what
-    its `receive` raises; cancelled, nothing that arrived is lost.
+    The peer checks nothing, so a test can violate the protocol. To test a client, let the peer act
+    as the server by `answer_initialize`. Methods that send or receive raise the errors of the
+    channel's `send` or `receive`. If a method is cancelled, no received message is lost.
 
     Attributes:
-        channel: The end that is its own.
-        frames: Every frame that was received, as bytes, in order.
+        channel: The peer's end of the connection.
+        frames: The received messages, as bytes, in order.
     """
 
     channel: Channel

@@ -1,8 +1,8 @@
-"""A world of many sessions in one Trio run, in no time: clients, a server, and what goes wrong.
+"""Simulation of many sessions in one Trio run, on virtual time, with faulty connections.
 
-Time is virtual: whenever all tasks wait, the clock jumps to the next moment that one waits for. So
-an hour passes in milliseconds, and a story that never ends is found instead of waited for. The
-order of tasks, the faults and the moments at which clients come are decided by one seed.
+Time is virtual: whenever all tasks are blocked, the clock jumps to the next deadline. So an hour
+passes in milliseconds, and a client that never finishes is detected at once. One seed decides the
+order of tasks, the faults, and the times at which clients connect.
 """
 
 import random
@@ -25,13 +25,9 @@ from mcp_trio._transports.channel import Channel
 from mcp_trio.errors import ConnectionLost, MCPError, RequestTimeout
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# --------------------
-# What a simulated world says of itself afterwards, and the client that keeps count in it.
-
-
 OPEN: Final = "open"
 
-# How a request ended, by what its caller was told; the first row that fits.
+# The outcome of a request, by the exception that its caller got; the first row that fits.
 _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (ConnectionLost, "lost"),
     (RequestTimeout, "timeout"),
@@ -42,7 +38,7 @@ _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
 
 @attrs.define
 class SimulatedRequest:
-    """A request of a simulated client, and how it ended.
+    """A request of a simulated client, and its outcome.
 
     `outcome` is "result", "error", "timeout", "cancelled" or "lost".
     """
@@ -53,9 +49,9 @@ class SimulatedRequest:
 
 @attrs.frozen(kw_only=True)
 class SimulatedSession:
-    """One session of a simulated world.
+    """A simulated session.
 
-    `end` says how the story ended: "told", or what the engine raised in it, or before it.
+    `end` is "told" if the story returned, or else the error that the engine raised.
     """
 
     number: int
@@ -66,12 +62,12 @@ class SimulatedSession:
 
 @attrs.frozen(kw_only=True)
 class SimulationReport:
-    """What happened in a simulated world; equal for equal seeds, stories, servers and faults.
+    """The result of a simulation; equal for equal seeds, stories, servers and faults.
 
     Attributes:
-        seed: What the world was made from.
-        sessions: Each session, in the order of their numbers.
-        seconds: How long it took, on the world's own clock.
+        seed: The seed of the simulation.
+        sessions: The sessions, in the order of their numbers.
+        seconds: The duration, in virtual seconds.
     """
 
     seed: int | str
@@ -80,24 +76,24 @@ class SimulationReport:
 
     @property
     def requests(self) -> int:
-        """How many requests there were."""
+        """The number of requests."""
         return sum(len(session.requests) for session in self.sessions)
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """How many requests ended how."""
+        """The number of requests with each outcome."""
         ends = (request.outcome for session in self.sessions for request in session.requests)
         return dict(sorted(Counter(ends).items()))
 
     @property
     def faults(self) -> dict[str, int]:
-        """How many faults of which kind there were."""
+        """The number of faults of each kind."""
         kinds = (fault.kind for session in self.sessions for fault in session.faults)
         return dict(sorted(Counter[str](kinds).items()))
 
     @property
     def ends(self) -> dict[str, int]:
-        """How many stories ended how."""
+        """The number of stories with each end."""
         return dict(sorted(Counter(session.end for session in self.sessions).items()))
 
     def __str__(self) -> str:
@@ -176,29 +172,30 @@ def simulate(
 
         report = simulate(server, story, sessions=1000, seed=7, faults=Faults(drop=0.01))
 
-    What the engine raises in a story (`MCPError`) ends that story and nothing else: under faults it
-    is to be expected. A wait for the world outside, and a `def` handler with its thread, does not
-    belong into a story or its server, since virtual time would not wait for it. Starts a Trio run
-    of its own, and so is called from no Trio program.
+    An `MCPError` that is raised in a story ends only that story, because faults cause such errors.
+    Stories and servers must not wait for external I/O, and the server must not have `def` handlers,
+    which run in threads: virtual time does not wait for them. This function calls `trio.run`, so it
+    cannot be called inside a Trio program.
 
     Args:
-        server: What is under test. Its state is what the caller gave it: the same world twice
-            wants a new one.
-        story: What each client does. Its dice are decided by `seed` and the session's number.
-        sessions: How many clients come.
-        seed: Decides the order of tasks, the faults, the dice and when clients come.
-        faults: What goes wrong on each client's connection.
-        limits: Those of the clients; the server has its own.
-        arrival_seconds: Within how many seconds all of them have come.
-        seconds_max: Virtual seconds after which what still goes on counts as hanging.
-        record: A folder for recordings of the server's sessions, or anything else that `serve`
-            takes; what is recorded in virtual time replays like anything else.
+        server: The server under test. To repeat a simulation exactly, pass a new server.
+        story: The function that each client runs. `seed` and the session's number decide its random
+            numbers.
+        sessions: The number of clients.
+        seed: Decides the order of tasks, the faults, the random numbers and the arrival times.
+        faults: The faults of each client's connection.
+        limits: The limits of the clients; the server has its own.
+        arrival_seconds: The time within which all clients connect.
+        seconds_max: The virtual seconds after which a session that goes on counts as hanging.
+        record: A folder for recordings of the server's sessions, or another target that `serve`
+            accepts; recordings made in virtual time replay like any others.
 
     Raises:
-        AssertionError: A request did not end exactly once, an end of a session kept a request
-            open, a session hangs, or a task is left over: in the text, with seed and session.
-        BaseException: What else a story raises, bare, with a note of seed and session.
-        RuntimeError: This Trio cannot be told in which order tasks run.
+        AssertionError: A request did not end exactly once, an end of a session kept a request open,
+            a session hangs, or a task is left over; the text names seed and session.
+        BaseException: Any other error of a story, not in an exception group, with a note of seed
+            and session.
+        RuntimeError: The order of tasks cannot be controlled in this version of Trio.
     """
     world = _World(server, story, faults=faults, limits=limits, seed=seed, record=record)
     clock = trio.testing.MockClock(autojump_threshold=0)
